@@ -1,0 +1,1 @@
+"""Thinks and remembers."""

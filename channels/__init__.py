@@ -1,0 +1,1 @@
+"""Speaks platforms: one folder each, found by entry point."""

@@ -1,0 +1,1 @@
+"""Moves messages; knows no platform and no model."""

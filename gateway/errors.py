@@ -1,0 +1,120 @@
+"""What can go wrong on purpose. An error's name tells its catcher what to do.
+
+    ParlourError
+    ├── UserMistake              a person can mend it: the text says what is wrong and how (exit code 2)
+    │   ├── SettingsMistake      a setting is wrong
+    │   ├── HomeInUse            another gateway owns the home folder
+    │   └── NewerData            the home was written by a newer Parlour
+    ├── Refusal                  a person's request is declined; the text is theirs to read
+    ├── StoreDown                the journal cannot write now; nothing was confirmed, ask again when it is back
+    ├── LeaseLost                somebody else owns the lane; drop what you did
+    ├── SendFailed
+    │   ├── RetryLater           not sent; the same part again after *delay*
+    │   ├── SendRefused          not sent and never will be; dead-letter it
+    │   ├── FormatRefused        the platform cannot read the formatting; the same part as plain text, once
+    │   └── OutcomeUnknown       perhaps sent; ask the platform by the part's key, else mark the resend
+    ├── ModelFailed
+    │   ├── ModelBusy            429 or overloaded; again after *delay*, or another model
+    │   ├── ModelUnreachable     connection, 5xx; again, or another model
+    │   ├── ModelTimeout         no answer, or silence in a stream
+    │   ├── ModelRefused         400, 401, 404: this request never succeeds at this model
+    │   ├── ModelGarbled         the answer cannot be read (cut JSON, too large)
+    │   └── ContextOverflow      the prompt does not fit
+    └── ToolFailed               a tool's own error, told to the model
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+
+class ParlourError(Exception):
+    """Anything we raise on purpose; every other exception is a bug."""
+
+
+class UserMistake(ParlourError):
+    """A person can mend this; the text is one line that says what is wrong and how to mend it."""
+
+
+class SettingsMistake(UserMistake):
+    """A setting is wrong; the text names it and says how to mend it."""
+
+
+class HomeInUse(UserMistake):
+    """Another gateway owns the home folder."""
+
+
+class NewerData(UserMistake):
+    """The home folder was written by a newer Parlour; the text holds the command that restores the snapshot."""
+
+
+class Refusal(ParlourError):
+    """A person's request is declined; the text is a whole sentence for them."""
+
+
+class StoreDown(ParlourError):
+    """The journal cannot write now. Nothing was confirmed; the same call is safe once it is back."""
+
+
+class LeaseLost(ParlourError):
+    """Another owner holds this lane by now; what was done under the lease does not count."""
+
+
+class SendFailed(ParlourError):
+    """A part did not reach its platform for certain."""
+
+
+class RetryLater(SendFailed):
+    """The platform asked us to wait; send the same part again after *delay*. Nothing was sent."""
+
+    def __init__(self, delay: timedelta, reason: str = "") -> None:
+        super().__init__(reason or f"retry in {delay.total_seconds():.0f}s")
+        self.delay = delay
+
+
+class SendRefused(SendFailed):
+    """The platform will never take this part (blocked, chat gone, 400)."""
+
+
+class FormatRefused(SendFailed):
+    """The platform cannot read the formatting; send the plain text of the same part, once."""
+
+
+class OutcomeUnknown(SendFailed):
+    """The connection broke after the request left: perhaps sent, perhaps not."""
+
+
+class ModelFailed(ParlourError):
+    """A model gave no usable answer."""
+
+
+class ModelBusy(ModelFailed):
+    """Rate-limited or overloaded; *delay* is what the provider asked for, if it did."""
+
+    def __init__(self, message: str, delay: timedelta | None = None) -> None:
+        super().__init__(message)
+        self.delay = delay
+
+
+class ModelUnreachable(ModelFailed):
+    """The connection failed or the provider answered 5xx."""
+
+
+class ModelTimeout(ModelFailed):
+    """No answer within the time limit, or silence in a stream."""
+
+
+class ModelRefused(ModelFailed):
+    """The provider refuses this request for good (bad key, unknown model, bad request)."""
+
+
+class ModelGarbled(ModelFailed):
+    """An answer came that cannot be used: cut JSON, no content at all, too large."""
+
+
+class ContextOverflow(ModelFailed):
+    """The prompt is longer than the model takes."""
+
+
+class ToolFailed(ParlourError):
+    """A tool's own failure; the text goes back to the model."""

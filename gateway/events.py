@@ -1,0 +1,206 @@
+"""What passes between channels, gateway and agent: frozen, typed, standard library only."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+
+_BLOCK = re.compile(r"[a-z][a-z0-9-]*\Z")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class SessionKey:
+    """Where a conversation lives: ``channel:chat_id``, split at the first colon only.
+
+    ``channel`` is the name of a configuration block. A thread, topic or forum post is
+    ``<parent>/<thread>``, so that its parent chat can be read off the key.
+    """
+
+    channel: str
+    chat: str
+
+    def __post_init__(self) -> None:
+        if not _BLOCK.match(self.channel):
+            raise ValueError(f"a channel name is [a-z][a-z0-9-]*, not {self.channel!r}")
+        if not self.chat:
+            raise ValueError("a session key needs a chat id after the colon")
+
+    @classmethod
+    def parse(cls, text: str) -> SessionKey:
+        """Read ``channel:chat_id``; raise ValueError when it is none."""
+        channel, colon, chat = text.partition(":")
+        if not colon:
+            raise ValueError(f"a session key is channel:chat_id, not {text!r}")
+        return cls(channel, chat)
+
+    @property
+    def parent(self) -> SessionKey:
+        """The chat a thread belongs to; the key itself when it is no thread."""
+        parent, slash, thread = self.chat.partition("/")
+        return SessionKey(self.channel, parent) if slash and parent and thread else self
+
+    @property
+    def thread(self) -> str:
+        """The thread's id, or an empty string."""
+        parent, slash, thread = self.chat.partition("/")
+        return thread if slash and parent and thread else ""
+
+    def __str__(self) -> str:
+        return f"{self.channel}:{self.chat}"
+
+
+class ChatKind(StrEnum):
+    """Who can read a chat: one person, or several."""
+
+    DIRECT = "direct"
+    GROUP = "group"
+
+
+class InboundKind(StrEnum):
+    """What happened on the platform."""
+
+    MESSAGE = "message"  # also an edit: the same message_id with another revision
+    DELETION = "deletion"  # message_id is the deleted message's
+    BUTTON = "button"  # text is the button's value; message_id is empty
+    JOB = "job"  # proactive: a retry, a reminder, `parlour send`; message_id is "job:<id>"
+
+
+class Role(StrEnum):
+    """What a sender may decide in this chat; each includes the ones before it."""
+
+    ANYONE = "anyone"
+    STEWARD = "steward"
+    OWNER = "owner"
+
+    def covers(self, needed: Role) -> bool:
+        """Say whether somebody of this role may do what *needed* names."""
+        order = list(Role)
+        return order.index(self) >= order.index(needed)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sender:
+    """Who spoke, by the platform's stable id. Names are for reading and never decide anything."""
+
+    id: str
+    name: str = ""
+    is_bot: bool = False
+    is_self: bool = False
+    is_admin: bool = False  # the platform's admin of this chat
+    is_guest: bool = False  # Slack guest or foreign workspace: a stranger unless named
+    roles: tuple[str, ...] = ()  # Discord role ids
+    team: str = ""  # Slack workspace
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attachment:
+    """A file as a fact. ``blob`` is the sha256 of the stored bytes, empty until downloaded."""
+
+    kind: str  # image, voice, audio, video, document
+    name: str
+    size: int  # bytes
+    media_type: str = ""
+    url: str = ""
+    blob: str = ""
+    caption: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InboundMessage:
+    """What one person did, in one shape for every platform."""
+
+    key: SessionKey
+    message_id: str  # unique within key; a redelivery repeats it
+    sender: Sender
+    text: str
+    sent_at: datetime  # the platform's clock, aware UTC
+    kind: InboundKind = InboundKind.MESSAGE
+    chat_kind: ChatKind = ChatKind.DIRECT
+    account: str = ""  # which bot account heard it, where a block can have several
+    revision: str = ""  # another revision of a known message_id is an edit
+    event_ids: tuple[str, ...] = ()  # decide only where there is no message_id
+    is_addressed: bool = False  # mentions us, replies to us, or is in a thread we follow
+    guild: str = ""  # Discord server
+    album: str = ""  # parts of one album share it
+    reply_to: str = ""  # message_id this one answers
+    quoted: str = ""  # text of what it answers, or of what was said before a mention
+    attachments: tuple[Attachment, ...] = ()
+
+    @property
+    def logical_key(self) -> str:
+        """What decides between new, duplicate and edit: ``chat/message id``, else the event id."""
+        if self.message_id:
+            return f"{self.key.chat}/{self.message_id}"
+        return f"event/{self.event_ids[0]}" if self.event_ids else f"event/{self.sent_at.isoformat()}"
+
+
+class OutboundKind(StrEnum):
+    """What a row in the outbox is."""
+
+    PREVIEW = "preview"  # row 0: the text so far, edited in place
+    ANSWER = "answer"
+    NOTICE = "notice"  # a line of ours: refusals, failures, command output
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutboundMessage:
+    """One message to a chat, in Markdown, before it is cut for a platform."""
+
+    id: str  # "<turn>.<row>", so that enqueuing is idempotent
+    key: SessionKey
+    text: str
+    kind: OutboundKind = OutboundKind.ANSWER
+    reply_to: str = ""  # the platform's message id to answer to
+    visible_to: str = ""  # sender id, when only that person may see it
+    attachments: tuple[Attachment, ...] = ()
+
+    @property
+    def turn(self) -> str:
+        """The turn this row belongs to."""
+        return self.id.rpartition(".")[0]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """One platform message: cut once, frozen before the first part is sent.
+
+    ``payload`` is the platform's dialect (the codec's own format), ``plain`` the same without any.
+    """
+
+    id: str  # "<turn>.<row>.<n>", n from 1; the send key where the platform takes one
+    key: SessionKey
+    payload: str
+    plain: str
+    reply_to: str = ""
+    visible_to: str = ""
+    kind: OutboundKind = OutboundKind.ANSWER
+
+    @property
+    def turn(self) -> str:
+        """The turn this part belongs to."""
+        return self.id.split(".", 1)[0]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Receipt:
+    """The platform's word that a part stands in the chat."""
+
+    part: str
+    message_id: str  # the platform's id, what an edit needs
+    at: datetime = field(compare=False)
+
+
+def turn_id(message: InboundMessage) -> str:
+    """``t`` and 16 base32 characters of sha256(channel, account, logical key of the turn's first row)."""
+    seed = "\0".join((message.key.channel, message.account, message.logical_key))
+    digest = hashlib.sha256(seed.encode("utf-8", "surrogatepass")).digest()
+    return "t" + base64.b32encode(digest[:10]).decode("ascii").lower()
+
+
+def reference(turn: str) -> str:
+    """The short form of a turn id that a person is shown and `parlour turn` takes."""
+    return turn[:8]

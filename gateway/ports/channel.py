@@ -1,0 +1,154 @@
+"""What a channel is to the rest of the house."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from enum import StrEnum
+from typing import Any, Protocol
+
+from gateway.events import Attachment, InboundMessage, OutboundMessage, Part, Receipt, SessionKey
+from gateway.ports.memory import Sessions
+
+
+class Verdict(StrEnum):
+    """What became of a message at the door."""
+
+    ACCEPTED = "accepted"  # durable (or a duplicate of what is): the platform may be told
+    FULL = "full"  # durable as refused; the chat was told
+    REJECTED = "rejected"  # not admitted: nothing was stored
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Accepted:
+    """The gateway's answer to `Intake.receive`."""
+
+    verdict: Verdict
+    reason: str = ""  # why it was rejected (a word of admission's table), never for strangers' eyes
+    line: str = ""  # one line the sender may be shown, or ""
+
+
+class Intake(Protocol):
+    """Where an adapter hands over what it parsed. Admit and accept happen behind it."""
+
+    async def receive(self, message: InboundMessage) -> Accepted:
+        """Admit and store *message*; return when it is durable.
+
+        Raises StoreDown when it could not be stored: do not ack, the platform will deliver again.
+        """
+        ...
+
+    async def fetch(self, message: InboundMessage, attachment: Attachment, data: bytes) -> Attachment:
+        """Store an admitted message's attachment; return it with `blob` set."""
+        ...
+
+
+class ChannelState(Protocol):
+    """A channel's own small durable notes (high-water marks, login sessions), by name."""
+
+    async def load(self, name: str) -> str | None:
+        """Return a note, or None."""
+        ...
+
+    async def save(self, name: str, value: str | None) -> None:
+        """Store a note durably; None removes it."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capabilities:
+    """A channel's limits and manners, as data."""
+
+    text_limit: int  # per part, in `unit`
+    unit: str = "characters"  # characters, utf16 or bytes
+    edits: bool = False  # a sent part can be edited in place
+    send_key: bool = False  # the platform recognises a repeated part id, so an unknown may be sent again
+    preview_every: timedelta | None = None  # shortest time between preview edits; None = no previews
+    shows_activity: bool = False  # typing or status
+    max_parts: int = 40  # a longer answer is cut, and says so (TRUST.md F14)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Activity:
+    """What a chat may be shown while a turn runs; `text` empty = plain typing, `on` False = over."""
+
+    key: SessionKey
+    on: bool
+    text: str = ""
+
+
+class Channel(Protocol):
+    """One configured block of one platform, alive."""
+
+    name: str
+    capabilities: Capabilities
+
+    async def run(self) -> None:
+        """Receive until cancelled; raise when the channel cannot go on (it is restarted with back-off)."""
+        ...
+
+    def is_ready(self) -> bool:
+        """Say whether the channel hears its platform now."""
+        ...
+
+    def is_watched(self, key: SessionKey) -> bool:
+        """Say whether a stream in this chat would be seen."""
+        ...
+
+    def render(self, message: OutboundMessage) -> Sequence[Part]:
+        """Cut and format *message* for the platform; pure, the same parts every time."""
+        ...
+
+    async def send(self, part: Part, *, marked: bool = False) -> Receipt:
+        """Send one part; *marked* = it may repeat one that was already seen, say so visibly.
+
+        Raises RetryLater, SendRefused, FormatRefused or OutcomeUnknown.
+        """
+        ...
+
+    async def edit(self, message_id: str, part: Part) -> Receipt:
+        """Replace what stands under *message_id*; the same errors as send. "Not modified" is success."""
+        ...
+
+    async def find(self, part: Part) -> Receipt | None:
+        """Ask the platform whether *part* stands there; None = certainly not. Raises OutcomeUnknown."""
+        ...
+
+    async def show(self, activity: Activity) -> None:
+        """Show or end typing or a status; failures are the channel's own affair and never raise."""
+        ...
+
+    async def close(self) -> None:
+        """Release connections; called once, after run has ended."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChannelContext:
+    """What a channel is built from."""
+
+    name: str  # the block's name
+    settings: Any  # the block, an instance of the kind's own settings model
+    intake: Intake
+    state: ChannelState
+    sessions: Sessions  # what was said, for channels that show history themselves
+
+
+class ChannelKind(Protocol):
+    """What an entry point in `parlour.channels` names: one platform."""
+
+    name: str  # the `kind` of a configuration block
+    settings: type[Any]  # a pydantic model of the block
+
+    def open(self, context: ChannelContext) -> Channel:
+        """Build a channel; connect nothing yet."""
+        ...
+
+    def routes(self, channel: Channel) -> Sequence[Any]:
+        """Return Starlette routes to mount on the gateway's web server, or nothing."""
+        ...
+
+    def check(self, settings: Any, environment: Mapping[str, str]) -> Sequence[str]:
+        """Return what is wrong with the block, one line each that says how to mend it; no network."""
+        ...

@@ -1,0 +1,349 @@
+"""The journal: what makes a message durable and a turn one record.
+
+Every method that writes returns only when its work is durable, and raises `StoreDown` when it is
+not; then nothing of it counts. Every method may be called again with the same arguments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Any, Protocol, TypeAlias
+
+from gateway.events import InboundMessage, OutboundMessage, Role, SessionKey
+
+Line: TypeAlias = Mapping[str, Any]  # one transcript line, FORMATS.md
+
+
+class AcceptedAs(StrEnum):
+    """What accept made of a message."""
+
+    NEW = "new"
+    DUPLICATE = "duplicate"  # known with the same revision; nothing changed
+    EDITED = "edited"  # the waiting row now holds the new text
+    NOTED = "noted"  # an edit or deletion of something already in a turn: told to the next turn
+    DELETED = "deleted"  # the waiting row ended as stopped
+    FULL = "full"  # the backlog is full: stored as refused, told at most once per chat and minute
+
+
+class EndState(StrEnum):
+    """How an accepted message ended. Exactly one, counted and visible."""
+
+    ANSWERED = "answered"
+    MERGED = "merged"
+    STOPPED = "stopped"
+    EXPIRED = "expired"
+    REFUSED = "refused"
+    DEAD = "dead"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Acceptance:
+    """The journal's answer to a message; when it is held, the platform may be told."""
+
+    outcome: AcceptedAs
+    seq: int  # the inbox row's number; of the first delivery, for a duplicate
+    queued: int = 0  # rows waiting in the chat, this one included
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InboxRow:
+    """An accepted message that has not ended."""
+
+    seq: int
+    message: InboundMessage
+    accepted_at: datetime
+    role: Role = Role.ANYONE
+    is_control: bool = False  # does not wait in its lane
+    turn: str = ""  # stamped by claim or steer
+    attempts: int = 0  # lone attempts that did not come back; three are the end
+    is_lone: bool = False  # was in flight at two unclean stops in a row: must run with nothing beside it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionRow:
+    """What the journal knows of a session; /new's commit replaces `transcript`."""
+
+    key: SessionKey
+    transcript: str  # 16 random base32 characters
+    next_index: int  # the `i` of the next transcript line
+    created_at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """Something a turn did and must not do again: transcript lines, stored as they happen.
+
+    n = 0 is the opening (snapshot, deltas, the user lines as rendered); then each model message
+    with tool calls, each intent, and each tool result. Steps are adopted in order of `n`.
+    """
+
+    n: int
+    kind: str  # opening, model, intent, result, steer
+    lines: tuple[Line, ...]
+    call: str = ""  # tool call id, for intent and result
+    blobs: Mapping[str, str] = field(default_factory=dict)  # sha256 -> text the opening's snapshot names
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lease:
+    """The right to run one turn of one lane; `epoch` fences every write made under it."""
+
+    key: SessionKey
+    turn: str
+    epoch: int
+    rows: tuple[InboxRow, ...]  # one sender's, in (platform time, message id) order
+    session: SessionRow
+    steps: tuple[Step, ...] = ()  # what an earlier attempt of this turn stored
+    notes: tuple[InboxRow, ...] = ()  # edits and deletions that came after their turn
+    more: int = 0  # rows that stay queued behind this turn
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnRecord:
+    """A turn as it stands for good: the atom that the transcript is projected from."""
+
+    turn: str
+    key: SessionKey
+    transcript: str
+    outcome: EndState
+    lines: tuple[Line, ...]  # transcript lines in file order, the `end` line last
+    from_index: int
+    to_index: int  # exclusive: the session's next index after this record
+    inbox: tuple[int, ...]  # seq of every row this turn answers
+    at: datetime
+    new_transcript: str = ""  # /new: the transcript that begins after this record
+    blobs: Mapping[str, str] = field(default_factory=dict)
+    failure: str = ""  # key of the failure table, when the turn ended badly
+    supersedes: str = ""  # the turn a /retry answers again
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """Something due. `id` makes queuing idempotent; finishing twice is finishing once."""
+
+    id: str
+    kind: str  # remember, summarise, ...
+    scope: str  # a scope name, or "" for the whole installation
+    payload: Mapping[str, Any]
+    due_at: datetime
+    attempts: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Commit:
+    """Everything a turn leaves behind, in one transaction."""
+
+    record: TurnRecord
+    outbound: tuple[OutboundMessage, ...] = ()
+    jobs: tuple[Job, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredRecord:
+    """A committed record, as the projector reads it."""
+
+    seq: int
+    record: TurnRecord
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UsageRow:
+    """One model call, written when it ends, whatever becomes of the turn."""
+
+    turn: str
+    person: str
+    chat: str
+    purpose: str  # answer, consolidation, dream, flush, embedding, transcription
+    model: str
+    tokens_in: int
+    tokens_out: int
+    tokens_cached: int
+    cost: float | None  # US dollars; None = unknown
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeadLetter:
+    """Something that will not be tried again, kept 90 days for the operator."""
+
+    id: str  # inbox:<seq> or a part id
+    key: SessionKey
+    reason: str
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnStory:
+    """Everything the journal knows of one turn, for `parlour turn`."""
+
+    turn: str
+    key: SessionKey
+    inbox: tuple[Mapping[str, Any], ...]
+    steps: tuple[Mapping[str, Any], ...]
+    record: Mapping[str, Any] | None
+    parts: tuple[Mapping[str, Any], ...]
+    usage: tuple[UsageRow, ...]
+    dead: tuple[DeadLetter, ...]
+
+
+class Journal(Protocol):
+    """Inbox, lanes, tool steps and the commit. One writer; many operations per transaction."""
+
+    async def accept(self, message: InboundMessage, *, role: Role, is_control: bool) -> Acceptance:
+        """Make *message* durable, once.
+
+        Dedupe as FORMATS.md says: the logical key decides, event ids only where there is no
+        message id. A full backlog stores the row as refused and enqueues the one polite line.
+        """
+        ...
+
+    def lanes(self) -> AsyncIterator[SessionKey]:
+        """Yield each key that has unclaimed lane rows: the backlog of the last run first, then as they come.
+
+        A key may be yielded again while it is being worked on; claim then returns None.
+        """
+        ...
+
+    def controls(self) -> AsyncIterator[InboxRow]:
+        """Yield each control row (commands, buttons) as it is accepted, the last run's first."""
+        ...
+
+    async def claim(self, key: SessionKey) -> Lease | None:
+        """Take the lane's next turn, or None when there is nothing or somebody holds it.
+
+        Stamps the rows with the turn id and counts the attempt before returning. Rows stamped by
+        an earlier attempt are taken again exactly, with their steps. Merging follows
+        `settings.agent.merge`: one sender's album or split paste, or their burst.
+        """
+        ...
+
+    async def steer(self, lease: Lease) -> tuple[InboxRow, ...]:
+        """Take into the running turn what its own sender wrote meanwhile; stamped like claim."""
+        ...
+
+    async def step(self, lease: Lease, step: Step) -> None:
+        """Store one step; storing the same `n` again changes nothing. Raises LeaseLost."""
+        ...
+
+    async def commit(self, lease: Lease, commit: Commit) -> TurnRecord:
+        """Store the record, end its rows, enqueue outbound and jobs: one transaction, fenced by the lease.
+
+        Shielded from cancellation. Committing a turn that is committed returns the stored record
+        and changes nothing else. Raises LeaseLost when the lane has another owner.
+        """
+        ...
+
+    async def settle(self, row: InboxRow, commit: Commit) -> TurnRecord:
+        """Commit a control row's record outside the lane; idempotent by turn like commit."""
+        ...
+
+    async def release(self, lease: Lease, *, attempt_counts: bool) -> None:
+        """Give the rows back to the lane, steps kept; a chosen stop does not count as an attempt."""
+        ...
+
+    async def waiting(self, key: SessionKey, *, sender: str = "") -> tuple[InboxRow, ...]:
+        """Return the accepted lane rows of *key* that have not ended, in order, running ones included."""
+        ...
+
+    async def drop(self, key: SessionKey, *, sender: str = "") -> int:
+        """End the unclaimed rows of *key* (of one sender, if given) as stopped; return how many."""
+        ...
+
+    def spend(self, usage: UsageRow) -> None:
+        """Store a usage row with the next batch, before any later commit; returns at once."""
+        ...
+
+    async def story(self, reference: str) -> TurnStory | None:
+        """Return what is known of the turn whose id begins with *reference*."""
+        ...
+
+    async def last_turn(self, key: SessionKey) -> TurnRecord | None:
+        """Return the key's last answered turn of the current transcript, lines possibly empty when projected."""
+        ...
+
+    async def depth(self) -> Mapping[str, Any]:
+        """Return counters for /status, /readyz and metrics: queued, oldest_seconds, undelivered, dead, unprojected."""
+        ...
+
+
+class Records(Protocol):
+    """Where the transcript projector pulls from."""
+
+    async def unprojected(self, after: int, limit: int) -> tuple[StoredRecord, ...]:
+        """Return committed records that are in no file yet, in commit order, seq > *after*."""
+        ...
+
+    async def wait_unprojected(self) -> None:
+        """Return when a record was committed since the last call (or since start)."""
+        ...
+
+    async def projected(self, seqs: Sequence[int]) -> None:
+        """Say that these records are fsynced in their files: their bodies leave the journal."""
+        ...
+
+    async def pending(self, key: SessionKey) -> tuple[StoredRecord, ...]:
+        """Return the key's unprojected records, so that a cold session misses nothing."""
+        ...
+
+    async def append(self, record: TurnRecord) -> None:
+        """Commit lines that belong to no inbox row (pointer, mark, snapshot, delta, cut)."""
+        ...
+
+    async def sessions(self) -> tuple[SessionRow, ...]:
+        """Return every session, the most recently used first."""
+        ...
+
+
+class Jobs(Protocol):
+    """Durable background work. A job that was due before a crash is due after it."""
+
+    async def put(self, job: Job) -> None:
+        """Queue *job*; the same id again changes nothing."""
+        ...
+
+    async def due(self, now: datetime, limit: int) -> tuple[Job, ...]:
+        """Return jobs due at *now*, oldest first, each leased to this process until finished or put off."""
+        ...
+
+    async def pending_in(self, scope: str) -> tuple[Job, ...]:
+        """Return the scope's unfinished jobs, due or not, in the order they were queued."""
+        ...
+
+    async def finish(self, job: Job) -> None:
+        """Remove *job*."""
+        ...
+
+    async def put_off(self, job: Job, delay: timedelta, reason: str) -> None:
+        """Make *job* due again after *delay*, its attempt counted."""
+        ...
+
+    async def wait_changed(self, timeout: timedelta) -> None:
+        """Return when a job was queued, or after *timeout*."""
+        ...
+
+
+class People(Protocol):
+    """What people and chats have chosen (time zone, language, model, owner), by subject."""
+
+    def preferences(self, subject: str) -> Mapping[str, str]:
+        """Return the choices of *subject* (a scope name); served from memory."""
+        ...
+
+    async def prefer(self, subject: str, name: str, value: str) -> None:
+        """Store one choice; an empty value removes it."""
+        ...
+
+
+class Usage(Protocol):
+    """Sums over usage rows."""
+
+    async def totals(
+        self, *, since: datetime, person: str = "", chat: str = ""
+    ) -> tuple[Mapping[str, Any], ...]:
+        """Return one row per (purpose, model): calls, tokens_in, tokens_out, tokens_cached, cost (None if any is unknown)."""
+        ...
+
+

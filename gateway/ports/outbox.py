@@ -1,0 +1,122 @@
+"""The outbox: parts that are cut once, sent in order, and accounted for one by one."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Protocol
+
+from gateway.events import OutboundMessage, Part, Receipt, SessionKey
+from gateway.ports.journal import Lease
+
+
+class PartState(StrEnum):
+    """Where a part stands. A part found `sending` at start is unknown."""
+
+    PENDING = "pending"
+    SENDING = "sending"  # stored before the platform is called
+    SENT = "sent"
+    UNKNOWN = "unknown"  # perhaps sent; resolved by the platform's key, else resent with a mark
+    DEAD = "dead"
+    CANCELLED = "cancelled"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartRow:
+    """A frozen part and its ledger entry."""
+
+    part: Part
+    state: PartState
+    attempts: int = 0
+    message_id: str = ""  # the platform's id once sent
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delivery:
+    """The oldest undelivered message of a chat."""
+
+    message: OutboundMessage
+    parts: tuple[PartRow, ...]  # empty until frozen
+    preview: PartRow | None  # the turn's row 0, to be adopted by the answer's first part
+
+
+class Outbox(Protocol):
+    """Durable deliveries, in order per chat. The same durability promise as the journal."""
+
+    def chats(self) -> AsyncIterator[SessionKey]:
+        """Yield each chat that has something to deliver: the last run's first, then as commits enqueue."""
+        ...
+
+    async def next(self, key: SessionKey) -> Delivery | None:
+        """Return the chat's oldest message with an unfinished part; previews never come out of here."""
+        ...
+
+    async def freeze(self, message: OutboundMessage, parts: Sequence[Part]) -> tuple[PartRow, ...]:
+        """Store the parts once and mark the first as sending; a second call returns what the first stored."""
+        ...
+
+    async def sending(self, part: Part) -> None:
+        """Mark *part* as sending; returns when that is durable."""
+        ...
+
+    async def sent(self, receipt: Receipt, *, then: Part | None = None) -> None:
+        """Store the receipt; in the same transaction mark *then* as sending."""
+        ...
+
+    async def unsure(self, part: Part, reason: str) -> None:
+        """Mark *part* as unknown."""
+        ...
+
+    async def unsent(self, part: Part, reason: str) -> None:
+        """Mark *part* as pending again: it was certainly not sent."""
+        ...
+
+    async def bury(self, part: Part, reason: str) -> None:
+        """Dead-letter *part* and the later parts of its message."""
+        ...
+
+    async def preview(self, lease: Lease, part: Part) -> PartRow:
+        """Write the turn's row 0 as sending, before its first send; a second call returns what stands there."""
+        ...
+
+    async def cancel(self, turn: str) -> tuple[int, ...]:
+        """Cancel the turn's parts that are not yet sending; return the numbers of those shown."""
+        ...
+
+    async def undelivered(self, key: SessionKey) -> tuple[Delivery, ...]:
+        """Return everything of a chat that has not reached its end state, in order."""
+        ...
+
+    async def purge(self, older_than: datetime) -> int:
+        """Blank texts and remove finished rows past their time (FORMATS.md, Numbers); return how many."""
+        ...
+
+
+class Preview(Protocol):
+    """One turn's streaming preview. Both methods return at once and never fail the turn."""
+
+    def show(self, text: str) -> None:
+        """Offer the full text so far; the last one wins, at the channel's own pace."""
+        ...
+
+    def status(self, text: str) -> None:
+        """Say what is being done (a tool's name) where the channel can show it; empty clears it."""
+        ...
+
+    async def close(self) -> None:
+        """Stop editing and wait for the edit that is under way; typing ends here on every path."""
+        ...
+
+
+class Previews(Protocol):
+    """Where a turn gets its preview; delivery implements it, since it owns the rate limits."""
+
+    def open(self, lease: Lease) -> Preview:
+        """Begin typing and stand ready; nothing durable happens before the first words."""
+        ...
+
+    def is_watched(self, key: SessionKey) -> bool:
+        """Say whether anybody would see a stream in this chat now (streaming costs CPU)."""
+        ...

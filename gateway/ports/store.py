@@ -1,0 +1,55 @@
+"""A whole backend: the ports above over one engine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from gateway.ports.channel import ChannelState
+from gateway.ports.journal import Jobs, Journal, People, Records, Usage
+from gateway.ports.outbox import Outbox
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What the journal itself has to know of the settings (FORMATS.md, Numbers)."""
+
+    queued_per_chat: int = 100
+    queued: int = 10_000
+    merge: str = "split"  # split, burst or off
+    burst: int = 20  # rows that may merge under `burst`
+    split_length: int = 4_000  # a part this long, followed within `split_seconds`, was cut by its platform
+    split_seconds: float = 2.0
+    attempts: int = 3
+
+
+class Store(Protocol):
+    """The ports over one engine; opened and closed by the composition root."""
+
+    journal: Journal
+    outbox: Outbox
+    records: Records
+    jobs: Jobs
+    people: People
+    usage: Usage
+
+    def state(self, channel: str) -> ChannelState:
+        """Return the notes of one channel block."""
+        ...
+
+    async def check(self) -> None:
+        """Do one durable write; raise StoreDown when that fails."""
+        ...
+
+    async def backup(self, target: Path) -> None:
+        """Write a consistent copy of the engine's data to *target* while running."""
+        ...
+
+    async def prune(self) -> int:
+        """Remove what is past its time; return how many rows."""
+        ...
+
+    async def close(self) -> None:
+        """Write what is queued, then close. A clean close resets the count of unclean stops."""
+        ...
