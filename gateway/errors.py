@@ -1,26 +1,26 @@
 """What can go wrong on purpose. An error's name tells its catcher what to do.
 
-    ParlourError
-    ├── UserMistake              a person can mend it: the text says what is wrong and how (exit code 2)
-    │   ├── SettingsMistake      a setting is wrong
-    │   ├── HomeInUse            another gateway owns the home folder
-    │   └── NewerData            the home was written by a newer Parlour
-    ├── Refusal                  a person's request is declined; the text is theirs to read
-    ├── StoreDown                the journal cannot write now; nothing was confirmed, ask again when it is back
-    ├── LeaseLost                somebody else owns the lane; drop what you did
-    ├── SendFailed
-    │   ├── RetryLater           not sent; the same part again after *delay*
-    │   ├── SendRefused          not sent and never will be; dead-letter it
-    │   ├── FormatRefused        the platform cannot read the formatting; the same part as plain text, once
-    │   └── OutcomeUnknown       perhaps sent; ask the platform by the part's key, else mark the resend
-    ├── ModelFailed
-    │   ├── ModelBusy            429 or overloaded; again after *delay*, or another model
-    │   ├── ModelUnreachable     connection, 5xx; again, or another model
-    │   ├── ModelTimeout         no answer, or silence in a stream
-    │   ├── ModelRefused         400, 401, 404: this request never succeeds at this model
-    │   ├── ModelGarbled         the answer cannot be read (cut JSON, too large)
-    │   └── ContextOverflow      the prompt does not fit
-    └── ToolFailed               a tool's own error, told to the model
+ParlourError
+├── UserMistake              a person can mend it: the text says what is wrong and how (exit code 2)
+│   ├── SettingsMistake      a setting is wrong
+│   ├── HomeInUse            another gateway owns the home folder
+│   └── NewerData            the home was written by a newer Parlour
+├── Refusal                  a person's request is declined; the text is theirs to read
+├── StoreDown                the journal cannot write now; nothing was confirmed, ask again when it is back
+├── LeaseLost                somebody else owns the lane; drop what you did
+├── SendFailed
+│   ├── RetryLater           not sent; the same part again after *delay*
+│   ├── SendRefused          not sent and never will be; dead-letter it
+│   ├── FormatRefused        the platform cannot read the formatting; the same part as plain text, once
+│   └── OutcomeUnknown       perhaps sent; ask the platform by the part's key, else mark the resend
+├── ModelFailed
+│   ├── ModelBusy            429 or overloaded; again after *delay*, or another model
+│   ├── ModelUnreachable     connection, 5xx; again, or another model
+│   ├── ModelTimeout         no answer, or silence in a stream
+│   ├── ModelRefused         400, 401, 404: this request never succeeds at this model
+│   ├── ModelGarbled         the answer cannot be read (cut JSON, too large)
+│   └── ContextOverflow      the prompt does not fit
+└── ToolFailed               a tool's own error, told to the model
 """
 
 from __future__ import annotations

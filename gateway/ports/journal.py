@@ -320,8 +320,8 @@ class Jobs(Protocol):
         """Make *job* due again after *delay*, its attempt counted."""
         ...
 
-    async def wait_changed(self, timeout: timedelta) -> None:
-        """Return when a job was queued, or after *timeout*."""
+    async def wait_changed(self, at_most: timedelta) -> None:
+        """Return when a job was queued, or after *at_most*."""
         ...
 
 
@@ -340,10 +340,6 @@ class People(Protocol):
 class Usage(Protocol):
     """Sums over usage rows."""
 
-    async def totals(
-        self, *, since: datetime, person: str = "", chat: str = ""
-    ) -> tuple[Mapping[str, Any], ...]:
-        """Return one row per (purpose, model): calls, tokens_in, tokens_out, tokens_cached, cost (None if any is unknown)."""
+    async def totals(self, *, since: datetime, person: str = "", chat: str = "") -> tuple[Mapping[str, Any], ...]:
+        """Return per (purpose, model): calls, tokens_in, tokens_out, tokens_cached, cost (None if any is unknown)."""
         ...
-
-
