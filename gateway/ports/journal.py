@@ -118,6 +118,7 @@ class TurnRecord:
     blobs: Mapping[str, str] = field(default_factory=dict)
     failure: str = ""  # key of the failure table, when the turn ended badly
     supersedes: str = ""  # the turn a /retry answers again
+    scope: str = ""  # whose folder the transcript stands in: people/…, chats/…, or "" for the home itself
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
