@@ -64,6 +64,7 @@ class InboundKind(StrEnum):
     """What happened on the platform."""
 
     MESSAGE = "message"  # also an edit: the same message_id with another revision
+    COMMAND = "command"  # a message that the command router took for one of ours; never merges
     DELETION = "deletion"  # message_id is the deleted message's
     BUTTON = "button"  # text is the button's value; message_id is empty
     JOB = "job"  # proactive: a retry, a reminder, `parlour send`; message_id is "job:<id>"
@@ -121,6 +122,7 @@ class InboundMessage:
     kind: InboundKind = InboundKind.MESSAGE
     chat_kind: ChatKind = ChatKind.DIRECT
     account: str = ""  # which bot account heard it, where a block can have several
+    bot: str = ""  # our own handle there, as people type it after an @
     revision: str = ""  # another revision of a known message_id is an edit
     event_ids: tuple[str, ...] = ()  # decide only where there is no message_id
     is_addressed: bool = False  # mentions us, replies to us, or is in a thread we follow
