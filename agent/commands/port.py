@@ -1,0 +1,114 @@
+"""What a command is: one typed async function of a context, declared once for all channels."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Protocol
+
+from gateway.events import InboundMessage, Role, SessionKey
+from gateway.ports import InboxRow, Job, Lease, ShownLine
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reply:
+    """What a command leaves behind, all of it in its turn's one commit."""
+
+    text: str
+    is_private: bool = False  # seen by its sender alone where the chat is shared
+    new_transcript: bool = False  # the current transcript is renamed, a fresh one begins
+    jobs: tuple[Job, ...] = ()
+
+
+class House(Protocol):
+    """What commands may ask of the rest of the house."""
+
+    async def stop(self, key: SessionKey, *, sender: str) -> tuple[bool, int]:
+        """Stop turn and queue; an empty sender means everybody's."""
+        ...
+
+    async def waiting(self, key: SessionKey) -> tuple[InboxRow, ...]:
+        """Return what waits in the chat, the running turn's rows included."""
+        ...
+
+    def running(self, key: SessionKey) -> Lease | None:
+        """Return the turn at work."""
+        ...
+
+    def doing(self, key: SessionKey) -> str:
+        """Return the tool at work, or an empty string."""
+        ...
+
+    async def shown(self, key: SessionKey, *, limit: int) -> tuple[ShownLine, ...]:
+        """Return what people saw."""
+        ...
+
+    async def accept(self, message: InboundMessage, role: Role) -> None:
+        """Put a synthetic row (a retry) in the lane."""
+        ...
+
+    async def usage(self, *, since: datetime, person: str = "", chat: str = "") -> Sequence[Mapping[str, Any]]:
+        """Return sums over usage rows."""
+        ...
+
+    async def prefer(self, subject: str, name: str, value: str) -> None:
+        """Store a choice of a person or chat."""
+        ...
+
+    def zone(self, scope: str) -> str:
+        """Return the IANA time zone in force in *scope*."""
+        ...
+
+    async def status(self) -> Mapping[str, Any]:
+        """Return the facts of /status: version, model, uptime_seconds, workers, busy, queued, …"""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommandContext:
+    """Who typed the command, where, and what it may touch."""
+
+    row: InboxRow
+    args: str
+    scope: str
+    person: str
+    turn: str
+    transcript: str
+    language: str
+    now: datetime
+    house: House
+    commands: Sequence[Command]
+
+    @property
+    def key(self) -> SessionKey:
+        """The chat the command was typed in."""
+        return self.row.message.key
+
+    @property
+    def role(self) -> Role:
+        """What the sender may decide here."""
+        return self.row.role
+
+
+Run = Callable[[CommandContext], Awaitable[Reply]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Command:
+    """A command as the router knows it; `help` is a catalogue key."""
+
+    name: str
+    run: Run
+    who: Role
+    is_control: bool  # does not wait in the lane it may have to act on
+    help: str
+
+
+def command(name: str, *, who: Role = Role.ANYONE, is_control: bool = False) -> Callable[[Run], Command]:
+    """Declare an async function as the command */name*; its help line is ``commands.help_<name>``."""
+
+    def declare(run: Run) -> Command:
+        return Command(name=name, run=run, who=who, is_control=is_control, help=f"commands.help_{name}")
+
+    return declare

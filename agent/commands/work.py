@@ -1,0 +1,114 @@
+"""/stop, /queue, /status, /usage, /timezone: what acts on the work, counts it, or says how it stands."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from agent.commands.port import CommandContext, Reply, command
+from gateway.events import ChatKind, Role
+from gateway.words import say
+
+
+@command("stop", is_control=True)
+async def stop(context: CommandContext) -> Reply:
+    """Stop the turn and the queue, and say how many; a member stops their own, a steward everybody's."""
+    whose = "" if context.role.covers(Role.STEWARD) else context.row.message.sender.id
+    stopped, dropped = await context.house.stop(context.key, sender=whose)
+    if not stopped and not dropped:
+        return Reply(text=say("commands.nothing_to_stop", context.language))
+    word = "commands.stopped" if stopped else "commands.stopped_queue"
+    return Reply(text=say(word, context.language, queued=dropped))
+
+
+@command("queue", is_control=True)
+async def queue(context: CommandContext) -> Reply:
+    """Say what is being answered and what waits."""
+    rows = await context.house.waiting(context.key)
+    lease = context.house.running(context.key)
+    at_work = {row.seq for row in lease.rows} if lease else set()
+    waiting = [row for row in rows if row.seq not in at_work]
+    if not at_work and not waiting:
+        return Reply(text=say("commands.queue_empty", context.language))
+    lines = [say("commands.queue", context.language, running=len(at_work), waiting=len(waiting))]
+    doing = context.house.doing(context.key)
+    if doing:
+        lines.append(say("commands.queue_doing", context.language, tool=doing))
+    return Reply(text="\n".join(lines))
+
+
+@command("status", is_control=True)
+async def status(context: CommandContext) -> Reply:
+    """Say how the house stands, in words: model, uptime, work, today's tokens."""
+    facts = await context.house.status()
+    rows = await context.house.usage(since=_today(context), chat=str(context.key))
+    sums = _sums(rows)
+    return Reply(
+        text=say(
+            "commands.status",
+            context.language,
+            version=facts["version"],
+            model=facts["model"],
+            uptime=_span(timedelta(seconds=facts["uptime_seconds"])),
+            busy=facts["busy"],
+            workers=facts["workers"],
+            queued=facts["queued"],
+            tokens=sums["tokens"],
+            cached=sums["cached_percent"],
+        )
+    )
+
+
+@command("usage", is_control=True)
+async def usage(context: CommandContext) -> Reply:
+    """Tell the sender what their messages cost today and in the last 30 days; nobody else's."""
+    today = _sums(await context.house.usage(since=_today(context), person=context.person))
+    month = _sums(await context.house.usage(since=context.now - timedelta(days=30), person=context.person))
+    lines = [
+        say("commands.usage_today", context.language, **today),
+        say("commands.usage_month", context.language, **month),
+    ]
+    return Reply(text="\n".join(lines), is_private=True)
+
+
+@command("timezone")
+async def timezone(context: CommandContext) -> Reply:
+    """Show or set the time zone: a person's own in a direct chat, the chat's in a shared one."""
+    if not context.args:
+        return Reply(text=say("commands.timezone", context.language, zone=context.house.zone(context.scope)))
+    shared = context.row.message.chat_kind is ChatKind.GROUP
+    if shared and not context.role.covers(Role.STEWARD):
+        return Reply(text=say("commands.only_steward", context.language, command="timezone"), is_private=True)
+    try:
+        ZoneInfo(context.args)
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        return Reply(text=say("commands.timezone_unknown", context.language, zone=context.args[:60]))
+    await context.house.prefer(context.scope, "timezone", context.args)
+    return Reply(text=say("commands.timezone_set", context.language, zone=context.args))
+
+
+def _today(context: CommandContext) -> datetime:
+    local = context.now.astimezone(ZoneInfo(context.house.zone(context.scope)))
+    return local.replace(hour=0, minute=0, second=0, microsecond=0)
+
+
+def _sums(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Fold usage rows into the fields that the sentences take."""
+    tokens_in = sum(row["tokens_in"] for row in rows)
+    cached = sum(row["tokens_cached"] for row in rows)
+    costs = [row["cost"] for row in rows]
+    return {
+        "calls": sum(row["calls"] for row in rows),
+        "tokens": tokens_in + sum(row["tokens_out"] for row in rows),
+        "cached_percent": round(100 * cached / tokens_in) if tokens_in else 0,
+        "cost": "unknown" if any(cost is None for cost in costs) else f"${sum(costs):.4f}",
+    }
+
+
+def _span(span: timedelta) -> str:
+    minutes = int(span.total_seconds()) // 60
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    return f"{days}d {hours}h {minutes}m" if days else f"{hours}h {minutes}m"

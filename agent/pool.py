@@ -1,0 +1,273 @@
+"""Stage 5, claim: N workers take turns from lanes, strictly in order within a key, in parallel across keys.
+
+    journal.lanes() ──▶ one task per ready key ──▶ key's lock ──▶ a worker slot ──▶ claim ──▶ one turn
+    journal.controls() ──▶ one task per command that must not wait (/stop, /status, buttons)
+
+A key's task runs one turn and goes to the back of the queue for slots, so a flooded chat delays nobody.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Protocol
+
+import structlog
+
+from agent.locks import KeyLocks, Slots
+from gateway.errors import LeaseLost, StoreDown
+from gateway.events import SessionKey, reference
+from gateway.ports import EndState, InboxRow, Journal, Lease, Meter
+
+log = structlog.get_logger(__name__)
+
+_STORE_PAUSE = timedelta(seconds=0.5)  # between tries while the journal cannot write
+
+
+@dataclass(slots=True)
+class Running:
+    """A turn that is being worked on, and what others may still ask of it."""
+
+    lease: Lease
+    stop_wanted: bool = False  # somebody said /stop: end as stopped
+    is_committing: bool = False  # past this point /stop is "already answered"
+    doing: str = ""  # the tool at work, for /status
+    task: asyncio.Task[None] | None = field(default=None, repr=False)
+
+    def stop(self) -> bool:
+        """Ask the turn to end as stopped; False when its answer is already being stored."""
+        if self.is_committing or self.task is None:
+            return False
+        self.stop_wanted = True
+        self.task.cancel()
+        return True
+
+
+class Work(Protocol):
+    """What the pool does with a lease; `agent/turn.py` implements it."""
+
+    async def take(self, running: Running) -> EndState:
+        """Run the turn to its commit. Cancelled without `stop_wanted`, it commits nothing."""
+        ...
+
+    async def stopped(self, running: Running) -> None:
+        """Commit the turn as stopped."""
+        ...
+
+    async def bury(self, lease: Lease) -> None:
+        """Commit the turn as dead-lettered and tell its sender."""
+        ...
+
+    async def control(self, row: InboxRow) -> None:
+        """Run one control command to its commit."""
+        ...
+
+
+class Pool:
+    """Takes turns from the journal and sees each to its end."""
+
+    def __init__(
+        self,
+        journal: Journal,
+        work: Work,
+        *,
+        workers: int,
+        meter: Meter,
+        attempts: int = 3,
+        clock: Callable[[], float],
+    ) -> None:
+        self._journal = journal
+        self._work = work
+        self._slots = Slots(workers)
+        self._locks = KeyLocks()
+        self._attempts = attempts
+        self._meter = meter
+        self._clock = clock
+        self._running: dict[SessionKey, Running] = {}
+        self._active: set[SessionKey] = set()
+        self._again: set[SessionKey] = set()
+        self._lane_tasks: set[asyncio.Task[None]] = set()
+
+    async def run(self) -> None:
+        """Take turns until cancelled; what runs then is the caller's to `drain` first."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._watch_lanes(tasks), name="pool lanes")
+            tasks.create_task(self._watch_controls(tasks), name="pool controls")
+
+    async def drain(self, grace: timedelta) -> int:
+        """Start nothing new; let running turns finish within *grace*, then give the rest back; return how many."""
+        self._draining = True
+        pending = {task for task in self._lane_tasks if not task.done()}
+        if pending:
+            _, pending = await asyncio.wait(pending, timeout=grace.total_seconds())
+        for task in pending:
+            task.cancel()
+        if pending:
+            await asyncio.wait(pending)
+        return len(pending)
+
+    def running(self, key: SessionKey) -> Running | None:
+        """Return the turn at work in *key*."""
+        return self._running.get(key)
+
+    @property
+    def busy(self) -> int:
+        """How many turns run now."""
+        return len(self._running)
+
+    async def stop(self, key: SessionKey, *, sender: str = "") -> tuple[bool, int]:
+        """Stop the running turn and the queue of *key* (of one sender, if given).
+
+        Return whether a turn was stopped and how many waiting messages were.
+        """
+        dropped = await self._journal.drop(key, sender=sender)
+        running = self._running.get(key)
+        if running is None or (sender and running.lease.rows[0].message.sender.id != sender):
+            return False, dropped
+        return running.stop(), dropped
+
+    # -- lanes ---------------------------------------------------------------------------------
+
+    _draining = False
+
+    async def _watch_lanes(self, tasks: asyncio.TaskGroup) -> None:
+        async for key in self._journal.lanes():
+            if self._draining:
+                return
+            if key in self._active:
+                self._again.add(key)
+            else:
+                self._start(key, tasks)
+
+    def _start(self, key: SessionKey, tasks: asyncio.TaskGroup) -> None:
+        self._active.add(key)
+        task = tasks.create_task(self._lane(key, tasks), name=f"turn {key}")
+        self._lane_tasks.add(task)
+        task.add_done_callback(self._lane_tasks.discard)
+
+    async def _lane(self, key: SessionKey, tasks: asyncio.TaskGroup) -> None:
+        try:
+            # Lock before slot, or ten messages queued in one chat fill all ten slots.
+            async with self._locks.hold(key), self._slots.one():
+                if not self._draining:
+                    await self._take_one(key)
+        except asyncio.CancelledError:
+            if not self._draining:
+                raise
+        finally:
+            self._active.discard(key)
+            if key in self._again and not self._draining:
+                self._again.discard(key)
+                self._start(key, tasks)
+
+    async def _take_one(self, key: SessionKey) -> None:
+        try:
+            lease = await self._journal.claim(key)
+        except StoreDown:
+            log.warning("pool.store_down", key=str(key))
+            await asyncio.sleep(_STORE_PAUSE.total_seconds())
+            self._again.add(key)
+            return
+        if lease is None:
+            return
+        if lease.more:
+            self._again.add(key)
+        head = lease.rows[0]
+        if head.is_lone and head.attempts > self._attempts:
+            await self._guard(lease, self._work.bury(lease))
+        elif head.is_lone:
+            async with self._slots.others():
+                await self._turn(lease)
+        else:
+            await self._turn(lease)
+
+    async def _turn(self, lease: Lease) -> None:
+        running = Running(lease=lease, task=asyncio.current_task())
+        self._running[lease.key] = running
+        started = self._clock()
+        outcome = "failed"
+        try:
+            outcome = await self._work.take(running)
+        except asyncio.CancelledError:
+            outcome = await self._end_cancelled(running)
+        except LeaseLost:
+            outcome = "lost"
+            log.warning("turn.lease_lost", key=str(lease.key), turn=lease.turn)
+        except StoreDown:
+            # Nothing was confirmed; the steps that were stored stay, and the lane comes round again.
+            outcome = "store_down"
+            log.warning("turn.store_down", key=str(lease.key), turn=lease.turn)
+            await self._give_back(lease)
+        except Exception:  # the turn boundary: siblings survive a bad turn
+            log.exception("turn.failed", key=str(lease.key), turn=lease.turn)
+            await self._guard(lease, self._work.bury(lease))
+        finally:
+            self._running.pop(lease.key, None)
+            seconds = self._clock() - started
+            self._meter.count("turns", outcome=str(outcome))
+            self._meter.time("turn_seconds", seconds)
+            log.info(
+                "turn.done",
+                key=str(lease.key),
+                turn=lease.turn,
+                reference=reference(lease.turn),
+                rows=len(lease.rows),
+                outcome=str(outcome),
+                seconds=round(seconds, 3),
+            )
+
+    async def _end_cancelled(self, running: Running) -> str:
+        task = asyncio.current_task()
+        if running.stop_wanted:
+            if task is not None:
+                task.uncancel()
+            await self._guard(running.lease, self._work.stopped(running))
+            return EndState.STOPPED
+        if self._draining:
+            if task is not None:
+                task.uncancel()
+            await self._give_back(running.lease)
+            return "given_back"
+        raise asyncio.CancelledError
+
+    async def _guard(self, lease: Lease, ending: object) -> None:
+        """Await an ending that may itself fail; then the lane is given back rather than lost."""
+        try:
+            await ending  # type: ignore[misc]  # a coroutine of Work, awaited here and nowhere else
+        except LeaseLost:
+            log.warning("turn.lease_lost", key=str(lease.key), turn=lease.turn)
+        except StoreDown:
+            await self._give_back(lease)
+
+    async def _give_back(self, lease: Lease) -> None:
+        while True:
+            try:
+                await self._journal.release(lease, attempt_counts=False)
+            except StoreDown:
+                if self._draining:
+                    return
+                await asyncio.sleep(_STORE_PAUSE.total_seconds())
+            except LeaseLost:
+                return
+            else:
+                return
+
+    # -- controls ------------------------------------------------------------------------------
+
+    async def _watch_controls(self, tasks: asyncio.TaskGroup) -> None:
+        async for row in self._journal.controls():
+            tasks.create_task(self._control(row), name=f"control {row.message.key}")
+
+    async def _control(self, row: InboxRow) -> None:
+        while True:
+            try:
+                await self._work.control(row)
+            except StoreDown:
+                await asyncio.sleep(_STORE_PAUSE.total_seconds())
+            except Exception:  # the turn boundary: a bad command harms nobody else
+                log.exception("control.failed", key=str(row.message.key), seq=row.seq)
+                return
+            else:
+                return

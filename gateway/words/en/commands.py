@@ -1,0 +1,43 @@
+"""What commands answer."""
+
+SENTENCES = {
+    "start": (
+        "Hello, I am Parlour. Write to me as you would to a colleague; I answer here and remember what you tell me"
+        " to remember.\n\n- `/help` lists what I understand\n- `/new` begins a fresh conversation\n"
+        "- `/stop` stops what I am doing"
+    ),
+    "help_title": "This is what I understand:",
+    "help_start": "say hello",
+    "help_help": "list the commands",
+    "help_new": "begin a fresh conversation; the old one is kept in the archive",
+    "help_stop": "stop what I am doing and what waits",
+    "help_status": "how I am: model, load, today's tokens",
+    "help_queue": "what I am answering and what waits",
+    "help_retry": "answer the last message again",
+    "help_usage": "what your messages cost",
+    "help_timezone": "show or set the time zone, for example `/timezone Europe/Berlin`",
+    "new": "New session started.",
+    "retry": "I will answer that again.",
+    "nothing_to_retry": "There is nothing to answer again in this conversation.",
+    "nothing_to_stop": "Nothing is running and nothing waits.",
+    "stopped": "Stopped. {queued} waiting message(s) were dropped too.",
+    "stopped_queue": "{queued} waiting message(s) were dropped; nothing was running.",
+    "queue_empty": "Nothing is running and nothing waits.",
+    "queue": "Answering {running} message(s), {waiting} waiting.",
+    "queue_doing": "Right now: {tool}. `/stop` ends it.",
+    "status": (
+        "Parlour {version}, model {model}, up {uptime}.\n{busy} of {workers} workers busy, {queued} message(s) queued."
+        "\nThis chat today: {tokens} tokens, {cached}% of the input from the provider's cache."
+    ),
+    "usage_today": "Today: {calls} model call(s), {tokens} tokens, cost {cost}.",
+    "usage_month": "Last 30 days: {calls} model call(s), {tokens} tokens, cost {cost}.",
+    "timezone": "The time zone here is {zone}. `/timezone Area/City` changes it.",
+    "timezone_set": "The time zone is {zone} from now on.",
+    "timezone_unknown": "I know no time zone called {zone}. Try one like Europe/Berlin or America/New_York.",
+    "only_steward": "Only an admin of this chat may use /{command} here.",
+    "only_owner": "Only the owner of this bot may use /{command}.",
+    "did_you_mean": "I know no /{name}. Did you mean /{near}?",
+    "unknown": "I know no /{name}. /help lists what I understand.",
+    "revoked": "You may no longer write to me here, so I leave this unanswered.",
+    "stopped_turn": "Stopped.",
+}
