@@ -8,7 +8,7 @@ from datetime import timedelta
 from enum import StrEnum
 from typing import Any, Protocol
 
-from gateway.events import Attachment, InboundMessage, OutboundMessage, Part, Receipt, SessionKey
+from gateway.events import InboundMessage, OutboundMessage, Part, Receipt, SessionKey
 from gateway.ports.memory import Sessions
 
 
@@ -37,10 +37,6 @@ class Intake(Protocol):
 
         Raises StoreDown when it could not be stored: do not ack, the platform will deliver again.
         """
-        ...
-
-    async def fetch(self, message: InboundMessage, attachment: Attachment, data: bytes) -> Attachment:
-        """Store an admitted message's attachment; return it with `blob` set."""
         ...
 
 

@@ -1,0 +1,49 @@
+"""Stages 3 and 4: admit, then accept. Nothing is stored, downloaded or shown before a message is admitted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import structlog
+
+from gateway.admission import Admitted, Rejected
+from gateway.events import InboundKind, InboundMessage, Role
+from gateway.ports import Accepted, AcceptedAs, Journal, Meter, Verdict
+
+log = structlog.get_logger(__name__)
+
+Admit = Callable[[InboundMessage], Admitted | Rejected]
+Classify = Callable[[InboundMessage], bool | None]  # None = no command; True = it must not wait in its lane
+
+
+class GatewayIntake:
+    """The door that every adapter knocks at; implements `gateway.ports.Intake`."""
+
+    def __init__(self, journal: Journal, *, admit: Admit, classify: Classify, meter: Meter) -> None:
+        self._journal = journal
+        self._admit = admit
+        self._classify = classify
+        self._meter = meter
+
+    async def receive(self, message: InboundMessage) -> Accepted:
+        """Admit and store *message*; raises StoreDown when it could not be made durable."""
+        decision = self._admit(message)
+        if isinstance(decision, Rejected):
+            self._meter.count("rejected", reason=decision.reason)
+            return Accepted(verdict=Verdict.REJECTED, reason=decision.reason)
+        return await self.accept(message, decision.role)
+
+    async def accept(self, message: InboundMessage, role: Role) -> Accepted:
+        """Store a message whose sender is known to be admitted (or that is our own: a job)."""
+        is_control = self._classify(message)
+        if is_control is not None:
+            message = replace(message, kind=InboundKind.COMMAND)
+        acceptance = await self._journal.accept(
+            message, role=role, is_control=bool(is_control) or message.kind is InboundKind.BUTTON
+        )
+        self._meter.count("accepted", outcome=str(acceptance.outcome))
+        if acceptance.outcome is AcceptedAs.FULL:
+            log.warning("intake.full", key=str(message.key), queued=acceptance.queued)
+            return Accepted(verdict=Verdict.FULL)
+        return Accepted(verdict=Verdict.ACCEPTED)
