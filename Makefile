@@ -1,30 +1,53 @@
-# Everything needed is installed into .venv by these targets; nothing else is expected of the machine but Python 3.11+.
+# What you need is installed into .venv by these targets. The machine brings make and Python 3.11+ with its venv module
+# (Debian 12: apt install make python3-venv), nothing else. `make -s …` is the quiet form of every target.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+# Nothing younger than this is taken into a lock: most poisoned releases are found within days.
+COOLDOWN ?= 7 days
 
-.PHONY: install run test check bench format lock clean
+quiet := $(if $(findstring s,$(firstword -$(MAKEFLAGS))),--quiet)
+pip := $(BIN)/python -m pip --disable-pip-version-check --no-input $(quiet) install
+compile := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --only-binary :all: --exclude-newer "$(COOLDOWN)"
+
+.PHONY: help install run test check bench format lock clean
+
+help:
+	@echo "make run      the gateway with its web chat on http://127.0.0.1:8787"
+	@echo "make test     every check and every test"
+	@echo "make check    ruff, mypy --strict, import-linter, dead links"
+	@echo "make bench    the measurements"
+	@echo "make install  everything into $(VENV), hash-locked, wheels only"
+	@echo "make format   let ruff put the code in order"
+	@echo "make lock     write the locks anew (UPGRADE=--upgrade takes newer versions)"
+	@echo "make clean    remove what these targets made"
 
 install: $(VENV)/.installed
 
+# A venv without pip is what a Debian without python3-venv leaves behind half made: it is made again.
 $(VENV)/.installed: requirements.lock pyproject.toml
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@echo "installing the locked dependencies into $(VENV) (a few minutes the first time)"
-	$(BIN)/python -m pip install --disable-pip-version-check --require-hashes --only-binary :all: -r requirements.lock
-	$(BIN)/python -m pip install --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	  || { echo "Parlour needs Python 3.11 or newer; name one: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 2; }
+	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV) \
+	  || { rm -rf $(VENV); echo "the venv module is missing: apt install python3-venv" >&2; exit 2; }
+	@echo "installing $$(grep -c == requirements.lock) locked packages into $(VENV); the first time takes a few minutes"
+	@$(pip) --require-hashes --only-binary :all: -r requirements.lock
+	@$(pip) --no-deps --no-build-isolation --editable .
+	@$(BIN)/python -m compileall -q gateway channels agent
 	@touch $@
+	@echo "installed"
 
 run: install
-	$(BIN)/parlour run
+	@$(BIN)/parlour run
 
 test: check
 	$(BIN)/python -m pytest
 
 check: install
-	$(BIN)/ruff check .
-	$(BIN)/ruff format --check .
+	$(BIN)/ruff check $(quiet) .
+	$(BIN)/ruff format --check $(quiet) .
 	$(BIN)/mypy
-	$(BIN)/lint-imports
+	$(BIN)/lint-imports $(if $(quiet),--no-logo)
 	$(BIN)/python tests/links.py
 
 bench: install
@@ -34,9 +57,11 @@ format: install
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-lock:
-	$(BIN)/python -m pip install --quiet uv
-	$(BIN)/uv pip compile --universal --python-version 3.11 --generate-hashes --no-header --all-extras --group dev pyproject.toml -o requirements.lock
+# Three locks from one resolution: everything here, what runs in the image, what builds our wheel there.
+lock: install
+	$(compile) $(UPGRADE) --all-extras --group dev pyproject.toml -o requirements.lock
+	$(compile) --all-extras --constraint requirements.lock pyproject.toml -o deploy/image.lock
+	$(compile) --constraint requirements.lock --group pyproject.toml:build -o deploy/build.lock
 
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build dist
