@@ -1,0 +1,167 @@
+"""A turn in the making: its lines with their indices, what the model has seen of them, and its record at the end."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from agent.llm.port import ChatReply, ToolCall
+from agent.memory.files import lines as build
+from gateway.ports import EndState, InboxRow, Job, Lease, Line, Step, TurnRecord
+
+
+class Draft:
+    """Collects a turn's lines in file order; what an earlier attempt stored is adopted, never asked again."""
+
+    def __init__(self, lease: Lease, scope: str) -> None:
+        self._lease = lease
+        self._scope = scope
+        self._next_index = lease.session.next_index
+        self._next_step = 0
+        self._opening: Step | None = None
+        self._calls: dict[str, ToolCall] = {}
+        self._results: set[str] = set()
+        self.intents: set[str] = set()
+        self.lines: list[Line] = []
+        self.messages: list[Mapping[str, Any]] = []
+        self.blobs: Mapping[str, str] = {}
+        self.inbox = [row.seq for row in (*lease.rows, *lease.notes)]
+        for step in lease.steps:
+            self._adopt(step)
+
+    @property
+    def is_resumed(self) -> bool:
+        """An earlier attempt stored this turn's opening."""
+        return self._next_step > 0 and self._opening is None
+
+    @property
+    def next_index(self) -> int:
+        """The index that the next message line takes."""
+        return self._next_index
+
+    @property
+    def open_calls(self) -> list[ToolCall]:
+        """Tool calls without a result, in the model's order."""
+        return [call for call in self._calls.values() if call.id not in self._results]
+
+    @property
+    def finished_calls(self) -> list[ToolCall]:
+        """Tool calls with a result, in the model's order."""
+        return [call for call in self._calls.values() if call.id in self._results]
+
+    def message(self, role: str, content: str, at: datetime, **fields: Any) -> Line:
+        """Make a message line with the next index; it is not part of the draft until a step holds it."""
+        line = build.message(self._next_index, self._lease.turn, role, content, at, **fields)
+        self._next_index += 1
+        return line
+
+    def open(self, opening: Sequence[Line], blobs: Mapping[str, str]) -> None:
+        """Begin with snapshot, deltas, notes and the user lines; stored only with the first tool call."""
+        self._opening = Step(n=0, kind="opening", lines=tuple(opening), blobs=blobs)
+        self._adopt(self._opening)
+
+    def take_opening(self) -> Step | None:
+        """Return the opening once, for storing; None when it is stored."""
+        opening, self._opening = self._opening, None
+        return opening
+
+    def model(self, reply: ChatReply, at: datetime | None = None) -> Step:
+        """Add the model's message with its tool calls; ids that some models repeat are made unique in the turn."""
+        calls: list[Mapping[str, Any]] = []
+        used = set(self._calls)
+        for n, call in enumerate(reply.tool_calls):
+            name = call.id if call.id and call.id not in used else f"call_{self._next_index}_{n}"
+            used.add(name)
+            calls.append({"id": name, "type": "function", "function": {"name": call.name, "arguments": call.arguments}})
+        extra = {"thinking": reply.thinking, "model": reply.model} if reply.thinking else {}
+        line = self.message("assistant", reply.text, at or self._now(), tool_calls=calls, **extra)
+        return self._step("model", (line,))
+
+    def intent(self, call: ToolCall) -> Step:
+        """Note that *call* is about to happen; it carries no line, only the fact."""
+        return self._step("intent", (), call=call.id)
+
+    def result(self, call: ToolCall, text: str, *, remember: Sequence[str]) -> Step:
+        """Add the result of *call*, and what it wants remembered once the turn is committed."""
+        extra = {"remember": list(remember)} if remember else {}
+        line = self.message("tool", text, self._now(), tool_call_id=call.id, name=call.name, **extra)
+        return self._step("result", (line,), call=call.id)
+
+    def steer(self, rows: Sequence[InboxRow], user_lines: Sequence[Line]) -> Step:
+        """Take in what the sender wrote during the turn."""
+        self.inbox.extend(row.seq for row in rows)
+        return self._step("steer", tuple(user_lines), call=json.dumps([row.seq for row in rows]))
+
+    def add(self, line: Line) -> None:
+        """Add a line that needs no step: the final answer, or a notice."""
+        self.lines.append(line)
+
+    def record(self, outcome: EndState, at: datetime, *, failure: str = "", supersedes: str = "") -> TurnRecord:
+        """Close the turn: its lines, the `end` line last."""
+        end = build.end(
+            self._lease.turn,
+            from_index=self._lease.session.next_index,
+            to_index=self._next_index,
+            inbox=[str(seq) for seq in self.inbox],
+            outcome=str(outcome),
+            at=at,
+        )
+        return TurnRecord(
+            turn=self._lease.turn,
+            key=self._lease.key,
+            transcript=self._lease.session.transcript,
+            scope=self._scope,
+            outcome=outcome,
+            lines=(*self.lines, end),
+            from_index=self._lease.session.next_index,
+            to_index=self._next_index,
+            inbox=tuple(self.inbox),
+            at=at,
+            blobs=self.blobs,
+            failure=failure,
+            supersedes=supersedes,
+        )
+
+    def jobs(self, person: str, at: datetime) -> tuple[Job, ...]:
+        """Return the memory operations of the turn as data, read off its lines, so that a resumed turn has them too."""
+        found: list[Job] = []
+        for line in self.lines:
+            for n, fact in enumerate(line.get("remember", ())):
+                found.append(
+                    Job(
+                        id=f"remember:{self._lease.turn}.{line['i']}.{n}",
+                        kind="remember",
+                        scope=self._scope,
+                        payload={"fact": fact, "origin": "user", "turn": self._lease.turn, "by": person},
+                        due_at=at,
+                    )
+                )
+        return tuple(found)
+
+    def _now(self) -> datetime:
+        return build.utc_now()
+
+    def _step(self, kind: str, lines: tuple[Line, ...], call: str = "") -> Step:
+        step = Step(n=self._next_step, kind=kind, lines=lines, call=call)
+        self._adopt(step)
+        return step
+
+    def _adopt(self, step: Step) -> None:
+        self._next_step = step.n + 1
+        self.lines.extend(step.lines)
+        if step.blobs:
+            self.blobs = step.blobs
+        if step.kind == "intent":
+            self.intents.add(step.call)
+        elif step.kind == "result":
+            self._results.add(step.call)
+        elif step.kind == "steer":
+            self.inbox.extend(seq for seq in json.loads(step.call) if seq not in self.inbox)
+        for line in step.lines:
+            self._next_index = max(self._next_index, line.get("i", -1) + 1)
+            self.messages.extend(build.to_messages(line))
+            for call in line.get("tool_calls") or ():
+                function = call["function"]
+                self._calls[call["id"]] = ToolCall(call["id"], function["name"], function["arguments"])

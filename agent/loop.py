@@ -1,0 +1,152 @@
+"""Stage 7, think: ask the model, run its tools, until there is one answer. Every step is stored as it happens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import structlog
+
+from agent.draft import Draft
+from agent.llm.client import ModelClient
+from agent.llm.port import ChatReply, ChatRequest, ToolCall
+from agent.tools.port import ToolContext
+from agent.tools.registry import LoopDetector, Toolbox
+from gateway.errors import ModelFailed
+from gateway.ports import InboxRow, Lease, Preview, Step
+from gateway.words.failures import BY_NAME, Failure, failure_of
+
+log = structlog.get_logger(__name__)
+
+_UNKNOWN = "outcome unknown: it may have happened"
+_NO_MORE = "not run: the limit of tool calls for this answer is reached; answer now with what you have"
+_AGAIN = "not run: the same call with the same arguments was already made; answer now with what you have"
+
+
+class StepStore(Protocol):
+    """Where steps become durable; waits for a store that is down instead of failing."""
+
+    async def step(self, lease: Lease, step: Step) -> None:
+        """Store one step."""
+        ...
+
+    async def steer(self, lease: Lease) -> tuple[InboxRow, ...]:
+        """Take what the sender wrote meanwhile."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Thought:
+    """What thinking came to: an answer, or the failure to tell instead."""
+
+    text: str
+    failure: Failure | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seat:
+    """What one turn thinks with."""
+
+    lease: Lease
+    draft: Draft
+    prompt: Sequence[Mapping[str, Any]]  # system and history, the same bytes as the turn before
+    preview: Preview
+    is_watched: bool  # streaming costs CPU; only where somebody sees it
+    context: Callable[[ToolCall, list[str]], ToolContext]
+    render: Callable[[Sequence[InboxRow]], list[Mapping[str, Any]]]  # steered rows as user lines
+    doing: Callable[[str], None]
+
+
+class Loop:
+    """The tool loop; holds no state between turns."""
+
+    def __init__(
+        self, model: ModelClient, toolbox: Toolbox, *, max_calls: int, steer: bool, store: StepStore
+    ) -> None:
+        self._model = model
+        self._toolbox = toolbox
+        self._max_calls = max_calls
+        self._steer = steer
+        self._store = store
+
+    async def think(self, seat: Seat) -> Thought:
+        """Return exactly one answer or failure, whatever the model does."""
+        detector = LoopDetector()
+        for call in seat.draft.finished_calls:
+            detector.is_repeated(call)
+        try:
+            return await self._rounds(seat, detector)
+        except ModelFailed as error:
+            log.warning("turn.model_failed", turn=seat.lease.turn, error=type(error).__name__)
+            return Thought("", failure_of(error))
+
+    async def _rounds(self, seat: Seat, detector: LoopDetector) -> Thought:
+        is_last = await self._run_calls(seat, detector)
+        empty = 0
+        while True:
+            reply = await self._ask(seat)
+            if not reply.tool_calls:
+                if reply.text.strip():
+                    return Thought(reply.text)
+                empty += 1
+                if empty == 2:
+                    return Thought("", BY_NAME["empty"])
+                continue
+            if is_last:
+                return Thought(reply.text, None) if reply.text.strip() else Thought("", BY_NAME["loop"])
+            await self._store_opening(seat)
+            await self._store.step(seat.lease, seat.draft.model(reply))
+            is_last = await self._run_calls(seat, detector)
+            if self._steer and not is_last:
+                await self._take_in(seat)
+
+    async def _ask(self, seat: Seat) -> ChatReply:
+        request = ChatRequest(
+            messages=[*seat.prompt, *seat.draft.messages], tools=self._toolbox.schemas, turn=seat.lease.turn
+        )
+        return await self._model.complete(request, sink=seat.preview.show if seat.is_watched else None)
+
+    async def _store_opening(self, seat: Seat) -> None:
+        opening = seat.draft.take_opening()
+        if opening is not None:
+            await self._store.step(seat.lease, opening)
+
+    async def _run_calls(self, seat: Seat, detector: LoopDetector) -> bool:
+        """Run the calls that have no result yet; True when the model must answer now."""
+        is_last = False
+        for call in seat.draft.open_calls:
+            if len(seat.draft.finished_calls) >= self._max_calls:
+                text, is_last = _NO_MORE, True
+            elif detector.is_repeated(call):
+                text, is_last = _AGAIN, True
+            else:
+                await self._run_call(seat, call)
+                continue
+            await self._store.step(seat.lease, seat.draft.result(call, text, remember=()))
+        return is_last or len(seat.draft.finished_calls) >= self._max_calls
+
+    async def _run_call(self, seat: Seat, call: ToolCall) -> None:
+        remember: list[str] = []
+        is_repeatable = self._toolbox.is_repeatable(call.name)
+        if not is_repeatable and call.id in seat.draft.intents:
+            text = _UNKNOWN
+        else:
+            if not is_repeatable:
+                await self._store.step(seat.lease, seat.draft.intent(call))
+            seat.doing(call.name)
+            seat.preview.status(call.name)
+            try:
+                outcome = await self._toolbox.run(call, seat.context(call, remember))
+            finally:
+                seat.doing("")
+                seat.preview.status("")
+            text = outcome.text
+        await self._store.step(seat.lease, seat.draft.result(call, text, remember=remember))
+
+    async def _take_in(self, seat: Seat) -> None:
+        rows = await self._store.steer(seat.lease)
+        if rows:
+            await self._store.step(seat.lease, seat.draft.steer(rows, seat.render(rows)))
+
+
