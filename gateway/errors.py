@@ -19,6 +19,7 @@ ParlourError
 │   ├── ModelTimeout         no answer, or silence in a stream
 │   ├── ModelRefused         400, 401, 404: this request never succeeds at this model
 │   ├── ModelGarbled         the answer cannot be read (cut JSON, too large)
+│   │   └── ModelEmpty       an answer came with no words and no tool call in it
 │   └── ContextOverflow      the prompt does not fit
 └── ToolFailed               a tool's own error, told to the model
 """
@@ -85,7 +86,9 @@ class OutcomeUnknown(SendFailed):
 
 
 class ModelFailed(ParlourError):
-    """A model gave no usable answer."""
+    """A model gave no usable answer. Its text is the operator's, never a person's."""
+
+    spent: object = None  # what the failed call took all the same; agent.llm.port.spent_by reads it
 
 
 class ModelBusy(ModelFailed):
@@ -110,6 +113,10 @@ class ModelRefused(ModelFailed):
 
 class ModelGarbled(ModelFailed):
     """An answer came that cannot be used: cut JSON, no content at all, too large."""
+
+
+class ModelEmpty(ModelGarbled):
+    """An answer came with no words and no tool call in it."""
 
 
 class ContextOverflow(ModelFailed):

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from gateway.errors import (
     ContextOverflow,
     ModelBusy,
+    ModelEmpty,
     ModelGarbled,
     ModelRefused,
     ModelTimeout,
@@ -29,9 +30,9 @@ FAILURES = (
     Failure("unreachable", True, ModelUnreachable),
     Failure("timeout", True, ModelTimeout),
     Failure("refused", False, ModelRefused),
+    Failure("empty", True, ModelEmpty),  # before its parent
     Failure("garbled", True, ModelGarbled),
     Failure("overflow", False, ContextOverflow),
-    Failure("empty", True),
     Failure("loop", False),
     Failure("poison", True),
     Failure("bug", False, Exception),

@@ -1,0 +1,123 @@
+"""What a chat model is to the rest of the agent: one request in, one reply or one error out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias
+
+from gateway.errors import ModelFailed
+
+Sink: TypeAlias = Callable[[str], None]  # takes the full text so far; the last one wins
+
+# 40 parts of Telegram's 4,096: a longer text is no answer any more (TRUST.md, F14).
+ANSWER_CHARS = 150_000
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """A tool the model wants run. `arguments` is the model's raw JSON, valid or not."""
+
+    id: str
+    name: str
+    arguments: str
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """What a call took. `cached` is the part of `input` that the provider read from its prompt cache."""
+
+    input: int = 0
+    output: int = 0
+    cached: int = 0
+    is_estimate: bool = False  # the provider gave no figures; characters / 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatRequest:
+    """One call.
+
+    `messages` are OpenAI's; an assistant message may also carry `thinking` exactly as a `ChatReply`
+    had it, which goes to the model it came from and to no other. Keys are sent in the order given,
+    so that equal messages are equal bytes.
+    """
+
+    messages: Sequence[Mapping[str, Any]]
+    tools: Sequence[Mapping[str, Any]] = ()
+    turn: str
+    purpose: str = "answer"
+    max_tokens: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatReply:
+    """What a model said: text, tool calls, or both; never neither.
+
+    Text is valid Unicode (no lone surrogates) and at most `ANSWER_CHARS` long; `is_cut` says that
+    the model (its token limit) or that bound ended it early.
+    """
+
+    text: str
+    tool_calls: tuple[ToolCall, ...]
+    model: str  # as configured, so that usage rows and prices agree
+    tokens: Tokens
+    cost: float | None  # US dollars; None = unknown
+    thinking: Mapping[str, Any] | None = None  # {"model": ..., "message": provider's keys}
+    is_cut: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelConfig:
+    """One model as the operator configured it. Times are seconds."""
+
+    model: str
+    api_base: str = ""
+    api_key: str = ""
+    timeout: float = 120.0  # for a whole plain answer, and for the first piece of a streamed one
+    stream_silence: float = 30.0  # between two pieces
+    context_window: int | None = None
+
+    def __repr__(self) -> str:
+        """Never show the key."""
+        return f"ModelConfig(model={self.model!r}, api_base={self.api_base!r})"
+
+
+class ChatModel(Protocol):
+    """A model. Stateless between calls; calls may run side by side."""
+
+    name: str
+
+    async def complete(self, request: ChatRequest, *, sink: Sink | None = None) -> ChatReply:
+        """Return the model's reply, or raise something of the `ModelFailed` tree and nothing else.
+
+        One call is one request: no retries in here. With *sink* the answer is streamed, and *sink*
+        gets the full text so far, at a pace of its own and once more at the end. What a failed
+        call spent is on the error (`spent_by`).
+        """
+        ...
+
+    async def warm(self) -> None:
+        """Load what the first call would otherwise wait for, off the event loop; safe to call again."""
+        ...
+
+    async def close(self) -> None:
+        """Close connections. Calls still running fail."""
+        ...
+
+
+def spend(error: ModelFailed, reply: ChatReply) -> ModelFailed:
+    """Note on *error* what the failed call took: *reply* as far as it came. Returns *error*."""
+    error.spent = reply
+    return error
+
+
+def spent_by(error: ModelFailed) -> ChatReply | None:
+    """Return what the failed call is known (or estimated) to have taken; None when nothing."""
+    return error.spent if isinstance(error.spent, ChatReply) else None
+
+
+def estimate(request: ChatRequest, text: str = "") -> Tokens:
+    """Guess the tokens of a call that ended without figures: a token is about four characters."""
+    sent = sum(len(json.dumps(part, ensure_ascii=False, default=str)) for part in (*request.messages, *request.tools))
+    return Tokens(input=sent // 4, output=(len(text) + 3) // 4, is_estimate=True)
