@@ -1,0 +1,56 @@
+# The gateway as an image: built from hash-locked wheels, run as uid 10001 on a read-only root, everything kept in /data.
+ARG PYTHON_IMAGE=python:3.12-slim-bookworm
+
+FROM ${PYTHON_IMAGE} AS build
+ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1 PIP_NO_INPUT=1 PIP_ROOT_USER_ACTION=ignore
+WORKDIR /src
+
+# pip refuses here what the lock does not name: another hash, another version, one more package. No wheel may bring a
+# .pth file, which Python would run at every start.
+COPY deploy/image.lock ./deploy/
+RUN python -m venv --without-pip /opt/parlour \
+ && python -m pip --python /opt/parlour/bin/python install --quiet --no-compile --require-hashes --only-binary :all: -r deploy/image.lock \
+ && test -z "$(find /opt/parlour -name '*.pth' -print)"
+
+# Our own wheel is built by a locked hatchling in a venv that stays behind in this stage.
+COPY deploy/build.lock ./deploy/
+RUN python -m venv --without-pip /opt/build \
+ && python -m pip --python /opt/build/bin/python install --quiet --require-hashes --only-binary :all: -r deploy/build.lock
+COPY pyproject.toml README.md LICENSE ./
+COPY gateway ./gateway
+COPY channels ./channels
+COPY agent ./agent
+RUN /opt/build/bin/python -m hatchling build -t wheel -d /opt/wheel \
+ && python -m pip --python /opt/parlour/bin/python install --quiet --no-compile --no-deps --no-index /opt/wheel/*.whl
+
+# A read-only root cannot keep bytecode, so without this every start would compile litellm again (9.4 s instead of 3.6).
+# Unchecked, because the sources cannot change any more.
+RUN python -m compileall -q -j 0 --invalidation-mode unchecked-hash /opt/parlour/lib
+
+FROM ${PYTHON_IMAGE}
+# The base image ships its standard library without bytecode.
+RUN python -m compileall -q -j 0 -x '/(lib2to3|site-packages|test|idlelib|turtledemo)/' --invalidation-mode unchecked-hash \
+      "$(python -c 'import sysconfig; print(sysconfig.get_path("stdlib"))')" \
+ && groupadd --gid 10001 parlour \
+ && useradd --uid 10001 --gid 10001 --no-create-home --home-dir /tmp --shell /usr/sbin/nologin parlour \
+ && install -d -o 10001 -g 10001 -m 0700 /data
+COPY --from=build /opt/parlour /opt/parlour
+COPY deploy/healthcheck.py /opt/parlour/healthcheck.py
+
+# Beyond loopback the page asks for a login code: `parlour web login` prints one.
+ENV PATH=/opt/parlour/bin:$PATH \
+    PARLOUR_HOME=/data \
+    PARLOUR_WEB__HOST=0.0.0.0 \
+    PARLOUR_WEB__PORT=8787 \
+    HOME=/tmp \
+    PYTHONDONTWRITEBYTECODE=1 \
+    PYTHONUNBUFFERED=1
+VOLUME ["/data"]
+EXPOSE 8787
+USER 10001:10001
+WORKDIR /data
+
+# A standard-library script: importing Parlour every 30 seconds would cost more than serving does.
+HEALTHCHECK --interval=30s --timeout=10s --start-period=60s --retries=3 CMD ["python", "-I", "/opt/parlour/healthcheck.py"]
+ENTRYPOINT ["parlour"]
+CMD ["run"]
