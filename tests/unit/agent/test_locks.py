@@ -1,0 +1,82 @@
+"""Locks by key and worker slots."""
+
+from __future__ import annotations
+
+import asyncio
+
+from agent.locks import KeyLocks, Slots
+
+
+async def test_one_key_is_held_by_one_and_the_table_frees_itself() -> None:
+    """Holders of a key follow each other in order, other keys go on, and nothing stays in the table."""
+    locks = KeyLocks()
+    order: list[str] = []
+    go = asyncio.Event()
+
+    async def work(key: str, name: str) -> None:
+        async with locks.hold(key):
+            order.append(name)
+            await go.wait()
+
+    async with asyncio.TaskGroup() as tasks:
+        for key, name in [("a", "a1"), ("a", "a2"), ("b", "b1"), ("a", "a3")]:
+            tasks.create_task(work(key, name))
+        while len(order) < 2:
+            await asyncio.sleep(0)
+        assert order == ["a1", "b1"]
+        assert locks.is_held("a")
+        assert len(locks) == 2
+        go.set()
+    assert order == ["a1", "b1", "a2", "a3"]
+    assert len(locks) == 0
+    assert not locks.is_held("a")
+
+
+async def test_a_cancelled_waiter_leaves_no_entry() -> None:
+    """Cancelling somebody who waits for a key neither blocks the others nor leaks the lock."""
+    locks = KeyLocks()
+    async with locks.hold("k"):
+        waiter = asyncio.create_task(_hold_forever(locks))
+        await asyncio.sleep(0)
+        waiter.cancel()
+        await asyncio.wait([waiter])
+        assert waiter.cancelled()
+    assert len(locks) == 0
+
+
+async def _hold_forever(locks: KeyLocks) -> None:
+    async with locks.hold("k"):
+        await asyncio.Event().wait()
+
+
+async def test_a_lone_holder_has_every_slot_to_itself() -> None:
+    """While one works alone nobody else does, and two who want to be alone do not block each other."""
+    slots = Slots(4)
+    inside: set[str] = set()
+    seen: list[frozenset[str]] = []
+
+    async def usual(name: str) -> None:
+        async with slots.one():
+            inside.add(name)
+            seen.append(frozenset(inside))
+            await asyncio.sleep(0)
+            inside.discard(name)
+
+    async def alone(name: str) -> None:
+        async with slots.one(), slots.others():
+            inside.add(name)
+            seen.append(frozenset(inside))
+            await asyncio.sleep(0)
+            assert inside == {name}
+            inside.discard(name)
+
+    async with asyncio.TaskGroup() as tasks:
+        for n in range(6):
+            tasks.create_task(usual(f"u{n}"))
+        tasks.create_task(alone("x"))
+        tasks.create_task(alone("y"))
+        for n in range(6, 10):
+            tasks.create_task(usual(f"u{n}"))
+    assert frozenset({"x"}) in seen
+    assert frozenset({"y"}) in seen
+    assert len(seen) == 12

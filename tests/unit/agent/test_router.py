@@ -1,0 +1,126 @@
+"""Which text is a command, which one, and who may use it."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from agent.commands import CommandContext, Router
+from gateway.events import InboundKind, InboundMessage, Role, Sender, SessionKey
+from gateway.ports import InboxRow
+
+NOW = datetime(2026, 11, 21, 21, 0, tzinfo=UTC)
+ROUTER = Router.load()
+
+
+def message(text: str, bot: str = "parlour_bot") -> InboundMessage:
+    return InboundMessage(
+        key=SessionKey("telegram", "42"),
+        message_id="1",
+        sender=Sender(id="7", name="Ann"),
+        text=text,
+        sent_at=NOW,
+        bot=bot,
+    )
+
+
+def context(text: str, role: Role) -> CommandContext:
+    row = InboxRow(seq=1, message=message(text), accepted_at=NOW, role=role)
+    house: Any = None  # the commands used here never ask the house
+    return CommandContext(
+        row=row,
+        args="",
+        scope="people/telegram-42",
+        person="telegram:42",
+        turn="t1",
+        transcript="x",
+        language="en",
+        now=NOW,
+        house=house,
+        commands=ROUTER.commands,
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "args"),
+    [
+        ("/help", "help", ""),
+        ("  /HELP  ", "help", ""),
+        ("/help@parlour_bot", "help", ""),
+        ("/timezone Europe/Berlin", "timezone", "Europe/Berlin"),
+        ("!stop", "stop", ""),
+        ("@parlour_bot stop", "stop", ""),
+        ("@Parlour_Bot /stop", "stop", ""),
+        ("/frobnicate now", "frobnicate", "now"),
+    ],
+)
+def test_command_forms(text: str, name: str, args: str) -> None:
+    """Slash, bang and mention forms name the same command; an unknown one is still typed as one."""
+    typed = ROUTER.typed(message(text))
+    assert typed is not None
+    assert (typed.name, typed.args) == (name, args)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "/etc/passwd is readable",
+        "/home/ann",
+        "stop",
+        "!important: read this",
+        "/new@otherbot",
+        "@parlour_bot stop the presses",
+        "@somebody stop",
+        "what does /help do?",
+        "/",
+        "//",
+        "",
+    ],
+)
+def test_not_a_command(text: str) -> None:
+    """Paths, emphasis, other bots' commands and sentences go to the model."""
+    assert ROUTER.typed(message(text)) is None
+
+
+def test_without_a_known_handle_no_mention_is_ours() -> None:
+    """A channel that tells no handle never takes /cmd@something for its own."""
+    assert ROUTER.typed(message("/help@", bot="")) is None
+    assert ROUTER.typed(message("/help@x", bot="")) is None
+
+
+def test_buttons_and_jobs_are_no_commands() -> None:
+    """Only what a person typed is read as a command."""
+    typed = message("/help")
+    job = InboundMessage(
+        key=typed.key, message_id="job:x", sender=typed.sender, text="/help", sent_at=NOW, kind=InboundKind.JOB
+    )
+    assert ROUTER.typed(job) is None
+
+
+def test_control_commands_do_not_wait() -> None:
+    """/stop and /status pass the queue, /new keeps its place in the lane, an unknown command is answered at once."""
+    control = {each.name for each in ROUTER.commands if each.is_control}
+    assert {"stop", "status", "queue", "help"} <= control
+    assert not {"new", "retry"} & control
+    typed = ROUTER.typed(message("/nwe"))
+    assert typed is not None
+    assert ROUTER.is_control(typed)
+
+
+async def test_an_unknown_command_is_met_with_the_nearest() -> None:
+    """A slip of the finger gets "did you mean", nonsense gets the way to /help."""
+    slip, nonsense = ROUTER.typed(message("/nwe")), ROUTER.typed(message("/xyzzyplugh"))
+    assert slip is not None
+    assert nonsense is not None
+    assert "/new" in (await ROUTER.run(slip, context("/nwe", Role.ANYONE))).text
+    assert "/help" in (await ROUTER.run(nonsense, context("/xyzzyplugh", Role.ANYONE))).text
+
+
+async def test_help_lists_what_the_sender_may_use() -> None:
+    """Every command that covers the role is listed with a sentence of the catalogue."""
+    typed = ROUTER.typed(message("/help"))
+    assert typed is not None
+    reply = await ROUTER.run(typed, context("/help", Role.OWNER))
+    assert all(f"`/{each.name}`" in reply.text for each in ROUTER.commands)
