@@ -1,0 +1,25 @@
+"""What every test may ask for."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+
+import pytest
+
+from tests.fakes.clock import Clock, VirtualLoop
+
+
+def pytest_asyncio_loop_factories(item: pytest.Item) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """Run what asks for the `clock` on virtual time, and everything else on a plain loop."""
+    if "clock" in getattr(item, "fixturenames", ()):
+        return {"virtual": VirtualLoop}
+    return {"real": asyncio.new_event_loop}
+
+
+@pytest.fixture
+async def clock() -> Clock:
+    """The virtual clock of the loop that this test runs on (tests/fakes/clock.py)."""
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, VirtualLoop)
+    return Clock(loop)
