@@ -1,0 +1,233 @@
+"""Every provider there is, through litellm.
+
+litellm takes seconds to import, so that happens in a thread, with everything switched off that would
+reach for the network or print on its own. One call here is one HTTP request: retries and fallbacks
+are the client's business (agent/llm/client.py), and behind its back nothing is repeated.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import logging
+import os
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import structlog
+
+from agent.llm.gather import Gathered, clean
+from agent.llm.port import ChatModel, ChatReply, ChatRequest, ModelConfig, Sink, Tokens, estimate, spend
+from agent.llm.trouble import translate
+from gateway.errors import ModelEmpty, ModelFailed, ModelGarbled, ModelTimeout
+
+log = structlog.get_logger(__name__)
+
+# Read while litellm is being imported (LIBRARIES.md): no price map and no tokenizer from the web, no .env file.
+_GUARDS = {
+    "LITELLM_LOCAL_MODEL_COST_MAP": "True",
+    "LITELLM_MODE": "PRODUCTION",
+    "HF_HUB_OFFLINE": "1",
+    "DO_NOT_TRACK": "1",
+}
+# httpx logs request URLs at INFO, and litellm request bodies at DEBUG.
+_CHATTY = ("LiteLLM", "LiteLLM Router", "LiteLLM Proxy", "httpx", "httpcore", "openai", "aiohttp")
+# Providers read a cached prefix only up to a mark when they are of this family.
+_MARKED = ("claude",)
+_SINK_PACE = 0.03  # seconds; a preview shows less often than that
+_LONGEST_STREAM = 5  # times the timeout: a stream that keeps coming may take longer than a plain answer
+_NO_KEY = "none"  # OpenAI-compatible servers without a key; the SDK insists on one
+
+
+def open_model(config: ModelConfig) -> ChatModel:
+    """Return the model; nothing is loaded or checked before `warm` or the first call."""
+    return LitellmModel(config)
+
+
+class LitellmModel:
+    """A `ChatModel` over litellm's `acompletion`."""
+
+    def __init__(self, config: ModelConfig, *, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
+        self.name = config.model
+        self._config = config
+        self._now = now
+        self._litellm: Any = None  # the module, once it is loaded
+        self._has_price = True
+
+    async def warm(self) -> None:
+        """Import litellm in a thread and let it build what its first call needs."""
+        if self._litellm is None:
+            self._litellm = await asyncio.to_thread(_load)
+
+    async def close(self) -> None:
+        """Close litellm's pooled connections, those of other models included; they reopen when used."""
+        if self._litellm is not None:
+            await self._litellm.close_litellm_async_clients()
+            self._litellm.in_memory_llm_clients_cache.flush_cache()
+
+    async def complete(self, request: ChatRequest, *, sink: Sink | None = None) -> ChatReply:
+        """See `ChatModel.complete`."""
+        await self.warm()
+        gathered = Gathered(self.name)
+        try:
+            if sink is None:
+                await self._whole(request, gathered)
+            else:
+                await self._streamed(request, gathered, sink)
+            return self._reply(request, gathered)
+        except Exception as error:  # noqa: BLE001 - the provider's boundary: litellm raises whatever its providers do
+            # Not chained: the provider's text may quote the key or the prompt, and tracebacks are logged.
+            raise self._failure(error, request, gathered) from None
+
+    def _failure(self, error: Exception, request: ChatRequest, gathered: Gathered) -> ModelFailed:
+        """Return what *error* means, with what the call took when the model had begun to work on it."""
+        if isinstance(error, ModelFailed):
+            known = error
+        elif isinstance(error, TimeoutError):
+            known = ModelTimeout(f"{self.name}: no answer in time")
+        else:
+            known = translate(error, self.name, self._now())
+        log.info("model.failed", model=self.name, error=type(error).__name__, means=type(known).__name__)
+        if gathered.text or isinstance(known, ModelGarbled | ModelTimeout):
+            tokens = self._tokens(request, gathered)
+            cost = self._cost(gathered, tokens)
+            return spend(known, ChatReply(text="", tool_calls=(), model=self.name, tokens=tokens, cost=cost))
+        return known
+
+    async def _whole(self, request: ChatRequest, gathered: Gathered) -> None:
+        async with asyncio.timeout(self._config.timeout):
+            gathered.take(await self._call(request))
+
+    async def _streamed(self, request: ChatRequest, gathered: Gathered, sink: Sink) -> None:
+        loop = asyncio.get_running_loop()
+        end = loop.time() + self._config.timeout * _LONGEST_STREAM
+        shown = 0.0
+        async with asyncio.timeout(self._config.timeout) as limit:
+            stream = await self._call(request, stream=True, stream_options={"include_usage": True})
+            try:
+                async for chunk in stream:
+                    now = loop.time()
+                    limit.reschedule(min(now + self._config.stream_silence, end))
+                    if not gathered.add(chunk):
+                        continue
+                    if gathered.is_full:
+                        break
+                    if now - shown >= _SINK_PACE:
+                        shown = now
+                        sink(clean(gathered.text))
+            finally:
+                await stream.aclose()
+        if not gathered.is_empty:
+            sink(gathered.final_text())
+
+    async def _call(self, request: ChatRequest, **extra: Any) -> Any:
+        if request.tools:
+            extra["tools"] = [dict(tool) for tool in request.tools]
+        if request.max_tokens is not None:
+            extra["max_tokens"] = request.max_tokens
+        return await self._litellm.acompletion(
+            model=self.name,
+            messages=outgoing(request.messages, self.name),
+            api_base=self._config.api_base or None,
+            api_key=self._key(),
+            # Ours is the limit that counts; this one only has to be there, and constant, for the pool's sake.
+            timeout=self._config.timeout * (_LONGEST_STREAM + 1),
+            num_retries=0,
+            max_retries=0,
+            **extra,
+        )
+
+    def _key(self) -> str | None:
+        """Return the configured key; litellm finds a provider's own variable when there is none.
+
+        At an address of the operator's choice OPENAI_API_KEY is not sent along by itself.
+        """
+        is_own_server = self._config.api_base and self.name.startswith("openai/")
+        return self._config.api_key or (_NO_KEY if is_own_server else None)
+
+    def _reply(self, request: ChatRequest, gathered: Gathered) -> ChatReply:
+        if gathered.is_empty:
+            raise ModelEmpty(f"{self.name}: an empty answer ({gathered.finish or 'no reason given'})")
+        tokens = self._tokens(request, gathered)
+        return ChatReply(
+            text=gathered.final_text(),
+            tool_calls=gathered.tool_calls(),
+            model=self.name,
+            tokens=tokens,
+            cost=self._cost(gathered, tokens),
+            thinking=gathered.thinking(),
+            is_cut=gathered.is_cut,
+        )
+
+    def _tokens(self, request: ChatRequest, gathered: Gathered) -> Tokens:
+        usage = gathered.usage
+        if usage is None or not (usage.prompt_tokens or usage.completion_tokens):
+            return estimate(request, gathered.text)
+        details = getattr(usage, "prompt_tokens_details", None)
+        cached = getattr(details, "cached_tokens", None) or 0
+        return Tokens(input=usage.prompt_tokens or 0, output=usage.completion_tokens or 0, cached=cached)
+
+    def _cost(self, gathered: Gathered, tokens: Tokens) -> float | None:
+        """Price by litellm's bundled table; None when it does not know the model."""
+        if not self._has_price or self._litellm is None:
+            return None
+        try:
+            paid = self._litellm.cost_per_token(
+                model=self.name,
+                prompt_tokens=tokens.input,
+                completion_tokens=tokens.output,
+                cache_read_input_tokens=tokens.cached,
+                usage_object=None if tokens.is_estimate else gathered.usage,
+            )
+        except Exception:  # noqa: BLE001 - litellm raises a bare Exception for a model that is not in its table
+            log.debug("model.no_price", model=self.name)
+            self._has_price = False
+            return None
+        return float(sum(paid))
+
+
+def outgoing(messages: Sequence[Mapping[str, Any]], model: str) -> list[dict[str, Any]]:
+    """Return *messages* as they are sent to *model*: its own thinking put back, anybody else's left out.
+
+    Equal messages come out as equal bytes. For providers that cache only what is marked, the system
+    prompt and the last message carry a mark.
+    """
+    sent = [_with_thinking(message, model) for message in messages]
+    if any(name in model.lower() for name in _MARKED) and sent:
+        for index in {0, len(sent) - 1}:
+            sent[index] = _marked(sent[index])
+    return sent
+
+
+def _with_thinking(message: Mapping[str, Any], model: str) -> dict[str, Any]:
+    kept = {name: value for name, value in message.items() if name != "thinking"}
+    thinking = message.get("thinking")
+    if isinstance(thinking, Mapping) and thinking.get("model") == model:
+        kept |= thinking["message"]
+    return kept
+
+
+def _marked(message: dict[str, Any]) -> dict[str, Any]:
+    content = message.get("content")
+    if not isinstance(content, str) or not content or message.get("role") == "tool":
+        return message
+    return {**message, "content": [{"type": "text", "text": content, "cache_control": {"type": "ephemeral"}}]}
+
+
+def _load() -> Any:
+    """Import litellm with its guards up; runs in a thread."""
+    for name, value in _GUARDS.items():
+        os.environ.setdefault(name, value)
+    litellm: Any = importlib.import_module("litellm")
+    litellm.disable_hf_tokenizer_download = True
+    litellm.telemetry = False
+    litellm.suppress_debug_info = True
+    litellm.disable_streaming_logging = True  # assembles each stream a second time, for callbacks we do not have
+    litellm.drop_params = True  # what a provider does not know (stream_options) is left out
+    litellm.REPEATED_STREAMING_CHUNK_LIMIT = 1 << 30  # a long row of dashes is no fault; our own bound holds
+    for logger in _CHATTY:
+        logging.getLogger(logger).setLevel(logging.WARNING)
+    # The first call would import and compile the rest on the event loop.
+    litellm.completion(model="openai/warm", messages=[{"role": "user", "content": "."}], mock_response=".", api_key="x")
+    return litellm
