@@ -171,6 +171,8 @@ class Part:
     """One platform message: cut once, frozen before the first part is sent.
 
     ``payload`` is the platform's dialect (the codec's own format), ``plain`` the same without any.
+    An empty ``payload`` means that ``plain`` is sent as it stands. A part of kind PREVIEW among the
+    parts of another row is only ever an edit of the turn's preview, never a message of its own.
     """
 
     id: str  # "<turn>.<row>.<n>", n from 1; the send key where the platform takes one

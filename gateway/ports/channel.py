@@ -60,6 +60,7 @@ class Capabilities:
     unit: str = "characters"  # characters, utf16 or bytes
     edits: bool = False  # a sent part can be edited in place
     send_key: bool = False  # the platform recognises a repeated part id, so an unknown may be sent again
+    send_key_for: timedelta | None = None  # for how long it does; None = always
     preview_every: timedelta | None = None  # shortest time between preview edits; None = no previews
     shows_activity: bool = False  # typing or status
     max_parts: int = 40  # a longer answer is cut, and says so (TRUST.md F14)
@@ -99,6 +100,8 @@ class Channel(Protocol):
     async def send(self, part: Part, *, marked: bool = False) -> Receipt:
         """Send one part; *marked* = it may repeat one that was already seen, say so visibly.
 
+        An empty `payload` means: send `plain` as it stands, without formatting. The mark is the
+        channel's to add, in its dialect and within its limit: the sentence `delivery.may_repeat`.
         Raises RetryLater, SendRefused, FormatRefused or OutcomeUnknown.
         """
         ...

@@ -31,6 +31,7 @@ class PartRow:
     state: PartState
     attempts: int = 0
     message_id: str = ""  # the platform's id once sent
+    at: datetime | None = None  # when it came to this state, if the store knows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
