@@ -1,0 +1,65 @@
+"""Imports point down (DESIGN.md, "The house"): the contracts hold, and they can fail."""
+
+from __future__ import annotations
+
+import ast
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGES = ("gateway", "channels", "agent")
+
+
+def imported(path: Path) -> Iterator[str]:
+    """Yield the modules a file imports."""
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: write imports out in full"
+            yield node.module or ""
+
+
+def test_seams_need_only_the_standard_library() -> None:
+    """Events, errors and ports can be read, and built against, without installing anything."""
+    seams = [ROOT / "gateway/events.py", ROOT / "gateway/errors.py", *(ROOT / "gateway/ports").glob("*.py")]
+    for path in seams:
+        for module in imported(path):
+            inside = module.startswith(("gateway.events", "gateway.errors", "gateway.ports"))
+            assert inside or module.partition(".")[0] in sys.stdlib_module_names, f"{path.name} imports {module}"
+
+
+# One import each that a contract of pyproject.toml forbids, and a word of that contract's name.
+FORBIDDEN = [
+    ("channels/planted/__init__.py", "import gateway.intake", "channels see of the gateway"),
+    ("channels/planted/codec.py", "import agent", "channels see of the gateway"),
+    ("agent/planted.py", "import gateway.intake", "agent sees of the gateway"),
+    ("agent/planted_too.py", "import channels", "agent sees of the gateway"),
+    ("gateway/planted.py", "import agent.locks", "only gateway.app and the CLI"),
+    ("channels/planted_too/__init__.py", "import channels.planted", "channels never see each other"),
+    ("gateway/ports/planted.py", "import gateway.words", "the CLI stands above"),
+]
+
+
+@pytest.mark.parametrize(("where", "line", "contract"), FORBIDDEN, ids=[line[0] for line in FORBIDDEN])
+def test_import_contracts_bite(tmp_path: Path, where: str, line: str, contract: str) -> None:
+    """A forbidden import breaks its contract: a linter that cannot fail guards nothing."""
+    for package in PACKAGES:
+        shutil.copytree(ROOT / package, tmp_path / package, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    (tmp_path / "channels/planted").mkdir()
+    (tmp_path / "channels/planted/__init__.py").touch()
+    (tmp_path / where).parent.mkdir(exist_ok=True)
+    (tmp_path / where).write_text(f"{line}\n")
+    command = [str(Path(sys.executable).with_name("lint-imports")), "--no-logo", "--no-cache"]
+    wide = os.environ | {"COLUMNS": "200"}
+    run = subprocess.run(command, cwd=tmp_path, env=wide, capture_output=True, text=True, check=False)  # noqa: S603 -- our own tool
+    broken = [text for text in run.stdout.splitlines() if text.endswith("BROKEN") or " BROKEN " in text]
+    assert run.returncode == 1, run.stdout
+    assert any(contract in text for text in broken), run.stdout

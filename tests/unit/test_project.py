@@ -1,0 +1,156 @@
+"""The project itself: what is locked, what the wheel holds, what its entry points name."""
+
+from __future__ import annotations
+
+import re
+import sys
+import tomllib
+import zipfile
+from collections.abc import Iterator
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hatchling.builders.wheel import WheelBuilder
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+from tests import links
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGES = ("gateway", "channels", "agent")
+LOCKS = ("requirements.lock", "deploy/image.lock", "deploy/build.lock")
+
+_PIN = re.compile(r"^(?P<name>[a-z0-9][a-z0-9._-]*)==(?P<version>[^\s;]+)(?: ; (?P<marker>[^\\]+?))? \\$")
+_HASH = re.compile(r"^    --hash=sha256:[0-9a-f]{64}( \\)?$")
+_COMMENT = re.compile(r"^ *#")
+
+
+def project() -> dict[str, Any]:
+    """Read pyproject.toml."""
+    return tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+
+
+def pins(lock: str) -> dict[str, str]:
+    """Return name -> version of a lock; fail on any line that is neither pin, hash nor comment."""
+    found: dict[str, str] = {}
+    hashes: dict[str, int] = {}
+    name = ""
+    for number, line in enumerate((ROOT / lock).read_text("utf-8").splitlines(), 1):
+        if pin := _PIN.match(line):
+            name = pin["name"]
+            found[name] = pin["version"]
+        elif _HASH.match(line):
+            hashes[name] = hashes.get(name, 0) + 1
+        elif not _COMMENT.match(line):
+            pytest.fail(f"{lock}:{number}: {line!r} is neither a pin, a hash nor a comment")
+    assert hashes.keys() == found.keys(), "every pin has a hash"
+    return found
+
+
+def asked_for(*groups: str, extras: bool) -> Iterator[Requirement]:
+    """Yield what pyproject.toml asks for: always, by extras, and in the *groups*."""
+    data = project()
+    yield from map(Requirement, data["project"]["dependencies"])
+    if extras:
+        for extra in data["project"]["optional-dependencies"].values():
+            yield from (need for need in map(Requirement, extra) if need.name != "parlour")
+    for group in groups:
+        yield from map(Requirement, data["dependency-groups"][group])
+
+
+@pytest.mark.parametrize("lock", LOCKS)
+def test_locks_are_pins_and_hashes_without_addresses(lock: str) -> None:
+    """A lock names versions and hashes; where they come from is the reader's own registry."""
+    assert pins(lock)
+    text = (ROOT / lock).read_text("utf-8")
+    assert not re.search(
+        r"https?:|file:|ftp:|//|--index|--extra-index|--find-links|--trusted-host|^-i ", text, re.MULTILINE
+    )
+
+
+@pytest.mark.parametrize(
+    ("lock", "groups", "extras"),
+    [("requirements.lock", ("dev", "build"), True), ("deploy/image.lock", (), True)],
+    ids=["requirements", "image"],
+)
+def test_everything_asked_for_is_locked_within_its_bounds(lock: str, groups: tuple[str, ...], extras: bool) -> None:
+    """A dependency that pyproject.toml gains is in the locks, at a version it allows."""
+    locked = pins(lock)
+    for need in asked_for(*groups, extras=extras):
+        name = canonicalize_name(need.name)
+        assert name in locked, f"{name} is not in {lock}: make lock"
+        assert need.specifier.contains(locked[name], prereleases=True), f"{name} {locked[name]} in {lock}: make lock"
+
+
+def test_image_and_build_install_what_was_tested() -> None:
+    """The image's and the build's pins are the same versions the tests run on."""
+    everything = pins("requirements.lock")
+    for lock in LOCKS[1:]:
+        assert pins(lock).items() <= everything.items()
+    assert {"pytest", "mypy", "playwright", "hatchling"}.isdisjoint(pins("deploy/image.lock"))
+
+
+def test_compromised_litellm_can_never_be_chosen() -> None:
+    """1.82.7 and 1.82.8 stole credentials: neither the bounds nor the lock admit them, nor the proxy extra."""
+    litellm = next(need for need in asked_for(extras=False) if need.name == "litellm")
+    for version in ("1.82.7", "1.82.8"):
+        assert not litellm.specifier.contains(version)
+        assert Version(pins("requirements.lock")["litellm"]) != Version(version)
+    assert not litellm.extras
+    # The bounds as such already exclude them; the explicit words keep that true when somebody lowers the floor.
+    assert "!=1.82.7" in str(litellm.specifier)
+    assert "!=1.82.8" in str(litellm.specifier)
+
+
+def test_no_unknown_code_runs_at_every_start() -> None:
+    """Python runs .pth files at each start: only our editable install and setuptools' own may be in the venv."""
+    site = Path(sys.prefix) / "lib" / f"python{sys.version_info.major}.{sys.version_info.minor}" / "site-packages"
+    known = {"_editable_impl_parlour.pth", "distutils-precedence.pth"}
+    assert {path.name for path in site.glob("*.pth")} <= known
+
+
+def test_one_extra_per_channel_and_all_is_their_sum() -> None:
+    """`pip install parlour[telegram]` brings one platform, `parlour[all]` brings every one."""
+    extras = project()["project"]["optional-dependencies"]
+    (everything,) = map(Requirement, extras.pop("all"))
+    assert everything.name == "parlour"
+    assert everything.extras == set(extras)
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[zipfile.ZipFile]:
+    """Our wheel, built from this tree."""
+    target = tmp_path_factory.mktemp("wheel")
+    (path,) = WheelBuilder(str(ROOT)).build(directory=str(target), versions=["standard"])
+    with zipfile.ZipFile(path) as archive:
+        yield archive
+
+
+def test_wheel_holds_every_file_of_the_packages_and_nothing_else(wheel: zipfile.ZipFile) -> None:
+    """What is installed is what was tested: modules, the page's files, py.typed; no tests, no papers."""
+    packed = {name for name in wheel.namelist() if ".dist-info/" not in name}
+    here = {name for name in links.tracked(ROOT) if name.split("/", 1)[0] in PACKAGES and "/" in name}
+    assert packed == here
+    assert {f"{package}/py.typed" for package in PACKAGES} <= packed
+
+
+def test_wheel_carries_license_and_command(wheel: zipfile.ZipFile) -> None:
+    """The wheel has its license and makes the command `parlour`."""
+    names = {name.rpartition("/")[2]: name for name in wheel.namelist() if ".dist-info/" in name}
+    assert "LICENSE" in names
+    assert "parlour = gateway.cli:main" in wheel.read(names["entry_points.txt"]).decode()
+
+
+def test_every_entry_point_leads_to_something() -> None:
+    """A line in an entry-point table that names nothing would only be noticed by whoever needs it."""
+    tables = {"console_scripts": project()["project"]["scripts"]} | project()["project"]["entry-points"]
+    for group, lines in tables.items():
+        installed = {
+            point.name: point for point in entry_points(group=group) if point.dist and point.dist.name == "parlour"
+        }
+        assert installed.keys() == lines.keys(), f"{group}: make install"
+        for point in installed.values():
+            assert point.load() is not None
