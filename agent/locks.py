@@ -55,13 +55,18 @@ class Slots:
     @asynccontextmanager
     async def others(self) -> AsyncIterator[None]:
         """Called by the holder of one place: hold all the others too, so that nothing runs beside it."""
-        async with self._gathering:
-            held = 0
-            try:
-                for _ in range(self.count - 1):
+        # The own place is given up meanwhile, or two who want to be alone would wait for each other's.
+        self._free.release()
+        held = 0
+        try:
+            async with self._gathering:
+                for _ in range(self.count):
                     await self._free.acquire()
                     held += 1
                 yield
-            finally:
-                for _ in range(held):
-                    self._free.release()
+        finally:
+            if held == 0:
+                await self._free.acquire()
+                held = 1
+            for _ in range(held - 1):
+                self._free.release()
