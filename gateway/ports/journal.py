@@ -70,6 +70,7 @@ class SessionRow:
     transcript: str  # 16 random base32 characters
     next_index: int  # the `i` of the next transcript line
     created_at: datetime
+    scope: str = ""  # as the session's last record named it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
