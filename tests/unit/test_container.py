@@ -1,0 +1,196 @@
+"""The container is as TRUST.md says: no root, nothing writable but /data, no port beyond the machine, no key."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).resolve().parents[2]
+UID = "10001"
+
+
+@pytest.fixture(scope="module")
+def service() -> dict[str, Any]:
+    """The one service of docker-compose.yml."""
+    compose = yaml.safe_load((ROOT / "docker-compose.yml").read_text("utf-8"))
+    assert list(compose["services"]) == ["parlour"]
+    found: dict[str, Any] = compose["services"]["parlour"]
+    return found
+
+
+def instructions() -> list[tuple[str, str]]:
+    """Return the Dockerfile as (instruction, arguments), continued lines joined, comments gone."""
+    text = (ROOT / "Dockerfile").read_text("utf-8")
+    text = re.sub(r"^#.*\n", "", text, flags=re.MULTILINE).replace("\\\n", " ")
+    return [(word, rest.strip()) for word, _, rest in (line.partition(" ") for line in text.splitlines()) if word]
+
+
+def stages() -> list[list[tuple[str, str]]]:
+    """Return the Dockerfile's stages, each beginning with its FROM; what stands before the first is left out."""
+    found: list[list[tuple[str, str]]] = []
+    for instruction in instructions():
+        if instruction[0] == "FROM":
+            found.append([])
+        if found:
+            found[-1].append(instruction)
+    return found
+
+
+def values(stage: list[tuple[str, str]], word: str) -> list[str]:
+    """Return the arguments of every *word* of a stage."""
+    return [rest for name, rest in stage if name == word]
+
+
+HARDENING = [
+    ("read_only", True),
+    ("cap_drop", ["ALL"]),
+    ("security_opt", ["no-new-privileges:true"]),
+    ("init", True),
+    ("stop_grace_period", "30s"),
+    ("user", f"{UID}:{UID}"),
+    ("ports", ["127.0.0.1:8787:8787"]),
+    ("volumes", ["data:/data"]),
+    ("env_file", [{"path": ".env", "required": False}]),
+]
+
+
+@pytest.mark.parametrize(("key", "value"), HARDENING, ids=[key for key, _ in HARDENING])
+def test_compose_is_hardened(service: dict[str, Any], key: str, value: object) -> None:
+    """Each line TRUST.md asks of the container stands in docker-compose.yml."""
+    assert service[key] == value
+
+
+def test_compose_bounds_processes_memory_and_logs(service: dict[str, Any]) -> None:
+    """Cost is bounded (A7): processes, memory and the engine's log files."""
+    assert 0 < service["pids_limit"] <= 512
+    assert service["mem_limit"] == "1g"
+    assert service["logging"]["options"].keys() == {"max-size", "max-file"}
+
+
+def test_compose_keeps_tmp_in_memory_and_gives_nothing_away(service: dict[str, Any]) -> None:
+    """The only other writable place is a small /tmp where nothing can be executed; no key that widens the container."""
+    (tmp,) = service["tmpfs"]
+    assert tmp.startswith("/tmp:")  # noqa: S108 -- the container's own
+    assert {"noexec", "nosuid", "nodev"} <= set(tmp.split(":")[1].split(","))
+    widening = {"privileged", "cap_add", "devices", "network_mode", "pid", "ipc", "userns_mode", "volumes_from"}
+    assert widening.isdisjoint(service)
+
+
+def test_compose_holds_no_key_and_overrides_what_is_the_containers(service: dict[str, Any]) -> None:
+    """Whatever .env says for a gateway outside, inside the home is /data and the port open; no key is inline."""
+    assert service["environment"] == {
+        "PARLOUR_HOME": "/data",
+        "PARLOUR_WEB__HOST": "0.0.0.0",  # noqa: S104 -- published on 127.0.0.1 only
+        "PARLOUR_WEB__PORT": "8787",
+    }
+
+
+def test_compose_and_image_check_health_alike(service: dict[str, Any]) -> None:
+    """Both use the standard-library probe, in time, and after litellm had time to be imported."""
+    check = service["healthcheck"]
+    (image,) = values(stages()[-1], "HEALTHCHECK")
+    assert check["test"] == ["CMD", "python", "-I", "/opt/parlour/healthcheck.py"]
+    assert image.endswith('CMD ["python", "-I", "/opt/parlour/healthcheck.py"]')
+    for name in ("interval", "timeout", "start_period", "retries"):
+        assert f"--{name.replace('_', '-')}={check[name]}" in image
+    assert int(check["start_period"].removesuffix("s")) >= 60
+
+
+def test_every_stage_starts_from_the_one_base_that_can_be_replaced() -> None:
+    """`--build-arg PYTHON_IMAGE=…` swaps the base (say, a digest) in one place; no syntax line asks elsewhere."""
+    assert instructions()[0] == ("ARG", "PYTHON_IMAGE=python:3.12-slim-bookworm")
+    assert [stage[0][1] for stage in stages()] == ["${PYTHON_IMAGE} AS build", "${PYTHON_IMAGE}"]
+    assert not re.search(r"^#\s*(syntax|escape)\s*=", (ROOT / "Dockerfile").read_text("utf-8"), re.MULTILINE)
+
+
+def test_final_stage_runs_as_nobody_in_particular() -> None:
+    """A fixed uid without a shell; /data is its own before it becomes a volume, so that named volumes inherit it."""
+    final = stages()[-1]
+    words = [name for name, _ in final]
+    assert values(final, "USER") == [f"{UID}:{UID}"]
+    assert values(final, "VOLUME") == ['["/data"]']
+    assert f"install -d -o {UID} -g {UID} -m 0700 /data" in values(final, "RUN")[0]
+    assert words.index("RUN") < words.index("VOLUME") < words.index("USER")
+    assert values(final, "ENTRYPOINT") == ['["parlour"]']
+    assert values(final, "CMD") == ['["run"]']
+    assert any("PARLOUR_HOME=/data" in env for env in values(final, "ENV"))
+
+
+def test_final_stage_installs_nothing() -> None:
+    """What runs was installed by hash in the stage before; the last one fetches nothing."""
+    for line in values(stages()[-1], "RUN"):
+        assert not re.search(r"\b(apt-get|apt|pip|curl|wget)\b", line)
+
+
+def test_every_install_is_by_hash_or_of_our_own_wheel() -> None:
+    """A changed wheel, a new transitive package or a .pth file fails the build (attack 89)."""
+    build = values(stages()[0], "RUN")
+    installs = [step for line in build for step in line.split("&&") if " install " in step]
+    assert len(installs) == 3
+    for step in installs:
+        by_hash = "--require-hashes" in step and "--only-binary :all:" in step
+        assert by_hash or ("--no-index" in step and "--no-deps" in step)
+    assert any("-name '*.pth'" in line for line in build)
+    assert any("compileall" in line for line in build)
+
+
+def test_no_instruction_holds_a_secret() -> None:
+    """Layers are readable by whoever has the image: no ARG or ENV is named like a key."""
+    named = [rest for name, rest in instructions() if name in {"ARG", "ENV"}]
+    assert not [rest for rest in named if re.search(r"key|token|secret|password", rest, re.IGNORECASE)]
+
+
+def test_build_context_is_an_allow_list_that_covers_every_copy() -> None:
+    """Nothing reaches a build unless named; what the Dockerfile copies is named and exists."""
+    lines = [line for line in (ROOT / ".dockerignore").read_text("utf-8").splitlines() if line and line[0] != "#"]
+    assert lines[0] == "*"
+    allowed = [line[1:] for line in lines if line.startswith("!")]
+    copied = [
+        path
+        for stage in stages()
+        for rest in values(stage, "COPY")
+        if "--from" not in rest
+        for path in rest.split()[:-1]
+    ]
+    for path in copied:
+        assert path in allowed
+        assert (ROOT / path).exists(), path
+    assert not any(fnmatch(name, pattern) for name in (".env", ".git", "secrets") for pattern in allowed)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="hadolint's wheel is for Linux")
+def test_dockerfile_passes_hadolint() -> None:
+    """The linter for Dockerfiles finds nothing."""
+    run = tool(str(Path(sys.executable).with_name("hadolint")), str(ROOT / "Dockerfile"))
+    assert (run.returncode, run.stdout) == (0, "")
+
+
+def test_compose_file_is_understood_by_compose() -> None:
+    """Compose itself reads the files, where one that knows optional env files is installed (2.24 or newer)."""
+    command = next((found for found in map(new_enough, (["docker-compose"], ["docker", "compose"])) if found), None)
+    if command is None:
+        pytest.skip("no docker compose of 2.24 or newer here")
+    run = tool(*command, "-f", str(ROOT / "docker-compose.yml"), "config", "-q")
+    assert (run.returncode, run.stderr) == (0, "")
+
+
+def tool(*command: str) -> subprocess.CompletedProcess[str]:
+    """Run an installed tool to its end."""
+    return subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 -- tools named in this file
+
+
+def new_enough(command: list[str]) -> list[str] | None:
+    """Return the compose command if it is installed and understands our file."""
+    if shutil.which(command[0]) is None:
+        return None
+    run = tool(*command, "version", "--short")
+    version = re.match(r"v?(\d+)\.(\d+)", run.stdout)
+    return command if run.returncode == 0 and version and (int(version[1]), int(version[2])) >= (2, 24) else None
