@@ -1,0 +1,1 @@
+"""Discord. So far its settings; the adapter comes with the channel."""

@@ -1,0 +1,1 @@
+"""Slack. So far its settings; the adapter comes with the channel."""

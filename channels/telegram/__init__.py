@@ -1,0 +1,1 @@
+"""Telegram. So far its settings; the adapter comes with the channel."""

@@ -1,0 +1,286 @@
+"""Stage 3: who may speak. Pure over the message, the facts and the policy; nothing is stored or shown before it.
+
+Only stable ids decide, compared whole: names, and texts that merely look like an id, never do.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import OrderedDict
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from datetime import datetime
+from enum import StrEnum
+from typing import TypeAlias
+
+import structlog
+
+from gateway.events import ChatKind, InboundKind, InboundMessage, Role, Sender
+
+log = structlog.get_logger(__name__)
+
+
+class Grants(StrEnum):
+    """What an admission entry is about."""
+
+    USER = "user"
+    ROLE = "role"  # Discord; in its guild's chats only
+    GUILD = "guild"  # Discord; in its chats only
+    TEAM = "team"  # Slack workspace; direct messages too
+    CHAT = "chat"  # one chat and its threads
+    EVERYONE = "*"
+
+
+class GroupPolicy(StrEnum):
+    """When the bot listens in a chat of several people."""
+
+    MENTION = "mention"
+    OPEN = "open"
+    OFF = "off"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One line of an allow-list, read once."""
+
+    grants: Grants
+    id: str = ""
+
+    @classmethod
+    def parse(cls, text: str) -> Entry:
+        """Read ``id``, ``role:ID`` and so on; raise ValueError for what could never be an id."""
+        if text == "*":
+            return cls(Grants.EVERYONE)
+        place, colon, ident = text.partition(":")
+        if colon and place in (Grants.ROLE, Grants.GUILD, Grants.TEAM, Grants.CHAT):
+            entry = cls(Grants(place), ident)
+        else:
+            entry = cls(Grants.USER, text)
+        if not is_id(entry.id):
+            raise ValueError(f"{text!r} is no admission entry")
+        return entry
+
+
+def is_id(text: str) -> bool:
+    """Say whether *text* can be a platform's id: printable ASCII without blanks, commas or `*`."""
+    return re.fullmatch(r"[!-)+\--~]+", text) is not None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """Who may speak in one channel block."""
+
+    channel: str
+    entries: frozenset[Entry] = frozenset()
+    owners: frozenset[str] = frozenset()  # user ids in this channel
+    group_policy: GroupPolicy = GroupPolicy.MENTION
+    is_local: bool = False  # web and console: who got through their door is the owner
+
+
+def policy_of(
+    channel: str, allow_from: Iterable[str], owners: Iterable[str], group_policy: str, *, is_local: bool = False
+) -> Policy:
+    """Build a block's policy from its settings; *owners* are ``channel:user_id`` of all channels."""
+    own = f"{channel}:"
+    return Policy(
+        channel=channel,
+        entries=frozenset(Entry.parse(text) for text in allow_from),
+        owners=frozenset(owner.removeprefix(own) for owner in owners if owner.startswith(own)),
+        group_policy=GroupPolicy(group_policy),
+        is_local=is_local,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """What the house knows beyond the event; looked up, never taken from the message's words."""
+
+    owners: frozenset[str] = frozenset()  # user ids that claimed ownership by a code
+    is_paired: bool = False  # an owner approved this sender
+    sender: Sender | None = None  # the sender as looked up, where the event lacks roles, team or guest
+
+
+NO_FACTS = Facts()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Admitted:
+    """The sender may speak here, and decide as much as *role* says."""
+
+    role: Role
+
+
+class Reason(StrEnum):
+    """Why somebody was not admitted: a small fixed set, fit for a metric."""
+
+    SELF = "self"
+    BOT = "bot"
+    NOBODY = "nobody"  # no sender id, or none that can be one
+    GROUPS_OFF = "groups-off"
+    GUEST = "guest"
+    STRANGER = "stranger"
+    NOT_ADDRESSED = "not-addressed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rejected:
+    """Nothing of this message is stored. *would_admit* is for the operator's eyes."""
+
+    reason: Reason
+    would_admit: str
+
+
+Decision: TypeAlias = Admitted | Rejected
+
+# These speak to us by what they are; only words in a shared chat need our name.
+_NEEDS_NO_MENTION = frozenset(InboundKind) - {InboundKind.MESSAGE}
+
+
+def admit(message: InboundMessage, policy: Policy, facts: Facts = NO_FACTS) -> Decision:
+    """Decide whether *message* is heard, on arrival and again at claim."""
+    sender = _known_sender(message.sender, facts)
+    refused = _refuse_by_nature(sender)
+    if refused:
+        return refused
+    if policy.is_local:
+        return Admitted(role=Role.OWNER)
+    is_owner = sender.id in policy.owners or sender.id in facts.owners
+    if message.chat_kind is ChatKind.GROUP and policy.group_policy is GroupPolicy.OFF:
+        return Rejected(reason=Reason.GROUPS_OFF, would_admit=_setting(policy, "group_policy", "mention or open"))
+    if not is_owner and not _is_invited(message, sender, policy, facts):
+        return _stranger(message, sender, policy)
+    if _is_overheard(message, policy):
+        mend = f"a mention, or {_setting(policy, 'group_policy', 'open')}"
+        return Rejected(reason=Reason.NOT_ADDRESSED, would_admit=mend)
+    return Admitted(role=_role(message, sender, is_owner=is_owner))
+
+
+def _known_sender(sender: Sender, facts: Facts) -> Sender:
+    """Prefer what was looked up, for the same person only."""
+    looked_up = facts.sender
+    if looked_up is None or looked_up.id != sender.id:
+        return sender
+    return replace(looked_up, is_bot=looked_up.is_bot or sender.is_bot, is_self=looked_up.is_self or sender.is_self)
+
+
+def _refuse_by_nature(sender: Sender) -> Rejected | None:
+    if sender.is_self:
+        return Rejected(reason=Reason.SELF, would_admit="nothing: it is our own message")
+    if sender.is_bot:
+        return Rejected(reason=Reason.BOT, would_admit="nothing: bots are not heard")
+    if not is_id(sender.id):
+        return Rejected(reason=Reason.NOBODY, would_admit="nothing: the platform names no sender")
+    return None
+
+
+def _is_invited(message: InboundMessage, sender: Sender, policy: Policy, facts: Facts) -> bool:
+    entries = policy.entries
+    if facts.is_paired or Entry(Grants.USER, sender.id) in entries or Entry(Grants.EVERYONE) in entries:
+        return True
+    if sender.is_guest:  # a stranger unless named
+        return False
+    if sender.team and Entry(Grants.TEAM, sender.team) in entries:
+        return True
+    if message.chat_kind is not ChatKind.GROUP:
+        return False
+    places = {Entry(Grants.CHAT, message.key.chat), Entry(Grants.CHAT, message.key.parent.chat)}
+    places |= {Entry(Grants.ROLE, role) for role in sender.roles}
+    if message.guild:
+        places.add(Entry(Grants.GUILD, message.guild))
+    return not places.isdisjoint(entries)
+
+
+def _stranger(message: InboundMessage, sender: Sender, policy: Policy) -> Rejected:
+    reason = Reason.GUEST if sender.is_guest else Reason.STRANGER
+    ways = [sender.id]
+    if not sender.is_guest:
+        ways += [f"team:{sender.team}"] if sender.team else []
+        if message.chat_kind is ChatKind.GROUP:
+            ways.append(f"chat:{message.key.parent.chat}")
+            ways += [f"guild:{message.guild}"] if message.guild else []
+    return Rejected(reason=reason, would_admit=_setting(policy, "allow_from", " or ".join(ways)))
+
+
+def _setting(policy: Policy, name: str, value: str) -> str:
+    return f"{value} in channels.{policy.channel}.{name}"
+
+
+def _is_overheard(message: InboundMessage, policy: Policy) -> bool:
+    return (
+        message.chat_kind is ChatKind.GROUP
+        and policy.group_policy is GroupPolicy.MENTION
+        and message.kind not in _NEEDS_NO_MENTION
+        and not message.is_addressed
+    )
+
+
+def _role(message: InboundMessage, sender: Sender, *, is_owner: bool) -> Role:
+    if is_owner:
+        return Role.OWNER
+    if message.chat_kind is ChatKind.DIRECT or sender.is_admin:
+        return Role.STEWARD
+    return Role.ANYONE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refused:
+    """One explanation of silence; holds no word of what was said."""
+
+    channel: str
+    chat: str
+    sender: str
+    reason: Reason
+    would_admit: str
+    first_at: datetime
+    last_at: datetime
+    times: int = 1
+
+
+class RefusalLog:
+    """The last refusals, so that silence can be explained. In memory only.
+
+    Repeats of the same refusal are counted, not listed: one busy group must not push the others out.
+    """
+
+    def __init__(self, size: int = 200) -> None:
+        self._size = size
+        self._kept: OrderedDict[tuple[str, str, str, Reason], Refused] = OrderedDict()
+
+    def note(self, message: InboundMessage, rejected: Rejected, at: datetime) -> Refused:
+        """Keep and log one refusal, without text. Our own messages are nobody's silence and are passed over."""
+        who = (message.key.channel, message.key.chat, message.sender.id, rejected.reason)
+        before = self._kept.pop(who, None)
+        refused = Refused(
+            channel=who[0],
+            chat=who[1],
+            sender=who[2],
+            reason=rejected.reason,
+            would_admit=rejected.would_admit,
+            first_at=before.first_at if before else at,
+            last_at=at,
+            times=before.times + 1 if before else 1,
+        )
+        if rejected.reason is Reason.SELF:
+            return refused
+        self._kept[who] = refused
+        while len(self._kept) > self._size:
+            self._kept.popitem(last=False)
+        if before is None:
+            log.info(
+                "admission.refused",
+                channel=refused.channel,
+                chat=refused.chat,
+                sender=refused.sender,
+                reason=str(refused.reason),
+                would_admit=refused.would_admit,
+            )
+        return refused
+
+    def recent(self, channel: str = "", sender: str = "") -> tuple[Refused, ...]:
+        """Return what is kept, the newest first; of one channel and one sender, if they are given."""
+        found = reversed(self._kept.values())
+        return tuple(
+            refused
+            for refused in found
+            if (not channel or refused.channel == channel) and (not sender or refused.sender == sender)
+        )

@@ -1,0 +1,114 @@
+"""Channel blocks: what every platform's block holds, and how a kind's own settings join it.
+
+A kind's settings model (entry point group `parlour.channel_settings`) is a plain pydantic model with
+what only that platform has, so that a channel imports nothing of the gateway's. The common part is
+added here: the block a channel is built from is an instance of both.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
+from typing import Annotated, ClassVar, cast
+
+from pydantic import BaseModel, BeforeValidator, field_validator
+
+from gateway.settings.types import Frozen, GroupPolicy, ReplyIn, split_list
+
+BLOCK_NAME = re.compile(r"[a-z][a-z0-9-]*\Z")
+ALWAYS_THERE = ("web", "console")  # kinds whose block needs nobody to write it
+
+# Ids of a kind that says nothing about its own.
+_ANY_ID = r"[A-Za-z0-9][A-Za-z0-9._@+-]*"
+_PLACES = ("user", "role", "guild", "team", "chat")
+
+
+def _plain_entries(value: object) -> object:
+    """Whole numbers are ids too; anything else that is no text stays what it is, and is refused."""
+    value = split_list(value)
+    if value == [] or not isinstance(value, list | tuple):
+        return value
+    return [str(entry) if type(entry) is int else entry for entry in value]
+
+
+class Block(Frozen):
+    """What every block has."""
+
+    # Which admission entries the platform knows, as full matches; see PEOPLE.md, admission entries.
+    entry_shapes: ClassVar[Mapping[str, str]] = dict.fromkeys(_PLACES, _ANY_ID)
+
+    kind: str = ""
+    enabled: bool = True
+    allow_from: Annotated[tuple[str, ...], BeforeValidator(_plain_entries)] = ()
+    group_policy: GroupPolicy = "mention"
+    reply_in: ReplyIn = "channel"
+    follow_threads: bool = True
+
+    @field_validator("allow_from", mode="after")
+    @classmethod
+    def _entries(cls, entries: tuple[str, ...]) -> tuple[str, ...]:
+        for entry in entries:
+            wrong = wrong_entry(entry, cls.entry_shapes)
+            if wrong:
+                raise ValueError(wrong)
+        return entries
+
+
+def wrong_entry(entry: str, shapes: Mapping[str, str]) -> str:
+    """Say what is wrong with an admission entry, or "". Names never pass for ids."""
+    if entry == "*":
+        return ""
+    if not entry:
+        return "holds an empty entry; remove it, or give a user id"
+    place, colon, ident = entry.partition(":")
+    kind = place if colon and place in _PLACES[1:] else "user"
+    ident = ident if kind != "user" else entry
+    shape = shapes.get(kind)
+    if shape is None:
+        known = ", ".join(f"{name}:ID" for name in shapes if name != "user")
+        return f"{entry!r}: this platform has no {kind}:ID; use a user id{f' or {known}' if known else ''}"
+    if not re.fullmatch(shape, ident, re.ASCII):
+        hint = "names can be taken by anybody" if kind == "user" else "names change"
+        return f"{entry!r} is no {kind} id of this platform; use the id itself, without blanks ({hint})"
+    return ""
+
+
+@dataclass(frozen=True)
+class Kinds:
+    """Which kinds of channel there are: their settings models, and which have an adapter."""
+
+    models: Mapping[str, Callable[[], type[BaseModel]]]
+    adapters: frozenset[str]
+
+    @classmethod
+    def installed(cls) -> Kinds:
+        """Return what the installed distributions bring; models are imported when they are asked for."""
+        found = entry_points(group="parlour.channel_settings")
+        adapters = frozenset(point.name for point in entry_points(group="parlour.channels"))
+        return cls({point.name: _loader(point) for point in found}, adapters)
+
+    def known(self) -> list[str]:
+        """Return every kind's name."""
+        return sorted({*self.models, *self.adapters})
+
+    def model(self, kind: str) -> type[Block] | None:
+        """Return the model of a block of *kind*; None when there is no such kind."""
+        if kind in self.models:
+            return combined(self.models[kind]())
+        return Block if kind in self.adapters else None
+
+
+def _loader(point: EntryPoint) -> Callable[[], type[BaseModel]]:
+    return lambda: cast("type[BaseModel]", point.load())
+
+
+@cache
+def combined(own: type[BaseModel]) -> type[Block]:
+    """Return a block model that has the kind's own fields and the common ones; the kind's defaults win."""
+    if issubclass(own, Block):
+        return own
+    # Made at run time, since each third-party kind brings its own model.
+    return cast("type[Block]", type(f"{own.__name__}Block", (own, Block), {"__module__": own.__module__}))

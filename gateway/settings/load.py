@@ -1,0 +1,186 @@
+"""Environment over file over defaults, and every mistake as a line with its place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pydantic import BaseModel, SecretStr, ValidationError
+
+from gateway.errors import SettingsMistake
+from gateway.settings import names, sources
+from gateway.settings.blocks import Block, Kinds
+from gateway.settings.mistakes import errors_by_path, explain, sentence
+from gateway.settings.model import Settings
+from gateway.settings.resolve import Blocks, block_kinds, block_model, merge, resolve, spelled, successor
+from gateway.settings.sources import Leaf
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """What reading the settings came to; `settings` is None when there are mistakes."""
+
+    home: Path
+    file: Path | None
+    settings: Settings | None
+    mistakes: tuple[str, ...]
+    warnings: tuple[str, ...]
+
+    def require(self) -> Settings:
+        """Return the settings; raise SettingsMistake with one line when anything is wrong."""
+        if self.settings is None:
+            more = len(self.mistakes) - 1
+            rest = f" (and {more} more: `parlour doctor` names them all)" if more else ""
+            raise SettingsMistake(self.mistakes[0] + rest)
+        return self.settings
+
+
+def load_settings(environment: Mapping[str, str], kinds: Kinds | None = None) -> Settings:
+    """Return the settings; raise SettingsMistake with one line when anything is wrong."""
+    return check_settings(environment, kinds).require()
+
+
+def check_settings(environment: Mapping[str, str], kinds: Kinds | None = None) -> Report:
+    """Read every source and say everything that is wrong; never raises for a setting."""
+    reading = _Reading(kinds or Kinds.installed())
+    home = home_of(environment)
+    settings = reading.run(environment, home)
+    return Report(
+        home=home,
+        file=reading.file,
+        settings=None if reading.mistakes else settings,
+        mistakes=tuple(dict.fromkeys(reading.mistakes)),
+        warnings=tuple(dict.fromkeys(reading.warnings)),
+    )
+
+
+def home_of(environment: Mapping[str, str]) -> Path:
+    """Return the home folder: PARLOUR_HOME, or ~/.parlour."""
+    return Path(environment.get(sources.HOME) or "~/.parlour").expanduser().absolute()
+
+
+def secret_values(settings: object) -> Iterator[str]:
+    """Yield every secret in plain text, for whoever has to keep them out of something."""
+    if isinstance(settings, SecretStr):
+        if settings.get_secret_value():
+            yield settings.get_secret_value()
+    elif isinstance(settings, BaseModel):
+        for name in type(settings).model_fields:
+            yield from secret_values(getattr(settings, name))
+    elif isinstance(settings, Mapping):
+        for value in settings.values():
+            yield from secret_values(value)
+
+
+@dataclass
+class _Reading:
+    """One pass over the sources, collecting what is wrong on the way."""
+
+    kinds: Kinds
+    file: Path | None = None
+    mistakes: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+
+    def run(self, environment: Mapping[str, str], home: Path) -> Settings | None:
+        # The weakest source first: later ones win.
+        readers: tuple[Callable[[], Iterable[Leaf]], ...] = (
+            lambda: self._read_file(home),
+            lambda: sources.read_secrets(home),
+            lambda: sources.read_environment(environment),
+        )
+        written = [self._spelled(self._all(reader)) for reader in readers]
+        blocks = self._blocks(leaf for source in written for leaf in source)
+        tree, places = merge(leaf for source in written for leaf in self._resolved(source, blocks))
+        channels = self._channels(tree.pop("channels", {}), blocks, places)
+        try:
+            settings = Settings(home=home, channels=channels, **tree)  # type: ignore[arg-type]
+        except ValidationError as wrong:
+            self._explain(wrong, (), tree, places)
+            return None
+        self._check_owners(settings, places)
+        return settings
+
+    def _read_file(self, home: Path) -> Iterable[Leaf]:
+        self.file = sources.find_file(home)
+        return sources.read_file(self.file) if self.file else ()
+
+    def _all(self, read: Callable[[], Iterable[Leaf]]) -> list[Leaf]:
+        try:
+            return list(read())
+        except SettingsMistake as wrong:
+            self.mistakes.append(str(wrong))
+            return []
+
+    def _spelled(self, leaves: Iterable[Leaf]) -> list[Leaf]:
+        found = []
+        for leaf in leaves:
+            current, warning = successor(spelled(leaf))
+            self.warnings += [warning] if warning else []
+            found.append(current)
+        return found
+
+    def _blocks(self, leaves: Iterable[Leaf]) -> dict[str, type[Block]]:
+        models = {}
+        for name, (kind, place) in block_kinds(leaves, self.kinds).items():
+            try:
+                models[name] = block_model(name, kind, place, self.kinds)
+            except SettingsMistake as wrong:
+                self.mistakes.append(str(wrong))
+        return models
+
+    def _resolved(self, leaves: Iterable[Leaf], blocks: Blocks) -> list[Leaf]:
+        """Return the leaves of one source under known names; one setting said twice is a mistake."""
+        seen: dict[tuple[str, ...], Leaf] = {}
+        for leaf in leaves:
+            try:
+                known = resolve(leaf, blocks)
+            except SettingsMistake as wrong:
+                self.mistakes.append(str(wrong))
+                continue
+            if known is None:
+                continue
+            twin = seen.setdefault(known.path, known)
+            if twin is not known:
+                self.mistakes.append(f"{leaf.place}: {twin.place} sets the same; keep one of them")
+        return list(seen.values())
+
+    def _channels(self, raw: object, blocks: Blocks, places: Mapping[tuple[str, ...], str]) -> dict[str, Block]:
+        values = raw if isinstance(raw, dict) else {}
+        found = {}
+        for name, model in blocks.items():
+            block = {"kind": name, **values.get(name, {})}
+            try:
+                found[name] = model.model_validate(block)
+            except ValidationError as wrong:
+                self._explain(wrong, ("channels", name), block, places)
+                continue
+            if found[name].enabled and found[name].kind not in self.kinds.adapters:
+                self.mistakes.append(
+                    f"channels.{name} is switched on, but this Parlour has no adapter for {found[name].kind} yet;"
+                    f" set channels.{name}.enabled to false"
+                )
+        return found
+
+    def _explain(
+        self, wrong: ValidationError, prefix: tuple[str, ...], tree: object, places: Mapping[tuple[str, ...], str]
+    ) -> None:
+        for path, error in errors_by_path(wrong):
+            whole = prefix + path
+            value = tree
+            for name in path:
+                value = value.get(name) if isinstance(value, dict) else None
+            text = explain(error, value)
+            place = places.get(whole) or (names.variable(".".join(whole)) if path else "")
+            if not path and prefix:
+                place = ".".join(prefix)
+            self.mistakes.append(sentence(place, text))
+
+    def _check_owners(self, settings: Settings, places: Mapping[tuple[str, ...], str]) -> None:
+        for owner in settings.owners:
+            channel = owner.partition(":")[0]
+            if channel not in settings.channels and channel not in self.kinds.known():
+                near = names.nearest(channel, [*settings.channels, *self.kinds.known()], ())
+                guess = f"; did you mean {near}?" if near else ""
+                place = places.get(("owners",), "owners")
+                self.mistakes.append(f"{place}: {owner!r} names the channel {channel!r}, which there is not{guess}")

@@ -1,0 +1,139 @@
+"""From a leaf as written to a leaf under a known name, or to the line that says which name was meant."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from pydantic import BaseModel
+
+from gateway.errors import SettingsMistake
+from gateway.settings import names
+from gateway.settings.blocks import ALWAYS_THERE, BLOCK_NAME, Block, Kinds
+from gateway.settings.model import ChatSettings, Settings
+from gateway.settings.sources import Leaf, read_secret_file
+
+Blocks = Mapping[str, type[Block]]
+
+
+def spelled(leaf: Leaf) -> Leaf:
+    """Return the leaf with its names spelled as the models spell them; block and chat names keep theirs."""
+    path = list(leaf.path)
+    for at, name in enumerate(path):
+        is_name = at == 1 and path[0] in ("channels", "chats")
+        if not is_name:
+            path[at] = names.snake(name)
+        elif leaf.is_environment and path[0] == "channels":
+            path[at] = name.replace("_", "-")
+    return replace(leaf, path=tuple(path))
+
+
+def successor(leaf: Leaf) -> tuple[Leaf, str]:
+    """Return the leaf under the name that replaced its own, and the warning; or itself and ""."""
+    new = names.RETIRED.get(".".join(leaf.path))
+    if new is None:
+        return leaf, ""
+    warning = f"{leaf.place} is now called {written(new, leaf)}; rename it"
+    return replace(leaf, path=tuple(new.split("."))), warning
+
+
+def written(path: str, like: Leaf) -> str:
+    """Return a dotted name in the manner of the source *like* came from."""
+    return names.variable(path) if like.is_environment else path
+
+
+def block_model(name: str, kind: str, place: str, kinds: Kinds) -> type[Block]:
+    """Return the model of the block *name*; raise SettingsMistake when its name or kind is none."""
+    if not BLOCK_NAME.match(name):
+        near = name.lower().replace("_", "-")
+        mend = f"write {near}" if BLOCK_NAME.match(near) else "use a-z, 0-9 and -, a letter first"
+        raise SettingsMistake(f"{place}: {name!r} is no name for a channel block; {mend}")
+    model = kinds.model(kind)
+    if model is None:
+        near = names.nearest(kind, kinds.known(), ())
+        guess = f"did you mean {near}?" if near else f"there are {', '.join(kinds.known())}"
+        own = f" (a block of another name says its kind: channels.{name}.kind)" if kind == name else ""
+        raise SettingsMistake(f"{place}: there is no kind of channel called {kind!r}; {guess}{own}")
+    return model
+
+
+def block_kinds(leaves: Iterable[Leaf], kinds: Kinds) -> dict[str, tuple[str, str]]:
+    """Return each block's kind and where the block is first spoken of. Its own name is its kind unless it says."""
+    found = {name: (name, f"channels.{name}") for name in ALWAYS_THERE if name in kinds.known()}
+    for leaf in leaves:
+        if leaf.path[0] == "channels" and len(leaf.path) > 1:
+            name = leaf.path[1]
+            kind, place = found.get(name, (name, leaf.place))
+            says_kind = leaf.path[2:] == ("kind",) and isinstance(leaf.value, str) and leaf.value
+            found[name] = (str(leaf.value), leaf.place) if says_kind else (kind, place)
+    return found
+
+
+def resolve(leaf: Leaf, blocks: Blocks) -> Leaf | None:
+    """Return the leaf under its known path, a `_file` read.
+
+    None when it says nothing (null, an empty group, or part of a block that was refused already).
+    Raises SettingsMistake when the name is unknown, or the shape is not the name's.
+    """
+    if leaf.path[0] not in ("channels", "chats"):
+        return _resolve(leaf, 0, Settings, blocks)
+    if len(leaf.path) < 3:
+        return _nothing(leaf)
+    model = ChatSettings if leaf.path[0] == "chats" else blocks.get(leaf.path[1])
+    return _resolve(leaf, 2, model, blocks) if model else None
+
+
+def _nothing(leaf: Leaf) -> Leaf | None:
+    """A group may be empty (`telegram:` with nothing below it); it is not one value."""
+    if leaf.value not in (None, {}):
+        raise SettingsMistake(f"{leaf.place} must be a group of settings, not one value")
+    return None
+
+
+def _resolve(leaf: Leaf, at: int, model: type[BaseModel], blocks: Blocks) -> Leaf | None:
+    name, is_last = leaf.path[at], at + 1 == len(leaf.path)
+    if at == 0 and name == "home":
+        raise SettingsMistake(f"{leaf.place}: the home folder is chosen by PARLOUR_HOME alone; remove it here")
+    if name not in model.model_fields:
+        return _read_file(leaf, at, model, blocks)
+    group = names.group_of(model, name)
+    if group is not None:
+        return _nothing(leaf) if is_last else _resolve(leaf, at + 1, group, blocks)
+    if not is_last:
+        raise SettingsMistake(f"{leaf.place}: {'.'.join(leaf.path[: at + 1])} is one value, not a group of settings")
+    return None if leaf.value is None else leaf
+
+
+def _read_file(leaf: Leaf, at: int, model: type[BaseModel], blocks: Blocks) -> Leaf:
+    """A secret's `<name>_file` names the file that holds it; anything else is unknown."""
+    name = leaf.path[at]
+    secret = name.removesuffix("_file")
+    if secret == name or not names.is_secret(model, secret) or at + 1 < len(leaf.path):
+        raise SettingsMistake(_unknown(leaf, at, model, blocks))
+    value = read_secret_file(Path(str(leaf.value)).expanduser(), leaf.place)
+    return replace(leaf, path=(*leaf.path[:-1], secret), value=value)
+
+
+def _unknown(leaf: Leaf, at: int, model: type[BaseModel], blocks: Blocks) -> str:
+    siblings = [name for name in model.model_fields if (at, name) != (0, "home")]
+    near = names.nearest(".".join(leaf.path[: at + 1]), siblings, ())
+    if near:
+        near = ".".join((near, *leaf.path[at + 1 :]))
+    near = near or names.nearest(".".join(leaf.path), (), names.known_paths(blocks))
+    guess = f"did you mean {written(near, leaf)}?" if near else f"known here: {', '.join(siblings)}"
+    return f"{leaf.place} is no setting of Parlour; {guess}"
+
+
+def merge(leaves: Iterator[Leaf]) -> tuple[dict[str, object], dict[tuple[str, ...], str]]:
+    """Return the tree of values and each value's place; later leaves win."""
+    tree: dict[str, object] = {}
+    places: dict[tuple[str, ...], str] = {}
+    for leaf in leaves:
+        here = tree
+        for name in leaf.path[:-1]:
+            # resolve() lets a name be a group or a value, never both.
+            here = here.setdefault(name, {})  # type: ignore[assignment]
+        here[leaf.path[-1]] = leaf.value
+        places[leaf.path] = leaf.place
+    return tree, places

@@ -1,0 +1,160 @@
+"""Where settings come from: each source read into leaves that remember their place.
+
+A leaf is a path of names as written, a value, and the words by which a person finds it again.
+Nothing is judged here but whether a source can be read at all.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from gateway.errors import SettingsMistake
+
+PREFIX = "PARLOUR_"
+HOME = "PARLOUR_HOME"
+_NOT_OURS = "PARLOUR_TEST_"  # what the project's own tests read
+FILE_NAMES = ("parlour.yaml", "parlour.yml", "parlour.json", "parlour.toml")
+SECRETS = "secrets"
+_LARGEST = 1_048_576  # bytes of a settings file; more is a mistake, not a configuration
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """One value where it was written."""
+
+    path: tuple[str, ...]
+    value: object
+    place: str  # PARLOUR_WEB__PORT, or "web.port in parlour.yaml"
+    is_environment: bool = False
+
+
+def read_environment(environment: Mapping[str, str]) -> Iterator[Leaf]:
+    """Yield what the variables with our prefix say; PARLOUR_HOME is not among them."""
+    for name, value in sorted(environment.items()):
+        upper = name.upper()
+        if upper.startswith(PREFIX) and upper != HOME and not upper.startswith(_NOT_OURS):
+            yield from _from_name(upper.removeprefix(PREFIX), value, name)
+
+
+def read_secrets(home: Path) -> Iterator[Leaf]:
+    """Yield each file of the home's secrets folder; its name is that of the variable, with or without prefix."""
+    folder = home / SECRETS
+    try:
+        files = sorted(folder.iterdir())
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    except OSError as wrong:
+        raise SettingsMistake(
+            f"{folder} cannot be read ({wrong.strerror}); give it to the user who runs Parlour"
+        ) from None
+    for file in files:
+        if file.is_file() and not file.name.startswith("."):
+            name = file.name.upper().removeprefix(PREFIX)
+            yield from _from_name(name, read_secret_file(file, f"{SECRETS}/{file.name}"), f"{SECRETS}/{file.name}")
+
+
+def read_secret_file(file: Path, place: str) -> str:
+    """Return the one line a secret's file holds, its line end removed."""
+    try:
+        text = file.read_text("utf-8")
+    except UnicodeDecodeError:
+        raise SettingsMistake(f"{place}: {file} is no text; put the secret in it as one line") from None
+    except OSError as wrong:
+        raise SettingsMistake(
+            f"{place}: {file} cannot be read ({wrong.strerror}); mend the path or its rights"
+        ) from None
+    return text.rstrip("\r\n")
+
+
+def find_file(home: Path) -> Path | None:
+    """Return the home's settings file; two of them are a mistake."""
+    found = [home / name for name in FILE_NAMES if (home / name).exists()]
+    if len(found) > 1:
+        names = " and ".join(file.name for file in found)
+        raise SettingsMistake(f"{home} holds {names}; keep one of them, or nobody knows which counts")
+    return found[0] if found else None
+
+
+def read_file(file: Path) -> Iterator[Leaf]:
+    """Yield the leaves of a settings file."""
+    try:
+        if file.stat().st_size > _LARGEST:
+            raise SettingsMistake(f"{file} is larger than 1 MB; it is no settings file")
+        text = file.read_text("utf-8-sig")
+    except UnicodeDecodeError:
+        raise SettingsMistake(f"{file} is not UTF-8; save it as UTF-8") from None
+    except OSError as wrong:
+        raise SettingsMistake(
+            f"{file} cannot be read ({wrong.strerror}); give it to the user who runs Parlour"
+        ) from None
+    tree = _parse(file, text)
+    if tree is None:
+        return
+    if not isinstance(tree, dict):
+        raise SettingsMistake(f"{file} must hold names with values, such as `llm:` with `model:` below it")
+    yield from _leaves(tree, (), file.name)
+
+
+def _parse(file: Path, text: str) -> object:
+    try:
+        if file.suffix == ".json":
+            return json.loads(text, object_pairs_hook=_once) if text.strip() else None
+        if file.suffix == ".toml":
+            import tomllib
+
+            return tomllib.loads(text)
+        from gateway.settings.yaml import parse_yaml
+
+        return parse_yaml(text)
+    except RecursionError:
+        raise SettingsMistake(f"{file} is nested too deeply; it is no settings file") from None
+    except ValueError as wrong:
+        # Parsers may quote the line that is wrong, and a line may hold a secret: only the position is told.
+        raise SettingsMistake(f"{file} cannot be read as {file.suffix[1:].upper()}: {_position(wrong)}") from None
+
+
+def _position(wrong: ValueError) -> str:
+    if isinstance(wrong, RepeatedName):
+        return f"{wrong} stands there twice; keep one"
+    line = getattr(wrong, "lineno", None)
+    if line is None and "(at line " in str(wrong):
+        line = str(wrong).rpartition("(at line ")[2].partition(",")[0]
+    return f"mend line {line}" if line else "mend its syntax"
+
+
+class RepeatedName(ValueError):
+    """A mapping names the same key twice; the text is the key."""
+
+
+def _once(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    found: dict[str, object] = {}
+    for name, value in pairs:
+        if name in found:
+            raise RepeatedName(name)
+        found[name] = value
+    return found
+
+
+def _from_name(name: str, value: str, place: str) -> Iterator[Leaf]:
+    path = tuple(part.lower() for part in name.split("__"))
+    if value.lstrip().startswith("{"):
+        try:
+            tree = json.loads(value, object_pairs_hook=_once)
+        except ValueError:
+            raise SettingsMistake(f"{place} begins like JSON and is none; mend the braces and quotes") from None
+        for leaf in _leaves(tree, path, place):
+            yield Leaf(leaf.path, leaf.value, place, is_environment=True)
+        return
+    yield Leaf(path, value, place, is_environment=True)
+
+
+def _leaves(tree: Mapping[object, object], path: tuple[str, ...], file: str) -> Iterator[Leaf]:
+    for name, value in tree.items():
+        here = (*path, str(name))
+        if isinstance(value, dict) and value:
+            yield from _leaves(value, here, file)
+        else:
+            yield Leaf(here, value, f"{'.'.join(here)} in {file}")
