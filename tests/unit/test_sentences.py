@@ -1,0 +1,186 @@
+"""Every sentence a person can see stands in the catalogue, and every line of the catalogue is said."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from string import Formatter
+
+import pytest
+
+from channels.web.login import Outcome
+from gateway.events import Role
+from gateway.ports import Verdict
+from gateway.words import FALLBACK, catalogue, say
+from gateway.words.failures import FAILURES
+from tests import sentences
+
+ROOT = Path(__file__).resolve().parents[2]
+
+# What an f-string's field can be, so that each key it makes is known. A new pattern is entered here.
+FIELDS = {
+    "failures.{}": {failure.name for failure in FAILURES},
+    "frames.{}": {verdict.value for verdict in Verdict if verdict is not Verdict.ACCEPTED},
+    "commands.only_{}": {role.value for role in Role if role is not Role.ANYONE},
+    "web.login_{}": {outcome.value for outcome in Outcome if outcome is not Outcome.WELCOME},
+}
+
+
+def test_no_sentence_stands_outside_the_catalogue() -> None:
+    """What people read is written in one place, so that it has one voice and can be translated."""
+    out_of_place = [
+        f"{path.relative_to(ROOT)}:{sentence.line}: {sentence.text!r}"
+        for path in sentences.files(ROOT)
+        for sentence in sentences.find(path.read_text("utf-8"), has_frames=path.relative_to(ROOT).parts[0] != "agent")
+    ]
+    assert not out_of_place, "move it to gateway/words/en and say() it"
+
+
+PLANTED = [
+    'OutboundMessage(id=i, key=k, text="I am very sorry")',
+    'raise Refusal("You may not do that")',
+    "Reply(text=f'There are {n} of them')",
+    'events.OutboundMessage(text="Please wait " + "a moment")',
+    'Reply(text="Not now, sorry" if busy else say("a.b"))',
+    'SORRY = "I am very sorry"\nReply(text=SORRY)',
+    'line = ("It is " "late now")\nAccepted(verdict=v, line=line)',
+    'frame = {"type": "trouble", "line": "That went badly wrong"}',
+    'Reply(text="\\n".join(["These are my commands", *lines]))',
+    'ShownLine(id="x", text="Only {} are left".format(n))',
+]
+
+
+@pytest.mark.parametrize("source", PLANTED)
+def test_a_planted_sentence_is_found(tmp_path: Path, source: str) -> None:
+    """The search can fail: each way of writing a sentence into code is seen."""
+    (tmp_path / "gateway").mkdir()
+    (tmp_path / "gateway/planted.py").write_text(source)
+    (path,) = sentences.files(tmp_path)
+    assert sentences.find(path.read_text("utf-8"), has_frames=True)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        'Reply(text=say("commands.new", language))',
+        'log.info("turn.answered in good time")',
+        'raise ToolFailed("no file of that name")',
+        'OutboundMessage(text=f"{one} … {two}")',
+        'say(f"failures.{name}")',
+        '"""A module says what it promises."""',
+    ],
+)
+def test_what_is_no_sentence_for_people_is_left_alone(source: str) -> None:
+    """Catalogue keys, logs, a tool's words to the model and docstrings are not for people in a chat."""
+    assert not sentences.find(source, has_frames=True)
+
+
+def test_operators_lines_may_stand_where_they_arise(tmp_path: Path) -> None:
+    """Settings, doctor, the CLI and logs speak English to whoever runs the gateway (ADR 2)."""
+    for name in ("gateway/cli/run.py", "gateway/doctor.py", "channels/web/settings.py", "gateway/words/en/web.py"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text('Refusal("This is for the operator")')
+    assert not list(sentences.files(tmp_path))
+
+
+def modules() -> Iterator[tuple[Path, ast.Module]]:
+    """Yield every module outside the languages themselves."""
+    for package in sentences.PACKAGES:
+        for path in sorted((ROOT / package).rglob("*.py")):
+            if path.relative_to(ROOT).parts[:3] != ("gateway", "words", FALLBACK):
+                yield path, ast.parse(path.read_text("utf-8"))
+
+
+def keys_of(node: ast.expr) -> set[str] | None:
+    """Return the keys a literal or an f-string can be; None when the text begins with no area of the catalogue."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return {node.value}
+    if not isinstance(node, ast.JoinedStr):
+        return None
+    pattern = "".join(str(part.value) if isinstance(part, ast.Constant) else "{}" for part in node.values)
+    if not is_key(pattern):
+        return None
+    return {pattern.format(value) for value in fields_of(pattern)}
+
+
+def is_key(text: str) -> bool:
+    """Say whether *text* is written like a key of one of the catalogue's areas."""
+    areas = {key.partition(".")[0] for key in catalogue(FALLBACK)}
+    return text.partition(".")[0] in areas and re.fullmatch(r"[a-z]+\.[a-z0-9_{}]+", text) is not None
+
+
+def fields_of(pattern: str) -> set[str]:
+    """Return what the field of a key pattern can be."""
+    if pattern == "commands.help_{}":
+        return {key.removeprefix("commands.help_") for key in declared_help()}
+    assert pattern in FIELDS, f"say in FIELDS what {pattern!r} can be"
+    return FIELDS[pattern]
+
+
+def declared_help() -> set[str]:
+    """Return the help keys of the commands that are declared with @command("name")."""
+    found = set()
+    for _, tree in modules():
+        for node in ast.walk(tree):
+            if (
+                isinstance(node, ast.Call)
+                and isinstance(node.func, ast.Name)
+                and node.func.id == "command"
+                and node.args
+            ):
+                name = node.args[0]
+                if isinstance(name, ast.Constant) and isinstance(name.value, str):
+                    found.add(f"commands.help_{name.value}")
+    return found
+
+
+def calls_of_say() -> Iterator[tuple[str, ast.Call]]:
+    """Yield every ``say(…)`` and the place where it stands."""
+    for path, tree in modules():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "say" and node.args:
+                yield f"{path.relative_to(ROOT)}:{node.lineno}", node
+
+
+def test_every_key_that_is_said_is_in_the_catalogue() -> None:
+    """A misspelt key would only be noticed by the person who should have read the sentence."""
+    known = catalogue(FALLBACK).keys()
+    for place, call in calls_of_say():
+        keys = keys_of(call.args[0])
+        assert keys is None or keys <= known, f"{place}: {sorted(keys - known)}"
+
+
+def test_every_sentence_gets_the_fields_it_names() -> None:
+    """A missing field would raise in the middle of telling somebody something."""
+    for place, call in calls_of_say():
+        given = {keyword.arg for keyword in call.keywords} - {"language"}
+        if None in given:
+            continue  # **fields: only a run can know
+        for key in keys_of(call.args[0]) or ():
+            named = {name for _, name, _, _ in Formatter().parse(catalogue(FALLBACK)[key]) if name}
+            # Sentences without fields pass as they are, and one pattern may serve several sentences.
+            assert named <= given, f"{place}: {key} needs {sorted(named - {str(name) for name in given})}"
+
+
+def test_every_sentence_of_the_catalogue_is_used() -> None:
+    """A sentence nobody says is a promise nobody keeps."""
+    used: set[str] = set()
+    for _, tree in modules():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Constant | ast.JoinedStr):
+                used |= keys_of(node) or set()
+    page = "\n".join(
+        path.read_text("utf-8") for path in (ROOT / "channels/web/page").iterdir() if path.suffix != ".css"
+    )
+    # The page is given the whole area and uses names without it.
+    used |= {key for key in catalogue(FALLBACK) if key.startswith("web.") and re.search(rf"\b{key[4:]}\b", page)}
+    assert sorted(catalogue(FALLBACK).keys() - used) == []
+
+
+def test_an_unknown_language_is_english_and_an_unknown_key_an_error() -> None:
+    """Nobody is left without a sentence, and nobody is shown a key."""
+    assert say("commands.new", "xx") == say("commands.new")
+    with pytest.raises(KeyError):
+        say("commands.no_such_sentence")
