@@ -49,6 +49,7 @@ class Seat:
     """What one turn thinks with."""
 
     lease: Lease
+    person: str
     draft: Draft
     prompt: Sequence[Mapping[str, Any]]  # system and history, the same bytes as the turn before
     preview: Preview
@@ -103,7 +104,11 @@ class Loop:
 
     async def _ask(self, seat: Seat) -> ChatReply:
         request = ChatRequest(
-            messages=[*seat.prompt, *seat.draft.messages], tools=self._toolbox.schemas, turn=seat.lease.turn
+            messages=[*seat.prompt, *seat.draft.messages],
+            tools=self._toolbox.schemas,
+            turn=seat.lease.turn,
+            person=seat.person,
+            chat=str(seat.lease.key),
         )
         return await self._model.complete(request, sink=seat.preview.show if seat.is_watched else None)
 

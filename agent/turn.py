@@ -8,7 +8,7 @@ import secrets
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import structlog
 
@@ -24,7 +24,7 @@ from agent.memory.scopes import person_of, scope_of
 from agent.pool import Running
 from agent.tools.port import ToolContext
 from gateway.errors import StoreDown
-from gateway.events import ChatKind, InboundKind, OutboundKind, OutboundMessage, Role, SessionKey
+from gateway.events import ChatKind, InboundKind, OutboundKind, OutboundMessage, SessionKey, reference, turn_id
 from gateway.ports import (
     Commit,
     EndState,
@@ -150,7 +150,7 @@ class TurnWork:
         failure = BY_NAME["poison" if lease.rows[0].is_lone else "bug"]
         running = Running(lease=lease)
         await self._turn_away(
-            running, EndState.DEAD, tell(failure, lease.turn[:8], self._rooms.language), failure=failure.name
+            running, EndState.DEAD, tell(failure, reference(lease.turn), self._rooms.language), failure=failure.name
         )
 
     async def control(self, row: InboxRow) -> None:
@@ -159,7 +159,7 @@ class TurnWork:
         session = SessionRow(
             key=row.message.key, transcript="", next_index=0, created_at=self._rooms.now()
         )
-        lease = Lease(key=row.message.key, turn=row.turn, epoch=0, rows=(row,), session=session)
+        lease = Lease(key=row.message.key, turn=row.turn or turn_id(row.message), epoch=0, rows=(row,), session=session)
         text, jobs, is_private = "", (), False
         if typed is not None:
             reply = await self._rooms.router.run(typed, self._command(lease, typed))
@@ -186,6 +186,7 @@ class TurnWork:
             thought = await self._rooms.loop.think(
                 Seat(
                     lease=lease,
+                    person=self._person(lease.rows[0]),
                     draft=draft,
                     prompt=prompt,
                     preview=preview,
@@ -202,7 +203,7 @@ class TurnWork:
 
     async def _conclude(self, running: Running, conversation: Conversation, draft: Draft, thought: Thought) -> None:
         if thought.failure is not None:
-            line = tell(thought.failure, running.lease.turn[:8], self._rooms.language)
+            line = tell(thought.failure, running.reference(lease.turn), self._rooms.language)
             await self._close(
                 running, conversation, draft, EndState.ANSWERED, notice=line, failure=thought.failure.name
             )

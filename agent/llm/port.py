@@ -47,6 +47,8 @@ class ChatRequest:
     tools: Sequence[Mapping[str, Any]] = ()
     turn: str
     purpose: str = "answer"
+    person: str = ""  # whose purse the call is on
+    chat: str = ""
     max_tokens: int | None = None
 
 

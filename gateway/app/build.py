@@ -1,0 +1,256 @@
+"""Builds every room from the settings, and closes them in reverse."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from importlib.metadata import entry_points, version
+from typing import Any
+
+import structlog
+
+from agent.commands import Router
+from agent.context import Context
+from agent.house import AgentHouse
+from agent.llm.client import ModelClient
+from agent.llm.port import ChatReply, ChatRequest, ModelConfig
+from agent.llm.registry import open_model
+from agent.loop import Loop
+from agent.memory.conversation import Conversations
+from agent.memory.files.documents import FileDocuments
+from agent.memory.files.projector import Projector
+from agent.memory.jobs import MemoryJobs
+from agent.memory.search.plain import PlainSearch
+from agent.memory.sessions import StoredSessions
+from agent.memory.snapshot import ScopeMemory
+from agent.pool import Pool
+from agent.tools.registry import Toolbox
+from agent.turn import PatientJournal, Rooms, TurnWork
+from gateway.admission import NO_FACTS, Admitted, Policy, RefusalLog, Rejected, admit, policy_of
+from gateway.control import ControlServer
+from gateway.delivery import Deliverer
+from gateway.errors import SettingsMistake
+from gateway.events import InboundKind, InboundMessage
+from gateway.home import Home, open_home
+from gateway.intake import GatewayIntake
+from gateway.operations import operations
+from gateway.ports import (
+    Channel,
+    ChannelContext,
+    ChannelKind,
+    InboxRow,
+    Limits,
+    Store,
+    UsageRow,
+)
+from gateway.services import Supervisor, prune_for_ever
+from gateway.settings import Settings
+from gateway.web.health import Health
+from gateway.web.metrics import PrometheusMeter, metrics_route
+from gateway.web.server import WebServer
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(slots=True, kw_only=True)
+class App:
+    """Everything that was built, for `run`, for the control socket and for tests."""
+
+    settings: Settings
+    home: Home
+    store: Store
+    meter: PrometheusMeter
+    pool: Pool
+    house: AgentHouse
+    intake: GatewayIntake
+    sessions: StoredSessions
+    projector: Projector
+    memory_jobs: MemoryJobs
+    deliverer: Deliverer
+    model: ModelClient
+    refusals: RefusalLog
+    channels: Mapping[str, Channel]
+    kinds: Mapping[str, str]  # block name -> platform kind
+    supervisor: Supervisor
+    web: WebServer
+    started_at: float = field(default_factory=time.monotonic)
+
+    def readiness(self) -> Mapping[str, bool | None]:
+        """Return the channels' states, for /readyz."""
+        return self.supervisor.states()
+
+
+@asynccontextmanager
+async def open_app(
+    settings: Settings, *, channels: bool = True, plugins: Plugins | None = None
+) -> AsyncIterator[App]:
+    """Own the home, open the store and build every room; nothing runs yet but the store's writer.
+
+    Raises UserMistake (home in use, newer data, wrong settings). On leaving, everything is closed
+    in the reverse order.
+    """
+    plugins = plugins or Plugins()
+    async with AsyncExitStack() as stack:
+        home = stack.enter_context(open_home(settings.home))
+        store = await _open_store(settings)
+        stack.push_async_callback(store.close)
+        app = _build(settings, home, store, plugins, channels=channels)
+        stack.push_async_callback(app.model.close)
+        for channel in app.channels.values():
+            stack.push_async_callback(channel.close)
+        yield app
+
+
+async def _open_store(settings: Settings) -> Store:
+    url = str(settings.store.url.get_secret_value()) if settings.store.url else ""
+    scheme = url.partition("://")[0] or "sqlite"
+    found = {entry.name: entry for entry in entry_points(group="parlour.stores")}
+    if scheme not in found:
+        raise SettingsMistake(
+            f"store.url begins with {scheme}://, but only these stores are installed: {', '.join(sorted(found))};"
+            " leave PARLOUR_STORE__URL empty for the embedded one"
+        )
+    limits = Limits(
+        queued_per_chat=settings.agent.queued_per_chat, queued=settings.agent.queued, merge=settings.agent.merge
+    )
+    store: Store = await found[scheme].load()(settings.home, url, limits)
+    return store
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
+def _build(settings: Settings, home: Home, store: Store, plugins: Plugins, *, channels: bool) -> App:
+    meter = PrometheusMeter()
+    refusals = RefusalLog()
+    router = Router.load()
+    judge = judge_of(settings, plugins, refusals, _now)
+
+    def classify(message: InboundMessage) -> bool | None:
+        typed = router.typed(message)
+        return None if typed is None else router.is_control(typed)
+
+    intake = GatewayIntake(store.journal, admit=judge, classify=classify, meter=meter)
+    documents = FileDocuments(settings.home)
+    memory = ScopeMemory(settings.home, documents)
+    conversations = Conversations(
+        settings.home,
+        store.records,
+        capacity=settings.agent.session_cache,
+        window=settings.agents.defaults.memory_window,
+    )
+    sessions = StoredSessions(settings.home, store.records, store.journal)
+    projector = Projector(settings.home, store.records)
+    memory_jobs = MemoryJobs(store.jobs, documents, memory)
+    kinds = kinds_of(settings, plugins)
+    doors = open_doors(settings, plugins, intake, sessions, store) if channels else Doors({}, kinds, ())
+    deliverer = Deliverer(store.outbox, doors.channels, meter=meter, now=_now)
+    started = time.monotonic()
+    model = _open_model(settings, store, meter)
+    house = AgentHouse(
+        journal=store.journal,
+        sessions=sessions,
+        people=store.people,
+        sums=store.usage,
+        default_zone=settings.timezone,
+        facts=lambda: {
+            "version": version("parlour"),
+            "model": model.name,
+            "uptime_seconds": time.monotonic() - started,
+            "workers": settings.agent.workers,
+        },
+    )
+    toolbox = Toolbox.load(extra=plugins.tools, result_chars=settings.agent.max_tool_result_chars)
+    patient = PatientJournal(store.journal)
+    rooms = Rooms(
+        journal=store.journal,
+        previews=deliverer,
+        conversations=conversations,
+        context=Context(memory, abilities=toolbox.abilities()),
+        loop=Loop(
+            model,
+            toolbox,
+            max_calls=settings.agent.max_tool_calls,
+            steer=settings.agent.overlap == "steer",
+            store=patient,
+        ),
+        router=router,
+        house=house,
+        memory_jobs=memory_jobs,
+        search=PlainSearch(settings.home, memory),
+        admits=lambda row: still_admits(judge, row),
+        zone=house.zone,
+        meter=meter,
+        now=_now,
+        kinds=lambda channel: kinds.get(channel, channel),
+        language=settings.language,
+    )
+    pool = Pool(store.journal, TurnWork(rooms), workers=settings.agent.workers, meter=meter, clock=time.monotonic)
+    house.pool = pool
+    supervisor = Supervisor(doors.channels, meter=meter)
+    health = Health(check=store.check, channels=supervisor.states)
+    routes = [*health.routes(), metrics_route(meter, store.journal.depth), *doors.routes]
+    web = WebServer(
+        settings.web.host, settings.web.port, routes, login=settings.web.login, public_url=settings.web.public_url
+    )
+    return App(
+        settings=settings,
+        home=home,
+        store=store,
+        meter=meter,
+        pool=pool,
+        house=house,
+        intake=intake,
+        sessions=sessions,
+        projector=projector,
+        memory_jobs=memory_jobs,
+        deliverer=deliverer,
+        model=model,
+        refusals=refusals,
+        channels=doors.channels,
+        kinds=kinds,
+        supervisor=supervisor,
+        web=web,
+    )
+
+
+def _open_model(settings: Settings, store: Store, meter: PrometheusMeter) -> ModelClient:
+    llm = settings.llm
+
+    def spend(reply: ChatReply, request: ChatRequest) -> None:
+        store.journal.spend(
+            UsageRow(
+                turn=request.turn,
+                person=request.person,
+                chat=request.chat,
+                purpose=request.purpose,
+                model=reply.model,
+                tokens_in=reply.tokens.input,
+                tokens_out=reply.tokens.output,
+                tokens_cached=reply.tokens.cached,
+                cost=reply.cost,
+                at=_now(),
+            )
+        )
+
+    models = [
+        open_model(
+            ModelConfig(
+                model=name,
+                api_base=str(llm.api_base or ""),
+                api_key=llm.api_key.get_secret_value() if llm.api_key else "",
+                timeout=llm.timeout_seconds,
+                stream_silence=llm.stream_silence_seconds,
+                context_window=llm.context_window,
+            )
+        )
+        for name in (llm.model, *llm.fallbacks)
+    ]
+    return ModelClient(models, attempts=llm.attempts, on_usage=spend, meter=meter, now=_now)

@@ -1,0 +1,99 @@
+"""Channels: found by entry point, built from their blocks, judged by their blocks' policies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from importlib.metadata import entry_points
+from typing import Any
+
+from gateway.admission import Admitted, Policy, RefusalLog, Rejected, admit, policy_of
+from gateway.events import InboundKind, InboundMessage
+from gateway.ports import Channel, ChannelContext, ChannelKind, InboxRow, Intake, Sessions, Store
+from gateway.settings import Settings
+
+Judge = Callable[[InboundMessage], Admitted | Rejected]
+_LOCAL = frozenset({"web", "console"})  # who got through their door is the owner
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExtraChannel:
+    """A channel that no settings block names: what a test brings."""
+
+    name: str
+    kind: ChannelKind
+    settings: Any
+    policy: Policy
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plugins:
+    """What a caller adds to the entry points."""
+
+    channels: Sequence[ExtraChannel] = ()
+    tools: Sequence[Any] = ()
+
+
+
+@dataclass(frozen=True, slots=True)
+class Doors:
+    """The channels of one installation, before anything connects."""
+
+    channels: Mapping[str, Channel]
+    kinds: Mapping[str, str]  # block name -> kind
+    routes: Sequence[Any]
+
+
+def kinds_of(settings: Settings, plugins: Plugins) -> Mapping[str, str]:
+    """Return the platform kind of every block, the callers' own included."""
+    return {name: block.kind for name, block in settings.channels.items()} | {
+        extra.name: extra.kind.name for extra in plugins.channels
+    }
+
+
+def open_doors(settings: Settings, plugins: Plugins, intake: Intake, sessions: Sessions, store: Store) -> Doors:
+    """Build every enabled channel; nothing connects yet."""
+    found = {entry.name: entry for entry in entry_points(group="parlour.channels")}
+    kinds = kinds_of(settings, plugins)
+    channels: dict[str, Channel] = {}
+    routes: list[Any] = []
+
+    def add(name: str, kind: ChannelKind, block: Any) -> None:
+        context = ChannelContext(name=name, settings=block, intake=intake, state=store.state(name), sessions=sessions)
+        channels[name] = kind.open(context)
+        routes.extend(kind.routes(channels[name]))
+
+    for name, block in settings.channels.items():
+        if block.enabled:
+            add(name, found[block.kind].load(), block)
+    for extra in plugins.channels:
+        add(extra.name, extra.kind, extra.settings)
+    return Doors(channels, kinds, routes)
+
+
+def judge_of(settings: Settings, plugins: Plugins, refusals: RefusalLog, now: Callable[[], Any]) -> Judge:
+    """Return who may speak, over all blocks; refusals are noted."""
+    policies = {
+        name: policy_of(
+            name, block.allow_from, settings.owners, block.group_policy, is_local=block.kind in _LOCAL
+        )
+        for name, block in settings.channels.items()
+    } | {extra.name: extra.policy for extra in plugins.channels}
+
+    def judge(message: InboundMessage) -> Admitted | Rejected:
+        decision = admit(message, policies.get(message.key.channel, Policy(channel=message.key.channel)))
+        if isinstance(decision, Rejected):
+            refusals.note(message, decision, now())
+        return decision
+
+    return judge
+
+
+def still_admits(judge: Judge, row: InboxRow) -> bool:
+    """Judge a row again at claim: a role may have been revoked while it waited.
+
+    Whether it was addressed to us was settled when it came, and our own jobs are nobody's message.
+    """
+    if row.message.kind is InboundKind.JOB:
+        return True
+    return isinstance(judge(replace(row.message, is_addressed=True)), Admitted)

@@ -1,0 +1,89 @@
+"""Start order is the order of the lines in `serve`; stop order is the reverse.
+
+Intake closes first, running turns get their grace, what they said is delivered, then files are flushed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any
+
+import structlog
+
+from gateway.app.build import App, open_app
+from gateway.app.channels import Plugins
+from gateway.control import ControlServer
+from gateway.operations import operations
+from gateway.services import prune_for_ever
+from gateway.settings import Settings
+
+log = structlog.get_logger(__name__)
+
+_LAST_WORDS = timedelta(seconds=3)  # for what was committed while we were stopping; the rest goes out at the next start
+
+
+async def run(settings: Settings, *, plugins: Plugins | None = None, ready: Callable[[App], None] | None = None) -> None:
+    """Run the gateway until SIGTERM or SIGINT; *ready* is called once the first message can come."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for name in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(name, stop.set)
+    try:
+        async with open_app(settings, plugins=plugins) as app:
+            await serve(app, stop, ready=ready)
+    finally:
+        for name in (signal.SIGTERM, signal.SIGINT):
+            loop.remove_signal_handler(name)
+
+
+async def serve(app: App, stop: asyncio.Event, *, ready: Callable[[App], None] | None = None) -> None:
+    """Run every service until *stop*, then close intake, drain the turns, deliver, flush."""
+    await app.web.bind()
+    grace = timedelta(seconds=app.settings.agent.shutdown_grace_seconds)
+    async with asyncio.TaskGroup() as services:
+        files = _start(services, projector=app.projector.run, memory=app.memory_jobs.run, prune=lambda: prune_for_ever(app.store))
+        delivery = _start(services, delivery=app.deliverer.run)
+        pool = _start(services, pool=app.pool.run)
+        doors = _start(services, web=app.web.serve, control=ControlServer(app.home.socket, operations(app)).serve)
+        doors += _start(services, channels=app.supervisor.run)
+        await app.web.wait_started()
+        log.info("app.ready", seconds=round(time.monotonic() - app.started_at, 3), url=app.web.url)
+        if ready is not None:
+            ready(app)
+        warming = _start(services, warm=lambda: _warm(app))
+        await stop.wait()
+        log.info("app.stopping", turns=app.pool.busy)
+        await _end(warming)
+        await _end(doors)
+        given_back = await app.pool.drain(grace)
+        await _end(pool)
+        await app.deliverer.drain(_LAST_WORDS)
+        await _end(delivery)
+        await app.projector.flush()
+        await _end(files)
+        log.info("app.stopped", given_back=given_back)
+
+
+def _start(group: asyncio.TaskGroup, **services: Callable[[], Any]) -> list[asyncio.Task[Any]]:
+    return [group.create_task(service(), name=name) for name, service in services.items()]
+
+
+async def _end(tasks: Sequence[asyncio.Task[Any]]) -> None:
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        await asyncio.wait(tasks)
+
+
+async def _warm(app: App) -> None:
+    """Load a real model's library after the page is up; its failure is the first call's to tell."""
+    try:
+        await app.model.warm()
+    except Exception:  # the service boundary: a gateway without a warm model still answers
+        log.exception("model.warm_failed")
+
+
