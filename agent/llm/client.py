@@ -1,0 +1,154 @@
+"""Asking until somebody answers: retries with back-off, then the fallback models, one usage note per call."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import UTC, datetime, timedelta
+
+import structlog
+
+from agent.llm.port import ChatModel, ChatReply, ChatRequest, Sink, estimate, spent_by
+from gateway.errors import ContextOverflow, ModelBusy, ModelFailed, ModelRefused
+from gateway.ports import Meter
+
+log = structlog.get_logger(__name__)
+
+LONGEST_WAIT = timedelta(seconds=20)  # a provider that asks for more is passed over
+FIRST_WAIT = timedelta(seconds=1)  # doubled at each further attempt, and jittered by half
+
+OnUsage = Callable[[ChatReply, ChatRequest], None]
+
+
+class ModelClient:
+    """The first of *models* that answers; itself a `ChatModel`.
+
+    Each model is asked up to *attempts* times; one that refuses is asked once. *on_usage* is called
+    once for each call that took tokens, when it ends: answered, failed or cancelled. A retry's
+    stream begins anew, which is harmless, since a sink always gets the full text so far.
+    """
+
+    def __init__(
+        self,
+        models: Sequence[ChatModel],
+        *,
+        attempts: int = 2,
+        on_usage: OnUsage,
+        meter: Meter,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        jitter: Callable[[], float] = random.random,
+    ) -> None:
+        if not models:
+            raise ValueError("a client needs at least one model")
+        self.name = models[0].name
+        self._models = tuple(models)
+        self._attempts = max(attempts, 1)
+        self._on_usage = on_usage
+        self._meter = meter
+        self._now = now
+        self._pause = pause
+        self._jitter = jitter
+
+    async def complete(self, request: ChatRequest, *, sink: Sink | None = None) -> ChatReply:
+        """Return the first answer. Raises ContextOverflow at once, else what the *first* model failed with.
+
+        The first model's error is the one that says what is wrong with the house; a fallback that
+        is misconfigured as well must not hide it.
+        """
+        first: ModelFailed | None = None
+        for model in self._models:
+            try:
+                return await self._persist(model, request, sink)
+            except ContextOverflow:
+                raise
+            except ModelFailed as error:
+                first = first or error
+                log.warning(
+                    "model.gave_up", model=model.name, turn=request.turn, error=type(error).__name__, reason=str(error)
+                )
+        assert first is not None  # noqa: S101 - models is not empty
+        raise first
+
+    async def warm(self) -> None:
+        """Warm every model, one after the other: they share what is slow."""
+        for model in self._models:
+            await model.warm()
+
+    async def close(self) -> None:
+        """Close every model."""
+        for model in self._models:
+            await model.close()
+
+    async def _persist(self, model: ChatModel, request: ChatRequest, sink: Sink | None) -> ChatReply:
+        """Ask one model until it answers, refuses, wants too long a pause, or has failed often enough."""
+        for attempt in range(1, self._attempts + 1):
+            try:
+                return await self._ask(model, request, sink)
+            except (ContextOverflow, ModelRefused):
+                raise
+            except ModelFailed as error:
+                wait = self._wait(error, attempt)
+                if attempt == self._attempts or wait is None:
+                    raise
+                log.info("model.again", model=model.name, turn=request.turn, error=type(error).__name__, wait=wait)
+                await self._pause(wait)
+        raise AssertionError("unreachable")
+
+    def _wait(self, error: ModelFailed, attempt: int) -> float | None:
+        """Return the seconds to wait before the next attempt; None when that would be too long."""
+        backoff = FIRST_WAIT.total_seconds() * 2.0 ** (attempt - 1) * (0.5 + self._jitter())
+        asked = error.delay if isinstance(error, ModelBusy) else None
+        if asked is None:
+            return min(backoff, LONGEST_WAIT.total_seconds())
+        if asked > LONGEST_WAIT:
+            return None
+        # Never earlier than asked; a little later, or everybody who was told the same comes back at once.
+        return asked.total_seconds() + 0.25 * self._jitter()
+
+    async def _ask(self, model: ChatModel, request: ChatRequest, sink: Sink | None) -> ChatReply:
+        """Make one call and account for it, however it ends."""
+        watch = _Watched(sink) if sink is not None else None
+        begun = self._now()
+        try:
+            reply = await model.complete(request, sink=watch)
+        except ModelFailed as error:
+            self._account(request, model.name, spent_by(error), type(error).__name__, begun)
+            raise
+        except asyncio.CancelledError:
+            # /stop: the provider has read the prompt, and bills it although nobody will read the answer.
+            tokens = estimate(request, watch.text if watch else "")
+            spent = ChatReply(text="", tool_calls=(), model=model.name, tokens=tokens, cost=None)
+            self._account(request, model.name, spent, "cancelled", begun)
+            raise
+        self._account(request, model.name, reply, "answered", begun)
+        return reply
+
+    def _account(
+        self, request: ChatRequest, model: str, spent: ChatReply | None, outcome: str, begun: datetime
+    ) -> None:
+        elapsed = max((self._now() - begun).total_seconds(), 0.0)  # a clock may have been set back
+        self._meter.time("model_seconds", elapsed, model=model)
+        self._meter.count("model_calls", model=model, outcome=outcome)
+        if spent is None:
+            return
+        tokens = spent.tokens
+        for kind, amount in (("input", tokens.input), ("output", tokens.output), ("cached", tokens.cached)):
+            if amount:
+                self._meter.count("model_tokens", amount, model=model, kind=kind)
+        if tokens.cached:
+            self._meter.count("model_cache_hits", model=model)
+        self._on_usage(spent, request)
+
+
+class _Watched:
+    """A sink that keeps what went through it."""
+
+    def __init__(self, sink: Sink) -> None:
+        self._sink = sink
+        self.text = ""
+
+    def __call__(self, text: str) -> None:
+        self.text = text
+        self._sink(text)

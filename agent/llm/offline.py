@@ -1,0 +1,59 @@
+"""The model that stands in when none is configured: no network, no invention, the same tools as any other."""
+
+from __future__ import annotations
+
+import json
+import re
+
+from agent.llm.port import ChatModel, ChatReply, ChatRequest, ModelConfig, Sink, Tokens, ToolCall
+from agent.tools.memory import NOTHING, REMEMBERED
+from gateway.errors import ModelRefused
+from gateway.words import say
+
+_HEAD = re.compile(r"\A\[[^\]\n]*\]\s*")  # when and who, as a user line may begin
+_ORDER = re.compile(r"(please\s+)?remember\b(\s+that\b)?[\s:,]*", re.IGNORECASE)
+
+
+def open_model(config: ModelConfig) -> ChatModel:
+    """Return the offline model; nothing of *config* matters but its name."""
+    return OfflineModel(config.model or "offline")
+
+
+class OfflineModel:
+    """Remembers when told to, looks up everything else, and says that it can do no more."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    async def complete(self, request: ChatRequest, *, sink: Sink | None = None) -> ChatReply:
+        """Call a memory tool first, then put its result into words. Reads nothing but the request."""
+        if request.purpose != "answer":
+            raise ModelRefused(f"{self.name}: can only answer, not do {request.purpose}")
+        last = max((n for n, m in enumerate(request.messages) if m["role"] == "user"), default=-1)
+        said = _HEAD.sub("", str(request.messages[last]["content"])).strip() if last >= 0 else ""
+        order = None if said.endswith("?") else _ORDER.match(said)
+        fact = said[order.end() :] if order else ""
+        name, arguments = ("remember", {"fact": fact}) if fact else ("memory_search", {"query": said})
+        results = [str(m["content"]) for m in request.messages[last + 1 :] if m["role"] == "tool"]
+        if said and not results and any(tool["function"]["name"] == name for tool in request.tools):
+            call = ToolCall(f"{request.turn}-{len(request.messages)}", name, json.dumps(arguments, ensure_ascii=False))
+            return ChatReply(text="", tool_calls=(call,), model=self.name, tokens=Tokens(), cost=0.0)
+        text = _told(fact, results[-1] if results else "error: ")
+        if sink is not None:
+            for words in re.finditer(r"(?:\S+\s*){1,4}", text):
+                sink(text[: words.end()])
+        return ChatReply(text=text, tool_calls=(), model=self.name, tokens=Tokens(), cost=0.0)
+
+    async def warm(self) -> None:
+        """Nothing to load."""
+
+    async def close(self) -> None:
+        """Nothing to close."""
+
+
+def _told(fact: str, result: str) -> str:
+    if fact:
+        return say("offline.remembered", fact=fact) if result == REMEMBERED else say("offline.not_remembered")
+    if result == NOTHING or result.startswith("error: "):
+        return say("offline.nothing" if result == NOTHING else "offline.not_searched", setup=say("offline.setup"))
+    return say("offline.found", hits="\n".join(f"- {line}" for line in result.splitlines()))

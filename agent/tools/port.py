@@ -1,0 +1,145 @@
+"""What a tool is: one typed async function of a context and arguments.
+
+    @tool("Keep a fact for later conversations.", repeatable=True)
+    async def remember(context: ToolContext, fact: Annotated[str, "one sentence"]) -> str: ...
+
+The schema a model sees and the check of its arguments both come from the signature, computed once.
+"""
+
+from __future__ import annotations
+
+import inspect
+import typing
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Annotated, Any, Protocol
+
+from pydantic import BaseModel, ConfigDict, Field, create_model
+from pydantic.fields import FieldInfo
+
+from gateway.events import Sender, SessionKey
+from gateway.ports import Hit, SearchIndex
+
+
+class Search(Protocol):
+    """Recall in the one scope it was bound to."""
+
+    async def __call__(self, query: str, *, limit: int = 6) -> Sequence[Hit]:
+        """Return the best hits, best first."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolContext:
+    """Who asks, where, and what the call may reach. A tool cannot name another scope than this one's."""
+
+    person: str
+    sender: Sender
+    key: SessionKey
+    scope: str
+    turn: str
+    call: str  # the tool call's id
+    now: datetime
+    search: Search  # `bind(index, scope)`
+    remember: Callable[[str], None]  # stages a memory operation; it happens when the turn is committed
+
+
+def bind(index: SearchIndex, scope: str) -> Search:
+    """Return *index* for *scope* only."""
+
+    async def search(query: str, *, limit: int = 6) -> Sequence[Hit]:
+        return await index.search(scope, query, limit=limit)
+
+    return search
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tool:
+    """A function with what the model, the loop and the prompt have to know of it."""
+
+    name: str
+    description: str
+    run: Callable[..., Awaitable[str]]  # (context, **arguments)
+    arguments: type[BaseModel]
+    schema: Mapping[str, Any]  # the OpenAI function schema, its keys in a fixed order
+    effects: bool  # does something outside the turn's own commit
+    repeatable: bool  # doing it twice is doing it once, or there are no effects
+    untrusted: bool  # its result holds words of strangers: the turn is tainted from here on
+    gives: tuple[str, ...]  # which abilities of `registry.ABILITIES` somebody has through it
+
+
+def tool(
+    description: str,
+    *,
+    effects: bool = False,
+    repeatable: bool | None = None,
+    untrusted: bool = False,
+    gives: Sequence[str] = (),
+    name: str = "",
+) -> Callable[[Callable[..., Awaitable[str]]], Tool]:
+    """Make a tool of an async function; *repeatable* is by default whatever has no effects.
+
+    Raises TypeError for a function that is not async, lacks the context, or has untyped parameters.
+    """
+
+    def decorate(function: Callable[..., Awaitable[str]]) -> Tool:
+        own = name or function.__name__
+        arguments = _arguments(function, own)
+        parameters = _plain(arguments.model_json_schema())
+        schema = {"description": description, "name": own, "parameters": parameters}
+        return Tool(
+            name=own,
+            description=description,
+            run=function,
+            arguments=arguments,
+            schema={"type": "function", "function": schema},
+            effects=effects,
+            repeatable=not effects if repeatable is None else repeatable,
+            untrusted=untrusted,
+            gives=tuple(gives),
+        )
+
+    return decorate
+
+
+def _arguments(function: Callable[..., Any], name: str) -> type[BaseModel]:
+    if not inspect.iscoroutinefunction(function):
+        raise TypeError(f"tool {name} must be an async function")
+    hints = typing.get_type_hints(function, include_extras=True)
+    first, *rest = inspect.signature(function).parameters.values()
+    if hints.get(first.name) is not ToolContext:
+        raise TypeError(f"tool {name} takes a ToolContext first")
+    fields: dict[str, Any] = {}
+    for parameter in rest:
+        if parameter.name not in hints or parameter.kind in {parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL}:
+            raise TypeError(f"tool {name}: every parameter has a type, unlike {parameter.name!r}")
+        default = ... if parameter.default is parameter.empty else parameter.default
+        fields[parameter.name] = (_described(hints[parameter.name]), default)
+    return create_model(name, __config__=ConfigDict(extra="forbid"), **fields)
+
+
+def _described(hint: Any) -> Any:
+    """Take a plain string in Annotated as the parameter's description."""
+    if typing.get_origin(hint) is not Annotated:
+        return hint
+    kind, *notes = typing.get_args(hint)
+    fields: list[FieldInfo | Any] = [Field(description=note) if isinstance(note, str) else note for note in notes]
+    return Annotated[kind, *fields]
+
+
+def _plain(schema: Any, *, is_named: bool = False) -> Any:
+    """Drop pydantic's titles and sort keys, so that another pydantic gives the same bytes.
+
+    The names of parameters (*is_named*) keep their order, which is the signature's.
+    """
+    if isinstance(schema, list):
+        return [_plain(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    if is_named:
+        return {name: _plain(schema[name]) for name in schema}
+    return {name: _plain(schema[name], is_named=name in _NAMED) for name in sorted(schema) if name != "title"}
+
+
+_NAMED = frozenset({"properties", "$defs"})
