@@ -90,6 +90,11 @@ def read_file(file: Path) -> Iterator[Leaf]:
         raise SettingsMistake(
             f"{file} cannot be read ({wrong.strerror}); give it to the user who runs Parlour"
         ) from None
+    yield from read_text(file, text)
+
+
+def read_text(file: Path, text: str) -> Iterator[Leaf]:
+    """Yield the leaves of a settings file's *text*; the file's name says its format."""
     tree = _parse(file, text)
     if tree is None:
         return

@@ -1,0 +1,255 @@
+"""One archive of a home, of one instant and without secrets.
+
+While a gateway runs, files are linked into a staging folder and the journal is copied while nothing
+writes files (`still`): that takes milliseconds, and commits to the journal go on. Packing follows at leisure.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import hashlib
+import io
+import json
+import os
+import shutil
+import tarfile
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, nullcontext, suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import IO, Protocol
+
+from gateway.errors import UserMistake
+from gateway.home import SCHEMA, Home, schema_of, sync_folder
+from gateway.settings.redacted import without_secrets
+from gateway.settings.sources import FILE_NAMES
+
+MANIFEST = "parlour-backup.json"
+FORMAT = 1
+_STAGING = ".staging-"
+# Never in an archive, and never touched by a restore.
+STAYS = frozenset({"secrets", "backups", "lock", "control.sock", ".restoring"})
+_DERIVED = ("index.db", "index.db-wal", "index.db-shm")  # the search index is made again
+BLOCK = 1024 * 1024
+_SMALL = 64 * 1024
+
+
+class Copies(Protocol):
+    """What a backup needs of the store."""
+
+    async def backup(self, target: Path) -> None:
+        """Write a consistent copy of the journal to *target* while running."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """What a backup came to."""
+
+    target: Path
+    files: int
+    size: int  # bytes of the archive
+    left_out: tuple[str, ...]
+
+
+async def backup(
+    home: Home,
+    store: Copies | None,
+    target: Path,
+    *,
+    still: AbstractAsyncContextManager[object] | None = None,
+) -> Made:
+    """Write an archive of the home to *target*, 0600, replacing nothing.
+
+    *store* copies the journal while it is open; None = no store is open and its file is copied as it stands.
+    *still* is held while the instant is taken: inside it the projector has written what was committed
+    and, like every job, writes no file. Journal commits go on. Raises UserMistake when *target* cannot be written.
+    """
+    await asyncio.to_thread(_refuse_target, target)
+    staging = Path(await asyncio.to_thread(_make_staging, home))
+    try:
+        async with still or nullcontext():
+            lengths = await asyncio.to_thread(_link_tree, home.path, staging, with_journal=store is None)
+            if store is not None:
+                await store.backup(staging / home.journal.name)
+        schema = schema_of(home) or SCHEMA
+        return await asyncio.to_thread(write_archive, staging, target, schema=schema, lengths=lengths)
+    finally:
+        await asyncio.to_thread(shutil.rmtree, staging, ignore_errors=True)
+
+
+def _refuse_target(target: Path) -> None:
+    if target.exists():
+        raise UserMistake(f"{target} is there already; name another file")
+    if not target.parent.is_dir():
+        raise UserMistake(f"{target.parent} is no folder; create it, or name another file")
+
+
+def _make_staging(home: Home) -> str:
+    home.backups.mkdir(mode=0o700, exist_ok=True)
+    for left in home.backups.glob(f"{_STAGING}*"):  # of a backup that was killed
+        shutil.rmtree(left, ignore_errors=True)
+    return tempfile.mkdtemp(prefix=_STAGING, dir=home.backups)
+
+
+def _link_tree(source: Path, staging: Path, *, with_journal: bool) -> dict[str, int]:
+    """Take the instant: small files are copied, large ones linked. Return the lengths the linked ones have now.
+
+    A file of ours is replaced by a rename or only grows, so that a link and a length keep it as it was.
+    """
+    lengths: dict[str, int] = {}
+    for file in _files(source):
+        name = file.relative_to(source)
+        if not with_journal and name.name.startswith("journal.db") and len(name.parts) == 1:
+            continue
+        place = staging / name
+        place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with suppress(FileNotFoundError):  # a temporary file that has had its rename
+            size = file.stat().st_size
+            if size > _SMALL and _link(file, place):
+                lengths[name.as_posix()] = size
+            else:
+                _copy(file, place)
+    return lengths
+
+
+def _link(file: Path, place: Path) -> bool:
+    try:
+        os.link(file, place, follow_symlinks=False)
+    except OSError:  # another file system
+        return False
+    return True
+
+
+def _copy(file: Path, place: Path) -> None:
+    with file.open("rb") as source, place.open("xb") as out:
+        left = os.fstat(source.fileno()).st_size
+        while left > 0 and (block := source.read(min(BLOCK, left))):
+            out.write(block)
+            left -= len(block)
+
+
+def _files(source: Path) -> Iterator[Path]:
+    """Yield the regular files that belong into an archive, in order."""
+    for folder, folders, names in os.walk(source, followlinks=False):
+        here = Path(folder)
+        is_top = here == source
+        folders[:] = sorted(name for name in folders if not (is_top and (name in STAYS or name.startswith(".restore"))))
+        for name in sorted(names):
+            file = here / name
+            is_ours = not (is_top and (name in STAYS or name.startswith(".env"))) and name not in _DERIVED
+            if is_ours and file.is_file() and not file.is_symlink():
+                yield file
+
+
+def write_archive(source: Path, target: Path, *, schema: int, lengths: Mapping[str, int] | None = None) -> Made:
+    """Pack *source* (a home, or its staging) into *target*; the manifest is the last member.
+
+    *lengths* cuts files that went on growing behind a link.
+    """
+    left_out = ["secrets/", "the search index (it is made again)"]
+    listed: dict[str, dict[str, object]] = {}
+    handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+    try:
+        with os.fdopen(handle, "wb") as out:
+            with (
+                gzip.GzipFile(fileobj=out, mode="wb", compresslevel=6) as packed,
+                tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive,
+            ):
+                for file in _files(source):
+                    name = file.relative_to(source).as_posix()
+                    data = _contents(file, name, (lengths or {}).get(name), left_out)
+                    if data is not None:
+                        listed[name] = _add(archive, name, data)
+                _add(archive, MANIFEST, _manifest(listed, left_out, schema))
+            out.flush()
+            os.fsync(out.fileno())
+        os.link(temporary, target)  # unlike a rename, it replaces nothing that came meanwhile
+    except FileExistsError:
+        raise UserMistake(f"{target} is there already; name another file") from None
+    except OSError as wrong:
+        raise UserMistake(f"{target} cannot be written ({wrong.strerror}); name another file or make room") from None
+    finally:
+        Path(temporary).unlink(missing_ok=True)
+    sync_folder(target.parent)
+    return Made(target, len(listed), target.stat().st_size, tuple(left_out))
+
+
+def _contents(file: Path, name: str, length: int | None, left_out: list[str]) -> _Source | None:
+    if name in FILE_NAMES:
+        text, removed = without_secrets(file)
+        left_out += [f"{name}: {setting}" for setting in removed]
+        if text is None:
+            left_out.append(f"{name} (its secrets could not be taken out)")
+            return None
+        data = text.encode()
+        return _Source(io.BytesIO(data), len(data))
+    source = file.open("rb")
+    size = os.fstat(source.fileno()).st_size
+    size = size if length is None else min(size, length)
+    # A line without its end was being written when the process died; it is not there.
+    return _Source(source, _whole_lines(source, size) if name.endswith(".jsonl") else size)
+
+
+def _whole_lines(source: IO[bytes], size: int) -> int:
+    """Return how much of the first *size* bytes are whole lines."""
+    end = size
+    while end > 0:
+        start = max(0, end - BLOCK)
+        source.seek(start)
+        found = source.read(end - start).rfind(b"\n")
+        if found >= 0:
+            end = start + found + 1
+            break
+        end = start
+    source.seek(0)
+    return end
+
+
+def _add(archive: tarfile.TarFile, name: str, data: bytes | _Source) -> dict[str, object]:
+    source = _Source(io.BytesIO(data), len(data)) if isinstance(data, bytes) else data
+    entry = tarfile.TarInfo(name)
+    entry.mode, entry.size = 0o600, source.size
+    with source:
+        archive.addfile(entry, source)
+    return {"size": source.size, "sha256": source.digest.hexdigest()}
+
+
+class _Source:
+    """The first *size* bytes of a file, hashed as they are read."""
+
+    def __init__(self, source: IO[bytes], size: int) -> None:
+        self.size = size
+        self.digest = hashlib.sha256()
+        self._source = source
+        self._left = size
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, *_: object) -> None:
+        self._source.close()
+
+    def read(self, count: int = -1) -> bytes:
+        """Return the next bytes; tarfile's side of it."""
+        block = self._source.read(self._left if count < 0 else min(count, self._left))
+        self._left -= len(block)
+        self.digest.update(block)
+        return block
+
+
+def _manifest(files: Mapping[str, Mapping[str, object]], left_out: Iterable[str], schema: int) -> bytes:
+    created = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+    document = {
+        "format": FORMAT,
+        "parlour": version("parlour"),
+        "schema": schema,
+        "created": created,
+        "left_out": list(left_out),
+        "files": files,
+    }
+    return json.dumps(document, indent=1).encode()

@@ -1,0 +1,192 @@
+"""The unix socket other commands speak through while a gateway runs: JSON lines, both ways.
+
+The first line names an operation: ``{"do": "status", "with": {}}``. What follows is the operation's
+affair; it ends with ``{"end": true}`` or ``{"error": "one line"}``. Whoever can open the socket
+(0600, in a 0700 folder) is the owner of the home.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
+from types import TracebackType
+from typing import Any, Protocol, TypeAlias
+
+import structlog
+
+from gateway.errors import ParlourError, UserMistake
+from gateway.home import Home, in_use, is_held, reachable
+
+log = structlog.get_logger(__name__)
+
+LONGEST_LINE = 1_048_576  # bytes
+_CALLS_AT_ONCE = 64
+_FIRST_LINE_SECONDS = 10
+
+Line: TypeAlias = Mapping[str, Any]
+
+
+class Connection(Protocol):
+    """One conversation over lines."""
+
+    async def receive(self) -> Line | None:
+        """Return the other side's next line; None when it has gone."""
+        ...
+
+    async def send(self, line: Line) -> None:
+        """Send one line; raise OSError when the other side has gone."""
+        ...
+
+
+Handler: TypeAlias = Callable[[Line, Connection], Awaitable[None]]  # the arguments, the rest of the conversation
+
+
+class BadLine(ParlourError):
+    """What came is no line of this protocol; the conversation is over."""
+
+
+class StreamConnection:
+    """A connection over a socket."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+
+    async def receive(self) -> Line | None:
+        """Return the next line; None at the end, BadLine for what is no JSON object or too long."""
+        try:
+            data = await self._reader.readline()
+        except ValueError:
+            raise BadLine(f"a line is at most {LONGEST_LINE} bytes") from None
+        except OSError:
+            return None
+        if not data.endswith(b"\n"):
+            return None
+        try:
+            line = json.loads(data)
+        except (ValueError, RecursionError):
+            line = None
+        if not isinstance(line, dict):
+            raise BadLine("a line is one JSON object")
+        return line
+
+    async def send(self, line: Line) -> None:
+        """Send one line, waiting while the other side is slow."""
+        self._writer.write(json.dumps(line).encode() + b"\n")
+        await self._writer.drain()
+
+
+class ControlServer:
+    """Serves the operations on the home's socket while the block runs; its end ends every conversation."""
+
+    def __init__(self, home: Home, handlers: Mapping[str, Handler]) -> None:
+        self._home = home
+        self._handlers = handlers
+        self._calls: set[asyncio.Task[None]] = set()
+        self._server: asyncio.Server | None = None
+
+    async def __aenter__(self) -> ControlServer:
+        # The home's lock is ours, so a socket that stands there belongs to a process that has died.
+        self._home.socket.unlink(missing_ok=True)
+        with reachable(self._home.socket) as address:
+            self._server = await asyncio.start_unix_server(self._accept, address, limit=LONGEST_LINE)
+        self._home.socket.chmod(0o600)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._server is not None:
+            self._server.close()
+        for call in self._calls:
+            call.cancel()
+        await asyncio.gather(*self._calls, return_exceptions=True)
+        self._home.socket.unlink(missing_ok=True)
+
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if len(self._calls) >= _CALLS_AT_ONCE:
+            writer.close()
+            return
+        call = asyncio.get_running_loop().create_task(self._serve(reader, writer), name="control call")
+        self._calls.add(call)
+        call.add_done_callback(self._calls.discard)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connection = StreamConnection(reader, writer)
+        try:
+            with suppress(OSError):
+                await self._answer(connection)
+        finally:
+            writer.close()
+            with suppress(OSError):
+                await writer.wait_closed()
+
+    async def _answer(self, connection: Connection) -> None:
+        name = ""
+        try:
+            async with asyncio.timeout(_FIRST_LINE_SECONDS):
+                request = await connection.receive()
+            if request is None:
+                return
+            name = str(request.get("do", ""))
+            arguments = request.get("with", {})
+            if name not in self._handlers or not isinstance(arguments, dict):
+                raise BadLine("this gateway knows no such operation; are both of the same version?")
+            await self._handlers[name](arguments, connection)
+        except TimeoutError:
+            await connection.send({"error": "nothing was asked"})
+        except ParlourError as wrong:
+            await connection.send({"error": str(wrong)})
+        except OSError as gone:
+            log.debug("control.gone", operation=name, error=type(gone).__name__)
+        except Exception:  # the service boundary: a bug in one operation ends that call alone
+            log.exception("control.failed", operation=name)
+            await connection.send({"error": f"{name} failed; the gateway's log says why"})
+        else:
+            await connection.send({"end": True})
+
+
+@asynccontextmanager
+async def connect(home: Home) -> AsyncIterator[Connection | None]:
+    """Open a conversation with the gateway that runs on *home*; None when none does.
+
+    Raises UserMistake when a process holds the home but does not listen (yet, or any more).
+    """
+    try:
+        with reachable(home.socket) as address:
+            reader, writer = await asyncio.open_unix_connection(address, limit=LONGEST_LINE)
+    except (FileNotFoundError, ConnectionRefusedError, NotADirectoryError):
+        if is_held(home):
+            raise UserMistake(f"{in_use(home)} (it is starting or stopping: try again in a moment)") from None
+        yield None
+        return
+    except OSError as wrong:
+        raise UserMistake(
+            f"{home.socket} cannot be opened ({wrong.strerror}); run this as the user who runs Parlour"
+        ) from None
+    try:
+        yield StreamConnection(reader, writer)
+    finally:
+        writer.close()
+        with suppress(OSError):
+            await writer.wait_closed()
+
+
+async def call(connection: Connection, name: str, arguments: Line) -> AsyncIterator[Line]:
+    """Run one operation and yield its lines; raise UserMistake with the line of an operation that failed."""
+    await connection.send({"do": name, "with": arguments})
+    async for line in replies(connection):
+        yield line
+
+
+async def replies(connection: Connection) -> AsyncIterator[Line]:
+    """Yield lines until the operation ends; raise UserMistake when it failed or its gateway has gone."""
+    while (line := await connection.receive()) is not None:
+        if "end" in line:
+            return
+        if "error" in line:
+            raise UserMistake(str(line["error"]))
+        yield line
+    raise UserMistake("the gateway stopped before it had answered; ask again when it is back")

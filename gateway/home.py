@@ -1,0 +1,264 @@
+"""The home folder: made private, owned by one process, and never read in a shape we do not know."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import structlog
+
+from gateway.errors import HomeInUse, NewerData, UserMistake
+
+log = structlog.get_logger(__name__)
+
+SCHEMA = 1
+SNAPSHOT = "before-schema-"  # backups/before-schema-<new>-<time>.tar.gz holds data of the schema before
+_LONGEST_SOCKET_PATH = 100  # bytes; AF_UNIX ends at 107
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """Where everything of one installation stands."""
+
+    path: Path
+
+    @property
+    def journal(self) -> Path:
+        """The SQLite journal."""
+        return self.path / "journal.db"
+
+    @property
+    def socket(self) -> Path:
+        """Where a running gateway takes commands."""
+        return self.path / "control.sock"
+
+    @property
+    def lock(self) -> Path:
+        """Held with flock by the process that owns the home; its text is that process's id."""
+        return self.path / "lock"
+
+    @property
+    def schema(self) -> Path:
+        """One whole number: the shape of everything here."""
+        return self.path / "schema"
+
+    @property
+    def secrets(self) -> Path:
+        """Secrets as files; in no backup."""
+        return self.path / "secrets"
+
+    @property
+    def backups(self) -> Path:
+        """Snapshots before migrations, and what a restore replaced."""
+        return self.path / "backups"
+
+    @property
+    def quarantine(self) -> Path:
+        """Events that could not be read."""
+        return self.path / "quarantine"
+
+    @property
+    def restoring(self) -> Path:
+        """Stands here while a restore swaps files; found later, the home is half of each."""
+        return self.path / ".restoring"
+
+
+Migration = Callable[[Home], None]  # from schema n-1 to n; may run twice
+MIGRATIONS: Mapping[int, Migration] = {}
+
+
+@contextmanager
+def open_home(path: Path, *, schema: int = SCHEMA, migrations: Mapping[int, Migration] = MIGRATIONS) -> Iterator[Home]:
+    """Own the home until the block ends: created, locked, migrated.
+
+    Raises HomeInUse, NewerData or UserMistake, each one line. Sets the process's umask to 077.
+    """
+    os.umask(0o077)
+    home = Home(path)
+    make_private(path)
+    with hold_lock(home):
+        refuse_half_restored(home)
+        _migrate(home, schema, migrations)
+        yield home
+
+
+def make_private(folder: Path) -> None:
+    """Create *folder* with 0700; raise UserMistake when it cannot be created or written."""
+    try:
+        # Folders above it are made too; every one of them private, since nobody asked for them either.
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError):
+        raise UserMistake(f"{folder} is not a folder; move that file away, or set PARLOUR_HOME to a folder") from None
+    except OSError as wrong:
+        raise UserMistake(_unwritable(folder, wrong)) from None
+    wrong_home = unwritable(folder)
+    if wrong_home:
+        raise UserMistake(wrong_home)
+
+
+def unwritable(folder: Path) -> str:
+    """Say why *folder* cannot be the home, or "". Tries one file, and leaves none behind."""
+    if not folder.is_dir():
+        return f"{folder} is not a folder; move that file away, or set PARLOUR_HOME to a folder"
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            return ""
+    except OSError as wrong:
+        return _unwritable(folder, wrong)
+
+
+def _unwritable(folder: Path, wrong: OSError) -> str:
+    return (
+        f"the home {folder} cannot be written ({wrong.strerror or wrong}); give it to the user who runs Parlour,"
+        " or set PARLOUR_HOME to another folder"
+    )
+
+
+@contextmanager
+def hold_lock(home: Home) -> Iterator[None]:
+    """Hold the home's lock; raise HomeInUse when another process does. It falls with the process, however that ends."""
+    descriptor = os.open(home.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise HomeInUse(in_use(home)) from None
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+        yield
+        os.ftruncate(descriptor, 0)
+    finally:
+        os.close(descriptor)
+
+
+def in_use(home: Home) -> str:
+    """Return the line for a home that somebody holds."""
+    owner = holder(home)
+    who = f"process {owner}" if owner else "another process"
+    return f"{home.path} is in use by {who}; stop that one first, or set PARLOUR_HOME to another folder"
+
+
+def is_held(home: Home) -> bool:
+    """Say whether a process holds the lock now. Changes nothing."""
+    try:
+        descriptor = os.open(home.lock, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
+
+def holder(home: Home) -> int | None:
+    """Return the process id in the lock, if one stands there."""
+    try:
+        return int(home.lock.read_text("ascii"))
+    except (OSError, ValueError):
+        return None
+
+
+def schema_of(home: Home) -> int | None:
+    """Return the home's schema number; None when it has none yet. Raises UserMistake when it is no number."""
+    try:
+        text = home.schema.read_text("ascii").strip()
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError):
+        text = ""
+    if not text.isdigit():
+        raise UserMistake(
+            f"{home.schema} holds no number; if the folder is a home of this Parlour, write {SCHEMA} into it"
+        )
+    return int(text)
+
+
+def refuse_half_restored(home: Home) -> None:
+    """Raise UserMistake when a restore was interrupted while it swapped files."""
+    if home.restoring.exists():
+        raise UserMistake(f"a restore into {home.path} was interrupted; run `parlour restore FILE --force` again")
+
+
+def newer(home: Home, found: int, schema: int) -> str:
+    """Return the line for data of a newer Parlour, with the command that goes back to ours."""
+    fitting = sorted(home.backups.glob(f"{SNAPSHOT}{schema + 1}-*.tar.gz"))
+    back = f"`parlour restore {fitting[-1]} --force`" if fitting else "`parlour restore FILE --force` with a backup"
+    return (
+        f"{home.path} was written by a newer Parlour (schema {found}, this one knows {schema});"
+        f" upgrade again, or go back with {back}"
+    )
+
+
+def _migrate(home: Home, schema: int, migrations: Mapping[int, Migration]) -> None:
+    found = schema_of(home)
+    if found is None:
+        # A new home; or one whose first start was cut short before anything of worth was there.
+        write_private(home.schema, f"{schema}\n")
+        return
+    if found > schema:
+        raise NewerData(newer(home, found, schema))
+    for number in range(found + 1, schema + 1):
+        snapshot = _snapshot(home, number)
+        migrations[number](home)
+        write_private(home.schema, f"{number}\n")
+        log.info("home.migrated", schema=number, snapshot=str(snapshot))
+
+
+def _snapshot(home: Home, number: int) -> Path:
+    from gateway.backup import write_archive  # it is needed once in the life of a release
+
+    home.backups.mkdir(mode=0o700, exist_ok=True)
+    stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
+    target = home.backups / f"{SNAPSHOT}{number}-{stamp}.tar.gz"
+    write_archive(home.path, target, schema=number - 1)
+    return target
+
+
+def write_private(file: Path, text: str) -> None:
+    """Replace *file* by *text*, 0600, whole or not at all, durable when this returns."""
+    handle, name = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as out:
+            out.write(text)
+            out.flush()
+            os.fsync(out.fileno())
+        Path(name).replace(file)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+    sync_folder(file.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make names in *folder* durable."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def reachable(socket: Path) -> Iterator[str]:
+    """Give an address for *socket* that AF_UNIX can take: through a link in a private folder when it is too long."""
+    if len(os.fsencode(socket)) <= _LONGEST_SOCKET_PATH:
+        yield str(socket)
+        return
+    folder = Path(tempfile.mkdtemp(prefix="parlour-", dir="/tmp"))
+    try:
+        link = folder / "home"
+        link.symlink_to(socket.parent)
+        yield str(link / socket.name)
+    finally:
+        with suppress(OSError):
+            shutil.rmtree(folder)

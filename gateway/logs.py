@@ -1,0 +1,190 @@
+"""What the operator reads: one structured line per event, on standard error, with no secret in it.
+
+Every library's standard logging goes through the same processors, so redaction has one place.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import sys
+from collections.abc import Iterable, Mapping
+from functools import partial
+from typing import Any, TextIO
+from urllib.parse import quote, quote_plus
+
+import structlog
+from structlog.typing import EventDict, Processor
+
+REDACTED = "[redacted]"
+_SHORTEST_SECRET = 6  # shorter ones would redact ordinary words
+
+# Loggers that tell addresses (Telegram's holds the token), headers or bodies at their lower levels.
+_QUIET = (
+    "LiteLLM",
+    "aiohttp",
+    "anthropic",
+    "asyncio",
+    "discord",
+    "httpcore",
+    "httpcore2",
+    "httpx",
+    "httpx2",
+    "openai",
+    "slack_bolt",
+    "slack_sdk",
+    "telegram",
+    "urllib3",
+    "uvicorn.access",
+    "websockets",
+)
+
+# Fields whose value is a secret whatever it looks like.
+_SECRET_FIELDS = frozenset(
+    (
+        *("api_key", "apikey", "app_token", "authorization", "bot_token", "cookie", "passwd", "password"),
+        *("proxy_authorization", "secret", "set_cookie", "signing_secret", "token", "x_api_key"),
+    )
+)
+
+_SHAPES = (
+    r"(?<=/bot)[0-9]{3,}(?::|%3A)[A-Za-z0-9_-]+",  # Telegram's token inside an address
+    r"\b[0-9]{5,}:[A-Za-z0-9_-]{30,}",
+    r"\bxox[a-z]-[A-Za-z0-9-]{8,}",
+    r"\bxapp-[A-Za-z0-9-]{8,}",
+    r"\bsk-[A-Za-z0-9_-]{16,}",
+    r"\b(?:ghp|gho|ghs|github_pat)_[A-Za-z0-9_]{20,}",
+    r"\bAIza[A-Za-z0-9_-]{30,}",
+    r"\b[A-Za-z0-9_-]{23,28}\.[A-Za-z0-9_-]{6,7}\.[A-Za-z0-9_-]{27,}",  # Discord's token
+    r"(?i:(?<=\bbearer )|(?<=\bbasic )|(?<=\bbot ))[A-Za-z0-9._~+/=-]{16,}",
+    r"(?i:(?<=authorization: )|(?<=authorization\": \")|(?<=authorization': '))[^\s\"',}]+(?: [^\s\"',}]+)?",
+    r"(?<=://)[^/\s:@]+:[^/\s@]+(?=@)",  # user and password of an address
+    r"(?i:(?<=[?&]token=)|(?<=[?&]key=)|(?<=[?&]code=)|(?<=[?&]api_key=))[^&\s\"']+",
+)
+_BY_SHAPE = re.compile("|".join(_SHAPES))
+
+_CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+
+
+class Redactor:
+    """Replaces secrets in text: those it was told, and what has the shape of one."""
+
+    def __init__(self, secrets: Iterable[str] = ()) -> None:
+        forms = {
+            form
+            for secret in secrets
+            if len(secret) >= _SHORTEST_SECRET
+            for form in (secret, quote(secret, safe=""), quote_plus(secret), repr(secret)[1:-1])
+        }
+        longest_first = sorted(forms, key=len, reverse=True)
+        self._known = re.compile("|".join(map(re.escape, longest_first))) if forms else None
+
+    def redact(self, text: str) -> str:
+        """Return *text* without any secret."""
+        if self._known is not None:
+            text = self._known.sub(REDACTED, text)
+        return _BY_SHAPE.sub(REDACTED, text)
+
+    def clean(self, value: Any) -> Any:
+        """Return *value* with every text in it redacted; objects become their redacted repr."""
+        if value is None or isinstance(value, bool | int | float):
+            return value
+        if isinstance(value, str):
+            return self.redact(value)
+        if isinstance(value, Mapping):
+            return {self.redact(str(key)): self._field(str(key), item) for key, item in value.items()}
+        if isinstance(value, list | tuple | set | frozenset):
+            return [self.clean(item) for item in value]
+        return self.redact(str(value))
+
+    def __call__(self, _: Any, __: str, event: EventDict) -> EventDict:
+        """Redact one log event; structlog's processor."""
+        return {key: self._field(key, value) for key, value in event.items()}
+
+    def _field(self, name: str, value: Any) -> Any:
+        if name.lower().replace("-", "_") in _SECRET_FIELDS and value:
+            return REDACTED
+        return self.clean(value)
+
+
+def escape_controls(text: str) -> str:
+    """Return *text* with line breaks, escapes and direction marks written out, so that one event stays one line."""
+    return _CONTROLS.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), text)
+
+
+def _escape(value: Any) -> Any:
+    if isinstance(value, str):
+        return escape_controls(value)
+    if isinstance(value, dict):
+        return {escape_controls(str(key)): _escape(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_escape(item) for item in value]
+    return value
+
+
+def _escape_event(_: Any, __: str, event: EventDict, *, is_json: bool) -> EventDict:
+    # A traceback is many lines: JSON escapes it by itself, and text keeps its lines but no escape codes.
+    trace = event.pop("exception", None)
+    escaped: EventDict = _escape(dict(event))
+    if isinstance(trace, str):
+        escaped["exception"] = trace if is_json else "\n".join(map(escape_controls, trace.splitlines()))
+    return escaped
+
+
+def configure_logs(
+    *, level: str = "info", form: str = "auto", secrets: Iterable[str] = (), stream: TextIO | None = None
+) -> Redactor:
+    """Send structlog and standard logging to *stream* (standard error); return the redactor in use.
+
+    *form* is ``json``, ``text``, or ``auto``: text on a terminal, JSON elsewhere. May be called again.
+    """
+    out = stream or sys.stderr
+    is_json = form == "json" or (form == "auto" and not out.isatty())
+    redactor = Redactor(secrets)
+    shared: list[Processor] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.stdlib.add_log_level,
+        structlog.stdlib.add_logger_name,
+        structlog.stdlib.PositionalArgumentsFormatter(),
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        structlog.processors.StackInfoRenderer(),
+    ]
+    last: list[Processor] = [
+        structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+        structlog.processors.format_exc_info,
+        redactor,
+        partial(_escape_event, is_json=is_json),
+        structlog.processors.JSONRenderer() if is_json else _as_text,
+    ]
+    handler = logging.StreamHandler(out)
+    handler.setFormatter(structlog.stdlib.ProcessorFormatter(foreign_pre_chain=shared, processors=last))
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(level.upper())
+    for name in _QUIET:
+        logging.getLogger(name).setLevel(logging.WARNING)
+    structlog.configure(
+        processors=[
+            structlog.stdlib.filter_by_level,
+            *shared,
+            structlog.stdlib.ProcessorFormatter.wrap_for_formatter,
+        ],
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        wrapper_class=structlog.stdlib.BoundLogger,
+        cache_logger_on_first_use=True,
+    )
+    return redactor
+
+
+def _as_text(_: Any, __: str, event: EventDict) -> str:
+    """One readable line: time, level, event, fields."""
+    trace = event.pop("exception", None)
+    head = f"{event.pop('timestamp', '')} {str(event.pop('level', '')).upper():7} {event.pop('event', '')}"
+    event.pop("logger", None)
+    fields = "".join(f" {key}={_shown(value)}" for key, value in event.items())
+    return f"{head}{fields}" + (f"\n{trace}" if trace else "")
+
+
+def _shown(value: Any) -> str:
+    text = str(value)
+    return repr(text) if " " in text or not text else text
