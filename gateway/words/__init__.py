@@ -12,7 +12,7 @@ from functools import cache
 from importlib import import_module
 
 FALLBACK = "en"
-_areas = ("commands", "console", "delivery", "failures", "offline", "pool", "web")
+_areas = ("commands", "console", "delivery", "failures", "frames", "offline", "pool", "web")
 
 
 @cache

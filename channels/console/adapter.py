@@ -1,0 +1,24 @@
+"""The terminal chat's server side: one attached terminal is one window, served over the control socket."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+from channels.frames.channel import FrameChannel
+from channels.frames.windows import Window
+from gateway.events import SessionKey
+
+OWNER = "owner"  # whoever can open the control socket owns the home
+
+
+class ConsoleChannel(FrameChannel):
+    """Terminals of the owner; all of them see one chat."""
+
+    async def converse(
+        self,
+        receive: Callable[[], Awaitable[Mapping[str, Any] | None]],
+        send: Callable[[Mapping[str, Any]], Awaitable[None]],
+    ) -> None:
+        """Serve one terminal until `receive` gives None or `send` raises OSError."""
+        await self.attend(Window(SessionKey(self.name, OWNER), OWNER), receive, send)

@@ -1,0 +1,138 @@
+"""What the terminal shows: rich on a terminal, plain text into a pipe."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib
+import signal
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Any, TextIO
+
+from gateway.words import say
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.live import Live
+
+RECENT = 12  # lines of history shown at the start
+
+
+class Screen:
+    """One terminal. Texts are inert already; Markdown is drawn with addresses shown, never hidden."""
+
+    def __init__(self, *, is_live: bool, console: Console | None = None) -> None:
+        from rich.console import Console as RichConsole
+
+        self._is_live = is_live
+        # Markup, emoji names and highlighting are off: what is printed was written by somebody else.
+        self._console = console or RichConsole(markup=False, emoji=False, highlight=False, soft_wrap=not is_live)
+        self._errors = RichConsole(stderr=True, markup=False, emoji=False, highlight=False)
+        self._live: Live | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def hello(self, said: Sequence[str]) -> None:
+        """Greet whoever sits at a terminal, and give the line editor what was said before."""
+        if not self._is_live:
+            return
+        self._console.print(say("console.hello"), style="dim")
+        with contextlib.suppress(ImportError):  # a Python without readline has no line editor
+            readline = importlib.import_module("readline")
+            for text in said:
+                readline.add_history(text.replace("\n", " "))
+
+    def history(self, lines: Sequence[tuple[str, str]]) -> None:
+        """Show the end of the conversation."""
+        if not self._is_live:
+            return
+        for role, text in lines[-RECENT:]:
+            if role == "user":
+                self._console.print(f"{say('console.prompt')}{text}", style="dim")
+            else:
+                self._markdown(text)
+
+    async def read(self, stdin: TextIO) -> str | None:
+        """Return the next line, or None at the end or on Ctrl-C."""
+        if not self._is_live:
+            line = await asyncio.to_thread(stdin.readline)
+            return line or None
+        try:
+            return await asyncio.to_thread(input, say("console.prompt"))
+        except (EOFError, KeyboardInterrupt):
+            return None
+
+    def preview(self, text: str) -> None:
+        """Show the text so far."""
+        if self._is_live:
+            self._draw(text)
+
+    def activity(self, status: str | None) -> None:
+        """Show what is being done; None = nothing."""
+        if self._is_live and self._live is None and status is not None:
+            self._draw(f"*{status or say('console.thinking')}*")
+
+    def message(self, text: str, note: str) -> None:
+        """Print a message for good, in the preview's place."""
+        self._erase()
+        if note:
+            self._console.print(note, style="dim")
+        if self._is_live:
+            self._markdown(text)
+        else:
+            self._console.print(text)
+
+    def settle(self) -> None:
+        """The answer is there: remove what was only shown meanwhile."""
+        self._erase()
+
+    def trouble(self, line: str) -> None:
+        """Print a line about something that failed, apart from the answers."""
+        self._erase()
+        self._errors.print(line, style="red")
+
+    def bye(self) -> None:
+        """Take leave of whoever sits at a terminal."""
+        if self._is_live:
+            self._console.print(say("console.bye"), style="dim")
+
+    @contextlib.asynccontextmanager
+    async def interrupts(self, stop: Callable[[], Awaitable[None]]) -> AsyncIterator[None]:
+        """While an answer comes, Ctrl-C asks for its end and does not leave."""
+        if not self._is_live:
+            yield
+            return
+        loop = asyncio.get_running_loop()
+
+        def asked() -> None:
+            task = asyncio.ensure_future(stop())
+            self._tasks.add(task)  # the loop itself holds tasks only weakly
+            task.add_done_callback(self._tasks.discard)
+
+        loop.add_signal_handler(signal.SIGINT, asked)
+        try:
+            yield
+        finally:
+            loop.remove_signal_handler(signal.SIGINT)
+
+    def _markdown(self, text: str) -> None:
+        self._console.print(_markdown(text))
+
+    def _draw(self, text: str) -> None:
+        from rich.live import Live as RichLive
+
+        if self._live is None:
+            self._live = RichLive(console=self._console, transient=True, auto_refresh=False)
+            self._live.start()
+        self._live.update(_markdown(text), refresh=True)
+
+    def _erase(self) -> None:
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+
+def _markdown(text: str) -> Any:
+    from rich.markdown import Markdown
+
+    # Without terminal hyperlinks the address itself is printed, so that a link cannot pose as another.
+    return Markdown(text, hyperlinks=False)

@@ -1,0 +1,175 @@
+"""The terminal chat's own side: what `parlour chat` shows and reads, over any pair of receive and send.
+
+With a terminal it streams; with pipes it reads a message per line, prints each answer, and ends when
+the last one is answered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import sys
+import uuid
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, TextIO
+
+from channels.console.screen import Screen
+from gateway.words import say
+
+LOOK_AFTER = 5.0  # seconds of silence after which the history is asked whether the answer is there
+
+Frame = Mapping[str, Any]
+Receive = Callable[[], Awaitable[Frame | None]]
+Send = Callable[[Frame], Awaitable[None]]
+
+# Escape sequences would let an answer write anywhere on the screen, or into the clipboard;
+# direction marks would show an address backwards.
+_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+
+
+def inert(text: str) -> str:
+    """Return *text* without anything a terminal would obey."""
+    return _CONTROL.sub("", text)
+
+
+class Conversation:
+    """The frames of one attachment, and what they mean for the message that waits for its answer."""
+
+    def __init__(self, receive: Receive, send: Send, screen: Screen) -> None:
+        self._receive = receive
+        self._send = send
+        self._screen = screen
+        self._shown: set[str] = set()  # parts
+        self._waiting = ""  # id of the message whose answer is waited for
+        self._turn = ""
+        self._is_command = False
+        self._answered = asyncio.Event()
+        self._news = asyncio.Event()
+        self.refused = 0
+        self.is_over = False
+        self.said: list[str] = []  # what this person said before, for the line editor
+
+    async def begin(self) -> None:
+        """Take the history and show its end."""
+        frame = await self._receive()
+        if frame is None:
+            self.is_over = True
+            return
+        lines = frame.get("lines", [])
+        self.said = [inert(str(line["text"])) for line in lines if line["role"] == "user"]
+        self._screen.history([(str(line["role"]), inert(str(line["text"]))) for line in lines])
+
+    async def listen(self) -> None:
+        """Handle frames until the gateway is gone."""
+        while (frame := await self._receive()) is not None:
+            self._news.set()
+            self._handle(frame)
+        self.is_over = True
+        self._answered.set()
+
+    async def ask(self, text: str) -> None:
+        """Say *text* and return when it is answered, refused, or the gateway is gone."""
+        self._waiting, self._turn = uuid.uuid4().hex, ""
+        self._is_command = text.startswith(("/", "!"))
+        self._answered.clear()
+        saying = {"type": "say", "id": self._waiting, "text": text}
+        await self._send(saying)
+        while not self._answered.is_set():
+            self._news.clear()
+            try:
+                async with asyncio.timeout(LOOK_AFTER):
+                    await _either(self._answered, self._news)
+            except TimeoutError:
+                # Merged, stopped or answered elsewhere: only the history knows. An id that is known changes nothing.
+                await self._send(saying if not self._turn else {"type": "look"})
+        self._screen.settle()
+
+    async def stop(self) -> None:
+        """Ask for the end of the answer under way."""
+        await self._send({"type": "say", "id": uuid.uuid4().hex, "text": "/stop"})
+
+    def _handle(self, frame: Frame) -> None:
+        match frame["type"]:
+            case "accepted" if frame["id"] == self._waiting:
+                self._turn = str(frame["turn"])
+            case "rejected" | "trouble":
+                self._refuse(frame)
+            case "later":
+                self._screen.trouble(inert(str(frame["line"])))
+            case "preview":
+                self._screen.preview(inert(str(frame["text"])))
+            case "activity":
+                self._screen.activity(inert(str(frame["text"])) if frame["on"] else None)
+            case "message":
+                self._show(frame)
+            case "history":
+                self._look(frame)
+
+    def _refuse(self, frame: Frame) -> None:
+        self._screen.trouble(inert(str(frame["line"])))
+        self.refused += 1
+        self._answered.set()
+
+    def _show(self, frame: Frame) -> None:
+        if frame["part"] in self._shown and not frame["marked"]:
+            return
+        self._shown.add(str(frame["part"]))
+        note = say("console.repeat") if frame["marked"] else ""
+        self._screen.message(inert(str(frame["text"])), note)
+        if frame["last"] and (frame["turn"] == self._turn or self._is_command):
+            self._answered.set()
+
+    def _look(self, frame: Frame) -> None:
+        mine = [line for line in frame["lines"] if line["message"] == self._waiting]
+        if not mine or any(line["state"] == "waiting" for line in mine):
+            return
+        turn = mine[0]["turn"]
+        if not any(part.startswith(f"{turn}.") for part in self._shown):
+            for line in frame["lines"]:
+                if line["turn"] == turn and line["message"] == "":
+                    self._screen.message(inert(str(line["text"])), "")
+        self._answered.set()
+
+
+async def chat(receive: Receive, send: Send, *, stdin: TextIO = sys.stdin, screen: Screen | None = None) -> int:
+    """Hold a conversation until /quit or the end of *stdin*; return the exit code.
+
+    0 when everything was answered, 1 when the gateway went away or a message was not taken.
+    """
+    screen = Screen(is_live=stdin.isatty()) if screen is None else screen
+    conversation = Conversation(receive, send, screen)
+    await conversation.begin()
+    async with asyncio.TaskGroup() as tasks:
+        listening = tasks.create_task(conversation.listen(), name="terminal frames")
+        await _converse(conversation, screen, stdin)
+        listening.cancel()
+    if conversation.is_over:
+        screen.trouble(say("console.gone"))
+    return 1 if conversation.is_over or conversation.refused else 0
+
+
+async def _converse(conversation: Conversation, screen: Screen, stdin: TextIO) -> None:
+    screen.hello(conversation.said)
+    while not conversation.is_over:
+        text = await screen.read(stdin)
+        if text is None or text.strip() == "/quit":
+            screen.bye()
+            return
+        if text.strip():
+            await _ask(conversation, screen, text.strip())
+
+
+async def _ask(conversation: Conversation, screen: Screen, text: str) -> None:
+    try:
+        async with screen.interrupts(conversation.stop):
+            await conversation.ask(text)
+    except OSError:
+        conversation.is_over = True
+
+
+async def _either(first: asyncio.Event, second: asyncio.Event) -> None:
+    async with asyncio.TaskGroup() as tasks:
+        waiting = [tasks.create_task(event.wait(), name="terminal wait") for event in (first, second)]
+        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        for task in waiting:
+            task.cancel()

@@ -1,0 +1,229 @@
+"""A channel whose platform is our own: windows of a chat that speak frames.
+
+The history stands in the journal, and a window gets it whenever it connects. So a part counts as sent
+when every open window was handed it: nobody there is no failure, and a part sent twice shows once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+import structlog
+
+from channels.frames import codec
+from channels.frames.codec import BadFrame, Frame, Look, Ping, Say
+from channels.frames.windows import Pace, Window
+from gateway.errors import StoreDown
+from gateway.events import InboundMessage, OutboundKind, OutboundMessage, Part, Receipt, Sender, SessionKey, turn_id
+from gateway.ports import Activity, Capabilities, ChannelContext, Verdict
+
+log = structlog.get_logger(__name__)
+
+HISTORY_LINES = 200
+CAPABILITIES = Capabilities(
+    text_limit=codec.TEXT_LIMIT,
+    max_parts=codec.MOST_PARTS,
+    edits=True,
+    send_key=True,
+    preview_every=timedelta(milliseconds=50),
+    shows_activity=True,
+)
+
+Receive = Callable[[], Awaitable[object]]  # a frame as JSON text or as an object; None when the window is gone
+Send = Callable[[Frame], Awaitable[None]]  # raises OSError when the window is gone
+
+
+@dataclass(slots=True)
+class Live:
+    """What a chat shows right now, for a window that opens in the middle of a turn."""
+
+    activity: Frame | None = None
+    preview: Frame | None = None
+
+    def frames(self) -> list[Frame]:
+        """Return what a new window is shown after the history."""
+        return [frame for frame in (self.activity, self.preview) if frame is not None]
+
+
+class FrameChannel:
+    """The Channel port over windows; the page and the terminal add how a window comes to be."""
+
+    capabilities = CAPABILITIES
+
+    def __init__(self, context: ChannelContext, *, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
+        self.name = context.name
+        self._intake = context.intake
+        self._sessions = context.sessions
+        self._now = now
+        self._running = False
+        self._windows: dict[SessionKey, set[Window]] = {}
+        self._live: dict[SessionKey, Live] = {}
+        self._last_stamp = datetime.min.replace(tzinfo=UTC)
+
+    # The port.
+
+    async def run(self) -> None:
+        """Take windows until cancelled; then ask each to come back later."""
+        self._running = True
+        try:
+            await asyncio.get_running_loop().create_future()
+        finally:
+            self._running = False
+            self._close_windows()
+
+    def is_ready(self) -> bool:
+        """Say whether windows are taken."""
+        return self._running
+
+    def is_watched(self, key: SessionKey) -> bool:
+        """Say whether a window of this chat is open."""
+        return bool(self._windows.get(key))
+
+    def render(self, message: OutboundMessage) -> Sequence[Part]:
+        """Cut *message* where a part would be too long; the page and the terminal read Markdown themselves."""
+        return codec.render(message)
+
+    async def send(self, part: Part, *, marked: bool = False) -> Receipt:
+        """Hand *part* to every open window of its chat; always succeeds, see the module's word."""
+        return self._show(part, marked=marked)
+
+    async def edit(self, message_id: str, part: Part) -> Receipt:
+        """Show *part* where *message_id* stands; the message keeps its id."""
+        return self._show(part, replaces=message_id)
+
+    async def find(self, part: Part) -> Receipt | None:  # noqa: ARG002 - the port's signature
+        """Return None: windows forget nothing by being told again, so an unknown part is simply sent again."""
+        return None
+
+    async def show(self, activity: Activity) -> None:
+        """Show or end the status line."""
+        frame = codec.activity(activity)
+        live = self._live.setdefault(activity.key, Live())
+        live.activity = frame if activity.on else None
+        self._tidy(activity.key)
+        self._push(activity.key, frame)
+
+    async def close(self) -> None:
+        """Close every window."""
+        self._close_windows()
+
+    # One window.
+
+    async def attend(
+        self, window: Window, receive: Receive, send: Send, *, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
+    ) -> None:
+        """Serve *window* until it leaves or is closed: history first, then everything as it happens."""
+        self._windows.setdefault(window.key, set()).add(window)
+        try:
+            # Registered before the history is read, or what is sent meanwhile would be in neither.
+            await send(codec.history(await self._sessions.shown(window.key, limit=HISTORY_LINES)))
+            for frame in self._live.get(window.key, Live()).frames():
+                window.push(frame)
+            await _first_of(
+                self._listen(window, receive, sleep), self._write(window, send), window.wait_closed(), of=window
+            )
+        except OSError:
+            log.debug("frames.window_lost", key=str(window.key))
+        finally:
+            self._remove(window)
+
+    async def _listen(self, window: Window, receive: Receive, sleep: Callable[[float], Awaitable[None]]) -> None:
+        pace = Pace(time.monotonic)
+        while (raw := await receive()) is not None:
+            if (delay := pace.delay()) > 0:
+                await sleep(delay)
+            if not window.is_open():
+                return
+            try:
+                await self._handle(window, codec.read(raw))
+            except BadFrame as error:
+                window.push(codec.trouble(error))
+
+    async def _handle(self, window: Window, frame: Say | Look | Ping) -> None:
+        match frame:
+            case Say():
+                await self._hear(window, frame)
+            case Look():
+                window.push(codec.history(await self._sessions.shown(window.key, limit=HISTORY_LINES)))
+            case Ping():
+                window.push(codec.pong())
+
+    async def _hear(self, window: Window, saying: Say) -> None:
+        message = codec.inbound(saying, key=window.key, sender=Sender(id=window.sender), at=self._stamp())
+        try:
+            answer = await self._intake.receive(message)
+        except StoreDown:
+            window.push(codec.later(saying))
+            return
+        except Exception:  # the channel boundary: one bad message does not cost the window
+            log.exception("frames.receive_failed", key=str(window.key), message_id=saying.id)
+            window.push(codec.later(saying))
+            return
+        if answer.verdict is Verdict.ACCEPTED:
+            window.push(codec.accepted(saying, turn_id(message)))
+            self._tell_others(window, message)
+        else:
+            window.push(codec.rejected(saying, answer))
+
+    async def _write(self, window: Window, send: Send) -> None:
+        while True:
+            await send(await window.take())
+
+    def _stamp(self) -> datetime:
+        # Strictly later than the one before: lanes are ordered by (time, id), and two windows' ids are random.
+        self._last_stamp = max(self._now(), self._last_stamp + timedelta(microseconds=1))
+        return self._last_stamp
+
+    # All windows of a chat.
+
+    def _show(self, part: Part, *, marked: bool = False, replaces: str = "") -> Receipt:
+        frame = codec.shown(part, marked=marked, replaces=replaces)
+        live = self._live.setdefault(part.key, Live())
+        live.preview = frame if part.kind is OutboundKind.PREVIEW else None
+        self._tidy(part.key)
+        self._push(part.key, frame, visible_to=part.visible_to)
+        return Receipt(part=part.id, message_id=replaces or part.id, at=self._now())
+
+    def _push(self, key: SessionKey, frame: Frame, *, visible_to: str = "") -> None:
+        for window in self._windows.get(key, ()):
+            if visible_to in ("", window.sender):
+                window.push(frame)
+
+    def _tell_others(self, speaker: Window, message: InboundMessage) -> None:
+        for window in self._windows.get(speaker.key, set()) - {speaker}:
+            window.push(codec.said(message))
+
+    def _tidy(self, key: SessionKey) -> None:
+        if not self._live[key].frames():
+            del self._live[key]
+
+    def _remove(self, window: Window) -> None:
+        windows = self._windows.get(window.key, set())
+        windows.discard(window)
+        if not windows:
+            self._windows.pop(window.key, None)
+
+    def _close_windows(self) -> None:
+        for windows in self._windows.values():
+            for window in windows:
+                window.close()
+
+
+async def _first_of(*jobs: Awaitable[None], of: Window) -> None:
+    """Run *jobs* side by side until one ends; cancel the others. A job's OSError is the end as well."""
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(_job(job), name=f"window {of.key}") for job in jobs]
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in tasks:
+            task.cancel()
+
+
+async def _job(job: Awaitable[None]) -> None:
+    try:
+        await job
+    except OSError as error:
+        log.debug("frames.window_lost", error=type(error).__name__)

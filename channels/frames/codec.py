@@ -1,0 +1,181 @@
+"""Frames between a window (the page, a terminal) and its channel, pure both ways.
+
+A frame is a JSON object with a ``type``. From a window: ``say``, ``look``, ``ping``. To a window:
+``history``, ``accepted``, ``said``, ``rejected``, ``later``, ``trouble``, ``preview``, ``message``,
+``activity``, ``pong``. Reading refuses what is wrong with a `BadFrame`; it never guesses.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, TypeAlias
+
+from gateway.errors import ParlourError
+from gateway.events import InboundMessage, OutboundKind, OutboundMessage, Part, Sender, SessionKey
+from gateway.ports import Accepted, Activity, ShownLine
+from gateway.text import bound, clean, plain
+from gateway.words import say
+
+Frame: TypeAlias = Mapping[str, Any]
+
+LONGEST_FRAME = 1_000_000  # bytes of JSON
+LONGEST_SAYING = 100_000  # characters of one message
+TEXT_LIMIT = 60_000  # characters of one part
+MOST_PARTS = 40
+
+_ID = re.compile(r"[A-Za-z0-9_-]{8,64}\Z")
+
+
+class BadFrame(ParlourError):
+    """A window sent something that is no frame; the text is one line for whoever sits there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Say:
+    """Somebody said something. `id` is the window's own and comes again when it sends again."""
+
+    id: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """A window asks for the history afresh."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ping:
+    """A window asks whether anybody is there."""
+
+
+def read(raw: object) -> Say | Look | Ping:
+    """Read one frame, from JSON text or already an object; raise BadFrame."""
+    frame = _load(raw) if isinstance(raw, (str, bytes)) else raw
+    if not isinstance(frame, Mapping):
+        raise BadFrame(say("frames.bad"))
+    match frame.get("type"):
+        case "say":
+            return _read_say(frame)
+        case "look":
+            return Look()
+        case "ping":
+            return Ping()
+        case _:
+            raise BadFrame(say("frames.bad"))
+
+
+def _load(raw: str | bytes) -> object:
+    if len(raw) > LONGEST_FRAME:
+        raise BadFrame(say("frames.long", limit=f"{LONGEST_SAYING:,}"))
+    try:
+        return json.loads(raw)
+    except (ValueError, RecursionError):
+        raise BadFrame(say("frames.bad")) from None
+
+
+def _read_say(frame: Mapping[Any, Any]) -> Say:
+    ident, text = frame.get("id"), frame.get("text")
+    if not isinstance(ident, str) or not _ID.match(ident) or not isinstance(text, str):
+        raise BadFrame(say("frames.bad"))
+    text = clean(text).strip()
+    if not text:
+        raise BadFrame(say("frames.empty"))
+    if len(text) > LONGEST_SAYING:
+        raise BadFrame(say("frames.long", limit=f"{LONGEST_SAYING:,}"))
+    return Say(ident, text)
+
+
+def inbound(saying: Say, *, key: SessionKey, sender: Sender, at: datetime) -> InboundMessage:
+    """Return what was said in the house's shape; the same id makes the same message id."""
+    return InboundMessage(key=key, message_id=saying.id, sender=sender, text=saying.text, sent_at=at, is_addressed=True)
+
+
+def render(message: OutboundMessage) -> tuple[Part, ...]:
+    """Cut *message* into parts; a part's payload is JSON: its Markdown, and whether it is the last."""
+    pieces = bound(message.text, limit=TEXT_LIMIT, max_parts=MOST_PARTS)
+    return tuple(
+        Part(
+            id=f"{message.id}.{n}",
+            key=message.key,
+            payload=json.dumps({"text": piece, "last": n == len(pieces)}, ensure_ascii=False),
+            plain=plain(piece),
+            reply_to=message.reply_to,
+            visible_to=message.visible_to,
+            kind=message.kind,
+        )
+        for n, piece in enumerate(pieces, start=1)
+    )
+
+
+def shown(part: Part, *, marked: bool = False, replaces: str = "") -> Frame:
+    """Return the frame that shows *part*; a preview is the turn's text so far."""
+    payload = json.loads(part.payload)
+    if part.kind is OutboundKind.PREVIEW:
+        return {"type": "preview", "turn": part.turn, "text": payload["text"]}
+    return {
+        "type": "message",
+        "part": part.id,
+        "turn": part.turn,
+        "text": payload["text"],
+        "last": payload["last"],
+        "kind": part.kind.value,
+        "marked": marked,
+        "replaces": replaces,
+    }
+
+
+def history(lines: Sequence[ShownLine]) -> Frame:
+    """Return everything a window shows when it (re)connects."""
+    return {"type": "history", "lines": [_line(line) for line in lines]}
+
+
+def _line(line: ShownLine) -> Frame:
+    return {
+        "id": line.id,
+        "turn": line.turn,
+        "role": line.role,
+        "text": clean(line.text),
+        "at": line.at.isoformat(),
+        "name": line.name,
+        "message": line.message_id,
+        "state": line.state,
+    }
+
+
+def accepted(saying: Say, turn: str) -> Frame:
+    """Return "it is durable"; *turn* is the answer's, unless the message is merged into another's."""
+    return {"type": "accepted", "id": saying.id, "turn": turn}
+
+
+def said(message: InboundMessage) -> Frame:
+    """Return what the chat's other windows are shown when one of them said something."""
+    return {"type": "said", "id": message.message_id, "text": message.text, "at": message.sent_at.isoformat()}
+
+
+def rejected(saying: Say, answer: Accepted) -> Frame:
+    """Return "it was not taken, and will not be"."""
+    return {"type": "rejected", "id": saying.id, "line": answer.line or say(f"frames.{answer.verdict.value}")}
+
+
+def later(saying: Say) -> Frame:
+    """Return "it could not be stored now": the window keeps it and sends it again."""
+    return {"type": "later", "id": saying.id, "line": say("frames.later")}
+
+
+def trouble(error: BadFrame) -> Frame:
+    """Return what is wrong with a frame that could not be read."""
+    return {"type": "trouble", "line": str(error)}
+
+
+def activity(what: Activity) -> Frame:
+    """Return typing or a status, begun or over."""
+    return {"type": "activity", "on": what.on, "text": clean(what.text)}
+
+
+def pong() -> Frame:
+    """Return the answer to a ping."""
+    return {"type": "pong"}

@@ -1,0 +1,120 @@
+"""The page's channel: which browser may open a window, and serving it over its WebSocket."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from starlette.requests import HTTPConnection
+from starlette.websockets import WebSocket, WebSocketDisconnect
+
+from channels.frames.channel import FrameChannel, Receive, Send
+from channels.frames.codec import Frame
+from channels.frames.windows import Window
+from channels.web.login import Login, Logins
+from gateway.events import SessionKey
+from gateway.ports import ChannelContext
+
+OWNER = "owner"
+_FORWARDED = ("forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-real-ip")
+
+
+@dataclass(frozen=True, slots=True)
+class Visitor:
+    """Who sits before a page; without a login it is whoever uses this machine."""
+
+    who: str
+    login: Login | None = None
+
+
+class WebChannel(FrameChannel):
+    """Browsers. A visitor's chat id is who they are, so that every browser of theirs shows the same chat."""
+
+    def __init__(self, context: ChannelContext, *, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
+        super().__init__(context, now=now)
+        self.logins = Logins(context.state, now=now)
+        self._open: dict[str, set[Window]] = {}  # by the digest of the login
+
+    @property
+    def cookie(self) -> str:
+        """The cookie's name. Cookies know no ports, so each block has its own."""
+        return f"parlour-{self.name}"
+
+    async def issue_code(self) -> str:
+        """Return a login code for the owner: ten minutes, once."""
+        return self.logins.issue_code(OWNER)
+
+    async def visitor(self, connection: HTTPConnection) -> Visitor | None:
+        """Say who this is; None = a login code is needed."""
+        login = await self.logins.find(connection.cookies.get(self.cookie, ""))
+        if login is not None:
+            return Visitor(login.who, login)
+        return Visitor(OWNER) if _is_this_machine(connection) else None
+
+    async def leave(self, login: Login) -> None:
+        """End *login*, and close what it has open."""
+        await self.logins.leave(login)
+        for window in self._open.get(login.digest, ()):
+            window.close()
+
+    async def serve(self, socket: WebSocket, visitor: Visitor) -> None:
+        """Serve one browser until it leaves, its login ends or the channel stops."""
+        await socket.accept()
+        window = self._window(visitor)
+        digest = visitor.login.digest if visitor.login else ""
+        self._open.setdefault(digest, set()).add(window)
+        try:
+            await self.attend(window, _reader(socket), _writer(socket))
+        finally:
+            self._open[digest].discard(window)
+            if not self._open[digest]:
+                del self._open[digest]
+        # "Service restart": the page comes back by itself, and asks for a code if it must.
+        await _close(socket, 1012)
+
+    def _window(self, visitor: Visitor) -> Window:
+        login = visitor.login
+        still = (lambda: True) if login is None else (lambda: self.logins.counts(login))
+        return Window(SessionKey(self.name, visitor.who), visitor.who, still)
+
+
+def _is_this_machine(connection: HTTPConnection) -> bool:
+    """Say whether the page is open to whoever can reach it.
+
+    The web server decides (`app.state.is_private`: bound to loopback, `login: auto`, no public address);
+    without its word the answer is no. A forwarding header can only take the right away: a proxy on this
+    machine has everybody behind it.
+    """
+    if not getattr(connection.app.state, "is_private", False):
+        return False
+    return not any(name in connection.headers for name in _FORWARDED)
+
+
+def _reader(socket: WebSocket) -> Receive:
+    async def receive() -> object:
+        event = await socket.receive()
+        if event["type"] == "websocket.disconnect":
+            return None
+        # A binary frame is read like text; what is no JSON is answered with an error frame.
+        return event.get("text") or event.get("bytes") or ""
+
+    return receive
+
+
+def _writer(socket: WebSocket) -> Send:
+    async def send(frame: Frame) -> None:
+        try:
+            await socket.send_text(json.dumps(frame, ensure_ascii=False, separators=(",", ":")))
+        except (WebSocketDisconnect, RuntimeError) as error:  # RuntimeError: the socket is closed already
+            raise ConnectionError("the browser is gone") from error
+
+    return send
+
+
+async def _close(socket: WebSocket, code: int) -> None:
+    try:
+        await socket.close(code)
+    except (WebSocketDisconnect, RuntimeError, OSError):
+        return  # the browser closed it first

@@ -1,0 +1,137 @@
+"""Who sits before the page: login codes, and the logins they become.
+
+A code lives in memory only: ten minutes, once. A login is a random token in a cookie; the channel's
+state holds its sha256 and when it ends, so that what is stored lets nobody in.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import secrets
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+
+from gateway.ports import ChannelState
+
+ALPHABET = "23456789ABCDEFGHJKMNPQRSTVWXYZ"  # nothing that is read as something else
+CODE_LENGTH = 8
+CODE_LIFE = timedelta(minutes=10)
+LOGIN_LIFE = timedelta(days=30)
+WRONG_TRIES = 5
+WRONG_WINDOW = timedelta(minutes=1)
+MOST_CODES = 10
+MOST_LOGINS = 100
+NOTE = "logins"
+
+
+class Outcome(StrEnum):
+    """What became of a login code."""
+
+    WELCOME = "welcome"
+    WRONG = "wrong"
+    LOCKED = "locked"  # too many wrong tries: even the right code waits
+
+
+@dataclass(frozen=True, slots=True)
+class Login:
+    """A browser that gave a good code."""
+
+    digest: str
+    who: str
+    until: datetime
+
+
+class Logins:
+    """The codes that are out, and the browsers that are in."""
+
+    def __init__(self, state: ChannelState, *, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
+        self._state = state
+        self._now = now
+        self._codes: dict[str, tuple[str, datetime]] = {}  # sha256 -> who, until
+        self._wrong: deque[datetime] = deque()
+        self._logins: dict[str, Login] | None = None
+        self._writing = asyncio.Lock()
+
+    def issue_code(self, who: str) -> str:
+        """Return a new code for *who*, as people read it: ``ABCD-EFGH``."""
+        self._drop_old_codes()
+        while len(self._codes) >= MOST_CODES:
+            del self._codes[next(iter(self._codes))]
+        code = "".join(secrets.choice(ALPHABET) for _ in range(CODE_LENGTH))
+        self._codes[_digest(code)] = (who, self._now() + CODE_LIFE)
+        return f"{code[:4]}-{code[4:]}"
+
+    async def enter(self, typed: str) -> tuple[Outcome, str]:
+        """Take a typed code; return the outcome, and the new login's token when it is welcome."""
+        if self._is_locked():
+            return Outcome.LOCKED, ""
+        self._drop_old_codes()
+        # Looked up by digest, so the time this takes says nothing about the codes that are out.
+        found = self._codes.pop(_digest(_normal(typed)), None)
+        if found is None:
+            self._wrong.append(self._now())
+            return Outcome.WRONG, ""
+        return Outcome.WELCOME, await self._let_in(found[0])
+
+    async def find(self, token: str) -> Login | None:
+        """Return the login that *token* stands for, if it still counts."""
+        if not token:
+            return None
+        login = (await self._load()).get(_digest(token))
+        return login if login is not None and login.until > self._now() else None
+
+    def counts(self, login: Login) -> bool:
+        """Say whether *login* still lets its browser in."""
+        return bool(self._logins and login.digest in self._logins) and login.until > self._now()
+
+    async def leave(self, login: Login) -> None:
+        """End *login* for good."""
+        async with self._writing:
+            logins = dict(await self._load())
+            if logins.pop(login.digest, None) is not None:
+                await self._save(logins)
+
+    async def _let_in(self, who: str) -> str:
+        token = secrets.token_urlsafe(32)
+        async with self._writing:
+            now = self._now()
+            kept = [login for login in (await self._load()).values() if login.until > now]
+            new = Login(_digest(token), who, now + LOGIN_LIFE)
+            await self._save({login.digest: login for login in [*kept, new][-MOST_LOGINS:]})
+        return token
+
+    async def _load(self) -> dict[str, Login]:
+        if self._logins is None:
+            stored = json.loads(await self._state.load(NOTE) or "{}")
+            self._logins = {
+                digest: Login(digest, who, datetime.fromisoformat(until)) for digest, (who, until) in stored.items()
+            }
+        return self._logins
+
+    async def _save(self, logins: dict[str, Login]) -> None:
+        stored = {login.digest: (login.who, login.until.isoformat()) for login in logins.values()}
+        await self._state.save(NOTE, json.dumps(stored))
+        self._logins = logins
+
+    def _is_locked(self) -> bool:
+        horizon = self._now() - WRONG_WINDOW
+        while self._wrong and self._wrong[0] <= horizon:
+            self._wrong.popleft()
+        return len(self._wrong) >= WRONG_TRIES
+
+    def _drop_old_codes(self) -> None:
+        now = self._now()
+        self._codes = {digest: entry for digest, entry in self._codes.items() if entry[1] > now}
+
+
+def _normal(typed: str) -> str:
+    return "".join(letter for letter in typed[:64].upper() if letter in ALPHABET)
+
+
+def _digest(secret: str) -> str:
+    return hashlib.sha256(secret.encode()).hexdigest()

@@ -1,0 +1,211 @@
+// The page: words, composer and login around the conversation and its connection.
+
+import { Chat } from "./chat.js";
+import { Pending } from "./pending.js";
+import { Wire } from "./wire.js";
+
+const words = JSON.parse(document.getElementById("words").textContent);
+const by = (id) => document.getElementById(id);
+const text = by("text");
+const LONGEST = Number(text.getAttribute("maxlength"));
+const AGAIN_AFTER = 4000; // milliseconds, when the server could not store a message
+
+const chat = new Chat(words, submit);
+let pending = null;
+let again = 0;
+
+const wire = new Wire({
+  state: showState,
+  session(session) {
+    pending = new Pending(session.who);
+    by("leave").hidden = !session.can_leave;
+    if (by("login").open) by("login").close();
+  },
+  frame: (frame) => handlers[frame.type]?.(frame),
+});
+
+const handlers = {
+  history({ lines }) {
+    chat.restore(lines);
+    resend();
+    showActivity(false);
+  },
+  accepted({ id }) {
+    pending.remove(id);
+    chat.accepted(id);
+    showTrouble("");
+  },
+  said(message) {
+    chat.mark(chat.say(message), "accepted");
+    pending.remove(message.id);
+    welcome();
+    chat.follow();
+  },
+  rejected({ id, line }) {
+    pending.remove(id);
+    chat.refused(id, line);
+  },
+  later({ line }) {
+    showTrouble(line);
+    clearTimeout(again);
+    again = setTimeout(resend, AGAIN_AFTER);
+  },
+  trouble({ line }) {
+    showTrouble(line);
+  },
+  preview({ turn, text }) {
+    chat.preview(turn, text);
+    welcome();
+  },
+  message(frame) {
+    chat.message(frame);
+    welcome();
+  },
+  activity({ on, text }) {
+    showActivity(on, text);
+  },
+};
+
+// Saying something.
+
+function submit(saying) {
+  if (!pending || saying.trim() === "") return;
+  if (saying.length > LONGEST) {
+    showTrouble(words.long.replace("{limit}", LONGEST.toLocaleString()));
+    return;
+  }
+  const message = pending.add(saying.trim());
+  chat.say(message);
+  welcome();
+  chat.toEnd();
+  wire.send({ type: "say", id: message.id, text: message.text });
+}
+
+/** Send what is not stored yet, in order; what the history shows is stored. */
+function resend() {
+  clearTimeout(again);
+  for (const message of pending.all()) {
+    if (chat.knows(message.id) && chat.mine.get(message.id).dataset.state === "accepted") {
+      pending.remove(message.id);
+      continue;
+    }
+    chat.say(message);
+    wire.send({ type: "say", id: message.id, text: message.text });
+  }
+  welcome();
+  chat.follow();
+}
+
+by("form").addEventListener("submit", (event) => {
+  event.preventDefault();
+  submit(text.value);
+  text.value = "";
+  fit();
+  text.focus();
+});
+
+text.addEventListener("keydown", (event) => {
+  // While an input method composes, Enter chooses a word.
+  if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
+  event.preventDefault();
+  if (!by("send").disabled) by("form").requestSubmit();
+});
+
+text.addEventListener("input", fit);
+
+function fit() {
+  by("send").disabled = text.value.trim() === "" || !pending;
+  text.classList.toggle("command", text.value.startsWith("/"));
+  text.rows = Math.min(8, text.value.split("\n").length);
+}
+
+for (const chip of document.querySelectorAll(".chip")) {
+  chip.addEventListener("click", () => {
+    submit(chip.textContent);
+    text.focus();
+  });
+}
+
+by("stop").addEventListener("click", () => submit(words.stop_command));
+
+// What stands around the conversation.
+
+function welcome() {
+  by("welcome").hidden = !chat.isEmpty;
+}
+
+function showState(state) {
+  const known = state === "login" ? "offline" : state;
+  by("state").dataset.state = known;
+  by("state-text").textContent = words[`state_${known}`];
+  if (state === "login") showLogin();
+  if (state !== "online") showActivity(false);
+}
+
+function showActivity(on, status = "") {
+  by("activity").hidden = !on;
+  by("activity-text").textContent = status || words.thinking;
+  chat.follow();
+}
+
+function showTrouble(line) {
+  by("trouble").textContent = line;
+  by("trouble").hidden = line === "";
+}
+
+// Coming in and going.
+
+function showLogin() {
+  if (!by("login").open) by("login").showModal();
+  by("code").focus();
+}
+
+by("login").addEventListener("cancel", (event) => event.preventDefault());
+
+by("login-form").addEventListener("submit", async (event) => {
+  event.preventDefault();
+  const line = await enter(by("code").value);
+  by("login-trouble").textContent = line;
+  by("login-trouble").hidden = line === "";
+  if (line !== "") {
+    by("code").select();
+    return;
+  }
+  by("code").value = "";
+  by("login").close();
+  wire.reset();
+});
+
+async function enter(code) {
+  try {
+    const answer = await post("login", { code });
+    return answer.ok ? "" : (await answer.json()).line ?? words.login_failed;
+  } catch {
+    return words.login_failed;
+  }
+}
+
+by("leave").addEventListener("click", async () => {
+  try {
+    const answer = await post("logout", {});
+    if (!answer.ok) return;
+  } catch {
+    return;
+  }
+  by("leave").hidden = true;
+  pending?.write([]);
+  chat.restore([]);
+  wire.reset();
+});
+
+function post(path, body) {
+  return fetch(path, {
+    method: "POST",
+    headers: { "Content-Type": "application/json" },
+    body: JSON.stringify(body),
+  });
+}
+
+fit();
+wire.connect();
+text.focus();

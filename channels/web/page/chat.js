@@ -1,0 +1,213 @@
+// The conversation on the screen: one element per line, found again by its ids.
+
+import { show } from "./markdown.js";
+
+const NEAR = 80; // pixels from the end that still count as reading the newest
+
+export class Chat {
+  constructor(words, onAgain) {
+    this.words = words;
+    this.onAgain = onAgain; // called with an id when a refused message shall be sent again
+    this.scroller = document.getElementById("scroller");
+    this.list = document.getElementById("lines");
+    this.newest = document.getElementById("newest");
+    this.spoken = document.getElementById("spoken");
+    this.stays = true;
+    this.forget();
+    this.scroller.addEventListener("scroll", () => this.scrolled(), { passive: true });
+    new ResizeObserver(() => this.follow()).observe(this.list);
+    new ResizeObserver(() => this.follow()).observe(this.scroller);
+    this.newest.addEventListener("click", () => this.toEnd());
+  }
+
+  forget() {
+    this.list.replaceChildren();
+    this.mine = new Map(); // message id -> element
+    this.parts = new Map(); // part id -> element
+    this.previews = new Map(); // turn -> element
+    this.told = new Map(); // turn -> texts that the history showed
+    this.waiting = new Map(); // turn -> text not drawn yet
+    this.lastDay = "";
+  }
+
+  get isEmpty() {
+    return this.list.childElementCount === 0;
+  }
+
+  /** Show the conversation as the server has it. */
+  restore(lines) {
+    this.forget();
+    for (const line of lines) {
+      const isMine = line.role === "user" || (line.role === "command" && line.message);
+      if (isMine) {
+        this.mark(this.say({ id: line.message || line.id, text: line.text, at: line.at }), "accepted");
+      } else {
+        this.write(this.line(line.role, line.at), line.text);
+        this.told.set(line.turn, [...(this.told.get(line.turn) ?? []), { role: line.role, text: line.text }]);
+      }
+    }
+    this.toEnd();
+  }
+
+  knows(id) {
+    return this.mine.has(id);
+  }
+
+  /** Show what a person here said; a known id changes nothing. */
+  say({ id, text, at }) {
+    if (this.mine.has(id)) return this.mine.get(id);
+    const line = this.line("user", at);
+    line.querySelector(".body").textContent = text;
+    line.querySelector(".body").classList.toggle("command", /^\/[a-z]/i.test(text));
+    const state = document.createElement("span");
+    state.className = "mark";
+    line.querySelector(".meta").append(state);
+    this.mine.set(id, line);
+    this.mark(line, "sending");
+    return line;
+  }
+
+  /** Show how far a message got: sending, accepted or refused (with the server's line). */
+  mark(line, state, text = "") {
+    line.dataset.state = state;
+    const mark = line.querySelector(".mark");
+    mark.textContent = { sending: "○", accepted: "✓", refused: "✕" }[state];
+    mark.title = this.words[`message_${state}`];
+    mark.setAttribute("role", "img");
+    mark.setAttribute("aria-label", mark.title);
+    line.querySelector(".why")?.remove();
+    if (text) {
+      const why = document.createElement("p");
+      why.className = "why";
+      why.textContent = text;
+      line.append(why);
+    }
+  }
+
+  accepted(id) {
+    const line = this.mine.get(id);
+    if (line) this.mark(line, "accepted");
+  }
+
+  /** Show that a message was not taken, why, and a way to try once more. */
+  refused(id, text) {
+    const line = this.mine.get(id);
+    if (!line) return;
+    this.mark(line, "refused", text);
+    const again = document.createElement("button");
+    again.type = "button";
+    again.className = "quiet";
+    again.textContent = this.words.message_again;
+    again.addEventListener("click", () => {
+      line.remove();
+      this.mine.delete(id);
+      this.onAgain(line.querySelector(".body").textContent);
+    });
+    line.querySelector(".why").append(" ", again);
+  }
+
+  /** Show the text so far of a turn; drawn once per frame, however many come. */
+  preview(turn, text) {
+    if (this.wasTold(turn, "answer", text)) return;
+    if (this.waiting.size === 0) requestAnimationFrame(() => this.drawPreviews());
+    this.waiting.set(turn, text);
+  }
+
+  drawPreviews() {
+    for (const [turn, text] of this.waiting) {
+      if (!this.previews.has(turn)) {
+        const line = this.line("assistant", new Date().toISOString());
+        line.classList.add("streaming");
+        this.previews.set(turn, line);
+      }
+      this.write(this.previews.get(turn), text);
+    }
+    this.waiting.clear();
+    this.follow();
+  }
+
+  /** Show a message of the server's: in its preview's place, or anew; a part that stands is written over. */
+  message({ part, turn, text, kind, marked, replaces }) {
+    this.waiting.delete(turn);
+    const known = this.parts.get(part) ?? this.parts.get(replaces);
+    if (!known && this.wasTold(turn, kind, text)) return;
+    const preview = this.previews.get(turn);
+    const line = known ?? preview ?? this.line(kind === "notice" ? "notice" : "assistant", new Date().toISOString());
+    if (line === preview) this.previews.delete(turn);
+    line.classList.remove("streaming");
+    this.parts.set(part, line);
+    this.write(line, text);
+    if (marked) this.note(line, this.words.message_repeat);
+    this.spoken.textContent = line.querySelector(".body").textContent;
+    this.follow();
+  }
+
+  wasTold(turn, kind, text) {
+    const told = this.told.get(turn) ?? [];
+    if (kind === "answer" && told.some((line) => line.role === "assistant")) return true;
+    return told.some((line) => line.text.includes(text.trim()));
+  }
+
+  note(line, text) {
+    line.querySelector(".note")?.remove();
+    const note = document.createElement("span");
+    note.className = "note";
+    note.textContent = text;
+    line.querySelector(".meta").append(note);
+  }
+
+  write(line, text) {
+    show(line.querySelector(".body"), text, this.words);
+  }
+
+  line(role, at) {
+    const time = new Date(at);
+    this.day(time);
+    const line = document.createElement("li");
+    line.className = `line ${role}`;
+    const who = document.createElement("span");
+    who.className = "spoken";
+    who.textContent = role === "user" ? this.words.you : this.words.bot;
+    const body = document.createElement("div");
+    body.className = "body";
+    body.dir = "auto";
+    const meta = document.createElement("div");
+    meta.className = "meta";
+    const clock = document.createElement("time");
+    clock.dateTime = at;
+    clock.textContent = time.toLocaleTimeString([], { hour: "2-digit", minute: "2-digit" });
+    meta.append(clock);
+    line.append(who, body, meta);
+    this.list.append(line);
+    return line;
+  }
+
+  day(time) {
+    const day = time.toDateString();
+    if (day === this.lastDay) return;
+    // Today needs no heading when the conversation begins with it.
+    if (this.lastDay !== "" || day !== new Date().toDateString()) {
+      const mark = document.createElement("li");
+      mark.className = "day";
+      mark.textContent = time.toLocaleDateString([], { weekday: "long", day: "numeric", month: "long" });
+      this.list.append(mark);
+    }
+    this.lastDay = day;
+  }
+
+  scrolled() {
+    const { scrollTop, scrollHeight, clientHeight } = this.scroller;
+    this.stays = scrollHeight - scrollTop - clientHeight < NEAR;
+    this.newest.hidden = this.stays;
+  }
+
+  follow() {
+    if (this.stays) this.scroller.scrollTop = this.scroller.scrollHeight;
+  }
+
+  toEnd() {
+    this.stays = true;
+    this.newest.hidden = true;
+    this.follow();
+  }
+}

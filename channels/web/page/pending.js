@@ -1,0 +1,44 @@
+// What was typed and is not stored yet. It outlives the tab; the id is the message's for good, so that
+// sending it again is never a second message. Other tabs share the list: read, change, write each time.
+
+export class Pending {
+  constructor(who) {
+    this.name = `parlour.pending.${new URL(".", document.baseURI).pathname}.${who}`;
+  }
+
+  all() {
+    try {
+      const stored = JSON.parse(localStorage.getItem(this.name) ?? "[]");
+      return Array.isArray(stored) ? stored : [];
+    } catch {
+      return [];
+    }
+  }
+
+  add(text) {
+    const message = { id: newId(), text, at: new Date().toISOString() };
+    this.write([...this.all(), message]);
+    return message;
+  }
+
+  remove(id) {
+    const left = this.all().filter((message) => message.id !== id);
+    this.write(left);
+  }
+
+  write(messages) {
+    try {
+      if (messages.length) localStorage.setItem(this.name, JSON.stringify(messages));
+      else localStorage.removeItem(this.name);
+    } catch {
+      // Storage is full or forbidden: this tab still has the message on its screen.
+    }
+  }
+}
+
+function newId() {
+  if (crypto.randomUUID) return crypto.randomUUID();
+  // Only pages of https or localhost have randomUUID.
+  const bytes = crypto.getRandomValues(new Uint8Array(16));
+  return Array.from(bytes, (byte) => byte.toString(16).padStart(2, "0")).join("");
+}

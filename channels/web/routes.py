@@ -1,0 +1,162 @@
+"""What the page needs of a web server: itself, its files, a login, and the socket.
+
+The server has checked Host and Origin before anything here runs (gateway/web/guard.py).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import html
+import json
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from functools import cache, partial
+from importlib.resources import files
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import BaseRoute, Route, WebSocketRoute
+from starlette.websockets import WebSocket
+
+from channels.web.adapter import WebChannel
+from channels.web.login import LOGIN_LIFE, Outcome
+from gateway.words import catalogue, say
+
+LONGEST_BODY = 4_096  # bytes of a login
+_TYPES = {
+    "app.js": "text/javascript",
+    "chat.js": "text/javascript",
+    "markdown.js": "text/javascript",
+    "pending.js": "text/javascript",
+    "wire.js": "text/javascript",
+    "style.css": "text/css",
+    "icon.svg": "image/svg+xml",
+}
+# Nothing from elsewhere, nothing inline, and no text ever becomes markup by accident.
+_POLICY = (
+    "default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; object-src 'none'; "
+    "require-trusted-types-for 'script'; trusted-types 'none'"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Asset:
+    """A file of the page, in memory."""
+
+    body: bytes
+    media_type: str
+
+    @property
+    def tag(self) -> str:
+        """The ETag."""
+        return f'"{hashlib.sha256(self.body).hexdigest()[:32]}"'
+
+
+def routes(channel: WebChannel, *, prefix: str = "") -> list[BaseRoute]:
+    """Return the routes of *channel*, all below *prefix*."""
+    return [
+        Route(f"{prefix}/", _page, methods=["GET"]),
+        Route(f"{prefix}/assets/{{name}}", _asset, methods=["GET"]),
+        Route(f"{prefix}/session", _bound(_session, channel), methods=["GET"]),
+        Route(f"{prefix}/login", _bound(_login, channel), methods=["POST"]),
+        Route(f"{prefix}/logout", _bound(_logout, channel), methods=["POST"]),
+        WebSocketRoute(f"{prefix}/ws", partial(_socket, channel)),
+    ]
+
+
+def _bound(
+    handler: Callable[[WebChannel, Request], Awaitable[Response]], channel: WebChannel
+) -> Callable[[Request], Awaitable[Response]]:
+    return partial(handler, channel)
+
+
+async def _page(request: Request) -> Response:
+    return _answer(request, page(), {"Content-Security-Policy": _POLICY})
+
+
+async def _asset(request: Request) -> Response:
+    asset = assets().get(request.path_params["name"])
+    return Response(status_code=404) if asset is None else _answer(request, asset, {})
+
+
+def _answer(request: Request, asset: Asset, headers: dict[str, str]) -> Response:
+    headers = {"Cache-Control": "no-cache", "ETag": asset.tag, **headers}
+    if request.headers.get("if-none-match") == asset.tag:
+        return Response(status_code=304, headers=headers)
+    return Response(asset.body, media_type=asset.media_type, headers=headers)
+
+
+async def _session(channel: WebChannel, request: Request) -> Response:
+    visitor = await channel.visitor(request)
+    if visitor is None:
+        return JSONResponse({}, 401)
+    return JSONResponse({"who": visitor.who, "can_leave": visitor.login is not None})
+
+
+async def _login(channel: WebChannel, request: Request) -> Response:
+    code = await _typed_code(request)
+    if code is None:
+        return JSONResponse({"line": say("web.login_bad")}, 400)
+    outcome, token = await channel.logins.enter(code)
+    if outcome is not Outcome.WELCOME:
+        status = 429 if outcome is Outcome.LOCKED else 401
+        return JSONResponse({"line": say(f"web.login_{outcome.value}")}, status)
+    answer = Response(status_code=204)
+    answer.set_cookie(
+        channel.cookie,
+        token,
+        max_age=int(LOGIN_LIFE.total_seconds()),
+        httponly=True,
+        samesite="strict",
+        # The browser's own word for how it reached us; behind a proxy our own scheme says nothing.
+        secure=request.headers.get("origin", "").startswith("https:"),
+    )
+    return answer
+
+
+async def _typed_code(request: Request) -> str | None:
+    body = b""
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > LONGEST_BODY:
+            return None
+    try:
+        code = json.loads(body)["code"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None
+    return code if isinstance(code, str) else None
+
+
+async def _logout(channel: WebChannel, request: Request) -> Response:
+    visitor = await channel.visitor(request)
+    if visitor is not None and visitor.login is not None:
+        await channel.leave(visitor.login)
+    answer = Response(status_code=204)
+    answer.delete_cookie(channel.cookie, httponly=True, samesite="strict")
+    return answer
+
+
+async def _socket(channel: WebChannel, socket: WebSocket) -> None:
+    visitor = await channel.visitor(socket)
+    if not channel.is_ready() or visitor is None:
+        await socket.send_denial_response(Response(status_code=401 if visitor is None else 503))
+        return
+    await channel.serve(socket, visitor)
+
+
+@cache
+def assets() -> dict[str, Asset]:
+    """Return the page's files by name; nothing else can be asked for."""
+    folder = files("channels.web") / "page"
+    return {name: Asset((folder / name).read_bytes(), media_type) for name, media_type in _TYPES.items()}
+
+
+@cache
+def page() -> Asset:
+    """Return the page with its words filled in."""
+    text = (files("channels.web") / "page" / "index.html").read_text(encoding="utf-8")
+    words = {key.removeprefix("web."): say(key) for key in catalogue("en") if key.startswith("web.")}
+    for name, sentence in words.items():
+        text = text.replace("{{" + name + "}}", html.escape(sentence))
+    # In a script element only "</" and "<!--" could end it early.
+    return Asset(text.replace("{{*}}", json.dumps(words).replace("<", "\\u003c")).encode(), "text/html")

@@ -1,0 +1,13 @@
+"""The page's settings: it has none of its own.
+
+Where the page is served and who must log in is the web server's affair (`web.host`, `web.port`,
+`web.login`, `web.public_url`), since the dashboard stands behind the same door.
+"""
+
+from __future__ import annotations
+
+from pydantic import BaseModel
+
+
+class WebSettings(BaseModel):
+    """What only this kind of channel can be told; the common part of a block is added by the gateway."""

@@ -1,0 +1,137 @@
+"""The door of the web server: Host and Origin are checked before anything else sees a request.
+
+Host, because a name that an attacker's DNS points at us (rebinding) is the only way for a foreign page to
+share our origin; Origin, because browsers send WebSockets and posts with cookies from any page.
+Forwarding headers are not read at all: anybody can send them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from ipaddress import ip_address
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import PlainTextResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.websockets import WebSocket
+
+LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
+_WILDCARDS = frozenset({"", "0.0.0.0", "::"})  # noqa: S104 - compared with, never bound to
+_SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
+_DEFAULT_PORTS = {"http": 80, "https": 443}
+_HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
+    "Cache-Control": "no-store",
+}
+
+
+def is_loopback(host: str) -> bool:
+    """Say whether *host*, as it stands in the settings, is reached from this machine only."""
+    if host.lower() == "localhost":
+        return True
+    try:
+        return ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+@dataclass(frozen=True, slots=True)
+class Door:
+    """Which names we answer to."""
+
+    names: frozenset[str]
+
+    @classmethod
+    def of(cls, host: str, public_url: str | None = None) -> Door:
+        """Return the door of a server bound to *host*: loopback, its own address, and the public one."""
+        names = set(LOOPBACK_NAMES)
+        if host not in _WILDCARDS:
+            names.add(host.strip("[]").lower())
+        if public_url:
+            names.add((urlsplit(public_url).hostname or "").lower())
+        return cls(frozenset(names - {""}))
+
+    def knows(self, host: str) -> bool:
+        """Say whether a Host header names us; the port may be another one (a container publishes any)."""
+        name, _ = _host(host)
+        return name in self.names
+
+    def admits(self, origin: str, host: str) -> bool:
+        """Say whether a page of *origin* may act on *host*: only our own page may."""
+        parts = urlsplit(origin)
+        if parts.scheme not in _DEFAULT_PORTS:
+            return False
+        name, port = _host(parts.netloc)
+        if name in self.names - LOOPBACK_NAMES:
+            return True  # the public page; a proxy may have rewritten Host
+        asked, asked_port = _host(host)
+        default = _DEFAULT_PORTS[parts.scheme]
+        return (name, port or default) == (asked, asked_port or default)
+
+
+def _host(netloc: str) -> tuple[str, int | None]:
+    """Return name and port of ``name[:port]``; a netloc that is none has the name ""."""
+    if "@" in netloc:
+        return "", None
+    try:
+        parts = urlsplit(f"//{netloc}")
+        return (parts.hostname or "").lower(), parts.port
+    except ValueError:
+        return "", None
+
+
+class Guard:
+    """ASGI middleware: the door, and the headers that every answer carries."""
+
+    def __init__(self, app: ASGIApp, door: Door) -> None:
+        self._app = app
+        self._door = door
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Refuse with 421 or 403, or hand on."""
+        if scope["type"] not in ("http", "websocket"):
+            await self._app(scope, receive, send)
+            return
+        refusal = self._refusal(scope)
+        if refusal is None:
+            await self._app(scope, receive, _with_headers(send))
+        elif scope["type"] == "websocket":
+            await WebSocket(scope, receive, _with_headers(send)).send_denial_response(refusal)
+        else:
+            await refusal(scope, receive, _with_headers(send))
+
+    def _refusal(self, scope: Scope) -> PlainTextResponse | None:
+        headers = Headers(scope=scope)
+        hosts = headers.getlist("host")
+        if len(hosts) != 1 or not self._door.knows(hosts[0]):
+            line = "This server does not go by that name. Its public address is set by PARLOUR_WEB__PUBLIC_URL.\n"
+            return PlainTextResponse(line, 421)
+        if not self._may_act(scope, headers, hosts[0]):
+            return PlainTextResponse("Only this server's own page may do that.\n", 403)
+        return None
+
+    def _may_act(self, scope: Scope, headers: Headers, host: str) -> bool:
+        origins: Iterable[str] = headers.getlist("origin")
+        if all(self._door.admits(origin, host) for origin in origins):
+            # Browsers name the origin of every post and WebSocket; whatever leaves it out is no page of ours.
+            return bool(origins) or (scope["type"] == "http" and scope["method"] in _SAFE)
+        return False
+
+
+def _with_headers(send: Send) -> Send:
+    async def sending(message: Message) -> None:
+        if message["type"] in ("http.response.start", "websocket.http.response.start"):
+            headers = MutableHeaders(scope=message)
+            for name, value in _HEADERS.items():
+                headers.setdefault(name, value)
+        await send(message)
+
+    return sending

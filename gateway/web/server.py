@@ -1,0 +1,149 @@
+"""The web server as a service of the house: uvicorn inside our own loop, our signals left alone."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import socket
+from collections.abc import Callable, Generator, Sequence
+
+import structlog
+import uvicorn
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.routing import BaseRoute
+
+from gateway.errors import UserMistake
+from gateway.web.guard import Door, Guard, is_loopback
+
+log = structlog.get_logger(__name__)
+
+GRACE_SECONDS = 3  # for requests under way; windows come back by themselves
+# Above the frame codec's own limit, so that a frame somewhat too long gets a sentence, not a cut line.
+LONGEST_MESSAGE = 2_000_000
+_BACKLOG = 512
+
+
+class _Server(uvicorn.Server):
+    """Uvicorn that says when it has started, and leaves signals alone: SIGTERM is the whole house's affair."""
+
+    def __init__(self, config: uvicorn.Config, on_started: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._on_started = on_started
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self._on_started()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        yield
+
+
+class WebServer:
+    """Serves *routes* on one address.
+
+    `app.state.is_private` tells them whether whoever reaches the page is this machine's owner: bound to
+    loopback, `web.login: auto`, and no public address.
+    """
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        routes: Sequence[BaseRoute],
+        *,
+        login: str = "auto",
+        public_url: str | None = None,
+    ) -> None:
+        self.host = host
+        self.port = port  # the real one once bound, when it was 0
+        self.app = Starlette(
+            routes=list(routes), middleware=[Middleware(Guard, door=Door.of(host, public_url))], max_body_size=1_000_000
+        )
+        self.app.state.is_private = login == "auto" and is_loopback(host) and not public_url
+        self._socket: socket.socket | None = None
+        self._started = asyncio.Event()
+
+    @property
+    def url(self) -> str:
+        """The address to type into a browser on this machine."""
+        name = self.host if self.host not in ("0.0.0.0", "::", "") else "127.0.0.1"  # noqa: S104 - compared with
+        return f"http://[{name}]:{self.port}/" if ":" in name else f"http://{name}:{self.port}/"
+
+    async def bind(self) -> None:
+        """Take the address, so that a wrong one is known before anything else starts; raises UserMistake."""
+        if self._socket is None:
+            self._socket = await self._listen()
+            self.port = self._socket.getsockname()[1]
+
+    async def serve(self) -> None:
+        """Serve until cancelled, then finish what is under way; raises UserMistake when it cannot bind."""
+        await self.bind()
+        sockets = [self._socket] if self._socket is not None else []
+        server = _Server(self._config(), self._say_started)
+        serving = asyncio.create_task(server.serve(sockets=sockets), name="web server")
+        try:
+            await asyncio.shield(serving)
+        finally:
+            server.should_exit = True
+            await serving
+            self._socket = None
+            self._started.clear()
+
+    async def wait_started(self) -> None:
+        """Return when connections are answered."""
+        await self._started.wait()
+
+    def _say_started(self) -> None:
+        self._started.set()
+        log.info("web.started", host=self.host, port=self.port)
+
+    def _config(self) -> uvicorn.Config:
+        return uvicorn.Config(
+            self.app,
+            http="h11",
+            ws="websockets-sansio",
+            ws_max_size=LONGEST_MESSAGE,
+            ws_per_message_deflate=False,  # a small compressed frame can be a very large one
+            lifespan="off",
+            log_config=None,
+            log_level="warning",  # addresses and queries of requests stay out of the logs
+            access_log=False,
+            proxy_headers=False,
+            server_header=False,
+            timeout_graceful_shutdown=GRACE_SECONDS,
+        )
+
+    async def _listen(self) -> socket.socket:
+        try:
+            found = await asyncio.get_running_loop().getaddrinfo(
+                self.host or None, self.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+            )
+            family, _, _, _, address = min(found, key=lambda entry: entry[0] != socket.AF_INET)
+            return _bound(family, address)
+        except OSError as error:
+            raise UserMistake(self._what_to_do(error)) from error
+
+    def _what_to_do(self, error: OSError) -> str:
+        where = f"{self.host}:{self.port}"
+        if error.errno == errno.EADDRINUSE:
+            return f"port {self.port} is taken: stop what listens on {where}, or set PARLOUR_WEB__PORT to a free port"
+        if error.errno == errno.EACCES:
+            return f"port {self.port} may not be opened by this user: set PARLOUR_WEB__PORT to one above 1023"
+        return f"cannot listen on {where} ({error.strerror}): set PARLOUR_WEB__HOST to an address of this machine"
+
+
+def _bound(family: int, address: object) -> socket.socket:
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        # A restart must not wait for the kernel to forget the last run's connections.
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)  # type: ignore[arg-type]  # getaddrinfo's own tuple
+        listener.listen(_BACKLOG)
+        listener.setblocking(False)
+    except OSError:
+        listener.close()
+        raise
+    return listener
