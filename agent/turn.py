@@ -22,7 +22,7 @@ from agent.memory.files import lines as build
 from agent.memory.jobs import MemoryJobs
 from agent.memory.scopes import person_of, scope_of
 from agent.pool import Running
-from agent.tools.port import ToolContext
+from agent.tools.port import ToolContext, bind
 from gateway.errors import StoreDown
 from gateway.events import ChatKind, InboundKind, OutboundKind, OutboundMessage, SessionKey, reference, turn_id
 from gateway.ports import (
@@ -319,7 +319,7 @@ class TurnWork:
             turn=lease.turn,
             call=call.id,
             now=self._rooms.now(),
-            search=self._rooms.search,
+            search=bind(self._rooms.search, place.scope),
             remember=remember.append,
         )
 

@@ -33,13 +33,11 @@ from agent.pool import Pool
 from agent.tools.registry import Toolbox
 from agent.turn import PatientJournal, Rooms, TurnWork
 from gateway.admission import NO_FACTS, Admitted, Policy, RefusalLog, Rejected, admit, policy_of
-from gateway.control import ControlServer
 from gateway.delivery import Deliverer
 from gateway.errors import SettingsMistake
 from gateway.events import InboundKind, InboundMessage
 from gateway.home import Home, open_home
 from gateway.intake import GatewayIntake
-from gateway.operations import operations
 from gateway.ports import (
     Channel,
     ChannelContext,
@@ -49,7 +47,7 @@ from gateway.ports import (
     Store,
     UsageRow,
 )
-from gateway.services import Supervisor, prune_for_ever
+from gateway.services import Supervisor
 from gateway.settings import Settings
 from gateway.web.health import Health
 from gateway.web.metrics import PrometheusMeter, metrics_route
@@ -138,16 +136,16 @@ def _build(settings: Settings, home: Home, store: Store, plugins: Plugins, *, ch
         return None if typed is None else router.is_control(typed)
 
     intake = GatewayIntake(store.journal, admit=judge, classify=classify, meter=meter)
-    documents = FileDocuments(settings.home)
-    memory = ScopeMemory(settings.home, documents)
+    documents = FileDocuments(home.path)
+    memory = ScopeMemory(home.path, documents)
     conversations = Conversations(
-        settings.home,
+        home.path,
         store.records,
         capacity=settings.agent.session_cache,
         window=settings.agents.defaults.memory_window,
     )
-    sessions = StoredSessions(settings.home, store.records, store.journal)
-    projector = Projector(settings.home, store.records)
+    sessions = StoredSessions(home.path, store.records, store.journal)
+    projector = Projector(home.path, store.records)
     memory_jobs = MemoryJobs(store.jobs, documents, memory)
     kinds = kinds_of(settings, plugins)
     doors = open_doors(settings, plugins, intake, sessions, store) if channels else Doors({}, kinds, ())
@@ -167,7 +165,7 @@ def _build(settings: Settings, home: Home, store: Store, plugins: Plugins, *, ch
             "workers": settings.agent.workers,
         },
     )
-    toolbox = Toolbox.load(extra=plugins.tools, result_chars=settings.agent.max_tool_result_chars)
+    toolbox = Toolbox.load(*plugins.tools, meter=meter)
     patient = PatientJournal(store.journal)
     rooms = Rooms(
         journal=store.journal,
@@ -184,7 +182,7 @@ def _build(settings: Settings, home: Home, store: Store, plugins: Plugins, *, ch
         router=router,
         house=house,
         memory_jobs=memory_jobs,
-        search=PlainSearch(settings.home, memory),
+        search=PlainSearch(home.path, memory),
         admits=lambda row: still_admits(judge, row),
         zone=house.zone,
         meter=meter,

@@ -16,8 +16,8 @@ import structlog
 
 from gateway.app.build import App, open_app
 from gateway.app.channels import Plugins
+from gateway.app.operate import operations_of
 from gateway.control import ControlServer
-from gateway.operations import operations
 from gateway.services import prune_for_ever
 from gateway.settings import Settings
 
@@ -44,12 +44,16 @@ async def serve(app: App, stop: asyncio.Event, *, ready: Callable[[App], None] |
     """Run every service until *stop*, then close intake, drain the turns, deliver, flush."""
     await app.web.bind()
     grace = timedelta(seconds=app.settings.agent.shutdown_grace_seconds)
-    async with asyncio.TaskGroup() as services:
-        files = _start(services, projector=app.projector.run, memory=app.memory_jobs.run, prune=lambda: prune_for_ever(app.store))
+    async with asyncio.TaskGroup() as services, ControlServer(app.home, operations_of(app).handlers()):
+        files = _start(
+            services,
+            projector=app.projector.run,
+            memory=app.memory_jobs.run,
+            prune=lambda: prune_for_ever(app.store),
+        )
         delivery = _start(services, delivery=app.deliverer.run)
         pool = _start(services, pool=app.pool.run)
-        doors = _start(services, web=app.web.serve, control=ControlServer(app.home.socket, operations(app)).serve)
-        doors += _start(services, channels=app.supervisor.run)
+        doors = _start(services, web=app.web.serve, channels=app.supervisor.run)
         await app.web.wait_started()
         log.info("app.ready", seconds=round(time.monotonic() - app.started_at, 3), url=app.web.url)
         if ready is not None:
