@@ -246,6 +246,10 @@ class Journal(Protocol):
         """Give the rows back to the lane, steps kept; a chosen stop does not count as an attempt."""
         ...
 
+    async def session(self, key: SessionKey) -> SessionRow:
+        """Return the key's session, made when missing: what a record outside the lane needs to name."""
+        ...
+
     async def waiting(self, key: SessionKey, *, sender: str = "") -> tuple[InboxRow, ...]:
         """Return the accepted lane rows of *key* that have not ended, in order, running ones included."""
         ...

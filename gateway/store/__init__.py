@@ -1,0 +1,76 @@
+"""The store's ports on SQLite: one file, one writer, group commit.
+
+``schema`` has the tables; ``writer`` the one thread; ``inbox``, ``lanes``, ``turns`` and ``ledger``
+are functions of a connection, where all rules stand; ``journal``, ``outbox``, ``records`` and
+``usage`` are the ports over them. Whoever opens a store owns it and closes it.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from gateway.errors import SettingsMistake
+from gateway.ports.store import Limits, Store
+from gateway.store import schema
+from gateway.store.base import Clock, utc_now
+from gateway.store.store import SqliteStore, assemble
+from gateway.store.writer import BatchWriter
+
+FILE = "journal.db"
+
+Connect = Callable[[Path], sqlite3.Connection]
+
+
+async def open_store(home: Path, url: str, limits: Limits) -> Store:
+    """Open the embedded store of *home*, made when missing, with what the last run left in its wake-ups.
+
+    The caller holds the home's lock. Raises StoreDown when the file is damaged or cannot be
+    written, NewerData when a newer Parlour wrote it, SettingsMistake when *url* is another engine's.
+    """
+    if url:
+        raise SettingsMistake(
+            f"store.url: {url.partition(':')[0]!r} is not this store; leave it empty for the embedded one"
+        )
+    return await open_file(home / FILE, limits)
+
+
+async def open_file(
+    path: Path, limits: Limits, *, clock: Clock = utc_now, connect: Connect = schema.connect
+) -> SqliteStore:
+    """Open the store in one file; *clock* and *connect* are for those who bring their own time or their own faults."""
+    is_prepared = False
+
+    def connector() -> sqlite3.Connection:
+        # On the writer's thread; the check of the whole file and the migrations belong to the first time only.
+        nonlocal is_prepared
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        schema.create_private(path)
+        connection = connect(path)
+        try:
+            if not is_prepared:
+                schema.prepare(connection, path)
+                is_prepared = True
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    writer = BatchWriter(connector)
+    try:
+        await writer.open()
+        return await assemble(writer, limits, clock, partial(copy_file, path))
+    except (sqlite3.Error, OSError) as error:
+        raise schema.unusable(path, error) from error
+
+
+def copy_file(path: Path, target: Path) -> None:
+    """Write a consistent copy of an open store's file to *target*."""
+    # A connection of its own: readers of a WAL see one instant and hold nobody up.
+    source = sqlite3.connect(path, timeout=schema.BUSY_SECONDS, isolation_level=None)
+    try:
+        schema.copy(source, target)
+    finally:
+        source.close()

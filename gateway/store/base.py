@@ -1,0 +1,71 @@
+"""What every part of the store stands on: the writer, the limits, the clock and the wake-ups."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import TypeAlias
+
+from gateway.events import SessionKey
+from gateway.ports.journal import InboxRow
+from gateway.ports.store import Limits
+from gateway.store.inbox import Headroom
+from gateway.store.rows import micros
+from gateway.store.wake import Wakeups
+from gateway.store.writer import Writer
+
+Clock: TypeAlias = Callable[[], datetime]
+
+
+def utc_now() -> datetime:
+    """Return the time of this machine's clock."""
+    return datetime.now(UTC)
+
+
+def new_transcript() -> str:
+    """Return a fresh transcript id: 16 random base32 characters."""
+    return base64.b32encode(secrets.token_bytes(10)).decode("ascii").lower()
+
+
+@dataclass(slots=True)
+class Engine:
+    """One open store, as its ports see it. Wake-ups are fed on the loop, by results, in commit order."""
+
+    writer: Writer
+    limits: Limits
+    clock: Clock
+    owner: str = field(default_factory=lambda: secrets.token_hex(8))
+    lanes: Wakeups[SessionKey] = field(default_factory=Wakeups)
+    controls: Wakeups[InboxRow] = field(default_factory=Wakeups)
+    chats: Wakeups[SessionKey] = field(default_factory=Wakeups)
+    held: set[SessionKey] = field(default_factory=set)  # lanes that are being worked on
+    recorded: asyncio.Event = field(default_factory=asyncio.Event)
+    queued_job: asyncio.Event = field(default_factory=asyncio.Event)
+    unclean_stops: int = 0  # in a row, before this start
+    headroom: Headroom = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.headroom = Headroom(self.limits.queued)
+
+    def now(self) -> int:
+        """Return the time as columns have it."""
+        return micros(self.clock())
+
+    def wake_lane(self, key: SessionKey) -> None:
+        """Say that *key* may have a turn to claim, unless its owner will say so when it is done."""
+        if key not in self.held:
+            self.lanes.put(key)
+
+    def free_lane(self, key: SessionKey, *, has_more: bool) -> None:
+        """Say that *key* has no owner any more."""
+        self.held.discard(key)
+        if has_more:
+            self.lanes.put(key)
+
+    def wake_later(self, delay: float, wake: Callable[[], None]) -> None:
+        """Wake somebody after *delay* seconds."""
+        asyncio.get_running_loop().call_later(delay, wake)

@@ -1,0 +1,273 @@
+"""Accepting: what is new, what is a duplicate, what is an edit (FORMATS.md, Ids and Lanes)."""
+
+from __future__ import annotations
+
+import sqlite3
+from dataclasses import dataclass, replace
+from typing import Any
+
+from gateway.events import InboundKind, InboundMessage, OutboundKind, OutboundMessage, Role, SessionKey, turn_id
+from gateway.ports.journal import Acceptance, AcceptedAs, InboxRow
+from gateway.store.rows import (
+    moment,
+    quote,
+    read_inbound,
+    read_key,
+    sql,
+    utf16_length,
+    write_inbound,
+    write_key,
+    write_outbound,
+)
+from gateway.words import say
+
+MINUTE = 60_000_000  # microseconds
+DELETED = "\0deleted"  # the revision under which a deletion is remembered
+
+COUNT_WAITING = "SELECT count(*) FROM inbox WHERE key = ? AND state = 'waiting' AND ended_at IS NULL"
+ROW = "seq, payload, role, state, turn, attempts, crashes, accepted_at"
+_OPEN_ROWS = sql(
+    "SELECT",
+    ROW,
+    "FROM inbox WHERE key = ? AND state IN ('waiting', 'claimed', 'stamped') AND ended_at IS NULL",
+    "AND (? = '' OR sender = ?)",
+    "ORDER BY state = 'waiting', sent_at, length(message_id), message_id, seq",
+)
+_OPEN_CONTROLS = sql("SELECT", ROW, "FROM inbox WHERE state = 'control' AND ended_at IS NULL ORDER BY seq")
+_KNOWN = "SELECT revision, seq FROM dedupe WHERE name = ?"
+_REMEMBER = "INSERT OR IGNORE INTO dedupe (name, revision, seq) VALUES (?, ?, ?)"
+_INSERT = (
+    "INSERT INTO inbox (key, state, sender, sent_at, message_id, album, length, is_job, role, accepted_at, "
+    "ended_at, payload) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+)
+_COUNT_ALL = "SELECT count(*) FROM inbox WHERE state = 'waiting' AND ended_at IS NULL"
+
+
+def read_row(columns: tuple[Any, ...]) -> InboxRow:
+    """Read an inbox row from the columns of `ROW`."""
+    seq, payload, role, state, turn, attempts, crashes, accepted_at = columns
+    return InboxRow(
+        seq=seq,
+        message=read_inbound(payload),
+        accepted_at=moment(accepted_at),
+        role=Role(role),
+        is_control=state == "control",
+        turn=turn,
+        attempts=attempts,
+        is_lone=crashes >= 2,
+    )
+
+
+class Headroom:
+    """Says whether the whole backlog is full without counting it at every message.
+
+    A count of c rows says that the next limit - c messages fit, whatever else happens.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._left = 0
+
+    def take(self, database: sqlite3.Connection) -> bool:
+        """Take one place; False when there is none."""
+        if self._left <= 0:
+            self._left = self._limit - int(database.execute(_COUNT_ALL).fetchone()[0])
+        self._left -= 1
+        return self._left >= 0
+
+
+@dataclass(frozen=True, slots=True)
+class Accepting:
+    """A message, encoded before it is queued, so that one that cannot be encoded is nobody else's trouble."""
+
+    message: InboundMessage
+    key: str
+    payload: str
+    names: tuple[str, ...]  # dedupe keys; one where there is a message id
+    revision: str
+    role: Role
+    is_control: bool
+    at: int
+    sent_at: int
+    length: int
+
+
+def encode(message: InboundMessage, *, role: Role, is_control: bool, at: int, sent_at: int) -> Accepting:
+    """Prepare *message* for `accept`."""
+    keys: tuple[str, ...] = (message.logical_key,)
+    if not message.message_id and message.event_ids:
+        keys = tuple(f"event/{event}" for event in message.event_ids)
+    return Accepting(
+        message=message,
+        key=write_key(message.key),
+        payload=write_inbound(message),
+        names=tuple(quote(f"{message.key.channel}\0{message.account}\0{key}") for key in keys),
+        revision=DELETED if message.kind is InboundKind.DELETION else quote(message.revision),
+        role=role,
+        is_control=is_control,
+        at=at,
+        sent_at=sent_at,
+        length=utf16_length(message.text),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """What accept did, and whom it wakes."""
+
+    acceptance: Acceptance
+    lane: SessionKey | None = None
+    control: InboxRow | None = None
+    chat: SessionKey | None = None
+
+
+def accept(database: sqlite3.Connection, new: Accepting, per_chat: int, headroom: Headroom) -> Accepted:
+    """Store *new* once."""
+    for name in new.names:
+        known = database.execute(_KNOWN, (name,)).fetchall()
+        if known:
+            return _accept_known(database, new, known)
+    if new.message.kind is InboundKind.DELETION:
+        # Nothing of it was ever here (a stranger's message, say), so nothing is stored now.
+        return Accepted(Acceptance(outcome=AcceptedAs.DUPLICATE, seq=0))
+    if new.is_control:
+        seq = _insert(database, new, "control")
+        row = InboxRow(seq=seq, message=new.message, accepted_at=moment(new.at), role=new.role, is_control=True)
+        return Accepted(Acceptance(outcome=AcceptedAs.NEW, seq=seq), control=row)
+    queued = int(database.execute(COUNT_WAITING, (new.key,)).fetchone()[0])
+    if queued >= per_chat or not headroom.take(database):
+        return _refuse(database, new, queued, per_chat)
+    seq = _insert(database, new, "waiting")
+    acceptance = Acceptance(outcome=AcceptedAs.NEW, seq=seq, queued=queued + 1)
+    return Accepted(acceptance, lane=new.message.key)
+
+
+def _insert(database: sqlite3.Connection, new: Accepting, state: str) -> int:
+    message = new.message
+    ended_at = new.at if state == "refused" else None
+    cursor = database.execute(
+        _INSERT,
+        (
+            new.key,
+            state,
+            quote(message.sender.id),
+            new.sent_at,
+            quote(message.message_id),
+            quote(message.album),
+            new.length,
+            message.kind is InboundKind.JOB,
+            new.role.value,
+            new.at,
+            ended_at,
+            new.payload,
+        ),
+    )
+    seq = cursor.lastrowid or 0
+    if state != "noted":
+        for name in new.names:
+            database.execute(_REMEMBER, (name, new.revision, seq))
+    return seq
+
+
+def _accept_known(database: sqlite3.Connection, new: Accepting, known: list[tuple[str, int]]) -> Accepted:
+    seq = known[0][1]
+    # An original that comes after its edit is late, not newer.
+    if not new.message.message_id or not new.revision or any(revision == new.revision for revision, _ in known):
+        return _unchanged(database, new, seq)
+    found = database.execute("SELECT state, turn, payload FROM inbox WHERE seq = ?", (seq,)).fetchone()
+    database.execute(_REMEMBER, (new.names[0], new.revision, seq))
+    if found is None or found[0] == "control" or any(revision == DELETED for revision, _ in known):
+        return _unchanged(database, new, seq)
+    state, turn, payload = found
+    if state == "waiting":
+        return _change_waiting(database, new, seq, payload)
+    if not turn:  # refused or stopped before any turn saw it: there is nothing to correct
+        return _unchanged(database, new, seq)
+    _insert(database, new, "noted")
+    return Accepted(Acceptance(outcome=AcceptedAs.NOTED, seq=seq))
+
+
+def _unchanged(database: sqlite3.Connection, new: Accepting, seq: int) -> Accepted:
+    queued = int(database.execute(COUNT_WAITING, (new.key,)).fetchone()[0])
+    return Accepted(Acceptance(outcome=AcceptedAs.DUPLICATE, seq=seq, queued=queued))
+
+
+def _change_waiting(database: sqlite3.Connection, new: Accepting, seq: int, payload: str) -> Accepted:
+    if new.revision == DELETED:
+        database.execute("UPDATE inbox SET state = 'stopped', ended_at = ? WHERE seq = ?", (new.at, seq))
+        outcome = AcceptedAs.DELETED
+    else:
+        before = read_inbound(payload)
+        # Its place in the lane and its turn are the first delivery's; what it says is the edit's.
+        after = replace(new.message, sent_at=before.sent_at, event_ids=before.event_ids)
+        database.execute(
+            "UPDATE inbox SET payload = ?, length = ?, role = ? WHERE seq = ?",
+            (write_inbound(after), new.length, new.role.value, seq),
+        )
+        outcome = AcceptedAs.EDITED
+    queued = int(database.execute(COUNT_WAITING, (new.key,)).fetchone()[0])
+    return Accepted(Acceptance(outcome=outcome, seq=seq, queued=queued))
+
+
+def _refuse(database: sqlite3.Connection, new: Accepting, queued: int, limit: int) -> Accepted:
+    seq = _insert(database, new, "refused")
+    acceptance = Acceptance(outcome=AcceptedAs.FULL, seq=seq, queued=queued)
+    found = database.execute("SELECT told_at FROM lane WHERE key = ?", (new.key,)).fetchone()
+    if found is not None and 0 <= new.at - found[0] < MINUTE:
+        return Accepted(acceptance)
+    database.execute(
+        "INSERT INTO lane (key, told_at) VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET told_at = excluded.told_at",
+        (new.key, new.at),
+    )
+    line = OutboundMessage(
+        id=f"{turn_id(new.message)}.1",
+        key=new.message.key,
+        text=say("pool.full", limit=limit),
+        kind=OutboundKind.NOTICE,
+        reply_to=new.message.message_id,
+    )
+    enqueue(database, line)
+    return Accepted(acceptance, chat=new.message.key)
+
+
+def enqueue(database: sqlite3.Connection, message: OutboundMessage) -> None:
+    """Put *message* into the outbox, once."""
+    database.execute(
+        "INSERT OR IGNORE INTO outbox (id, key, open, payload) VALUES (?, ?, 1, ?)",
+        (quote(message.id), write_key(message.key), write_outbound(message)),
+    )
+
+
+def waiting_rows(database: sqlite3.Connection, key: str, sender: str) -> tuple[InboxRow, ...]:
+    """Return the lane rows of *key* that have not ended, those of a turn first."""
+    found = database.execute(_OPEN_ROWS, (key, sender, sender))
+    return tuple(read_row(columns) for columns in found)
+
+
+def drop(database: sqlite3.Connection, key: str, sender: str, at: int) -> int:
+    """End the unclaimed rows of *key* as stopped."""
+    dropped = database.execute(
+        "UPDATE inbox SET state = 'stopped', ended_at = ? WHERE key = ? AND state IN ('waiting', 'stamped') "
+        "AND ended_at IS NULL AND (? = '' OR sender = ?) RETURNING turn",
+        (at, key, sender, sender),
+    ).fetchall()
+    # A turn that was given back is one sender's, so it is dropped whole, and what it stored with it.
+    for turn in {turn for (turn,) in dropped if turn}:
+        database.execute("DELETE FROM step WHERE turn = ?", (turn,))
+        database.execute("UPDATE lane SET turn = '' WHERE key = ? AND turn = ?", (key, turn))
+    return len(dropped)
+
+
+def open_lanes(database: sqlite3.Connection) -> list[SessionKey]:
+    """Return the keys that have unclaimed rows, the longest waiting first."""
+    found = database.execute(
+        "SELECT key FROM inbox WHERE state IN ('waiting', 'stamped') AND ended_at IS NULL "
+        "GROUP BY key ORDER BY min(seq)"
+    )
+    return [read_key(key) for (key,) in found]
+
+
+def open_controls(database: sqlite3.Connection) -> list[InboxRow]:
+    """Return the control rows that have not ended, in order."""
+    found = database.execute(_OPEN_CONTROLS)
+    return [read_row(columns) for columns in found]

@@ -1,0 +1,203 @@
+"""The Journal port over the writer: encode, queue, wake."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from functools import partial
+from typing import Any
+
+import structlog
+
+from gateway.errors import LeaseLost, StoreDown
+from gateway.events import InboundMessage, Role, SessionKey
+from gateway.ports.journal import (
+    Acceptance,
+    Commit,
+    InboxRow,
+    Lease,
+    SessionRow,
+    Step,
+    TurnRecord,
+    TurnStory,
+    UsageRow,
+)
+from gateway.store import inbox, lanes, turns, views
+from gateway.store.base import Engine, new_transcript
+from gateway.store.lanes import HeldBack
+from gateway.store.rows import micros, quote, write_key, write_lines
+from gateway.store.turns import Committed, Committing
+from gateway.store.usage import encode_usage, insert_usage
+
+log = structlog.get_logger(__name__)
+
+_RETRY_SECONDS = 1.0  # a key whose claim failed with the disk is offered again
+
+
+class SqliteJournal:
+    """Inbox, lanes, tool steps and the commit (see the Journal port)."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    async def accept(self, message: InboundMessage, *, role: Role, is_control: bool) -> Acceptance:
+        """Make *message* durable, once."""
+        engine = self._engine
+        new = inbox.encode(message, role=role, is_control=is_control, at=engine.now(), sent_at=micros(message.sent_at))
+        accepted = await engine.writer.submit(
+            lambda database: inbox.accept(database, new, engine.limits.queued_per_chat, engine.headroom),
+            self._accepted,
+        )
+        return accepted.acceptance
+
+    def _accepted(self, accepted: inbox.Accepted) -> None:
+        if accepted.lane is not None:
+            self._engine.wake_lane(accepted.lane)
+        if accepted.control is not None:
+            self._engine.controls.put(accepted.control)
+        if accepted.chat is not None:
+            self._engine.chats.put(accepted.chat)
+
+    def lanes(self) -> AsyncIterator[SessionKey]:
+        """Yield each key that has unclaimed lane rows."""
+        return self._engine.lanes.stream()
+
+    def controls(self) -> AsyncIterator[InboxRow]:
+        """Yield each control row as it is accepted."""
+        return self._engine.controls.stream()
+
+    async def claim(self, key: SessionKey) -> Lease | None:
+        """Take the lane's next turn; a claim that nobody waits for any more is given back."""
+        engine = self._engine
+        column, now = write_key(key), engine.now()
+        future = engine.writer.submit(
+            lambda database: lanes.claim(database, key, column, engine.owner, engine.limits, now, new_transcript),
+            partial(self._claimed, key),
+        )
+        try:
+            found = await asyncio.shield(future)
+        except asyncio.CancelledError:
+            future.add_done_callback(self._give_back)
+            raise
+        except StoreDown:
+            engine.wake_later(_RETRY_SECONDS, partial(engine.wake_lane, key))
+            raise
+        return found if isinstance(found, Lease) else None
+
+    def _claimed(self, key: SessionKey, found: Lease | HeldBack | None) -> None:
+        if isinstance(found, Lease):
+            self._engine.held.add(key)
+        elif found is not None:
+            self._engine.wake_later(found.seconds, partial(self._engine.wake_lane, key))
+
+    def _give_back(self, future: asyncio.Future[Lease | HeldBack | None]) -> None:
+        if future.cancelled() or future.exception() is not None:
+            return
+        lease = future.result()
+        if isinstance(lease, Lease):
+            returned = self._release(lease, attempt_counts=False)
+            returned.add_done_callback(lambda done: done.cancelled() or done.exception())
+
+    async def steer(self, lease: Lease) -> tuple[InboxRow, ...]:
+        """Take into the running turn what its own sender wrote meanwhile."""
+        engine, column = self._engine, write_key(lease.key)
+        return await engine.writer.submit(
+            lambda database: lanes.steer(database, lease, column, engine.owner, engine.limits)
+        )
+
+    async def step(self, lease: Lease, step: Step) -> None:
+        """Store one step, once."""
+        engine, column = self._engine, write_key(lease.key)
+        body = write_lines(step.lines, step.blobs)
+        await engine.writer.submit(lambda database: lanes.store_step(database, lease, column, engine.owner, step, body))
+
+    async def commit(self, lease: Lease, commit: Commit) -> TurnRecord:
+        """Store the record, end its rows, enqueue outbound and jobs; happens even if the caller is cancelled."""
+        engine = self._engine
+        new = turns.encode(commit, engine.now())
+        committed: Committed = await engine.writer.submit(
+            lambda database: turns.commit_turn(database, lease, new, engine.owner), partial(self._committed, lease, new)
+        )
+        if committed.fault:
+            raise LeaseLost(committed.fault)
+        return committed.record
+
+    def _committed(self, lease: Lease, new: Committing, committed: Committed) -> None:
+        if committed.fault:
+            log.warning("journal.commit_refused", key=str(lease.key), turn=lease.turn, reason=committed.fault)
+        if committed.is_new or committed.fault:
+            self._engine.free_lane(lease.key, has_more=committed.more)
+        self._recorded(new, committed)
+
+    def _recorded(self, new: Committing, committed: Committed) -> None:
+        if not committed.is_new:
+            return
+        engine = self._engine
+        engine.recorded.set()
+        for key in turns.chats_of(new.commit):
+            engine.chats.put(key)
+        if new.jobs:
+            engine.queued_job.set()
+
+    async def settle(self, row: InboxRow, commit: Commit) -> TurnRecord:
+        """Commit a control row's record outside the lane."""
+        new = turns.encode(commit, self._engine.now())
+        committed: Committed = await self._engine.writer.submit(
+            lambda database: turns.settle_row(database, new, row.seq), partial(self._recorded, new)
+        )
+        return committed.record
+
+    async def append(self, record: TurnRecord) -> None:
+        """Commit lines that belong to no inbox row (the Records port's)."""
+        new = turns.encode(Commit(record=record), self._engine.now())
+        await self._engine.writer.submit(lambda database: turns.settle_row(database, new), partial(self._recorded, new))
+
+    async def release(self, lease: Lease, *, attempt_counts: bool) -> None:
+        """Give the rows back to the lane, steps kept."""
+        await self._release(lease, attempt_counts=attempt_counts)
+
+    def _release(self, lease: Lease, *, attempt_counts: bool) -> asyncio.Future[None]:
+        engine, column = self._engine, write_key(lease.key)
+        return engine.writer.submit(
+            lambda database: lanes.release(database, lease, column, engine.owner, attempt_counts=attempt_counts),
+            lambda _: engine.free_lane(lease.key, has_more=True),
+        )
+
+    async def session(self, key: SessionKey) -> SessionRow:
+        """Return the key's session, made when missing."""
+        column, now = write_key(key), self._engine.now()
+        return await self._engine.writer.submit(
+            lambda database: lanes.open_session(database, key, column, now, new_transcript)
+        )
+
+    async def waiting(self, key: SessionKey, *, sender: str = "") -> tuple[InboxRow, ...]:
+        """Return the accepted lane rows of *key* that have not ended, in order."""
+        return await self._engine.writer.submit(
+            lambda database: inbox.waiting_rows(database, write_key(key), quote(sender))
+        )
+
+    async def drop(self, key: SessionKey, *, sender: str = "") -> int:
+        """End the unclaimed rows of *key* as stopped."""
+        now = self._engine.now()
+        return await self._engine.writer.submit(
+            lambda database: inbox.drop(database, write_key(key), quote(sender), now)
+        )
+
+    def spend(self, usage: UsageRow) -> None:
+        """Store a usage row with the next batch, before any later commit."""
+        columns = encode_usage(usage)
+        self._engine.writer.post(lambda database: insert_usage(database, columns))
+
+    async def story(self, reference: str) -> TurnStory | None:
+        """Return what is known of the turn whose id begins with *reference*."""
+        return await self._engine.writer.submit(lambda database: views.story(database, quote(reference)))
+
+    async def last_turn(self, key: SessionKey) -> TurnRecord | None:
+        """Return the key's last answered turn of the current transcript."""
+        return await self._engine.writer.submit(lambda database: turns.last_turn(database, write_key(key)))
+
+    async def depth(self) -> Mapping[str, Any]:
+        """Return counters for /status, /readyz and metrics."""
+        now = self._engine.now()
+        counted = await self._engine.writer.submit(lambda database: views.depth(database, now))
+        return counted | {"unclean_stops": self._engine.unclean_stops}

@@ -1,0 +1,258 @@
+"""Lanes: who runs what (FORMATS.md, Lanes and Commit).
+
+A lane has at most one owner. Its epoch rises at every claim and fences everything written under it.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from gateway.errors import LeaseLost
+from gateway.events import SessionKey, turn_id
+from gateway.ports.journal import InboxRow, Lease, SessionRow, Step
+from gateway.ports.store import Limits
+from gateway.store.inbox import COUNT_WAITING, ROW, read_row
+from gateway.store.rows import moment, quote, read_key, read_step, sql, unquote
+
+SECOND = 1_000_000  # microseconds
+LONGEST_PASTE = 100  # rows of one paste or album; what is longer is another turn
+
+NewTranscript: TypeAlias = Callable[[], str]
+
+_LANE = "SELECT owner, epoch, turn FROM lane WHERE key = ?"
+_TAKE_LANE = (
+    "INSERT INTO lane (key, owner, epoch, turn) VALUES (?, ?, 1, ?) "
+    "ON CONFLICT (key) DO UPDATE SET owner = excluded.owner, epoch = epoch + 1, turn = excluded.turn "
+    "RETURNING epoch"
+)
+_ORDER = "ORDER BY sent_at, length(message_id), message_id, seq"
+_WAITING = sql(
+    "SELECT seq, sender, sent_at, album, length, is_job, accepted_at FROM inbox",
+    "WHERE key = ? AND state = 'waiting' AND ended_at IS NULL",
+    _ORDER,
+)
+_OF_TURN = sql("SELECT", ROW, "FROM inbox WHERE key = ? AND state = ? AND ended_at IS NULL AND turn = ?", _ORDER)
+_ONE = sql("SELECT", ROW, "FROM inbox WHERE seq = ?")
+_STAMP = "UPDATE inbox SET state = 'claimed', turn = ?, attempts = attempts + ? WHERE seq = ?"
+_NOTES = sql("SELECT", ROW, "FROM inbox WHERE key = ? AND state = 'noted' AND ended_at IS NULL ORDER BY seq")
+_SESSION = "SELECT transcript, next_index, created_at FROM session WHERE key = ?"
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """What merging looks at."""
+
+    seq: int
+    sender: str
+    sent_at: int
+    album: str
+    length: int
+    is_job: int
+    accepted_at: int
+
+
+@dataclass(frozen=True, slots=True)
+class HeldBack:
+    """The head of the lane may not be whole yet."""
+
+    seconds: float
+
+
+def gather(waiting: Iterable[Waiting], limits: Limits, now: int) -> tuple[list[Waiting], HeldBack | None]:
+    """Return the rows that make the next turn; or, with them, how long to wait for the rest of an album or paste."""
+    rows = iter(waiting)
+    head = next(rows, None)
+    if head is None:
+        return [], None
+    group = [head]
+    if limits.merge == "off" or head.is_job:
+        return group, None
+    for row in rows:
+        if not _belongs(group[-1], row, limits) or len(group) >= _longest(limits):
+            return group, None
+        group.append(row)
+    return group, _held(group[-1], limits, now)
+
+
+def _longest(limits: Limits) -> int:
+    return max(limits.burst, 1) if limits.merge == "burst" else LONGEST_PASTE
+
+
+def _belongs(last: Waiting, row: Waiting, limits: Limits) -> bool:
+    if row.sender != last.sender or row.is_job:
+        return False
+    if limits.merge == "burst" or (row.album and row.album == last.album):
+        return True
+    return last.length >= limits.split_length and row.sent_at - last.sent_at <= limits.split_seconds * SECOND
+
+
+def _held(last: Waiting, limits: Limits, now: int) -> HeldBack | None:
+    if not last.album and last.length < limits.split_length:
+        return None
+    age = (now - last.accepted_at) / SECOND
+    # A negative age is a clock that went back; nobody waits for that.
+    return HeldBack(limits.split_seconds - age) if 0 <= age < limits.split_seconds else None
+
+
+def claim(
+    database: sqlite3.Connection, key: SessionKey, column: str, owner: str, limits: Limits, now: int, new: NewTranscript
+) -> Lease | HeldBack | None:
+    """Take the lane's next turn."""
+    lane = database.execute(_LANE, (column,)).fetchone()
+    if lane is not None and lane[0]:
+        return None
+    if lane is not None and lane[2]:
+        stamped = database.execute(_OF_TURN, (column, "stamped", lane[2])).fetchall()
+        if stamped:
+            rows = tuple(read_row(columns) for columns in stamped)
+            return _take(database, key, column, owner, rows, lane[2], now, new)
+    waiting = database.execute(_WAITING, (column,))
+    try:
+        group, held = gather((Waiting(*columns) for columns in waiting), limits, now)
+    finally:
+        waiting.close()
+    if held is not None or not group:
+        return held
+    rows = tuple(read_row(database.execute(_ONE, (row.seq,)).fetchone()) for row in group)
+    return _take(database, key, column, owner, rows, turn_id(rows[0].message), now, new)
+
+
+def _take(
+    database: sqlite3.Connection,
+    key: SessionKey,
+    column: str,
+    owner: str,
+    rows: tuple[InboxRow, ...],
+    turn: str,
+    now: int,
+    new: NewTranscript,
+) -> Lease:
+    (epoch,) = database.execute(_TAKE_LANE, (column, owner, turn)).fetchone()
+    session = open_session(database, key, column, now, new)
+    stamped = _stamp(database, rows, turn)
+    is_again = bool(rows[0].turn)
+    (more,) = database.execute(COUNT_WAITING, (column,)).fetchone()
+    return Lease(
+        key=key,
+        turn=turn,
+        epoch=epoch,
+        rows=stamped,
+        session=session,
+        steps=read_steps(database, turn) if is_again else (),
+        notes=_take_notes(database, column, turn, is_again=is_again),
+        more=more,
+    )
+
+
+def _stamp(database: sqlite3.Connection, rows: tuple[InboxRow, ...], turn: str) -> tuple[InboxRow, ...]:
+    # A turn is alone when one of its rows must be, and then all its rows count the attempt.
+    attempt = 1 if any(row.is_lone for row in rows) else 0
+    database.executemany(_STAMP, [(turn, attempt, row.seq) for row in rows])
+    return tuple(
+        InboxRow(
+            seq=row.seq,
+            message=row.message,
+            accepted_at=row.accepted_at,
+            role=row.role,
+            turn=turn,
+            attempts=row.attempts + attempt,
+            is_lone=bool(attempt),
+        )
+        for row in rows
+    )
+
+
+def _take_notes(database: sqlite3.Connection, column: str, turn: str, *, is_again: bool) -> tuple[InboxRow, ...]:
+    notes = [read_row(columns) for columns in database.execute(_NOTES, (column,))]
+    if is_again:  # its opening is rendered: what came since is for the next turn
+        return tuple(note for note in notes if note.turn == turn)
+    database.executemany("UPDATE inbox SET turn = ? WHERE seq = ?", [(turn, note.seq) for note in notes])
+    return tuple(notes)
+
+
+def open_session(
+    database: sqlite3.Connection, key: SessionKey, column: str, now: int, new: NewTranscript
+) -> SessionRow:
+    """Return the key's session, made when missing."""
+    found = database.execute(_SESSION, (column,)).fetchone()
+    if found is None:
+        found = (new(), 0, now)
+        database.execute(
+            "INSERT INTO session (key, transcript, next_index, created_at, used_at) VALUES (?, ?, ?, ?, ?)",
+            (column, *found, now),
+        )
+    return SessionRow(key=key, transcript=found[0], next_index=found[1], created_at=moment(found[2]))
+
+
+def list_sessions(database: sqlite3.Connection) -> tuple[SessionRow, ...]:
+    """Return every session, the most recently used first."""
+    found = database.execute("SELECT key, transcript, next_index, created_at FROM session ORDER BY used_at DESC, key")
+    return tuple(
+        SessionRow(key=read_key(key), transcript=transcript, next_index=index, created_at=moment(created))
+        for key, transcript, index, created in found
+    )
+
+
+def read_steps(database: sqlite3.Connection, turn: str) -> tuple[Step, ...]:
+    """Return the turn's steps in order."""
+    found = database.execute("SELECT n, kind, call, body FROM step WHERE turn = ? ORDER BY n", (turn,))
+    return tuple(read_step(n, kind, unquote(call), body) for n, kind, call, body in found)
+
+
+def fence(database: sqlite3.Connection, column: str, owner: str, epoch: int, turn: str) -> None:
+    """Raise LeaseLost unless the lane is ours, at this epoch, with this turn."""
+    lane = database.execute(_LANE, (column,)).fetchone()
+    if lane is None or lane != (owner, epoch, turn):
+        raise LeaseLost(f"turn {turn} is no longer ours")
+
+
+def steer(database: sqlite3.Connection, lease: Lease, column: str, owner: str, limits: Limits) -> tuple[InboxRow, ...]:
+    """Stamp the sender's rows at the head of the lane with the running turn; nobody else's place is taken."""
+    fence(database, column, owner, lease.epoch, lease.turn)
+    sender = quote(lease.rows[0].message.sender.id)
+    waiting = database.execute(_WAITING, (column,))
+    group: list[int] = []
+    for columns in waiting:
+        row = Waiting(*columns)
+        if row.sender != sender or row.is_job or len(group) >= limits.burst:
+            break
+        group.append(row.seq)
+    waiting.close()
+    rows = tuple(read_row(database.execute(_ONE, (seq,)).fetchone()) for seq in group)
+    return _stamp(database, rows, lease.turn)
+
+
+def store_step(database: sqlite3.Connection, lease: Lease, column: str, owner: str, step: Step, body: str) -> None:
+    """Store a step once."""
+    fence(database, column, owner, lease.epoch, lease.turn)
+    database.execute(
+        "INSERT OR IGNORE INTO step (turn, n, kind, call, body) VALUES (?, ?, ?, ?, ?)",
+        (lease.turn, step.n, step.kind, quote(step.call), body),
+    )
+
+
+def release(database: sqlite3.Connection, lease: Lease, column: str, owner: str, *, attempt_counts: bool) -> None:
+    """Give the rows back, stamped as they are; a chosen stop gives a lone attempt back too."""
+    fence(database, column, owner, lease.epoch, lease.turn)
+    back = 0 if attempt_counts else 1
+    database.execute(
+        "UPDATE inbox SET state = 'stamped', attempts = max(0, attempts - ?) "
+        "WHERE key = ? AND state = 'claimed' AND ended_at IS NULL",
+        (back, column),
+    )
+    database.execute("UPDATE lane SET owner = '' WHERE key = ?", (column,))
+
+
+def recover(database: sqlite3.Connection, *, was_unclean: bool) -> None:
+    """Take the lanes of the process before; after an unclean stop its rows in flight have survived one crash more."""
+    database.execute(
+        "UPDATE inbox SET state = 'stamped', crashes = crashes + ? WHERE state = 'claimed' AND ended_at IS NULL",
+        (int(was_unclean),),
+    )
+    if was_unclean:
+        # A control row has no lane to run alone in: every stop that it was open at counts.
+        database.execute("UPDATE inbox SET attempts = attempts + 1 WHERE state = 'control' AND ended_at IS NULL")
+    database.execute("UPDATE lane SET owner = '' WHERE owner != ''")

@@ -1,0 +1,243 @@
+"""The outbox's ledger: messages in order per chat, their frozen parts, one state each."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gateway.events import OutboundMessage, Part, Receipt, SessionKey
+from gateway.ports.journal import Lease
+from gateway.ports.outbox import Delivery, PartRow, PartState
+from gateway.store.lanes import fence
+from gateway.store.rows import quote, read_key, read_outbound, read_part, unquote, write_key, write_part
+
+_OLDEST = "SELECT id, payload FROM outbox WHERE key = ? AND open = 1 ORDER BY seq LIMIT 1"
+_PARTS = "SELECT n, state, attempts, message_id, payload FROM part WHERE message = ? ORDER BY n"
+_PREVIEW = "SELECT n, state, attempts, message_id, payload, adopted FROM part WHERE message = ?"
+_KEY = "SELECT key, open FROM outbox WHERE id = ?"
+_INSERT_PART = "INSERT INTO part (message, n, state, attempts, at, payload) VALUES (?, ?, ?, ?, ?, ?)"
+_SENDING = (
+    "UPDATE part SET state = 'sending', attempts = attempts + 1, at = ? "
+    "WHERE message = ? AND n = ? AND state IN ('pending', 'unknown', 'sending')"
+)
+_SENT = "UPDATE part SET state = 'sent', message_id = ?, at = ? WHERE message = ? AND n = ?"
+_UNFINISHED = "SELECT 1 FROM part WHERE message = ? AND state IN ('pending', 'sending', 'unknown') LIMIT 1"
+_END = "UPDATE outbox SET open = NULL, ended_at = ? WHERE id = ? AND open IS NOT NULL RETURNING key"
+_SHOWN = frozenset({"sending", "sent", "unknown"})
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A chat whose message ended and that has another one."""
+
+    chat: SessionKey | None = None
+
+
+def part_place(id_: str) -> tuple[str, int]:
+    """Return the message column and number of a part id."""
+    message, _, number = id_.rpartition(".")
+    return quote(message), int(number)
+
+
+def preview_of(message: str) -> str:
+    """Return the id of row 0 of the turn that *message* belongs to."""
+    return f"{message.rpartition('.')[0]}.0"
+
+
+def _read_part(message: str, key: SessionKey, columns: tuple[Any, ...]) -> PartRow:
+    n, state, attempts, message_id, payload = columns
+    part = read_part(f"{unquote(message)}.{n}", key, payload)
+    return PartRow(part=part, state=PartState(state), attempts=attempts, message_id=unquote(message_id))
+
+
+def _parts(database: sqlite3.Connection, id_: str, key: SessionKey) -> tuple[PartRow, ...]:
+    return tuple(_read_part(id_, key, columns) for columns in database.execute(_PARTS, (id_,)))
+
+
+def _delivery(database: sqlite3.Connection, id_: str, key: SessionKey, payload: str) -> Delivery:
+    message = read_outbound(unquote(id_), key, payload)
+    return Delivery(
+        message=message, parts=_parts(database, id_, key), preview=_preview_for(database, id_, key, message.visible_to)
+    )
+
+
+def _preview_for(database: sqlite3.Connection, id_: str, key: SessionKey, visible_to: str) -> PartRow | None:
+    # One message of the turn takes the preview over, and only one that the same people may see.
+    above = preview_of(id_)
+    found = database.execute(_PREVIEW, (above,)).fetchone()
+    if found is None or found[5] not in ("", id_):
+        return None
+    row = _read_part(above, key, found[:5])
+    return row if row.part.visible_to == visible_to else None
+
+
+def next_delivery(database: sqlite3.Connection, key: SessionKey) -> Delivery | None:
+    """Return the chat's oldest open message."""
+    found = database.execute(_OLDEST, (write_key(key),)).fetchone()
+    return _delivery(database, found[0], key, found[1]) if found is not None else None
+
+
+def undelivered(database: sqlite3.Connection, key: SessionKey) -> tuple[Delivery, ...]:
+    """Return every open message of the chat, in order."""
+    found = database.execute(
+        "SELECT id, payload FROM outbox WHERE key = ? AND open = 1 ORDER BY seq", (write_key(key),)
+    ).fetchall()
+    return tuple(_delivery(database, id_, key, payload) for id_, payload in found)
+
+
+def freeze(
+    database: sqlite3.Connection, message: OutboundMessage, payloads: Sequence[tuple[int, str]], at: int
+) -> tuple[tuple[PartRow, ...], Ended]:
+    """Store the parts unless they are stored; the first is marked as sending, and has the preview."""
+    id_ = quote(message.id)
+    stored = _parts(database, id_, message.key)
+    if stored:
+        return stored, Ended()
+    for place, (n, payload) in enumerate(payloads):
+        is_first = place == 0
+        state = PartState.SENDING if is_first else PartState.PENDING
+        database.execute(_INSERT_PART, (id_, n, state.value, int(is_first), at, payload))
+    if not payloads:  # nothing to show is delivered
+        return (), _finish(database, id_, at)
+    if _preview_for(database, id_, message.key, message.visible_to) is not None:
+        database.execute("UPDATE part SET adopted = ? WHERE message = ?", (id_, preview_of(id_)))
+    return _parts(database, id_, message.key), Ended()
+
+
+def mark_sending(database: sqlite3.Connection, part: str, at: int) -> None:
+    """Mark a part as on its way."""
+    database.execute(_SENDING, (at, *part_place(part)))
+
+
+def mark_sent(database: sqlite3.Connection, receipt: Receipt, stamp: int, then: str | None, at: int) -> Ended:
+    """Store a receipt, mark the next part, and end the message when it was the last."""
+    id_, n = part_place(receipt.part)
+    database.execute(_SENT, (quote(receipt.message_id), stamp, id_, n))
+    if then is not None:
+        mark_sending(database, then, at)
+        return Ended()
+    return _finish(database, id_, at)
+
+
+def mark(database: sqlite3.Connection, part: str, state: PartState, reason: str, at: int) -> None:
+    """Mark a part that is not finished."""
+    database.execute(
+        "UPDATE part SET state = ?, reason = ?, at = ? "
+        "WHERE message = ? AND n = ? AND state IN ('pending', 'sending', 'unknown')",
+        (state.value, quote(reason), at, *part_place(part)),
+    )
+
+
+def bury(database: sqlite3.Connection, part: str, reason: str, at: int) -> Ended:
+    """Dead-letter a part and what follows it."""
+    id_, n = part_place(part)
+    buried = database.execute(
+        "UPDATE part SET state = 'dead', reason = ?, at = ? "
+        "WHERE message = ? AND n >= ? AND state IN ('pending', 'sending', 'unknown') RETURNING n",
+        (quote(reason), at, id_, n),
+    ).fetchall()
+    found = database.execute(_KEY, (id_,)).fetchone()
+    key = found[0] if found is not None else ""
+    turn = id_.rpartition(".")[0]
+    database.executemany(
+        "INSERT OR REPLACE INTO dead (id, turn, key, reason, at) VALUES (?, ?, ?, ?, ?)",
+        [(f"{id_}.{number}", turn, key, quote(reason), at) for (number,) in buried],
+    )
+    return _finish(database, id_, at)
+
+
+def _finish(database: sqlite3.Connection, id_: str, at: int) -> Ended:
+    if id_.endswith(".0") or database.execute(_UNFINISHED, (id_,)).fetchone() is not None:
+        return Ended()
+    ended = database.execute(_END, (at, id_)).fetchall()
+    if not ended:
+        return Ended()
+    database.execute("UPDATE outbox SET open = NULL, ended_at = ? WHERE id = ? AND open = 2", (at, preview_of(id_)))
+    column = ended[0][0]
+    more = database.execute(_OLDEST, (column,)).fetchone()
+    return Ended(read_key(column) if more is not None else None)
+
+
+def open_preview(database: sqlite3.Connection, lease: Lease, part: Part, payload: str, owner: str, at: int) -> PartRow:
+    """Write row 0 of the turn as sending, once."""
+    fence(database, write_key(lease.key), owner, lease.epoch, lease.turn)
+    id_, n = part_place(part.id)
+    stored = _parts(database, id_, part.key)
+    if stored:
+        return stored[0]
+    database.execute(
+        "INSERT OR IGNORE INTO outbox (id, key, open, payload) VALUES (?, ?, 2, '{}')", (id_, write_key(part.key))
+    )
+    database.execute(_INSERT_PART, (id_, n, PartState.SENDING.value, 1, at, payload))
+    return _parts(database, id_, part.key)[0]
+
+
+def cancel(database: sqlite3.Connection, turn: str, at: int) -> tuple[tuple[int, ...], set[SessionKey]]:
+    """Cancel what is not on its way yet; return the numbers of the parts that were shown and the chats that have more.
+
+    Number 0 is a preview that no part has replaced.
+    """
+    prefix = quote(turn)
+    rows = database.execute(
+        "SELECT id FROM outbox WHERE id >= ? AND id < ? ORDER BY seq", (f"{prefix}.", f"{prefix}/")
+    ).fetchall()
+    shown: set[int] = set()
+    replaced_by: set[str] = set()
+    chats: set[SessionKey] = set()
+    for (id_,) in rows:
+        if id_.endswith(".0"):
+            continue
+        database.execute(
+            "UPDATE part SET state = 'cancelled', at = ? WHERE message = ? AND state = 'pending'", (at, id_)
+        )
+        states = database.execute("SELECT n, state FROM part WHERE message = ?", (id_,)).fetchall()
+        numbers = {n for n, state in states if state in _SHOWN}
+        shown |= numbers
+        if numbers:
+            replaced_by.add(id_)
+        ended = _finish(database, id_, at)
+        if ended.chat is not None:
+            chats.add(ended.chat)
+    preview = database.execute(_PREVIEW, (f"{prefix}.0",)).fetchone()
+    if preview is not None and preview[1] in _SHOWN and preview[5] not in replaced_by:
+        shown.add(0)
+    database.execute(_END, (at, f"{prefix}.0"))
+    return tuple(sorted(shown)), chats
+
+
+def recover(database: sqlite3.Connection) -> None:
+    """A part found on its way has an outcome that nobody knows."""
+    database.execute(
+        "UPDATE part SET state = 'unknown', reason = 'restart' WHERE state = 'sending' "
+        "AND message IN (SELECT id FROM outbox WHERE open IS NOT NULL)"
+    )
+
+
+def open_chats(database: sqlite3.Connection) -> list[SessionKey]:
+    """Return the chats that have something to deliver, the longest waiting first."""
+    found = database.execute("SELECT key FROM outbox WHERE open = 1 GROUP BY key ORDER BY min(seq)")
+    return [read_key(key) for (key,) in found]
+
+
+def encode_parts(parts: Sequence[Part]) -> list[tuple[int, str]]:
+    """Prepare parts for `freeze`."""
+    return [(part_place(part.id)[1], write_part(part)) for part in parts]
+
+
+def purge(database: sqlite3.Connection, blank: tuple[int, int], forget_before: int) -> int:
+    """Blank the texts of messages that ended within *blank*, remove those that ended before another time."""
+    blanked = database.execute(
+        "UPDATE outbox SET payload = json_set(json_remove(payload, '$.attachments'), '$.text', '') "
+        "WHERE ended_at IS NOT NULL AND ended_at >= ? AND ended_at < ? RETURNING id",
+        blank,
+    ).fetchall()
+    database.executemany("""UPDATE part SET payload = '{"text":""}' WHERE message = ?""", blanked)
+    gone = database.execute(
+        "DELETE FROM outbox WHERE ended_at IS NOT NULL AND ended_at < ? "
+        "AND seq < (SELECT max(seq) FROM outbox) RETURNING id",
+        (forget_before,),
+    ).fetchall()
+    database.executemany("DELETE FROM part WHERE message = ?", gone)
+    return len(blanked) + len(gone)

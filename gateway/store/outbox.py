@@ -1,0 +1,110 @@
+"""The Outbox port over the writer."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from datetime import datetime
+from functools import partial
+
+from gateway.errors import StoreDown
+from gateway.events import OutboundMessage, Part, Receipt, SessionKey
+from gateway.ports.journal import Lease
+from gateway.ports.outbox import Delivery, PartRow, PartState
+from gateway.store import ledger
+from gateway.store.base import Engine
+from gateway.store.ledger import Ended
+from gateway.store.rows import micros, write_part
+from gateway.store.upkeep import BLANK_AFTER, KEEP
+
+_RETRY_SECONDS = 1.0
+
+
+class SqliteOutbox:
+    """Durable deliveries, in order per chat (see the Outbox port)."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def chats(self) -> AsyncIterator[SessionKey]:
+        """Yield each chat that has something to deliver."""
+        return self._engine.chats.stream()
+
+    def _ended(self, ended: Ended) -> None:
+        if ended.chat is not None:
+            self._engine.chats.put(ended.chat)
+
+    async def next(self, key: SessionKey) -> Delivery | None:
+        """Return the chat's oldest message with an unfinished part."""
+        try:
+            return await self._engine.writer.submit(lambda database: ledger.next_delivery(database, key))
+        except StoreDown:
+            self._engine.wake_later(_RETRY_SECONDS, partial(self._engine.chats.put, key))
+            raise
+
+    async def freeze(self, message: OutboundMessage, parts: Sequence[Part]) -> tuple[PartRow, ...]:
+        """Store the parts once and mark the first as sending."""
+        now, payloads = self._engine.now(), ledger.encode_parts(parts)
+        rows, _ = await self._engine.writer.submit(
+            lambda database: ledger.freeze(database, message, payloads, now), lambda result: self._ended(result[1])
+        )
+        return rows
+
+    async def sending(self, part: Part) -> None:
+        """Mark *part* as sending."""
+        now = self._engine.now()
+        await self._engine.writer.submit(lambda database: ledger.mark_sending(database, part.id, now))
+
+    async def sent(self, receipt: Receipt, *, then: Part | None = None) -> None:
+        """Store the receipt; in the same transaction mark *then* as sending."""
+        now, stamp = self._engine.now(), micros(receipt.at)
+        following = then.id if then is not None else None
+        await self._engine.writer.submit(
+            lambda database: ledger.mark_sent(database, receipt, stamp, following, now), self._ended
+        )
+
+    async def unsure(self, part: Part, reason: str) -> None:
+        """Mark *part* as unknown."""
+        await self._mark(part, PartState.UNKNOWN, reason)
+
+    async def unsent(self, part: Part, reason: str) -> None:
+        """Mark *part* as pending again."""
+        await self._mark(part, PartState.PENDING, reason)
+
+    async def _mark(self, part: Part, state: PartState, reason: str) -> None:
+        now = self._engine.now()
+        await self._engine.writer.submit(lambda database: ledger.mark(database, part.id, state, reason, now))
+
+    async def bury(self, part: Part, reason: str) -> None:
+        """Dead-letter *part* and the later parts of its message."""
+        now = self._engine.now()
+        await self._engine.writer.submit(lambda database: ledger.bury(database, part.id, reason, now), self._ended)
+
+    async def preview(self, lease: Lease, part: Part) -> PartRow:
+        """Write the turn's row 0 as sending, once."""
+        engine, now, payload = self._engine, self._engine.now(), write_part(part)
+        return await engine.writer.submit(
+            lambda database: ledger.open_preview(database, lease, part, payload, engine.owner, now)
+        )
+
+    async def cancel(self, turn: str) -> tuple[int, ...]:
+        """Cancel the turn's parts that are not yet sending; return the numbers of those shown."""
+        now = self._engine.now()
+
+        def wake(result: tuple[tuple[int, ...], set[SessionKey]]) -> None:
+            for key in result[1]:
+                self._engine.chats.put(key)
+
+        shown, _ = await self._engine.writer.submit(lambda database: ledger.cancel(database, turn, now), wake)
+        return shown
+
+    async def undelivered(self, key: SessionKey) -> tuple[Delivery, ...]:
+        """Return everything of a chat that has not reached its end state, in order."""
+        return await self._engine.writer.submit(lambda database: ledger.undelivered(database, key))
+
+    async def purge(self, older_than: datetime) -> int:
+        """Blank the texts of what ended before *older_than*; remove the rows another 23 days later."""
+        blank_before = micros(older_than)
+        forget_before = micros(older_than - (KEEP - BLANK_AFTER))
+        return await self._engine.writer.submit(
+            lambda database: ledger.purge(database, (0, blank_before), forget_before)
+        )

@@ -1,0 +1,188 @@
+"""The Records, Jobs, People and ChannelState ports over the writer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from datetime import datetime, timedelta
+from types import MappingProxyType
+
+from gateway.events import SessionKey
+from gateway.ports.journal import Job, SessionRow, StoredRecord, TurnRecord
+from gateway.store import lanes, turns
+from gateway.store.base import Engine
+from gateway.store.journal import SqliteJournal
+from gateway.store.rows import micros, moment, quote, read_json, sql, unquote, write_key
+
+_JOB = "id, kind, scope, payload, due_at, attempts"
+_DUE = sql(
+    "UPDATE job SET leased = 1 WHERE seq IN",
+    "(SELECT seq FROM job WHERE leased = 0 AND due_at <= ? ORDER BY due_at, seq LIMIT ?)",
+    "RETURNING due_at, seq,",
+    _JOB,
+)
+_PENDING = sql("SELECT", _JOB, "FROM job WHERE scope = ? ORDER BY seq")
+
+
+class SqliteRecords:
+    """Where the transcript projector pulls from (see the Records port)."""
+
+    def __init__(self, engine: Engine, journal: SqliteJournal) -> None:
+        self._engine = engine
+        self._journal = journal
+
+    async def unprojected(self, after: int, limit: int) -> tuple[StoredRecord, ...]:
+        """Return committed records that are in no file yet."""
+        return await self._engine.writer.submit(lambda database: turns.unprojected(database, after, limit))
+
+    async def wait_unprojected(self) -> None:
+        """Return when a record was committed since the last call (or since start)."""
+        await self._engine.recorded.wait()
+        self._engine.recorded.clear()
+
+    async def projected(self, seqs: Sequence[int]) -> None:
+        """Let the bodies of these records go."""
+        gone = [(seq,) for seq in seqs]
+        await self._engine.writer.submit(
+            lambda database: database.executemany("DELETE FROM body WHERE seq = ?", gone).close()
+        )
+
+    async def pending(self, key: SessionKey) -> tuple[StoredRecord, ...]:
+        """Return the key's unprojected records."""
+        return await self._engine.writer.submit(lambda database: turns.pending(database, write_key(key)))
+
+    async def append(self, record: TurnRecord) -> None:
+        """Commit lines that belong to no inbox row."""
+        await self._journal.append(record)
+
+    async def sessions(self) -> tuple[SessionRow, ...]:
+        """Return every session, the most recently used first."""
+        return await self._engine.writer.submit(lanes.list_sessions)
+
+
+def _read_job(columns: tuple[str, str, str, str, int, int]) -> Job:
+    id_, kind, scope, payload, due_at, attempts = columns
+    return Job(
+        id=unquote(id_),
+        kind=kind,
+        scope=unquote(scope),
+        payload=read_json(payload),
+        due_at=moment(due_at),
+        attempts=attempts,
+    )
+
+
+class SqliteJobs:
+    """Durable background work (see the Jobs port)."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    async def put(self, job: Job) -> None:
+        """Queue *job*, once."""
+        columns = turns.encode_job(job)
+        await self._engine.writer.submit(
+            lambda database: turns.put_job(database, columns), lambda _: self._engine.queued_job.set()
+        )
+
+    async def due(self, now: datetime, limit: int) -> tuple[Job, ...]:
+        """Return jobs due at *now*, oldest first, leased until finished or put off."""
+        found = await self._engine.writer.submit(
+            lambda database: database.execute(_DUE, (micros(now), limit)).fetchall()
+        )
+        return tuple(_read_job(columns[2:]) for columns in sorted(found))
+
+    async def pending_in(self, scope: str) -> tuple[Job, ...]:
+        """Return the scope's unfinished jobs in the order they were queued."""
+        found = await self._engine.writer.submit(
+            lambda database: database.execute(_PENDING, (quote(scope),)).fetchall()
+        )
+        return tuple(_read_job(columns) for columns in found)
+
+    async def finish(self, job: Job) -> None:
+        """Remove *job*."""
+        await self._engine.writer.submit(
+            lambda database: database.execute("DELETE FROM job WHERE id = ?", (quote(job.id),)).close()
+        )
+
+    async def put_off(self, job: Job, delay: timedelta, reason: str) -> None:
+        """Make *job* due again after *delay*, its attempt counted."""
+        due_at = micros(self._engine.clock() + delay)
+        await self._engine.writer.submit(
+            lambda database: database.execute(
+                "UPDATE job SET leased = 0, attempts = attempts + 1, due_at = ?, reason = ? WHERE id = ?",
+                (due_at, quote(reason), quote(job.id)),
+            ).close(),
+            lambda _: self._engine.queued_job.set(),
+        )
+
+    async def wait_changed(self, at_most: timedelta) -> None:
+        """Return when a job was queued, or after *at_most*."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(at_most.total_seconds()):
+                await self._engine.queued_job.wait()
+        self._engine.queued_job.clear()
+
+
+class SqlitePeople:
+    """What people and chats have chosen (see the People port); read from memory."""
+
+    def __init__(self, engine: Engine, known: dict[str, dict[str, str]]) -> None:
+        self._engine = engine
+        self._known = known
+
+    def preferences(self, subject: str) -> Mapping[str, str]:
+        """Return the choices of *subject*."""
+        return MappingProxyType(self._known.get(subject, {}))
+
+    async def prefer(self, subject: str, name: str, value: str) -> None:
+        """Store one choice; an empty value removes it."""
+        columns = (quote(subject), quote(name))
+
+        def change(_: object) -> None:
+            chosen = {key: old for key, old in self._known.get(subject, {}).items() if key != name}
+            self._known[subject] = chosen | ({name: value} if value else {})
+
+        await self._engine.writer.submit(
+            lambda database: (
+                database.execute(
+                    "INSERT OR REPLACE INTO preference (subject, name, value) VALUES (?, ?, ?)",
+                    (*columns, quote(value)),
+                ).close()
+                if value
+                else database.execute("DELETE FROM preference WHERE subject = ? AND name = ?", columns).close()
+            ),
+            change,
+        )
+
+
+class SqliteChannelState:
+    """One channel block's notes (see the ChannelState port)."""
+
+    def __init__(self, engine: Engine, channel: str) -> None:
+        self._engine = engine
+        self._channel = channel
+
+    async def load(self, name: str) -> str | None:
+        """Return a note, or None."""
+        columns = (self._channel, quote(name))
+        found = await self._engine.writer.submit(
+            lambda database: database.execute(
+                "SELECT value FROM note WHERE channel = ? AND name = ?", columns
+            ).fetchone()
+        )
+        return unquote(found[0]) if found is not None else None
+
+    async def save(self, name: str, value: str | None) -> None:
+        """Store a note durably; None removes it."""
+        columns = (self._channel, quote(name))
+        await self._engine.writer.submit(
+            lambda database: (
+                database.execute("DELETE FROM note WHERE channel = ? AND name = ?", columns).close()
+                if value is None
+                else database.execute(
+                    "INSERT OR REPLACE INTO note (channel, name, value) VALUES (?, ?, ?)", (*columns, quote(value))
+                ).close()
+            )
+        )

@@ -1,0 +1,141 @@
+"""A whole store over one writer, and what happens when it is opened and closed."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeAlias
+
+import structlog
+
+from gateway.errors import StoreDown
+from gateway.events import SessionKey
+from gateway.ports.channel import ChannelState
+from gateway.ports.journal import InboxRow, Jobs, Journal, People, Records, Usage
+from gateway.ports.outbox import Outbox
+from gateway.ports.store import Limits
+from gateway.store import inbox, lanes, ledger, upkeep
+from gateway.store.base import Clock, Engine
+from gateway.store.journal import SqliteJournal
+from gateway.store.outbox import SqliteOutbox
+from gateway.store.records import SqliteChannelState, SqliteJobs, SqlitePeople, SqliteRecords
+from gateway.store.rows import unquote
+from gateway.store.usage import SqliteUsage
+from gateway.store.writer import Writer
+
+log = structlog.get_logger(__name__)
+
+Copy: TypeAlias = Callable[[Path], None]
+
+
+@dataclass(slots=True)
+class Found:
+    """What the last run left."""
+
+    unclean_stops: int = 0
+    lanes: list[SessionKey] = field(default_factory=list)
+    controls: list[InboxRow] = field(default_factory=list)
+    chats: list[SessionKey] = field(default_factory=list)
+    preferences: dict[str, dict[str, str]] = field(default_factory=dict)
+
+
+def start(database: sqlite3.Connection) -> Found:
+    """Take over from the process before: count its crash, free its lanes, find its backlog."""
+    meta = dict(database.execute("SELECT name, value FROM meta WHERE name IN ('clean', 'unclean_stops')").fetchall())
+    was_unclean = meta.get("clean") == "0"
+    found = Found(unclean_stops=int(meta.get("unclean_stops", "0")) + 1 if was_unclean else 0)
+    lanes.recover(database, was_unclean=was_unclean)
+    ledger.recover(database)
+    database.execute("UPDATE job SET leased = 0 WHERE leased != 0")
+    _set_meta(database, clean="0", unclean_stops=str(found.unclean_stops))
+    found.lanes = inbox.open_lanes(database)
+    found.controls = inbox.open_controls(database)
+    found.chats = ledger.open_chats(database)
+    for subject, name, value in database.execute("SELECT subject, name, value FROM preference"):
+        found.preferences.setdefault(unquote(subject), {})[unquote(name)] = unquote(value)
+    return found
+
+
+def finish(database: sqlite3.Connection) -> None:
+    """Say that this process stopped of its own will; nothing it held has survived a crash."""
+    lanes.recover(database, was_unclean=False)
+    database.execute("UPDATE inbox SET crashes = 0 WHERE ended_at IS NULL AND crashes != 0")
+    _set_meta(database, clean="1", unclean_stops="0")
+
+
+def _set_meta(database: sqlite3.Connection, **values: str) -> None:
+    database.executemany("INSERT OR REPLACE INTO meta (name, value) VALUES (?, ?)", list(values.items()))
+
+
+class SqliteStore:
+    """Every port over one file (see the Store port)."""
+
+    def __init__(self, engine: Engine, found: Found, copy: Copy) -> None:
+        self._engine = engine
+        self._copy = copy
+        journal = SqliteJournal(engine)
+        self.journal: Journal = journal
+        self.outbox: Outbox = SqliteOutbox(engine)
+        self.records: Records = SqliteRecords(engine, journal)
+        self.jobs: Jobs = SqliteJobs(engine)
+        self.people: People = SqlitePeople(engine, found.preferences)
+        self.usage: Usage = SqliteUsage(engine)
+
+    def state(self, channel: str) -> ChannelState:
+        """Return the notes of one channel block."""
+        return SqliteChannelState(self._engine, channel)
+
+    async def check(self) -> None:
+        """Do one durable write."""
+        now = str(self._engine.now())
+        await self._engine.writer.submit(lambda database: _set_meta(database, checked_at=now))
+
+    async def backup(self, target: Path) -> None:
+        """Write a copy of one instant to *target* (0600) while running; it is complete or not there.
+
+        Raises StoreDown when it cannot be written.
+        """
+        try:
+            await asyncio.to_thread(self._copy, target)
+        except (sqlite3.Error, OSError) as error:
+            raise StoreDown(f"the backup {target} could not be written: {error}") from error
+
+    async def prune(self) -> int:
+        """Remove what is past its time."""
+        now = self._engine.now()
+        return await self._engine.writer.submit(lambda database: upkeep.prune(database, now))
+
+    async def close(self) -> None:
+        """Write what is queued, then close; streams end."""
+        engine = self._engine
+        try:
+            await engine.writer.close(finish)
+        finally:
+            for wakeups in (engine.lanes, engine.controls, engine.chats):
+                wakeups.close()
+
+
+async def assemble(writer: Writer, limits: Limits, clock: Clock, copy: Copy) -> SqliteStore:
+    """Build a store on an open writer, and wake what the last run left."""
+    engine = Engine(writer=writer, limits=limits, clock=clock)
+    found = await writer.submit(start)
+    engine.unclean_stops = found.unclean_stops
+    for key in found.lanes:
+        engine.lanes.put(key)
+    for row in found.controls:
+        engine.controls.put(row)
+    for key in found.chats:
+        engine.chats.put(key)
+    engine.recorded.set()
+    engine.queued_job.set()
+    log.info(
+        "store.opened",
+        lanes=len(found.lanes),
+        controls=len(found.controls),
+        chats=len(found.chats),
+        unclean_stops=found.unclean_stops,
+    )
+    return SqliteStore(engine, found, copy)

@@ -1,0 +1,248 @@
+"""The commit: a turn's record, its rows, its outbound messages and its jobs in one transaction."""
+
+from __future__ import annotations
+
+import sqlite3
+from dataclasses import dataclass
+from typing import Any
+
+from gateway.errors import LeaseLost
+from gateway.events import SessionKey
+from gateway.ports.journal import Commit, EndState, Job, Lease, StoredRecord, TurnRecord
+from gateway.store.inbox import enqueue
+from gateway.store.lanes import fence
+from gateway.store.rows import (
+    micros,
+    moment,
+    quote,
+    read_json,
+    read_key,
+    read_lines,
+    sql,
+    unquote,
+    write_json,
+    write_key,
+    write_lines,
+)
+
+_RECORD = (
+    "r.seq, r.turn, r.key, r.transcript, r.outcome, r.from_index, r.to_index, r.inbox, r.at, r.new_transcript, "
+    "r.failure, r.supersedes, b.body"
+)
+_BY_TURN = sql("SELECT", _RECORD, "FROM record r LEFT JOIN body b ON b.seq = r.seq WHERE r.turn = ?")
+_WITH_BODY = sql("SELECT", _RECORD, "FROM body b JOIN record r ON r.seq = b.seq")
+_UNPROJECTED = sql(_WITH_BODY, "WHERE b.seq > ? ORDER BY b.seq LIMIT ?")
+_PENDING = sql(_WITH_BODY, "WHERE b.key = ? ORDER BY b.seq")
+_INSERT = (
+    "INSERT INTO record (turn, key, transcript, outcome, from_index, to_index, inbox, at, new_transcript, failure, "
+    "supersedes) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+)
+_END_ROW = "UPDATE inbox SET state = ?, ended_at = ?, turn = ? WHERE seq = ? AND ended_at IS NULL"
+_END_NOTES = "UPDATE inbox SET state = 'merged', ended_at = ? WHERE seq = ? AND ended_at IS NULL"
+_FREE_REST = "UPDATE inbox SET state = 'waiting', turn = '' WHERE key = ? AND state = 'claimed' AND ended_at IS NULL"
+_BURY_ROW = "INSERT OR REPLACE INTO dead (id, turn, key, reason, at) VALUES (?, ?, ?, ?, ?)"
+
+
+@dataclass(frozen=True, slots=True)
+class Committing:
+    """A commit, encoded before it is queued."""
+
+    commit: Commit
+    key: str
+    columns: tuple[Any, ...]
+    body: str
+    jobs: tuple[tuple[Any, ...], ...]
+    at: int
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """What commit did, and whom it wakes."""
+
+    record: TurnRecord
+    is_new: bool = True
+    more: bool = False
+    fault: str = ""  # why the commit did not count; the lane was given back
+
+
+def encode(commit: Commit, at: int) -> Committing:
+    """Prepare *commit* for storing."""
+    record = commit.record
+    key = write_key(record.key)
+    return Committing(
+        commit=commit,
+        key=key,
+        columns=(
+            quote(record.turn),
+            key,
+            record.transcript,
+            record.outcome.value,
+            record.from_index,
+            record.to_index,
+            write_json(list(record.inbox)),
+            micros(record.at),
+            record.new_transcript,
+            record.failure,
+            record.supersedes,
+        ),
+        body=write_lines(record.lines, record.blobs),
+        jobs=tuple(encode_job(job) for job in commit.jobs),
+        at=at,
+    )
+
+
+def encode_job(job: Job) -> tuple[Any, ...]:
+    """Return a job's columns."""
+    return (quote(job.id), job.kind, quote(job.scope), write_json(job.payload), micros(job.due_at), job.attempts)
+
+
+def put_job(database: sqlite3.Connection, columns: tuple[Any, ...]) -> None:
+    """Queue a job once."""
+    database.execute(
+        "INSERT OR IGNORE INTO job (id, kind, scope, payload, due_at, attempts) VALUES (?, ?, ?, ?, ?, ?)", columns
+    )
+
+
+def read_record(columns: tuple[Any, ...]) -> StoredRecord:
+    """Read a record, without lines when they have left the journal."""
+    seq, turn, key, transcript, outcome, start, end, inbox, at, new, failure, supersedes, body = columns
+    lines, blobs = read_lines(body) if body is not None else ((), {})
+    record = TurnRecord(
+        turn=unquote(turn),
+        key=read_key(key),
+        transcript=transcript,
+        outcome=EndState(outcome),
+        lines=lines,
+        from_index=start,
+        to_index=end,
+        inbox=tuple(read_json(inbox)),
+        at=moment(at),
+        new_transcript=new,
+        blobs=blobs,
+        failure=failure,
+        supersedes=supersedes,
+    )
+    return StoredRecord(seq=seq, record=record)
+
+
+def find_record(database: sqlite3.Connection, turn: str) -> TurnRecord | None:
+    """Return the turn's record."""
+    found = database.execute(_BY_TURN, (quote(turn),)).fetchone()
+    return read_record(found).record if found is not None else None
+
+
+def commit_turn(database: sqlite3.Connection, lease: Lease, new: Committing, owner: str) -> Committed:
+    """Commit the turn of a lane.
+
+    When the session has moved on since the claim (somebody began a new transcript), nothing is
+    stored and the rows go back, one crash older: a turn that can never commit must not run for ever.
+    """
+    stored = find_record(database, lease.turn)
+    if stored is not None:
+        return Committed(stored, is_new=False)
+    record = new.commit.record
+    fence(database, new.key, owner, lease.epoch, record.turn)
+    session = database.execute("SELECT transcript, next_index FROM session WHERE key = ?", (new.key,)).fetchone()
+    if session != (record.transcript, record.from_index):
+        database.execute(
+            "UPDATE inbox SET state = 'stamped', crashes = crashes + 1 "
+            "WHERE key = ? AND state = 'claimed' AND ended_at IS NULL",
+            (new.key,),
+        )
+        database.execute("UPDATE lane SET owner = '' WHERE key = ?", (new.key,))
+        return Committed(record, is_new=False, more=True, fault="the session has moved on since the claim")
+    _store(database, new)
+    if lease.notes:
+        database.executemany(_END_NOTES, [(new.at, note.seq) for note in lease.notes])
+    database.execute(_FREE_REST, (new.key,))
+    database.execute("DELETE FROM step WHERE turn = ?", (record.turn,))
+    database.execute("UPDATE lane SET owner = '', turn = '' WHERE key = ?", (new.key,))
+    more = database.execute(
+        "SELECT 1 FROM inbox WHERE key = ? AND state = 'waiting' AND ended_at IS NULL LIMIT 1", (new.key,)
+    ).fetchone()
+    return Committed(record, more=more is not None)
+
+
+def settle_row(database: sqlite3.Connection, new: Committing, row: int | None = None) -> Committed:
+    """Commit what belongs to no lane: a control row's record, or lines of no row at all."""
+    record = new.commit.record
+    stored = find_record(database, record.turn)
+    if stored is not None:
+        return Committed(stored, is_new=False)
+    if record.to_index > record.from_index:
+        session = database.execute("SELECT transcript, next_index FROM session WHERE key = ?", (new.key,)).fetchone()
+        if session is not None and session != (record.transcript, record.from_index):
+            raise LeaseLost(f"the session of {record.turn} has moved on")
+    _store(database, new)
+    if row is not None and row not in record.inbox:
+        database.execute(_END_ROW, (record.outcome.value, new.at, new.columns[0], row))
+    return Committed(record)
+
+
+def _store(database: sqlite3.Connection, new: Committing) -> None:
+    record = new.commit.record
+    seq = database.execute(_INSERT, new.columns).lastrowid
+    database.execute("INSERT INTO body (seq, key, body) VALUES (?, ?, ?)", (seq, new.key, new.body))
+    _end_rows(database, record, new)
+    _move_session(database, record, new)
+    for message in new.commit.outbound:
+        enqueue(database, message)
+    for job in new.jobs:
+        put_job(database, job)
+
+
+def _end_rows(database: sqlite3.Connection, record: TurnRecord, new: Committing) -> None:
+    turn = new.columns[0]
+    # What did not become part of an answer shares the first row's fate.
+    rest = EndState.MERGED if record.outcome is EndState.ANSWERED else record.outcome
+    ends = [
+        ((record.outcome if place == 0 else rest).value, new.at, turn, seq) for place, seq in enumerate(record.inbox)
+    ]
+    database.executemany(_END_ROW, ends)
+    if record.outcome is EndState.DEAD:
+        buried = [(f"inbox:{seq}", turn, new.key, record.failure, new.at) for seq in record.inbox]
+        database.executemany(_BURY_ROW, buried)
+
+
+def _move_session(database: sqlite3.Connection, record: TurnRecord, new: Committing) -> None:
+    transcript, index = record.transcript, record.to_index
+    last = new.columns[0] if record.outcome is EndState.ANSWERED and record.inbox else ""
+    if record.new_transcript:
+        # Doing /new twice is doing it once, and a late one never takes a later transcript away.
+        database.execute(
+            "INSERT INTO session (key, transcript, next_index, created_at, used_at) VALUES (?, ?, 0, ?, ?) "
+            "ON CONFLICT (key) DO UPDATE SET transcript = excluded.transcript, next_index = 0, last_turn = '', "
+            "used_at = excluded.used_at, created_at = excluded.created_at WHERE session.transcript = ?",
+            (new.key, record.new_transcript, new.at, new.at, transcript),
+        )
+    elif index > record.from_index:
+        database.execute(
+            "INSERT INTO session (key, transcript, next_index, created_at, used_at, last_turn) "
+            "VALUES (?, ?, ?, ?, ?, ?) "
+            "ON CONFLICT (key) DO UPDATE SET next_index = excluded.next_index, used_at = excluded.used_at, "
+            "last_turn = CASE WHEN excluded.last_turn = '' THEN last_turn ELSE excluded.last_turn END",
+            (new.key, transcript, index, new.at, new.at, last),
+        )
+
+
+def unprojected(database: sqlite3.Connection, after: int, limit: int) -> tuple[StoredRecord, ...]:
+    """Return records whose bodies are still here, in commit order."""
+    found = database.execute(_UNPROJECTED, (after, limit))
+    return tuple(read_record(columns) for columns in found)
+
+
+def pending(database: sqlite3.Connection, key: str) -> tuple[StoredRecord, ...]:
+    """Return the key's records whose bodies are still here."""
+    found = database.execute(_PENDING, (key,))
+    return tuple(read_record(columns) for columns in found)
+
+
+def last_turn(database: sqlite3.Connection, key: str) -> TurnRecord | None:
+    """Return the last answered turn of the key's current transcript."""
+    found = database.execute("SELECT last_turn FROM session WHERE key = ?", (key,)).fetchone()
+    return find_record(database, unquote(found[0])) if found is not None and found[0] else None
+
+
+def chats_of(commit: Commit) -> set[SessionKey]:
+    """Return whom a commit gives something to deliver."""
+    return {message.key for message in commit.outbound}

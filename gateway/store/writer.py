@@ -1,0 +1,297 @@
+"""One writer, one thread, one transaction for everything that waits.
+
+An *operation* is a function of a connection. It may run twice (a batch that holds a bad row is
+rolled back and run again one by one), so it changes nothing but the database; and it raises
+ParlourErrors only before its first write, so that they fail nobody else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sqlite3
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeAlias, TypeVar
+
+import aiosqlite
+import structlog
+
+from gateway.errors import ParlourError, StoreDown
+
+log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
+Operation: TypeAlias = Callable[[sqlite3.Connection], T]
+Connector: TypeAlias = Callable[[], sqlite3.Connection]
+
+_AT_ONCE = 1_000  # operations in one transaction; more would only make the first wait longer
+_FIRST_DELAY, _LONGEST_DELAY = 0.05, 5.0  # seconds between attempts to open a broken store again
+_FAULTS = frozenset(
+    {
+        sqlite3.SQLITE_BUSY,
+        sqlite3.SQLITE_CANTOPEN,
+        sqlite3.SQLITE_CORRUPT,
+        sqlite3.SQLITE_FULL,
+        sqlite3.SQLITE_IOERR,
+        sqlite3.SQLITE_LOCKED,
+        sqlite3.SQLITE_NOMEM,
+        sqlite3.SQLITE_NOTADB,
+        sqlite3.SQLITE_PERM,
+        sqlite3.SQLITE_PROTOCOL,
+        sqlite3.SQLITE_READONLY,
+    }
+)
+
+
+def is_fault(error: BaseException) -> bool:
+    """Say whether *error* is the disk's or the file's, not the operation's own."""
+    if isinstance(error, sqlite3.Error):
+        return (getattr(error, "sqlite_errorcode", 0) & 0xFF) in _FAULTS
+    return isinstance(error, (OSError, MemoryError))
+
+
+@dataclass(slots=True)
+class Batch:
+    """What became of a batch: an outcome per operation, as far as it came before the fault."""
+
+    results: list[Any] = field(default_factory=list)  # a value, or the operation's own error
+    fault: Exception | None = None
+
+
+def transact(connection: sqlite3.Connection, operations: Sequence[Operation[Any]]) -> Batch:
+    """Run *operations* in one transaction; one by one when one of them is bad."""
+    batch = Batch()
+    try:
+        connection.execute("BEGIN IMMEDIATE")
+        for operation in operations:
+            try:
+                batch.results.append(operation(connection))
+            except ParlourError as error:
+                batch.results.append(error)
+        connection.execute("COMMIT")
+    except Exception as error:  # noqa: BLE001 - the batch boundary: one bad operation fails none of its neighbours
+        _roll_back(connection)
+        if is_fault(error):
+            return Batch(fault=error)
+        if len(operations) == 1:
+            return Batch(results=[error])
+        return _one_by_one(connection, operations)
+    return batch
+
+
+def _one_by_one(connection: sqlite3.Connection, operations: Sequence[Operation[Any]]) -> Batch:
+    batch = Batch()
+    for operation in operations:
+        single = transact(connection, (operation,))
+        batch.results += single.results
+        if single.fault is not None:
+            batch.fault = single.fault
+            break
+    return batch
+
+
+def _roll_back(connection: sqlite3.Connection) -> None:
+    # Disk full and I/O errors may have rolled back already; a broken file may refuse. It is closed next.
+    with contextlib.suppress(sqlite3.Error):
+        connection.rollback()
+
+
+class Writer(Protocol):
+    """Where every operation on the database goes, in the order of the calls."""
+
+    def submit(self, operation: Operation[T], then: Callable[[T], None] | None = None) -> asyncio.Future[T]:
+        """Queue *operation*; the future is done when it is durable.
+
+        Cancelling the future does not cancel the operation. *then* sees the result first, on the
+        loop, whether or not somebody still waits.
+        """
+        ...
+
+    def post(self, operation: Operation[object]) -> None:
+        """Queue *operation*, to be kept until it could be stored."""
+        ...
+
+    async def close(self, last: Operation[object]) -> None:
+        """Write what is queued and *last*, then close."""
+        ...
+
+
+@dataclass(slots=True)
+class _Entry:
+    operation: Operation[Any]
+    future: asyncio.Future[Any] | None = None  # None = posted: kept until it is stored
+    then: Callable[[Any], None] | None = None
+
+
+def settle_entry(future: asyncio.Future[Any] | None, then: Callable[[Any], None] | None, result: Any) -> None:
+    """Hand a result, or an operation's own error, to whoever waits for it."""
+    if isinstance(result, Exception):
+        if future is None:
+            log.error("store.row_refused", error=type(result).__name__)
+        elif not future.done():
+            future.set_exception(result)
+        return
+    if then is not None:
+        then(result)
+    if future is not None and not future.done():
+        future.set_result(result)
+
+
+class _Connection(aiosqlite.Connection):
+    """aiosqlite's thread and connection, with a door for a whole batch: one hop, not one per statement."""
+
+    def __init__(self, connector: Connector) -> None:
+        super().__init__(connector, iter_chunk_size=64)
+        # What counts is durable when it is confirmed: a process that dies in an error must not hang on this thread.
+        self._thread.daemon = True
+
+    async def run(self, operations: Sequence[Operation[Any]]) -> Batch:
+        """Run a batch on the connection's thread."""
+        batch: Batch = await self._execute(transact, self._conn, operations)  # type: ignore[no-untyped-call]
+        return batch
+
+
+class BatchWriter:
+    """The writer of the real store: a task that takes everything queued and commits it at once.
+
+    An I/O error fails the batch with StoreDown and closes the connection (a failed fsync is never
+    tried again on the same one); a later batch opens it anew, with back-off.
+    """
+
+    def __init__(self, connector: Connector) -> None:
+        self._connector = connector
+        self._loop = asyncio.get_running_loop()
+        self._connection: _Connection | None = None
+        self._queue: deque[_Entry] = deque()
+        self._kept: list[_Entry] = []
+        self._waiter: asyncio.Future[None] | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._is_closing = False
+        self._delay = 0.0
+        self._retry_at = 0.0
+
+    async def open(self) -> None:
+        """Open the file and start writing; raise what opening raises."""
+        connection = _Connection(self._connector)
+        await connection
+        self._connection = connection
+        self._task = asyncio.create_task(self._serve(), name="journal writer")
+
+    def submit(self, operation: Operation[T], then: Callable[[T], None] | None = None) -> asyncio.Future[T]:
+        """Queue *operation* (see Writer)."""
+        if self._is_closing:
+            raise StoreDown("the journal is closed")
+        future: asyncio.Future[T] = self._loop.create_future()
+        self._queue.append(_Entry(operation, future, then))
+        self._wake()
+        return future
+
+    def post(self, operation: Operation[object]) -> None:
+        """Queue *operation*, to be kept until it could be stored."""
+        self._queue.append(_Entry(operation))
+        self._wake()
+
+    async def close(self, last: Operation[object]) -> None:
+        """Write what is queued and *last*, then close; a store that is down is closed as it is."""
+        if self._is_closing:
+            return
+        done = self.submit(last)
+        self._is_closing = True
+        self._wake()
+        with contextlib.suppress(StoreDown):
+            await done
+        if self._task is not None:
+            await self._task
+        if self._kept:
+            log.error("store.lost_at_close", rows=len(self._kept))
+        await self._disconnect()
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    async def _serve(self) -> None:
+        try:
+            while self._queue or not self._is_closing:
+                if not self._queue and not self._is_kept_due():
+                    await self._wait()
+                    continue
+                await self._store(self._next_batch())
+        except Exception:  # the service boundary: nobody may wait for a writer that is gone
+            log.exception("store.writer_failed")
+            raise
+        finally:
+            self._is_closing = True
+            self._fail(self._queue, StoreDown("the journal's writer has ended"))
+
+    def _is_kept_due(self) -> bool:
+        return bool(self._kept) and self._loop.time() >= self._retry_at
+
+    async def _wait(self) -> None:
+        self._waiter = self._loop.create_future()
+        timer = self._loop.call_at(self._retry_at, self._wake) if self._kept else None
+        await self._waiter
+        self._waiter = None
+        if timer is not None:
+            timer.cancel()
+
+    def _next_batch(self) -> list[_Entry]:
+        batch, self._kept = self._kept, []
+        while self._queue and len(batch) < _AT_ONCE:
+            batch.append(self._queue.popleft())
+        return batch
+
+    async def _store(self, entries: list[_Entry]) -> None:
+        connection = self._connection
+        if connection is None:
+            connection = await self._reconnect()
+        if connection is None:
+            self._fail(entries, StoreDown("the journal cannot be written now"))
+            return
+        batch = await connection.run([entry.operation for entry in entries])
+        for entry, result in zip(entries, batch.results, strict=False):
+            settle_entry(entry.future, entry.then, result)
+        if batch.fault is None:
+            self._delay = 0.0
+            return
+        log.error("store.down", error=str(batch.fault), operations=len(entries) - len(batch.results))
+        self._back_off()
+        await self._disconnect()
+        self._fail(entries[len(batch.results) :], StoreDown(f"the journal cannot be written: {batch.fault}"))
+
+    def _fail(self, entries: Sequence[_Entry] | deque[_Entry], error: StoreDown) -> None:
+        for entry in entries:
+            if entry.future is None:
+                self._kept.append(entry)
+            elif not entry.future.done():
+                entry.future.set_exception(error)
+
+    def _back_off(self) -> None:
+        # The first attempt after a fault is free; a disk that stays full is asked less and less often.
+        self._retry_at = self._loop.time() + self._delay
+        self._delay = min(max(2 * self._delay, _FIRST_DELAY), _LONGEST_DELAY)
+
+    async def _reconnect(self) -> _Connection | None:
+        if self._loop.time() < self._retry_at:
+            return None
+        try:
+            connection = _Connection(self._connector)
+            await connection
+        except (sqlite3.Error, OSError, ParlourError) as error:
+            log.error("store.still_down", error=str(error))  # noqa: TRY400 - the line says all; a trace repeats it
+            self._back_off()
+            return None
+        log.info("store.reopened")
+        self._connection = connection
+        return connection
+
+    async def _disconnect(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is None:
+            return
+        try:
+            await connection.close()
+        except sqlite3.Error as error:
+            log.warning("store.close_failed", error=str(error))

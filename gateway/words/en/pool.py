@@ -1,0 +1,6 @@
+"""What a person reads when messages wait, are refused or expire."""
+
+SENTENCES = {
+    "full": "Too many messages are waiting for me (at most {limit} in one chat), so I did not take this one. "
+    "Please send it again a little later.",
+}

@@ -1,0 +1,101 @@
+"""Stores for tests: the real rules on real SQLite, with the writer's thread or without it.
+
+`open_inline_store` runs each operation at once, in a transaction of its own, on the calling
+thread: nothing waits for a disk or another thread, so it works on the virtual clock. The caller still
+sees its result one turn of the loop later, as it would from the real writer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import sqlite3
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+from gateway.errors import StoreDown
+from gateway.ports.store import Limits
+from gateway.store import copy_file, schema
+from gateway.store.base import Clock, utc_now
+from gateway.store.store import SqliteStore, assemble
+from gateway.store.writer import Operation, settle_entry, transact
+
+T = TypeVar("T")
+
+
+class InlineWriter:
+    """A Writer without thread and queue. Set `fault` and every operation fails with StoreDown."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self.connection = connection
+        self.fault: Exception | None = None
+        self._posted: list[Operation[object]] = []
+        self._is_closed = False
+
+    def submit(self, operation: Operation[T], then: Callable[[T], None] | None = None) -> asyncio.Future[T]:
+        """Run *operation* now; the future is done one turn of the loop later."""
+        if self._is_closed:
+            raise StoreDown("the journal is closed")
+        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        if self.fault is not None:
+            _later(future, StoreDown(str(self.fault)))
+            return future
+        for posted in self._posted:
+            transact(self.connection, (posted,))
+        self._posted.clear()
+        batch = transact(self.connection, (operation,))
+        if batch.fault is not None:
+            _later(future, StoreDown(str(batch.fault)))
+            return future
+        result = batch.results[0]
+        if not isinstance(result, Exception) and then is not None:
+            then(result)
+        _later(future, result)
+        return future
+
+    def post(self, operation: Operation[object]) -> None:
+        """Run *operation* now, or before the next one that can run."""
+        self._posted.append(operation)
+        if self.fault is None:
+            for posted in self._posted:
+                transact(self.connection, (posted,))
+            self._posted.clear()
+
+    async def close(self, last: Operation[object]) -> None:
+        """Run *last*, then close."""
+        if self._is_closed:
+            return
+        transact(self.connection, (last,))
+        self._is_closed = True
+        self.connection.close()
+
+
+def _later(future: asyncio.Future[T], result: object) -> None:
+    asyncio.get_running_loop().call_soon(settle_entry, future, None, result)
+
+
+async def open_inline_store(
+    path: Path | None = None, limits: Limits | None = None, *, clock: Clock = utc_now
+) -> SqliteStore:
+    """Open a store that needs no thread, in memory unless *path* is given; ``clock=clock.now`` for virtual time."""
+    if path is None:  # a backup reads it from another thread
+        connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+        copy = partial(schema.copy, connection)
+    else:
+        schema.create_private(path)
+        connection = schema.connect(path)
+        copy = partial(copy_file, path)
+    schema.prepare(connection, path)
+    return await assemble(InlineWriter(connection), limits or Limits(), clock, copy)
+
+
+def kill(path: Path, into: Path) -> Path:
+    """Copy the files of a store that is still open, as a kill leaves them; return the copy's path."""
+    into.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for suffix in ("", "-wal"):
+        source = path.with_name(path.name + suffix)
+        if source.exists():
+            shutil.copy(source, into / source.name)
+    return into / path.name
