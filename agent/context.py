@@ -40,7 +40,12 @@ class Context:
         self._abilities = abilities
 
     async def assemble(
-        self, draft: Draft, rows: Sequence[InboxRow], notes: Sequence[InboxRow], conversation: Conversation, place: Place
+        self,
+        draft: Draft,
+        rows: Sequence[InboxRow],
+        notes: Sequence[InboxRow],
+        conversation: Conversation,
+        place: Place,
     ) -> list[Mapping[str, Any]]:
         """Open the draft (unless an earlier attempt did) and return system prompt and history."""
         if not draft.is_resumed:

@@ -62,9 +62,7 @@ class Seat:
 class Loop:
     """The tool loop; holds no state between turns."""
 
-    def __init__(
-        self, model: ModelClient, toolbox: Toolbox, *, max_calls: int, steer: bool, store: StepStore
-    ) -> None:
+    def __init__(self, model: ModelClient, toolbox: Toolbox, *, max_calls: int, steer: bool, store: StepStore) -> None:
         self._model = model
         self._toolbox = toolbox
         self._max_calls = max_calls
@@ -153,5 +151,3 @@ class Loop:
         rows = await self._store.steer(seat.lease)
         if rows:
             await self._store.step(seat.lease, seat.draft.steer(rows, seat.render(rows)))
-
-

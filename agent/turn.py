@@ -32,7 +32,6 @@ from gateway.ports import (
     Job,
     Journal,
     Lease,
-    Line,
     Meter,
     Previews,
     SearchIndex,
@@ -156,9 +155,7 @@ class TurnWork:
     async def control(self, row: InboxRow) -> None:
         """Run a command that does not wait in its lane."""
         typed = self._rooms.router.typed(row.message)
-        session = SessionRow(
-            key=row.message.key, transcript="", next_index=0, created_at=self._rooms.now()
-        )
+        session = SessionRow(key=row.message.key, transcript="", next_index=0, created_at=self._rooms.now())
         lease = Lease(key=row.message.key, turn=row.turn or turn_id(row.message), epoch=0, rows=(row,), session=session)
         text, jobs, is_private = "", (), False
         if typed is not None:

@@ -109,46 +109,55 @@ class ModelClient:
 
     async def _ask(self, model: ChatModel, request: ChatRequest, sink: Sink | None) -> ChatReply:
         """Make one call and account for it, however it ends."""
-        watch = _Watched(sink) if sink is not None else None
+        watch = _Watched(sink, self._now) if sink is not None else None
         begun = self._now()
+        spent: ChatReply | None = None
+        outcome = "cancelled"
         try:
-            reply = await model.complete(request, sink=watch)
+            spent = await model.complete(request, sink=watch)
+            outcome = "answered"
         except ModelFailed as error:
-            self._account(request, model.name, spent_by(error), type(error).__name__, begun)
+            spent = spent_by(error)
+            outcome = type(error).__name__
             raise
         except asyncio.CancelledError:
             # /stop: the provider has read the prompt, and bills it although nobody will read the answer.
             tokens = estimate(request, watch.text if watch else "")
             spent = ChatReply(text="", tool_calls=(), model=model.name, tokens=tokens, cost=None)
-            self._account(request, model.name, spent, "cancelled", begun)
             raise
-        self._account(request, model.name, reply, "answered", begun)
-        return reply
+        finally:
+            self._measure(request.purpose, outcome, begun, watch.first if watch else None)
+            if spent is not None:
+                self._account(request, spent)
+        return spent
 
-    def _account(
-        self, request: ChatRequest, model: str, spent: ChatReply | None, outcome: str, begun: datetime
-    ) -> None:
-        elapsed = max((self._now() - begun).total_seconds(), 0.0)  # a clock may have been set back
-        self._meter.time("model_seconds", elapsed, model=model)
-        self._meter.count("model_calls", model=model, outcome=outcome)
-        if spent is None:
-            return
+    def _measure(self, purpose: str, outcome: str, begun: datetime, first: datetime | None) -> None:
+        # Never below zero: a clock may have been set back.
+        self._meter.time("model_seconds", max((self._now() - begun).total_seconds(), 0.0), purpose=purpose)
+        if first is not None:
+            self._meter.time("model_first_seconds", max((first - begun).total_seconds(), 0.0), purpose=purpose)
+        self._meter.count("model_calls", purpose=purpose, outcome=outcome)
+
+    def _account(self, request: ChatRequest, spent: ChatReply) -> None:
         tokens = spent.tokens
-        for kind, amount in (("input", tokens.input), ("output", tokens.output), ("cached", tokens.cached)):
+        for direction, amount in (("in", tokens.input), ("out", tokens.output), ("cached", tokens.cached)):
             if amount:
-                self._meter.count("model_tokens", amount, model=model, kind=kind)
+                self._meter.count("model_tokens", amount, direction=direction)
         if tokens.cached:
-            self._meter.count("model_cache_hits", model=model)
+            self._meter.count("model_cache_hits")
         self._on_usage(spent, request)
 
 
 class _Watched:
-    """A sink that keeps what went through it."""
+    """A sink that keeps what went through it, and when it began."""
 
-    def __init__(self, sink: Sink) -> None:
+    def __init__(self, sink: Sink, now: Callable[[], datetime]) -> None:
         self._sink = sink
+        self._now = now
+        self.first: datetime | None = None
         self.text = ""
 
     def __call__(self, text: str) -> None:
+        self.first = self.first or self._now()
         self.text = text
         self._sink(text)

@@ -20,7 +20,7 @@ import structlog
 from agent.llm.gather import Gathered, clean
 from agent.llm.port import ChatModel, ChatReply, ChatRequest, ModelConfig, Sink, Tokens, estimate, spend
 from agent.llm.trouble import translate
-from gateway.errors import ModelEmpty, ModelFailed, ModelGarbled, ModelTimeout
+from gateway.errors import ModelEmpty, ModelFailed, ModelGarbled, ModelTimeout, ModelUnreachable
 
 log = structlog.get_logger(__name__)
 
@@ -118,6 +118,9 @@ class LitellmModel:
                         sink(clean(gathered.text))
             finally:
                 await stream.aclose()
+        if not gathered.is_full and getattr(stream, "received_finish_reason", "") is None:
+            # litellm makes a proper end of its own where the provider's is missing.
+            raise ModelUnreachable(f"{self.name}: the stream ended in the middle")
         if not gathered.is_empty:
             sink(gathered.final_text())
 
@@ -231,6 +234,8 @@ def _load() -> Any:
     # The first call would import and compile the rest on the event loop: 0.6 s in which nobody is served.
     importlib.import_module("openai.resources")
     importlib.import_module("anyio._backends._asyncio")
-    litellm.completion(model="openai/warm", messages=[{"role": "user", "content": "."}], mock_response=".", api_key="x")
+    own = {"model": "openai/warm", "messages": [{"role": "user", "content": "."}], "mock_response": ".", "api_key": "x"}
+    litellm.completion(**own)
+    list(litellm.completion(**own, stream=True))
     litellm.token_counter(model="openai/warm", text=".")
     return litellm

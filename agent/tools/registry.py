@@ -17,6 +17,7 @@ from pydantic import ValidationError
 from agent.llm.port import ToolCall
 from agent.tools.port import Tool, ToolContext
 from gateway.errors import SettingsMistake, ToolFailed
+from gateway.ports import Meter
 
 log = structlog.get_logger(__name__)
 
@@ -49,9 +50,10 @@ class ToolOutcome:
 class Toolbox:
     """The tools of one gateway. Immutable; safe to share between turns."""
 
-    def __init__(self, tools: Iterable[Tool], *, timeout: float = TIMEOUT) -> None:
+    def __init__(self, tools: Iterable[Tool], *, timeout: float = TIMEOUT, meter: Meter | None = None) -> None:
         self._tools: dict[str, Tool] = {}
         self._timeout = timeout
+        self._meter = meter
         for each in sorted(tools, key=lambda item: item.name):
             if each.name in self._tools:
                 raise SettingsMistake(f"two tools are called {each.name}; remove one of the packages that bring them")
@@ -59,10 +61,16 @@ class Toolbox:
         self.schemas: tuple[Mapping[str, Any], ...] = tuple(each.schema for each in self._tools.values())
 
     @classmethod
-    def load(cls, *tools: Tool, entries: Iterable[EntryPoint] | None = None, timeout: float = TIMEOUT) -> Toolbox:
+    def load(
+        cls,
+        *tools: Tool,
+        entries: Iterable[EntryPoint] | None = None,
+        timeout: float = TIMEOUT,
+        meter: Meter | None = None,
+    ) -> Toolbox:
         """Collect the installed tools (entry points `parlour.tools`) and *tools*."""
         found = entry_points(group=GROUP) if entries is None else entries
-        return cls([*(_loaded(entry) for entry in found), *tools], timeout=timeout)
+        return cls([*(_loaded(entry) for entry in found), *tools], timeout=timeout, meter=meter)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -89,6 +97,15 @@ class Toolbox:
 
         Raises nothing but cancellation.
         """
+        loop = asyncio.get_running_loop()
+        begun = loop.time()
+        outcome = await self._outcome(call, context)
+        if self._meter is not None:
+            self._meter.time("tool_seconds", loop.time() - begun)
+            self._meter.count("tool_calls", outcome="error" if outcome.is_error else "done")
+        return outcome
+
+    async def _outcome(self, call: ToolCall, context: ToolContext) -> ToolOutcome:
         found = self._tools.get(call.name)
         if found is None:
             return _error(self._unknown(call.name))

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import signal
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from importlib.metadata import entry_points, version
-from typing import Any
 
 import structlog
+from agent.memory.conversation import Conversations
+from agent.memory.files.documents import FileDocuments
+from agent.memory.files.projector import Projector
+from agent.memory.jobs import MemoryJobs
+from agent.memory.search.plain import PlainSearch
+from agent.memory.sessions import StoredSessions
+from agent.memory.snapshot import ScopeMemory
 
 from agent.commands import Router
 from agent.context import Context
@@ -22,27 +25,18 @@ from agent.llm.client import ModelClient
 from agent.llm.port import ChatReply, ChatRequest, ModelConfig
 from agent.llm.registry import open_model
 from agent.loop import Loop
-from agent.memory.conversation import Conversations
-from agent.memory.files.documents import FileDocuments
-from agent.memory.files.projector import Projector
-from agent.memory.jobs import MemoryJobs
-from agent.memory.search.plain import PlainSearch
-from agent.memory.sessions import StoredSessions
-from agent.memory.snapshot import ScopeMemory
 from agent.pool import Pool
 from agent.tools.registry import Toolbox
 from agent.turn import PatientJournal, Rooms, TurnWork
-from gateway.admission import NO_FACTS, Admitted, Policy, RefusalLog, Rejected, admit, policy_of
+from gateway.admission import RefusalLog
+from gateway.app.channels import Doors, Plugins, judge_of, kinds_of, open_doors, still_admits
 from gateway.delivery import Deliverer
 from gateway.errors import SettingsMistake
-from gateway.events import InboundKind, InboundMessage
+from gateway.events import InboundMessage
 from gateway.home import Home, open_home
 from gateway.intake import GatewayIntake
 from gateway.ports import (
     Channel,
-    ChannelContext,
-    ChannelKind,
-    InboxRow,
     Limits,
     Store,
     UsageRow,
@@ -85,9 +79,7 @@ class App:
 
 
 @asynccontextmanager
-async def open_app(
-    settings: Settings, *, channels: bool = True, plugins: Plugins | None = None
-) -> AsyncIterator[App]:
+async def open_app(settings: Settings, *, channels: bool = True, plugins: Plugins | None = None) -> AsyncIterator[App]:
     """Own the home, open the store and build every room; nothing runs yet but the store's writer.
 
     Raises UserMistake (home in use, newer data, wrong settings). On leaving, everything is closed

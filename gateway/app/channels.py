@@ -34,7 +34,6 @@ class Plugins:
     tools: Sequence[Any] = ()
 
 
-
 @dataclass(frozen=True, slots=True)
 class Doors:
     """The channels of one installation, before anything connects."""
@@ -74,9 +73,7 @@ def open_doors(settings: Settings, plugins: Plugins, intake: Intake, sessions: S
 def judge_of(settings: Settings, plugins: Plugins, refusals: RefusalLog, now: Callable[[], Any]) -> Judge:
     """Return who may speak, over all blocks; refusals are noted."""
     policies = {
-        name: policy_of(
-            name, block.allow_from, settings.owners, block.group_policy, is_local=block.kind in _LOCAL
-        )
+        name: policy_of(name, block.allow_from, settings.owners, block.group_policy, is_local=block.kind in _LOCAL)
         for name, block in settings.channels.items()
     } | {extra.name: extra.policy for extra in plugins.channels}
 

@@ -26,7 +26,9 @@ log = structlog.get_logger(__name__)
 _LAST_WORDS = timedelta(seconds=3)  # for what was committed while we were stopping; the rest goes out at the next start
 
 
-async def run(settings: Settings, *, plugins: Plugins | None = None, ready: Callable[[App], None] | None = None) -> None:
+async def run(
+    settings: Settings, *, plugins: Plugins | None = None, ready: Callable[[App], None] | None = None
+) -> None:
     """Run the gateway until SIGTERM or SIGINT; *ready* is called once the first message can come."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -44,7 +46,7 @@ async def serve(app: App, stop: asyncio.Event, *, ready: Callable[[App], None] |
     """Run every service until *stop*, then close intake, drain the turns, deliver, flush."""
     await app.web.bind()
     grace = timedelta(seconds=app.settings.agent.shutdown_grace_seconds)
-    async with asyncio.TaskGroup() as services, ControlServer(app.home, operations_of(app).handlers()):
+    async with asyncio.TaskGroup() as services:
         files = _start(
             services,
             projector=app.projector.run,
@@ -54,13 +56,14 @@ async def serve(app: App, stop: asyncio.Event, *, ready: Callable[[App], None] |
         delivery = _start(services, delivery=app.deliverer.run)
         pool = _start(services, pool=app.pool.run)
         doors = _start(services, web=app.web.serve, channels=app.supervisor.run)
-        await app.web.wait_started()
-        log.info("app.ready", seconds=round(time.monotonic() - app.started_at, 3), url=app.web.url)
-        if ready is not None:
-            ready(app)
-        warming = _start(services, warm=lambda: _warm(app))
-        await stop.wait()
-        log.info("app.stopping", turns=app.pool.busy)
+        async with ControlServer(app.home, operations_of(app).handlers()):
+            await app.web.wait_started()
+            log.info("app.ready", seconds=round(time.monotonic() - app.started_at, 3), url=app.web.url)
+            if ready is not None:
+                ready(app)
+            warming = _start(services, warm=lambda: _warm(app))
+            await stop.wait()
+            log.info("app.stopping", turns=app.pool.busy)
         await _end(warming)
         await _end(doors)
         given_back = await app.pool.drain(grace)
@@ -89,5 +92,3 @@ async def _warm(app: App) -> None:
         await app.model.warm()
     except Exception:  # the service boundary: a gateway without a warm model still answers
         log.exception("model.warm_failed")
-
-
