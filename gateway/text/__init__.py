@@ -1,0 +1,17 @@
+"""Text for every platform: one splitter and the Markdown tree; platforms are limits and dialects as data.
+
+`clean` makes any text sendable, `split` and `bound` cut Markdown into a platform's parts, `parse` gives
+the tree that a channel's codec walks to write its dialect, and `plain` is the dialect of no platform.
+"""
+
+from gateway.text.plain import plain as plain
+from gateway.text.splitter import Cut as Cut
+from gateway.text.splitter import bound as bound
+from gateway.text.splitter import cuts as cuts
+from gateway.text.splitter import split as split
+from gateway.text.tree import Kind as Kind
+from gateway.text.tree import Node as Node
+from gateway.text.tree import parse as parse
+from gateway.text.units import Unit as Unit
+from gateway.text.units import clean as clean
+from gateway.text.units import width as width
