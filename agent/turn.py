@@ -200,7 +200,7 @@ class TurnWork:
 
     async def _conclude(self, running: Running, conversation: Conversation, draft: Draft, thought: Thought) -> None:
         if thought.failure is not None:
-            line = tell(thought.failure, running.reference(lease.turn), self._rooms.language)
+            line = tell(thought.failure, reference(running.lease.turn), self._rooms.language)
             await self._close(
                 running, conversation, draft, EndState.ANSWERED, notice=line, failure=thought.failure.name
             )
