@@ -40,6 +40,7 @@ class Fault(StrEnum):
     NO_CHOICES = "no_choices"
     CUT_JSON = "cut_json"  # a whole HTTP response around half a JSON body
     CUT_BODY = "cut_body"  # content-length promises more than comes
+    END_STREAM = "end_stream"  # half the stream, then a proper end, as some proxies do
     CUT_STREAM = "cut_stream"  # the connection breaks after half the stream
     ERROR_IN_STREAM = "error_in_stream"  # an error event after half the stream
     PAUSE = "pause"  # the stream falls silent after half of it, until the client leaves
@@ -70,7 +71,7 @@ class Answer:
     no_usage: bool = False
 
 
-Script: TypeAlias = Callable[[Mapping[str, Any], int], Answer] | Sequence[Answer | str]
+Script: TypeAlias = "Callable[[Mapping[str, Any], int], Answer | str] | Sequence[Answer | str]"
 
 
 def chatter(body: Mapping[str, Any], n: int) -> Answer:
@@ -126,9 +127,7 @@ class FakeOpenAI:
             raise
 
     def _answer(self, body: Mapping[str, Any], n: int) -> Answer:
-        if callable(self.script):
-            return self.script(body, n)
-        answer = self.script[min(n, len(self.script)) - 1]
+        answer = self.script(body, n) if callable(self.script) else self.script[min(n, len(self.script)) - 1]
         return Answer(text=answer) if isinstance(answer, str) else answer
 
     async def _serve(self, request: web.Request, body: Mapping[str, Any], answer: Answer) -> web.StreamResponse:
@@ -165,12 +164,17 @@ class FakeOpenAI:
         for n, chunk in enumerate(chunks):
             if n == half and answer.fault is Fault.PAUSE:
                 await asyncio.Event().wait()
+            if n == half and answer.fault is Fault.END_STREAM:
+                await response.write_eof()
+                return response
             if n == half and answer.fault is Fault.CUT_STREAM:
                 await response.write(b'data: {"id": "x", "choi')
                 _hang_up(request)
                 return response
             if n == half and answer.fault is Fault.ERROR_IN_STREAM:
-                await response.write(b'data: {"error": {"message": "overloaded", "type": "server_error", "code": 500}}\n\n')
+                await response.write(
+                    b'data: {"error": {"message": "overloaded", "type": "server_error", "code": 500}}\n\n'
+                )
                 break
             if answer.gap:
                 await asyncio.sleep(answer.gap)

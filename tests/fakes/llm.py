@@ -1,0 +1,98 @@
+"""What tests of models and tools stand on: a meter that remembers, requests, a tool context over a list of hits."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from agent.llm.port import ChatReply, ChatRequest
+from agent.tools.port import ToolContext, bind
+from agent.tools.registry import Toolbox
+from gateway.events import Sender, SessionKey
+from gateway.ports import Hit
+
+NOW = datetime(2026, 11, 21, 21, 0, tzinfo=UTC)
+
+
+class Tally:
+    """A `Meter` that keeps sums by name and labels."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+        self.times: dict[str, list[float]] = {}
+        self.gauges: dict[str, float] = {}
+
+    def count(self, name: str, amount: float = 1, /, **labels: str) -> None:
+        """Add up."""
+        self.counts[_key(name, labels)] += int(amount)
+
+    def gauge(self, name: str, value: float, /, **labels: str) -> None:
+        """Keep the last value."""
+        self.gauges[_key(name, labels)] = value
+
+    def time(self, name: str, seconds: float, /, **labels: str) -> None:
+        """Keep every duration."""
+        self.times.setdefault(_key(name, labels), []).append(seconds)
+
+
+def _key(name: str, labels: Mapping[str, str]) -> str:
+    return " ".join([name, *(f"{label}={value}" for label, value in sorted(labels.items()))])
+
+
+class Usages:
+    """An `on_usage` that keeps what it was told."""
+
+    def __init__(self) -> None:
+        self.replies: list[ChatReply] = []
+        self.requests: list[ChatRequest] = []
+
+    def __call__(self, reply: ChatReply, request: ChatRequest) -> None:
+        self.replies.append(reply)
+        self.requests.append(request)
+
+
+class Shelf:
+    """A `SearchIndex` over hits by scope: everything whose text holds a word of the query."""
+
+    def __init__(self, hits: Mapping[str, Sequence[Hit]] | None = None) -> None:
+        self.hits = dict(hits or {})
+        self.asked: list[tuple[str, str]] = []
+
+    async def search(self, scope: str, query: str, *, limit: int = 6) -> Sequence[Hit]:
+        """Look through one scope."""
+        self.asked.append((scope, query))
+        words = query.lower().split()
+        found = [hit for hit in self.hits.get(scope, ()) if any(word in hit.text.lower() for word in words)]
+        return found[:limit]
+
+
+def request(
+    *said: str, tools: Sequence[Mapping[str, Any]] = (), turn: str = "tabc", purpose: str = "answer"
+) -> ChatRequest:
+    """A request: a system prompt and user messages."""
+    messages = [{"role": "system", "content": "You are Parlour."}]
+    messages += [{"role": "user", "content": text} for text in said]
+    return ChatRequest(messages=messages, tools=tools, turn=turn, purpose=purpose)
+
+
+def context(shelf: Shelf | None = None, *, scope: str = "people/ann", staged: list[str] | None = None) -> ToolContext:
+    """A tool context of one person; *staged* collects what is to be remembered."""
+    kept: list[str] = [] if staged is None else staged
+    return ToolContext(
+        person="ann",
+        sender=Sender(id="42", name="Ann"),
+        key=SessionKey("web", "42"),
+        scope=scope,
+        turn="tabc",
+        call="call_0",
+        now=NOW,
+        search=bind(shelf or Shelf(), scope),
+        remember=kept.append,
+    )
+
+
+def memory_tools() -> Toolbox:
+    """The box as it is installed."""
+    return Toolbox.load()
