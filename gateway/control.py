@@ -11,7 +11,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
-from types import TracebackType
+from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
 import structlog
@@ -79,31 +79,35 @@ class StreamConnection:
 
 
 class ControlServer:
-    """Serves the operations on the home's socket while the block runs; its end ends every conversation."""
+    """Serves operations on a socket; only the owner of the home may open one on it."""
 
-    def __init__(self, home: Home, handlers: Mapping[str, Handler]) -> None:
-        self._home = home
+    def __init__(self, path: Path, handlers: Mapping[str, Handler]) -> None:
+        self._path = path
         self._handlers = handlers
         self._calls: set[asyncio.Task[None]] = set()
-        self._server: asyncio.Server | None = None
+        self._listening = asyncio.Event()
 
-    async def __aenter__(self) -> ControlServer:
+    async def serve(self) -> None:
+        """Serve until cancelled; then every conversation is ended and the socket removed."""
         # The home's lock is ours, so a socket that stands there belongs to a process that has died.
-        self._home.socket.unlink(missing_ok=True)
-        with reachable(self._home.socket) as address:
-            self._server = await asyncio.start_unix_server(self._accept, address, limit=LONGEST_LINE)
-        self._home.socket.chmod(0o600)
-        return self
+        self._path.unlink(missing_ok=True)
+        with reachable(self._path) as address:
+            server = await asyncio.start_unix_server(self._accept, address, limit=LONGEST_LINE)
+        try:
+            self._path.chmod(0o600)
+            self._listening.set()
+            await asyncio.get_running_loop().create_future()  # until cancelled
+        finally:
+            self._listening.clear()
+            server.close()
+            for call in self._calls:
+                call.cancel()
+            await asyncio.gather(*self._calls, return_exceptions=True)
+            self._path.unlink(missing_ok=True)
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._server is not None:
-            self._server.close()
-        for call in self._calls:
-            call.cancel()
-        await asyncio.gather(*self._calls, return_exceptions=True)
-        self._home.socket.unlink(missing_ok=True)
+    async def wait_listening(self) -> None:
+        """Return when the socket takes connections."""
+        await self._listening.wait()
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if len(self._calls) >= _CALLS_AT_ONCE:
@@ -127,14 +131,8 @@ class ControlServer:
         name = ""
         try:
             async with asyncio.timeout(_FIRST_LINE_SECONDS):
-                request = await connection.receive()
-            if request is None:
-                return
-            name = str(request.get("do", ""))
-            arguments = request.get("with", {})
-            if name not in self._handlers or not isinstance(arguments, dict):
-                raise BadLine("this gateway knows no such operation; are both of the same version?")
-            await self._handlers[name](arguments, connection)
+                name, arguments = _request(await connection.receive())
+            await self._named(name)(arguments, connection)
         except TimeoutError:
             await connection.send({"error": "nothing was asked"})
         except ParlourError as wrong:
@@ -146,6 +144,18 @@ class ControlServer:
             await connection.send({"error": f"{name} failed; the gateway's log says why"})
         else:
             await connection.send({"end": True})
+
+    def _named(self, name: str) -> Handler:
+        if name not in self._handlers:
+            raise BadLine("this gateway knows no such operation; are both of the same version?")
+        return self._handlers[name]
+
+
+def _request(line: Line | None) -> tuple[str, Line]:
+    arguments = (line or {}).get("with", {})
+    if line is None or not isinstance(arguments, dict):
+        raise BadLine("a request names an operation and its arguments")
+    return str(line.get("do", "")), arguments
 
 
 @asynccontextmanager
@@ -190,3 +200,30 @@ async def replies(connection: Connection) -> AsyncIterator[Line]:
             raise UserMistake(str(line["error"]))
         yield line
     raise UserMistake("the gateway stopped before it had answered; ask again when it is back")
+
+
+class LocalConnection:
+    """One end of a conversation inside a process, for operations that run without a socket."""
+
+    def __init__(self, sending: asyncio.Queue[Line | None], receiving: asyncio.Queue[Line | None]) -> None:
+        self._sending = sending
+        self._receiving = receiving
+
+    async def receive(self) -> Line | None:
+        """Return the other end's next line; None once it has closed."""
+        return await self._receiving.get()
+
+    async def send(self, line: Line) -> None:
+        """Hand one line over."""
+        await self._sending.put(line)
+
+    async def close(self) -> None:
+        """Tell the other end that nothing more comes."""
+        await self._sending.put(None)
+
+
+def connection_pair() -> tuple[LocalConnection, LocalConnection]:
+    """Return the two ends of a conversation."""
+    there: asyncio.Queue[Line | None] = asyncio.Queue(64)
+    back: asyncio.Queue[Line | None] = asyncio.Queue(64)
+    return LocalConnection(there, back), LocalConnection(back, there)

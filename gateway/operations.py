@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, is_dataclass
+from dataclasses import is_dataclass
 from datetime import UTC, datetime
 from enum import Enum
+from importlib.metadata import version
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from gateway.admission import RefusalLog
 from gateway.backup import backup
@@ -20,32 +21,86 @@ from gateway.control import Connection, Handler, Line
 from gateway.errors import UserMistake
 from gateway.events import SessionKey, reference
 from gateway.home import Home
-from gateway.ports import Sessions, Store
+from gateway.ports import Channel, Sessions, Store
 
-T = TypeVar("T")
 Operation: TypeAlias = Callable[[Line], AsyncIterator[Line]]
 Receive: TypeAlias = Callable[[], Awaitable[Mapping[str, Any] | None]]
 Send: TypeAlias = Callable[[Mapping[str, Any]], Awaitable[None]]
 
 _MOST_LINES = 1_000
+_NO_GATEWAY = "no gateway runs here; start one with `parlour run`"
 
 
-@dataclass(frozen=True, kw_only=True)
+class Operated(Protocol):
+    """What the composition root offers to operations."""
+
+    @property
+    def home(self) -> Home:
+        """The home this process owns."""
+        ...
+
+    @property
+    def store(self) -> Store:
+        """The open store."""
+        ...
+
+    @property
+    def sessions(self) -> Sessions:
+        """What was said."""
+        ...
+
+    @property
+    def refusals(self) -> RefusalLog:
+        """Who was not heard."""
+        ...
+
+    @property
+    def channels(self) -> Mapping[str, Channel]:
+        """The open channels by block name; empty in a process that runs no gateway."""
+        ...
+
+    def readiness(self) -> Mapping[str, bool | None]:
+        """Per channel: None = not tried yet, False = degraded, True = hears its platform."""
+        ...
+
+    def still(self) -> AbstractAsyncContextManager[object]:
+        """Hold while nothing may write files: first what was committed is projected, then projector and jobs wait."""
+        ...
+
+    async def submit(self, key: SessionKey, text: str) -> str:
+        """Accept *text* as a job of ours in the session *key*; return its turn's id."""
+        ...
+
+
+@runtime_checkable
+class Attachable(Protocol):
+    """A channel that terminals attach to."""
+
+    async def converse(self, receive: Receive, send: Send) -> None:
+        """Serve one terminal until it leaves."""
+        ...
+
+
+@runtime_checkable
+class IssuesCodes(Protocol):
+    """A channel that people log in to."""
+
+    async def issue_code(self) -> str:
+        """Return a login code, good once."""
+        ...
+
+
+def operations(app: Operated) -> Mapping[str, Handler]:
+    """Return everything as handlers of the control socket."""
+    return Operations(app).handlers()
+
+
 class Operations:
-    """The operations over what the composition root built. Everything optional is simply not offered."""
+    """The operations over what the composition root built."""
 
-    home: Home
-    version: str
-    started_at: datetime
-    store: Store
-    sessions: Sessions
-    channels: Callable[[], Mapping[str, bool]]  # block name -> hears its platform now
-    still: Callable[[], AbstractAsyncContextManager[object]]  # see gateway.backup.backup
-    submit: Callable[[SessionKey, str], Awaitable[str]] | None = None  # a text as job of ours; the turn's id
-    login: Callable[[], Awaitable[str]] | None = None  # a code for the page
-    claim: Callable[[], Awaitable[str]] | None = None  # a code that makes its sender the owner
-    converse: Callable[[Receive, Send], Awaitable[None]] | None = None  # the console channel's
-    refusals: RefusalLog | None = None
+    def __init__(self, app: Operated) -> None:
+        self._app = app
+        self._started_at = datetime.now(UTC)
 
     def named(self) -> Mapping[str, Operation]:
         """Return the operations that answer and end, by name."""
@@ -58,7 +113,6 @@ class Operations:
             "backup": self.backup,
             "prune": self.prune,
             "web login": self.web_login,
-            "owner claim": self.owner_claim,
             "why": self.why,
         }
 
@@ -69,22 +123,23 @@ class Operations:
     async def status(self, _: Line) -> AsyncIterator[Line]:
         """One line: what runs, since when, how much waits, which channels hear."""
         yield {
-            "version": self.version,
-            "home": str(self.home.path),
-            "started_at": _plain(self.started_at),
-            "channels": dict(self.channels()),
-            **_plain(await self.store.journal.depth()),
+            "version": version("parlour"),
+            "home": str(self._app.home.path),
+            "running": bool(self._app.channels),
+            "since": _plain(self._started_at),
+            "channels": dict(self._app.readiness()),
+            **_plain(await self._app.store.journal.depth()),
         }
 
     async def list_sessions(self, _: Line) -> AsyncIterator[Line]:
         """A line per session, the most recently used first."""
-        for session in await self.sessions.all():
+        for session in await self._app.sessions.all():
             yield _plain(session)
 
     async def show_session(self, arguments: Line) -> AsyncIterator[Line]:
         """The newest lines of one session, as people saw them."""
         limit = min(int(arguments.get("limit", 50)), _MOST_LINES)
-        for line in await self.sessions.shown(_key(arguments), limit=limit):
+        for line in await self._app.sessions.shown(_key(arguments), limit=limit):
             yield _plain(line)
 
     async def send(self, arguments: Line) -> AsyncIterator[Line]:
@@ -92,13 +147,13 @@ class Operations:
         text = str(arguments.get("text", ""))
         if not text.strip():
             raise UserMistake("there is nothing to send; give a text")
-        submit = _offered(self.submit, "nothing can be sent here")
-        yield {"turn": (turn := await submit(_key(arguments), text)), "reference": reference(turn)}
+        turn = await self._app.submit(_key(arguments), text)
+        yield {"turn": turn, "reference": reference(turn), "running": bool(self._app.channels)}
 
     async def turn(self, arguments: Line) -> AsyncIterator[Line]:
         """The whole story of one turn."""
         wanted = str(arguments.get("reference", ""))
-        story = await self.store.journal.story(wanted) if wanted else None
+        story = await self._app.store.journal.story(wanted) if wanted else None
         if story is None:
             raise UserMistake(f"no turn begins with {wanted!r}; the reference stands at the end of the line people saw")
         yield _plain(story)
@@ -108,31 +163,38 @@ class Operations:
         target = Path(str(arguments.get("file", "")))
         if not target.is_absolute():
             raise UserMistake("a backup needs a file to write to")
-        made = await backup(self.home, self.store, target, still=self.still())
+        made = await backup(self._app.home, self._app.store, target, still=self._app.still())
         yield {"file": str(made.target), "files": made.files, "size": made.size, "left_out": list(made.left_out)}
 
     async def prune(self, _: Line) -> AsyncIterator[Line]:
         """Remove what is past its time."""
-        yield {"rows": await self.store.prune()}
+        yield {"rows": await self._app.store.prune()}
 
     async def web_login(self, _: Line) -> AsyncIterator[Line]:
         """A login code for the page, good once."""
-        yield {"code": await _offered(self.login, "the page is switched off; set channels.web.enabled to true")()}
-
-    async def owner_claim(self, _: Line) -> AsyncIterator[Line]:
-        """A code that makes its sender the owner, good once for 15 minutes."""
-        yield {"code": await _offered(self.claim, "there is an owner already; see PARLOUR_OWNERS")()}
+        pages = [channel for channel in self._channels("web") if isinstance(channel, IssuesCodes)]
+        if not pages:
+            raise self._absent("the page is switched off; set channels.web.enabled to true")
+        yield {"code": await pages[0].issue_code()}
 
     async def why(self, arguments: Line) -> AsyncIterator[Line]:
         """Who was not heard lately, and what would admit them."""
-        kept = _offered(self.refusals, "nothing was refused: no gateway runs")
-        for refused in kept.recent(str(arguments.get("channel", "")), str(arguments.get("sender", ""))):
+        for refused in self._app.refusals.recent(str(arguments.get("channel", "")), str(arguments.get("sender", ""))):
             yield _plain(refused)
 
     async def attach(self, _: Line, connection: Connection) -> None:
         """Let a terminal into the console channel until it leaves."""
-        converse = _offered(self.converse, "the console is switched off; set channels.console.enabled to true")
-        await converse(connection.receive, connection.send)
+        consoles = [channel for channel in self._channels("console") if isinstance(channel, Attachable)]
+        if not consoles:
+            raise self._absent("the console is switched off; set channels.console.enabled to true")
+        await consoles[0].converse(connection.receive, connection.send)
+
+    def _channels(self, first: str) -> list[Channel]:
+        """Return the open channels, the block named *first* before the others."""
+        return [channel for _, channel in sorted(self._app.channels.items(), key=lambda item: item[0] != first)]
+
+    def _absent(self, switched_off: str) -> UserMistake:
+        return UserMistake(switched_off if self._app.channels else _NO_GATEWAY)
 
 
 def _handler(run: Operation) -> Handler:
@@ -141,12 +203,6 @@ def _handler(run: Operation) -> Handler:
             await connection.send(line)
 
     return handle
-
-
-def _offered(part: T | None, otherwise: str) -> T:
-    if part is None:
-        raise UserMistake(otherwise)
-    return part
 
 
 def _key(arguments: Line) -> SessionKey:

@@ -1,0 +1,185 @@
+"""The command `parlour`. Settings are read here, once; heavy rooms are imported by the commands that need them."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import typer
+
+from gateway.errors import ParlourError, UserMistake
+
+app = typer.Typer(
+    name="parlour",
+    help="A chat bot of your own: one agent, many channels, memory that belongs to somebody.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+sessions = typer.Typer(help="What was said, by session.", no_args_is_help=True)
+web = typer.Typer(help="The chat page.", no_args_is_help=True)
+app.add_typer(sessions, name="sessions")
+app.add_typer(web, name="web")
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON lines.")]
+
+
+def main() -> NoReturn:
+    """Run the command line; a mistake somebody can mend is one line on standard error and exit code 2."""
+    try:
+        code = app(standalone_mode=False)
+    except UserMistake as wrong:
+        _tell(str(wrong))
+        sys.exit(2)
+    except ParlourError as wrong:
+        _tell(str(wrong) or type(wrong).__name__)
+        sys.exit(1)
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except BrokenPipeError:
+        # `parlour sessions list | head`: nobody reads on. Nothing more may be written at exit either.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _tell(text: str) -> None:
+    print(f"parlour: {' '.join(text.split())}", file=sys.stderr)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        from importlib.metadata import version
+
+        typer.echo(f"parlour {version('parlour')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    _: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    os.umask(0o077)
+
+
+@app.command()
+def run() -> None:
+    """Run the gateway until it is told to stop."""
+    from gateway.commands.running import run_gateway
+
+    run_gateway()
+
+
+@app.command()
+def chat() -> None:
+    """Chat in this terminal, with the gateway that runs or with one of its own."""
+    from gateway.commands.running import chat_here
+
+    raise typer.Exit(chat_here())
+
+
+@app.command()
+def doctor(as_json: AsJson = False) -> None:
+    """Look at everything that could be wrong; exit code 2 when something is."""
+    from gateway.commands.offline import look
+
+    raise typer.Exit(look(as_json=as_json))
+
+
+@app.command()
+def status(as_json: AsJson = False) -> None:
+    """Say what runs, what waits and which channels hear."""
+    from gateway.commands.asking import show_status
+
+    show_status(as_json=as_json)
+
+
+@sessions.command("list")
+def list_sessions(as_json: AsJson = False) -> None:
+    """List every session, the most recently used first."""
+    from gateway.commands.asking import list_sessions as show
+
+    show(as_json=as_json)
+
+
+@sessions.command("show")
+def show_session(
+    key: Annotated[str, typer.Argument(help="channel:chat_id")],
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="How many lines, the newest.")] = 50,
+    as_json: AsJson = False,
+) -> None:
+    """Show the newest lines of a session."""
+    from gateway.commands.asking import show_session as show
+
+    show(key, limit=limit, as_json=as_json)
+
+
+@app.command()
+def send(
+    key: Annotated[str, typer.Argument(help="channel:chat_id")],
+    text: Annotated[str, typer.Argument(help="What the agent is told in that session.")],
+) -> None:
+    """Hand a text to a session; its answer goes to that chat."""
+    from gateway.commands.asking import send as hand_over
+
+    hand_over(key, text)
+
+
+@app.command()
+def turn(reference: Annotated[str, typer.Argument(help="The short reference people were shown.")]) -> None:
+    """Tell the whole story of one turn."""
+    from gateway.commands.asking import show_turn
+
+    show_turn(reference)
+
+
+@app.command()
+def why(
+    channel: Annotated[str, typer.Argument(help="The channel block.")] = "",
+    sender: Annotated[str, typer.Argument(help="A user id.")] = "",
+    as_json: AsJson = False,
+) -> None:
+    """Explain silence: who was not heard lately, and what would admit them."""
+    from gateway.commands.asking import show_refusals
+
+    show_refusals(channel, sender, as_json=as_json)
+
+
+@app.command()
+def backup(file: Annotated[Path, typer.Argument(help="Where to; a .tar.gz that is not there yet.")]) -> None:
+    """Write one archive of everything but secrets, while the gateway runs."""
+    from gateway.commands.asking import make_backup
+
+    make_backup(file)
+
+
+@app.command()
+def restore(
+    file: Annotated[Path, typer.Argument(help="What `parlour backup` wrote.")],
+    force: Annotated[bool, typer.Option("--force", help="Replace what the home holds (it is kept aside).")] = False,
+) -> None:
+    """Put a backup into the home, after verifying all of it."""
+    from gateway.commands.offline import put_back
+
+    put_back(file, force=force)
+
+
+@app.command()
+def prune() -> None:
+    """Remove from the journal what is past its time."""
+    from gateway.commands.asking import prune as remove
+
+    remove()
+
+
+@web.command("login")
+def login() -> None:
+    """Print a code that lets a browser in: ten minutes, once."""
+    from gateway.commands.asking import web_login
+
+    web_login()

@@ -1,0 +1,1 @@
+"""What the command line does, apart from reading its arguments."""

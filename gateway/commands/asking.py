@@ -1,0 +1,138 @@
+"""Commands that ask the gateway that runs, or, when none does, own the home for a moment and ask themselves."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from gateway.control import Line, call, connect
+from gateway.home import Home
+from gateway.logs import configure_logs
+from gateway.settings import Settings, load_settings, secret_values
+
+# What people wrote is shown on a terminal: nothing in it may move the cursor or hide what follows.
+_OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+
+
+def ask(name: str, arguments: Line | None = None) -> list[Line]:
+    """Run one operation and return its lines; raises UserMistake with the operation's own line."""
+    settings = load_settings(os.environ)
+
+    async def collect() -> list[Line]:
+        return [line async for line in _lines(settings, name, arguments or {})]
+
+    return asyncio.run(collect())
+
+
+async def _lines(settings: Settings, name: str, arguments: Line) -> AsyncIterator[Line]:
+    async with connect(Home(settings.home)) as connection:
+        if connection is not None:
+            async for line in call(connection, name, arguments):
+                yield line
+            return
+    # No gateway: the same operation here, under the home's lock. Its logs would only disturb.
+    configure_logs(level="error", form=settings.log.format, secrets=secret_values(settings))
+    from gateway.app import open_app
+    from gateway.operations import Operations
+
+    async with open_app(settings, channels=False) as app:
+        async for line in Operations(app).named()[name](arguments):
+            yield line
+
+
+def show_status(*, as_json: bool) -> None:
+    """Print the one line of the operation `status`, a field per row."""
+    (line,) = ask("status")
+    if as_json:
+        _print_json([line])
+        return
+    channels = line.get("channels", {})
+    states = {True: "hears", False: "degraded", None: "not tried yet"}
+    rows = {**line, "channels": ", ".join(f"{name} {states[state]}" for name, state in channels.items()) or "none open"}
+    for name, value in rows.items():
+        typer.echo(f"{name:16} {value}")
+
+
+def list_sessions(*, as_json: bool) -> None:
+    """Print a line per session."""
+    _print_lines(
+        ask("sessions list"), as_json, lambda line: f"{line['updated_at'][:19]}Z  {line['messages']:>7}  {line['key']}"
+    )
+
+
+def show_session(key: str, *, limit: int, as_json: bool) -> None:
+    """Print what was said."""
+
+    def shown(line: Line) -> str:
+        who = line.get("name") or line["role"]
+        waiting = " (waiting)" if line.get("state") == "waiting" else ""
+        return f"{line['at'][:19]}Z  {who}{waiting}: {line['text']}"
+
+    _print_lines(ask("sessions show", {"key": key, "limit": limit}), as_json, shown)
+
+
+def send(key: str, text: str) -> None:
+    """Hand a text over and print the turn's reference."""
+    (line,) = ask("send", {"key": key, "text": text})
+    when = "" if line.get("running") else "; it is answered when a gateway runs"
+    typer.echo(f"accepted as {line['reference']}{when}")
+
+
+def show_turn(reference: str) -> None:
+    """Print everything the journal knows of a turn."""
+    (line,) = ask("turn", {"reference": reference})
+    typer.echo(json.dumps(line, indent=2))
+
+
+def show_refusals(channel: str, sender: str, *, as_json: bool) -> None:
+    """Print who was not heard, why, and what would admit them."""
+
+    def shown(line: Line) -> str:
+        times = f" ({line['times']} times)" if line["times"] > 1 else ""
+        where = f"{line['channel']}:{line['chat']}"
+        return f"{line['last_at'][:19]}Z  {where}  {line['sender']}  {line['reason']}{times}: {line['would_admit']}"
+
+    lines = ask("why", {"channel": channel, "sender": sender})
+    _print_lines(lines, as_json, shown)
+    if not lines and not as_json:
+        typer.echo("nobody was refused since the gateway started")
+
+
+def make_backup(file: Path) -> None:
+    """Write a backup and say what is not in it."""
+    (line,) = ask("backup", {"file": str(file.absolute())})
+    typer.echo(f"{line['file']}: {line['files']} files, {line['size']:,} bytes")
+    for left_out in line["left_out"]:
+        typer.echo(f"not in it: {left_out}")
+
+
+def prune() -> None:
+    """Remove what is past its time."""
+    (line,) = ask("prune")
+    typer.echo(f"{line['rows']} rows removed")
+
+
+def web_login() -> None:
+    """Print a login code, alone on its line."""
+    (line,) = ask("web login")
+    typer.echo(line["code"])
+
+
+def _print_lines(lines: Iterable[Line], as_json: bool, shown: Callable[[Line], str]) -> None:
+    if as_json:
+        _print_json(lines)
+        return
+    for line in lines:
+        typer.echo(_OBEYED.sub("", shown(line)))
+
+
+def _print_json(lines: Iterable[Mapping[str, Any]]) -> None:
+    for line in lines:
+        typer.echo(json.dumps(line))

@@ -1,0 +1,104 @@
+"""Commands under which a gateway runs: `parlour run`, and `parlour chat` where none does."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from typing import Any
+
+import typer
+
+from gateway.control import Connection, Line, connect, connection_pair
+from gateway.errors import UserMistake
+from gateway.home import Home
+from gateway.logs import configure_logs
+from gateway.preflight import refuse
+from gateway.settings import Settings, check_settings, load_settings, secret_values
+
+
+def run_gateway() -> None:
+    """Run the gateway until SIGTERM or SIGINT; print the page's address once it answers."""
+    report = check_settings(os.environ)
+    settings = report.require()
+    for warning in report.warnings:
+        typer.echo(f"parlour: {warning}", err=True)
+    # Before the imports below, which take most of the start: a mistake is told at once.
+    refuse(settings)
+    configure_logs(level=settings.log.level, form=settings.log.format, secrets=secret_values(settings))
+    from gateway.app import run
+
+    _run(run(settings, ready=lambda app: typer.echo(f"Parlour is ready: {app.web.url}")))
+
+
+def chat_here() -> int:
+    """Chat in this terminal; return the exit code."""
+    settings = load_settings(os.environ)
+    code: int = _run(_chat(settings))
+    return code
+
+
+def _run(work: Any) -> Any:
+    """Run *work*; of several failures at once the one a person can mend is told."""
+    try:
+        return asyncio.run(work)
+    except BaseExceptionGroup as several:
+        mistake = _first_mistake(several)
+        if mistake is None:
+            raise
+        raise mistake from None
+
+
+def _first_mistake(several: BaseExceptionGroup[BaseException]) -> UserMistake | None:
+    for error in several.exceptions:
+        found = _first_mistake(error) if isinstance(error, BaseExceptionGroup) else error
+        if isinstance(found, UserMistake):
+            return found
+    return None
+
+
+async def _chat(settings: Settings) -> int:
+    async with connect(Home(settings.home)) as connection:
+        if connection is not None:
+            await connection.send({"do": "chat attach", "with": {}})
+            return await _converse(connection)
+    refuse(settings)
+    # The terminal belongs to the conversation.
+    configure_logs(level="error", form=settings.log.format, secrets=secret_values(settings))
+    return await _chat_with_own_gateway(settings)
+
+
+async def _chat_with_own_gateway(settings: Settings) -> int:
+    """Be the gateway for as long as the conversation lasts."""
+    from gateway.app import open_app, serve
+    from gateway.operations import Operations
+
+    stop, ready = asyncio.Event(), asyncio.Event()
+    async with open_app(settings) as app, asyncio.TaskGroup() as services:
+        services.create_task(serve(app, stop, ready=lambda _: ready.set()), name="gateway")
+        await ready.wait()
+        ours, theirs = connection_pair()
+        attached = services.create_task(Operations(app).attach({}, theirs), name="terminal")
+        try:
+            return await _converse(ours)
+        finally:
+            await ours.close()
+            await attached
+            stop.set()
+
+
+async def _converse(connection: Connection) -> int:
+    from channels.console.terminal import chat
+
+    return await chat(_receiver(connection), connection.send)
+
+
+def _receiver(connection: Connection) -> Callable[[], Any]:
+    async def receive() -> Line | None:
+        """Return the console's next frame; the lines that end the operation are not for it."""
+        line = await connection.receive()
+        if line is not None and "error" in line and "type" not in line:
+            raise UserMistake(str(line["error"]))
+        return None if line is None or line.get("end") is True else line
+
+    return receive

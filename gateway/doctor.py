@@ -1,0 +1,188 @@
+"""`parlour doctor`: everything that could be wrong, looked at without changing anything, in words."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from importlib.metadata import entry_points
+from pathlib import Path
+
+from gateway.home import Home, is_held
+from gateway.preflight import before_start
+from gateway.restore import journal_damage
+from gateway.settings import Report, Settings
+
+_LITTLE_SPACE = 500 * 1024 * 1024  # bytes
+_TOO_LITTLE_SPACE = 50 * 1024 * 1024
+
+
+class Level(StrEnum):
+    """How a finding stands."""
+
+    OK = "OK"
+    WARN = "WARN"  # works, and should be mended
+    FAIL = "FAIL"  # does not start, or loses something
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One line of the doctor's."""
+
+    level: Level
+    name: str
+    text: str
+
+
+def examine(report: Report, environment: Mapping[str, str]) -> Iterator[Finding]:
+    """Yield every finding; the lines that fail are those a start would end with."""
+    yield from _settings(report)
+    home = Home(report.home)
+    yield from _privacy(home)
+    if report.settings is not None:
+        yield from _start(home, report.settings)
+        yield from _model(report.settings)
+        yield from _access(report.settings)
+        yield from _channels(report.settings, environment)
+    yield from _journal(home)
+    yield from _disk(home)
+
+
+def _settings(report: Report) -> Iterator[Finding]:
+    where = str(report.file) if report.file else f"the environment (no parlour.yaml in {report.home})"
+    for mistake in report.mistakes:
+        yield Finding(Level.FAIL, "settings", mistake)
+    for warning in report.warnings:
+        yield Finding(Level.WARN, "settings", warning)
+    if not report.mistakes:
+        yield Finding(Level.OK, "settings", f"read from {where}")
+
+
+def _start(home: Home, settings: Settings) -> Iterator[Finding]:
+    is_running = is_held(home)
+    for check in before_start(settings):
+        if is_running and check.name in ("lock", "port"):
+            # Held by a gateway of this home: that is how it should be, and its port is its own.
+            if check.name == "lock":
+                yield Finding(Level.OK, "lock", "a gateway runs on this home")
+            continue
+        if check.mistake:
+            yield Finding(Level.FAIL, check.name, check.mistake)
+        else:
+            yield Finding(Level.OK, check.name, check.well)
+
+
+def _privacy(home: Home) -> Iterator[Finding]:
+    """State files that others may read (TRUST.md, attack 87)."""
+    if not home.path.is_dir():
+        return
+    open_paths = [path for path in _state_paths(home) if _is_open(path)]
+    for path in open_paths[:5]:
+        wanted = "700" if path.is_dir() else "600"
+        yield Finding(
+            Level.FAIL if _is_secret(home, path) else Level.WARN,
+            "privacy",
+            f"{path} can be read by other users of this machine; run chmod {wanted} {path}",
+        )
+    if len(open_paths) > 5:
+        rest = f"and {len(open_paths) - 5} more like it; run chmod -R go-rwx {home.path}"
+        yield Finding(Level.WARN, "privacy", rest)
+    owner = home.path.stat().st_uid
+    if owner != os.geteuid():
+        line = f"{home.path} belongs to user id {owner}, not to {os.geteuid()}; run Parlour as its owner, or chown it"
+        yield Finding(Level.WARN, "owner", line)
+    if not open_paths:
+        yield Finding(Level.OK, "privacy", "nothing in the home can be read by others")
+
+
+def _state_paths(home: Home) -> Iterator[Path]:
+    yield home.path
+    for folder in (home.path, home.secrets, home.backups):
+        if folder.is_dir() and os.access(folder, os.R_OK | os.X_OK):
+            yield from (path for path in sorted(folder.iterdir()) if not path.is_symlink())
+
+
+def _is_open(path: Path) -> bool:
+    try:
+        mode = path.stat().st_mode
+    except OSError:
+        return False
+    return bool(mode & (stat.S_IRWXG | stat.S_IRWXO)) and not stat.S_ISSOCK(mode)
+
+
+def _is_secret(home: Home, path: Path) -> bool:
+    return path.parent == home.secrets or path == home.secrets
+
+
+def _model(settings: Settings) -> Iterator[Finding]:
+    llm = settings.llm
+    if not llm.model:
+        yield Finding(
+            Level.WARN, "model", "none is set, so `offline` answers from memory alone; set PARLOUR_LLM__MODEL"
+        )
+    elif llm.api_key is None and llm.api_base is None:
+        yield Finding(
+            Level.WARN,
+            "model",
+            f"{llm.model} has neither PARLOUR_LLM__API_KEY nor PARLOUR_LLM__API_BASE; it is reached only if its"
+            " provider's own variable holds the key",
+        )
+    else:
+        yield Finding(Level.OK, "model", f"{llm.model} is set; it is not called from here")
+
+
+def _access(settings: Settings) -> Iterator[Finding]:
+    everyone = [name for name, block in settings.channels.items() if "*" in block.allow_from]
+    if everyone:
+        line = f"the whole world may write in {', '.join(everyone)}: see that PARLOUR_CAPS__TOKENS_PER_DAY is set"
+        yield Finding(Level.WARN, "access", line)
+    elif settings.allow_everyone:
+        yield Finding(Level.WARN, "access", "PARLOUR_ALLOW_EVERYONE is on and no channel uses it; remove it")
+    if not settings.owners:
+        yield Finding(Level.WARN, "owners", "nobody is owner but who sits at this machine; set PARLOUR_OWNERS")
+    else:
+        yield Finding(Level.OK, "owners", ", ".join(settings.owners))
+    yield Finding(Level.OK, "timezone", settings.timezone)
+
+
+def _channels(settings: Settings, environment: Mapping[str, str]) -> Iterator[Finding]:
+    found = {entry.name: entry for entry in entry_points(group="parlour.channels")}
+    for name, block in settings.channels.items():
+        if not block.enabled:
+            yield Finding(Level.OK, f"channel {name}", "is switched off")
+            continue
+        try:
+            wrong = [*found[block.kind].load().check(block, environment)]
+        except ImportError as missing:
+            wrong = [f"{block.kind} needs {missing.name}; run pip install 'parlour[{block.kind}]'"]
+        for line in wrong:
+            yield Finding(Level.FAIL, f"channel {name}", line)
+        if not wrong:
+            yield Finding(Level.OK, f"channel {name}", "is set up")
+
+
+def _journal(home: Home) -> Iterator[Finding]:
+    if not home.journal.exists():
+        return
+    damaged = journal_damage(home.journal)
+    if damaged:
+        line = f"{home.journal} is damaged ({damaged}); stop Parlour and run `parlour restore FILE --force`"
+        yield Finding(Level.FAIL, "journal", line)
+    else:
+        yield Finding(Level.OK, "journal", "is whole")
+
+
+def _disk(home: Home) -> Iterator[Finding]:
+    there = home.path
+    while not there.exists() and there != there.parent:
+        there = there.parent
+    free = shutil.disk_usage(there).free
+    megabytes = f"{free // (1024 * 1024):,} MB free on the disk of {home.path}"
+    if free < _LITTLE_SPACE:
+        level = Level.FAIL if free < _TOO_LITTLE_SPACE else Level.WARN
+        yield Finding(level, "disk", f"only {megabytes}; make room")
+    else:
+        yield Finding(Level.OK, "disk", megabytes)

@@ -1,0 +1,90 @@
+"""What must be so before a gateway starts: one list of checks for `parlour run` and for `parlour doctor`.
+
+Nothing here changes anything. Each check returns the line that the start itself would end with.
+"""
+
+from __future__ import annotations
+
+import errno
+import socket
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from gateway.errors import UserMistake
+from gateway.home import SCHEMA, Home, in_use, is_held, newer, refuse_half_restored, schema_of, unwritable
+from gateway.settings import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One thing looked at; `mistake` is the line that says what is wrong, or ""."""
+
+    name: str
+    mistake: str
+    well: str = ""  # what to say when nothing is wrong
+
+
+def before_start(settings: Settings) -> Iterator[Check]:
+    """Yield what decides whether a gateway can start, in the order in which a start would meet it."""
+    home = Home(settings.home)
+    yield Check("home", home_mistake(settings.home), f"{settings.home} can be written")
+    yield Check("lock", in_use(home) if is_held(home) else "", "no other process uses the home")
+    yield Check("schema", schema_mistake(home), "the data is of a shape this Parlour knows")
+    yield Check("port", port_mistake(settings.web.host, settings.web.port), f"port {settings.web.port} is free")
+
+
+def refuse(settings: Settings) -> None:
+    """Raise UserMistake with the first thing that keeps a gateway from starting."""
+    for check in before_start(settings):
+        if check.mistake:
+            raise UserMistake(check.mistake)
+
+
+def home_mistake(folder: Path) -> str:
+    """Say why the home cannot be used, or ""; one that is not there yet is judged by the folder it would be made in."""
+    if folder.is_symlink() and not folder.exists():
+        return f"{folder} is a link that leads nowhere; mend it, or set PARLOUR_HOME to a folder"
+    there = folder
+    while not there.exists() and there != there.parent:
+        there = there.parent
+    mistake = unwritable(there)
+    if not mistake or there == folder:
+        return mistake
+    return f"the home {folder} cannot be made: {mistake}"
+
+
+def schema_mistake(home: Home) -> str:
+    """Say why the home's data cannot be used, or ""."""
+    try:
+        refuse_half_restored(home)
+        found = schema_of(home)
+    except UserMistake as wrong:
+        return str(wrong)
+    return newer(home, found, SCHEMA) if found is not None and found > SCHEMA else ""
+
+
+def port_mistake(host: str, port: int) -> str:
+    """Say why the web server cannot listen there, or ""."""
+    if port == 0:
+        return ""
+    try:
+        found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, kind, protocol, _, address = min(found, key=lambda entry: entry[0] != socket.AF_INET)
+        with socket.socket(family, kind, protocol) as listener:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(address)
+            listener.listen(1)  # two may bind with SO_REUSEADDR; only one may listen
+    except OSError as wrong:
+        return cannot_listen(host, port, wrong)
+    return ""
+
+
+def cannot_listen(host: str, port: int, wrong: OSError) -> str:
+    """Return the line for an address that cannot be listened on."""
+    where = f"{host}:{port}"
+    if wrong.errno == errno.EADDRINUSE:
+        return f"port {port} is taken: stop what listens on {where}, or set PARLOUR_WEB__PORT to a free port"
+    if wrong.errno == errno.EACCES:
+        return f"port {port} may not be opened by this user: set PARLOUR_WEB__PORT to one above 1023"
+    return f"cannot listen on {where} ({wrong.strerror}): set PARLOUR_WEB__HOST to an address of this machine"
