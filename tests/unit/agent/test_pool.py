@@ -1,0 +1,251 @@
+"""The pool: order in a key, parallel across keys, fairness, /stop, lone turns, and a store that goes away."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+
+import pytest
+
+from agent.pool import Pool, Running
+from gateway.events import InboundMessage, OutboundMessage, Role, Sender, SessionKey
+from gateway.ports import Commit, EndState, InboxRow, Lease, Limits, TurnRecord
+from gateway.store.store import SqliteStore
+from tests.fakes.clock import Clock
+from tests.fakes.meter import FakeMeter
+from tests.fakes.store import open_inline_store
+
+
+class Clerk:
+    """Does the pool's work by taking *seconds* of virtual time for each turn, and keeps a diary."""
+
+    def __init__(self, store: SqliteStore, clock: Clock, *, seconds: float = 1.0) -> None:
+        self.store = store
+        self.clock = clock
+        self.seconds = seconds
+        self.diary: list[tuple[str, str, float]] = []
+        self.at_once = 0
+        self.most_at_once = 0
+        self.controls: list[str] = []
+        self.buried: list[str] = []
+        self.fail: set[str] = set()
+
+    async def take(self, running: Running) -> EndState:
+        lease = running.lease
+        text = lease.rows[0].message.text
+        self.diary.append(("begin", text, self.clock.seconds))
+        self.at_once += 1
+        self.most_at_once = max(self.most_at_once, self.at_once)
+        try:
+            await asyncio.sleep(self.seconds)
+            if text in self.fail:
+                raise RuntimeError("a bug in a tool")
+            await self.commit(lease, EndState.ANSWERED, text)
+        finally:
+            self.at_once -= 1
+        self.diary.append(("end", text, self.clock.seconds))
+        return EndState.ANSWERED
+
+    async def stopped(self, running: Running) -> None:
+        await self.commit(running.lease, EndState.STOPPED, "stopped")
+
+    async def bury(self, lease: Lease) -> None:
+        self.buried.append(lease.rows[0].message.text)
+        await self.commit(lease, EndState.DEAD, "set aside")
+
+    async def control(self, row: InboxRow) -> None:
+        self.controls.append(row.message.text)
+
+    async def commit(self, lease: Lease, outcome: EndState, text: str) -> None:
+        record = TurnRecord(
+            turn=lease.turn,
+            key=lease.key,
+            transcript=lease.session.transcript,
+            outcome=outcome,
+            lines=(),
+            from_index=lease.session.next_index,
+            to_index=lease.session.next_index,
+            inbox=tuple(row.seq for row in lease.rows),
+            at=self.clock.now(),
+        )
+        answer = OutboundMessage(id=f"{lease.turn}.1", key=lease.key, text=text)
+        await self.store.journal.commit(lease, Commit(record=record, outbound=(answer,)))
+
+    def times(self, what: str) -> dict[str, float]:
+        return {text: at for kind, text, at in self.diary if kind == what}
+
+
+class Desk:
+    """A pool at work over a real (inline) journal."""
+
+    def __init__(self, store: SqliteStore, clerk: Clerk, pool: Pool, clock: Clock) -> None:
+        self.store, self.clerk, self.pool, self.clock = store, clerk, pool, clock
+
+    async def say(self, chat: str, text: str, *, sender: str = "", is_control: bool = False) -> None:
+        message = InboundMessage(
+            key=SessionKey("web", chat),
+            message_id=f"{chat}-{text}",
+            sender=Sender(id=sender or chat),
+            text=text,
+            sent_at=self.clock.now(),
+        )
+        await self.store.journal.accept(message, role=Role.ANYONE, is_control=is_control)
+
+    async def idle(self) -> None:
+        await asyncio.sleep(0.01)
+        while self.pool.busy or (await self.store.journal.depth())["queued"]:
+            await asyncio.sleep(0.01)
+
+
+@asynccontextmanager
+async def desk(
+    clock: Clock, *, workers: int = 4, seconds: float = 1.0, limits: Limits | None = None
+) -> AsyncIterator[Desk]:
+    store = await open_inline_store(limits=limits, clock=clock.now)
+    clerk = Clerk(store, clock, seconds=seconds)
+    pool = Pool(store.journal, clerk, workers=workers, meter=FakeMeter(), clock=lambda: clock.seconds)
+    running = asyncio.create_task(pool.run())
+    try:
+        yield Desk(store, clerk, pool, clock)
+    finally:
+        await pool.drain(timedelta(0))
+        running.cancel()
+        await asyncio.wait([running])
+        await store.close()
+
+
+async def test_a_chat_is_answered_in_order_and_chats_in_parallel(clock: Clock) -> None:
+    """Ten messages in each of four chats take ten turns' time on four workers, each chat in its order."""
+    async with desk(clock, workers=4) as at:
+        for n in range(10):
+            for chat in "abcd":
+                await at.say(chat, f"{chat}{n}")
+        await at.idle()
+        for chat in "abcd":
+            said = [text for kind, text, _ in at.clerk.diary if kind == "begin" and text[0] == chat]
+            assert said == [f"{chat}{n}" for n in range(10)]
+        assert at.clerk.most_at_once == 4
+        assert max(at.clerk.times("end").values()) == pytest.approx(10, abs=0.5)
+
+
+async def test_a_flooded_chat_delays_nobody(clock: Clock) -> None:
+    """With one worker and a hundred messages waiting in one chat, another chat is next but one in line."""
+    async with desk(clock, workers=1) as at:
+        for n in range(100):
+            await at.say("flood", f"f{n}")
+        await asyncio.sleep(0.5)
+        await at.say("quiet", "hello")
+        await at.idle()
+        assert at.clerk.times("begin")["hello"] <= 2.1
+
+
+async def test_lock_before_slot(clock: Clock) -> None:
+    """Ten messages queued in one chat occupy one worker, not ten."""
+    async with desk(clock, workers=2) as at:
+        for n in range(10):
+            await at.say("busy", f"b{n}")
+        await at.say("other", "o")
+        await at.idle()
+        assert at.clerk.times("begin")["o"] < 0.5
+
+
+async def test_stop_ends_the_turn_and_the_queue(clock: Clock) -> None:
+    """/stop ends what runs as stopped, drops what waits, says how many, and what comes later is answered."""
+    async with desk(clock) as at:
+        for n in range(3):
+            await at.say("a", f"a{n}")
+        await asyncio.sleep(0.5)
+        assert await at.pool.stop(SessionKey("web", "a")) == (True, 2)
+        await at.idle()
+        await at.say("a", "later")
+        await at.idle()
+        assert set(at.clerk.times("end")) == {"later"}
+        assert await at.pool.stop(SessionKey("web", "a")) == (False, 0)
+
+
+async def test_a_member_stops_only_their_own(clock: Clock) -> None:
+    """/stop for one sender leaves another sender's running turn alone."""
+    async with desk(clock) as at:
+        await at.say("a", "anns", sender="ann")
+        await at.say("a", "bobs", sender="bob")
+        await asyncio.sleep(0.5)
+        assert await at.pool.stop(SessionKey("web", "a"), sender="bob") == (False, 1)
+        await at.idle()
+        assert set(at.clerk.times("end")) == {"anns"}
+
+
+async def test_a_turn_that_is_being_stored_cannot_be_stopped(clock: Clock) -> None:
+    """Once its commit has begun, /stop is "already answered"."""
+    async with desk(clock) as at:
+        await at.say("a", "a0")
+        await asyncio.sleep(0.5)
+        running = at.pool.running(SessionKey("web", "a"))
+        assert running is not None
+        running.is_committing = True
+        assert await at.pool.stop(SessionKey("web", "a")) == (False, 0)
+        await at.idle()
+        assert "a0" in at.clerk.times("end")
+
+
+async def test_control_passes_the_queue(clock: Clock) -> None:
+    """A control row runs at once although its lane is busy."""
+    async with desk(clock) as at:
+        await at.say("a", "a0")
+        await asyncio.sleep(0.1)
+        await at.say("a", "/stop", is_control=True)
+        await asyncio.sleep(0.1)
+        assert at.clerk.controls == ["/stop"]
+        assert not at.clerk.times("end")
+
+
+async def test_a_bug_in_one_turn_is_told_and_harms_no_other(clock: Clock) -> None:
+    """A turn that raises is dead-lettered; its lane and the others go on."""
+    async with desk(clock) as at:
+        at.clerk.fail.add("bad")
+        await at.say("a", "bad")
+        await at.say("a", "good")
+        await at.say("b", "fine")
+        await at.idle()
+        assert at.clerk.buried == ["bad"]
+        assert set(at.clerk.times("end")) == {"good", "fine"}
+
+
+async def test_drain_gives_unfinished_turns_back(clock: Clock) -> None:
+    """At shutdown turns get their grace; what is not done then waits for the next start, its attempt not counted."""
+    async with desk(clock, seconds=60) as at:
+        await at.say("a", "long")
+        await asyncio.sleep(0.5)
+        assert await at.pool.drain(timedelta(seconds=5)) == 1
+        waiting = await at.store.journal.waiting(SessionKey("web", "a"))
+        assert [row.message.text for row in waiting] == ["long"]
+        assert waiting[0].attempts == 0
+        assert not at.clerk.times("end")
+
+
+async def test_a_store_that_is_down_loses_nothing(clock: Clock) -> None:
+    """While the journal cannot write nothing is claimed; when it can again, everything is answered once."""
+    async with desk(clock) as at:
+        await at.say("a", "a0")
+        writer = at.store.journal._engine.writer
+        writer.fault = OSError(28, "no space left")  # type: ignore[attr-defined]  # the inline writer's switch
+        await asyncio.sleep(5)
+        assert not at.clerk.times("end")
+        writer.fault = None  # type: ignore[attr-defined]
+        await at.idle()
+        ends = [text for kind, text, _ in at.clerk.diary if kind == "end"]
+        assert ends == ["a0"]
+
+
+async def test_the_tables_are_empty_when_all_is_done(clock: Clock) -> None:
+    """After a thousand chats nothing is kept for any of them."""
+    async with desk(clock, workers=64, seconds=0.01) as at:
+        for n in range(1000):
+            await at.say(f"c{n}", "x")
+        await at.idle()
+        await asyncio.sleep(1)
+        assert len(at.pool._locks) == 0
+        assert not at.pool._active
+        assert not at.pool._again
+        assert at.pool.busy == 0
