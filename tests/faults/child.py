@@ -1,0 +1,139 @@
+"""The process under test: the whole gateway, with a relay channel, a tool that leaves traces, and the shim."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import socket
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+from agent.tools.port import Tool, ToolContext, tool
+from gateway.admission import Entry, Policy
+from gateway.app import App, ExtraChannel, Plugins, open_app, run, serve
+from gateway.settings import Settings
+from tests.fakes.relay import RelayKind, RelaySettings
+from tests.faults.order import CHANNEL, Order, traces
+from tests.faults.shim import Mode, Shim
+
+_LOOK_AGAIN = 0.005  # seconds; another process's disk and threads give no event to wait for
+_SPACE_RETURNS = 0.15  # seconds after the disk was first full
+
+
+def tools(root: Path) -> tuple[Tool, ...]:
+    """Return the tools of the test: one that leaves a trace and must not run twice, one that kills the process."""
+
+    @tool("Put something on record.", effects=True)
+    async def put_on_record(context: ToolContext, what: Annotated[str, "what to write down"]) -> str:
+        line = json.dumps({"what": what, "turn": context.turn, "call": context.call}) + "\n"
+        await asyncio.to_thread(_append, traces(root), line.encode())
+        return f"on record: {what}"
+
+    @tool("Do harm.", effects=True, repeatable=True)
+    async def die(context: ToolContext) -> str:
+        await asyncio.to_thread(_append, traces(root), json.dumps({"died": context.turn}).encode() + b"\n")
+        os.kill(os.getpid(), signal.SIGKILL)
+        return "never said"
+
+    return put_on_record, die
+
+
+def _append(path: Path, line: bytes) -> None:
+    with path.open("ab", buffering=0) as file:
+        done = 0
+        while done < len(line):
+            done += file.write(line[done:]) or 0
+        os.fsync(file.fileno())
+
+
+def settings_of(order: Order) -> Settings:
+    """Return the gateway's settings; everything else is as on a fresh machine."""
+    values: Mapping[str, Any] = {
+        "home": order.home,
+        "timezone": "UTC",
+        "llm": {"model": "openai/test", "api_base": order.model, "api_key": "sk-none"},
+        "web": {"port": 0},
+        "agent": {"shutdown_grace_seconds": order.grace},
+    }
+    return Settings.model_validate(values)
+
+
+def plugins_of(order: Order) -> Plugins:
+    """Return the relay channel, open to everybody, and the tools."""
+    block = RelaySettings(base_url=order.relay, send_key=order.send_key, preview_seconds=order.preview_seconds)
+    policy = Policy(channel=CHANNEL, entries=frozenset({Entry.parse("*")}))
+    channel = ExtraChannel(name=CHANNEL, kind=RelayKind(), settings=block, policy=policy)
+    return Plugins(channels=(channel,), tools=tools(Path(order.root)))
+
+
+class Child:
+    """One life of the gateway, steered over a socket: it says `ready` and `idle`, it is told `finish`."""
+
+    def __init__(self, order: Order, connection: socket.socket) -> None:
+        self._order = order
+        self._connection = connection
+        self._shim = Shim()
+        self._stop = asyncio.Event()
+        self._app: App | None = None
+
+    async def live(self) -> None:
+        """Run until told to finish."""
+        reader, self._writer = await asyncio.open_connection(sock=self._connection)
+        self._shim.watch(Path(self._order.root), Path(self._order.report))
+        helper = asyncio.create_task(self._obey(reader), name="orders")
+        refill = asyncio.create_task(self._refill(), name="space returns")
+        if self._order.whole_life:
+            self._arm()
+        try:
+            await self._serve()
+        finally:
+            helper.cancel()
+            refill.cancel()
+            await asyncio.wait([helper, refill])
+
+    async def _serve(self) -> None:
+        settings, plugins = settings_of(self._order), plugins_of(self._order)
+        if self._order.is_signalled:
+            await run(settings, plugins=plugins, ready=self._ready)
+            return
+        async with open_app(settings, plugins=plugins) as app:
+            await serve(app, self._stop, ready=self._ready)
+
+    def _arm(self) -> None:
+        self._shim.arm(Mode(self._order.mode), self._order.at)
+
+    def _ready(self, app: App) -> None:
+        self._app = app
+        if not self._order.whole_life:
+            self._arm()
+        self._tell(ready=True)
+
+    def _tell(self, **news: Any) -> None:
+        self._writer.write(json.dumps(news).encode() + b"\n")
+
+    async def _obey(self, reader: asyncio.StreamReader) -> None:
+        while line := await reader.readline():
+            if json.loads(line) == "finish":
+                await self._wait_idle()
+                self._tell(idle=True, counted=self._shim.counted, points=list(self._shim.points()))
+                self._stop.set()
+
+    async def _wait_idle(self) -> None:
+        assert self._app is not None
+        while True:
+            depth = await self._app.store.journal.depth()
+            if not (depth["queued"] or depth["undelivered"] or depth["unprojected"]):
+                return
+            await asyncio.sleep(_LOOK_AGAIN)
+
+    async def _refill(self) -> None:
+        """Make room again a moment after the disk was full."""
+        if self._order.mode != Mode.NO_SPACE:
+            return
+        while not self._shim.struck:  # noqa: ASYNC110 - the shim lies outside of Python and rings no event
+            await asyncio.sleep(_LOOK_AGAIN)
+        await asyncio.sleep(_SPACE_RETURNS)
+        self._shim.disarm()

@@ -1,0 +1,70 @@
+"""Which scenarios there are, and playing many of them at once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from tests.faults.nursery import Zygote
+from tests.faults.scenario import Case, Outcome, Scenario
+from tests.faults.shim import Mode
+
+AT_ONCE = 3  # scenarios side by side: a gateway spends much of its life waiting for disks and peers
+
+
+async def count(zygote: Zygote, case: Case) -> list[str]:
+    """Play *case* without a fault; return the calls it makes. Raises AssertionError when even that goes wrong."""
+    outcome = await Scenario(zygote, replace(case, mode=Mode.COUNT, at=0)).play()
+    assert not outcome.wrong, str(outcome)
+    assert len(outcome.lives) == 1, str(outcome)
+    return outcome.points
+
+
+def spread(total: int, wanted: int, share: int = 0, shares: int = 1) -> list[int]:
+    """Return *wanted* of the numbers 1 to *total*, evenly spread, of these the share number *share* of *shares*."""
+    wanted = min(wanted, total)
+    every = [1 + n * total // wanted for n in range(wanted)]
+    return every[share::shares]
+
+
+def cases(base: Case, mode: Mode, points: Iterable[int]) -> list[Case]:
+    """Return one case per point; platforms with and without keys and with and without a memory take turns."""
+    return [replace(base, mode=mode, at=at, send_key=n % 2 == 0, forgets_acks=n % 4 < 2) for n, at in enumerate(points)]
+
+
+async def play_all(zygote: Zygote, every: Sequence[Case], *, at_once: int = AT_ONCE) -> list[Outcome]:
+    """Play *every* case, some side by side; the outcomes are in the same order."""
+    room = asyncio.Semaphore(at_once)
+
+    async def play(case: Case) -> Outcome:
+        async with room:
+            return await Scenario(zygote, case).play()
+
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(play(case), name=str(case)) for case in every]
+    return [task.result() for task in tasks]
+
+
+def summary(outcomes: Sequence[Outcome]) -> str:
+    """Return one line: how many were played, struck, restarted; how many answers came marked, tools unknown."""
+    struck = [outcome for outcome in outcomes if outcome.struck]
+    restarts = sum(len(outcome.lives) - 1 for outcome in outcomes)
+    return (
+        f"{len(outcomes)} scenarios, {len(struck)} struck, {restarts} restarts,"
+        f" {sum(outcome.marked for outcome in outcomes)} marked as possible repeats,"
+        f" {sum(outcome.unknown for outcome in outcomes)} tool outcomes unknown,"
+        f" {sum(bool(outcome.wrong) for outcome in outcomes)} wrong"
+    )
+
+
+def kinds(points: Iterable[str]) -> str:
+    """Return how many calls of each kind, the most frequent first."""
+    counted = Counter(point.split()[0] for point in points)
+    return ", ".join(f"{number} {kind}" for kind, number in counted.most_common())
+
+
+def verdict(outcomes: Sequence[Outcome]) -> str:
+    """Return every broken promise, or an empty string."""
+    return "\n".join(str(outcome) for outcome in outcomes if outcome.wrong)

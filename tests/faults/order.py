@@ -1,0 +1,43 @@
+"""What a child is told to do, and where it leaves its traces; light, so that the test process stays light."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from tests.faults.shim import Mode
+
+CHANNEL = "relay"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """What a child shall do; travels as one JSON line."""
+
+    root: str  # everything under it is watched; the home and the tool's traces stand there
+    report: str  # where the shim writes what it struck
+    log: str
+    relay: str  # address of the platform
+    model: str  # address of the scripted model
+    mode: int = Mode.COUNT
+    at: int = 0
+    whole_life: bool = False  # count from before the start, not from readiness
+    send_key: bool = True
+    preview_seconds: float = 0.01
+    grace: float = 25.0
+    is_signalled: bool = False  # run as the command does, and end by SIGTERM
+
+    def to_json(self) -> str:
+        """Return one line."""
+        return json.dumps(asdict(self))
+
+    @property
+    def home(self) -> Path:
+        """The gateway's home."""
+        return Path(self.root) / "home"
+
+
+def traces(root: Path) -> Path:
+    """Return the file that the tool appends to."""
+    return root / "traces.jsonl"

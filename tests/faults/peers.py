@@ -1,0 +1,76 @@
+"""What the gateway talks to in a scenario: people on a relay platform, a model that never answers the same twice."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from tests.fakes.openai_server import Answer, Call, FakeOpenAI, open_server
+from tests.fakes.relay import Relay, open_relay
+
+LAST_WORD = "The end."
+_CHAT = re.compile(r"in chat (c\d+)")
+
+
+def request_of(chat: str) -> str:
+    """Return what a person writes in *chat*."""
+    return f"Please put this on record in chat {chat}."
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One request that reached the model: whose it is, and how many tool results it already had."""
+
+    chat: str
+    results: int
+
+
+def asked(body: Mapping[str, Any]) -> Asked:
+    """Read off a request whose turn it belongs to and how far that turn was."""
+    messages: Sequence[Mapping[str, Any]] = body["messages"]
+    last = max(n for n, message in enumerate(messages) if message["role"] == "user")
+    found = _CHAT.search(str(messages[last]["content"]))
+    assert found is not None, f"a request without our question: {messages[last]}"
+    return Asked(found[1], sum(message["role"] == "tool" for message in messages[last:]))
+
+
+def script(body: Mapping[str, Any], n: int) -> Answer:
+    """First the tool, then an answer of two parts; both say which call of the model they are."""
+    who = asked(body)
+    if who.results == 0:
+        call = Call(name="put_on_record", arguments=json.dumps({"what": who.chat}), id=f"call_{n}")
+        return Answer(text=f"Draft {n} for {who.chat}: I put it on record first.", calls=(call,), pieces=24, gap=0.004)
+    sentences = " ".join(f"This is sentence {s} of answer {n}, which nobody has read before." for s in range(1, 4))
+    return Answer(text=f"Answer {n} for {who.chat}. {sentences} {LAST_WORD}", pieces=40, gap=0.004)
+
+
+@dataclass(slots=True)
+class Peers:
+    """Both servers of one scenario."""
+
+    relay: Relay
+    model: FakeOpenAI
+
+    def asked(self, since: int = 0) -> list[Asked]:
+        """Return the requests from number *since* on, in the order of arrival."""
+        return [asked(json.loads(body)) for body in self.model.bodies[since:]]
+
+    def is_answered(self, chat: str) -> bool:
+        """Say whether the chat shows a whole answer."""
+        return any(message.text.endswith(LAST_WORD) for message in self.relay.chat(chat))
+
+    async def wait_answered(self, chats: Sequence[str]) -> None:
+        """Return when every chat shows a whole answer."""
+        while not all(self.is_answered(chat) for chat in chats):
+            await self.relay.wait_changed()
+
+
+@asynccontextmanager
+async def open_peers(relay: Relay) -> AsyncIterator[Peers]:
+    """Serve both until the block ends."""
+    async with open_relay(relay), open_server(script) as model:
+        yield Peers(relay, model)

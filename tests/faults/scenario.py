@@ -1,0 +1,172 @@
+"""One scenario: a gateway on a fresh home, one fault at one of its calls, starts until it rests, the examination."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from dataclasses import dataclass, field
+
+from tests.fakes.relay import Relay
+from tests.faults import examine
+from tests.faults.nursery import Line, Zygote, open_line
+from tests.faults.order import Order
+from tests.faults.peers import Peers, open_peers, request_of
+from tests.faults.shim import Mode
+
+_PATIENCE = 40.0  # seconds for one life; a gateway that is not idle by then hangs
+_LIVES = 3  # a fault may end the first; the later ones are left alone
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """Which fault, where, and on what."""
+
+    chats: int = 1
+    mode: Mode = Mode.COUNT
+    at: int = 0
+    whole_life: bool = False
+    send_key: bool = True
+    forgets_acks: bool = False  # the platform hands everything out again after a restart
+
+    def __str__(self) -> str:
+        where = "life" if self.whole_life else "turn"
+        key = "key" if self.send_key else "no-key"
+        return f"{self.mode.name.lower()} at {where} {self.at}, {self.chats} chat(s), {key}"
+
+
+@dataclass(slots=True)
+class Life:
+    """One run of the process, from its fork to its end."""
+
+    status: int | None = None  # exit code; negative = the signal; None = it hung and was killed by us
+    is_idle: bool = False  # it said so, with nothing queued, undelivered or unwritten
+    points: list[str] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What a scenario came to."""
+
+    case: Case
+    struck: str = ""  # the call that failed, as "n kind name"; empty = the run had fewer calls
+    lives: list[Life] = field(default_factory=list)
+    wrong: list[str] = field(default_factory=list)
+    requests: int = 0
+    marked: int = 0
+    unknown: int = 0  # tool results "outcome unknown"
+
+    @property
+    def points(self) -> list[str]:
+        """The calls of the last life, if it ended well."""
+        return self.lives[-1].points if self.lives else []
+
+    def __str__(self) -> str:
+        ends = ", ".join(str(life.status) for life in self.lives)
+        return f"{self.case} [{self.struck or 'not reached'}] exits {ends}: {'; '.join(self.wrong) or 'fine'}"
+
+
+class Scenario:
+    """Plays one case."""
+
+    def __init__(self, zygote: Zygote, case: Case) -> None:
+        self._zygote = zygote
+        self._case = case
+        self._room = zygote.room()
+        self._chats = [f"c{n}" for n in range(case.chats)]
+        self._outcome = Outcome(case)
+
+    async def play(self) -> Outcome:
+        """Run the faulty life, then undisturbed ones until one is idle, and examine what is left."""
+        outcome = self._outcome
+        relay = Relay(knows_keys=self._case.send_key, forgets_acks=self._case.forgets_acks)
+        async with open_peers(relay) as peers:
+            for number in range(_LIVES):
+                before = examine.stored(self._room / "root", self._room / f"copy{number}") if number else None
+                asked_before = len(peers.model.bodies)
+                life = await self._live(peers, is_first=number == 0)
+                outcome.lives.append(life)
+                if before is not None:
+                    outcome.wrong += examine.asked_again(before, peers.asked(asked_before))
+                if life.is_idle:
+                    break
+            outcome.struck = self._report()
+            outcome.requests = len(peers.model.bodies)
+            self._judge_lives()
+            if outcome.lives[-1].is_idle:
+                found = examine.examine(self._room / "root", self._chats, peers, self._case.mode, self._case.send_key)
+                outcome.wrong += found.wrong
+                outcome.marked, outcome.unknown = found.marked, found.unknown
+        if outcome.wrong:
+            outcome.wrong.append(f"log: {self._log_tail()}")
+        else:
+            shutil.rmtree(self._room)
+        return outcome
+
+    def _judge_lives(self) -> None:
+        first, last = self._outcome.lives[0], self._outcome.lives[-1]
+        if not last.is_idle:
+            self._outcome.wrong.append("never came to rest")
+        if any(life.status is None for life in self._outcome.lives):
+            self._outcome.wrong.append("hung and had to be killed")
+        if last.status != 0:
+            self._outcome.wrong.append(f"the last life ended with {last.status}")
+        if self._outcome.struck and self._case.mode.kills and first.status != -9:
+            self._outcome.wrong.append(f"the shim killed it, yet it ended with {first.status}")
+
+    async def _live(self, peers: Peers, *, is_first: bool) -> Life:
+        order = Order(
+            root=str(self._room / "root"),
+            report=str(self._room / "report"),
+            log=str(self._room / "log"),
+            relay=peers.relay.base,
+            model=peers.model.base,
+            mode=self._case.mode if is_first else Mode.COUNT,
+            at=self._case.at,
+            whole_life=self._case.whole_life,
+            send_key=self._case.send_key,
+        )
+        if is_first and self._case.whole_life:
+            self._say(peers)
+        life = Life()
+        async with open_line(self._zygote, order) as line:
+            try:
+                async with asyncio.timeout(_PATIENCE):
+                    await self._steer(line, peers, life, says=is_first and not self._case.whole_life)
+            except TimeoutError:
+                line.kill()
+                while await line.read():
+                    pass  # its end
+        return life
+
+    async def _steer(self, line: Line, peers: Peers, life: Life, *, says: bool) -> None:
+        waiting: asyncio.Task[None] | None = None
+        try:
+            while (news := await line.read()) is not None:
+                if "exit" in news:
+                    life.status = news["exit"]
+                    return
+                if "ready" in news:
+                    if says:
+                        self._say(peers)
+                    waiting = asyncio.create_task(self._finish(line, peers), name="wait for answers")
+                if "idle" in news:
+                    life.is_idle, life.points = True, news["points"]
+        finally:
+            if waiting is not None:
+                waiting.cancel()
+
+    async def _finish(self, line: Line, peers: Peers) -> None:
+        await peers.wait_answered(self._chats)
+        line.tell("finish")
+
+    def _say(self, peers: Peers) -> None:
+        for chat in self._chats:
+            peers.relay.say(chat, request_of(chat))
+
+    def _report(self) -> str:
+        report = self._room / "report"
+        return report.read_text().strip() if report.exists() else ""
+
+    def _log_tail(self) -> str:
+        log = self._room / "log"
+        return log.read_text()[-4_000:] if log.exists() else "(none)"

@@ -1,0 +1,117 @@
+"""A process that has imported everything and forks one gateway per order, so that hundreds of lives fit in a minute.
+
+`python -m tests.faults.zygote SOCKET`, with the shim preloaded. Each connection brings one order; the child speaks
+over it, and when the child is gone this process adds ``{"exit": status}`` (negative: the signal) and closes it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import os
+import select
+import signal
+import socket
+import sys
+import traceback
+from pathlib import Path
+
+from gateway.errors import UserMistake
+from tests.faults.child import Child
+from tests.faults.order import Order
+
+_CRASHED = 70
+
+
+def main() -> None:
+    """Serve until standard input closes, which it does when the test process is gone, however it went."""
+    os.environ.pop("LD_PRELOAD", None)  # for this process only, not for what it starts
+    _import_the_rest()
+    awake, bell = socket.socketpair()
+    for end in (awake, bell):
+        end.setblocking(False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.set_wakeup_fd(bell.fileno())
+    listening = socket.socket(socket.AF_UNIX)
+    listening.bind(sys.argv[1])
+    listening.listen(64)
+    gc.collect()
+    gc.freeze()  # what is here stays as it is: children share its pages
+    threads = len(list(Path("/proc/self/task").iterdir()))
+    if threads != 1:
+        sys.exit(f"importing left {threads - 1} thread(s) running; a fork would not have them")
+    print("ready", flush=True)
+    children: dict[int, socket.socket] = {}
+    while True:
+        readable, _, _ = select.select([sys.stdin, listening, awake], [], [])
+        if sys.stdin in readable:
+            break
+        if awake in readable:
+            awake.recv(4096)
+            _reap(children)
+        if listening in readable:
+            connection, _ = listening.accept()
+            pid = _fork(connection, [listening, awake, bell, *children.values()])
+            children[pid] = connection
+    for pid in children:
+        os.kill(pid, signal.SIGKILL)
+
+
+def _import_the_rest() -> None:
+    """Import what the gateway itself puts off until it is asked for."""
+    import litellm  # noqa: F401 - slow, and so part of the zygote alone
+
+    from agent.llm import litellm_model  # noqa: F401 - as above
+
+
+def _reap(children: dict[int, socket.socket]) -> None:
+    for pid in list(children):
+        found, status = os.waitpid(pid, os.WNOHANG)
+        if found:
+            connection = children.pop(pid)
+            try:
+                connection.sendall(json.dumps({"exit": os.waitstatus_to_exitcode(status)}).encode() + b"\n")
+            except OSError:
+                print(f"nobody waited for {pid}", file=sys.stderr)
+            connection.close()
+
+
+def _fork(connection: socket.socket, others: list[socket.socket]) -> int:
+    with connection.makefile("r") as lines:
+        order = Order(**json.loads(lines.readline()))
+    pid = os.fork()
+    if pid:
+        connection.sendall(json.dumps({"pid": pid}).encode() + b"\n")
+        return pid
+    status = _CRASHED
+    try:
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        for other in others:
+            other.close()
+        _to_log(order.log)
+        asyncio.run(Child(order, connection).live())
+        status = 0
+    except UserMistake as mistake:
+        print(mistake, file=sys.stderr)
+        status = 2
+    except BaseException:  # noqa: BLE001 - a forked process must never return into the zygote's loop
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+
+
+def _to_log(path: str) -> None:
+    log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    empty = os.open(os.devnull, os.O_RDONLY)
+    for target, source in ((0, empty), (1, log), (2, log)):
+        os.dup2(source, target)
+    os.close(log)
+    os.close(empty)
+
+
+if __name__ == "__main__":
+    main()
