@@ -1,0 +1,379 @@
+"""The page in a real browser, before the real channel and the real server; only the house behind is a fake."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from typing import Any
+
+import pytest
+from playwright.async_api import Browser, Page, expect
+
+from gateway.errors import StoreDown
+from gateway.events import OutboundKind, OutboundMessage
+from gateway.ports import Accepted, Verdict
+from tests.e2e.browser import open_browser
+from tests.fakes.web import FakeHouse, Served, serve_page
+
+
+@pytest.fixture
+async def browser() -> AsyncIterator[Browser]:
+    """Give each test a browser of its own: nothing is left over from another."""
+    async with open_browser() as browser:
+        yield browser
+
+
+@pytest.fixture
+async def house() -> FakeHouse:
+    """Give a house that answers what it is asked."""
+    return FakeHouse(answer=lambda text: f"You said **{text}**")
+
+
+@pytest.fixture
+async def served(house: FakeHouse) -> AsyncIterator[Served]:
+    """Serve the page of *house*."""
+    async with serve_page(house) as served:
+        yield served
+
+
+async def visit(browser: Browser, url: str, **context: Any) -> Page:
+    """Open the page and wait until it is connected; an error on it fails the test."""
+    opened = await browser.new_context(**context)
+    page = await opened.new_page()
+    page.on("pageerror", _raise)
+    await page.goto(url)
+    await expect(page.locator("#state")).to_have_attribute("data-state", "online")
+    return page
+
+
+def _raise(error: Exception) -> None:
+    raise error
+
+
+async def say(page: Page, text: str) -> None:
+    """Type *text* and press Enter, as people do."""
+    await page.locator("#text").fill(text)
+    await page.locator("#text").press("Enter")
+
+
+async def test_a_typed_message_is_marked_stored_and_answered_in_a_stream(
+    browser: Browser, served: Served, house: FakeHouse
+) -> None:
+    """Type, see ✓ once it is durable, read the words as they come, then the answer in their place."""
+    house.go_on.clear()
+    page = await visit(browser, served.url)
+    await say(page, "good evening")
+    mine = page.locator(".line.user")
+    await expect(mine).to_have_attribute("data-state", "accepted")
+    await expect(mine.locator(".mark")).to_have_text("✓")
+    await expect(page.locator(".line.streaming .body")).to_contain_text("You said")
+    await expect(page.locator("#activity")).to_be_visible()
+    house.go_on.set()
+    answer = page.locator(".line.assistant")
+    await expect(answer).not_to_have_class("streaming")
+    await expect(answer.locator("strong")).to_have_text("good evening")
+    await expect(answer).to_have_count(1)
+    await expect(page.locator("#activity")).to_be_hidden()
+    await expect(page.locator("#spoken")).to_have_text("You said good evening")
+    assert [message.text for message in house.accepted] == ["good evening"]
+    assert house.accepted[0].sender.id == "owner"
+
+
+async def test_shift_enter_starts_a_line_and_enter_sends(browser: Browser, served: Served, house: FakeHouse) -> None:
+    """What people know from every chat works here."""
+    page = await visit(browser, served.url)
+    text = page.locator("#text")
+    await text.fill("one")
+    await text.press("Shift+Enter")
+    await text.press_sequentially("two")
+    await text.press("Enter")
+    await expect(page.locator(".line.user .body")).to_have_text("one\ntwo")
+    assert (await house.wait_deliveries(1))[0].text == "one\ntwo"
+    await expect(text).to_have_value("")
+
+
+async def test_a_reload_shows_the_history(browser: Browser, served: Served) -> None:
+    """The conversation is the server's: a page that was closed has lost nothing."""
+    page = await visit(browser, served.url)
+    await say(page, "remember me")
+    await expect(page.locator(".line.assistant strong")).to_have_text("remember me")
+    await page.reload()
+    await expect(page.locator(".line.user .body")).to_have_text("remember me")
+    await expect(page.locator(".line.user .mark")).to_have_text("✓")
+    await expect(page.locator(".line.assistant")).to_have_count(1)
+
+
+async def test_a_reload_in_the_middle_of_an_answer_shows_it_once(
+    browser: Browser, served: Served, house: FakeHouse
+) -> None:
+    """What was streamed so far is there again, and the answer takes its place."""
+    house.go_on.clear()
+    page = await visit(browser, served.url)
+    await say(page, "a long story")
+    await expect(page.locator(".line.streaming .body")).to_contain_text("You said")
+    await page.reload()
+    await expect(page.locator(".line.streaming .body")).to_contain_text("You said")
+    house.go_on.set()
+    await expect(page.locator(".line.assistant strong")).to_have_text("a long story")
+    await expect(page.locator(".line.assistant")).to_have_count(1)
+
+
+async def test_what_was_typed_while_the_server_was_gone_is_sent_once(browser: Browser, house: FakeHouse) -> None:
+    """The page says that it is alone, keeps the message over a reload of its own, and sends it when it can."""
+    async with AsyncExitStack() as first:
+        served = await first.enter_async_context(serve_page(house))
+        port = served.server.port
+        page = await visit(browser, served.url)
+        await say(page, "before")
+        await expect(page.locator(".line.assistant")).to_have_count(1)
+    await expect(page.locator("#state")).to_have_attribute("data-state", "offline")
+    await say(page, "meanwhile")
+    pending = page.locator(".line.user").nth(1)
+    await expect(pending.locator(".mark")).to_have_text("○")
+    async with serve_page(house, port=port):
+        await expect(page.locator("#state")).to_have_attribute("data-state", "online")
+        await expect(pending.locator(".mark")).to_have_text("✓")
+        await expect(page.locator(".line.assistant")).to_have_count(2)
+        assert [message.text for message in house.accepted] == ["before", "meanwhile"]
+        assert await page.evaluate("localStorage.length") == 0
+
+
+async def test_a_confirmation_that_was_lost_makes_no_second_message(browser: Browser, house: FakeHouse) -> None:
+    """Stored, but the server died before it could say so: the resend carries the same id."""
+
+    class DiesAfterStoring(FakeHouse):
+        async def receive(self, message: Any) -> Accepted:
+            answer = await super().receive(message)
+            if len(self.deliveries) == 1:
+                raise StoreDown("killed between the commit and the confirmation")
+            return answer
+
+    house = DiesAfterStoring(answer=house.answer)
+    async with serve_page(house) as served:
+        page = await visit(browser, served.url)
+        await say(page, "only once")
+        await expect(page.locator("#trouble")).to_be_visible()
+        await page.reload()
+        await expect(page.locator(".line.user .mark")).to_have_text("✓")
+        await expect(page.locator(".line.user")).to_have_count(1)
+        await expect(page.locator(".line.assistant")).to_have_count(1)
+        assert len(house.accepted) == 1
+
+
+async def test_a_message_that_is_not_taken_says_why_and_can_be_sent_again(
+    browser: Browser, served: Served, house: FakeHouse
+) -> None:
+    """A full queue is told beside the message it was told for."""
+    house.verdict = Accepted(verdict=Verdict.FULL)
+    page = await visit(browser, served.url)
+    await say(page, "too much")
+    await expect(page.locator(".line.user")).to_have_attribute("data-state", "refused")
+    await expect(page.locator(".why")).to_contain_text("Too many messages")
+    house.verdict = None
+    await page.locator(".why button").click()
+    await expect(page.locator(".line.user .mark")).to_have_text("✓")
+    await expect(page.locator(".line.user")).to_have_count(1)
+
+
+async def test_two_windows_show_one_conversation(browser: Browser, served: Served) -> None:
+    """What is said in one window stands in the other, once, with its answer."""
+    here, there = await visit(browser, served.url), await visit(browser, served.url)
+    await say(here, "hello over there")
+    await expect(there.locator(".line.user .body")).to_have_text("hello over there")
+    await expect(there.locator(".line.assistant strong")).to_have_text("hello over there")
+    await expect(here.locator(".line.assistant")).to_have_count(1)
+    await expect(there.locator(".line.assistant")).to_have_count(1)
+
+
+WIDE = "| " + " | ".join(f"column number {n}" for n in range(12)) + " |"
+PHONE_TEXT = "\n\n".join(
+    [
+        "A word that does not end: " + "x" * 400,
+        f"{WIDE}\n|{'---|' * 12}\n{WIDE}",
+        "```\n" + "code " * 100 + "\n```",
+        "https://example.com/" + "long/" * 60,
+        "# A heading " + "y" * 120,
+    ]
+)
+
+
+async def test_nothing_is_wider_than_a_phone(browser: Browser, served: Served, house: FakeHouse) -> None:
+    """Tables and code scroll in their own boxes; the page itself never sideways."""
+    house.answer = lambda _: PHONE_TEXT
+    page = await visit(browser, served.url, viewport={"width": 360, "height": 640}, is_mobile=True, has_touch=True)
+    await say(page, "z" * 300)
+    await expect(page.locator(".line.assistant pre")).to_be_visible()
+    for selector in ("document.documentElement", "document.getElementById('scroller')"):
+        width, room = await page.evaluate(f"[{selector}.scrollWidth, {selector}.clientWidth]")
+        assert width <= room, selector
+    box = await page.locator("#send").bounding_box()
+    assert box is not None
+    assert box["x"] + box["width"] <= 360
+    assert box["y"] + box["height"] <= 640
+
+
+async def test_dark_and_light_follow_the_machine(browser: Browser, served: Served) -> None:
+    """Dark is dark, light is light, and text stands out in both (WCAG AA: 4.5 to 1)."""
+    for scheme, is_dark in (("dark", True), ("light", False)):
+        page = await visit(browser, served.url, color_scheme=scheme)
+        paper, ink = await page.evaluate(
+            "[getComputedStyle(document.documentElement).backgroundColor, getComputedStyle(document.body).color]"
+        )
+        assert (_luminance(paper) < 0.1) is is_dark
+        assert _contrast(paper, ink) >= 4.5
+        soft = await page.evaluate("getComputedStyle(document.querySelector('.hint')).color")
+        assert _contrast(paper, soft) >= 4.5
+
+
+def _luminance(colour: str) -> float:
+    channels = [int(part) / 255 for part in colour.removeprefix("rgb(").removesuffix(")").split(",")]
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def _contrast(one: str, other: str) -> float:
+    low, high = sorted((_luminance(one), _luminance(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+HOSTILE = """<script>window.hit = 1</script><img src=x onerror="window.hit = 1">
+<iframe src="https://evil.example/"></iframe> [run](javascript:window.hit=1) [data](data:text/html,hit)
+![a picture](https://evil.example/pixel.png?secret=1) [https://bank.example/](https://evil.example/login)
+https://bank.example@evil.example/ <https://plain.example/path>
+
+<b onmouseover=alert(1)>bold</b>
+"""
+
+
+async def test_hostile_text_is_only_text(browser: Browser, served: Served, house: FakeHouse) -> None:
+    """Nothing runs, nothing is loaded, and a link shows where it really goes."""
+    house.answer = lambda _: HOSTILE
+    page = await visit(browser, served.url)
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    await say(page, HOSTILE)
+    body = page.locator(".line.assistant .body")
+    await expect(body).to_contain_text("<script>window.hit = 1</script>")
+    assert await page.evaluate("window.hit") is None
+    assert await body.locator("script, img, iframe, b, [onerror], [onmouseover]").count() == 0
+    assert not [url for url in asked if "evil" in url]
+    links = await body.locator("a").evaluate_all(
+        "all => all.map(a => [a.protocol, a.host, a.rel, a.nextSibling?.textContent])"
+    )
+    assert {protocol for protocol, *_ in links} == {"https:"}
+    assert all("noreferrer" in rel and "noopener" in rel for _, _, rel, _ in links)
+    chips = [chip for _, host, _, chip in links if host == "evil.example"]
+    # The first is the frame's address as plain text, which says itself where it goes.
+    assert chips[1:] == ["evil.example"] * 3
+    assert await page.locator(".line.user .body").evaluate("body => body.childElementCount") == 0
+
+
+async def test_markdown_is_drawn(browser: Browser, served: Served, house: FakeHouse) -> None:
+    """What models write most: headings, emphasis, lists, tables, code, quotes, breaks."""
+    house.answer = lambda _: (
+        "## Plan\n\nSome *soft*, **loud**, ***both***, ~~gone~~ and `code`\nsecond line\n\n"
+        "1. one\n2. two\n   - inner *a*\n\n> quoted **words**\n\n"
+        "| a | b |\n|---|--:|\n| 1 | `x|y` |\n\n---\n\n```python\nif a < b:\n    pass\n```\nsnake_case_name 2 * 3 * 4"
+    )
+    page = await visit(browser, served.url)
+    await say(page, "go")
+    body = page.locator(".line.assistant .body")
+    await expect(body.locator("h3")).to_have_text("Plan")
+    await expect(body.locator("p em").first).to_have_text("soft")
+    await expect(body.locator("p strong").first).to_have_text("loud")
+    await expect(body.locator("p em > strong")).to_have_text("both")
+    await expect(body.locator("s")).to_have_text("gone")
+    await expect(body.locator("p br")).to_have_count(1)
+    await expect(body.locator("ol > li")).to_have_count(2)
+    await expect(body.locator("ol ul em")).to_have_text("a")
+    await expect(body.locator("blockquote strong")).to_have_text("words")
+    await expect(body.locator("td.end").first).to_contain_text("x")
+    await expect(body.locator("hr")).to_have_count(1)
+    await expect(body.locator("pre code")).to_have_text("if a < b:\n    pass")
+    await expect(body.locator("> p").last).to_have_text("snake_case_name 2 * 3 * 4")
+
+
+PATHOLOGICAL = {
+    "stars": "*a **b " * 10_000,
+    "brackets": "[" * 60_000,
+    "links": "[a](" * 15_000,
+    "ticks": "".join("`" * (n % 50) + " " for n in range(2_000)),
+    "quotes": ">" * 50_000,
+    "lists": "\n".join("  " * n + "- x" for n in range(250)),
+    "hashes": "#" * 60_000,
+    "tables": "|" * 60_000,
+    "underscores": "_" * 30_000 + "a" + "_" * 30_000,
+    "angles": "<https://" * 6_000,
+    "addresses": "https://" * 7_000,
+    "escapes": "\\" * 60_000,
+    "pipes and dashes": "|a|\n|-|\n" * 6_000,
+}
+
+
+async def test_no_text_hangs_the_page(browser: Browser, served: Served) -> None:
+    """Texts made to be slow are drawn all the same, none of them lost (TRUST.md, attack 84)."""
+    page = await visit(browser, served.url)
+    for name, text in PATHOLOGICAL.items():
+        drawn = await page.evaluate(
+            """async (text) => {
+                const { show } = await import("./assets/markdown.js");
+                const target = document.createElement("div");
+                show(target, text, { copy: "", copied: "", image: "" });
+                return target.textContent.length;
+            }""",
+            text,
+        )
+        assert drawn or not text.strip("|-#\n_`> "), name
+
+
+async def test_a_streamed_block_that_stands_is_not_drawn_again(browser: Browser, served: Served) -> None:
+    """A long answer costs its last block per update, and what somebody selected stays selected."""
+    page = await visit(browser, served.url)
+    same, text = await page.evaluate(
+        """async () => {
+            const { show } = await import("./assets/markdown.js");
+            const target = document.createElement("div");
+            const words = { copy: "", copied: "", image: "" };
+            show(target, "one\\n\\ntwo\\n\\nthr", words);
+            const first = [...target.childNodes];
+            show(target, "one\\n\\ntwo\\n\\nthree **bold**", words);
+            return [first.map((node, n) => node === target.childNodes[n]), target.textContent];
+        }"""
+    )
+    assert same == [True, True, False]
+    assert text == "onetwothree bold"
+
+
+async def test_a_code_lets_a_browser_in_and_it_can_leave(browser: Browser, house: FakeHouse) -> None:
+    """Beyond loopback the page asks; the code works once; leaving closes the door again."""
+    async with serve_page(house, login="always") as served:
+        page = await (await browser.new_context()).new_page()
+        await page.goto(served.url)
+        await expect(page.locator("#login")).to_be_visible()
+        await page.locator("#code").fill("AAAA-AAAA")
+        await page.locator("#code").press("Enter")
+        await expect(page.locator("#login-trouble")).to_contain_text("not right")
+        code = await served.channel.issue_code()
+        await page.locator("#code").fill(code.lower())
+        await page.locator("#code").press("Enter")
+        await expect(page.locator("#state")).to_have_attribute("data-state", "online")
+        assert code not in page.url
+        await say(page, "let me in")
+        await expect(page.locator(".line.assistant")).to_have_count(1)
+        await page.reload()
+        await expect(page.locator(".line.assistant")).to_have_count(1)
+        await page.locator("#leave").click()
+        await expect(page.locator("#login")).to_be_visible()
+        await expect(page.locator(".line")).to_have_count(0)
+
+
+async def test_a_resend_that_may_repeat_says_so(browser: Browser, served: Served) -> None:
+    """A part sent twice stands once; a marked one carries its mark."""
+    page = await visit(browser, served.url)
+    (part,) = served.channel.render(
+        OutboundMessage(id="tabcdefghijklmnop.1", key=served.key, text="only one of me", kind=OutboundKind.ANSWER)
+    )
+    await served.channel.send(part)
+    await served.channel.send(part, marked=True)
+    await expect(page.locator(".line.assistant .note")).to_contain_text("may repeat")
+    await expect(page.locator(".line.assistant")).to_have_count(1)

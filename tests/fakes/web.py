@@ -1,0 +1,181 @@
+"""A house behind the page and the terminal: an intake, a history and notes that behave, all in memory."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from channels.web import kind as web_kind
+from channels.web.adapter import WebChannel
+from gateway.errors import StoreDown
+from gateway.events import InboundMessage, OutboundKind, OutboundMessage, SessionKey, turn_id
+from gateway.ports import Accepted, Activity, Channel, ChannelContext, SessionInfo, ShownLine, Verdict
+from gateway.web.server import WebServer
+
+Answer = Callable[[str], str]
+
+
+class FakeState:
+    """A channel's notes."""
+
+    def __init__(self) -> None:
+        self.notes: dict[str, str] = {}
+
+    async def load(self, name: str) -> str | None:
+        """Return a note."""
+        return self.notes.get(name)
+
+    async def save(self, name: str, value: str | None) -> None:
+        """Store a note."""
+        if value is None:
+            self.notes.pop(name, None)
+        else:
+            self.notes[name] = value
+
+
+@dataclass
+class FakeHouse:
+    """Intake and Sessions over one list. What it accepted it never forgets, and answers once.
+
+    With *answer* it answers by itself: typing, a preview, and when `go_on` is set, the answer.
+    """
+
+    answer: Answer | None = None
+    deliveries: list[InboundMessage] = field(default_factory=list)  # everything handed in, repeats included
+    accepted: list[InboundMessage] = field(default_factory=list)
+    lines: list[ShownLine] = field(default_factory=list)
+    is_down: bool = False
+    is_broken: bool = False
+    verdict: Accepted | None = None  # given instead of accepting
+    go_on: asyncio.Event = field(default_factory=asyncio.Event)
+    channel: Channel | None = None
+    state: FakeState = field(default_factory=FakeState)
+    _answers: set[asyncio.Task[None]] = field(default_factory=set)
+    _news: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def __post_init__(self) -> None:
+        self.go_on.set()
+
+    def context(self, name: str, settings: Any = None) -> ChannelContext:
+        """Return what a channel of this house is built from."""
+        return ChannelContext(name=name, settings=settings, intake=self, state=self.state, sessions=self)
+
+    # Intake
+
+    async def receive(self, message: InboundMessage) -> Accepted:
+        """Take *message* in as the gateway would."""
+        self.deliveries.append(message)
+        self._news.set()
+        if self.is_down:
+            raise StoreDown("the disk is full")
+        if self.is_broken:
+            raise RuntimeError("a bug")
+        if self.verdict is not None:
+            return self.verdict
+        if message.logical_key not in {known.logical_key for known in self.accepted}:
+            self.accepted.append(message)
+            self.lines.append(_line(message))
+            if self.answer is not None:
+                task = asyncio.create_task(self.think(message, self.answer(message.text)), name="fake answer")
+                self._answers.add(task)
+                task.add_done_callback(self._answers.discard)
+        return Accepted(verdict=Verdict.ACCEPTED)
+
+    async def wait_deliveries(self, number: int) -> list[InboundMessage]:
+        """Return when *number* messages were handed in."""
+        while len(self.deliveries) < number:
+            self._news.clear()
+            await self._news.wait()
+        return self.deliveries
+
+    # Sessions
+
+    async def shown(self, key: SessionKey, *, limit: int) -> tuple[ShownLine, ...]:
+        """Return what people saw."""
+        assert key.chat
+        return tuple(self.lines[-limit:])
+
+    async def all(self) -> tuple[SessionInfo, ...]:
+        """Return no overview; no channel asks for it."""
+        return ()
+
+    # What stands behind the journal
+
+    async def think(self, message: InboundMessage, text: str) -> None:
+        """Answer as pool and delivery would: typing, a preview, the commit, the answer in its place."""
+        assert self.channel is not None
+        turn = turn_id(message)
+        await self.channel.show(Activity(key=message.key, on=True))
+        preview = OutboundMessage(
+            id=f"{turn}.0", key=message.key, text=text[: len(text) // 2], kind=OutboundKind.PREVIEW
+        )
+        parts = self.channel.render(preview)
+        receipt = await self.channel.send(parts[0]) if parts else None
+        await self.go_on.wait()
+        self.lines = [
+            replace(line, state="done") if line.message_id == message.message_id else line for line in self.lines
+        ]
+        self.lines.append(ShownLine(id=f"{turn}/1", turn=turn, role="assistant", text=text, at=message.sent_at))
+        await self.channel.show(Activity(key=message.key, on=False))
+        for part in self.channel.render(OutboundMessage(id=f"{turn}.1", key=message.key, text=text)):
+            if receipt is not None:
+                await self.channel.edit(receipt.message_id, part)
+                receipt = None
+            else:
+                await self.channel.send(part)
+
+
+def _line(message: InboundMessage) -> ShownLine:
+    return ShownLine(
+        id=f"{turn_id(message)}/0",
+        turn=turn_id(message),
+        role="user",
+        text=message.text,
+        at=message.sent_at,
+        message_id=message.message_id,
+        state="waiting",
+    )
+
+
+@dataclass
+class Served:
+    """A page that is up."""
+
+    server: WebServer
+    channel: WebChannel
+    house: FakeHouse
+
+    @property
+    def url(self) -> str:
+        """Where the page is."""
+        return self.server.url
+
+    @property
+    def key(self) -> SessionKey:
+        """The owner's chat."""
+        return SessionKey("web", "owner")
+
+
+@asynccontextmanager
+async def serve_page(
+    house: FakeHouse, *, port: int = 0, login: str = "auto", host: str = "127.0.0.1", public_url: str | None = None
+) -> AsyncIterator[Served]:
+    """Run the real channel on the real server in front of *house*; leaving it is a shutdown."""
+    channel = web_kind.open(house.context("web"))
+    assert isinstance(channel, WebChannel)
+    house.channel = channel
+    server = WebServer(host, port, web_kind.routes(channel), login=login, public_url=public_url)
+    async with asyncio.TaskGroup() as services:
+        running = [
+            services.create_task(server.serve(), name="web server"),
+            services.create_task(channel.run(), name="web channel"),
+        ]
+        await server.wait_started()
+        try:
+            yield Served(server, channel, house)
+        finally:
+            for service in running:
+                service.cancel()
