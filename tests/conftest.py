@@ -23,3 +23,12 @@ async def clock() -> Clock:
     loop = asyncio.get_running_loop()
     assert isinstance(loop, VirtualLoop)
     return Clock(loop)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print the figures that tests have recorded with `record_property("figure", text)`."""
+    for outcome in ("passed", "failed"):
+        for report in terminalreporter.stats.get(outcome, ()):
+            for name, text in report.user_properties:
+                if name == "figure":
+                    terminalreporter.write_line(str(text))

@@ -93,6 +93,15 @@ class Line:
         line = await self._reader.readline()
         return json.loads(line) if line else None
 
+    async def wait(self, name: str) -> Mapping[str, Any]:
+        """Return the news that has *name*; empty when the process ended before it came."""
+        while (news := await self.read()) is not None:
+            if name in news:
+                return news
+            if "exit" in news:
+                return {}
+        return {}
+
     def tell(self, order: str) -> None:
         """Send an order."""
         self._writer.write(json.dumps(order).encode() + b"\n")
