@@ -1,0 +1,1 @@
+"""What is remembered, by whom, and how it reaches the model."""

@@ -1,0 +1,1 @@
+"""What stands in files: transcripts, documents, and the bytes under both."""

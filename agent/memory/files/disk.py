@@ -1,0 +1,128 @@
+"""Every touch of a file that memory makes, in one place: private from the first write, durable when it returns.
+
+Tests count bytes and inject faults by wrapping this class; nothing else in `agent.memory` opens files.
+All of it blocks: call it in a thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+
+FILE_MODE = 0o600
+FOLDER_MODE = 0o700
+
+
+class Disk:
+    """The real disk."""
+
+    def size(self, path: Path) -> int | None:
+        """Return the file's size, or None when there is none."""
+        try:
+            return path.stat().st_size
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
+    def read(self, path: Path, start: int, length: int) -> bytes:
+        """Return up to *length* bytes from *start*; fewer only at the end of the file."""
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            pieces = []
+            while length > 0 and (piece := os.pread(fd, length, start)):
+                pieces.append(piece)
+                start += len(piece)
+                length -= len(piece)
+        finally:
+            os.close(fd)
+        return b"".join(pieces)
+
+    def load(self, path: Path) -> bytes | None:
+        """Return the whole file, or None when there is none."""
+        size = self.size(path)
+        return None if size is None else self.read(path, 0, size + 1)
+
+    def open_append(self, path: Path) -> int:
+        """Open (and, privately, make) a file and its folders for appending; a new name is durable."""
+        is_new = self.size(path) is None
+        if is_new:
+            self.make_folder(path.parent)
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, FILE_MODE)
+        try:
+            if is_new:
+                os.fchmod(fd, FILE_MODE)
+                self.sync_folder(path.parent)
+        except OSError:
+            os.close(fd)
+            raise
+        return fd
+
+    def write(self, fd: int, data: bytes) -> None:
+        """Write all of *data*: one call unless the system takes less."""
+        view = memoryview(data)
+        while view:
+            view = view[os.write(fd, view) :]
+
+    def sync(self, fd: int) -> None:
+        """Return when what was written is on the disk."""
+        os.fsync(fd)
+
+    def close(self, fd: int) -> None:
+        """Close an open file."""
+        os.close(fd)
+
+    def truncate(self, fd: int, size: int) -> None:
+        """Take away everything after *size*."""
+        os.ftruncate(fd, size)
+
+    def rename(self, old: Path, new: Path) -> None:
+        """Give *old* another name in its folder, durably."""
+        old.rename(new)
+        self.sync_folder(new.parent)
+
+    def replace(self, path: Path, data: bytes) -> None:
+        """Put *data* at *path* so that a reader sees the old bytes or the new ones, whatever happens."""
+        self.make_folder(path.parent)
+        beside = path.with_name(f".{path.name[:100]}.{secrets.token_hex(4)}.tmp")
+        fd = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE)
+        try:
+            try:
+                self.write(fd, data)
+                self.sync(fd)
+            finally:
+                self.close(fd)
+            beside.replace(path)
+        except BaseException:
+            beside.unlink(missing_ok=True)
+            raise
+        self.sync_folder(path.parent)
+
+    def make_folder(self, path: Path) -> None:
+        """Make a folder and what is missing above it, private and durable."""
+        if path.is_dir():
+            return
+        self.make_folder(path.parent)
+        with contextlib.suppress(FileExistsError):
+            path.mkdir(mode=FOLDER_MODE)
+        self.sync_folder(path.parent)
+
+    def sync_folder(self, path: Path) -> None:
+        """Return when the folder's names are on the disk."""
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            self.sync(fd)
+        finally:
+            os.close(fd)
+
+    @contextlib.contextmanager
+    def locked(self, path: Path) -> Iterator[None]:
+        """Hold the lock file *path*; waits for whoever has it, in this process or another."""
+        fd = self.open_append(path)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX)
+            yield
+        finally:
+            self.close(fd)

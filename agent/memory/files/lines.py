@@ -1,0 +1,225 @@
+"""Transcript lines: how they are built, written, read, and what the model is sent for them (FORMATS.md, Transcript).
+
+Kinds that this version does not know are kept in the file and skipped by every reader.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from gateway.ports import Line
+
+VERSION = 1
+FORGOTTEN = "[forgotten]"  # stands in place of a content that was taken back, so that indices stand
+
+
+# -- building --------------------------------------------------------------------------------------
+
+
+def utc_now() -> datetime:
+    """Return the present moment, aware UTC."""
+    return datetime.now(UTC)
+
+
+def stamp(at: datetime) -> str:
+    """Return *at* as lines carry it: UTC, ``2026-11-21T21:00:00Z``, with microseconds where it has some."""
+    return at.astimezone(UTC).isoformat().replace("+00:00", "Z")
+
+
+def read_stamp(text: object) -> datetime | None:
+    """Return the moment a line names, aware; a time without a zone (the seeds wrote such) counts as UTC."""
+    if not isinstance(text, str):
+        return None
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    return at if at.tzinfo else at.replace(tzinfo=UTC)
+
+
+def head(transcript: str, key: str, created: datetime, *, segment: int = 0, base: int = 0) -> Line:
+    """Begin a file. A later segment says how many bytes of the transcript stand before it."""
+    line: dict[str, Any] = {"v": VERSION, "kind": "head", "transcript": transcript, "key": key}
+    line["created"] = stamp(created)
+    return {**line, "segment": segment, "base": base} if segment else line
+
+
+def message(i: int, turn: str, role: str, content: Any, at: datetime, **fields: Any) -> Line:
+    """Say something: *fields* are those of FORMATS.md (by, mid, head, origin, tool_calls, …); None is left out."""
+    line: dict[str, Any] = {"i": i, "turn": turn, "role": role, "content": content, "timestamp": stamp(at)}
+    return line | {name: value for name, value in fields.items() if value is not None}
+
+
+def end(
+    turn: str, *, from_index: int, to_index: int, inbox: Sequence[str], outcome: str, at: datetime, **fields: Any
+) -> Line:
+    """Close a turn; without this line it is not there."""
+    line = {"kind": "end", "turn": turn, "from": from_index, "to": to_index, "inbox": list(inbox), "outcome": outcome}
+    return {**line, "at": stamp(at), **fields}
+
+
+def pointer(last_consolidated: int, entry: str = "") -> Line:
+    """Say that everything before *last_consolidated* is in a summary; the projector adds the offsets."""
+    line: dict[str, Any] = {"kind": "pointer", "last_consolidated": last_consolidated}
+    return line | ({"entry": entry} if entry else {})
+
+
+def mark(replay_from: int) -> Line:
+    """Say where replay starts when nothing consolidates; the projector adds the offsets."""
+    return {"kind": "mark", "replay_from": replay_from}
+
+
+def snapshot(n: int, blobs: Mapping[str, str], zone: str, at: int, *, replay_from: int, rev: str) -> Line:
+    """Say what the system prompt is made of from message *at* on; *blobs* are digests by name."""
+    line = {"kind": "snapshot", "n": n, "blobs": dict(blobs), "zone": zone, "at": at}
+    return {**line, "from": replay_from, "rev": rev}
+
+
+def delta(rev: str, text: str, added: Sequence[tuple[str, str]] = (), removed: Sequence[tuple[str, str]] = ()) -> Line:
+    """Say what memory learnt since the snapshot: the note as the model reads it, and (document, line) pairs."""
+    line: dict[str, Any] = {"kind": "delta", "rev": rev, "text": text}
+    return line | {"added": [list(pair) for pair in added], "removed": [list(pair) for pair in removed]}
+
+
+def cut(turn: str, shown: Sequence[int]) -> Line:
+    """Say which parts of a stopped turn's answer were shown."""
+    return {"kind": "cut", "turn": turn, "shown": list(shown)}
+
+
+def command(turn: str, typed: str, reply: str, at: datetime, **fields: Any) -> Line:
+    """A command and what it answered: shown, never replayed. *fields* as in `message` (by, mid)."""
+    line = {"kind": "command", "turn": turn, "content": typed, "reply": reply, "timestamp": stamp(at)}
+    return line | fields
+
+
+def notice(turn: str, text: str, at: datetime, **fields: Any) -> Line:
+    """A line of ours (a failure, "stopped"): shown, never replayed."""
+    return {"kind": "notice", "turn": turn, "content": text, "timestamp": stamp(at), **fields}
+
+
+def forgotten(mid: str) -> Line:
+    """Say that the message with the platform's id *mid* was taken back."""
+    return {"kind": "forgotten", "mid": mid}
+
+
+# -- writing and reading ---------------------------------------------------------------------------
+
+
+def encode(line: Line) -> bytes:
+    """Return the line as its bytes, newline included."""
+    text = json.dumps(line, ensure_ascii=False, separators=(",", ":"))
+    try:
+        return text.encode() + b"\n"
+    except UnicodeEncodeError:  # half a surrogate pair, which only an escape can carry
+        return json.dumps(line, separators=(",", ":")).encode() + b"\n"
+
+
+def decode(data: bytes) -> Line | None:
+    """Return the line, or None when these bytes are none."""
+    try:
+        line = json.loads(data)
+    except (ValueError, RecursionError):
+        return None
+    return line if isinstance(line, dict) else None
+
+
+def kind_of(line: Line) -> str:
+    """Return the line's kind; what has a role and no kind is a message, and anything odd is unknown."""
+    kind = line.get("kind")
+    if kind is None:
+        is_message = isinstance(line.get("role"), str) and isinstance(line.get("i"), int)
+        return "message" if is_message else "unknown"
+    return kind if isinstance(kind, str) else "unknown"
+
+
+# -- replay ----------------------------------------------------------------------------------------
+
+
+def to_messages(line: Line) -> list[dict[str, Any]]:
+    """Return what the model is sent for *line*: at most one message, the same bytes each time.
+
+    A user line carries its stored head; a delta is a user-role note, since some providers hoist
+    system messages. Commands, notices, cuts and everything unknown are never replayed.
+    """
+    kind = kind_of(line)
+    if kind == "delta":
+        return [{"role": "user", "content": line.get("text", "")}]
+    if kind != "message":
+        return []
+    make = {"user": _user, "assistant": _assistant, "tool": _tool}.get(line["role"])
+    return [make(line)] if make else []
+
+
+def _user(line: Line) -> dict[str, Any]:
+    content, when = line.get("content"), line.get("head")
+    if when and isinstance(content, list):
+        content = [{"type": "text", "text": f"[{when}]"}, *content]
+    elif when:
+        content = f"[{when}] {content}"
+    return {"role": "user", "content": content}
+
+
+def _assistant(line: Line) -> dict[str, Any]:
+    said: dict[str, Any] = {"role": "assistant", "content": line.get("content")}
+    if line.get("tool_calls"):
+        said["tool_calls"] = line["tool_calls"]
+    if line.get("thinking"):
+        said["thinking"] = line["thinking"]  # goes to the model it came from only (agent/llm/port.py)
+    return said
+
+
+def _tool(line: Line) -> dict[str, Any]:
+    said = {"role": "tool", "tool_call_id": line.get("tool_call_id", "")}
+    if line.get("name"):
+        said["name"] = line["name"]
+    return {**said, "content": line.get("content")}
+
+
+def replayable(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return *messages* so that every provider takes them: no orphan tool result, no call without its result.
+
+    A call that was never answered is left out of its message; a message left with nothing goes.
+    Everything stays in order, and calling it on each turn alone gives the same as on all of them.
+    """
+    kept: list[dict[str, Any]] = []
+    n = 0
+    while n < len(messages):
+        said = dict(messages[n])
+        n += 1
+        if said.get("role") == "tool":
+            continue
+        results: list[Mapping[str, Any]] = []
+        while n < len(messages) and messages[n].get("role") == "tool":
+            results.append(messages[n])
+            n += 1
+        kept.extend(_answered(said, results))
+    return kept
+
+
+def _answered(said: dict[str, Any], results: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return *said* with the calls that have a result, and these results, each once."""
+    calls = [call for call in said.get("tool_calls") or [] if isinstance(call, Mapping)]
+    asked = {call.get("id") for call in calls}
+    found: dict[Any, Mapping[str, Any]] = {}
+    for result in results:
+        if result.get("tool_call_id") in asked:
+            found.setdefault(result.get("tool_call_id"), result)
+    if len(found) != len(calls):
+        answered = [call for call in calls if call.get("id") in found]
+        said = {name: value for name, value in said.items() if name != "tool_calls"}
+        if answered:
+            said["tool_calls"] = answered
+    if calls and not found and not said.get("content"):
+        return []
+    return [said, *map(dict, found.values())]
+
+
+def from_user(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return *messages* from the first user message on."""
+    for n, said in enumerate(messages):
+        if said.get("role") == "user":
+            return list(messages[n:])
+    return []

@@ -1,0 +1,238 @@
+"""From the journal to the transcript files: in commit order, idempotent by turn, flushed by groups.
+
+The record in the journal is the truth until its lines are on the disk; only then its body leaves the
+journal. A crash in between is a repetition, and a full disk is a delay.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import OrderedDict
+from collections.abc import Coroutine, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, TypeVar
+
+import structlog
+
+from agent.memory.files.appender import TranscriptFile
+from agent.memory.files.blobs import put_blobs
+from agent.memory.files.disk import Disk
+from agent.memory.files.transcript import Chain, archive_path, read_tail
+from agent.memory.scopes import transcript_path
+from gateway.errors import StoreDown
+from gateway.ports import Records, StoredRecord, TurnRecord
+
+log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
+
+_FIRST_PAUSE = 0.5  # seconds before a transcript that cannot be written is tried again
+_LONGEST_PAUSE = 30.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grouping:
+    """How records are gathered before they are flushed."""
+
+    wait: timedelta = timedelta(milliseconds=100)  # so that busy chats share an fsync
+    records: int = 512  # in one hop to the thread
+    open_files: int = 64
+    known_files: int = 4_096  # transcripts whose end is remembered, so that their files are not read again
+
+
+@dataclass(slots=True)
+class _Batch:
+    """What one hop to the thread came to."""
+
+    done: list[int] = field(default_factory=list)
+    failed: dict[str, str] = field(default_factory=dict)  # key -> what the disk said
+    written: list[TranscriptFile] = field(default_factory=list)
+
+
+class Projector:
+    """Owns every transcript file of the home. `run` it in one task; `flush` may be called from any."""
+
+    def __init__(
+        self, home: Path, records: Records, *, grouping: Grouping | None = None, disk: Disk | None = None
+    ) -> None:
+        self._home = home
+        self._records = records
+        self._grouping = grouping or Grouping()
+        self._disk = disk or Disk()
+        self._files: OrderedDict[Path, TranscriptFile] = OrderedDict()
+        self._open: OrderedDict[Path, TranscriptFile] = OrderedDict()
+        self._lock = asyncio.Lock()
+        self._failing: set[str] = set()
+        self._is_store_down = False
+
+    async def run(self) -> None:
+        """Project until cancelled; what the last run left comes first."""
+        pause = 0.0
+        while True:
+            is_clean = await self.flush()
+            pause = 0.0 if is_clean else min(max(pause * 2, _FIRST_PAUSE), _LONGEST_PAUSE)
+            try:
+                async with asyncio.timeout(pause or None):
+                    await self._records.wait_unprojected()
+            except TimeoutError:
+                continue
+            await asyncio.sleep(max(self._grouping.wait.total_seconds(), pause))
+
+    async def flush(self) -> bool:
+        """Write what is committed by now; False when something had to stay in the journal."""
+        async with self._lock:
+            try:
+                failed = await self._drain()
+            except StoreDown:
+                if not self._is_store_down:
+                    log.warning("projector.store_down")
+                self._is_store_down = True
+                return False
+        self._is_store_down = False
+        self._tell(failed)
+        return not failed
+
+    async def close(self) -> None:
+        """Flush and give every file back."""
+        await self.flush()
+        async with self._lock:
+            await _finish(asyncio.to_thread(self._close_all))
+
+    # -- draining ----------------------------------------------------------------------------------
+
+    async def _drain(self) -> dict[str, str]:
+        failed: dict[str, str] = {}
+        after = 0
+        while stored := await self._records.unprojected(after, self._grouping.records):
+            after = stored[-1].seq
+            # A key that failed keeps its later records back, or they would overtake.
+            ready = [each for each in stored if str(each.record.key) not in failed]
+            batch = await _finish(asyncio.to_thread(self._write, ready))
+            failed |= batch.failed
+            if batch.done:
+                await self._records.projected(batch.done)
+                for file in batch.written:
+                    file.confirmed()
+            if len(stored) < self._grouping.records:
+                break
+        return failed
+
+    def _tell(self, failed: dict[str, str]) -> None:
+        """Say each outage once when it begins and once when it is over."""
+        for key in failed.keys() - self._failing:
+            log.error("projector.cannot_write", key=key, error=failed[key])
+        for key in self._failing - failed.keys():
+            log.info("projector.writes_again", key=key)
+        self._failing = set(failed)
+
+    # -- in the thread -----------------------------------------------------------------------------
+
+    def _write(self, stored: Sequence[StoredRecord]) -> _Batch:
+        batch = _Batch()
+        touched: dict[str, list[Path]] = {}
+        by_key: dict[str, list[StoredRecord]] = {}
+        for each in stored:
+            by_key.setdefault(str(each.record.key), []).append(each)
+        for key, mine in by_key.items():
+            with self._blame(key, touched.setdefault(key, []), batch) as paths:
+                unsure = frozenset(each.record.turn for each in mine)
+                for each in mine:
+                    paths.append(transcript_path(self._home, each.record.scope, key))
+                    self._project(paths[-1], each.record, unsure)
+        # All files first, then all fsyncs: the disk gets the group in one go.
+        for key, mine in by_key.items():
+            with self._blame(key, touched[key], batch) as paths:
+                for path in dict.fromkeys(paths):
+                    if (file := self._files.get(path)) is not None:
+                        file.sync()
+                        batch.written.append(file)
+                if key not in batch.failed:
+                    batch.done.extend(each.seq for each in mine)
+        self._trim()
+        return batch
+
+    @contextlib.contextmanager
+    def _blame(self, key: str, paths: list[Path], batch: _Batch) -> Iterator[list[Path]]:
+        """Let a failure cost its own key alone; its files are read again before the next try."""
+        try:
+            yield paths
+        except (OSError, ValueError, TypeError) as error:
+            batch.failed[key] = _reason(error)
+            for path in paths:
+                self._spend(path)
+
+    def _project(self, path: Path, record: TurnRecord, unsure: frozenset[str]) -> None:
+        put_blobs(self._disk, self._home, record.scope, record.blobs)
+        file = self._files.get(path)
+        if file is None or (record.transcript and record.transcript != file.transcript):
+            self._spend(path)
+            file = self._find(path, record, unsure)
+        file.append(record)
+        if file.path != path:  # it was archived before the crash that brings this record again
+            file.sync()
+            file.close()
+            return
+        self._files[path] = file
+        self._files.move_to_end(path)
+        if record.new_transcript:
+            file.archive(record.turn)
+            self._spend(path)
+            self._files[path] = TranscriptFile(self._disk, path, record.new_transcript)
+        elif file.is_open:
+            self._open[path] = file
+            self._open.move_to_end(path)
+
+    def _find(self, path: Path, record: TurnRecord, unsure: frozenset[str]) -> TranscriptFile:
+        """Open the file that *record* belongs to: the current one, or an archive of its transcript."""
+        wanted = record.transcript
+        current = Chain(self._disk, path)
+        if current.head is None or not wanted or current.transcript in ("", wanted):
+            archived = self._archive_of(path, wanted) if wanted and not current.end else None
+            return TranscriptFile(self._disk, archived or path, wanted, unsure=unsure)
+        archived = self._archive_of(path, wanted)
+        if archived is None:
+            # A transcript that the journal does not know (an older journal was restored): keep it beside.
+            blocks = read_tail(current, 1)
+            last = blocks[-1].turn if blocks else "t0"
+            self._disk.rename(path, archive_path(path, current.transcript, last))
+        return TranscriptFile(self._disk, archived or path, wanted, unsure=unsure)
+
+    @staticmethod
+    def _archive_of(path: Path, transcript: str) -> Path | None:
+        return next(path.parent.glob(f"{transcript}.t*.jsonl"), None)
+
+    def _spend(self, path: Path) -> None:
+        """Forget what is known of a file, so that it is read again."""
+        self._open.pop(path, None)
+        file = self._files.pop(path, None)
+        if file is not None:
+            file.close()
+
+    def _trim(self) -> None:
+        while len(self._open) > self._grouping.open_files:
+            self._open.popitem(last=False)[1].close()
+        while len(self._files) > self._grouping.known_files:
+            self._spend(next(iter(self._files)))
+
+    def _close_all(self) -> None:
+        for file in self._open.values():
+            file.close()
+        self._open.clear()
+
+
+async def _finish(work: Coroutine[Any, Any, T]) -> T:
+    """Await what runs in the thread to its end, also when cancelled: two threads never share a file."""
+    task = asyncio.create_task(work, name="projector thread")
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait([task])
+        raise
+
+
+def _reason(error: Exception) -> str:
+    """Return what the system said, without a path or a text of anybody's."""
+    return (error.strerror or type(error).__name__) if isinstance(error, OSError) else type(error).__name__

@@ -1,0 +1,1 @@
+"""Recall inside one scope."""
