@@ -61,6 +61,7 @@ class Capabilities:
     edits: bool = False  # a sent part can be edited in place
     send_key: bool = False  # the platform recognises a repeated part id, so an unknown may be sent again
     send_key_for: timedelta | None = None  # for how long it does; None = always
+    rings: bool = False  # a new message calls people who are not looking; an edit does not
     preview_every: timedelta | None = None  # shortest time between preview edits; None = no previews
     shows_activity: bool = False  # typing or status
     max_parts: int = 40  # a longer answer is cut, and says so (TRUST.md F14)

@@ -14,9 +14,10 @@ from gateway.text.units import WIDEST, Unit, boundary, clean, reach, width
 from gateway.words import say
 
 _BLANK_LINES = re.compile(r"(?:[ \t]*+\n)*+")
-_SPACES = re.compile(r"[ \t]*+")
 # What continues a grapheme cluster must not begin a part; anything else may, after a space or a full stop.
-_FRESH = r"(?=[^\p{GCB=Extend}\p{GCB=ZWJ}\p{GCB=SpacingMark}])"
+_JOINING = r"\p{GCB=Extend}\p{GCB=ZWJ}\p{GCB=SpacingMark}"
+_FRESH = rf"(?=[^{_JOINING}])"
+_SPACES = regex.compile(rf"(?:[ \t](?![{_JOINING}]))*+")
 _LAST_SPACE = regex.compile(rf"(?r)[ \t\u3000]{_FRESH}")
 _SENTENCE = regex.compile(rf"(?:(?<![\s\d])[.!?…]++[\"'”’)\]*_]*+(?=\s)|[。！？]++[”’）」』]*+){_FRESH}")
 _QUOTED = re.compile(r"(?:[ ]{0,3}+>[ ]?+)++")
@@ -271,5 +272,6 @@ class _Splitter:
 
 
 def _match_end(pattern: re.Pattern[str], text: str, place: int) -> int:
+    """Return where a pattern that also matches nothing ends."""
     found = pattern.match(text, place)
     return found.end() if found else place
