@@ -1,0 +1,210 @@
+"""The documents are true: every knob and figure is in its table, every path exists, every example runs."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import sys
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+from agent.llm.port import ChatRequest, ModelConfig
+from agent.tools.port import Tool, ToolContext
+from gateway.errors import SendRefused, ToolFailed
+from gateway.events import InboundMessage, OutboundMessage, Sender, SessionKey
+from gateway.ports import Accepted, ChannelContext, Hit, Verdict
+from gateway.settings import Block, Kinds, Settings
+from gateway.web.metrics import METRICS, Kind
+from tests import links
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCS = {name: (ROOT / name).read_text("utf-8") for name in sorted(links.tracked(ROOT)) if name.endswith(".md")}
+
+
+def rows(text: str) -> Iterator[list[str]]:
+    """Yield the cells of every table row of a page."""
+    for line in text.splitlines():
+        if line.startswith("|") and not line.startswith("|---"):
+            yield [cell.strip() for cell in line.strip("|").split("|")]
+
+
+# -- settings
+
+
+def leaves(model: type[BaseModel], path: tuple[str, ...] = ()) -> Iterator[tuple[str, object]]:
+    """Yield every knob's variable and its default."""
+    for name, field in model.model_fields.items():
+        if path == () and name in {"home", "chats", "channels"}:
+            continue  # the page describes these in words
+        kind = field.annotation
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            yield from leaves(kind, (*path, name))
+        else:
+            yield (
+                "PARLOUR_" + "__".join((*path, name)).upper(),
+                "the machine's" if field.default_factory else field.default,
+            )
+
+
+def written(default: object) -> str:
+    """Return a default as the page writes it."""
+    if default in (None, "", ()):
+        return "–"
+    if isinstance(default, bool):
+        return f"`{str(default).lower()}`"
+    return str(default) if default == "the machine's" else f"`{default}`"
+
+
+def test_every_knob_is_on_the_settings_page_with_its_default() -> None:
+    """docs/settings.md has each knob once, with the default that the code has, and none that is not there."""
+    on_page = [
+        (cells[0].strip("`"), cells[1]) for cells in rows(DOCS["docs/settings.md"]) if cells[0].startswith("`PARLOUR_")
+    ]
+    ours = [(name, default) for name, default in on_page if not name.startswith("PARLOUR_CHANNELS__")]
+    assert sorted(ours) == sorted((name, written(default)) for name, default in leaves(Settings))
+
+
+def test_every_field_of_a_channel_block_is_on_the_settings_page() -> None:
+    """The common part of a block, and what each kind adds to it, with their defaults."""
+    blocks = DOCS["docs/settings.md"].partition("## Channel blocks")[2].partition("## One chat")[0]
+    page = {cells[0].strip("`"): cells[1] for cells in rows(blocks)}
+    for name, field in Block.model_fields.items():
+        assert page[name] == written(field.default), name
+    kinds = Kinds.installed()
+    for kind in kinds.known():
+        model = kinds.model(kind)
+        assert model is not None
+        for name, field in model.model_fields.items():
+            if name not in Block.model_fields or field.default != Block.model_fields[name].default:
+                assert page[f"PARLOUR_CHANNELS__{kind}__{name}".upper()] == written(field.default)
+
+
+# -- figures
+
+
+def test_every_metric_is_on_the_operating_page() -> None:
+    """docs/operating.md has each metric under the name Prometheus shows, with its labels."""
+    suffix = {Kind.COUNT: "_total", Kind.GAUGE: "", Kind.TIME: ""}
+    ours = {f"parlour_{metric.name}{suffix[metric.kind]}": ", ".join(metric.labels) for metric in METRICS}
+    page = {
+        cells[0].strip("`"): cells[1] for cells in rows(DOCS["docs/operating.md"]) if cells[0].startswith("`parlour_")
+    }
+    assert page == {name: labels or "–" for name, labels in ours.items()}
+
+
+# -- paths
+
+_PATH = re.compile(r"`((?:gateway|channels|agent|tests|deploy|docs)/[a-z0-9_./-]*)`")
+
+
+def test_every_path_that_a_page_names_exists() -> None:
+    """A file that was renamed is renamed in the documents too."""
+    files = links.tracked(ROOT)
+    folders = {str(parent) for name in files for parent in Path(name).parents}
+    for page, text in DOCS.items():
+        for path in _PATH.findall(text):
+            assert path.rstrip("/") in files | folders or path == "gateway/ports.py", f"{page} names {path}"
+
+
+# -- examples
+
+
+def example(name: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """Return the example of docs/extending.md whose first line is ``# <name>``, as a module."""
+    blocks = re.findall(r"```python\n# (\S+)\n(.*?)```", DOCS["docs/extending.md"], re.DOTALL)
+    module = ModuleType(re.sub(r"\W", "_", name))
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    exec(compile(dict(blocks)[name], name, "exec"), module.__dict__)  # noqa: S102 -- our own document
+    return module
+
+
+class Memory:
+    """A search that finds nothing and keeps nothing."""
+
+    async def search(self, query: str, *, limit: int = 6) -> tuple[Hit, ...]:
+        """Find nothing."""
+        return ()
+
+    def remember(self, fact: str) -> None:
+        """Keep nothing."""
+
+
+async def test_the_tool_example_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The dice roll, and refuse what cannot be rolled."""
+    roll: Tool = example("parlour_dice.py", monkeypatch).roll
+    memory = Memory()
+    context = ToolContext(
+        person="console:me",
+        sender=Sender(id="me"),
+        key=SessionKey("console", "me"),
+        scope="people/console%3ame",
+        turn="t",
+        call="c",
+        now=datetime.now(UTC),
+        search=memory.search,
+        remember=memory.remember,
+    )
+    assert (await roll.run(context, sides=6, dice=3)).count(" ") == 2
+    assert set(roll.arguments.model_fields) == {"sides", "dice"}
+    with pytest.raises(ToolFailed):
+        await roll.run(context, dice=1000)
+
+
+def test_the_command_example_is_a_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The decorator takes it; its help stands under the key the page names."""
+    flip = example("agent/commands/coin.py", monkeypatch).flip
+    assert (flip.name, flip.help) == ("flip", "commands.help_flip")
+
+
+async def test_the_model_example_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The parrot repeats, streamed or not."""
+    model = example("parlour_parrot.py", monkeypatch).open_model(ModelConfig(model="parrot"))
+    heard: list[str] = []
+    request = ChatRequest(messages=[{"role": "user", "content": "hello"}], turn="t")
+    reply = await model.complete(request, sink=heard.append)
+    assert (reply.text, heard) == ("hello", ["hello"])
+
+
+class Door:
+    """An intake that takes everything."""
+
+    def __init__(self) -> None:
+        self.heard: asyncio.Queue[InboundMessage] = asyncio.Queue()
+
+    async def receive(self, message: InboundMessage) -> Accepted:
+        """Take *message*."""
+        await self.heard.put(message)
+        return Accepted(verdict=Verdict.ACCEPTED)
+
+
+async def test_the_channel_example_hears_and_answers(monkeypatch: pytest.MonkeyPatch, unused_tcp_port: int) -> None:
+    """What is typed into the line comes in, what is sent comes out, and a line that is gone is said to be."""
+    kind = example("parlour_lines/__init__.py", monkeypatch).kind
+    door = Door()
+    settings = kind.settings(port=unused_tcp_port)
+    nothing: Any = None  # this channel keeps no notes and shows no history
+    context = ChannelContext(name="lines", settings=settings, intake=door, state=nothing, sessions=nothing)
+    channel = kind.open(context)
+    running = asyncio.create_task(channel.run(), name="channel lines")
+    await channel.listening.wait()
+    assert channel.is_ready()
+    reader, writer = await asyncio.open_connection("127.0.0.1", unused_tcp_port)
+    writer.write(b"ann\nhello\n")
+    message = await door.heard.get()
+    assert (str(message.key), message.text) == ("lines:ann", "hello")
+    (part,) = channel.render(OutboundMessage(id="t1.1", key=message.key, text="**hi**"))
+    assert (await channel.send(part)).part == "t1.1.1"
+    assert await reader.readline() == b"hi\n"
+    with pytest.raises(SendRefused):
+        await channel.send(channel.render(OutboundMessage(id="t2.1", key=SessionKey("lines", "bob"), text="hi"))[0])
+    writer.close()
+    await channel.close()
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
