@@ -30,20 +30,14 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON lines.")]
 def main() -> NoReturn:
     """Run the command line; a mistake somebody can mend is one line on standard error and exit code 2."""
     try:
-        code = app(standalone_mode=False)
+        app()
     except UserMistake as wrong:
         _tell(str(wrong))
         sys.exit(2)
     except ParlourError as wrong:
         _tell(str(wrong) or type(wrong).__name__)
         sys.exit(1)
-    except KeyboardInterrupt:
-        sys.exit(130)
-    except BrokenPipeError:
-        # `parlour sessions list | head`: nobody reads on. Nothing more may be written at exit either.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(0)
-    sys.exit(code if isinstance(code, int) else 0)
+    sys.exit(0)
 
 
 def _tell(text: str) -> None:

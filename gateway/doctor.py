@@ -179,7 +179,9 @@ def _disk(home: Home) -> Iterator[Finding]:
     there = home.path
     while not there.exists() and there != there.parent:
         there = there.parent
-    free = shutil.disk_usage(there).free
+    total, _, free = shutil.disk_usage(there)
+    if not total:  # no disk at all; the check of the home says so
+        return
     megabytes = f"{free // (1024 * 1024):,} MB free on the disk of {home.path}"
     if free < _LITTLE_SPACE:
         level = Level.FAIL if free < _TOO_LITTLE_SPACE else Level.WARN

@@ -116,7 +116,7 @@ def unwritable(folder: Path) -> str:
 
 def _unwritable(folder: Path, wrong: OSError) -> str:
     return (
-        f"the home {folder} cannot be written ({wrong.strerror or wrong}); give it to the user who runs Parlour,"
+        f"{folder} cannot be written ({wrong.strerror or wrong}); give it to the user who runs Parlour,"
         " or set PARLOUR_HOME to another folder"
     )
 
