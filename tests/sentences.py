@@ -50,9 +50,14 @@ def find(source: str, *, has_frames: bool) -> list[Sentence]:
     for node in ast.walk(tree):
         for shown in _shown(node, has_frames=has_frames):
             for text in _literals(shown, bound, frozenset()):
-                if len(_WORD.findall(text)) >= LEAST:
+                if is_sentence(text):
                     found[shown.lineno, text] = Sentence(shown.lineno, text)
     return list(found.values())
+
+
+def is_sentence(text: str) -> bool:
+    """Say whether *text* has as many words as a sentence."""
+    return len(_WORD.findall(text)) >= LEAST
 
 
 def _shown(node: ast.AST, *, has_frames: bool) -> Iterator[ast.expr]:

@@ -194,3 +194,33 @@ def new_enough(command: list[str]) -> list[str] | None:
     run = tool(*command, "version", "--short")
     version = re.match(r"v?(\d+)\.(\d+)", run.stdout)
     return command if run.returncode == 0 and version and (int(version[1]), int(version[2])) >= (2, 24) else None
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd here")
+def test_systemd_unit_is_understood_and_hardened(tmp_path: Path) -> None:
+    """Systemd itself reads the unit without a word of complaint; its program is not here, so another stands in."""
+    unit = (ROOT / "deploy/systemd/parlour.service").read_text("utf-8")
+    (tmp_path / "parlour.service").write_text(
+        re.sub(r"^ExecStart=.*$", "ExecStart=/bin/true", unit, flags=re.MULTILINE)
+    )
+    run = tool("systemd-analyze", "verify", str(tmp_path / "parlour.service"))
+    assert (run.returncode, run.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "NoNewPrivileges=yes",
+        "CapabilityBoundingSet=",
+        "ProtectSystem=strict",
+        "ProtectHome=yes",
+        "PrivateTmp=yes",
+        "UMask=0077",
+        "StateDirectoryMode=0700",
+        "TimeoutStopSec=30",
+        "RestartPreventExitStatus=2",
+    ],
+)
+def test_systemd_unit_holds_the_same_line(line: str) -> None:
+    """Outside of a container the service is as confined as inside."""
+    assert line in (ROOT / "deploy/systemd/parlour.service").read_text("utf-8").splitlines()

@@ -19,7 +19,7 @@ from agent.tools.port import Tool, ToolContext
 from gateway.errors import SendRefused, ToolFailed
 from gateway.events import InboundMessage, OutboundMessage, Sender, SessionKey
 from gateway.ports import Accepted, ChannelContext, Hit, Verdict
-from gateway.settings import Block, Kinds, Settings
+from gateway.settings import Block, Kinds, Settings, check_settings
 from gateway.web.metrics import METRICS, Kind
 from tests import links
 
@@ -83,6 +83,25 @@ def test_every_field_of_a_channel_block_is_on_the_settings_page() -> None:
         for name, field in model.model_fields.items():
             if name not in Block.model_fields or field.default != Block.model_fields[name].default:
                 assert page[f"PARLOUR_CHANNELS__{kind}__{name}".upper()] == written(field.default)
+
+
+def test_the_configuration_examples_are_understood(tmp_path: Path) -> None:
+    """Each YAML example of the settings page is read without a mistake."""
+    secret = tmp_path / "secret"
+    secret.write_text("123456789:AA" + "a" * 33)
+    for text in re.findall(r"```yaml\n(.*?)```", DOCS["docs/settings.md"], re.DOTALL):
+        (tmp_path / "parlour.yaml").write_text(re.sub(r"/run/secrets/[a-z-]+", str(secret), text))
+        report = check_settings({"PARLOUR_HOME": str(tmp_path)})
+        assert not report.mistakes
+        assert not report.warnings
+
+
+def test_the_example_of_an_environment_names_known_knobs(tmp_path: Path) -> None:
+    """Every line of .env.example, uncommented and given a value, is understood."""
+    lines = re.findall(r"^#?(PARLOUR_\w+)=(.*)$", (ROOT / ".env.example").read_text("utf-8"), re.MULTILINE)
+    report = check_settings({name: value or "a-key" for name, value in lines} | {"PARLOUR_HOME": str(tmp_path)})
+    assert len(lines) >= 5
+    assert not report.mistakes
 
 
 # -- figures

@@ -179,6 +179,27 @@ def test_every_sentence_of_the_catalogue_is_used() -> None:
     assert sorted(catalogue(FALLBACK).keys() - used) == []
 
 
+def test_every_area_of_the_catalogue_is_read() -> None:
+    """A module of sentences that gateway/words/__init__.py does not name would be silent."""
+    areas = {path.stem for path in (ROOT / "gateway/words" / FALLBACK).glob("*.py")} - {"__init__"}
+    assert areas == {key.partition(".")[0] for key in catalogue(FALLBACK)}
+
+
+def test_the_page_has_no_sentence_of_its_own() -> None:
+    """What stands between the page's tags, in its labels, and in its scripts comes from the area `web`."""
+    for path in sorted((ROOT / "channels/web/page").iterdir()):
+        text = path.read_text("utf-8")
+        if path.suffix == ".html":
+            shown = re.findall(r">([^<>{}]+)<", re.sub(r"<(script|style).*?</\1>", "", text, flags=re.DOTALL))
+            shown += re.findall(r'(?:title|placeholder|alt|aria-label)="([^"]*)"', text)
+        elif path.suffix == ".js":
+            code = re.sub(r"//.*|/\*.*?\*/", "", text)
+            shown = re.findall(r"""(?:textContent|placeholder|title|ariaLabel)\s*=\s*["'`]([^"'`]+)["'`]""", code)
+        else:
+            continue
+        assert not [piece for piece in shown if sentences.is_sentence(piece)], path.name
+
+
 def test_an_unknown_language_is_english_and_an_unknown_key_an_error() -> None:
     """Nobody is left without a sentence, and nobody is shown a key."""
     assert say("commands.new", "xx") == say("commands.new")
