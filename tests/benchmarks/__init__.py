@@ -1,0 +1,1 @@
+"""What a turn costs. Run by `make bench`; prints what it measured and judges nothing."""

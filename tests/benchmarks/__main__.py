@@ -1,0 +1,43 @@
+"""`make bench`, or `python -m tests.benchmarks [name ...]` for some of them."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable
+
+from tests.benchmarks import flat, flood, over_http, start, turns
+from tests.benchmarks.harness import cores, memory_mb, row
+
+
+def _crowds() -> None:
+    for workers in (16, 64):
+        asyncio.run(flood.crowd(workers))
+
+
+BENCHMARKS: dict[str, Callable[[], None]] = {
+    "bare": lambda: asyncio.run(turns.bare()),
+    "turns": lambda: asyncio.run(turns.throughput()),
+    "latency": lambda: asyncio.run(turns.latency()),
+    "litellm": lambda: asyncio.run(over_http.with_litellm()),
+    "start": start.start,
+    "crowd": _crowds,
+    "flood": lambda: asyncio.run(flood.flooded()),
+    "flat": lambda: asyncio.run(flat.hot()),
+    "cold": lambda: asyncio.run(flat.cold()),
+}
+
+
+def main(names: list[str]) -> None:
+    """Run the named benchmarks, or all of them."""
+    unknown = set(names) - set(BENCHMARKS)
+    if unknown:
+        raise SystemExit(f"no benchmark is called {', '.join(sorted(unknown))}; there are: {', '.join(BENCHMARKS)}")
+    row("this machine", cores=cores(), python=sys.version.split()[0])
+    for name in names or BENCHMARKS:
+        BENCHMARKS[name]()
+    row("peak memory of the benchmark", mb=memory_mb())
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,88 @@
+"""Point 6: what a full durable turn costs beside a bare poll → model → send loop, in one run."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from datetime import UTC, datetime
+
+from agent.llm.port import ChatRequest
+from tests.benchmarks.harness import Meter, median, percentile, row
+from tests.fakes.gateway import InstantModel, Pocket, gateway
+
+CHATS, EACH = 100, 30
+ALONE = 300
+
+
+async def bare() -> None:
+    """Time the loop that keeps no promise: take a message, ask the model, append to a list."""
+    model, sent = InstantModel(), []
+    queue: asyncio.Queue[str] = asyncio.Queue()
+    for n in range(CHATS * EACH):
+        queue.put_nowait(f"message {n}")
+    meter = Meter()
+    while not queue.empty():
+        text = await queue.get()
+        reply = await model.complete(ChatRequest(messages=[{"role": "user", "content": text}], turn="t"))
+        sent.append(reply.text)
+    used = meter.read()
+    turns = CHATS * EACH
+    row("bare poll-model-send loop", turns_per_s=turns / used["wall"], cpu_ms=used["cpu"] / turns * 1e3)
+
+
+async def throughput() -> None:
+    """Time 100 chats at once."""
+    async with gateway(model=InstantModel()) as bench:
+        await _burst(bench, 20, 2)
+        await bench.idle()
+        meter = Meter()
+        await _burst(bench, CHATS, EACH)
+        await bench.idle()
+        used = meter.read()
+        turns = CHATS * EACH
+        row(
+            "full durable turns, 100 chats",
+            turns_per_s=turns / used["wall"],
+            cpu_ms=used["cpu"] / turns * 1e3,
+            written_kb=used["written"] / turns / 1e3,
+        )
+        row("  transcripts complete and closed", turns=_closed_turns(bench), expected=turns + 40)
+
+
+async def _burst(bench: Pocket, chats: int, each: int) -> None:
+    answers = []
+    for n in range(each):
+        for chat in range(chats):
+            _, answer = await bench.channel.say(f"c{chat}", f"message {n}")
+            answers.append(answer)
+    await asyncio.gather(*answers)
+
+
+def _closed_turns(bench: Pocket) -> int:
+    """Count `end` lines over all transcripts, and fail on a message line whose turn has none."""
+    closed = 0
+    for path in bench.home.rglob("sessions/*.jsonl"):
+        lines = [json.loads(line) for line in path.read_bytes().splitlines()]
+        ends = {line["turn"] for line in lines if line.get("kind") == "end"}
+        said = {line["turn"] for line in lines if "role" in line}
+        if not said <= ends:
+            raise SystemExit(f"{path} holds turns without their end")
+        closed += len(ends)
+    return closed
+
+
+async def latency() -> None:
+    """Time one chat, one message after the other: what the gateway adds."""
+    async with gateway(model=InstantModel()) as bench:
+        added = []
+        for n in range(ALONE):
+            begun = time.perf_counter()
+            _, answer = await bench.channel.say("alone", f"message {n}")
+            added.append((await answer - begun) * 1e3)
+        row(
+            "added latency, one chat",
+            p50_ms=median(added),
+            p99_ms=percentile(added, 0.99),
+            at=str(datetime.now(UTC))[:19],
+        )
