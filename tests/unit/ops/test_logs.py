@@ -1,0 +1,119 @@
+"""No secret, no line break and no escape code gets into a log, whoever wrote it."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+from collections.abc import Iterator
+from urllib.parse import quote
+
+import pytest
+import structlog
+
+from gateway.logs import REDACTED, Redactor, configure_logs
+
+CANARY = "canary/S3cret+word="
+SHAPED = [
+    "123456789:AAHdqTcvCH1vGWJxfSeofSAs0K5PALDsaw1",
+    "https://api.telegram.org/bot123:short_one/getUpdates",
+    "xoxb-123456789012-abcdefghij",
+    "xapp-1-A0123-456-abcdef",
+    "sk-proj-abcdefghijklmnopqrstuvwxyz",
+    "MTIzNDU2Nzg5MDEyMzQ1Njc4.GabcdE.abcdefghijklmnopqrstuvwxyz0",
+    "Authorization: Bearer abcdefghijklmnopqrstuvwxyz",
+    "{'Authorization': 'Basic dXNlcjpwYXNzd29yZDE='}",
+    "postgresql://user:pass-word@host/db",
+    "GET /x?token=abcdefgh&y=1",
+]
+HIDDEN = [
+    "AAHdqTcv", "short_one", "abcdefghij", "abcdef", "abcdefghijkl", "GabcdE", "abcdefghij", "dXNlcjpw", "pass-word", "abcdefgh",
+]  # fmt: skip
+
+
+@pytest.fixture
+def written() -> Iterator[io.StringIO]:
+    """Logs into memory, and everything as it was afterwards."""
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    stream = io.StringIO()
+    yield stream
+    root.handlers[:], root.level = handlers, level
+    structlog.reset_defaults()
+
+
+@pytest.mark.parametrize("form", ["json", "text"])
+def test_a_known_secret_is_in_no_line(written: io.StringIO, form: str) -> None:
+    """Fields, nested values, keys, exceptions and the standard library's messages: the canary is in none of them."""
+    configure_logs(form=form, secrets=[CANARY], stream=written)
+    log = structlog.get_logger("test")
+    log.info(
+        "a.b", url=f"https://x/?q={quote(CANARY, safe='')}", nested={"k": [CANARY, {CANARY: 1}]}, obj=ValueError(CANARY)
+    )
+    try:
+        raise RuntimeError(f"refused {CANARY}")
+    except RuntimeError:
+        log.exception("a.c")
+        logging.getLogger("some.library").exception("with %s", CANARY)
+    text = written.getvalue()
+    assert text.count(REDACTED) >= 6
+    assert CANARY not in text
+    assert quote(CANARY, safe="") not in text
+
+
+@pytest.mark.parametrize(("line", "hidden"), list(zip(SHAPED, HIDDEN, strict=True)))
+def test_what_has_the_shape_of_a_secret_is_redacted(line: str, hidden: str) -> None:
+    """Tokens and headers nobody told us of are recognised by their shape."""
+    assert hidden in line
+    assert hidden not in Redactor().redact(line)
+
+
+def test_ordinary_words_stay(written: io.StringIO) -> None:
+    """Numbers of tokens, keys of sessions and turn ids are what logs are for."""
+    configure_logs(form="json", secrets=["a"], stream=written)
+    structlog.get_logger("test").info(
+        "turn.done", tokens_in=5, key="telegram:-1001234", turn="tabcdefghijklmnop", n=None
+    )
+    line = json.loads(written.getvalue())
+    assert (line["tokens_in"], line["key"], line["turn"], line["n"]) == (
+        5,
+        "telegram:-1001234",
+        "tabcdefghijklmnop",
+        None,
+    )
+
+
+@pytest.mark.parametrize("field", ["token", "api_key", "Authorization", "password", "X-Api-Key"])
+def test_some_fields_are_secret_whatever_they_hold(field: str) -> None:
+    """A field of that name is redacted without looking at it."""
+    assert Redactor().clean({field: "short"}) == {field: REDACTED}
+
+
+@pytest.mark.parametrize("form", ["json", "text"])
+def test_one_event_is_one_line(written: io.StringIO, form: str) -> None:
+    """Attack 86: line breaks, escapes and direction marks in a name are written out."""
+    configure_logs(form=form, stream=written)
+    name = "Eve\r\n2026 INFO forged\x1b[2J\u2028\u202e\x9b"
+    structlog.get_logger("test").info("joined", name=name)
+    logging.getLogger("library").warning("joined %s", name)
+    lines = written.getvalue().splitlines()
+    assert len(lines) == 2
+    assert all(line.isascii() and line.isprintable() for line in lines)
+
+
+def test_libraries_that_tell_addresses_are_quiet(written: io.StringIO) -> None:
+    """httpx logs every address at INFO, and Telegram's holds the token."""
+    configure_logs(level="debug", form="json", stream=written)
+    for name in ("httpx", "httpcore.http11", "aiohttp.access", "openai._base_client", "LiteLLM"):
+        logging.getLogger(name).info("HTTP Request: POST https://api.telegram.org/bot1:x")
+    assert written.getvalue() == ""
+    logging.getLogger("httpx").warning("a warning passes")
+    assert "a warning passes" in written.getvalue()
+
+
+def test_the_level_holds_for_everybody(written: io.StringIO) -> None:
+    """log.level is one switch for our own lines and the libraries'."""
+    configure_logs(level="warning", form="json", stream=written)
+    structlog.get_logger("test").info("quiet")
+    logging.getLogger("library").info("quiet")
+    assert written.getvalue() == ""

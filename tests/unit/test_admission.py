@@ -1,0 +1,242 @@
+"""Who may speak: by whole ids, in the places an entry names, and nobody by a trick of text."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.admission import (
+    NO_FACTS,
+    Admitted,
+    Entry,
+    Facts,
+    GroupPolicy,
+    Policy,
+    Reason,
+    RefusalLog,
+    Rejected,
+    admit,
+    policy_of,
+)
+from gateway.events import ChatKind, InboundKind, InboundMessage, Role, Sender, SessionKey
+
+NOW = datetime(2026, 11, 21, 21, 0, tzinfo=UTC)
+
+
+def message(sender: Sender | str = "501", chat: str = "501", **facts: object) -> InboundMessage:
+    who = Sender(id=sender) if isinstance(sender, str) else sender
+    base = InboundMessage(key=SessionKey("telegram", chat), message_id="1", sender=who, text="hi", sent_at=NOW)
+    return replace(base, **facts)  # type: ignore[arg-type]
+
+
+def in_group(sender: Sender | str = "501", chat: str = "-100", **facts: object) -> InboundMessage:
+    return message(sender, chat, **{"chat_kind": ChatKind.GROUP, "is_addressed": True, **facts})
+
+
+def policy(*entries: str, group: str = "mention", owners: tuple[str, ...] = ()) -> Policy:
+    return policy_of("telegram", entries, owners, group)
+
+
+def role(decision: Admitted | Rejected) -> Role | None:
+    return decision.role if isinstance(decision, Admitted) else None
+
+
+def reason(decision: Admitted | Rejected) -> Reason | None:
+    return decision.reason if isinstance(decision, Rejected) else None
+
+
+def test_closed_by_default() -> None:
+    """Without an entry nobody is heard, and the operator is told what would admit them."""
+    decision = admit(message(), policy())
+    assert decision == Rejected(reason=Reason.STRANGER, would_admit="501 in channels.telegram.allow_from")
+
+
+@pytest.mark.parametrize("kind", [kind for kind in InboundKind if kind is not InboundKind.JOB])
+def test_every_kind_of_event_is_judged(kind: InboundKind) -> None:
+    """Attack 8: a stranger's button, deletion or edit is as little heard as their message."""
+    assert reason(admit(message(kind=kind), policy("7"))) is Reason.STRANGER
+
+
+@pytest.mark.parametrize(
+    ("sender", "expected"),
+    [
+        (Sender(id="501", is_self=True), Reason.SELF),
+        (Sender(id="501", is_bot=True), Reason.BOT),
+        (Sender(id=""), Reason.NOBODY),
+        (Sender(id="501 "), Reason.NOBODY),
+        (Sender(id="*"), Reason.NOBODY),
+        (Sender(id="7", name="501"), Reason.STRANGER),
+        (Sender(id="\uff15\uff10\uff11"), Reason.NOBODY),
+    ],
+    ids=["self", "bot", "nobody", "blank", "star", "name", "full-width"],
+)
+def test_nature_and_names_never_admit(sender: Sender, expected: Reason) -> None:
+    """Attacks 4-7: ourselves, bots, nobody, and a name equal to an allowed id are refused, in any place."""
+    allowed = policy("501", owners=("telegram:501",))
+    assert reason(admit(message(sender), allowed)) is expected
+    assert reason(admit(in_group(sender), allowed)) is expected
+
+
+def test_roles_of_those_who_are_admitted() -> None:
+    """Steward of one's own chat, the platform's admin in a shared one, the owner everywhere."""
+    allowed = policy("501", owners=("telegram:42", "discord:501"))
+    assert role(admit(message(), allowed)) is Role.STEWARD
+    assert role(admit(in_group(), allowed)) is Role.ANYONE
+    assert role(admit(in_group(Sender(id="501", is_admin=True)), allowed)) is Role.STEWARD
+    assert role(admit(message("42", "42"), allowed)) is Role.OWNER
+    assert role(admit(in_group("42"), allowed)) is Role.OWNER
+
+
+PLACES = [
+    ("chat:-100", {}, {}),
+    ("guild:9", {"guild": "9"}, {}),
+    ("role:3", {"guild": "9"}, {"roles": ("2", "3")}),
+]
+
+
+@pytest.mark.parametrize(("entry", "facts", "person"), PLACES, ids=["chat", "guild", "role"])
+def test_a_place_admits_there_only(entry: str, facts: dict[str, object], person: dict[str, object]) -> None:
+    """role:, guild: and chat: admit in those places; the same person's direct message stays a stranger's."""
+    sender = Sender(id="501", **person)  # type: ignore[arg-type]
+    assert role(admit(in_group(sender, **facts), policy(entry))) is Role.ANYONE
+    assert role(admit(in_group(sender, chat="-100/77", **facts), policy(entry))) is Role.ANYONE
+    assert reason(admit(message(sender, **facts), policy(entry))) is Reason.STRANGER
+    other = in_group(Sender(id="501"), chat="-1001", guild="91")
+    assert reason(admit(other, policy(entry))) is Reason.STRANGER
+
+
+def test_a_team_admits_in_direct_messages_too() -> None:
+    """team: is the workspace: its members write to the bot directly as well."""
+    member = Sender(id="U1", team="T1")
+    assert role(admit(message(member), policy("team:T1"))) is Role.STEWARD
+    assert reason(admit(message(replace(member, team="T2")), policy("team:T1"))) is Reason.STRANGER
+
+
+def test_a_guest_is_a_stranger_unless_named() -> None:
+    """A Slack guest is admitted by their own id, by no team and no chat."""
+    guest = Sender(id="U1", team="T1", is_guest=True)
+    assert reason(admit(in_group(guest, chat="C1"), policy("team:T1", "chat:C1"))) is Reason.GUEST
+    assert role(admit(in_group(guest, chat="C1"), policy("U1"))) is Role.ANYONE
+
+
+def test_the_star_admits_everybody_who_is_somebody() -> None:
+    """`*` opens the door to all senders, and still to no bot."""
+    assert role(admit(message("9", "9"), policy("*"))) is Role.STEWARD
+    assert reason(admit(message(Sender(id="9", is_bot=True)), policy("*"))) is Reason.BOT
+
+
+def test_group_policies() -> None:
+    """mention: only what is addressed to us; open: everything; off: nothing, the owner's words included."""
+    overheard = in_group(is_addressed=False)
+    assert reason(admit(overheard, policy("501"))) is Reason.NOT_ADDRESSED
+    assert role(admit(overheard, policy("501", group="open"))) is Role.ANYONE
+    off = policy("501", group="off", owners=("telegram:501",))
+    assert reason(admit(in_group(), off)) is Reason.GROUPS_OFF
+    assert role(admit(message(), off)) is Role.OWNER
+
+
+@pytest.mark.parametrize("kind", [InboundKind.BUTTON, InboundKind.COMMAND, InboundKind.DELETION])
+def test_what_speaks_to_us_by_itself_needs_no_mention(kind: InboundKind) -> None:
+    """A press of our own button, a command of ours and a deletion are for us without our name."""
+    assert role(admit(in_group(kind=kind, is_addressed=False), policy("501"))) is Role.ANYONE
+
+
+def test_looked_up_facts_replace_those_of_the_event() -> None:
+    """A role revoked since the event was written no longer admits, and another person's facts never do."""
+    sender = Sender(id="501", roles=("3",))
+    asked = in_group(sender, guild="9")
+    assert role(admit(asked, policy("role:3"), Facts(sender=Sender(id="501")))) is None
+    assert role(admit(asked, policy("role:3"), Facts(sender=Sender(id="502")))) is Role.ANYONE
+    assert reason(admit(message(Sender(id="1", is_bot=True)), policy("1"), Facts(sender=Sender(id="1")))) is Reason.BOT
+
+
+def test_paired_people_and_claimed_owners_come_by_facts() -> None:
+    """What an owner approved and who claimed ownership is stored, not configured."""
+    assert role(admit(message(), policy(), Facts(is_paired=True))) is Role.STEWARD
+    assert role(admit(message(), policy(), Facts(owners=frozenset({"501"})))) is Role.OWNER
+
+
+def test_local_channels_know_the_owner_by_their_door() -> None:
+    """Whoever got into the page or the console is the owner."""
+    local = Policy(channel="web", is_local=True)
+    assert role(admit(message("owner", "owner"), local)) is Role.OWNER
+
+
+TRICKS = st.text(alphabet=st.characters(), min_size=0, max_size=8) | st.sampled_from(
+    [
+        "501\u200b",
+        "\u202e105",
+        "501\x00",
+        "٥٠١",
+        "５０１",
+        "501 ",
+        "+501",
+        "0501",
+        "501.0",
+        "5e1",
+        "*",
+        "user:501",
+        "chat:-100",
+    ]
+)
+
+
+@given(TRICKS, TRICKS, TRICKS, st.booleans())
+def test_no_text_but_the_id_itself_admits(ident: str, name: str, chat: str, is_group: bool) -> None:
+    """Whatever stands in id, name, text and chat: only the exact id, or the exact chat, opens the door."""
+    sender = Sender(id=ident, name=name, team=name, roles=(name,))
+    kind = ChatKind.GROUP if is_group else ChatKind.DIRECT
+    asked = message(sender, chat or "x", chat_kind=kind, is_addressed=True, text=name, guild=name)
+    decision = admit(asked, policy("501", "chat:-100"), NO_FACTS)
+    in_the_chat = is_group and asked.key.parent.chat == "-100" and ident.isascii() and ident.isprintable()
+    assert isinstance(decision, Rejected) or ident == "501" or in_the_chat
+
+
+@given(st.text(max_size=6))
+def test_an_entry_is_an_id_or_an_error(text: str) -> None:
+    """Whatever passes as an entry is printable ASCII; nothing else is quietly made to fit."""
+    try:
+        entry = Entry.parse(text)
+    except ValueError:
+        return
+    assert entry.id.isascii()
+    assert entry.id.isprintable()
+    assert " " not in entry.id
+
+
+def test_refusals_are_kept_without_text_and_counted() -> None:
+    """Silence can be explained; one busy group does not push the others out of the last 200."""
+    kept = RefusalLog(size=2)
+    for minute in range(5):
+        asked = in_group("7", text="a secret", is_addressed=False)
+        decision = admit(asked, policy("501"))
+        assert isinstance(decision, Rejected)
+        kept.note(asked, decision, NOW + timedelta(minutes=minute))
+    (refused,) = kept.recent("telegram", "7")
+    assert (refused.times, refused.first_at, refused.last_at) == (5, NOW, NOW + timedelta(minutes=4))
+    assert "secret" not in repr(refused)
+    for sender in ("8", "9"):
+        asked = message(sender, sender)
+        decision = admit(asked, policy())
+        assert isinstance(decision, Rejected)
+        kept.note(asked, decision, NOW)
+    assert [refused.sender for refused in kept.recent()] == ["9", "8"]
+
+
+def test_our_own_messages_are_no_refusals() -> None:
+    """The echo of what we sent explains nobody's silence."""
+    kept = RefusalLog()
+    asked = message(Sender(id="1", is_self=True))
+    decision = admit(asked, policy())
+    assert isinstance(decision, Rejected)
+    kept.note(asked, decision, NOW)
+    assert kept.recent() == ()
+
+
+def test_group_policy_names_are_the_settings_own() -> None:
+    """The words of the settings are the policy's."""
+    assert [str(name) for name in GroupPolicy] == ["mention", "open", "off"]
