@@ -55,7 +55,7 @@ class Context:
             said = [self.user(draft, row, place.zone) for row in rows]
             draft.open([*begun.lines, *told, *said], begun.blobs)
         snapshot = conversation.snapshot_with(draft.lines, draft.blobs)
-        return [{"role": "system", "content": system_prompt(snapshot)}, *conversation.messages]
+        return [{"role": "system", "content": system_prompt(snapshot)}, *conversation.messages_with(draft.lines)]
 
     def user(self, draft: Draft, row: InboxRow, zone: str) -> Line:
         """Render what a person wrote as a transcript line."""
