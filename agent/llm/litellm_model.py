@@ -118,7 +118,8 @@ class LitellmModel:
                         sink(clean(gathered.text))
             finally:
                 await stream.aclose()
-        if not gathered.is_full and getattr(stream, "received_finish_reason", "") is None:
+        is_whole = gathered.is_full or gathered.is_empty or getattr(stream, "received_finish_reason", "") is not None
+        if not is_whole:
             # litellm makes a proper end of its own where the provider's is missing.
             raise ModelUnreachable(f"{self.name}: the stream ended in the middle")
         if not gathered.is_empty:
@@ -127,6 +128,8 @@ class LitellmModel:
     async def _call(self, request: ChatRequest, **extra: Any) -> Any:
         if request.tools:
             extra["tools"] = [dict(tool) for tool in request.tools]
+            # Or litellm imports its MCP proxy for every call with tools, which needs a package that is not there.
+            extra["_skip_mcp_handler"] = True
         if request.max_tokens is not None:
             extra["max_tokens"] = request.max_tokens
         return await self._litellm.acompletion(

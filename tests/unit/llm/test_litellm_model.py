@@ -1,0 +1,375 @@
+"""litellm for real, over HTTP, against a server with every fault: one request, one reply or the right error."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from agent.llm.client import ModelClient
+from agent.llm.litellm_model import LitellmModel
+from agent.llm.port import ANSWER_CHARS, ChatReply, ModelConfig, Sink, ToolCall, spent_by
+from gateway.errors import (
+    ContextOverflow,
+    ModelBusy,
+    ModelEmpty,
+    ModelFailed,
+    ModelGarbled,
+    ModelRefused,
+    ModelTimeout,
+    ModelUnreachable,
+)
+from tests.fakes.llm import NOW, Tally, Usages, memory_tools, request
+from tests.fakes.openai_server import Answer, Call, FakeOpenAI, Fault, Script, open_server
+
+TEXT = "Paris is the capital of France. " * 8
+BOTH = pytest.mark.parametrize("sink", [None, lambda _text: None], ids=["plain", "streamed"])
+
+
+@dataclass
+class Line:
+    """A model and the server at its other end."""
+
+    server: FakeOpenAI
+    model: LitellmModel
+
+    async def ask(self, *said: str, sink: Sink | None = None) -> ChatReply:
+        """Ask with the memory tools on offer."""
+        return await self.model.complete(request(*(said or ("hello",)), tools=memory_tools().schemas), sink=sink)
+
+
+@asynccontextmanager
+async def line(script: Script, **config: Any) -> AsyncIterator[Line]:
+    """Connect a model to a server; both closed afterwards."""
+    async with open_server(script) as server:
+        settings = replace(ModelConfig(model="openai/test", api_base=server.base, api_key="sk-SECRET"), **config)
+        model = LitellmModel(settings, now=lambda: NOW)
+        await model.warm()
+        try:
+            yield Line(server, model)
+        finally:
+            await model.close()
+
+
+@BOTH
+async def test_an_answer_with_its_tokens(sink: Sink | None) -> None:
+    """Text, tokens and the cached part of them arrive as the provider said; an unknown model has no price."""
+    async with line([Answer(text=TEXT, tokens=(1234, 56, 1024))]) as to:
+        reply = await to.ask(sink=sink)
+    assert reply.text == TEXT
+    assert (reply.tokens.input, reply.tokens.output, reply.tokens.cached) == (1234, 56, 1024)
+    assert not reply.tokens.is_estimate
+    assert (reply.model, reply.cost, reply.tool_calls, reply.is_cut) == ("openai/test", None, (), False)
+    assert len(to.server.bodies) == 1
+
+
+@BOTH
+async def test_a_known_model_has_its_price(sink: Sink | None) -> None:
+    """The bundled table prices a known model, and what came from the provider's cache costs less."""
+    costs = []
+    for cached in (0, 900_000):
+        async with line([Answer(text="x", tokens=(1_000_000, 0, cached))], model="openai/gpt-4o-mini") as to:
+            costs.append((await to.ask(sink=sink)).cost)
+    full, cheap = costs
+    assert full == pytest.approx(0.15)
+    assert cheap is not None
+    assert 0 < cheap < 0.1
+
+
+async def test_a_stream_grows_to_the_whole_text() -> None:
+    """Every state shown is a beginning of the answer; the last is all of it, and usage is asked for."""
+    seen: list[str] = []
+    async with line([Answer(text=TEXT, pieces=5, gap=0.002)]) as to:
+        reply = await to.ask(sink=seen.append)
+    assert seen[-1] == reply.text == TEXT
+    assert len(seen) > 2
+    assert all(TEXT.startswith(state) for state in seen)
+    assert to.server.requests[0]["stream_options"] == {"include_usage": True}
+
+
+async def test_nobody_watching_means_no_stream() -> None:
+    """Without a sink the call is a plain one, since streaming costs twice the CPU."""
+    async with line(["hi"]) as to:
+        await to.ask()
+    assert not to.server.requests[0].get("stream")
+
+
+@BOTH
+async def test_tool_calls_come_whole_and_in_order(sink: Sink | None) -> None:
+    """Arguments that come in pieces are put together, ids and order kept, next to the text."""
+    calls = (
+        Call(name="memory_search", arguments='{"query": "Ann\'s birthday — 3 May 🎂"}', id="call_a"),
+        Call(name="remember", arguments='{"fact": "Ann likes tea"}', id="call_b"),
+        Call(name="memory_search", arguments="{}", id="call_c"),
+    )
+    async with line([Answer(text="Let me look.", calls=calls, pieces=3)]) as to:
+        reply = await to.ask(sink=sink)
+    assert reply.text == "Let me look."
+    assert reply.tool_calls == tuple(ToolCall(call.id, call.name, call.arguments) for call in calls)
+    sent = to.server.requests[0]
+    assert [tool["function"]["name"] for tool in sent["tools"]] == ["memory_search", "remember"]
+    assert set(sent) <= {"messages", "model", "tools", "stream", "stream_options"}
+
+
+@BOTH
+async def test_garbage_arguments_are_handed_on_as_they_are(sink: Sink | None) -> None:
+    """Arguments that are no JSON, and tools that do not exist, are the toolbox's business, not an error here."""
+    calls = (Call(name="memory_search", arguments='{"query": "cut of'), Call(name="no_such_tool", arguments="{}"))
+    async with line([Answer(text=None, calls=calls)]) as to:
+        reply = await to.ask(sink=sink)
+    assert [(call.name, call.arguments) for call in reply.tool_calls] == [
+        ("memory_search", '{"query": "cut of'),
+        ("no_such_tool", "{}"),
+    ]
+
+
+FAULTS: list[tuple[Answer, type[ModelFailed]]] = [
+    (Answer(fault=Fault.BUSY), ModelBusy),
+    (Answer(fault=Fault.OVERLOADED), ModelBusy),
+    (Answer(fault=Fault.QUOTA), ModelRefused),
+    (Answer(fault=Fault.ERROR), ModelUnreachable),
+    (Answer(fault=Fault.DROP), ModelUnreachable),
+    (Answer(fault=Fault.BAD_REQUEST), ModelRefused),
+    (Answer(fault=Fault.UNAUTHORISED), ModelRefused),
+    (Answer(fault=Fault.NOT_FOUND), ModelRefused),
+    (Answer(fault=Fault.OVERFLOW), ContextOverflow),
+    (Answer(fault=Fault.EMPTY), ModelEmpty),
+    (Answer(fault=Fault.NULL), ModelEmpty),
+    (Answer(fault=Fault.NO_CHOICES), ModelEmpty),
+    (Answer(text=" \n\t "), ModelEmpty),
+]
+PLAIN_FAULTS = [
+    (Answer(text=TEXT, fault=Fault.CUT_JSON), ModelGarbled),
+    (Answer(text=TEXT, fault=Fault.CUT_BODY), ModelUnreachable),
+]
+STREAM_FAULTS = [
+    (Answer(text=TEXT, fault=Fault.CUT_STREAM), ModelUnreachable),
+    (Answer(text=TEXT, fault=Fault.END_STREAM), ModelUnreachable),
+    (Answer(text=TEXT, fault=Fault.ERROR_IN_STREAM), ModelBusy),
+]
+CASES = [
+    *((answer, error, streamed) for answer, error in FAULTS for streamed in (False, True)),
+    *((answer, error, False) for answer, error in PLAIN_FAULTS),
+    *((answer, error, True) for answer, error in STREAM_FAULTS),
+]
+
+
+@pytest.mark.parametrize(
+    ("answer", "error", "is_streamed"),
+    CASES,
+    ids=[f"{answer.fault or 'blank'}-{'streamed' if streamed else 'plain'}" for answer, _, streamed in CASES],
+)
+async def test_each_fault_has_its_error_and_one_request(
+    answer: Answer, error: type[ModelFailed], is_streamed: bool
+) -> None:
+    """A fault is exactly one error of ours, after exactly one request, with nothing of the provider's in it."""
+    async with line([answer]) as to:
+        with pytest.raises(ModelFailed) as raised:
+            await to.ask(sink=(lambda _text: None) if is_streamed else None)
+    assert type(raised.value) is error
+    assert len(to.server.bodies) == 1
+    assert "SECRET" not in str(raised.value)
+    assert raised.value.__cause__ is None
+    assert raised.value.__suppress_context__
+
+
+@BOTH
+async def test_a_hang_ends_at_the_timeout(sink: Sink | None) -> None:
+    """A model that never answers is given up after the timeout, its connection closed, the prompt's tokens noted."""
+    async with line([Answer(fault=Fault.HANG)], timeout=1.0) as to:
+        with pytest.raises(ModelTimeout) as raised:
+            await to.ask(sink=sink)
+        await to.server.left.wait()
+    spent = spent_by(raised.value)
+    assert spent is not None
+    assert spent.tokens.is_estimate
+    assert spent.tokens.input > 0
+    assert len(to.server.bodies) == 1
+
+
+async def test_silence_in_a_stream_ends_it() -> None:
+    """A stream that falls silent is given up after the silence, long before the timeout; its tokens are noted."""
+    async with line([Answer(text=TEXT, fault=Fault.PAUSE)], timeout=60, stream_silence=0.5) as to:
+        with pytest.raises(ModelTimeout) as raised:
+            await to.ask(sink=lambda _text: None)
+        await to.server.left.wait()
+    spent = spent_by(raised.value)
+    assert spent is not None
+    assert spent.tokens.output > 0
+
+
+async def test_a_slow_stream_that_keeps_coming_is_no_hang() -> None:
+    """Pauses shorter than the allowed silence may add up to more than the timeout."""
+    async with line([Answer(text="a b c d e f", pieces=1, gap=0.1)], timeout=1.0, stream_silence=60) as to:
+        assert (await to.ask(sink=lambda _text: None)).text == "a b c d e f"
+
+
+@pytest.mark.parametrize(
+    ("header", "delay"),
+    [
+        ("", None),
+        ("7", timedelta(seconds=7)),
+        ("0.5", timedelta(seconds=0.5)),
+        ("Sat, 21 Nov 2026 21:01:00 GMT", timedelta(minutes=1)),
+        ("Sat, 21 Nov 2026 20:00:00 GMT", timedelta(0)),
+        ("soon", None),
+        ("-3", None),
+        ("nan", None),
+    ],
+    ids=["absent", "seconds", "fraction", "date", "past", "words", "negative", "nan"],
+)
+async def test_retry_after_is_read(header: str, delay: timedelta | None) -> None:
+    """Retry-After may be seconds or a date; nonsense counts as absent."""
+    async with line([Answer(fault=Fault.BUSY, retry_after=header)]) as to:
+        with pytest.raises(ModelBusy) as raised:
+            await to.ask()
+    assert raised.value.delay == delay
+
+
+@BOTH
+async def test_ten_megabytes_are_cut(sink: Sink | None) -> None:
+    """An endless answer ends at the bound, is marked as cut, and the beginning is kept; a stream is left early."""
+    async with line([Answer(text="x" * 10_000_000, pieces=20_000)]) as to:
+        reply = await to.ask(sink=sink)
+        if sink is not None:
+            await to.server.left.wait()
+    assert reply.text == "x" * ANSWER_CHARS
+    assert reply.is_cut
+
+
+@BOTH
+async def test_ten_megabytes_of_arguments_are_refused(sink: Sink | None) -> None:
+    """Arguments that long are no tool call; half of them would be a wrong one."""
+    huge = Call(name="remember", arguments=json.dumps({"fact": "x" * 10_000_000}))
+    async with line([Answer(calls=(huge,), pieces=20_000)]) as to:
+        with pytest.raises(ModelGarbled):
+            await to.ask(sink=sink)
+
+
+@BOTH
+async def test_the_models_own_limit_is_said(sink: Sink | None) -> None:
+    """An answer that stopped at the token limit is handed on, marked as cut."""
+    async with line([Answer(text="and so on and", finish="length")]) as to:
+        assert (await to.ask(sink=sink)).is_cut
+
+
+@BOTH
+async def test_missing_usage_is_estimated(sink: Sink | None) -> None:
+    """A server that counts nothing still costs something: usage is never zero for an answered call."""
+    async with line([Answer(text=TEXT, no_usage=True)]) as to:
+        reply = await to.ask(sink=sink)
+    assert reply.tokens.input > 0
+    assert reply.tokens.output > 0
+
+
+async def test_surrogate_halves_are_joined() -> None:
+    """An emoji cut between two pieces of a stream comes out whole, and a lone half does no harm later."""
+    async with line([Answer(text="a\U0001f600b\ud83d", pieces=100)]) as to:
+        reply = await to.ask()
+    assert reply.text.encode()
+    assert reply.text.startswith("a\U0001f600b")
+
+
+async def test_connections_are_reused() -> None:
+    """Twenty calls, plain and streamed, one after the other, go over one connection."""
+    async with line([TEXT]) as to:
+        for n in range(20):
+            await to.ask(sink=(lambda _text: None) if n % 2 else None)
+        assert len(to.server.peers) == 1
+
+
+async def test_cancelling_hangs_up() -> None:
+    """/stop during a call closes its connection, so that the provider stops too; the next call is not disturbed."""
+    answers = [Answer(text=TEXT, fault=Fault.PAUSE), Answer(text="fine")]
+    async with line(answers) as to:
+        begun = asyncio.Event()
+        asking = asyncio.create_task(to.ask(sink=lambda _text: begun.set()))
+        await begun.wait()
+        asking.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asking
+        await to.server.left.wait()
+        assert (await to.ask()).text == "fine"
+
+
+async def test_equal_histories_are_equal_bytes() -> None:
+    """The body of a longer conversation begins with the body of the shorter one, byte for byte."""
+    calls = [{"id": "call_1", "type": "function", "function": {"name": "remember", "arguments": '{"fact":"ü 🎂"}'}}]
+    history: list[Mapping[str, Any]] = [
+        {"role": "system", "content": "You are Parlour."},
+        {"role": "user", "content": "Merke dir: ü 🎂"},
+        {"role": "assistant", "content": "", "tool_calls": calls},
+        {"role": "tool", "tool_call_id": "call_1", "name": "remember", "content": "ok"},
+        {"role": "assistant", "content": "Done.", "thinking": {"model": "another", "message": {"x": 1}}},
+        {"role": "user", "content": "Danke"},
+    ]
+    async with line(["ok"]) as to:
+        for end in (2, 4, 6):
+            await to.model.complete(replace(request(tools=memory_tools().schemas), messages=history[:end]))
+    short, middle, long = to.server.bodies
+    for before, after in ((short, middle), (middle, long)):
+        messages = before.partition(b'],"model"')[0]
+        assert after.startswith(messages + b",")
+    assert b"another" not in long
+    assert short.startswith(b'{"messages":[{"role":"system"')
+
+
+async def test_thinking_goes_back_to_its_own_model_only() -> None:
+    """What a model thought is sent to that model again, and left out for any other."""
+    blocks = {"thinking_blocks": [{"type": "thinking", "thinking": "hm", "signature": "s"}]}
+    for name, is_sent in (("openai/test", True), ("openai/other", False)):
+        history: Sequence[Mapping[str, Any]] = [
+            {"role": "user", "content": "a"},
+            {"role": "assistant", "content": "b", "thinking": {"model": "openai/test", "message": blocks}},
+            {"role": "user", "content": "c"},
+        ]
+        async with line(["ok"], model=name) as to:
+            await to.model.complete(replace(request(), messages=history))
+        sent = to.server.requests[0]["messages"][1]
+        assert ("thinking_blocks" in sent) is is_sent
+        assert "thinking" not in sent
+
+
+async def test_no_log_line_holds_key_address_or_words(caplog: pytest.LogCaptureFixture) -> None:
+    """Neither httpx nor litellm nor we log the key, the address, or what a person wrote, also when it fails."""
+    caplog.set_level(logging.INFO)
+    async with line([Answer(fault=Fault.UNAUTHORISED), Answer(fault=Fault.ERROR), Answer(text=TEXT)]) as to:
+        for _ in range(2):
+            with pytest.raises(ModelFailed):
+                await to.ask("my private words")
+        await to.ask("my private words")
+        address = to.server.base
+    said = "\n".join(f"{record.name} {record.getMessage()} {record.exc_text or ''}" for record in caplog.records)
+    assert not any(word in said for word in ("SECRET", "private words", address, "Paris"))
+
+
+async def test_no_key_is_invented_for_an_own_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    """OPENAI_API_KEY of the environment is not sent to another address, and none is needed there."""
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-ENVIRONMENT")
+    async with line(["ok"], api_key="") as to:
+        await to.ask()
+    assert "sk-ENVIRONMENT" not in to.server.headers[0]["Authorization"]
+
+
+async def test_fallback_after_retries_counts_every_request() -> None:
+    """Two attempts at the first model, then the second: three requests, one answer, one usage row per spent call."""
+    usages = Usages()
+    pauses: list[float] = []
+
+    async def pause(seconds: float) -> None:
+        pauses.append(seconds)
+
+    async with line([Answer(fault=Fault.ERROR)]) as first, line(["from the second"]) as second:
+        client = ModelClient([first.model, second.model], on_usage=usages, meter=Tally(), pause=pause)
+        reply = await client.complete(request("hello"))
+        assert (len(first.server.bodies), len(second.server.bodies)) == (2, 1)
+    assert reply.text == "from the second"
+    assert len(pauses) == 1
+    assert [used.text for used in usages.replies] == ["from the second"]

@@ -1,0 +1,118 @@
+"""The model that stands in when none is configured."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from agent.llm.offline import open_model
+from agent.llm.port import ChatReply, ChatRequest, ModelConfig
+from agent.tools.registry import Toolbox
+from gateway.errors import ModelRefused
+from gateway.ports import Hit
+from gateway.words import say
+from tests.fakes.llm import Shelf, context, memory_tools, request
+
+MODEL = open_model(ModelConfig(model="offline"))
+HITS = {"people/ann": [Hit(source="MEMORY.md", line=4, text="Ann's dog is called Bello", score=1.0)]}
+
+
+async def talk(said: str, *, shelf: Shelf | None = None, staged: list[str] | None = None) -> str:
+    """Have a whole turn: the model, its tool, and the model again. Returns the answer."""
+    box = memory_tools()
+    asked = request(said, tools=box.schemas)
+    reply = await MODEL.complete(asked)
+    (call,) = reply.tool_calls
+    outcome = await box.run(call, context(shelf, staged=staged))
+    final = await MODEL.complete(answered(asked, reply, outcome.text))
+    assert not final.tool_calls
+    return final.text
+
+
+def answered(asked: ChatRequest, reply: ChatReply, result: str) -> ChatRequest:
+    """The request after the tool ran."""
+    (call,) = reply.tool_calls
+    calls = [{"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}]
+    more = [
+        {"role": "assistant", "content": reply.text, "tool_calls": calls},
+        {"role": "tool", "tool_call_id": call.id, "content": result},
+    ]
+    return replace(asked, messages=[*asked.messages, *more])
+
+
+@pytest.mark.parametrize(
+    ("said", "fact"),
+    [
+        ("remember that my dog is called Bello", "my dog is called Bello"),
+        ("Remember: the gate code is 4711", "the gate code is 4711"),
+        ("please remember I like tea", "I like tea"),
+        ("[Sat 21 Nov 22:20 CET, Ann]\nremember that\nline two counts", "line two counts"),
+    ],
+)
+async def test_it_remembers_when_told_to(said: str, fact: str) -> None:
+    """An order to remember goes through the tool as with any model, and is confirmed with the fact."""
+    staged: list[str] = []
+    assert await talk(said, staged=staged) == say("offline.remembered", fact=fact)
+    assert staged == [fact]
+
+
+@pytest.mark.parametrize("said", ["remember when we met?", "what do you remember", "remember", "I remember that day"])
+async def test_not_everything_with_remember_is_an_order(said: str) -> None:
+    """Questions, bare words and stories are looked up, not stored."""
+    reply = await MODEL.complete(request(said, tools=memory_tools().schemas))
+    assert [call.name for call in reply.tool_calls] == ["memory_search"]
+
+
+async def test_it_answers_from_memory() -> None:
+    """Anything else is looked up with the words of the question, and what is found is shown with its source."""
+    shelf = Shelf(HITS)
+    answer = await talk("what is my dog called?", shelf=shelf)
+    assert "MEMORY.md:4 Ann's dog is called Bello" in answer
+    assert shelf.asked == [("people/ann", "what is my dog called?")]
+
+
+async def test_it_is_honest_when_it_knows_nothing() -> None:
+    """Without a hit it says that no model is configured, what it can do, and how to get one."""
+    answer = await talk("tell me a joke")
+    assert answer == say("offline.nothing", setup=say("offline.setup"))
+    assert "PARLOUR_LLM__MODEL" in answer
+
+
+@pytest.mark.parametrize("said", ["remember that x is y", "what is x"])
+async def test_it_never_claims_what_did_not_happen(said: str) -> None:
+    """A tool that failed is not confirmed."""
+    asked = request(said, tools=memory_tools().schemas)
+    reply = await MODEL.complete(asked)
+    final = await MODEL.complete(answered(asked, reply, "error: the disk is full"))
+    assert final.text in {say("offline.not_remembered"), say("offline.not_searched", setup=say("offline.setup"))}
+
+
+async def test_without_tools_it_calls_none() -> None:
+    """What is not on offer is not called."""
+    assert not (await MODEL.complete(request("hello", tools=Toolbox([]).schemas))).tool_calls
+
+
+async def test_a_new_turn_is_a_new_question() -> None:
+    """Tool results of earlier turns answer nothing."""
+    asked = request("what is x", tools=memory_tools().schemas)
+    first = answered(asked, await MODEL.complete(asked), "MEMORY.md:1 x")
+    again = replace(first, messages=[*first.messages, {"role": "user", "content": "and what is z"}], turn="tdef")
+    (call,) = (await MODEL.complete(again)).tool_calls
+    assert json.loads(call.arguments) == {"query": "and what is z"}
+
+
+async def test_it_streams_in_word_groups() -> None:
+    """A watcher sees the text grow in whole words."""
+    seen: list[str] = []
+    reply = await MODEL.complete(request("hello"), sink=seen.append)
+    assert seen[-1] == reply.text
+    assert len(seen) > 5
+    assert all(reply.text[len(state) - 1].isspace() for state in seen[:-1])
+
+
+async def test_it_does_nothing_but_answer() -> None:
+    """Consolidation and the like are refused, not pretended."""
+    with pytest.raises(ModelRefused):
+        await MODEL.complete(request("hello", purpose="consolidation"))
