@@ -1,0 +1,466 @@
+"""What every channel promises, whatever platform it speaks.
+
+A channel joins by a harness: how a person there says something, and what that person sees. Harnesses
+are listed in HARNESSES; each runs against the same house (tests/fakes/web.py), which stores, repeats,
+refuses and breaks down on request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import aiohttp
+import pytest
+
+from channels.console import kind as console_kind
+from channels.console.adapter import ConsoleChannel
+from channels.console.terminal import inert
+from channels.web import kind as web_kind
+from gateway.events import InboundKind, OutboundKind, OutboundMessage, SessionKey
+from gateway.ports import Accepted, Activity, Channel, ChannelKind, Verdict
+from gateway.words import say
+from tests.fakes.web import FakeHouse, serve_page
+
+TURN = "tabcdefghijklmnop"
+HOSTILE = (
+    "\x1b]0;owned\x07\x1b[2J <script>x</script> @everyone <!channel> <@42> \u202egnp.exe [a](javascript:x) \0\ud800 end"
+)
+
+
+@dataclass
+class Shown:
+    """What one person sees of a chat, folded from whatever the platform sends."""
+
+    messages: dict[str, str] = field(default_factory=dict)  # in order, by the platform's id
+    previews: list[str] = field(default_factory=list)
+    marked: list[str] = field(default_factory=list)
+    confirmed: list[str] = field(default_factory=list)  # ids of messages the platform was told are durable
+    refused: list[str] = field(default_factory=list)
+    lines: list[str] = field(default_factory=list)  # sentences about a message that was not taken
+    is_busy: bool = False
+    events: list[str] = field(default_factory=list)
+    news: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def until(self, holds: Callable[[], bool]) -> None:
+        """Return when *holds* holds."""
+        while not holds():
+            self.news.clear()
+            await self.news.wait()
+
+
+class Person(Protocol):
+    """Somebody on the platform."""
+
+    shown: Shown
+
+    async def say(self, text: str, ident: str) -> None:
+        """Send a message with the platform's id *ident*; the same again is a redelivery."""
+        ...
+
+    async def garble(self) -> None:
+        """Have the platform send something that cannot be read."""
+        ...
+
+
+@dataclass
+class Platform:
+    """A channel that is up, and a way to be a person on it."""
+
+    channel: Channel
+    key: SessionKey
+    join: Callable[[], AbstractAsyncContextManager[Person]]
+
+
+class Harness(Protocol):
+    """One kind of channel under test."""
+
+    kind: ChannelKind
+
+    def open(self, house: FakeHouse) -> AbstractAsyncContextManager[Platform]:
+        """Bring the channel up in front of *house*."""
+        ...
+
+
+# The page: a real WebSocket to the real server.
+
+
+class FramePerson:
+    """A person before a window that speaks our frames."""
+
+    def __init__(self, send: Callable[[Any], Any]) -> None:
+        self.shown = Shown()
+        self._send = send
+
+    async def say(self, text: str, ident: str) -> None:
+        """Send a say frame."""
+        await self._send({"type": "say", "id": ident, "text": text})
+
+    async def garble(self) -> None:
+        """Send frames of every wrong shape."""
+        shapeless: list[Any] = [
+            {"type": "say"},
+            {"type": "say", "id": 5, "text": "x"},
+            {"type": "no"},
+            [],
+            "x",
+            None,
+            3,
+        ]
+        for wrong in shapeless:
+            await self._send(wrong)
+
+    def see(self, frame: Mapping[str, Any]) -> None:
+        """Fold one frame in, as the page does."""
+        self.shown.events.append(frame["type"])
+        getattr(self, f"_{frame['type']}")(frame)
+        self.shown.news.set()
+
+    def _history(self, frame: Mapping[str, Any]) -> None:
+        self.shown.messages = {line["id"]: line["text"] for line in frame["lines"] if not line["message"]}
+
+    def _accepted(self, frame: Mapping[str, Any]) -> None:
+        self.shown.confirmed.append(frame["id"])
+
+    def _rejected(self, frame: Mapping[str, Any]) -> None:
+        self.shown.refused.append(frame["id"])
+        self.shown.lines.append(frame["line"])
+
+    def _later(self, frame: Mapping[str, Any]) -> None:
+        self.shown.lines.append(frame["line"])
+
+    def _trouble(self, frame: Mapping[str, Any]) -> None:
+        self.shown.lines.append(frame["line"])
+
+    def _preview(self, frame: Mapping[str, Any]) -> None:
+        self.shown.previews.append(frame["text"])
+
+    def _message(self, frame: Mapping[str, Any]) -> None:
+        self.shown.messages[frame["part"]] = frame["text"]
+        if frame["marked"]:
+            self.shown.marked.append(frame["part"])
+
+    def _activity(self, frame: Mapping[str, Any]) -> None:
+        self.shown.is_busy = frame["on"]
+
+    def _said(self, frame: Mapping[str, Any]) -> None:
+        self.shown.events.append(f"said {frame['id']}")
+
+    def _pong(self, frame: Mapping[str, Any]) -> None:
+        raise AssertionError("nobody asked")
+
+
+class WebHarness:
+    """The page's channel behind the real server."""
+
+    kind: ChannelKind = web_kind
+
+    @asynccontextmanager
+    async def open(self, house: FakeHouse) -> AsyncIterator[Platform]:
+        """Serve the page."""
+        async with serve_page(house) as served, aiohttp.ClientSession() as session:
+
+            @asynccontextmanager
+            async def join() -> AsyncIterator[Person]:
+                async with session.ws_connect(f"{served.url}ws", headers={"Origin": served.url.rstrip("/")}) as socket:
+                    person = FramePerson(lambda frame: socket.send_str(json.dumps(frame)))
+
+                    async def read() -> None:
+                        async for message in socket:
+                            person.see(json.loads(message.data))
+
+                    async with _reading(read, person):
+                        yield person
+
+            yield Platform(served.channel, served.key, join)
+
+
+class ConsoleHarness:
+    """The terminal's channel over a pair of queues, as over the control socket."""
+
+    kind: ChannelKind = console_kind
+
+    @asynccontextmanager
+    async def open(self, house: FakeHouse) -> AsyncIterator[Platform]:
+        """Run the channel."""
+        channel = console_kind.open(house.context("console"))
+        assert isinstance(channel, ConsoleChannel)
+        house.channel = channel
+
+        @asynccontextmanager
+        async def join() -> AsyncIterator[Person]:
+            typed: asyncio.Queue[Any] = asyncio.Queue()
+            person = FramePerson(typed.put)
+
+            async def send(frame: Mapping[str, Any]) -> None:
+                person.see(json.loads(json.dumps(frame)))
+
+            # None ends a conversation, so the wrong frames here are without it.
+            async def receive() -> Any:
+                frame = await typed.get()
+                return "null" if frame is None else frame
+
+            async with _reading(lambda: channel.converse(receive, send), person):
+                yield person
+
+        async with asyncio.TaskGroup() as services:
+            running = services.create_task(channel.run(), name="console channel")
+            await asyncio.sleep(0)
+            yield Platform(channel, SessionKey("console", "owner"), join)
+            running.cancel()
+
+
+@asynccontextmanager
+async def _reading(read: Callable[[], Any], person: FramePerson) -> AsyncIterator[None]:
+    async with asyncio.TaskGroup() as tasks:
+        reading = tasks.create_task(read(), name="person reads")
+        await person.shown.until(lambda: "history" in person.shown.events)
+        yield
+        reading.cancel()
+
+
+HARNESSES: list[Harness] = [WebHarness(), ConsoleHarness()]
+
+
+@pytest.fixture(params=HARNESSES, ids=lambda harness: harness.kind.name)
+def harness(request: pytest.FixtureRequest) -> Harness:
+    """Give each harness in turn."""
+    found: Harness = request.param
+    return found
+
+
+@pytest.fixture
+async def house() -> FakeHouse:
+    """Give a house that stores and does not answer by itself."""
+    return FakeHouse()
+
+
+@pytest.fixture
+async def platform(harness: Harness, house: FakeHouse) -> AsyncIterator[Platform]:
+    """Bring the channel up."""
+    async with harness.open(house) as platform:
+        yield platform
+
+
+@pytest.fixture
+async def person(platform: Platform) -> AsyncIterator[Person]:
+    """Let one person join."""
+    async with platform.join() as person:
+        yield person
+
+
+def message(platform: Platform, text: str, row: int = 1, kind: OutboundKind = OutboundKind.ANSWER) -> OutboundMessage:
+    """Return an outbound message to the platform's chat."""
+    return OutboundMessage(id=f"{TURN}.{row}", key=platform.key, text=text, kind=kind)
+
+
+async def test_one_message_in_is_one_inbound_message(platform: Platform, person: Person, house: FakeHouse) -> None:
+    """Text, key, sender and id arrive as they are; the platform is told once it is durable."""
+    await person.say("good evening ✓ 🛋️", "message-0001")
+    await person.shown.until(lambda: person.shown.confirmed == ["message-0001"])
+    (heard,) = house.deliveries
+    assert (heard.key, heard.message_id, heard.text) == (platform.key, "message-0001", "good evening ✓ 🛋️")
+    assert heard.kind is InboundKind.MESSAGE
+    assert heard.sender.id
+    assert not heard.sender.is_bot
+    assert heard.sent_at.tzinfo is not None
+
+
+async def test_a_redelivery_repeats_the_id(person: Person, house: FakeHouse) -> None:
+    """The same message twice has the same logical key, so the journal can know it; both are confirmed."""
+    await person.say("once", "message-0001")
+    await person.say("once", "message-0001")
+    await person.shown.until(lambda: len(person.shown.confirmed) == 2)
+    first, second = house.deliveries
+    assert first.logical_key == second.logical_key
+    assert first.sender == second.sender
+    assert len(house.accepted) == 1
+
+
+@pytest.mark.parametrize("fault", ["down", "broken"])
+async def test_what_is_not_stored_is_not_confirmed(person: Person, house: FakeHouse, fault: str) -> None:
+    """A journal that is down (or a bug) leaves the message with the platform; the channel lives on."""
+    house.is_down, house.is_broken = fault == "down", fault == "broken"
+    await person.say("lost?", "message-0001")
+    await person.shown.until(lambda: bool(person.shown.lines))
+    assert person.shown.confirmed == []
+    assert person.shown.refused == []
+    house.is_down = house.is_broken = False
+    await person.say("lost?", "message-0001")
+    await person.shown.until(lambda: person.shown.confirmed == ["message-0001"])
+
+
+@pytest.mark.parametrize("verdict", [Verdict.FULL, Verdict.REJECTED])
+async def test_a_refusal_is_told_in_one_line(person: Person, house: FakeHouse, verdict: Verdict) -> None:
+    """Not taken is said beside the message; the gateway's line where it has one, never the reason's code."""
+    house.verdict = Accepted(verdict=verdict, reason="secret_word")
+    await person.say("hello", "message-0001")
+    await person.shown.until(lambda: person.shown.refused == ["message-0001"])
+    house.verdict = Accepted(verdict=verdict, reason="secret_word", line="Come back tomorrow.")
+    await person.say("hello", "message-0002")
+    await person.shown.until(lambda: len(person.shown.refused) == 2)
+    assert person.shown.lines == [say(f"frames.{verdict.value}"), "Come back tomorrow."]
+    assert person.shown.confirmed == []
+
+
+async def test_messages_keep_their_order(person: Person, house: FakeHouse) -> None:
+    """Handed over in the order they were said, with times that say the same."""
+    names = [f"message-{n:04}" for n in range(30)]
+    for name in names:
+        await person.say(name, name)
+    await person.shown.until(lambda: person.shown.confirmed == names)
+    assert [heard.text for heard in house.deliveries] == names
+    times = [heard.sent_at for heard in house.deliveries]
+    assert times == sorted(set(times))
+
+
+async def test_garbage_costs_nobody_anything(person: Person, house: FakeHouse) -> None:
+    """What cannot be read is answered with a line, stored nowhere, and the next message arrives."""
+    await person.garble()
+    await person.say("still here", "message-0001")
+    await person.shown.until(lambda: person.shown.confirmed == ["message-0001"])
+    assert [heard.text for heard in house.deliveries] == ["still here"]
+    assert person.shown.lines
+
+
+async def test_rendering_is_pure_and_within_the_limits(platform: Platform) -> None:
+    """The same message is cut the same way every time; ids name turn, row and part; nothing is too long."""
+    text = "word " * 40_000 + "\n```\n" + "code\n" * 40_000 + "```"
+    once, again = (platform.channel.render(message(platform, text)) for _ in range(2))
+    assert list(once) == list(again)
+    assert [part.id for part in once] == [f"{TURN}.1.{n}" for n in range(1, len(once) + 1)]
+    assert 1 < len(once) <= platform.channel.capabilities.max_parts
+    assert all(len(part.plain) <= platform.channel.capabilities.text_limit for part in once)
+    assert platform.channel.render(message(platform, "x" * 5_000_000))[-1].plain.endswith(say("delivery.cut"))
+
+
+async def test_a_part_that_is_sent_stands_in_the_chat(platform: Platform, person: Person) -> None:
+    """A receipt names the part; the person sees the text."""
+    (part,) = platform.channel.render(message(platform, "It is **late**."))
+    receipt = await platform.channel.send(part)
+    assert receipt.part == part.id
+    assert receipt.message_id
+    assert receipt.at.tzinfo is not None
+    await person.shown.until(lambda: list(person.shown.messages.values()) == ["It is **late**."])
+
+
+async def test_a_part_sent_again_stands_once(platform: Platform, person: Person) -> None:
+    """Where the platform takes a send key, an unknown part may be sent again; marked says that it may repeat."""
+    assert platform.channel.capabilities.send_key
+    (part,) = platform.channel.render(message(platform, "once"))
+    first = await platform.channel.send(part)
+    second = await platform.channel.send(part, marked=True)
+    assert first.message_id == second.message_id
+    await person.shown.until(lambda: person.shown.marked == [part.id])
+    assert list(person.shown.messages.values()) == ["once"]
+
+
+async def test_parts_arrive_in_the_order_they_were_sent(platform: Platform, person: Person) -> None:
+    """The chat shows what delivery sent, in its order."""
+    for row in range(1, 21):
+        (part,) = platform.channel.render(message(platform, f"line {row}", row))
+        await platform.channel.send(part)
+    await person.shown.until(lambda: len(person.shown.messages) == 20)
+    assert list(person.shown.messages.values()) == [f"line {row}" for row in range(1, 21)]
+
+
+async def test_a_preview_grows_and_becomes_the_answer(platform: Platform, person: Person) -> None:
+    """The state of a stream is the full text so far: a repeated edit is harmless, the answer takes its place."""
+    assert platform.channel.capabilities.preview_every is not None
+    draft = message(platform, "It", 0, OutboundKind.PREVIEW)
+    (part,) = platform.channel.render(draft)
+    receipt = await platform.channel.send(part)
+    await person.shown.until(lambda: person.shown.previews[-1:] == ["It"])
+    for text in ("It is", "It is", "It is late"):
+        (part,) = platform.channel.render(message(platform, text, 0, OutboundKind.PREVIEW))
+        receipt = await platform.channel.edit(receipt.message_id, part)
+    await person.shown.until(lambda: person.shown.previews[-1] == "It is late")
+    assert person.shown.messages == {}
+    (answer,) = platform.channel.render(message(platform, "It is late."))
+    edited = await platform.channel.edit(receipt.message_id, answer)
+    assert (edited.part, edited.message_id) == (answer.id, receipt.message_id)
+    await person.shown.until(lambda: list(person.shown.messages.values()) == ["It is late."])
+
+
+async def test_whoever_comes_in_the_middle_sees_what_is_going_on(platform: Platform) -> None:
+    """A stream and its typing are shown to a window that opens later, and not once they are over."""
+    (part,) = platform.channel.render(message(platform, "so far", 0, OutboundKind.PREVIEW))
+    await platform.channel.show(Activity(key=platform.key, on=True, text="thinking"))
+    await platform.channel.send(part)
+    async with platform.join() as late:
+        await late.shown.until(lambda: late.shown.is_busy and late.shown.previews == ["so far"])
+    (answer,) = platform.channel.render(message(platform, "done"))
+    await platform.channel.send(answer)
+    await platform.channel.show(Activity(key=platform.key, on=False))
+    async with platform.join() as later:
+        await later.say("hello", "message-0001")
+        await later.shown.until(lambda: later.shown.confirmed == ["message-0001"])
+        assert not later.shown.is_busy
+        assert later.shown.previews == []
+
+
+async def test_typing_ends(platform: Platform, person: Person) -> None:
+    """Activity that began ends on every path; ending twice is harmless, and it never raises."""
+    await platform.channel.show(Activity(key=platform.key, on=True))
+    await person.shown.until(lambda: person.shown.is_busy)
+    await platform.channel.show(Activity(key=platform.key, on=False))
+    await platform.channel.show(Activity(key=platform.key, on=False))
+    await person.shown.until(lambda: not person.shown.is_busy)
+    await platform.channel.show(Activity(key=SessionKey(platform.key.channel, "nobody"), on=False))
+
+
+async def test_hostile_text_comes_out_inert(platform: Platform, person: Person) -> None:
+    """Control characters, half characters and other platforms' markup harm neither the wire nor the reader."""
+    (part,) = platform.channel.render(message(platform, HOSTILE))
+    await platform.channel.send(part)
+    await person.shown.until(lambda: bool(person.shown.messages))
+    (shown,) = person.shown.messages.values()
+    shown.encode()
+    assert not re.search("[\x00\x07\x1b]", shown)
+    assert shown.endswith("end")
+    assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e]", inert(shown))
+
+
+async def test_hostile_text_in_is_storable(person: Person, house: FakeHouse) -> None:
+    """What a person sends can be written as UTF-8 and holds no NUL."""
+    await person.say("a\0b\ud800c\r\nd", "message-0001")
+    await person.shown.until(lambda: person.shown.confirmed == ["message-0001"])
+    assert house.deliveries[0].text == "ab\ufffdc\nd"
+
+
+async def test_a_message_nobody_reads_is_no_failure(platform: Platform) -> None:
+    """With nobody there a send succeeds, and the chat says that nobody watches a stream."""
+    assert not platform.channel.is_watched(platform.key)
+    (part,) = platform.channel.render(message(platform, "for later"))
+    assert (await platform.channel.send(part)).part == part.id
+    async with platform.join():
+        assert platform.channel.is_watched(platform.key)
+        assert not platform.channel.is_watched(SessionKey(platform.key.channel, "somebody-else"))
+    await _until(lambda: not platform.channel.is_watched(platform.key))
+
+
+async def _until(holds: Callable[[], bool]) -> None:
+    while not holds():  # noqa: ASYNC110 - nobody is told that a window is gone
+        await asyncio.sleep(0)
+
+
+async def test_a_private_answer_is_seen_by_its_person_alone(platform: Platform, person: Person) -> None:
+    """What is visible to one sender reaches nobody else's window."""
+    for visible_to, row in (("somebody-else", 1), ("", 2)):
+        text = OutboundMessage(id=f"{TURN}.{row}", key=platform.key, text=f"row {row}", visible_to=visible_to)
+        (part,) = platform.channel.render(text)
+        await platform.channel.send(part)
+    await person.shown.until(lambda: bool(person.shown.messages))
+    assert list(person.shown.messages.values()) == ["row 2"]
+
+
+async def test_a_channel_is_ready_while_it_runs(platform: Platform) -> None:
+    """Readiness follows run; the capabilities are data that delivery can work with."""
+    assert platform.channel.is_ready()
+    assert platform.channel.name == platform.key.channel
+    assert platform.channel.capabilities.text_limit > 0

@@ -1,0 +1,117 @@
+"""Frames and windows: what comes in is one thing or an error, what goes out is bounded."""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from channels.frames import codec
+from channels.frames.codec import BadFrame, Look, Ping, Say
+from channels.frames.windows import MOST_WAITING, Pace, Window
+from gateway.events import OutboundKind, OutboundMessage, Sender, SessionKey
+from gateway.text import clean
+
+KEY = SessionKey("web", "owner")
+ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
+    max_leaves=8,
+)
+NEARLY = st.fixed_dictionaries(
+    {"type": st.sampled_from(["say", "look", "ping", "nope", 5]) | ANYTHING},
+    optional={"id": ANYTHING, "text": ANYTHING},
+)
+
+
+@given(ANYTHING | NEARLY | st.binary() | st.text())
+def test_anything_is_a_frame_or_a_bad_frame(raw: Any) -> None:
+    """No input gets another exception out of the codec, parsed or not."""
+    for given_raw in (raw, json.dumps(raw, default=str)):
+        with suppress(BadFrame):
+            assert isinstance(codec.read(given_raw), Say | Look | Ping)
+
+
+@given(st.from_regex(r"[A-Za-z0-9_-]{8,64}", fullmatch=True), st.text(min_size=1))
+def test_what_was_said_comes_through(ident: str, text: str) -> None:
+    """The id stays, the text is as storable text; the same frame twice is the same message."""
+    try:
+        saying = codec.read(json.dumps({"type": "say", "id": ident, "text": text}))
+    except BadFrame:
+        assert not clean(text).strip()
+        return
+    assert saying == Say(ident, clean(text).strip())
+    at = datetime(2026, 11, 21, tzinfo=UTC)
+    first, second = (codec.inbound(saying, key=KEY, sender=Sender(id="owner"), at=at) for _ in range(2))
+    assert first == second
+    assert first.message_id == ident
+    first.text.encode()
+
+
+WRONG = [
+    b"\xff\xfe",
+    "[" * 100_000,
+    "{" + '"a":{' * 50_000,
+    "x" * (codec.LONGEST_FRAME + 1),
+    {"type": "say", "id": "short", "text": "x"},
+    {"type": "say", "id": "../../../../etc", "text": "x"},
+    {"type": "say", "id": "a" * 65, "text": "x"},
+    {"type": "say", "id": "message-0001", "text": " \n\t"},
+    {"type": "say", "id": "message-0001", "text": "\0"},
+    {"type": "say", "id": "message-0001", "text": "x" * (codec.LONGEST_SAYING + 1)},
+    {"type": "say", "id": "message-0001\n", "text": "x"},
+]
+
+
+@pytest.mark.parametrize("raw", WRONG, ids=range(len(WRONG)))
+def test_wrong_frames_are_told_in_a_line(raw: Any) -> None:
+    """Deep, long, empty, foreign: one line for whoever sits there, never a crash."""
+    with pytest.raises(BadFrame):
+        codec.read(raw)
+
+
+@given(st.text(), st.sampled_from(OutboundKind))
+def test_every_part_makes_a_frame_that_can_be_sent(text: str, kind: OutboundKind) -> None:
+    """Frames are JSON and UTF-8 whatever a model wrote; exactly the last part says that it is."""
+    message = OutboundMessage(id="tabcdefghijklmnop.1", key=KEY, text=text, kind=kind)
+    frames = [codec.shown(part) for part in codec.render(message)]
+    for frame in frames:
+        assert json.loads(json.dumps(frame, ensure_ascii=False).encode()) == frame
+    if kind is not OutboundKind.PREVIEW:
+        assert [frame["last"] for frame in frames] == [False] * (len(frames) - 1) + [True] * bool(frames)
+
+
+async def test_a_slow_window_is_shown_only_the_newest_state_of_a_stream() -> None:
+    """Previews and activity replace what still waits; the answer makes its preview needless."""
+    window = Window(KEY, "owner")
+    for text in ("a", "ab", "abc"):
+        window.push({"type": "preview", "turn": "t1", "text": text})
+        window.push({"type": "activity", "on": True, "text": text})
+    assert await window.take() == {"type": "preview", "turn": "t1", "text": "abc"}
+    assert await window.take() == {"type": "activity", "on": True, "text": "abc"}
+    window.push({"type": "preview", "turn": "t1", "text": "abcd"})
+    window.push({"type": "message", "turn": "t1", "text": "abcde"})
+    assert (await window.take())["type"] == "message"
+
+
+@pytest.mark.parametrize(("number", "text"), [(MOST_WAITING + 1, "x"), (20, "x" * 500_000)])
+async def test_a_window_that_does_not_read_is_closed(number: int, text: str) -> None:
+    """What waits for one window is bounded in number and in characters; it gets the history when it is back."""
+    window = Window(KEY, "owner")
+    for n in range(number):
+        window.push({"type": "message", "turn": f"t{n}", "text": text})
+    await window.wait_closed()
+
+
+def test_a_window_may_speak_in_bursts_but_not_for_ever() -> None:
+    """Nothing is lost: beyond the burst each message waits its turn, and a pause restores the burst."""
+    now = [0.0]
+    pace = Pace(lambda: now[0], burst=3, per_second=2)
+    assert [pace.delay() for _ in range(5)] == [0, 0, 0, 0.5, 1.0]
+    now[0] = 100.0
+    assert [pace.delay() for _ in range(4)] == [0, 0, 0, 0.5]

@@ -1,0 +1,133 @@
+"""What /healthz, /readyz and /metrics say."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+import aiohttp
+import pytest
+from starlette.routing import Route
+
+from gateway.errors import StoreDown
+from gateway.web.health import Health
+from gateway.web.metrics import METRICS, Kind, PrometheusMeter, metrics_route
+from gateway.web.server import WebServer
+
+
+class Journal:
+    """A journal whose disk can fill up; it counts how often it was asked."""
+
+    def __init__(self) -> None:
+        self.is_full = False
+        self.checks = 0
+
+    async def check(self) -> None:
+        """Write once."""
+        self.checks += 1
+        if self.is_full:
+            raise StoreDown("no space left")
+
+    async def depth(self) -> Mapping[str, Any]:
+        """Return what waits."""
+        if self.is_full:
+            raise StoreDown("no space left")
+        return {"queued": 3, "oldest_seconds": 1.5, "undelivered": 0, "dead": 1, "unprojected": 2, "news": "ignored"}
+
+
+@asynccontextmanager
+async def served(*routes: Route) -> AsyncIterator[str]:
+    """Serve *routes* and give their address."""
+    server = WebServer("127.0.0.1", 0, routes)
+    serving = asyncio.create_task(server.serve())
+    await server.wait_started()
+    try:
+        yield server.url
+    finally:
+        serving.cancel()
+        await asyncio.gather(serving, return_exceptions=True)
+
+
+READY: list[tuple[dict[str, bool | None], bool, int, dict[str, Any]]] = [
+    ({}, False, 200, {"ready": True, "journal": True, "untried": [], "degraded": []}),
+    ({"web": True, "slack": False}, False, 200, {"ready": True, "journal": True, "untried": [], "degraded": ["slack"]}),
+    ({"web": True, "slack": None}, False, 503, {"ready": False, "journal": True, "untried": ["slack"], "degraded": []}),
+    ({"web": True}, True, 503, {"ready": False, "journal": False, "untried": [], "degraded": []}),
+]
+
+
+@pytest.mark.parametrize(("channels", "is_full", "status", "body"), READY, ids=["none", "degraded", "untried", "full"])
+async def test_ready_is_a_writable_journal_and_every_channel_tried(
+    channels: dict[str, bool | None], is_full: bool, status: int, body: dict[str, Any]
+) -> None:
+    """A degraded channel is named and takes no traffic away; an unwritable journal does."""
+    journal = Journal()
+    journal.is_full = is_full
+    health = Health(check=journal.check, channels=lambda: channels)
+    async with served(*health.routes()) as url, aiohttp.ClientSession() as session:
+        async with session.get(f"{url}readyz") as answer:
+            assert (answer.status, await answer.json()) == (status, body)
+        async with session.get(f"{url}healthz") as answer:
+            assert (answer.status, await answer.json()) == (200, {"alive": True})
+
+
+async def test_asking_often_writes_once_a_second() -> None:
+    """A probe in a loop is no load on the disk; after a second the truth is asked for again."""
+    journal, seconds = Journal(), [0.0]
+    health = Health(check=journal.check, channels=dict, clock=lambda: seconds[0])
+    answers = await asyncio.gather(*(health.readiness() for _ in range(50)))
+    assert all(ready for ready, _ in answers)
+    assert journal.checks == 1
+    journal.is_full = True
+    seconds[0] = 1.0
+    assert not (await health.readiness())[0]
+    journal.is_full = False
+    seconds[0] = 2.0
+    assert (await health.readiness())[0]
+
+
+async def test_metrics_show_what_was_counted_and_what_waits() -> None:
+    """Counters, timings and the journal's depth at the moment of the scrape, in Prometheus' text format."""
+    meter, journal = PrometheusMeter(strict=True), Journal()
+    meter.count("accepted", outcome="duplicate")
+    meter.count("model_tokens", 120, direction="in")
+    meter.time("turn_seconds", 0.2)
+    async with served(metrics_route(meter, journal.depth)) as url, aiohttp.ClientSession() as session:
+        async with session.get(f"{url}metrics") as answer:
+            assert answer.headers["Content-Type"].startswith("text/plain; version=0.0.4")
+            lines = (await answer.text()).splitlines()
+        for line in (
+            'parlour_accepted_total{outcome="duplicate"} 1.0',
+            'parlour_model_tokens_total{direction="in"} 120.0',
+            "parlour_turn_seconds_count 1.0",
+            "parlour_queue_age_seconds 1.5",
+            "parlour_queued 3.0",
+            "parlour_dead_letters 1.0",
+        ):
+            assert line in lines
+        # When the journal is down, the rest is worth reading more than ever.
+        journal.is_full = True
+        async with session.get(f"{url}metrics") as answer:
+            assert answer.status == 200
+
+
+def test_every_metric_of_the_table_works() -> None:
+    """Each row can be counted as its kind, with its labels; names are the house's, once each."""
+    meter = PrometheusMeter(strict=True)
+    methods = {Kind.COUNT: meter.count, Kind.GAUGE: meter.gauge, Kind.TIME: meter.time}
+    for metric in METRICS:
+        methods[metric.kind](metric.name, 1, **dict.fromkeys(metric.labels, "x"))
+    assert len({metric.name for metric in METRICS}) == len(METRICS)
+    assert meter.text()
+
+
+@pytest.mark.parametrize(
+    ("name", "labels"), [("no_such", {}), ("turns", {}), ("turns", {"chat": "42"}), ("queued", {})]
+)
+def test_an_unknown_name_is_a_bug_in_tests_and_no_failure_in_a_turn(name: str, labels: dict[str, str]) -> None:
+    """Wrong name, labels or kind: KeyError where we look, dropped where people wait."""
+    with pytest.raises(KeyError):
+        PrometheusMeter(strict=True).count(name, **labels)
+    PrometheusMeter().count(name, **labels)

@@ -1,0 +1,182 @@
+"""The terminal chat: piped lines in, answers out, and nothing a model writes is obeyed by the terminal."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from channels.console import kind
+from channels.console.adapter import ConsoleChannel
+from channels.console.screen import Screen
+from channels.console.terminal import chat, inert
+from gateway.events import OutboundKind, OutboundMessage, turn_id
+from gateway.ports import Accepted, Verdict
+from tests.fakes.clock import Clock
+from tests.fakes.web import FakeHouse
+
+Frame = Mapping[str, Any]
+
+
+class Wire:
+    """A control socket in memory: two queues, and an end."""
+
+    def __init__(self) -> None:
+        self.up: asyncio.Queue[Frame | None] = asyncio.Queue()
+        self.down: asyncio.Queue[Frame | None] = asyncio.Queue()
+
+    def cut(self) -> None:
+        """Kill the gateway's side."""
+        self.down.put_nowait(None)
+
+
+@asynccontextmanager
+async def attached(house: FakeHouse) -> AsyncIterator[Wire]:
+    """Attach a terminal's wire to a running console channel."""
+    channel = kind.open(house.context("console"))
+    assert isinstance(channel, ConsoleChannel)
+    house.channel = channel
+    wire = Wire()
+    async with asyncio.TaskGroup() as tasks:
+        running = [
+            tasks.create_task(channel.run()),
+            tasks.create_task(channel.converse(wire.up.get, wire.down.put)),
+        ]
+        yield wire
+        for task in running:
+            task.cancel()
+
+
+async def talk(house: FakeHouse, typed: str, *, during: Callable[[Wire], None] | None = None) -> tuple[int, str]:
+    """Pipe *typed* into the chat; return its exit code and what it printed."""
+    printed = io.StringIO()
+    screen = Screen(is_live=False, console=Console(file=printed, width=10_000, markup=False, highlight=False))
+    async with attached(house) as wire:
+        if during is not None:
+            during(wire)
+        code = await chat(wire.down.get, wire.up.put, stdin=io.StringIO(typed), screen=screen)
+    return code, printed.getvalue()
+
+
+async def test_piped_lines_are_answered_in_order() -> None:
+    """Each line is a message, each answer is printed once, and the end of input is the end."""
+    house = FakeHouse(answer=lambda text: f"**{text}**, you say")
+    assert await talk(house, "one\n\ntwo\n/status\nthree") == (
+        0,
+        "**one**, you say\n**two**, you say\n**/status**, you say\n**three**, you say\n",
+    )
+    assert [message.sender.id for message in house.accepted] == ["owner"] * 4
+
+
+async def test_quit_leaves_without_saying_it() -> None:
+    """/quit is the terminal's own word."""
+    house = FakeHouse(answer=lambda text: text)
+    assert await talk(house, "one\n/quit\ntwo\n") == (0, "one\n")
+    assert len(house.accepted) == 1
+
+
+async def test_a_refusal_is_told_apart_from_the_answers(capsys: pytest.CaptureFixture[str]) -> None:
+    """On stderr, with an exit code that a script can see."""
+    house = FakeHouse(verdict=Accepted(verdict=Verdict.REJECTED, line="Not today."))
+    assert await talk(house, "one\n") == (1, "")
+    assert "Not today." in capsys.readouterr().err
+
+
+async def test_a_gateway_that_goes_away_ends_the_chat(capsys: pytest.CaptureFixture[str]) -> None:
+    """Nobody waits for an answer that cannot come."""
+    house = FakeHouse()
+
+    def cut_when_heard(wire: Wire) -> None:
+        house.answer = lambda _: wire.cut() or "never"  # type: ignore[func-returns-value]
+
+    house.go_on.clear()
+    code, _ = await talk(house, "one\ntwo\n", during=cut_when_heard)
+    assert code == 1
+    assert "gateway is gone" in capsys.readouterr().err
+
+
+async def test_a_message_answered_elsewhere_ends_the_wait(clock: Clock) -> None:
+    """Merged or stopped: no answer of its own comes, and the history says that it is done."""
+    house = FakeHouse()
+
+    def settle(text: str) -> str:
+        house.lines[-1] = type(house.lines[-1])(
+            id="x/0",
+            turn="x",
+            role="user",
+            text=text,
+            at=clock.now(),
+            message_id=house.lines[-1].message_id,
+            state="done",
+        )
+        house.answer = None
+        return ""
+
+    house.answer = settle
+    house.go_on.clear()
+    assert await talk(house, "one\n") == (0, "")
+
+
+async def test_a_message_that_could_not_be_stored_is_said_again(clock: Clock) -> None:
+    """The same id after a while, so that it is no second message once the disk has room."""
+    house = FakeHouse(answer=lambda text: text, is_down=True)
+
+    async def mend() -> None:
+        await house.wait_deliveries(1)
+        house.is_down = False
+
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(mend())
+        assert await talk(house, "one\n") == (0, "one\n")
+    assert len({message.message_id for message in house.deliveries}) == 1
+    assert len(house.accepted) == 1
+
+
+async def test_nothing_a_model_writes_is_obeyed() -> None:
+    """Escape sequences, bells and direction marks never reach the terminal."""
+    hostile = "\x1b]52;c;aGk=\x07\x1b[2Jclear\u202egnp\x9b31m\r end"
+    code, printed = await talk(FakeHouse(answer=lambda _: hostile), "go\n")
+    assert code == 0
+    assert not {"\x1b", "\x07", "\u202e", "\x9b", "\r"} & set(printed)
+    assert "clear" in printed
+
+
+def test_inert_text_keeps_lines_and_tabs() -> None:
+    """What is ordinary stays as it is."""
+    assert inert("a\tb\nc ✓ 🛋️") == "a\tb\nc ✓ 🛋️"
+
+
+async def test_a_live_screen_draws_markdown_and_shows_where_links_go() -> None:
+    """Previews are drawn over and leave nothing behind; an address stands beside its text."""
+    printed = io.StringIO()
+    screen = Screen(is_live=True, console=Console(file=printed, width=100, force_terminal=False))
+    screen.history([("user", "earlier"), ("assistant", "*then*")])
+    screen.activity("")
+    screen.preview("It is **la")
+    screen.message("It is **late**, see [here](https://example.com/x)", "")
+    screen.settle()
+    shown = printed.getvalue()
+    assert "earlier" in shown
+    assert shown.count("It is late") == 1
+    assert "https://example.com/x" in shown
+
+
+async def test_a_marked_resend_is_printed_with_its_mark() -> None:
+    """The terminal cannot take a line back, so a repeat says what it is."""
+    house = FakeHouse()
+    printed = io.StringIO()
+    screen = Screen(is_live=False, console=Console(file=printed, width=200))
+    async with attached(house) as wire:
+        talking = asyncio.create_task(chat(wire.down.get, wire.up.put, stdin=io.StringIO("hi\n"), screen=screen))
+        (message,) = await house.wait_deliveries(1)
+        assert house.channel is not None
+        text = OutboundMessage(id=f"{turn_id(message)}.1", key=message.key, text="once", kind=OutboundKind.ANSWER)
+        (part,) = house.channel.render(text)
+        await house.channel.send(part, marked=True)
+        assert await talking == 0
+    assert printed.getvalue() == "(this may repeat an earlier message)\nonce\n"
