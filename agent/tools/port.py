@@ -107,16 +107,16 @@ def _arguments(function: Callable[..., Any], name: str) -> type[BaseModel]:
     if not inspect.iscoroutinefunction(function):
         raise TypeError(f"tool {name} must be an async function")
     hints = typing.get_type_hints(function, include_extras=True)
-    first, *rest = inspect.signature(function).parameters.values()
-    if hints.get(first.name) is not ToolContext:
+    parameters = list(inspect.signature(function).parameters.values())
+    if not parameters or hints.get(parameters[0].name) is not ToolContext:
         raise TypeError(f"tool {name} takes a ToolContext first")
     fields: dict[str, Any] = {}
-    for parameter in rest:
+    for parameter in parameters[1:]:
         if parameter.name not in hints or parameter.kind in {parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL}:
             raise TypeError(f"tool {name}: every parameter has a type, unlike {parameter.name!r}")
         default = ... if parameter.default is parameter.empty else parameter.default
         fields[parameter.name] = (_described(hints[parameter.name]), default)
-    return create_model(name, __config__=ConfigDict(extra="forbid"), **fields)
+    return create_model(name, __config__=ConfigDict(extra="forbid", protected_namespaces=()), **fields)
 
 
 def _described(hint: Any) -> Any:

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 import pytest
 
 from agent.llm.client import LONGEST_WAIT, ModelClient
-from agent.llm.port import ChatReply, Tokens, spend
+from agent.llm.port import ChatReply, ChatRequest, Sink, Tokens, spend
 from agent.llm.scripted import Scripted, ScriptedModel
 from gateway.errors import (
     ContextOverflow,
@@ -114,8 +114,8 @@ async def test_one_usage_note_per_call_that_took_tokens(clock: Clock) -> None:
     spent = ChatReply(text="", tool_calls=(), model="m0", tokens=Tokens(50, 5, 0), cost=0.1)
 
     class Garbling(ScriptedModel):
-        async def complete(self, asked: object, *, sink: object = None) -> ChatReply:  # type: ignore[override]
-            self.requests.append(asked)  # type: ignore[arg-type]
+        async def complete(self, request: ChatRequest, *, sink: Sink | None = None) -> ChatReply:
+            self.requests.append(request)
             if len(self.requests) == 1:
                 raise spend(ModelGarbled("cut"), spent)
             if len(self.requests) == 2:
@@ -166,9 +166,9 @@ async def test_a_retry_streams_from_the_beginning(clock: Clock) -> None:
     seen: list[str] = []
 
     class Breaking(ScriptedModel):
-        async def complete(self, asked: object, *, sink: object = None) -> ChatReply:  # type: ignore[override]
-            assert callable(sink)
-            self.requests.append(asked)  # type: ignore[arg-type]
+        async def complete(self, request: ChatRequest, *, sink: Sink | None = None) -> ChatReply:  # type: ignore[override]
+            assert sink is not None
+            self.requests.append(request)
             if len(self.requests) == 1:
                 sink("Once upon a time there")
                 raise ModelUnreachable("cut")

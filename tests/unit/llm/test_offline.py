@@ -35,7 +35,7 @@ def answered(asked: ChatRequest, reply: ChatReply, result: str) -> ChatRequest:
     """The request after the tool ran."""
     (call,) = reply.tool_calls
     calls = [{"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}]
-    more = [
+    more: list[dict[str, object]] = [
         {"role": "assistant", "content": reply.text, "tool_calls": calls},
         {"role": "tool", "tool_call_id": call.id, "content": result},
     ]
