@@ -61,9 +61,13 @@ async def open_file(
     writer = BatchWriter(connector)
     try:
         await writer.open()
-        return await assemble(writer, limits, clock, partial(copy_file, path))
     except (sqlite3.Error, OSError) as error:
         raise schema.unusable(path, error) from error
+    try:
+        return await assemble(writer, limits, clock, partial(copy_file, path))
+    except BaseException:
+        await writer.close(lambda _: None)
+        raise
 
 
 def copy_file(path: Path, target: Path) -> None:

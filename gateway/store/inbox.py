@@ -37,7 +37,7 @@ _OPEN_CONTROLS = sql("SELECT", ROW, "FROM inbox WHERE state = 'control' AND ende
 _KNOWN = "SELECT revision, seq FROM dedupe WHERE name = ?"
 _REMEMBER = "INSERT OR IGNORE INTO dedupe (name, revision, seq) VALUES (?, ?, ?)"
 _INSERT = (
-    "INSERT INTO inbox (key, state, sender, sent_at, message_id, album, length, is_job, role, accepted_at, "
+    "INSERT INTO inbox (key, state, sender, sent_at, message_id, album, length, alone, role, accepted_at, "
     "ended_at, payload) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
 _COUNT_ALL = "SELECT count(*) FROM inbox WHERE state = 'waiting' AND ended_at IS NULL"
@@ -155,7 +155,7 @@ def _insert(database: sqlite3.Connection, new: Accepting, state: str) -> int:
             quote(message.message_id),
             quote(message.album),
             new.length,
-            message.kind is InboundKind.JOB,
+            message.kind is not InboundKind.MESSAGE,  # a command, a button or a job is a turn of its own
             new.role.value,
             new.at,
             ended_at,

@@ -30,7 +30,7 @@ _TAKE_LANE = (
 )
 _ORDER = "ORDER BY sent_at, length(message_id), message_id, seq"
 _WAITING = sql(
-    "SELECT seq, sender, sent_at, album, length, is_job, accepted_at FROM inbox",
+    "SELECT seq, sender, sent_at, album, length, alone, accepted_at FROM inbox",
     "WHERE key = ? AND state = 'waiting' AND ended_at IS NULL",
     _ORDER,
 )
@@ -38,7 +38,7 @@ _OF_TURN = sql("SELECT", ROW, "FROM inbox WHERE key = ? AND state = ? AND ended_
 _ONE = sql("SELECT", ROW, "FROM inbox WHERE seq = ?")
 _STAMP = "UPDATE inbox SET state = 'claimed', turn = ?, attempts = attempts + ? WHERE seq = ?"
 _NOTES = sql("SELECT", ROW, "FROM inbox WHERE key = ? AND state = 'noted' AND ended_at IS NULL ORDER BY seq")
-_SESSION = "SELECT transcript, next_index, created_at FROM session WHERE key = ?"
+_SESSION = "SELECT transcript, next_index, created_at, scope FROM session WHERE key = ?"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class Waiting:
     sent_at: int
     album: str
     length: int
-    is_job: int
+    alone: int  # never merges (a command, a job)
     accepted_at: int
 
 
@@ -68,7 +68,7 @@ def gather(waiting: Iterable[Waiting], limits: Limits, now: int) -> tuple[list[W
     if head is None:
         return [], None
     group = [head]
-    if limits.merge == "off" or head.is_job:
+    if limits.merge == "off" or head.alone:
         return group, None
     for row in rows:
         if not _belongs(group[-1], row, limits) or len(group) >= _longest(limits):
@@ -82,7 +82,7 @@ def _longest(limits: Limits) -> int:
 
 
 def _belongs(last: Waiting, row: Waiting, limits: Limits) -> bool:
-    if row.sender != last.sender or row.is_job:
+    if row.sender != last.sender or row.alone:
         return False
     if limits.merge == "burst" or (row.album and row.album == last.album):
         return True
@@ -179,21 +179,31 @@ def open_session(
     """Return the key's session, made when missing."""
     found = database.execute(_SESSION, (column,)).fetchone()
     if found is None:
-        found = (new(), 0, now)
+        found = (new(), 0, now, "")
         database.execute(
-            "INSERT INTO session (key, transcript, next_index, created_at, used_at) VALUES (?, ?, ?, ?, ?)",
+            "INSERT INTO session (key, transcript, next_index, created_at, scope, used_at) VALUES (?, ?, ?, ?, ?, ?)",
             (column, *found, now),
         )
-    return SessionRow(key=key, transcript=found[0], next_index=found[1], created_at=moment(found[2]))
+    return _session(key, found)
+
+
+def _session(key: SessionKey, columns: tuple[str, int, int, str]) -> SessionRow:
+    transcript, next_index, created_at, scope = columns
+    return SessionRow(
+        key=key,
+        transcript=transcript,
+        next_index=next_index,
+        created_at=moment(created_at),
+        scope=unquote(scope),
+    )
 
 
 def list_sessions(database: sqlite3.Connection) -> tuple[SessionRow, ...]:
     """Return every session, the most recently used first."""
-    found = database.execute("SELECT key, transcript, next_index, created_at FROM session ORDER BY used_at DESC, key")
-    return tuple(
-        SessionRow(key=read_key(key), transcript=transcript, next_index=index, created_at=moment(created))
-        for key, transcript, index, created in found
+    found = database.execute(
+        "SELECT key, transcript, next_index, created_at, scope FROM session ORDER BY used_at DESC, key"
     )
+    return tuple(_session(read_key(columns[0]), columns[1:]) for columns in found)
 
 
 def read_steps(database: sqlite3.Connection, turn: str) -> tuple[Step, ...]:
@@ -217,7 +227,7 @@ def steer(database: sqlite3.Connection, lease: Lease, column: str, owner: str, l
     group: list[int] = []
     for columns in waiting:
         row = Waiting(*columns)
-        if row.sender != sender or row.is_job or len(group) >= limits.burst:
+        if row.sender != sender or row.alone or len(group) >= limits.burst:
             break
         group.append(row.seq)
     waiting.close()

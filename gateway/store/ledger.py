@@ -11,11 +11,11 @@ from gateway.events import OutboundMessage, Part, Receipt, SessionKey
 from gateway.ports.journal import Lease
 from gateway.ports.outbox import Delivery, PartRow, PartState
 from gateway.store.lanes import fence
-from gateway.store.rows import quote, read_key, read_outbound, read_part, unquote, write_key, write_part
+from gateway.store.rows import moment, quote, read_key, read_outbound, read_part, unquote, write_key, write_part
 
 _OLDEST = "SELECT id, payload FROM outbox WHERE key = ? AND open = 1 ORDER BY seq LIMIT 1"
-_PARTS = "SELECT n, state, attempts, message_id, payload FROM part WHERE message = ? ORDER BY n"
-_PREVIEW = "SELECT n, state, attempts, message_id, payload, adopted FROM part WHERE message = ?"
+_PARTS = "SELECT n, state, attempts, message_id, at, payload FROM part WHERE message = ? ORDER BY n"
+_PREVIEW = "SELECT n, state, attempts, message_id, at, payload, adopted FROM part WHERE message = ?"
 _KEY = "SELECT key, open FROM outbox WHERE id = ?"
 _INSERT_PART = "INSERT INTO part (message, n, state, attempts, at, payload) VALUES (?, ?, ?, ?, ?, ?)"
 _SENDING = (
@@ -47,9 +47,9 @@ def preview_of(message: str) -> str:
 
 
 def _read_part(message: str, key: SessionKey, columns: tuple[Any, ...]) -> PartRow:
-    n, state, attempts, message_id, payload = columns
+    n, state, attempts, message_id, at, payload = columns
     part = read_part(f"{unquote(message)}.{n}", key, payload)
-    return PartRow(part=part, state=PartState(state), attempts=attempts, message_id=unquote(message_id))
+    return PartRow(part=part, state=PartState(state), attempts=attempts, message_id=unquote(message_id), at=moment(at))
 
 
 def _parts(database: sqlite3.Connection, id_: str, key: SessionKey) -> tuple[PartRow, ...]:
@@ -67,9 +67,9 @@ def _preview_for(database: sqlite3.Connection, id_: str, key: SessionKey, visibl
     # One message of the turn takes the preview over, and only one that the same people may see.
     above = preview_of(id_)
     found = database.execute(_PREVIEW, (above,)).fetchone()
-    if found is None or found[5] not in ("", id_):
+    if found is None or found[6] not in ("", id_):
         return None
-    row = _read_part(above, key, found[:5])
+    row = _read_part(above, key, found[:6])
     return row if row.part.visible_to == visible_to else None
 
 
@@ -106,17 +106,16 @@ def freeze(
     return _parts(database, id_, message.key), Ended()
 
 
-def mark_sending(database: sqlite3.Connection, part: str, at: int) -> None:
-    """Mark a part as on its way."""
-    database.execute(_SENDING, (at, *part_place(part)))
+def mark_sending(database: sqlite3.Connection, part: str, at: int) -> bool:
+    """Mark a part as on its way, unless it is finished."""
+    return database.execute(_SENDING, (at, *part_place(part))).rowcount > 0
 
 
 def mark_sent(database: sqlite3.Connection, receipt: Receipt, stamp: int, then: str | None, at: int) -> Ended:
     """Store a receipt, mark the next part, and end the message when it was the last."""
     id_, n = part_place(receipt.part)
     database.execute(_SENT, (quote(receipt.message_id), stamp, id_, n))
-    if then is not None:
-        mark_sending(database, then, at)
+    if then is not None and mark_sending(database, then, at):
         return Ended()
     return _finish(database, id_, at)
 
@@ -201,7 +200,7 @@ def cancel(database: sqlite3.Connection, turn: str, at: int) -> tuple[tuple[int,
         if ended.chat is not None:
             chats.add(ended.chat)
     preview = database.execute(_PREVIEW, (f"{prefix}.0",)).fetchone()
-    if preview is not None and preview[1] in _SHOWN and preview[5] not in replaced_by:
+    if preview is not None and preview[1] in _SHOWN and preview[6] not in replaced_by:
         shown.add(0)
     database.execute(_END, (at, f"{prefix}.0"))
     return tuple(sorted(shown)), chats

@@ -106,7 +106,7 @@ def utf16_length(text: str) -> int:
 
 _SENDER_FLAGS = ("is_bot", "is_self", "is_admin", "is_guest")
 _ATTACHMENT_TEXTS = ("media_type", "url", "blob", "caption")
-_MESSAGE_TEXTS = ("account", "revision", "guild", "album", "reply_to", "quoted")
+_MESSAGE_TEXTS = ("account", "bot", "revision", "guild", "album", "reply_to", "quoted")
 
 
 def _sender_fields(sender: Sender) -> dict[str, Any]:
@@ -193,6 +193,7 @@ def read_inbound(payload: str) -> InboundMessage:
         kind=InboundKind(fields.get("kind", InboundKind.MESSAGE)),
         chat_kind=ChatKind(fields.get("chat", ChatKind.DIRECT)),
         account=fields.get("account", ""),
+        bot=fields.get("bot", ""),
         revision=fields.get("revision", ""),
         event_ids=tuple(fields.get("event_ids", ())),
         is_addressed=fields.get("is_addressed", False),

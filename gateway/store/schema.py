@@ -34,7 +34,7 @@ CREATE TABLE inbox (
     message_id TEXT NOT NULL,
     album TEXT NOT NULL DEFAULT '',
     length INTEGER NOT NULL,
-    is_job INTEGER NOT NULL,
+    alone INTEGER NOT NULL,
     role TEXT NOT NULL,
     attempts INTEGER NOT NULL DEFAULT 0,
     crashes INTEGER NOT NULL DEFAULT 0,
@@ -65,7 +65,8 @@ CREATE TABLE session (
     next_index INTEGER NOT NULL,
     created_at INTEGER NOT NULL,
     used_at INTEGER NOT NULL,
-    last_turn TEXT NOT NULL DEFAULT ''
+    last_turn TEXT NOT NULL DEFAULT '',
+    scope TEXT NOT NULL DEFAULT ''
 ) WITHOUT ROWID;
 
 CREATE TABLE step (
@@ -85,7 +86,8 @@ CREATE TABLE record (
     at INTEGER NOT NULL,
     new_transcript TEXT NOT NULL,
     failure TEXT NOT NULL,
-    supersedes TEXT NOT NULL
+    supersedes TEXT NOT NULL,
+    scope TEXT NOT NULL
 );
 CREATE TABLE body (seq INTEGER PRIMARY KEY, key TEXT NOT NULL, body TEXT NOT NULL);
 CREATE INDEX body_key ON body (key);
@@ -166,18 +168,21 @@ def create_private(path: Path) -> None:
     path.chmod(0o600)
 
 
-def connect(path: Path) -> sqlite3.Connection:
+def connect(path: Path, factory: type[sqlite3.Connection] = sqlite3.Connection) -> sqlite3.Connection:
     """Open the file for the writer: WAL, every commit fsynced.
 
     What an earlier connection left in the log is written into the file and synced anew, since
     after a failed fsync what can be read from the log is not what is on the disk.
     """
-    connection = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, cached_statements=256)
+    connection = sqlite3.connect(
+        path, timeout=BUSY_SECONDS, isolation_level=None, cached_statements=256, factory=factory
+    )
     try:
         # The journal itself has the right mode from its first byte; the page size only takes in a new file.
-        connection.execute("PRAGMA page_size = 4096")
+        connection.execute("PRAGMA page_size = 2048")
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = FULL")
+        connection.execute("PRAGMA wal_autocheckpoint = 4000")
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
     except BaseException:
         connection.close()

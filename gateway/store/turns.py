@@ -27,7 +27,7 @@ from gateway.store.rows import (
 
 _RECORD = (
     "r.seq, r.turn, r.key, r.transcript, r.outcome, r.from_index, r.to_index, r.inbox, r.at, r.new_transcript, "
-    "r.failure, r.supersedes, b.body"
+    "r.failure, r.supersedes, r.scope, b.body"
 )
 _BY_TURN = sql("SELECT", _RECORD, "FROM record r LEFT JOIN body b ON b.seq = r.seq WHERE r.turn = ?")
 _WITH_BODY = sql("SELECT", _RECORD, "FROM body b JOIN record r ON r.seq = b.seq")
@@ -35,12 +35,28 @@ _UNPROJECTED = sql(_WITH_BODY, "WHERE b.seq > ? ORDER BY b.seq LIMIT ?")
 _PENDING = sql(_WITH_BODY, "WHERE b.key = ? ORDER BY b.seq")
 _INSERT = (
     "INSERT INTO record (turn, key, transcript, outcome, from_index, to_index, inbox, at, new_transcript, failure, "
-    "supersedes) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+    "supersedes, scope) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
 _END_ROW = "UPDATE inbox SET state = ?, ended_at = ?, turn = ? WHERE seq = ? AND ended_at IS NULL"
 _END_NOTES = "UPDATE inbox SET state = 'merged', ended_at = ? WHERE seq = ? AND ended_at IS NULL"
 _FREE_REST = "UPDATE inbox SET state = 'waiting', turn = '' WHERE key = ? AND state = 'claimed' AND ended_at IS NULL"
 _BURY_ROW = "INSERT OR REPLACE INTO dead (id, turn, key, reason, at) VALUES (?, ?, ?, ?, ?)"
+
+# Doing /new twice is doing it once, and a late one never takes a later transcript away.
+_REPLACE = (
+    "INSERT INTO session (key, transcript, next_index, created_at, used_at, scope) VALUES (?, ?, 0, ?, ?, ?) "
+    "ON CONFLICT (key) DO UPDATE SET transcript = excluded.transcript, next_index = 0, last_turn = '', "
+    "used_at = excluded.used_at, created_at = excluded.created_at, scope = excluded.scope "
+    "WHERE session.transcript = ?"
+)
+_ADVANCE = (
+    "INSERT INTO session (key, transcript, next_index, created_at, used_at, last_turn, scope) "
+    "VALUES (?, ?, ?, ?, ?, ?, ?) "
+    "ON CONFLICT (key) DO UPDATE SET next_index = excluded.next_index, used_at = excluded.used_at, "
+    "scope = excluded.scope, "
+    "last_turn = CASE WHEN excluded.last_turn = '' THEN last_turn ELSE excluded.last_turn END"
+)
+_NAME_SCOPE = "UPDATE session SET scope = ? WHERE key = ? AND scope != ?"
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +100,7 @@ def encode(commit: Commit, at: int) -> Committing:
             record.new_transcript,
             record.failure,
             record.supersedes,
+            quote(record.scope),
         ),
         body=write_lines(record.lines, record.blobs),
         jobs=tuple(encode_job(job) for job in commit.jobs),
@@ -105,7 +122,7 @@ def put_job(database: sqlite3.Connection, columns: tuple[Any, ...]) -> None:
 
 def read_record(columns: tuple[Any, ...]) -> StoredRecord:
     """Read a record, without lines when they have left the journal."""
-    seq, turn, key, transcript, outcome, start, end, inbox, at, new, failure, supersedes, body = columns
+    seq, turn, key, transcript, outcome, start, end, inbox, at, new, failure, supersedes, scope, body = columns
     lines, blobs = read_lines(body) if body is not None else ((), {})
     record = TurnRecord(
         turn=unquote(turn),
@@ -121,6 +138,7 @@ def read_record(columns: tuple[Any, ...]) -> StoredRecord:
         blobs=blobs,
         failure=failure,
         supersedes=supersedes,
+        scope=unquote(scope),
     )
     return StoredRecord(seq=seq, record=record)
 
@@ -205,24 +223,14 @@ def _end_rows(database: sqlite3.Connection, record: TurnRecord, new: Committing)
 
 
 def _move_session(database: sqlite3.Connection, record: TurnRecord, new: Committing) -> None:
-    transcript, index = record.transcript, record.to_index
-    last = new.columns[0] if record.outcome is EndState.ANSWERED and record.inbox else ""
+    scope = quote(record.scope)
     if record.new_transcript:
-        # Doing /new twice is doing it once, and a late one never takes a later transcript away.
-        database.execute(
-            "INSERT INTO session (key, transcript, next_index, created_at, used_at) VALUES (?, ?, 0, ?, ?) "
-            "ON CONFLICT (key) DO UPDATE SET transcript = excluded.transcript, next_index = 0, last_turn = '', "
-            "used_at = excluded.used_at, created_at = excluded.created_at WHERE session.transcript = ?",
-            (new.key, record.new_transcript, new.at, new.at, transcript),
-        )
-    elif index > record.from_index:
-        database.execute(
-            "INSERT INTO session (key, transcript, next_index, created_at, used_at, last_turn) "
-            "VALUES (?, ?, ?, ?, ?, ?) "
-            "ON CONFLICT (key) DO UPDATE SET next_index = excluded.next_index, used_at = excluded.used_at, "
-            "last_turn = CASE WHEN excluded.last_turn = '' THEN last_turn ELSE excluded.last_turn END",
-            (new.key, transcript, index, new.at, new.at, last),
-        )
+        database.execute(_REPLACE, (new.key, record.new_transcript, new.at, new.at, scope, record.transcript))
+    elif record.to_index > record.from_index:
+        last = new.columns[0] if record.outcome is EndState.ANSWERED and record.inbox else ""
+        database.execute(_ADVANCE, (new.key, record.transcript, record.to_index, new.at, new.at, last, scope))
+    else:
+        database.execute(_NAME_SCOPE, (scope, new.key, scope))
 
 
 def unprojected(database: sqlite3.Connection, after: int, limit: int) -> tuple[StoredRecord, ...]:

@@ -146,6 +146,24 @@ class _Connection(aiosqlite.Connection):
         super().__init__(connector, iter_chunk_size=64)
         # What counts is durable when it is confirmed: a process that dies in an error must not hang on this thread.
         self._thread.daemon = True
+        self._stopped: asyncio.Future[Any] | None = None
+
+    @classmethod
+    async def open(cls, connector: Connector) -> _Connection:
+        """Start the thread and open the file; when that fails, the thread has ended before the error is raised."""
+        connection = cls(connector)
+        try:
+            await connection
+        except BaseException:
+            if connection._stopped is not None:
+                await connection._stopped
+            raise
+        return connection
+
+    def stop(self) -> asyncio.Future[Any] | None:
+        """End the thread; remember the future, since aiosqlite forgets it when opening fails."""
+        self._stopped = super().stop()
+        return self._stopped
 
     async def run(self, operations: Sequence[Operation[Any]]) -> Batch:
         """Run a batch on the connection's thread."""
@@ -165,6 +183,7 @@ class BatchWriter:
         self._loop = asyncio.get_running_loop()
         self._connection: _Connection | None = None
         self._queue: deque[_Entry] = deque()
+        self._batch: list[_Entry] = []
         self._kept: list[_Entry] = []
         self._waiter: asyncio.Future[None] | None = None
         self._task: asyncio.Task[None] | None = None
@@ -174,9 +193,7 @@ class BatchWriter:
 
     async def open(self) -> None:
         """Open the file and start writing; raise what opening raises."""
-        connection = _Connection(self._connector)
-        await connection
-        self._connection = connection
+        self._connection = await _Connection.open(self._connector)
         self._task = asyncio.create_task(self._serve(), name="journal writer")
 
     def submit(self, operation: Operation[T], then: Callable[[T], None] | None = None) -> asyncio.Future[T]:
@@ -195,15 +212,15 @@ class BatchWriter:
 
     async def close(self, last: Operation[object]) -> None:
         """Write what is queued and *last*, then close; a store that is down is closed as it is."""
-        if self._is_closing:
+        task, self._task = self._task, None
+        if task is None:
             return
-        done = self.submit(last)
-        self._is_closing = True
-        self._wake()
-        with contextlib.suppress(StoreDown):
-            await done
-        if self._task is not None:
-            await self._task
+        if not self._is_closing:
+            done = self.submit(last)
+            self._is_closing = True
+            with contextlib.suppress(StoreDown):
+                await done
+        await task
         if self._kept:
             log.error("store.lost_at_close", rows=len(self._kept))
         await self._disconnect()
@@ -218,13 +235,14 @@ class BatchWriter:
                 if not self._queue and not self._is_kept_due():
                     await self._wait()
                     continue
-                await self._store(self._next_batch())
-        except Exception:  # the service boundary: nobody may wait for a writer that is gone
+                self._batch = self._next_batch()
+                await self._store(self._batch)
+                self._batch = []
+        except Exception:  # the service boundary
             log.exception("store.writer_failed")
-            raise
-        finally:
+        finally:  # nobody may wait for a writer that is gone
             self._is_closing = True
-            self._fail(self._queue, StoreDown("the journal's writer has ended"))
+            self._fail([*self._batch, *self._queue], StoreDown("the journal's writer has ended"))
 
     def _is_kept_due(self) -> bool:
         return bool(self._kept) and self._loop.time() >= self._retry_at
@@ -261,7 +279,7 @@ class BatchWriter:
         await self._disconnect()
         self._fail(entries[len(batch.results) :], StoreDown(f"the journal cannot be written: {batch.fault}"))
 
-    def _fail(self, entries: Sequence[_Entry] | deque[_Entry], error: StoreDown) -> None:
+    def _fail(self, entries: Sequence[_Entry], error: StoreDown) -> None:
         for entry in entries:
             if entry.future is None:
                 self._kept.append(entry)
@@ -277,8 +295,7 @@ class BatchWriter:
         if self._loop.time() < self._retry_at:
             return None
         try:
-            connection = _Connection(self._connector)
-            await connection
+            connection = await _Connection.open(self._connector)
         except (sqlite3.Error, OSError, ParlourError) as error:
             log.error("store.still_down", error=str(error))  # noqa: TRY400 - the line says all; a trace repeats it
             self._back_off()

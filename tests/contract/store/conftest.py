@@ -1,0 +1,83 @@
+"""The backends of the store's contract. A further engine adds one line to BACKENDS and passes every test here."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Protocol
+
+import pytest
+
+from gateway.ports.store import Limits, Store
+from gateway.store import open_file
+from gateway.store.base import Clock
+from tests.fakes.store import kill, open_inline_store
+from tests.fakes.turns import Wall
+
+
+class House(Protocol):
+    """Opens stores on the same data, run after run."""
+
+    wall: Wall
+
+    async def open(self, limits: Limits | None = None, clock: Clock | None = None) -> Store:
+        """Open the store as a process that starts would."""
+        ...
+
+    async def kill(self) -> None:
+        """End the running process without its knowing."""
+        ...
+
+
+class SqliteHouse:
+    """A folder with journal.db; a kill copies the files of the moment into another folder."""
+
+    def __init__(self, folder: Path, *, is_inline: bool) -> None:
+        self.wall = Wall()
+        self._folder = folder
+        self._is_inline = is_inline
+        self._runs = 0
+        self._path = folder / "run-0" / "journal.db"
+        self._path.parent.mkdir()
+        self._opened: list[Store] = []
+
+    async def open(self, limits: Limits | None = None, clock: Clock | None = None) -> Store:
+        """Open the store as a process that starts would."""
+        limits, clock = limits or Limits(), clock or self.wall.now
+        store: Store
+        if self._is_inline:
+            store = await open_inline_store(self._path, limits, clock=clock)
+        else:
+            store = await open_file(self._path, limits, clock=clock)
+        self._opened.append(store)
+        return store
+
+    async def kill(self) -> None:
+        """Take the files as they are; what the old process does from now on is not seen."""
+        self._runs += 1
+        self._path = kill(self._path, self._folder / f"run-{self._runs}")
+
+    async def close(self) -> None:
+        """Close whatever is open."""
+        for store in self._opened:
+            await store.close()
+
+
+BACKENDS = {
+    "sqlite": lambda folder: SqliteHouse(folder, is_inline=False),
+    "inline": lambda folder: SqliteHouse(folder, is_inline=True),
+}
+
+
+@pytest.fixture(params=BACKENDS)
+async def house(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[House]:
+    """Return where stores are opened and killed."""
+    made = BACKENDS[request.param](tmp_path)
+    yield made
+    await made.close()
+
+
+@pytest.fixture
+async def store(house: House) -> Store:
+    """Return an open store with the default limits."""
+    return await house.open()

@@ -1,0 +1,235 @@
+"""Accepting: durable once, deduplicated, edited and refused as FORMATS.md says."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from gateway.events import InboundKind, InboundMessage, OutboundKind, Role, Sender, SessionKey, turn_id
+from gateway.ports.journal import AcceptedAs, EndState
+from gateway.ports.store import Limits, Store
+from tests.contract.store.conftest import House
+from tests.fakes.turns import ANN, BOB, START, accept, answer, answered, claim, said
+
+
+async def test_a_new_message_is_there_after_a_kill(house: House) -> None:
+    """What accept has confirmed survives a kill, whole."""
+    store = await house.open()
+    message = said("hällo 👋", reply_to="7", quoted="before", event_ids=("e1",), is_addressed=True)
+    acceptance = await store.journal.accept(message, role=Role.STEWARD, is_control=False)
+    await house.kill()
+    store = await house.open()
+    assert await anext(store.journal.lanes()) == ANN
+    lease = await claim(store)
+    assert acceptance.outcome is AcceptedAs.NEW
+    assert [(row.seq, row.message, row.role) for row in lease.rows] == [(acceptance.seq, message, Role.STEWARD)]
+
+
+async def test_a_redelivery_is_a_duplicate_with_the_first_number(store: Store) -> None:
+    """The logical key decides, whatever event ids the redelivery carries."""
+    first = await accept(store, said(event_ids=("e1",)))
+    again = await accept(store, said(event_ids=("e2",)))
+    assert (again.outcome, again.seq, again.queued) == (AcceptedAs.DUPLICATE, first.seq, 1)
+
+
+async def test_a_redelivery_after_the_answer_stays_a_duplicate(house: House) -> None:
+    """An answered message that is delivered again, even after a restart, makes no second turn."""
+    store = await house.open()
+    await answer(store, said(), "answer")
+    await house.kill()
+    store = await house.open()
+    assert (await accept(store, said())).outcome is AcceptedAs.DUPLICATE
+    assert await store.journal.claim(ANN) is None
+
+
+async def test_event_ids_do_not_decide_where_there_is_a_message_id(store: Store) -> None:
+    """A repeated event id (Telegram's update ids restart) does not swallow another message."""
+    await accept(store, said(id="1", event_ids=("e1",)))
+    assert (await accept(store, said(id="2", event_ids=("e1",)))).outcome is AcceptedAs.NEW
+
+
+async def test_any_of_a_buttons_event_ids_decides(store: Store) -> None:
+    """Without a message id one known event id makes a duplicate."""
+    button = said("yes", id="", kind=InboundKind.BUTTON, event_ids=("a", "b"))
+    await accept(store, button, is_control=True)
+    assert (await accept(store, replace(button, event_ids=("b", "c")), is_control=True)).outcome is AcceptedAs.DUPLICATE
+    assert (await accept(store, replace(button, event_ids=("c",)), is_control=True)).outcome is AcceptedAs.NEW
+
+
+async def test_the_same_message_id_in_another_chat_or_account_is_new(store: Store) -> None:
+    """Keys hold the block, the bot account and the chat."""
+    await accept(store, said())
+    assert (await accept(store, said(key=BOB))).outcome is AcceptedAs.NEW
+    assert (await accept(store, said(key=SessionKey("telegram-work", "42")))).outcome is AcceptedAs.NEW
+    assert (await accept(store, said(account="second"))).outcome is AcceptedAs.NEW
+
+
+async def test_an_edit_of_a_waiting_message_replaces_its_text(store: Store) -> None:
+    """The edit keeps the message's place and turn, and an edit delivered again is a duplicate."""
+    await accept(store, said("one", id="1", event_ids=("e",)))
+    await accept(store, said("two", id="2", second=1))
+    edit = said("ONE", id="1", revision="r2", second=9)
+    assert (await accept(store, edit)).outcome is AcceptedAs.EDITED
+    assert (await accept(store, edit)).outcome is AcceptedAs.DUPLICATE
+    lease = await claim(store)
+    message = lease.rows[0].message
+    assert (message.text, message.revision, message.sent_at, message.event_ids) == ("ONE", "r2", START, ("e",))
+    assert lease.turn == turn_id(said(id="1"))
+
+
+async def test_an_original_after_its_edit_changes_nothing(store: Store) -> None:
+    """A late first revision does not take the edit back."""
+    await accept(store, said("new", revision="r2"))
+    assert (await accept(store, said("old"))).outcome is AcceptedAs.DUPLICATE
+    assert (await claim(store)).rows[0].message.text == "new"
+
+
+async def test_an_edit_after_the_claim_is_noted_for_the_next_turn(store: Store) -> None:
+    """It opens no turn, and ends with the turn it was told to."""
+    await accept(store, said("one"))
+    lease = await claim(store)
+    assert (await accept(store, said("ONE", revision="r2"))).outcome is AcceptedAs.NOTED
+    await store.journal.commit(lease, answered(lease))
+    assert await store.journal.claim(ANN) is None
+    await accept(store, said("two", id="2"))
+    lease = await claim(store)
+    assert [note.message.text for note in lease.notes] == ["ONE"]
+    await store.journal.commit(lease, answered(lease))
+    await accept(store, said("three", id="3"))
+    assert (await claim(store)).notes == ()
+
+
+async def test_a_note_is_told_again_to_a_turn_that_is_claimed_again(store: Store) -> None:
+    """A given-back turn gets the notes it had, and none that came later."""
+    await answer(store, said("one"))
+    await accept(store, said("", kind=InboundKind.DELETION))
+    await accept(store, said("two", id="2"))
+    lease = await claim(store)
+    await store.journal.release(lease, attempt_counts=False)
+    await accept(store, said("TWO", id="2", revision="r2"))
+    again = await claim(store)
+    assert [note.message.kind for note in again.notes] == [InboundKind.DELETION]
+    assert again.notes[0].seq == lease.notes[0].seq
+
+
+async def test_a_deletion_ends_a_waiting_message(store: Store) -> None:
+    """Nobody answers what was taken back, and its redelivery stays a duplicate."""
+    await accept(store, said())
+    deletion = said("", kind=InboundKind.DELETION)
+    assert (await accept(store, deletion)).outcome is AcceptedAs.DELETED
+    assert (await accept(store, deletion)).outcome is AcceptedAs.DUPLICATE
+    assert (await accept(store, said())).outcome is AcceptedAs.DUPLICATE
+    assert (await accept(store, said("edit", revision="r2"))).outcome is AcceptedAs.DUPLICATE
+    assert await store.journal.claim(ANN) is None
+
+
+async def test_a_deletion_of_something_unknown_stores_nothing(store: Store) -> None:
+    """A stranger's deleted message leaves no row."""
+    acceptance = await accept(store, said("", kind=InboundKind.DELETION))
+    assert (acceptance.outcome, acceptance.seq) == (AcceptedAs.DUPLICATE, 0)
+    assert (await accept(store, said())).outcome is AcceptedAs.NEW
+
+
+async def test_a_full_chat_is_refused_and_told_once_a_minute(house: House) -> None:
+    """Past the limit rows are stored as refused; the chat reads one line per minute."""
+    store = await house.open(Limits(queued_per_chat=2))
+    outcomes = [(await accept(store, said(id=str(n)))).outcome for n in range(5)]
+    assert outcomes == [AcceptedAs.NEW] * 2 + [AcceptedAs.FULL] * 3
+    told = await store.outbox.undelivered(ANN)
+    assert [(each.message.id, each.message.kind) for each in told] == [
+        (f"{turn_id(said(id='2'))}.1", OutboundKind.NOTICE)
+    ]
+    assert await anext(store.outbox.chats()) == ANN
+    house.wall.advance(minutes=1)
+    await accept(store, said(id="9"))
+    assert len(await store.outbox.undelivered(ANN)) == 2
+    assert (await accept(store, said(id="9"))).outcome is AcceptedAs.DUPLICATE
+
+
+async def test_a_full_chat_does_not_stop_another_one_or_a_command(house: House) -> None:
+    """Limits are per chat, and control rows pass."""
+    store = await house.open(Limits(queued_per_chat=1))
+    await accept(store, said(id="1"))
+    await accept(store, said(id="2"))
+    assert (await accept(store, said("/stop", id="3"), is_control=True)).outcome is AcceptedAs.NEW
+    assert (await accept(store, said(key=BOB))).outcome is AcceptedAs.NEW
+
+
+@pytest.mark.parametrize("claimed", [0, 2])
+async def test_the_whole_backlog_has_a_limit(house: House, claimed: int) -> None:
+    """It is exact, and what was claimed leaves room again."""
+    store = await house.open(Limits(queued=5))
+    keys = [SessionKey("telegram", str(n)) for n in range(9)]
+    for key in keys[:5]:
+        await accept(store, said(key=key))
+    for key in keys[:claimed]:
+        await claim(store, key)
+    outcomes = [(await accept(store, said(key=key))).outcome for key in keys[5:]]
+    assert outcomes == [AcceptedAs.NEW] * claimed + [AcceptedAs.FULL] * (4 - claimed)
+
+
+async def test_a_control_row_comes_out_of_controls_alone(house: House) -> None:
+    """It never waits in the lane, and is offered again after a kill, its attempt counted."""
+    store = await house.open()
+    await accept(store, said("/stop"), is_control=True)
+    row = await anext(store.journal.controls())
+    assert (row.message.text, row.is_control, row.attempts) == ("/stop", True, 0)
+    assert await store.journal.claim(ANN) is None
+    await house.kill()
+    store = await house.open()
+    again = await anext(store.journal.controls())
+    assert (again.seq, again.is_control, again.attempts) == (row.seq, True, 1)
+
+
+STRANGE = ["\ud800 lone", "nul \0 in it", "\udfff\ud800", "\u202e rtl", "", "\ufdd0 marker"]
+
+
+@pytest.mark.parametrize("text", STRANGE, ids=ascii)
+async def test_strange_text_is_kept_as_it_is(store: Store, text: str) -> None:
+    """No text breaks a batch, in any field that a platform fills."""
+    key = SessionKey("telegram", f"42{text}")
+    message = InboundMessage(
+        key=key, message_id=f"1{text}", sender=Sender(id=f"ann{text}", name=text), text=text, sent_at=START
+    )
+    await accept(store, message)
+    assert (await accept(store, message)).outcome is AcceptedAs.DUPLICATE
+    assert await anext(store.journal.lanes()) == key
+    lease = await claim(store, key)
+    assert lease.rows[0].message == message
+    await store.journal.commit(lease, answered(lease, text))
+    delivery = await store.outbox.next(key)
+    assert delivery is not None
+    assert delivery.message.text == text
+    assert (await store.records.pending(key))[0].record.lines[1]["content"] == text
+
+
+async def test_a_dead_letter_and_its_message_stay_known(store: Store) -> None:
+    """A message that was set aside is not tried again when its platform repeats it, and the story tells why."""
+    await accept(store, said())
+    lease = await claim(store)
+    await store.journal.commit(lease, answered(lease, outcome=EndState.DEAD, failure="poison"))
+    assert (await accept(store, said())).outcome is AcceptedAs.DUPLICATE
+    story = await store.journal.story(lease.turn[:8])
+    assert story is not None
+    assert [(dead.id, dead.reason) for dead in story.dead] == [(f"inbox:{lease.rows[0].seq}", "poison")]
+    assert story.inbox[0]["state"] == "dead"
+
+
+async def test_texts_go_after_a_week_and_keys_after_a_month(house: House) -> None:
+    """Until then a redelivery is a duplicate; numbers are never given twice."""
+    store = await house.open()
+    first = await answer(store, said("secret"), "answer")
+    await accept(store, said("waiting", id="2"))
+    await store.records.projected([record.seq for record in await store.records.unprojected(0, 10)])
+    house.wall.advance(days=8)
+    await store.prune()
+    assert (await claim(store)).rows[0].message.text == "waiting"  # only what has ended is blanked
+    house.wall.advance(days=21)
+    await store.prune()
+    assert (await accept(store, said("secret"))).outcome is AcceptedAs.DUPLICATE
+    house.wall.advance(days=2)
+    assert await store.prune() > 0
+    again = await accept(store, said("secret"))
+    assert again.outcome is AcceptedAs.NEW
+    assert again.seq > first.rows[0].seq

@@ -1,0 +1,273 @@
+"""The commit: one transaction, once; its record until it is projected."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+
+import pytest
+
+from gateway.errors import LeaseLost
+from gateway.ports.journal import Commit, EndState, Job, Step
+from gateway.ports.store import Store
+from tests.contract.store.conftest import House
+from tests.fakes.turns import (
+    ANN,
+    BOB,
+    START,
+    accept,
+    answer,
+    answered,
+    claim,
+    outbound,
+    plain_record,
+    said,
+    spent,
+)
+
+JOB = Job(id="j1", kind="remember", scope="people/ann", payload={"fact": "tea"}, due_at=START)
+
+
+async def test_a_commit_is_all_there_after_a_kill(house: House) -> None:
+    """Record, rows, outbound, jobs, usage and session stand together."""
+    store = await house.open()
+    await accept(store, said())
+    lease = await claim(store)
+    await store.journal.step(lease, Step(n=0, kind="opening", lines=()))
+    store.journal.spend(spent(lease.turn))
+    commit = answered(lease, "one", "two", jobs=(JOB,), blobs={"sha": "text"})
+    assert await store.journal.commit(lease, commit) == commit.record
+    await house.kill()
+    store = await house.open()
+    assert [stored.record for stored in await store.records.unprojected(0, 10)] == [commit.record]
+    assert [each.message for each in await store.outbox.undelivered(ANN)] == list(outbound(lease, "one", "two"))
+    assert await store.jobs.pending_in("people/ann") == (JOB,)
+    assert (await store.journal.session(ANN)).next_index == 2
+    story = await store.journal.story(lease.turn)
+    assert story is not None
+    assert (story.steps, len(story.usage), story.inbox[0]["state"]) == ((), 1, "answered")
+    assert await store.journal.claim(ANN) is None
+
+
+async def test_committing_again_returns_what_is_stored(store: Store) -> None:
+    """A commit whose reply was lost is recognised, even when it now says something else."""
+    await accept(store, said())
+    lease = await claim(store)
+    first = await store.journal.commit(lease, answered(lease, "one"))
+    await accept(store, said(id="2"))
+    running = await claim(store)
+    assert await store.journal.commit(lease, answered(lease, "other", "more")) == first
+    assert [each.message.text for each in await store.outbox.undelivered(ANN)] == ["one"]
+    await store.journal.commit(running, answered(running))  # the lane was not freed by the repetition
+
+
+async def test_a_commit_happens_even_if_its_caller_is_cancelled(store: Store) -> None:
+    """/stop after the commit has begun is "already answered"; the lane goes on."""
+    await accept(store, said(id="1"))
+    await accept(store, said(id="2"))
+    lanes = store.journal.lanes()
+    await anext(lanes)
+    lease = await claim(store)
+    task = asyncio.create_task(store.journal.commit(lease, answered(lease, "one")))
+    await asyncio.sleep(0)  # it has begun
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert await asyncio.wait_for(anext(lanes), 10) == ANN
+    assert [each.message.text for each in await store.outbox.undelivered(ANN)] == ["one"]
+
+
+async def test_a_commit_for_a_session_that_moved_on_does_not_count(store: Store) -> None:
+    """/new between claim and commit: nothing is stored, the rows go back, and cannot do so for ever."""
+    await accept(store, said())
+    attempts = []
+    for n in range(4):
+        lease = await claim(store)
+        attempts.append((lease.rows[0].is_lone, lease.rows[0].attempts))
+        await accept(store, said("/new", id=f"new{n}"), is_control=True)
+        row = await anext(store.journal.controls())
+        new = plain_record(f"tnew{n}", lease.session, inbox=(row.seq,), new_transcript=f"fresh{n}")
+        await store.journal.settle(row, Commit(record=new))
+        with pytest.raises(LeaseLost):
+            await store.journal.commit(lease, answered(lease, "old"))
+    assert attempts == [(False, 0), (False, 0), (True, 1), (True, 2)]
+    assert await store.outbox.undelivered(ANN) == ()
+    lease = await claim(store)
+    assert lease.session.transcript == "fresh3"
+    await store.journal.commit(lease, answered(lease, "new"))
+
+
+async def test_a_control_row_is_settled_beside_a_running_turn(store: Store) -> None:
+    """/status neither waits for the lane nor moves its index; settling twice is settling once."""
+    await accept(store, said(id="1"))
+    lease = await claim(store)
+    await accept(store, said("/status", id="2"), is_control=True)
+    row = await anext(store.journal.controls())
+    session = await store.journal.session(ANN)
+    assert session == lease.session
+    record = plain_record("tstatus", session, inbox=(row.seq,))
+    assert await store.journal.settle(row, Commit(record=record)) == record
+    assert await store.journal.settle(row, Commit(record=record)) == record
+    await store.journal.commit(lease, answered(lease))
+    assert [stored.record.turn for stored in await store.records.pending(ANN)] == ["tstatus", lease.turn]
+    story = await store.journal.story("tstatus")
+    assert story is not None
+    assert story.inbox[0]["state"] == "answered"
+
+
+async def test_a_new_transcript_starts_at_index_zero(store: Store) -> None:
+    """/new's commit replaces the transcript, once, and /retry has nothing to repeat in it."""
+    lease = await answer(store, said(), "answer")
+    record = plain_record("tnew", await store.journal.session(ANN), new_transcript="fresh")
+    await store.records.append(record)
+    await store.records.append(record)
+    session = await store.journal.session(ANN)
+    assert (session.transcript, session.next_index) == ("fresh", 0)
+    assert await store.journal.last_turn(ANN) is None
+    late = plain_record("tlate", lease.session, new_transcript="other")
+    await store.records.append(late)
+    assert (await store.journal.session(ANN)).transcript == "fresh"
+
+
+async def test_appended_lines_that_take_indices_are_fenced(store: Store) -> None:
+    """A record outside the lane cannot take indices that the lane has given away."""
+    await answer(store, said(), "answer")
+    session = await store.journal.session(ANN)
+    with pytest.raises(LeaseLost):
+        await store.records.append(plain_record("tx", session, from_index=0, to_index=1))
+    await store.records.append(plain_record("ty", session))
+    assert (await store.journal.session(ANN)).next_index == session.next_index
+
+
+async def test_the_last_answered_turn_is_found(store: Store) -> None:
+    """Commands and failures do not count; its lines leave with the projection."""
+    first = await answer(store, said(id="1"), "one")
+    await accept(store, said(id="2"))
+    lease = await claim(store)
+    await store.journal.commit(lease, answered(lease, outcome=EndState.STOPPED))
+    await store.records.append(plain_record("tstatus", await store.journal.session(ANN)))
+    last = await store.journal.last_turn(ANN)
+    assert last is not None
+    assert (last.turn, len(last.lines)) == (first.turn, 3)
+    await store.records.projected([record.seq for record in await store.records.unprojected(0, 10)])
+    last = await store.journal.last_turn(ANN)
+    assert last is not None
+    assert (last.turn, last.lines) == (first.turn, ())
+
+
+async def test_projected_bodies_leave_the_journal(house: House) -> None:
+    """Records come in commit order, after a number, of a key; what is projected comes no more."""
+    store = await house.open()
+    turns = [(await answer(store, said(id=str(n), key=key), "x")).turn for n, key in enumerate((ANN, BOB, ANN))]
+    records = await store.records.unprojected(0, 10)
+    assert [stored.record.turn for stored in records] == turns
+    assert [stored.record.turn for stored in await store.records.unprojected(records[0].seq, 1)] == [turns[1]]
+    assert [stored.record.turn for stored in await store.records.pending(ANN)] == [turns[0], turns[2]]
+    await store.records.projected([stored.seq for stored in records[:2]])
+    await house.kill()
+    store = await house.open()
+    assert [stored.record.turn for stored in await store.records.unprojected(0, 10)] == [turns[2]]
+    assert (await store.records.pending(BOB)) == ()
+
+
+async def test_the_projector_is_woken_at_start_and_by_each_commit(store: Store) -> None:
+    """What was left at the last stop is looked at without a new commit."""
+    await asyncio.wait_for(store.records.wait_unprojected(), 10)
+    waiting = asyncio.create_task(store.records.wait_unprojected())
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    await answer(store, said(), "x")
+    await asyncio.wait_for(waiting, 10)
+
+
+async def test_sessions_are_listed_most_recent_first(house: House) -> None:
+    """A commit makes its session the most recently used."""
+    store = await house.open()
+    await answer(store, said(id="1"), "x")
+    house.wall.advance(seconds=1)
+    await answer(store, said(id="2", key=BOB), "x")
+    house.wall.advance(seconds=1)
+    assert [session.key for session in await store.records.sessions()] == [BOB, ANN]
+    await answer(store, said(id="3"), "x")
+    assert [session.key for session in await store.records.sessions()] == [ANN, BOB]
+    assert (await store.records.sessions())[0] == await store.journal.session(ANN)
+
+
+async def test_a_story_needs_a_reference_that_fits_one_turn(store: Store) -> None:
+    """A prefix is enough; an empty, unknown or shared one finds nothing."""
+    lease = await answer(store, said(), "x")
+    await answer(store, said(id="2"), "x")
+    story = await store.journal.story(lease.turn[:8])
+    assert story is not None
+    assert (story.turn, story.key) == (lease.turn, ANN)
+    assert story.record is not None
+    assert story.record["outcome"] == "answered"
+    for reference in ("", "t", "zzz", lease.turn + "x"):
+        assert await store.journal.story(reference) is None
+
+
+async def test_jobs_are_leased_until_finished_or_put_off(house: House) -> None:
+    """Due ones, oldest first, once per process; a restart offers them again; order in a scope is kept."""
+    store = await house.open()
+    later = Job(id="j2", kind="remember", scope="people/ann", payload={}, due_at=START - timedelta(seconds=9))
+    future = Job(id="j3", kind="remember", scope="", payload={}, due_at=START + timedelta(hours=1))
+    for job in (JOB, later, future, JOB):
+        await store.jobs.put(job)
+    assert [job.id for job in await store.jobs.due(START, 10)] == ["j2", "j1"]
+    assert await store.jobs.due(START, 10) == ()
+    assert [job.id for job in await store.jobs.pending_in("people/ann")] == ["j1", "j2"]
+    await store.jobs.finish(JOB)
+    await store.jobs.finish(JOB)
+    await store.jobs.put_off(later, timedelta(minutes=1), "busy")
+    assert await store.jobs.due(START, 10) == ()
+    (again,) = await store.jobs.due(START + timedelta(minutes=1), 10)
+    assert (again.id, again.attempts) == ("j2", 1)
+    await house.kill()
+    store = await house.open()
+    assert [job.id for job in await store.jobs.due(START + timedelta(hours=2), 1)] == ["j2"]
+
+
+async def test_a_queued_job_wakes_its_worker(store: Store) -> None:
+    """Whether it came by put or by a commit; and the wait has an end."""
+    await store.jobs.wait_changed(timedelta(seconds=10))  # at start there may be some
+    await store.jobs.wait_changed(timedelta(milliseconds=1))
+    waiting = asyncio.create_task(store.jobs.wait_changed(timedelta(seconds=60)))
+    await accept(store, said())
+    lease = await claim(store)
+    await store.journal.commit(lease, answered(lease, jobs=(JOB,)))
+    await asyncio.wait_for(waiting, 10)
+
+
+async def test_usage_adds_up_by_purpose_and_model(store: Store) -> None:
+    """An unknown cost makes the sum unknown; time, person and chat narrow it down."""
+    store.journal.spend(spent("t1", cost=0.5))
+    store.journal.spend(spent("t2", cost=0.25))
+    store.journal.spend(spent("t2", purpose="flush", cost=None))
+    store.journal.spend(spent("t3", person="people/bob", at=START + timedelta(hours=1), cost=1.0))
+    sums = await store.usage.totals(since=START, person="people/ann")
+    assert [(row["purpose"], row["model"], row["calls"], row["tokens_in"], row["cost"]) for row in sums] == [
+        ("answer", "m", 2, 20, 0.75),
+        ("flush", "m", 1, 10, None),
+    ]
+    (late,) = await store.usage.totals(since=START + timedelta(minutes=1))
+    assert late["calls"] == 1
+    assert await store.usage.totals(since=START, chat="telegram:99") == ()
+
+
+async def test_choices_and_notes_survive(house: House) -> None:
+    """Preferences are served from memory; an empty value removes; channels keep their notes apart."""
+    store = await house.open()
+    await store.people.prefer("people/ann", "zone", "Europe/Berlin")
+    await store.people.prefer("people/ann", "language", "de")
+    await store.people.prefer("people/ann", "language", "")
+    await store.state("slack").save("mark", "17\ud800")
+    await store.state("slack").save("gone", "x")
+    await store.state("slack").save("gone", None)
+    assert store.people.preferences("people/ann") == {"zone": "Europe/Berlin"}
+    await house.kill()
+    store = await house.open()
+    assert store.people.preferences("people/ann") == {"zone": "Europe/Berlin"}
+    assert store.people.preferences("people/bob") == {}
+    assert await store.state("slack").load("mark") == "17\ud800"
+    assert await store.state("slack").load("gone") is None
+    assert await store.state("web").load("mark") is None

@@ -1,0 +1,410 @@
+"""The one writer: many operations at once, and what a broken disk does to them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import sqlite3
+import stat
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.errors import NewerData, SettingsMistake, StoreDown
+from gateway.events import Role
+from gateway.ports.journal import AcceptedAs
+from gateway.ports.store import Limits
+from gateway.store import FILE, open_file, open_store, schema
+from gateway.store.store import SqliteStore
+from gateway.store.writer import BatchWriter, is_fault
+from tests.fakes.store import kill
+from tests.fakes.turns import ANN, BOB, START, accept, answer, answered, claim, parts_of, said, spent
+
+
+class Disk:
+    """Opens connections that count commits, and fail on demand as a disk does."""
+
+    def __init__(self) -> None:
+        self.commits = 0
+        self.opened = 0
+        self._loop = asyncio.get_running_loop()
+        self._asked: dict[str, asyncio.Event] = {}
+        self.fault: tuple[str, int] | None = None  # a statement's beginning, and SQLite's error code
+
+    def connect(self, path: Path) -> sqlite3.Connection:
+        """Open *path*."""
+        self.opened += 1
+        return schema.connect(path, factory=self.connection_class())
+
+    def connection_class(self) -> type[sqlite3.Connection]:
+        """Return a class of connections that are this disk's."""
+        disk = self
+
+        class Connection(sqlite3.Connection):
+            def execute(self, statement: str, *parameters: Any) -> sqlite3.Cursor:
+                disk.meet(statement)
+                return super().execute(statement, *parameters)
+
+        return Connection
+
+    async def was_asked(self, beginning: str) -> None:
+        """Return when a statement that begins so is run from now on."""
+        await self._asked.setdefault(beginning, asyncio.Event()).wait()
+
+    def meet(self, statement: str) -> None:
+        """Count a statement, or fail it."""
+        self.commits += statement == "COMMIT"
+        for beginning, event in self._asked.items():
+            if statement.startswith(beginning):
+                self._loop.call_soon_threadsafe(event.set)
+        if self.fault is not None and statement.startswith(self.fault[0]):
+            error = sqlite3.OperationalError("disk I/O error")
+            error.sqlite_errorcode = self.fault[1]
+            raise error
+
+
+@pytest.fixture
+async def disk() -> Disk:
+    """Return a disk that works."""
+    return Disk()
+
+
+@pytest.fixture
+async def store(tmp_path: Path, disk: Disk) -> AsyncIterator[SqliteStore]:
+    """Return a store on *disk*."""
+    opened = await open_file(tmp_path / FILE, Limits(), connect=disk.connect)
+    yield opened
+    disk.fault = None
+    await opened.close()
+
+
+async def test_what_waits_together_is_one_transaction(store: SqliteStore, disk: Disk) -> None:
+    """A hundred messages cost a commit or two, not a hundred."""
+    before = disk.commits
+    accepted = await asyncio.gather(*(accept(store, said(id=str(n))) for n in range(100)))
+    assert [each.outcome for each in accepted] == [AcceptedAs.NEW] * 100
+    assert disk.commits - before <= 2
+
+
+async def test_operations_happen_in_the_order_of_the_calls(store: SqliteStore) -> None:
+    """First asked, first stored; a usage row is there before a commit that was asked for later."""
+    accepted = await asyncio.gather(*(accept(store, said(id=str(n))) for n in range(50)))
+    assert [each.seq for each in accepted] == sorted(each.seq for each in accepted)
+    lease = await claim(store)
+    store.journal.spend(spent(lease.turn))
+    commit = asyncio.ensure_future(store.journal.commit(lease, answered(lease)))
+    sums = store.usage.totals(since=START)
+    await commit
+    assert len(await sums) == 1
+
+
+async def test_a_bad_row_fails_alone(store: SqliteStore) -> None:
+    """Its neighbours in the batch are stored, once; its caller hears of it."""
+    too_large = replace(spent("t"), tokens_in=2**70)
+    results = await asyncio.gather(
+        accept(store, said(id="1")),
+        store.usage.totals(since=START, person="x"),
+        store._engine.writer.submit(lambda database: database.execute("INSERT INTO inbox (seq) VALUES (1)")),
+        accept(store, said(id="2")),
+        return_exceptions=True,
+    )
+    assert isinstance(results[2], sqlite3.IntegrityError)
+    store.journal.spend(too_large)  # nobody waits for it: it is logged and dropped
+    store.journal.spend(spent("t"))
+    waiting = await store.journal.waiting(ANN)
+    assert [row.message.message_id for row in waiting] == ["1", "2"]
+    assert [row["calls"] for row in await store.usage.totals(since=START)] == [1]
+
+
+async def test_what_cannot_be_encoded_never_reaches_the_batch(store: SqliteStore) -> None:
+    """Its caller gets the error at once, and nothing else happens."""
+    await accept(store, said())
+    lease = await claim(store)
+    with pytest.raises(TypeError):
+        await store.journal.commit(lease, answered(lease, blobs={"x": object()}))
+    await store.journal.commit(lease, answered(lease))
+
+
+FAULTS = [
+    ("COMMIT", sqlite3.SQLITE_IOERR_FSYNC),
+    ("INSERT INTO inbox", sqlite3.SQLITE_FULL),
+    ("BEGIN", sqlite3.SQLITE_BUSY),
+]
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=["fsync", "full", "locked"])
+async def test_a_disk_fault_confirms_nothing_and_ends(
+    store: SqliteStore, disk: Disk, fault: tuple[str, int], tmp_path: Path
+) -> None:
+    """Everybody in the batch hears StoreDown, the connection is not used again, and all works once the disk does."""
+    await accept(store, said(id="0"))
+    disk.fault = fault
+    results = await asyncio.gather(*(accept(store, said(id=str(n))) for n in range(1, 4)), return_exceptions=True)
+    assert {type(result) for result in results} == {StoreDown}
+    assert disk.opened == 1
+    disk.fault = None
+    again = [await accept(store, said(id=str(n))) for n in range(4)]
+    assert [each.outcome for each in again] == [AcceptedAs.DUPLICATE] + [AcceptedAs.NEW] * 3
+    assert disk.opened == 2
+    async with contextlib.AsyncExitStack() as stack:
+        killed = await open_file(kill(tmp_path / FILE, tmp_path / "killed"), Limits())
+        stack.push_async_callback(killed.close)
+        assert len(await killed.journal.waiting(ANN)) == 4
+
+
+async def test_a_disk_that_stays_broken_is_asked_less_often(store: SqliteStore, disk: Disk) -> None:
+    """Callers hear StoreDown at once; between attempts nothing touches the disk."""
+    disk.fault = ("BEGIN", sqlite3.SQLITE_IOERR)
+    for n in range(200):
+        with pytest.raises(StoreDown):
+            await accept(store, said(id=str(n)))
+    assert disk.opened < 20
+
+
+async def test_a_usage_row_outlives_a_fault(store: SqliteStore, disk: Disk) -> None:
+    """What was spent is stored when the disk is back, without anybody asking again."""
+    disk.fault = ("COMMIT", sqlite3.SQLITE_FULL)
+    store.journal.spend(spent("t1"))
+    with pytest.raises(StoreDown):
+        await store.check()
+    store.journal.spend(spent("t2"))
+    disk.fault = None
+    await disk.was_asked("INSERT INTO usage")
+    (row,) = await store.usage.totals(since=START)
+    assert row["calls"] == 2
+
+
+async def test_a_lane_is_offered_again_after_a_failed_claim(store: SqliteStore, disk: Disk) -> None:
+    """The wake-up that a fault used up comes back."""
+    await accept(store, said())
+    lanes = store.journal.lanes()
+    assert await anext(lanes) == ANN
+    disk.fault = ("BEGIN", sqlite3.SQLITE_IOERR)
+    with pytest.raises(StoreDown):
+        await store.journal.claim(ANN)
+    disk.fault = None
+    assert await asyncio.wait_for(anext(lanes), 10) == ANN
+
+
+async def test_a_commit_that_met_a_fault_can_be_made_again(store: SqliteStore, disk: Disk) -> None:
+    """Nothing of it counted, and the lease still holds."""
+    await accept(store, said())
+    lease = await claim(store)
+    disk.fault = ("DELETE FROM step", sqlite3.SQLITE_FULL)
+    with pytest.raises(StoreDown):
+        await store.journal.commit(lease, answered(lease, "one"))
+    disk.fault = None
+    assert await store.outbox.undelivered(ANN) == ()
+    await store.journal.commit(lease, answered(lease, "one"))
+    assert len(await store.outbox.undelivered(ANN)) == 1
+
+
+async def test_a_full_file_system_confirms_nothing_and_recovers(tmp_path: Path) -> None:
+    """The same with SQLite's own limit on the file's size instead of a fake."""
+    limits: list[int] = [1_000_000]
+
+    def connect(path: Path) -> sqlite3.Connection:
+        connection = schema.connect(path)
+        connection.execute(f"PRAGMA max_page_count = {limits[0]}")
+        return connection
+
+    store = await open_file(tmp_path / FILE, Limits(), connect=connect)
+    await accept(store, said(id="1"))
+    limits[0] = 1  # SQLite takes the present size as the least
+    with pytest.raises(StoreDown):
+        await store._engine.writer.submit(_fill)
+    with pytest.raises(StoreDown):
+        await accept(store, said("x" * 1_000_000, id="2"))
+    limits[0] = 1_000_000
+    async with asyncio.timeout(30):
+        while True:
+            with contextlib.suppress(StoreDown):
+                await accept(store, said("x" * 1_000_000, id="2"))
+                break
+            await asyncio.sleep(0)
+    assert [row.message.message_id for row in await store.journal.waiting(ANN)] == ["1", "2"]
+    await store.close()
+
+
+def _fill(database: sqlite3.Connection) -> None:
+    database.execute("PRAGMA max_page_count = 1")
+    database.execute("INSERT INTO note (channel, name, value) VALUES ('x', 'x', zeroblob(1000000))")
+
+
+def test_only_the_disks_errors_are_faults() -> None:
+    """A bad row is not the disk's fault, whatever class SQLite gives its error."""
+    assert is_fault(OSError("x"))
+    assert not is_fault(ValueError("x"))
+    with pytest.raises(sqlite3.Error) as caught:
+        sqlite3.connect(":memory:").execute("SELECT nothing")
+    assert not is_fault(caught.value)
+
+
+async def test_close_writes_what_is_queued_and_ends_the_streams(tmp_path: Path) -> None:
+    """Nothing that was asked for before close is lost; afterwards everything is StoreDown."""
+    store = await open_file(tmp_path / FILE, Limits())
+    lanes = store.journal.lanes()
+    pending = [asyncio.ensure_future(accept(store, said(id=str(n)))) for n in range(20)]
+    await asyncio.sleep(0)  # they have asked
+    await store.close()
+    await store.close()
+    assert {(await each).outcome for each in pending} == {AcceptedAs.NEW}
+    assert [key async for key in lanes] == [ANN]
+    with pytest.raises(StoreDown):
+        await store.check()
+
+
+async def test_a_cancelled_accept_is_stored_all_the_same(store: SqliteStore) -> None:
+    """A caller that goes away takes nothing back that was asked for."""
+    task = asyncio.create_task(store.journal.accept(said(), role=Role.OWNER, is_control=False))
+    await asyncio.sleep(0)  # it has asked
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert len(await store.journal.waiting(ANN)) == 1
+    assert await anext(store.journal.lanes()) == ANN
+
+
+async def test_the_files_are_private(tmp_path: Path) -> None:
+    """0600 and 0700 from the first write, whatever the umask."""
+    before = os.umask(0)
+    try:
+        home = tmp_path / "home"
+        store = await open_store(home, "", Limits())
+        await accept(store, said())
+        await store.backup(tmp_path / "backups" / "journal.db")
+        modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in home.iterdir()}
+        copied = stat.S_IMODE((tmp_path / "backups" / "journal.db").stat().st_mode)
+        await store.close()
+    finally:
+        os.umask(before)
+    assert set(modes) == {"journal.db", "journal.db-wal", "journal.db-shm"}
+    assert {*modes.values(), copied} == {0o600}
+    assert stat.S_IMODE(home.stat().st_mode) == 0o700
+
+
+async def test_a_backup_is_of_one_instant_while_others_write(store: SqliteStore, tmp_path: Path) -> None:
+    """It opens as a store of its own, holds what was confirmed before it, and leaves no part behind."""
+    await answer(store, said(id="1"), "one")
+    target = tmp_path / "backup" / FILE
+    writing = asyncio.ensure_future(asyncio.gather(*(accept(store, said(id=str(n), key=BOB)) for n in range(2, 50))))
+    await store.backup(target)
+    await writing
+    assert [path.name for path in target.parent.iterdir()] == [FILE]
+    restored = await open_file(target, Limits())
+    assert [each.message.text for each in await restored.outbox.undelivered(ANN)] == ["one"]
+    await restored.close()
+
+
+async def test_a_backup_that_cannot_be_written_says_so(store: SqliteStore, tmp_path: Path) -> None:
+    """It is a plain StoreDown and touches nothing that was there."""
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(StoreDown, match="could not be written"):
+        await store.backup(tmp_path / "file" / "backup.db")
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+async def test_a_damaged_file_is_refused_with_a_line_that_helps(tmp_path: Path) -> None:
+    """Nothing is overwritten, whether a page or the head is broken."""
+    store = await open_file(tmp_path / FILE, Limits())
+    for n in range(50):
+        await answer(store, said("x" * 1_000, id=str(n)), "y")
+    await store.close()
+    path = tmp_path / FILE
+    whole = path.read_bytes()
+    middle = len(whole) // 2
+    for damaged in (whole[: middle - 3_000] + b"\xff" * 6_000 + whole[middle + 3_000 :], b"no database" * 100):
+        path.write_bytes(damaged)
+        with pytest.raises(StoreDown, match="parlour restore"):
+            await open_file(path, Limits())
+        assert path.read_bytes() == damaged
+    path.write_bytes(whole)
+    store = await open_file(path, Limits())
+    await store.close()
+
+
+async def test_newer_data_is_refused_untouched(tmp_path: Path) -> None:
+    """The line names the way back."""
+    store = await open_file(tmp_path / FILE, Limits())
+    await store.close()
+    database = sqlite3.connect(tmp_path / FILE)
+    database.execute("PRAGMA user_version = 99")
+    database.close()
+    before = (tmp_path / FILE).read_bytes()
+    with pytest.raises(NewerData, match=r"schema 99.*parlour restore"):
+        await open_file(tmp_path / FILE, Limits())
+    assert (tmp_path / FILE).read_bytes() == before
+
+
+def test_a_migration_is_all_or_nothing_after_a_snapshot(tmp_path: Path) -> None:
+    """An older file is copied first; a migration that fails leaves it at its version."""
+    path = tmp_path / FILE
+    database = schema.connect(path)
+    schema.prepare(database, path)
+
+    def broken(connection: sqlite3.Connection) -> None:
+        connection.execute("CREATE TABLE half (x)")
+        raise RuntimeError("broken migration")
+
+    with pytest.raises(RuntimeError):
+        schema.prepare(database, path, [*schema.MIGRATIONS, broken])
+    assert database.execute("PRAGMA user_version").fetchone() == (len(schema.MIGRATIONS),)
+    assert database.execute("SELECT count(*) FROM sqlite_master WHERE name = 'half'").fetchone() == (0,)
+    assert [file.name for file in (tmp_path / "backups").iterdir()] == [f"journal-schema-{len(schema.MIGRATIONS)}.db"]
+    schema.prepare(database, path, [*schema.MIGRATIONS, lambda connection: None])
+    assert database.execute("PRAGMA user_version").fetchone() == (len(schema.MIGRATIONS) + 1,)
+    database.close()
+
+
+async def test_another_engines_url_is_refused(tmp_path: Path) -> None:
+    """And a secret in it is not repeated."""
+    with pytest.raises(SettingsMistake) as caught:
+        await open_store(tmp_path, "postgresql://ann:secret@host/db", Limits())
+    assert "secret" not in str(caught.value)
+    assert not await asyncio.to_thread((tmp_path / FILE).exists)
+
+
+async def test_an_unwritable_place_is_a_plain_line(tmp_path: Path) -> None:
+    """A home that cannot be made is StoreDown, not a traceback of SQLite's."""
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StoreDown, match="cannot be opened"):
+        await open_store(tmp_path / "file" / "home", "", Limits())
+
+
+async def test_a_writer_that_ends_by_a_bug_leaves_nobody_waiting(tmp_path: Path) -> None:
+    """Even then every caller hears StoreDown."""
+
+    def broken(_: object) -> None:
+        raise RuntimeError("a bug in a wake-up")
+
+    writer = BatchWriter(lambda: schema.connect(tmp_path / FILE))
+    await writer.open()
+    first = writer.submit(lambda database: None, broken)
+    second = writer.submit(lambda database: None)
+    with pytest.raises(StoreDown):
+        await asyncio.wait_for(asyncio.gather(first, second), 10)
+    with pytest.raises(StoreDown):
+        writer.submit(lambda database: None)
+    await writer.close(lambda database: None)
+
+
+async def test_old_dead_letters_are_forgotten_after_ninety_days(tmp_path: Path) -> None:
+    """The operator has a quarter of a year to look at them."""
+    time = [START]
+    store = await open_file(tmp_path / FILE, Limits(), clock=lambda: time[0])
+    await answer(store, said(), "one")
+    delivery = await store.outbox.next(ANN)
+    assert delivery is not None
+    (part,) = parts_of(delivery.message, 1)
+    await store.outbox.freeze(delivery.message, [part])
+    await store.outbox.bury(part, "blocked")
+    for days, left in ((89, 1), (91, 0)):
+        time[0] = START + timedelta(days=days)
+        await store.prune()
+        assert (await store.journal.depth())["dead"] == left
+    await store.close()

@@ -1,0 +1,371 @@
+"""Lanes: order, merging, one owner at a time, and what a crash counts."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from gateway.errors import LeaseLost
+from gateway.events import InboundKind, SessionKey, turn_id
+from gateway.ports.journal import AcceptedAs, EndState, Step
+from gateway.ports.store import Limits, Store
+from gateway.store.base import utc_now
+from tests.contract.store.conftest import House
+from tests.fakes.clock import Clock
+from tests.fakes.store import open_inline_store
+from tests.fakes.turns import ANN, BOB, accept, answered, claim, said
+
+LONG = "x" * 4_000
+
+
+async def accept_texts(store: Store, *texts: str, **fields: str) -> None:
+    """Accept messages with these texts, ids 1 and up, at one platform time."""
+    for n, text in enumerate(texts, 1):
+        await accept(store, said(text, id=str(n), **fields))
+
+
+async def texts_of_turns(store: Store) -> list[list[str]]:
+    """Claim and commit until the lane is empty; return each turn's texts."""
+    turns = []
+    while (lease := await store.journal.claim(ANN)) is not None:
+        turns.append([row.message.text for row in lease.rows])
+        await store.journal.commit(lease, answered(lease))
+    return turns
+
+
+async def test_a_lane_is_in_platform_order(store: Store) -> None:
+    """(platform time, message id) decides, not arrival; ids count as numbers where they are."""
+    for id_, second in (("10", 5), ("9", 5), ("3", 7), ("4", 1)):
+        await accept(store, said(id_, id=id_, second=second))
+    assert await texts_of_turns(store) == [["4"], ["9"], ["10"], ["3"]]
+
+
+async def test_a_lane_has_one_owner(store: Store) -> None:
+    """A second claim gets nothing until the first is done; other lanes do not wait."""
+    await accept_texts(store, "a", "b")
+    await accept(store, said(key=BOB))
+    lease = await claim(store)
+    assert lease.more == 1
+    assert await store.journal.claim(ANN) is None
+    assert (await claim(store, BOB)).key == BOB
+    await store.journal.commit(lease, answered(lease))
+    assert (await claim(store)).epoch > lease.epoch
+
+
+async def test_lanes_yields_the_backlog_then_what_comes(house: House) -> None:
+    """Each key once, the longest waiting first; and again when a commit leaves more."""
+    store = await house.open()
+    await accept(store, said(key=BOB))
+    await accept_texts(store, "a", "b")
+    await house.kill()
+    store = await house.open()
+    lanes = store.journal.lanes()
+    assert [await anext(lanes), await anext(lanes)] == [BOB, ANN]
+    lease = await claim(store)
+    await store.journal.commit(lease, answered(lease))
+    assert await anext(lanes) == ANN
+
+
+async def test_lanes_is_quiet_while_a_lane_is_worked_on(store: Store) -> None:
+    """What comes meanwhile wakes nobody before the turn is done."""
+    await accept(store, said(id="1"))
+    lanes = store.journal.lanes()
+    assert await anext(lanes) == ANN
+    lease = await claim(store)
+    await accept(store, said(id="2"))
+    await accept(store, said(key=BOB))
+    assert await anext(lanes) == BOB
+    await store.journal.release(lease, attempt_counts=False)
+    assert await anext(lanes) == ANN
+
+
+SPLIT = Limits(merge="split")
+BURST = Limits(merge="burst", burst=3)
+MERGES: dict[str, tuple[Limits, list[tuple[str, dict[str, Any]]], list[list[str]]]] = {
+    "off": (Limits(merge="off"), [("a", {}), ("b", {})], [["a"], ["b"]]),
+    "two short messages": (SPLIT, [("a", {}), ("b", {})], [["a"], ["b"]]),
+    "a split paste": (SPLIT, [(LONG, {}), (LONG, {"second": 1}), ("end", {"second": 3})], [[LONG, LONG, "end"]]),
+    "too late for the paste": (SPLIT, [(LONG, {}), ("end", {"second": 3})], [[LONG], ["end"]]),
+    "another's words": (SPLIT, [(LONG, {}), ("b", {"by": "bob"}), ("c", {})], [[LONG], ["b"], ["c"]]),
+    "an album": (SPLIT, [("a", {"album": "1"}), ("b", {"album": "1"}), ("c", {})], [["a", "b"], ["c"]]),
+    "two albums": (SPLIT, [("a", {"album": "1"}), ("b", {"album": "2"})], [["a"], ["b"]]),
+    "two people's album": (SPLIT, [("a", {"album": "1"}), ("b", {"album": "1", "by": "bob"})], [["a"], ["b"]]),
+    "a burst": (BURST, [(text, {}) for text in "abcd"], [["a", "b", "c"], ["d"]]),
+    "two people's burst": (BURST, [("a", {}), ("b", {"by": "bob"}), ("c", {})], [["a"], ["b"], ["c"]]),
+    "a job in a burst": (BURST, [("a", {}), ("b", {"kind": InboundKind.JOB}), ("c", {})], [["a"], ["b"], ["c"]]),
+    "a command in a burst": (BURST, [("a", {}), ("/x", {"kind": InboundKind.COMMAND})], [["a"], ["/x"]]),
+    "emoji count as the platform counts": (SPLIT, [("👋" * 2_000, {}), ("end", {})], [["👋" * 2_000, "end"]]),
+}
+
+
+@pytest.mark.parametrize("name", MERGES)
+async def test_one_senders_parts_merge(house: House, name: str) -> None:
+    """A turn is one sender's; its id is its first row's."""
+    limits, messages, expected = MERGES[name]
+    store = await house.open(limits)
+    for n, (text, fields) in enumerate(messages, 1):
+        await accept(store, said(text, id=str(n), **fields))
+    house.wall.advance(seconds=10)
+    assert await texts_of_turns(store) == expected
+
+
+async def test_rows_of_a_merged_turn_end_as_answered_and_merged(store: Store) -> None:
+    """The first row is answered, the rest are merged into it; the record names them all."""
+    await accept_texts(store, LONG, "end")
+    lease = await claim(store)
+    assert lease.turn == turn_id(lease.rows[0].message)
+    record = await store.journal.commit(lease, answered(lease))
+    story = await store.journal.story(lease.turn)
+    assert story is not None
+    assert [row["state"] for row in story.inbox] == ["answered", "merged"]
+    assert record.inbox == tuple(row.seq for row in lease.rows)
+
+
+@pytest.mark.parametrize("fields", [{"album": "7"}, {"text": LONG}], ids=["album", "paste"])
+async def test_a_part_waits_for_the_rest(house: House, fields: dict[str, str]) -> None:
+    """Claim holds back what may not be whole, and the lane is offered again when the window is over."""
+    store = await house.open(Limits(split_seconds=0.02), clock=utc_now)
+    await accept(store, said(id="1", **fields))
+    lanes = store.journal.lanes()
+    assert await anext(lanes) == ANN
+    lease = await store.journal.claim(ANN)
+    while lease is None:  # a slow machine may have used the window up before the first claim
+        assert await asyncio.wait_for(anext(lanes), 10) == ANN
+        lease = await store.journal.claim(ANN)
+    assert len(lease.rows) == 1
+
+
+async def test_the_window_lasts_two_seconds(clock: Clock) -> None:
+    """Exactly as long as the setting says, and the second part opens it again."""
+    store = await open_inline_store(clock=clock.now)
+    lanes = store.journal.lanes()
+    await accept(store, said(LONG, id="1"))
+    await anext(lanes)
+    assert await store.journal.claim(ANN) is None
+    assert await anext(lanes) == ANN
+    assert clock.seconds == 2
+    await accept(store, said(LONG, id="2", second=2))
+    assert await store.journal.claim(ANN) is None
+    await anext(lanes)
+    while await store.journal.claim(ANN) is None:
+        await anext(lanes)
+    assert clock.seconds == 4
+    await store.close()
+
+
+async def test_a_clock_that_went_back_holds_nobody_up(house: House) -> None:
+    """A part from the future is claimed at once."""
+    store = await house.open()
+    await accept(store, said(LONG))
+    house.wall.advance(hours=-1)
+    assert await store.journal.claim(ANN) is not None
+
+
+async def test_steer_takes_only_the_senders_own_words(store: Store) -> None:
+    """It stops at another's row; what was taken ends with the turn."""
+    await accept(store, said("a", id="1"))
+    lease = await claim(store)
+    for n, by in (("2", "ann"), ("3", "ann"), ("4", "bob"), ("5", "ann")):
+        await accept(store, said(n, id=n, by=by))
+    steered = await store.journal.steer(lease)
+    assert [row.message.text for row in steered] == ["2", "3"]
+    assert {row.turn for row in steered} == {lease.turn}
+    assert await store.journal.steer(lease) == ()
+    inbox = (lease.rows[0].seq, *(row.seq for row in steered))
+    commit = answered(lease)
+    object.__setattr__(commit.record, "inbox", inbox)
+    await store.journal.commit(lease, commit)
+    assert [row.message.text for row in await store.journal.waiting(ANN)] == ["4", "5"]
+
+
+async def test_what_was_steered_but_not_answered_waits_again(store: Store) -> None:
+    """A row that the record does not name goes back to the lane."""
+    await accept(store, said("a", id="1"))
+    lease = await claim(store)
+    await accept(store, said("b", id="2"))
+    await store.journal.steer(lease)
+    await store.journal.commit(lease, answered(lease))
+    lanes = store.journal.lanes()
+    assert await anext(lanes) == ANN
+    assert [row.message.text for row in (await claim(store)).rows] == ["b"]
+
+
+async def test_a_given_back_turn_is_claimed_again_exactly(store: Store) -> None:
+    """Same turn, same rows, its steps; nothing newer joins, even before it in time."""
+    await accept_texts(store, LONG, "end")
+    lease = await claim(store)
+    step = Step(n=0, kind="opening", lines=({"role": "user"},), blobs={"sha": "text"})
+    await store.journal.step(lease, step)
+    await store.journal.step(lease, Step(n=0, kind="opening", lines=({"role": "other"},)))
+    await accept(store, said("earlier", id="0", second=-5))
+    await store.journal.release(lease, attempt_counts=False)
+    again = await claim(store)
+    assert (again.turn, [row.seq for row in again.rows]) == (lease.turn, [row.seq for row in lease.rows])
+    assert again.steps == (step,)
+    assert again.more == 1
+    await store.journal.commit(again, answered(again))
+    assert (await claim(store)).steps == ()
+
+
+async def test_a_lost_lease_writes_nothing(house: House) -> None:
+    """After another claim of the lane, everything under the old lease raises LeaseLost."""
+    store = await house.open()
+    await accept(store, said())
+    old = await claim(store)
+    await store.journal.release(old, attempt_counts=False)
+    new = await claim(store)
+    with pytest.raises(LeaseLost):
+        await store.journal.commit(old, answered(old, "stale"))
+    with pytest.raises(LeaseLost):
+        await store.journal.step(old, Step(n=0, kind="opening", lines=()))
+    with pytest.raises(LeaseLost):
+        await store.journal.release(old, attempt_counts=True)
+    with pytest.raises(LeaseLost):
+        await store.journal.steer(old)
+    assert await store.outbox.undelivered(ANN) == ()
+    await store.journal.commit(new, answered(new, "fresh"))
+
+
+async def test_the_lease_of_a_process_that_died_is_lost(house: House) -> None:
+    """A restart takes the lanes; the old epoch is worth nothing."""
+    store = await house.open()
+    await accept(store, said())
+    old = await claim(store)
+    await house.kill()
+    store = await house.open()
+    with pytest.raises(LeaseLost):
+        await store.journal.commit(old, answered(old))
+    assert (await claim(store)).turn == old.turn
+
+
+async def run_and_die(house: House, limits: Limits | None = None) -> tuple[bool, int, str]:
+    """Start, claim Ann's turn, die in it; return how it was claimed."""
+    store = await house.open(limits)
+    lease = await claim(store)
+    await house.kill()
+    row = lease.rows[0]
+    return row.is_lone, row.attempts, lease.turn
+
+
+async def test_two_unclean_stops_make_a_row_lone_and_only_then_attempts_count(house: House) -> None:
+    """Counted before the work: usual, usual, then alone for the first, second and third time."""
+    store = await house.open()
+    await accept(store, said())
+    await house.kill()
+    runs = [await run_and_die(house) for _ in range(5)]
+    assert [run[:2] for run in runs] == [(False, 0), (False, 0), (True, 1), (True, 2), (True, 3)]
+    assert len({run[2] for run in runs}) == 1
+
+
+async def test_a_row_that_was_not_in_flight_is_innocent(house: House) -> None:
+    """Waiting through crashes counts nothing."""
+    store = await house.open()
+    await accept(store, said())
+    await accept(store, said(key=BOB))
+    await house.kill()
+    for _ in range(3):
+        await run_and_die(house)
+    store = await house.open()
+    row = (await claim(store, BOB)).rows[0]
+    assert (row.is_lone, row.attempts) == (False, 0)
+    assert (await store.journal.depth())["unclean_stops"] == 4
+
+
+async def test_a_chosen_stop_gives_the_attempt_back(house: House) -> None:
+    """A lone turn that was released by choice has the attempts it had before."""
+    store = await house.open()
+    await accept(store, said())
+    await house.kill()
+    for _ in range(2):
+        await run_and_die(house)
+    store = await house.open()
+    await store.journal.release(await claim(store), attempt_counts=False)
+    lease = await claim(store)
+    assert lease.rows[0].attempts == 1
+    await store.journal.release(lease, attempt_counts=True)
+    assert (await claim(store)).rows[0].attempts == 2
+
+
+async def test_a_clean_close_counts_nothing_and_forgives(house: House) -> None:
+    """A row in flight at a clean close runs as usual, and the unclean stops in a row begin at none."""
+    store = await house.open()
+    await accept(store, said())
+    await house.kill()
+    await run_and_die(house)
+    store = await house.open()
+    await claim(store)
+    await store.close()
+    store = await house.open()
+    assert (await store.journal.depth())["unclean_stops"] == 0
+    assert (await claim(store)).rows[0].is_lone is False
+
+
+async def test_waiting_shows_running_rows_first(store: Store) -> None:
+    """All that has not ended, in order, of one sender if asked."""
+    await accept(store, said("a", id="1"))
+    await claim(store)
+    await accept(store, said("c", id="3", by="bob"))
+    await accept(store, said("b", id="2"))
+    await accept(store, said("/stop", id="4"), is_control=True)
+    assert [row.message.text for row in await store.journal.waiting(ANN)] == ["a", "b", "c"]
+    assert [row.message.text for row in await store.journal.waiting(ANN, sender="bob")] == ["c"]
+
+
+async def test_drop_ends_what_nobody_has_claimed(store: Store) -> None:
+    """The running turn stays; what was given back goes with its steps."""
+    await accept(store, said("a", id="1"))
+    lease = await claim(store)
+    await accept(store, said("b", id="2", by="bob"))
+    await accept(store, said("c", id="3"))
+    assert await store.journal.drop(ANN, sender="bob") == 1
+    assert await store.journal.drop(ANN) == 1
+    await store.journal.step(lease, Step(n=0, kind="opening", lines=()))
+    await store.journal.release(lease, attempt_counts=False)
+    assert await store.journal.drop(ANN) == 1
+    assert await store.journal.claim(ANN) is None
+    assert (await accept(store, said("a", id="1"))).outcome is AcceptedAs.DUPLICATE
+
+
+async def test_a_claim_that_nobody_waits_for_is_given_back(store: Store) -> None:
+    """A cancelled claim leaves no lane behind that its worker does not know of."""
+    await accept(store, said())
+    lanes = store.journal.lanes()
+    await anext(lanes)
+    task = asyncio.create_task(store.journal.claim(ANN))
+    await asyncio.sleep(0)  # it has asked
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert await asyncio.wait_for(anext(lanes), 10) == ANN
+    assert (await claim(store)).rows[0].attempts == 0
+
+
+async def test_depth_counts_what_waits(house: House) -> None:
+    """Queue, age, undelivered, dead and unprojected are visible."""
+    store = await house.open()
+    await accept(store, said("a", id="1"))
+    lease = await claim(store)
+    await store.journal.commit(lease, answered(lease, "answer", outcome=EndState.DEAD, failure="poison"))
+    await accept(store, said("b", id="2"))
+    house.wall.advance(seconds=30)
+    depth = await store.journal.depth()
+    assert {name: depth[name] for name in ("queued", "oldest_seconds", "undelivered", "dead", "unprojected")} == {
+        "queued": 1,
+        "oldest_seconds": 30,
+        "undelivered": 1,
+        "dead": 1,
+        "unprojected": 1,
+    }
+
+
+async def test_many_chats_are_offered_in_turn(store: Store) -> None:
+    """A chat that floods stands in the queue once, like everybody."""
+    for n in range(50):
+        await accept(store, said(id=str(n)))
+    others = [SessionKey("telegram", str(n)) for n in range(100, 103)]
+    for key in others:
+        await accept(store, said(key=key))
+    lanes = store.journal.lanes()
+    assert [await anext(lanes) for _ in range(4)] == [ANN, *others]

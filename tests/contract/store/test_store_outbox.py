@@ -1,0 +1,222 @@
+"""The outbox: in order, cut once, each part accounted for."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from gateway.errors import LeaseLost
+from gateway.events import OutboundMessage, Part
+from gateway.ports.journal import Lease
+from gateway.ports.outbox import Delivery, PartState
+from gateway.ports.store import Store
+from tests.contract.store.conftest import House
+from tests.fakes.turns import ANN, BOB, START, accept, answer, answered, claim, parts_of, receipt, said
+
+
+async def oldest(store: Store) -> Delivery:
+    """Return Ann's oldest message, which must be there."""
+    delivery = await store.outbox.next(ANN)
+    assert delivery is not None
+    return delivery
+
+
+def states(delivery: Delivery) -> list[PartState]:
+    """Return the states of a delivery's parts."""
+    return [row.state for row in delivery.parts]
+
+
+async def frozen(store: Store, count: int) -> tuple[OutboundMessage, list[Part]]:
+    """Answer Ann and freeze the answer's parts."""
+    await answer(store, said(), "answer")
+    message = (await oldest(store)).message
+    parts = parts_of(message, count)
+    await store.outbox.freeze(message, parts)
+    return message, parts
+
+
+async def test_messages_come_in_commit_order(store: Store) -> None:
+    """The next one comes when the last part of the one before is sent; the chat is offered again for it."""
+    await answer(store, said(id="1"), "one", "two")
+    chats = store.outbox.chats()
+    assert await anext(chats) == ANN
+    for text in ("one", "two"):
+        delivery = await oldest(store)
+        assert (delivery.message.text, delivery.parts, delivery.preview) == (text, (), None)
+        (part,) = parts_of(delivery.message, 1)
+        await store.outbox.freeze(delivery.message, [part])
+        await store.outbox.sent(receipt(part))
+        await answer(store, said(id=f"b{text}", key=BOB), "x")
+        assert await anext(chats) == (ANN if text == "one" else BOB)  # nothing more: not offered again
+        if text == "one":
+            assert await anext(chats) == BOB
+    assert await store.outbox.next(ANN) is None
+
+
+async def test_parts_are_frozen_once(house: House) -> None:
+    """Another cut after a restart changes nothing: what the first stored is sent."""
+    store = await house.open()
+    message, parts = await frozen(store, 3)
+    again = await store.outbox.freeze(message, parts_of(message, 1))
+    assert [row.part for row in again] == parts
+    assert [row.state for row in again] == [PartState.SENDING, PartState.PENDING, PartState.PENDING]
+    assert [row.attempts for row in again] == [1, 0, 0]
+    await house.kill()
+    store = await house.open()
+    assert await anext(store.outbox.chats()) == ANN
+    delivery = await oldest(store)
+    assert [row.part for row in delivery.parts] == parts
+    assert states(delivery) == [PartState.UNKNOWN, PartState.PENDING, PartState.PENDING]
+
+
+async def test_a_receipt_marks_the_next_part_in_one_write(house: House) -> None:
+    """After a kill exactly the part that was on its way is unknown."""
+    store = await house.open()
+    _, parts = await frozen(store, 3)
+    await store.outbox.sent(receipt(parts[0], "901"), then=parts[1])
+    await house.kill()
+    store = await house.open()
+    delivery = await oldest(store)
+    assert states(delivery) == [PartState.SENT, PartState.UNKNOWN, PartState.PENDING]
+    assert delivery.parts[0].message_id == "901"
+    await store.outbox.sending(parts[1])
+    await store.outbox.sent(receipt(parts[1]), then=parts[2])
+    assert (await oldest(store)).parts[1].attempts == 2
+    await store.outbox.sent(receipt(parts[2]))
+    await store.outbox.sent(receipt(parts[2]))
+    assert await store.outbox.next(ANN) is None
+
+
+async def test_what_became_of_a_part_is_kept(store: Store) -> None:
+    """Unsure is unknown, unsent is pending again; neither ends the message or touches what is sent."""
+    _, parts = await frozen(store, 2)
+    await store.outbox.unsure(parts[0], "connection lost")
+    assert states(await oldest(store)) == [PartState.UNKNOWN, PartState.PENDING]
+    await store.outbox.unsent(parts[0], "429")
+    assert states(await oldest(store)) == [PartState.PENDING, PartState.PENDING]
+    await store.outbox.sending(parts[0])
+    await store.outbox.sent(receipt(parts[0]), then=parts[1])
+    await store.outbox.unsure(parts[0], "late")
+    assert states(await oldest(store)) == [PartState.SENT, PartState.SENDING]
+
+
+async def test_a_refused_part_ends_its_message(store: Store) -> None:
+    """Later parts are dead-lettered with it, and the chat goes on with its next message."""
+    await answer(store, said(id="1"), "one", "two")
+    chats = store.outbox.chats()
+    await anext(chats)
+    message = (await oldest(store)).message
+    parts = parts_of(message, 3)
+    await store.outbox.freeze(message, parts)
+    await store.outbox.sent(receipt(parts[0]), then=parts[1])
+    await store.outbox.bury(parts[1], "blocked")
+    assert await anext(chats) == ANN
+    assert (await oldest(store)).message.text == "two"
+    story = await store.journal.story(message.turn)
+    assert story is not None
+    assert [(dead.id, dead.key, dead.reason) for dead in story.dead] == [
+        (parts[1].id, ANN, "blocked"),
+        (parts[2].id, ANN, "blocked"),
+    ]
+    assert [part["state"] for part in story.parts] == ["sent", "dead", "dead"]
+
+
+async def test_a_message_of_no_parts_is_delivered(store: Store) -> None:
+    """What renders to nothing does not block its chat."""
+    await answer(store, said(), "one", "two")
+    assert await store.outbox.freeze((await oldest(store)).message, []) == ()
+    assert (await oldest(store)).message.text == "two"
+
+
+def preview_part(lease: Lease) -> Part:
+    """Return the turn's row 0."""
+    return Part(id=f"{lease.turn}.0.1", key=lease.key, payload="so far", plain="so far")
+
+
+async def test_a_preview_is_adopted_by_the_first_message(house: House) -> None:
+    """It never comes out of next; it survives a kill as unknown, and one message takes it over."""
+    store = await house.open()
+    await accept(store, said())
+    lease = await claim(store)
+    row = await store.outbox.preview(lease, preview_part(lease))
+    assert (row.state, row.attempts) == (PartState.SENDING, 1)
+    assert await store.outbox.next(ANN) is None
+    await house.kill()
+    store = await house.open()
+    assert await store.outbox.next(ANN) is None
+    lease = await claim(store)
+    again = await store.outbox.preview(lease, preview_part(lease))
+    assert again.state is PartState.UNKNOWN
+    await store.outbox.sent(receipt(again.part, "800"))
+    await store.journal.commit(lease, answered(lease, "one", "two"))
+    first, second = await store.outbox.undelivered(ANN)
+    assert first.preview is not None
+    assert (first.preview.state, first.preview.message_id) == (PartState.SENT, "800")
+    parts = parts_of(first.message, 1)
+    await store.outbox.freeze(first.message, parts)
+    assert (await oldest(store)).preview is not None
+    await store.outbox.sent(receipt(parts[0], "800"))
+    delivery = await oldest(store)
+    assert (delivery.message.text, delivery.preview) == (second.message.text, None)
+
+
+async def test_a_private_answer_does_not_take_over_a_public_preview(store: Store) -> None:
+    """What all have seen is not turned into what one may see, nor the other way round."""
+    await accept(store, said())
+    lease = await claim(store)
+    await store.outbox.preview(lease, preview_part(lease))
+    commit = answered(lease, "private")
+    object.__setattr__(commit.outbound[0], "visible_to", "ann")
+    await store.journal.commit(lease, commit)
+    delivery = await oldest(store)
+    assert (delivery.message.visible_to, delivery.preview) == ("ann", None)
+
+
+async def test_a_preview_needs_the_lease(store: Store) -> None:
+    """A worker that lost its lane shows nothing."""
+    await accept(store, said())
+    lease = await claim(store)
+    await store.journal.release(lease, attempt_counts=False)
+    with pytest.raises(LeaseLost):
+        await store.outbox.preview(lease, preview_part(lease))
+
+
+async def test_cancel_stops_what_is_not_on_its_way(store: Store) -> None:
+    """It says what was shown; the rest never goes out, and the chat is free."""
+    message, parts = await frozen(store, 3)
+    await store.outbox.sent(receipt(parts[0]), then=parts[1])
+    assert await store.outbox.cancel(message.turn) == (1, 2)
+    assert states(await oldest(store)) == [PartState.SENT, PartState.SENDING, PartState.CANCELLED]
+    await store.outbox.sent(receipt(parts[1]), then=parts[2])
+    assert await store.outbox.next(ANN) is None
+    assert await store.outbox.cancel(message.turn) == (1, 2)
+
+
+async def test_cancel_before_any_part_leaves_only_the_preview(store: Store) -> None:
+    """Number 0 is the preview that stays in the chat."""
+    await accept(store, said())
+    lease = await claim(store)
+    row = await store.outbox.preview(lease, preview_part(lease))
+    await store.outbox.sent(receipt(row.part))
+    await store.journal.commit(lease, answered(lease, "one"))
+    assert await store.outbox.cancel(lease.turn) == (0,)
+    assert await store.outbox.next(ANN) is None
+    assert await store.outbox.cancel("tunknown") == ()
+
+
+async def test_purge_blanks_then_forgets(store: Store) -> None:
+    """Texts go after their week, rows with the keys; what is undelivered stays whole."""
+    message, parts = await frozen(store, 1)
+    await store.outbox.sent(receipt(parts[0]))
+    await answer(store, said(id="2"), "waiting")
+    week = START + timedelta(days=7)
+    assert await store.outbox.purge(START) == 0
+    assert await store.outbox.purge(week) == 1
+    (row,) = await store.outbox.freeze(message, [])
+    assert (row.part.payload, row.state) == ("", PartState.SENT)
+    assert (await oldest(store)).message.text == "waiting"
+    assert await store.outbox.purge(START + timedelta(days=24)) >= 1
+    story = await store.journal.story(message.turn)
+    assert story is not None
+    assert story.parts == ()

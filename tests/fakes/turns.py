@@ -1,0 +1,127 @@
+"""Short ways to say what happens in a journal: a message, a record, a commit."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from gateway.events import InboundMessage, OutboundMessage, Part, Receipt, Role, Sender, SessionKey
+from gateway.ports.journal import Acceptance, Commit, EndState, Job, Lease, SessionRow, TurnRecord, UsageRow
+from gateway.ports.store import Store
+
+START = datetime(2026, 11, 21, 21, 0, tzinfo=UTC)
+ANN = SessionKey("telegram", "42")
+BOB = SessionKey("telegram", "43")
+
+
+class Wall:
+    """A wall clock that stands still until it is moved."""
+
+    def __init__(self) -> None:
+        self.time = START
+
+    def now(self) -> datetime:
+        """Return the time."""
+        return self.time
+
+    def advance(self, **span: float) -> None:
+        """Move the clock by a timedelta's arguments."""
+        self.time += timedelta(**span)
+
+
+def said(text: str = "hello", **fields: Any) -> InboundMessage:
+    """Return a message of Ann in her chat; *id*, *by*, *second* and any field may differ."""
+    sender = Sender(id=fields.pop("by", "ann"))
+    at = START + timedelta(seconds=fields.pop("second", 0))
+    return InboundMessage(
+        key=fields.pop("key", ANN), message_id=fields.pop("id", "1"), sender=sender, text=text, sent_at=at, **fields
+    )
+
+
+async def accept(store: Store, message: InboundMessage, *, is_control: bool = False) -> Acceptance:
+    """Accept *message* from anyone."""
+    return await store.journal.accept(message, role=Role.ANYONE, is_control=is_control)
+
+
+async def claim(store: Store, key: SessionKey = ANN) -> Lease:
+    """Claim the lane's next turn, which must be there."""
+    lease = await store.journal.claim(key)
+    assert lease is not None, f"nothing to claim in {key}"
+    return lease
+
+
+def answered(lease: Lease, *texts: str, **fields: Any) -> Commit:
+    """Return the commit of *lease*: one user line, one answer line, one outbound message per text."""
+    start = lease.session.next_index
+    jobs: tuple[Job, ...] = fields.pop("jobs", ())
+    given: dict[str, Any] = {"outcome": EndState.ANSWERED, "to_index": start + 2, "from_index": start}
+    record = TurnRecord(
+        turn=lease.turn,
+        key=lease.key,
+        transcript=lease.session.transcript,
+        lines=(
+            {"i": start, "turn": lease.turn, "role": "user", "content": lease.rows[0].message.text},
+            {"i": start + 1, "turn": lease.turn, "role": "assistant", "content": "".join(texts)},
+            {"kind": "end", "turn": lease.turn},
+        ),
+        inbox=tuple(row.seq for row in lease.rows),
+        at=START,
+        **(given | fields),
+    )
+    return Commit(record=record, outbound=outbound(lease, *texts), jobs=jobs)
+
+
+def outbound(lease: Lease, *texts: str) -> tuple[OutboundMessage, ...]:
+    """Return the turn's messages, rows 1 and up."""
+    return tuple(
+        OutboundMessage(id=f"{lease.turn}.{row}", key=lease.key, text=text) for row, text in enumerate(texts, 1)
+    )
+
+
+def plain_record(turn: str, session: SessionRow, **fields: Any) -> TurnRecord:
+    """Return a record that takes no index, as commands and pointer lines make them."""
+    given: dict[str, Any] = {
+        "outcome": EndState.ANSWERED,
+        "lines": ({"kind": "command", "turn": turn},),
+        "inbox": (),
+        "from_index": session.next_index,
+        "to_index": session.next_index,
+    }
+    return TurnRecord(turn=turn, key=session.key, transcript=session.transcript, at=START, **(given | fields))
+
+
+async def answer(store: Store, message: InboundMessage, *texts: str) -> Lease:
+    """Accept, claim and commit *message* with *texts* as the answer."""
+    await accept(store, message)
+    lease = await claim(store, message.key)
+    await store.journal.commit(lease, answered(lease, *texts))
+    return lease
+
+
+def parts_of(message: OutboundMessage, count: int) -> list[Part]:
+    """Cut *message* into *count* equal parts."""
+    return [
+        Part(id=f"{message.id}.{n}", key=message.key, payload=f"{message.text} {n}", plain=f"{message.text} {n}")
+        for n in range(1, count + 1)
+    ]
+
+
+def receipt(part: Part, message_id: str = "900") -> Receipt:
+    """Return the platform's word for *part*."""
+    return Receipt(part=part.id, message_id=message_id, at=START)
+
+
+def spent(turn: str, **fields: Any) -> UsageRow:
+    """Return a usage row of ten tokens in and two out."""
+    given: dict[str, Any] = {
+        "person": "people/ann",
+        "chat": str(ANN),
+        "purpose": "answer",
+        "model": "m",
+        "tokens_in": 10,
+        "tokens_out": 2,
+        "tokens_cached": 0,
+        "cost": None,
+        "at": START,
+    }
+    return UsageRow(turn=turn, **(given | fields))
