@@ -166,7 +166,7 @@ async def test_a_retry_streams_from_the_beginning(clock: Clock) -> None:
     seen: list[str] = []
 
     class Breaking(ScriptedModel):
-        async def complete(self, request: ChatRequest, *, sink: Sink | None = None) -> ChatReply:  # type: ignore[override]
+        async def complete(self, request: ChatRequest, *, sink: Sink | None = None) -> ChatReply:
             assert sink is not None
             self.requests.append(request)
             if len(self.requests) == 1:
