@@ -6,6 +6,8 @@ import asyncio
 import contextlib
 import importlib
 import signal
+import termios
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -51,15 +53,11 @@ class Screen:
             else:
                 self._markdown(text)
 
-    async def read(self, stdin: TextIO) -> str | None:
-        """Return the next line, or None at the end or on Ctrl-C."""
+    async def read(self, stdin: TextIO, gone: asyncio.Event) -> str | None:
+        """Return the next line; None at the end, on Ctrl-C, or when *gone* is set while somebody types."""
         if not self._is_live:
-            line = await asyncio.to_thread(stdin.readline)
-            return line or None
-        try:
-            return await asyncio.to_thread(input, say("console.prompt"))
-        except (EOFError, KeyboardInterrupt):
-            return None
+            return await asyncio.to_thread(stdin.readline) or None
+        return await _typed(stdin, say("console.prompt"), gone)
 
     def preview(self, text: str) -> None:
         """Show the text so far."""
@@ -129,6 +127,38 @@ class Screen:
         if self._live is not None:
             self._live.stop()
             self._live = None
+
+
+async def _typed(stdin: TextIO, prompt: str, gone: asyncio.Event) -> str | None:
+    """Read a line with the line editor, and let go of the terminal when it is no longer wanted."""
+    loop = asyncio.get_running_loop()
+    line: asyncio.Future[str | None] = loop.create_future()
+
+    def settle(text: str | None) -> None:
+        if not line.done():
+            line.set_result(text)
+
+    def ask() -> None:
+        try:
+            text = input(prompt)
+        except (EOFError, OSError, UnicodeDecodeError):
+            text = None
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            loop.call_soon_threadsafe(settle, text)
+
+    watching = loop.create_task(gone.wait(), name="terminal end")
+    watching.add_done_callback(lambda _: settle(None))
+    loop.add_signal_handler(signal.SIGINT, settle, None)
+    before = termios.tcgetattr(stdin)
+    # A daemon, since nothing can interrupt it: it must not keep the process when we leave without a line.
+    threading.Thread(target=ask, name="terminal line", daemon=True).start()
+    try:
+        return await line
+    finally:
+        loop.remove_signal_handler(signal.SIGINT)
+        watching.cancel()
+        # The line editor had switched the echo off, and is not coming back to switch it on.
+        termios.tcsetattr(stdin, termios.TCSADRAIN, before)
 
 
 def _markdown(text: str) -> Any:

@@ -46,14 +46,14 @@ class Conversation:
         self._answered = asyncio.Event()
         self._news = asyncio.Event()
         self.refused = 0
-        self.is_over = False
+        self.over = asyncio.Event()  # the gateway is gone
         self.said: list[str] = []  # what this person said before, for the line editor
 
     async def begin(self) -> None:
         """Take the history and show its end."""
         frame = await self._receive()
         if frame is None:
-            self.is_over = True
+            self.over.set()
             return
         lines = frame.get("lines", [])
         self.said = [inert(str(line["text"])) for line in lines if line["role"] == "user"]
@@ -64,7 +64,7 @@ class Conversation:
         while (frame := await self._receive()) is not None:
             self._news.set()
             self._handle(frame)
-        self.is_over = True
+        self.over.set()
         self._answered.set()
 
     async def ask(self, text: str) -> None:
@@ -143,17 +143,18 @@ async def chat(receive: Receive, send: Send, *, stdin: TextIO = sys.stdin, scree
         listening = tasks.create_task(conversation.listen(), name="terminal frames")
         await _converse(conversation, screen, stdin)
         listening.cancel()
-    if conversation.is_over:
+    if conversation.over.is_set():
         screen.trouble(say("console.gone"))
-    return 1 if conversation.is_over or conversation.refused else 0
+    return 1 if conversation.over.is_set() or conversation.refused else 0
 
 
 async def _converse(conversation: Conversation, screen: Screen, stdin: TextIO) -> None:
     screen.hello(conversation.said)
-    while not conversation.is_over:
-        text = await screen.read(stdin)
+    while not conversation.over.is_set():
+        text = await screen.read(stdin, conversation.over)
         if text is None or text.strip() == "/quit":
-            screen.bye()
+            if not conversation.over.is_set():
+                screen.bye()
             return
         if text.strip():
             await _ask(conversation, screen, text.strip())
@@ -164,7 +165,7 @@ async def _ask(conversation: Conversation, screen: Screen, text: str) -> None:
         async with screen.interrupts(conversation.stop):
             await conversation.ask(text)
     except OSError:
-        conversation.is_over = True
+        conversation.over.set()
 
 
 async def _either(first: asyncio.Event, second: asyncio.Event) -> None:
