@@ -69,6 +69,11 @@ class Home:
         """Stands here while a restore swaps files; found later, the home is half of each."""
         return self.path / ".restoring"
 
+    @property
+    def migrating(self) -> Path:
+        """Names the snapshot of a migration that has not ended."""
+        return self.path / ".migrating"
+
 
 Migration = Callable[[Home], None]  # from schema n-1 to n; may run twice
 MIGRATIONS: Mapping[int, Migration] = {}
@@ -211,16 +216,23 @@ def _migrate(home: Home, schema: int, migrations: Mapping[int, Migration]) -> No
         snapshot = _snapshot(home, number)
         migrations[number](home)
         write_private(home.schema, f"{number}\n")
+        home.migrating.unlink()
         log.info("home.migrated", schema=number, snapshot=str(snapshot))
 
 
 def _snapshot(home: Home, number: int) -> Path:
     from gateway.backup import write_archive  # it is needed once in the life of a release
 
+    # A migration that was cut short left half of each shape: the snapshot of before it still counts.
+    with suppress(OSError, UnicodeDecodeError):
+        earlier = home.backups / home.migrating.read_text("utf-8").strip()
+        if earlier.is_file() and earlier.name.startswith(f"{SNAPSHOT}{number}-"):
+            return earlier
     home.backups.mkdir(mode=0o700, exist_ok=True)
     stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
     target = home.backups / f"{SNAPSHOT}{number}-{stamp}.tar.gz"
     write_archive(home.path, target, schema=number - 1)
+    write_private(home.migrating, f"{target.name}\n")
     return target
 
 

@@ -159,5 +159,6 @@ def _swap(home: Home, staging: Path) -> None:
         if not (has_settings and entry.name in FILE_NAMES):
             entry.rename(home.path / entry.name)
     sync_folder(home.path)
+    home.migrating.unlink(missing_ok=True)  # its snapshot was of the data that has gone
     home.restoring.unlink()
     sync_folder(home.path)

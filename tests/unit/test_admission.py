@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -27,25 +28,30 @@ from gateway.events import ChatKind, InboundKind, InboundMessage, Role, Sender, 
 NOW = datetime(2026, 11, 21, 21, 0, tzinfo=UTC)
 
 
-def message(sender: Sender | str = "501", chat: str = "501", **facts: object) -> InboundMessage:
+def message(sender: Sender | str = "501", chat: str = "501", **facts: Any) -> InboundMessage:
+    """Return a direct message."""
     who = Sender(id=sender) if isinstance(sender, str) else sender
     base = InboundMessage(key=SessionKey("telegram", chat), message_id="1", sender=who, text="hi", sent_at=NOW)
-    return replace(base, **facts)  # type: ignore[arg-type]
+    return replace(base, **facts)
 
 
-def in_group(sender: Sender | str = "501", chat: str = "-100", **facts: object) -> InboundMessage:
+def in_group(sender: Sender | str = "501", chat: str = "-100", **facts: Any) -> InboundMessage:
+    """Return a message in a group that is addressed to us."""
     return message(sender, chat, **{"chat_kind": ChatKind.GROUP, "is_addressed": True, **facts})
 
 
 def policy(*entries: str, group: str = "mention", owners: tuple[str, ...] = ()) -> Policy:
+    """Return the policy of a block with these entries."""
     return policy_of("telegram", entries, owners, group)
 
 
 def role(decision: Admitted | Rejected) -> Role | None:
+    """Return the role of somebody admitted."""
     return decision.role if isinstance(decision, Admitted) else None
 
 
 def reason(decision: Admitted | Rejected) -> Reason | None:
+    """Return why somebody was rejected."""
     return decision.reason if isinstance(decision, Rejected) else None
 
 
@@ -91,7 +97,7 @@ def test_roles_of_those_who_are_admitted() -> None:
     assert role(admit(in_group("42"), allowed)) is Role.OWNER
 
 
-PLACES = [
+PLACES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("chat:-100", {}, {}),
     ("guild:9", {"guild": "9"}, {}),
     ("role:3", {"guild": "9"}, {"roles": ("2", "3")}),
@@ -99,9 +105,9 @@ PLACES = [
 
 
 @pytest.mark.parametrize(("entry", "facts", "person"), PLACES, ids=["chat", "guild", "role"])
-def test_a_place_admits_there_only(entry: str, facts: dict[str, object], person: dict[str, object]) -> None:
+def test_a_place_admits_there_only(entry: str, facts: dict[str, Any], person: dict[str, Any]) -> None:
     """role:, guild: and chat: admit in those places; the same person's direct message stays a stranger's."""
-    sender = Sender(id="501", **person)  # type: ignore[arg-type]
+    sender = Sender(id="501", **person)
     assert role(admit(in_group(sender, **facts), policy(entry))) is Role.ANYONE
     assert role(admit(in_group(sender, chat="-100/77", **facts), policy(entry))) is Role.ANYONE
     assert reason(admit(message(sender, **facts), policy(entry))) is Reason.STRANGER

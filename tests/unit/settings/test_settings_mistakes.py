@@ -64,6 +64,7 @@ WRONG = {
 
 
 def mistakes(home: Path, environment: dict[str, str]) -> tuple[str, ...]:
+    """Return what is wrong with an environment."""
     report = check_settings({"PARLOUR_HOME": str(home), **environment}, kinds())
     assert (report.settings is None) == bool(report.mistakes)
     return report.mistakes

@@ -1,0 +1,313 @@
+"""A backup is of one instant and without secrets; a restore verifies everything before it replaces anything."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import os
+import sqlite3
+import stat
+import tarfile
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, closing
+from pathlib import Path
+
+import pytest
+
+from gateway.backup import MANIFEST, backup
+from gateway.errors import HomeInUse, NewerData, UserMistake
+from gateway.home import Home, open_home
+from gateway.restore import restore
+from gateway.settings.types import LEFT_OUT
+
+CANARY = "canary-secret-value"
+
+
+class JournalOf:
+    """A store over a real SQLite file, which it copies while it is open."""
+
+    def __init__(self, home: Home) -> None:
+        self.connection = sqlite3.connect(home.journal)
+        self.connection.executescript("PRAGMA journal_mode=WAL; CREATE TABLE IF NOT EXISTS t(n)")
+
+    def add(self, number: int) -> None:
+        with self.connection:
+            self.connection.execute("INSERT INTO t VALUES (?)", (number,))
+
+    async def backup(self, target: Path) -> None:
+        with closing(sqlite3.connect(target)) as copy:
+            self.connection.backup(copy)
+
+    def close(self) -> None:
+        self.connection.close()
+
+
+def fill(home: Home) -> None:
+    """Put one of everything into a home: transcript with a torn tail, blob, index, secrets, settings."""
+    scope = home.path / "people" / "telegram%3a42"
+    (scope / "sessions").mkdir(parents=True)
+    (scope / "sessions" / "telegram%3a42.jsonl").write_bytes(b'{"kind":"head"}\n{"i":0}\n{"kind":"end"}\n{"torn')
+    (scope / "USER.md").write_text("# Ann\n")
+    (scope / "index.db").write_bytes(b"derived")
+    (scope / "blobs").mkdir()
+    (scope / "blobs" / "big").write_bytes(os.urandom(200_000))
+    home.secrets.mkdir()
+    (home.secrets / "LLM__API_KEY").write_text(CANARY)
+    (home.path / "parlour.yaml").write_text(
+        f"# my own words\nllm: {{model: a/b, api_key: {CANARY}}}\n"
+        f"channels:\n  discord: {{enabled: off, token: '{CANARY}-2'}}\n"
+    )
+
+
+def contents(archive: Path) -> dict[str, bytes]:
+    """Return every member of an archive."""
+    with tarfile.open(archive) as packed:
+        return {member.name: packed.extractfile(member).read() for member in packed}  # type: ignore[union-attr]
+
+
+async def test_there_and_back(tmp_path: Path) -> None:
+    """What is backed up while the gateway runs comes back byte for byte, journal and settings included."""
+    target = tmp_path / "b.tar.gz"
+    with open_home(tmp_path / "home") as home:
+        fill(home)
+        store = JournalOf(home)
+        store.add(7)
+        made = await backup(home, store, target)
+        store.close()
+    assert stat.S_IMODE(target.stat().st_mode) == 0o600
+    assert made.files == restore(target, tmp_path / "other")
+    scope = tmp_path / "other" / "people" / "telegram%3a42"
+    assert (scope / "USER.md").read_text() == "# Ann\n"
+    assert (scope / "blobs" / "big").read_bytes() == (
+        tmp_path / "home" / "people" / "telegram%3a42" / "blobs" / "big"
+    ).read_bytes()
+    with closing(sqlite3.connect(tmp_path / "other" / "journal.db")) as journal:
+        assert journal.execute("SELECT n FROM t").fetchall() == [(7,)]
+    assert {stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "other").rglob("*") if path.is_file()} == {0o600}
+    with open_home(tmp_path / "other"):
+        pass
+
+
+async def test_no_secret_and_nothing_passing_is_in_a_backup(tmp_path: Path) -> None:
+    """Attack 90: no key from the secrets folder or the settings file; no lock, socket, index; and it says so."""
+    with open_home(tmp_path / "home") as home:
+        fill(home)
+        home.socket.touch()
+        made = await backup(home, None, tmp_path / "b.tar.gz")
+    found = contents(made.target)
+    assert CANARY.encode() not in b"".join(found.values())
+    assert b"# my own words" in found["parlour.yaml"]
+    assert found["parlour.yaml"].count(LEFT_OUT.encode()) == 2
+    assert not {
+        name for name in found if name.startswith(("secrets", "backups", "lock", "control.sock")) or "index.db" in name
+    }
+    assert {"secrets/", "parlour.yaml: llm.api_key", "parlour.yaml: channels.discord.token"} <= set(made.left_out)
+
+
+async def test_a_secret_written_with_escapes_keeps_the_whole_settings_file_out(tmp_path: Path) -> None:
+    """What cannot be told apart from the text around it does not go out with it."""
+    with open_home(tmp_path / "home") as home:
+        (home.path / "parlour.json").write_text('{"llm": {"api_key": "can\\u0061ry-secret-value"}}')
+        made = await backup(home, None, tmp_path / "b.tar.gz")
+    assert "parlour.json" not in contents(made.target)
+    assert any(line.startswith("parlour.json (") for line in made.left_out)
+
+
+async def test_transcripts_end_at_a_whole_line(tmp_path: Path) -> None:
+    """A line that was being written when the process died is not in the backup."""
+    with open_home(tmp_path / "home") as home:
+        fill(home)
+        made = await backup(home, None, tmp_path / "b.tar.gz")
+    transcript = contents(made.target)["people/telegram%3a42/sessions/telegram%3a42.jsonl"]
+    assert transcript == b'{"kind":"head"}\n{"i":0}\n{"kind":"end"}\n'
+
+
+async def test_files_and_journal_are_of_one_instant(tmp_path: Path) -> None:
+    """What is written after the instant is in no file of the backup, though packing takes its time."""
+    with open_home(tmp_path / "home") as home:
+        fill(home)
+        store = JournalOf(home)
+        store.add(1)
+        transcript = next(home.path.rglob("*.jsonl"))
+        transcript.write_bytes(b'{"i":0}\n' * 20_000)  # large enough to be linked, not copied
+        size = transcript.stat().st_size
+
+        @asynccontextmanager
+        async def still() -> AsyncIterator[None]:
+            yield
+            # The moment after: a turn is committed and projected, MEMORY.md is replaced, a session is renamed.
+            store.add(2)
+            with transcript.open("ab") as file:
+                file.write(b'{"i":1}\n')
+            (home.path / "new").write_text("x")
+            transcript.rename(transcript.with_suffix(".archived.jsonl"))
+
+        made = await backup(home, store, tmp_path / "b.tar.gz", still=still())
+        store.close()
+    restore(made.target, tmp_path / "other")
+    assert [path.stat().st_size for path in (tmp_path / "other").rglob("*.jsonl")] == [size]
+    assert not (tmp_path / "other" / "new").exists()
+    with closing(sqlite3.connect(tmp_path / "other" / "journal.db")) as journal:
+        assert journal.execute("SELECT n FROM t").fetchall() == [(1,)]
+
+
+async def test_a_backup_replaces_nothing_and_leaves_nothing(tmp_path: Path) -> None:
+    """An existing file stays; neither success nor failure leaves temporary files."""
+    target = tmp_path / "b.tar.gz"
+    target.write_text("mine")
+    with open_home(tmp_path / "home") as home:
+        fill(home)
+        with pytest.raises(UserMistake, match="there already"):
+            await backup(home, None, target)
+        with pytest.raises(UserMistake, match="no folder"):
+            await backup(home, None, tmp_path / "nowhere" / "b.tar.gz")
+        await backup(home, None, tmp_path / "c.tar.gz")
+        assert list(home.backups.iterdir()) == []
+    assert target.read_text() == "mine"
+    assert sorted(os.listdir(tmp_path)) == ["b.tar.gz", "c.tar.gz", "home"]
+
+
+async def made_in(tmp_path: Path) -> Path:
+    """Return a backup of a filled home."""
+    with open_home(tmp_path / "home") as home:
+        fill(home)
+        return (await backup(home, None, tmp_path / "b.tar.gz")).target
+
+
+async def test_a_home_with_data_needs_force_and_is_kept_aside(tmp_path: Path) -> None:
+    """Without --force nothing is touched; with it, what was there moves into backups/, secrets and settings stay."""
+    archive = await made_in(tmp_path)
+    other = tmp_path / "other"
+    with open_home(other) as home:
+        (home.path / "precious.md").write_text("mine")
+        (home.path / "parlour.yaml").write_text("language: de\n")
+        home.secrets.mkdir()
+        (home.secrets / "LLM__API_KEY").write_text("kept")
+    with pytest.raises(UserMistake, match="--force replaces it"):
+        restore(archive, other)
+    assert (other / "precious.md").read_text() == "mine"
+    restore(archive, other, force=True)
+    assert not (other / "precious.md").exists()
+    (aside,) = (other / "backups").iterdir()
+    assert (aside / "precious.md").read_text() == "mine"
+    assert (other / "parlour.yaml").read_text() == "language: de\n"
+    assert (other / "secrets" / "LLM__API_KEY").read_text() == "kept"
+
+
+async def test_a_home_in_use_is_not_restored_into(tmp_path: Path) -> None:
+    """A restore takes the lock like everybody."""
+    archive = await made_in(tmp_path)
+    with open_home(tmp_path / "other"), pytest.raises(HomeInUse):
+        await asyncio.to_thread(restore, archive, tmp_path / "other", force=True)
+
+
+def repacked(
+    archive: Path, target: Path, change: Callable[[dict[str, tarfile.TarInfo], dict[str, bytes]], None]
+) -> Path:
+    """Write *archive* again after *change* has had its way with its members."""
+    members, data = {}, {}
+    with tarfile.open(archive) as old:
+        for member in old:
+            members[member.name] = member
+            data[member.name] = old.extractfile(member).read()  # type: ignore[union-attr]
+    change(members, data)
+    with tarfile.open(target, "w:gz") as new:
+        for name, member in members.items():
+            member.size = len(data.get(name, b"")) if member.isreg() else 0
+            new.addfile(member, io.BytesIO(data.get(name, b"")))
+    return target
+
+
+def named(name: str, *, kind: bytes = tarfile.REGTYPE, link: str = "") -> Callable[..., None]:
+    """Return a change that adds a member of that name and type."""
+
+    def change(members: dict[str, tarfile.TarInfo], data: dict[str, bytes]) -> None:
+        evil = tarfile.TarInfo(name)
+        evil.type, evil.linkname = kind, link
+        members["evil"], data["evil"] = evil, b"evil"
+
+    return change
+
+
+def flip(members: dict[str, tarfile.TarInfo], data: dict[str, bytes]) -> None:
+    """Change a file's words."""
+    data["people/telegram%3a42/USER.md"] = b"# Eve\n"
+
+
+def drop(members: dict[str, tarfile.TarInfo], data: dict[str, bytes]) -> None:
+    """Take a file out."""
+    del members["people/telegram%3a42/USER.md"]
+
+
+def drop_manifest(members: dict[str, tarfile.TarInfo], data: dict[str, bytes]) -> None:
+    """Take the list of files out."""
+    del members[MANIFEST]
+
+
+TRICKS = {
+    "absolute": named("/etc/evil"),
+    "upwards": named("../evil"),
+    "upwards-inside": named("people/../../evil"),
+    "dot": named("./evil"),
+    "symlink": named("evil", kind=tarfile.SYMTYPE, link="/etc/passwd"),
+    "hardlink": named("evil", kind=tarfile.LNKTYPE, link="people/telegram%3a42/USER.md"),
+    "device": named("evil", kind=tarfile.CHRTYPE),
+    "secrets": named("secrets/LLM__API_KEY"),
+    "lock": named("lock"),
+    "extra": named("extra.md"),
+    "twice": named("people/telegram%3a42/USER.md"),
+    "changed": flip,
+    "missing": drop,
+    "no-manifest": drop_manifest,
+}
+
+
+@pytest.mark.parametrize("trick", TRICKS)
+async def test_a_bad_archive_changes_nothing(tmp_path: Path, trick: str) -> None:
+    """Path tricks, links, devices, changed, missing and additional files: refused in one line, the home untouched."""
+    evil = repacked(await made_in(tmp_path), tmp_path / "evil.tar.gz", TRICKS[trick])
+    other = tmp_path / "other"
+    with open_home(other) as home:
+        (home.path / "precious.md").write_text("mine")
+    before = sorted(path.name for path in other.iterdir())
+    with pytest.raises(UserMistake, match="nothing was changed") as wrong:
+        restore(evil, other, force=True)
+    assert "\n" not in str(wrong.value)
+    assert sorted(path.name for path in other.iterdir()) == before
+    assert not (tmp_path / "evil").exists()
+
+
+@pytest.mark.parametrize("kept", [0, 10, 500, -1])
+async def test_a_cut_archive_changes_nothing(tmp_path: Path, kept: int) -> None:
+    """A download that broke off is refused, wherever it broke."""
+    archive = await made_in(tmp_path)
+    data = archive.read_bytes()
+    archive.write_bytes(data[: kept if kept >= 0 else len(data) // 2])
+    with pytest.raises(UserMistake, match="nothing was changed"):
+        restore(archive, tmp_path / "other")
+    assert not list((tmp_path / "other").glob("people"))
+
+
+async def test_an_archive_of_a_newer_parlour_is_refused(tmp_path: Path) -> None:
+    """Data we do not know is not put in the place of data we do."""
+
+    def newer(_: dict[str, tarfile.TarInfo], data: dict[str, bytes]) -> None:
+        data[MANIFEST] = json.dumps(json.loads(data[MANIFEST]) | {"schema": 99}).encode()
+
+    archive = repacked(await made_in(tmp_path), tmp_path / "newer.tar.gz", newer)
+    with pytest.raises(NewerData, match="schema 99"):
+        restore(archive, tmp_path / "other")
+
+
+async def test_a_restore_that_was_killed_while_swapping_is_noticed(tmp_path: Path) -> None:
+    """Half of each is never taken for a home; the same command again mends it."""
+    archive = await made_in(tmp_path)
+    restore(archive, tmp_path / "other")
+    Home(tmp_path / "other").restoring.write_text("x")
+    interrupted = pytest.raises(UserMistake, match="was interrupted; run `parlour restore FILE --force` again")
+    with interrupted, open_home(tmp_path / "other"):
+        pass
+    restore(archive, tmp_path / "other", force=True)
+    with open_home(tmp_path / "other"):
+        pass

@@ -1,0 +1,159 @@
+"""Lines over the socket: every operation ends, errors arrive as one line, and only the owner gets in."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import stat
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from gateway.control import LONGEST_LINE, Connection, ControlServer, Handler, Line, call, connect
+from gateway.errors import UserMistake
+from gateway.home import Home, hold_lock
+
+
+async def count(arguments: Line, connection: Connection) -> None:
+    """Send as many lines as asked."""
+    for number in range(int(arguments["to"])):
+        await connection.send({"n": number})
+
+
+async def echo(_: Line, connection: Connection) -> None:
+    """Say everything again until "bye"."""
+    while (line := await connection.receive()) is not None and line.get("text") != "bye":
+        await connection.send({"echo": line["text"]})
+
+
+async def mistake(_: Line, __: Connection) -> None:
+    """Fail as a person can mend."""
+    raise UserMistake("that cannot be; do this instead")
+
+
+async def bug(_: Line, __: Connection) -> None:
+    """Fail as nobody foresaw."""
+    raise ZeroDivisionError("inner words")
+
+
+HANDLERS: Mapping[str, Handler] = {"count": count, "echo": echo, "mistake": mistake, "bug": bug}
+
+
+@asynccontextmanager
+async def serving(home: Home) -> AsyncIterator[ControlServer]:
+    """Serve the operations above on the home's socket."""
+    server = ControlServer(home.socket, HANDLERS)
+    async with asyncio.TaskGroup() as tasks:
+        running = tasks.create_task(server.serve(), name="control")
+        await server.wait_listening()
+        yield server
+        running.cancel()
+
+
+async def ask(home: Home, name: str, arguments: Line | None = None) -> list[Line]:
+    """Run one operation to its end."""
+    async with connect(home) as connection:
+        assert connection is not None
+        return [line async for line in call(connection, name, arguments or {})]
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Home:
+    """A home with a short path."""
+    return Home(tmp_path)
+
+
+@pytest.mark.parametrize("depth", [0, 130])
+async def test_an_operation_yields_its_lines_and_ends(tmp_path: Path, depth: int) -> None:
+    """Lines arrive in order and then it is over, in a home as deep as file systems allow too."""
+    folder = tmp_path / ("d" * depth) if depth else tmp_path
+    folder.mkdir(exist_ok=True)
+    async with serving(Home(folder)):
+        assert await ask(Home(folder), "count", {"to": 3}) == [{"n": 0}, {"n": 1}, {"n": 2}]
+
+
+async def test_both_sides_may_speak(home: Home) -> None:
+    """A terminal's conversation goes both ways until one of them leaves."""
+    async with serving(home), connect(home) as connection:
+        assert connection is not None
+        await connection.send({"do": "echo"})
+        for text in ("one", "two"):
+            await connection.send({"text": text})
+            assert await connection.receive() == {"echo": text}
+        await connection.send({"text": "bye"})
+        assert await connection.receive() == {"end": True}
+
+
+async def test_a_mistake_arrives_as_its_line(home: Home) -> None:
+    """What the operation says is what the person reads."""
+    async with serving(home):
+        with pytest.raises(UserMistake, match=r"^that cannot be; do this instead$"):
+            await ask(home, "mistake")
+
+
+async def test_a_bug_ends_that_call_alone(home: Home) -> None:
+    """A bug is named to its caller without inner words, and the next call is served."""
+    async with serving(home):
+        with pytest.raises(UserMistake) as told:
+            await ask(home, "bug")
+        assert "inner words" not in str(told.value)
+        assert await ask(home, "count", {"to": 1}) == [{"n": 0}]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"nonsense\n",
+        b"[]\n",
+        b'{"do": "nothing-of-ours"}\n',
+        b'{"do": "count", "with": 3}\n',
+        b"x" * (LONGEST_LINE + 2) + b"\n",
+    ],
+    ids=["no-json", "no-object", "unknown", "bad-arguments", "too-long"],
+)
+async def test_what_is_no_request_is_answered_and_ended(home: Home, line: bytes) -> None:
+    """A line of another protocol, or one without end, costs its sender the connection and nobody else."""
+    async with serving(home):
+        reader, writer = await asyncio.open_unix_connection(str(home.socket))
+        writer.write(line)
+        answer = json.loads(await reader.readline())
+        assert set(answer) == {"error"}
+        writer.close()
+        assert await ask(home, "count", {"to": 1}) == [{"n": 0}]
+
+
+async def test_the_socket_is_the_owners(home: Home) -> None:
+    """0600 under any umask, replaced when a dead process left one, and gone afterwards."""
+    before = os.umask(0)
+    try:
+        home.socket.touch()
+        async with serving(home):
+            assert stat.S_IMODE(home.socket.stat().st_mode) == 0o600
+    finally:
+        os.umask(before)
+    assert not home.socket.exists()
+
+
+async def test_a_stop_ends_conversations(home: Home) -> None:
+    """Nobody waits for a gateway that has gone: an attached terminal hears the end."""
+    async with connect(home) as nothing:
+        assert nothing is None
+    async with serving(home):
+        lingering = connect(home)
+        connection = await lingering.__aenter__()
+        assert connection is not None
+        await connection.send({"do": "echo"})
+        await connection.send({"text": "one"})
+        assert await connection.receive() == {"echo": "one"}
+    assert await connection.receive() is None
+    await lingering.__aexit__(None, None, None)
+
+
+async def test_a_home_that_is_held_but_silent_is_said(home: Home) -> None:
+    """A gateway that is starting or stopping is no free home: no command takes it for one."""
+    with hold_lock(home), pytest.raises(UserMistake, match="starting or stopping"):
+        async with connect(home):
+            pass

@@ -1,0 +1,139 @@
+"""One process owns a home; it is private from its first byte, and its shape is known or refused."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import sys
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gateway.errors import HomeInUse, NewerData, UserMistake
+from gateway.home import Home, holder, is_held, open_home, reachable
+from gateway.restore import restore
+
+
+@pytest.fixture(autouse=True)
+def umask() -> Iterator[None]:
+    """A careless umask at first; open_home sets its own, and afterwards it is as it was."""
+    before = os.umask(0o022)
+    yield
+    os.umask(before)
+
+
+def mode(path: Path) -> int:
+    """Return a path's permissions."""
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def test_everything_is_private_from_the_first_write(tmp_path: Path) -> None:
+    """Attack 87: folders 0700, files 0600, under any umask, and what the process writes later too."""
+    with open_home(tmp_path / "deep" / "home") as home:
+        (home.path / "later").write_text("x")
+        (home.path / "folder").mkdir()
+        assert mode(home.path) == 0o700
+        assert {mode(path) for path in (home.lock, home.schema, home.path / "later")} == {0o600}
+        assert mode(home.path / "folder") == 0o700
+
+
+def test_a_second_owner_is_refused_with_the_first_ones_id(tmp_path: Path) -> None:
+    """The lock is the kernel's: it says who holds the home, and falls when that process does."""
+    holding = (
+        "import sys; from pathlib import Path; from gateway.home import open_home\n"
+        "with open_home(Path(sys.argv[1])):\n  print('held', flush=True); sys.stdin.read()"
+    )
+    command = [sys.executable, "-c", holding, str(tmp_path)]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as first:  # noqa: S603 - our own interpreter
+        assert first.stdout is not None
+        assert first.stdout.readline() == "held\n"
+        assert is_held(Home(tmp_path))
+        with pytest.raises(HomeInUse, match=f"in use by process {first.pid}; stop that one first"), open_home(tmp_path):
+            pass
+        first.kill()
+    assert not is_held(Home(tmp_path))
+    with open_home(tmp_path) as home:
+        assert holder(home) == os.getpid()
+
+
+@pytest.mark.parametrize("place", ["/dev/null", "/dev/null/home", "/proc/home"])
+def test_a_home_that_cannot_be_is_one_line(place: str) -> None:
+    """A file in the way, or a folder nobody may write: what to do is said, not a traceback."""
+    with pytest.raises(UserMistake, match="set PARLOUR_HOME") as wrong, open_home(Path(place)):
+        pass
+    assert "\n" not in str(wrong.value)
+
+
+def test_newer_data_is_refused_with_the_command_that_goes_back(tmp_path: Path) -> None:
+    """A migration snapshots first and says so; the older program names that snapshot, and it restores."""
+    with open_home(tmp_path) as home:
+        (home.path / "note.md").write_text("old")
+
+    def migrate(home: Home) -> None:
+        (home.path / "note.md").write_text("new")
+
+    with open_home(tmp_path, schema=2, migrations={2: migrate}) as home:
+        assert home.schema.read_text() == "2\n"
+    with pytest.raises(NewerData) as refused, open_home(tmp_path):
+        pass
+    (snapshot,) = Home(tmp_path).backups.iterdir()
+    assert f"`parlour restore {snapshot} --force`" in str(refused.value)
+    assert mode(snapshot) == 0o600
+    restore(snapshot, tmp_path, force=True)
+    with open_home(tmp_path) as home:
+        assert (home.path / "note.md").read_text() == "old"
+
+
+def test_a_migration_that_was_cut_short_runs_again(tmp_path: Path) -> None:
+    """The number changes after the work, so that a crash in between repeats it; the snapshot is that of before."""
+    with open_home(tmp_path):
+        pass
+    runs: list[int] = []
+
+    def migrate(_: Home) -> None:
+        runs.append(1)
+        if len(runs) == 1:
+            raise OSError("the disk is full")
+
+    with pytest.raises(OSError, match="full"), open_home(tmp_path, schema=2, migrations={2: migrate}):
+        pass
+    with open_home(tmp_path, schema=2, migrations={2: migrate}):
+        assert len(runs) == 2
+        assert len(list(Home(tmp_path).backups.iterdir())) == 1
+
+
+def test_a_schema_that_is_no_number_is_refused(tmp_path: Path) -> None:
+    """What cannot be read is not taken for new."""
+    (tmp_path / "schema").write_text("")
+    with pytest.raises(UserMistake, match="holds no number"), open_home(tmp_path):
+        pass
+
+
+def test_long_socket_paths_go_through_a_short_link(tmp_path: Path) -> None:
+    """AF_UNIX ends at 107 bytes; a home may be deeper. The link is private and does not stay."""
+    deep = tmp_path / ("d" * 120)
+    deep.mkdir()
+    with reachable(deep / "control.sock") as address:
+        link = Path(address).parent
+        assert len(address) < 100
+        assert link.resolve() == deep
+        assert mode(link.parent) == 0o700
+    assert not link.parent.exists()
+    short = Path("/x/control.sock")
+    with reachable(short) as address:
+        assert address == str(short)
+
+
+def test_snapshots_hold_no_secret(tmp_path: Path) -> None:
+    """What a migration puts aside leaves secrets where they are."""
+    with open_home(tmp_path) as home:
+        home.secrets.mkdir()
+        (home.secrets / "LLM__API_KEY").write_text("canary")
+    with open_home(tmp_path, schema=2, migrations={2: lambda _: None}) as home:
+        (snapshot,) = home.backups.iterdir()
+        with tarfile.open(snapshot) as archive:
+            assert not [name for name in archive.getnames() if "secrets" in name]
