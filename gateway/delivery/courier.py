@@ -1,0 +1,216 @@
+"""One chat's deliveries, strictly in order: the ledger, the waiting and the giving up."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import timedelta
+
+import structlog
+
+from gateway.delivery.desk import Desk, backoff
+from gateway.delivery.postman import Postman
+from gateway.errors import OutcomeUnknown, RetryLater, SendFailed, SendRefused
+from gateway.events import OutboundKind, OutboundMessage, Part, Receipt, SessionKey
+from gateway.ports import Channel, Delivery, PartRow, PartState
+from gateway.text import Unit, plain, split
+from gateway.words import say
+
+log = structlog.get_logger(__name__)
+
+ATTEMPTS = 12  # of a part that fails without the platform asking us to wait: about three quarters of an hour
+LATE = timedelta(minutes=1)  # PEOPLE.md: after that much preview the last part is a new message
+_LONGEST_ASKED = 60.0  # seconds that repeated requests to wait grow to, where the platform names less
+_SHORTEST_ASKED = 0.5
+_UNFINISHED = (PartState.PENDING, PartState.SENDING, PartState.UNKNOWN)
+
+
+class Courier:
+    """Delivers what one chat has, until it has nothing left."""
+
+    def __init__(self, key: SessionKey, channel: Channel, desk: Desk) -> None:
+        self._key = key
+        self._channel = channel
+        self._desk = desk
+        self._postman = Postman(key, channel, desk)
+        self._marked = ""  # the part that we marked as sending and have not tried yet
+        self._ended = ""  # the part whose message we ended, to go round only once
+        self._part = ""  # the part that the figures below are about
+        self._failures = 0
+        self._asked = 0  # how often in a row we were asked to wait
+        self._taken = ("", 0.0)  # the message under way, and when it was taken up
+        self.is_resting = False
+
+    async def run(self) -> None:
+        """Deliver until the chat has nothing more or the gateway stops. Raises StoreDown only when it stops."""
+        while not self._desk.stopping.is_set() and await self._step():
+            pass
+
+    async def _step(self) -> bool:
+        """Bring one part one step on; False when there is nothing to do."""
+        await self._rest(self._desk.pauses.remaining(self._key))
+        if self._desk.stopping.is_set():
+            return False
+        delivery = await self._next()
+        if delivery is None:
+            return False
+        rows = delivery.parts or await self._freeze(delivery)
+        current = next((n for n, row in enumerate(rows) if row.state in _UNFINISHED), None)
+        if current is None:
+            return await self._end(rows)
+        preview = delivery.preview if current == 0 else None
+        await self._deliver(rows[current], preview, rows[current + 1 :])
+        return True
+
+    async def _next(self) -> Delivery | None:
+        delivery = await self._desk.durably(lambda: self._desk.outbox.next(self._key))
+        if delivery is None:
+            return None
+        preview = self._desk.previews.get(delivery.message.turn)
+        if preview is not None:
+            # The answer never waits behind a preview, and must know what became of it.
+            await preview.close()
+            delivery = await self._desk.durably(lambda: self._desk.outbox.next(self._key))
+        if delivery is not None and self._taken[0] != delivery.message.id:
+            self._taken = (delivery.message.id, asyncio.get_running_loop().time())
+        return delivery
+
+    async def _end(self, rows: Sequence[PartRow]) -> bool:
+        """End a message that has no part left to send; the last ones were cancelled while one was under way."""
+        shown = [row for row in rows if row.state is PartState.SENT]
+        if not rows:
+            return True  # nothing to show: freezing ended it
+        if not shown or self._ended == shown[-1].part.id:
+            log.error("delivery.stuck", channel=self._channel.name, part=rows[-1].part.id)
+            return False
+        last, self._ended = shown[-1], shown[-1].part.id
+        receipt = Receipt(part=last.part.id, message_id=last.message_id, at=last.at or self._desk.now())
+        await self._desk.durably(lambda: self._desk.outbox.sent(receipt))
+        return True
+
+    # -- freezing ------------------------------------------------------------------------------
+
+    async def _freeze(self, delivery: Delivery) -> tuple[PartRow, ...]:
+        parts = self._cut(delivery)
+        if not parts:
+            log.warning("delivery.nothing_to_show", channel=self._channel.name, message=delivery.message.id)
+        rows = await self._desk.durably(lambda: self._desk.outbox.freeze(delivery.message, parts))
+        if rows and rows[0].state is PartState.SENDING:
+            self._marked = rows[0].part.id
+        return rows
+
+    def _cut(self, delivery: Delivery) -> list[Part]:
+        parts = self._render(delivery.message)
+        if len(parts) == 1 and self._is_late(delivery.preview):
+            # Decided here and frozen, so that a restart decides the same.
+            line = say("delivery.next_message", self._desk.language)
+            pointers = self._render(replace(delivery.message, text=line, attachments=()))
+            parts = [replace(pointers[0], kind=OutboundKind.PREVIEW), *parts]
+        return [replace(part, id=f"{delivery.message.id}.{n}") for n, part in enumerate(parts, 1)]
+
+    def _is_late(self, preview: PartRow | None) -> bool:
+        if preview is None or preview.state is not PartState.SENT or preview.at is None:
+            return False
+        capabilities = self._channel.capabilities
+        return capabilities.rings and capabilities.edits and self._desk.now() - preview.at > LATE
+
+    def _render(self, message: OutboundMessage) -> list[Part]:
+        try:
+            return list(self._channel.render(message))
+        except Exception:  # the channel boundary: an answer that cannot be formatted is still an answer
+            log.exception("delivery.render_failed", channel=self._channel.name, message=message.id)
+            capabilities = self._channel.capabilities
+            pieces = split(plain(message.text), limit=capabilities.text_limit, unit=Unit(capabilities.unit))
+            return [
+                Part(
+                    id=f"{message.id}.{n}",
+                    key=message.key,
+                    payload="",
+                    plain=piece,
+                    reply_to=message.reply_to,
+                    visible_to=message.visible_to,
+                    kind=message.kind,
+                )
+                for n, piece in enumerate(pieces[: capabilities.max_parts], 1)
+            ]
+
+    # -- one part ------------------------------------------------------------------------------
+
+    async def _deliver(self, row: PartRow, preview: PartRow | None, later: Sequence[PartRow]) -> None:
+        part = row.part
+        if self._part != part.id:
+            self._part, self._failures, self._asked = part.id, 0, 0
+        is_ours, self._marked = self._marked == part.id, ""
+        try:
+            receipt = await self._postman.post(row, preview, is_marked_sending=is_ours)
+        except RetryLater as error:
+            await self._put_off(part, error)
+        except SendRefused as error:
+            await self._bury(part, str(error), 1 + len(later))
+        except SendFailed as error:
+            await self._failed(part, error, 1 + len(later))
+        else:
+            await self._delivered(receipt, later)
+
+    async def _delivered(self, receipt: Receipt, later: Sequence[PartRow]) -> None:
+        goes_on = later and later[0].state is PartState.PENDING and not self._desk.stopping.is_set()
+        then = later[0].part if goes_on else None
+        await self._desk.durably(lambda: self._desk.outbox.sent(receipt, then=then))
+        self._marked = then.id if then else ""
+        self._desk.meter.count("delivered", channel=self._channel.name)
+        if not later:
+            seconds = asyncio.get_running_loop().time() - self._taken[1]
+            self._desk.meter.time("delivery_seconds", seconds, channel=self._channel.name)
+
+    async def _put_off(self, part: Part, error: RetryLater) -> None:
+        """Wait as long as the platform asks, at least, for this chat only; never gives up."""
+        self._asked += 1
+        asked = max(error.delay.total_seconds(), _SHORTEST_ASKED)
+        seconds = max(asked, min(_SHORTEST_ASKED * 2.0 ** min(self._asked - 1, 20), _LONGEST_ASKED))
+        self._desk.pauses.add(self._key, seconds)
+        await self._not_sent(part, str(error))
+        self._count_retry("later")
+        log.info("delivery.later", channel=self._channel.name, part=part.id, seconds=round(seconds, 1))
+
+    async def _failed(self, part: Part, error: SendFailed, parts: int) -> None:
+        self._failures += 1
+        if self._failures >= ATTEMPTS:
+            await self._bury(part, f"given up after {ATTEMPTS} attempts: {error}", parts)
+            return
+        if isinstance(error, OutcomeUnknown):
+            await self._desk.durably(lambda: self._desk.outbox.unsure(part, str(error)))
+        else:
+            await self._not_sent(part, str(error))
+        self._count_retry("unknown")
+        seconds = backoff(self._failures)
+        log.warning(
+            "delivery.failed",
+            channel=self._channel.name,
+            part=part.id,
+            reason=str(error),
+            attempt=self._failures,
+            seconds=round(seconds, 1),
+        )
+        await self._rest(seconds)
+
+    async def _not_sent(self, part: Part, reason: str) -> None:
+        """Note that this attempt sent nothing. An earlier one may have: then the doubt stays."""
+        outbox = self._desk.outbox
+        note = outbox.unsure if self._postman.is_doubtful else outbox.unsent
+        await self._desk.durably(lambda: note(part, reason))
+
+    async def _bury(self, part: Part, reason: str, parts: int) -> None:
+        await self._desk.durably(lambda: self._desk.outbox.bury(part, reason))
+        self._desk.meter.count("delivery_dead", parts, channel=self._channel.name)
+        log.error("delivery.dead", channel=self._channel.name, part=part.id, parts=parts, reason=reason)
+
+    def _count_retry(self, reason: str) -> None:
+        self._desk.meter.count("delivery_retries", channel=self._channel.name, reason=reason)
+
+    async def _rest(self, seconds: float) -> None:
+        if seconds > 0:
+            self.is_resting = True
+            self._desk.quieter.set()
+            await self._desk.rest(seconds)
+            self.is_resting = False

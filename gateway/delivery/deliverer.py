@@ -1,0 +1,151 @@
+"""The outbox loop: a courier for each chat that has something, and the previews of the turns that run."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from datetime import datetime, timedelta
+
+import structlog
+
+from gateway.delivery.courier import Courier
+from gateway.delivery.desk import Desk, backoff
+from gateway.delivery.preview import NoPreview, TurnPreview
+from gateway.errors import StoreDown
+from gateway.events import SessionKey
+from gateway.ports import Channel, Lease, Meter, Outbox, Preview
+
+log = structlog.get_logger(__name__)
+
+_STORE_PAUSE = 1.0
+_LAST_MOMENT = timedelta(seconds=1)  # for sends under way when the grace is over
+
+
+class Deliverer:
+    """Delivers what is committed: strictly in order in a chat, chats beside each other. Implements `Previews`.
+
+    One chat's trouble (Retry-After, a refusal, a bug in its channel) never delays another chat. Previews
+    can be opened while `run` runs; before and after it they show nothing.
+    """
+
+    def __init__(
+        self,
+        outbox: Outbox,
+        channels: Mapping[str, Channel],
+        *,
+        meter: Meter,
+        now: Callable[[], datetime],
+        language: str = "en",
+        per_channel: int = 16,
+        call_timeout: timedelta = timedelta(seconds=60),
+    ) -> None:
+        """Deliver *outbox* through *channels*: *per_channel* calls at once, each for *call_timeout* at most."""
+        self._channels = channels
+        self._desk = Desk(
+            outbox=outbox, meter=meter, now=now, language=language, per_channel=per_channel, call_timeout=call_timeout
+        )
+        self._couriers: dict[SessionKey, Courier] = {}
+        self._again: set[SessionKey] = set()  # chats that got more while their courier was on the way
+        self._tasks: asyncio.TaskGroup | None = None
+        self._missing: set[str] = set()  # channels that are not configured, each said once
+
+    async def run(self) -> None:
+        """Deliver until `drain` or cancellation. Cancelled sends have an unknown outcome: drain first."""
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                self._tasks = tasks
+                reading = tasks.create_task(self._read(), name="outbox")
+                await self._desk.stopping.wait()
+                reading.cancel()
+        finally:
+            self._tasks = None
+
+    async def drain(self, grace: timedelta) -> None:
+        """Deliver what waits, for *grace* at most, then begin nothing more; `run` ends by itself.
+
+        A chat that has to wait for its platform is not waited for: its rows go out at the next start.
+        """
+        await asyncio.sleep(0)  # what was just committed is on its way to `run`
+        await self._wait_while(self._is_busy, grace)
+        self._desk.stopping.set()
+        await self._wait_while(lambda: bool(self._couriers), _LAST_MOMENT)
+
+    async def _wait_while(self, goes_on: Callable[[], bool], at_most: timedelta) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(at_most.total_seconds()):
+                while goes_on():
+                    self._desk.quieter.clear()
+                    await self._desk.quieter.wait()
+
+    def _is_busy(self) -> bool:
+        return any(not courier.is_resting for courier in self._couriers.values())
+
+    # -- couriers ------------------------------------------------------------------------------
+
+    async def _read(self) -> None:
+        while True:
+            try:
+                async for key in self._desk.outbox.chats():
+                    self._send_courier(key)
+            except StoreDown as error:
+                log.warning("delivery.waits_for_store", reason=str(error), seconds=_STORE_PAUSE)
+                await self._desk.rest(_STORE_PAUSE)
+            else:
+                return  # the store is closed
+
+    def _send_courier(self, key: SessionKey) -> None:
+        channel = self._channels.get(key.channel)
+        if channel is None:
+            if key.channel not in self._missing:
+                self._missing.add(key.channel)
+                log.warning("delivery.channel_missing", channel=key.channel, mend="configure it again; its rows wait")
+        elif key in self._couriers:
+            self._again.add(key)
+        elif self._tasks is not None and not self._desk.stopping.is_set():
+            courier = self._couriers[key] = Courier(key, channel, self._desk)
+            self._desk.working.add(key)
+            self._tasks.create_task(self._work(key, courier), name=f"courier {key}")
+
+    async def _work(self, key: SessionKey, courier: Courier) -> None:
+        """Run *courier* until its chat has nothing left; a bug in it costs this chat time and nobody else anything."""
+        failures = 0
+        try:
+            while not self._desk.stopping.is_set():
+                self._again.discard(key)
+                try:
+                    await courier.run()
+                except StoreDown:
+                    return  # only raised when we stop; the ledger knows the rest
+                except Exception:  # the channel boundary: other chats go on
+                    failures += 1
+                    log.exception("delivery.courier_failed", chat=str(key))
+                    await self._desk.rest(backoff(failures))
+                    continue
+                # Nothing awaits between the courier's last look and this one.
+                if key not in self._again:
+                    return
+        finally:
+            self._couriers.pop(key, None)
+            self._again.discard(key)
+            self._desk.working.discard(key)
+            self._desk.quieter.set()
+
+    # -- previews ------------------------------------------------------------------------------
+
+    def open(self, lease: Lease) -> Preview:
+        """Begin typing and stand ready; nothing durable happens before the first words."""
+        channel = self._channels.get(lease.key.channel)
+        if channel is None or self._tasks is None or self._desk.stopping.is_set():
+            return NoPreview()
+        preview = TurnPreview(lease, channel, self._desk)
+        preview.start(self._tasks)
+        return preview
+
+    def is_watched(self, key: SessionKey) -> bool:
+        """Say whether anybody would see a stream in this chat now."""
+        channel = self._channels.get(key.channel)
+        if channel is None or self._tasks is None:
+            return False
+        capabilities = channel.capabilities
+        return capabilities.preview_every is not None and capabilities.edits and channel.is_watched(key)

@@ -1,0 +1,112 @@
+"""What couriers and previews of one gateway share: the ports, the pauses, and how to wait."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from random import SystemRandom
+from typing import Protocol, TypeVar
+
+import structlog
+
+from gateway.errors import OutcomeUnknown, SendFailed, StoreDown
+from gateway.events import SessionKey
+from gateway.ports import Channel, Meter, Outbox
+
+log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
+
+FIRST_DELAY = 2.0  # seconds before a failed send is tried again; doubled each time
+LONGEST_DELAY = 900.0
+_STORE_PAUSES = (0.5, 30.0)
+_dice = SystemRandom()
+
+
+def backoff(failures: int) -> float:
+    """Return how long to wait after so many failures, in seconds, with jitter of a fifth."""
+    return min(FIRST_DELAY * 2.0 ** (min(failures, 20) - 1), LONGEST_DELAY) * _dice.uniform(0.8, 1.2)
+
+
+class Closable(Protocol):
+    """A preview, as far as delivery needs it."""
+
+    async def close(self) -> None:
+        """Stop, and wait for the edit under way."""
+        ...
+
+
+class Pauses:
+    """Until when a platform wants to hear nothing more in a chat; its threads wait with it."""
+
+    def __init__(self) -> None:
+        self._until: dict[SessionKey, float] = {}
+
+    def add(self, key: SessionKey, seconds: float) -> None:
+        """Say nothing in this chat for *seconds*."""
+        until = asyncio.get_running_loop().time() + seconds
+        self._until[key.parent] = max(until, self._until.get(key.parent, until))
+
+    def remaining(self, key: SessionKey) -> float:
+        """Return how many seconds the chat's pause still lasts, 0 when it is over."""
+        left = self._until.get(key.parent, 0.0) - asyncio.get_running_loop().time()
+        if left <= 0:
+            self._until.pop(key.parent, None)
+        return max(left, 0.0)
+
+
+@dataclass(slots=True, kw_only=True)
+class Desk:
+    """One per gateway."""
+
+    outbox: Outbox
+    meter: Meter
+    now: Callable[[], datetime]
+    language: str
+    per_channel: int  # sends at once in one channel
+    call_timeout: timedelta  # a platform that says nothing for so long has an unknown outcome
+    stopping: asyncio.Event = field(default_factory=asyncio.Event)
+    quieter: asyncio.Event = field(default_factory=asyncio.Event)  # a courier ended or began to rest
+    pauses: Pauses = field(default_factory=Pauses)
+    previews: dict[str, Closable] = field(default_factory=dict)  # the open ones, by turn
+    working: set[SessionKey] = field(default_factory=set)  # chats with something undelivered
+    slots: dict[str, asyncio.Semaphore] = field(default_factory=dict)
+
+    def slot(self, channel: str) -> asyncio.Semaphore:
+        """Return what bounds the sends of a channel."""
+        return self.slots.setdefault(channel, asyncio.Semaphore(self.per_channel))
+
+    async def rest(self, seconds: float) -> None:
+        """Wait *seconds*, or until the gateway stops."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self.stopping.wait()
+
+    async def durably(self, call: Callable[[], Awaitable[T]]) -> T:
+        """Repeat a call of the outbox until it is stored; raise StoreDown only when the gateway stops."""
+        pause, longest = _STORE_PAUSES
+        while True:
+            try:
+                return await call()
+            except StoreDown as error:
+                if self.stopping.is_set():
+                    raise
+                log.warning("delivery.waits_for_store", reason=str(error), seconds=pause)
+                await self.rest(pause)
+                pause = min(2 * pause, longest)
+
+    async def ask(self, channel: Channel, key: SessionKey, call: Awaitable[T]) -> T:
+        """Await a call of *channel*; whatever it raises comes out as SendFailed."""
+        try:
+            async with asyncio.timeout(self.call_timeout.total_seconds()):
+                return await call
+        except SendFailed:
+            raise
+        except TimeoutError as error:
+            raise OutcomeUnknown("the platform said nothing in time") from error
+        except Exception as error:  # the channel boundary: its bug must not lose what it was to send
+            log.exception("delivery.channel_failed", channel=channel.name, chat=str(key))
+            raise OutcomeUnknown(type(error).__name__) from error

@@ -1,0 +1,138 @@
+"""Brings one part to its platform: adoption of the preview, doubt, and plain text, but no waiting."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+from dataclasses import replace
+from typing import TypeVar
+
+import structlog
+
+from gateway.delivery.desk import Desk
+from gateway.errors import FormatRefused, RetryLater, SendFailed, SendRefused
+from gateway.events import OutboundKind, Part, Receipt, SessionKey
+from gateway.ports import Channel, PartRow, PartState
+
+log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
+
+DOUBTFUL = (PartState.SENDING, PartState.UNKNOWN)
+
+
+class Postman:
+    """Sends the parts of one chat, one after the other.
+
+    `is_doubtful` says after each `post`, however it ended, whether the part may stand in the chat already.
+    """
+
+    def __init__(self, key: SessionKey, channel: Channel, desk: Desk) -> None:
+        self._key = key
+        self._channel = channel
+        self._desk = desk
+        self._first_sent: tuple[str, float] = ("", 0.0)  # a part, and when this process first sent it
+        self.is_doubtful = False
+
+    async def post(self, row: PartRow, preview: PartRow | None, *, is_marked_sending: bool) -> Receipt:
+        """Send, edit or find *row*'s part and return the receipt; raise SendFailed.
+
+        Whatever leaves for the platform is `sending` in the ledger before; *is_marked_sending* says that
+        it is already, by us and for this attempt.
+        """
+        part = row.part
+        self.is_doubtful = not is_marked_sending and row.state in DOUBTFUL
+        is_preview_doubtful = False
+        if preview is not None:
+            standing, is_preview_doubtful = await self._standing(preview)
+            if standing and (receipt := await self._adopt(standing, part, is_marked_sending)):
+                return receipt
+        if part.kind is OutboundKind.PREVIEW:
+            # It only ever stood for the preview that is gone; there is nothing to point at.
+            return Receipt(part=part.id, message_id="", at=self._desk.now())
+        is_keyed = self._is_key_good(part)
+        if self.is_doubtful and not is_keyed and (found := await self._find(part)):
+            return found
+        if not is_marked_sending:
+            await self._desk.durably(lambda: self._desk.outbox.sending(part))
+        return await self._send(part, marked=(self.is_doubtful and not is_keyed) or is_preview_doubtful)
+
+    # -- the preview ---------------------------------------------------------------------------
+
+    async def _standing(self, preview: PartRow) -> tuple[str, bool]:
+        """Return the platform's id of the preview, if it stands, and whether it may stand without our knowing."""
+        if not self._channel.capabilities.edits:
+            return "", preview.state in DOUBTFUL
+        if preview.state is PartState.SENT:
+            return preview.message_id, False
+        if preview.state not in DOUBTFUL:
+            return "", False
+        try:
+            receipt = await self._ask(self._channel.find(preview.part))
+        except RetryLater:
+            raise
+        except SendFailed:
+            if not self._is_key_good(preview.part):
+                return "", True
+            receipt = await self._send(preview.part, marked=False)
+        if receipt is None:
+            return "", False
+        await self._desk.durably(lambda: self._desk.outbox.sent(receipt))
+        return receipt.message_id, False
+
+    async def _adopt(self, message_id: str, part: Part, is_marked_sending: bool) -> Receipt | None:
+        """Make the preview the part; None when the platform will not have it edited."""
+        if not is_marked_sending:
+            await self._desk.durably(lambda: self._desk.outbox.sending(part))
+        try:
+            try:
+                return await self._ask(self._channel.edit(message_id, part))
+            except FormatRefused:
+                self._count_retry("format")
+                return await self._ask(self._channel.edit(message_id, replace(part, payload="")))
+        except (SendRefused, FormatRefused) as error:
+            log.info("delivery.preview_gone", channel=self._channel.name, part=part.id, reason=str(error))
+            return None
+
+    # -- the part itself -----------------------------------------------------------------------
+
+    def _is_key_good(self, part: Part) -> bool:
+        """Say whether the platform would recognise *part* if it came again now."""
+        capabilities = self._channel.capabilities
+        if not capabilities.send_key or capabilities.send_key_for is None:
+            return capabilities.send_key
+        name, at = self._first_sent
+        age = asyncio.get_running_loop().time() - at
+        return name == part.id and age < capabilities.send_key_for.total_seconds()
+
+    async def _find(self, part: Part) -> Receipt | None:
+        """Ask the platform for *part*; settles the doubt when it knows."""
+        try:
+            found = await self._ask(self._channel.find(part))
+        except RetryLater:
+            raise
+        except SendFailed:
+            return None
+        self.is_doubtful = found is not None
+        return found
+
+    async def _send(self, part: Part, *, marked: bool) -> Receipt:
+        if self._first_sent[0] != part.id:
+            self._first_sent = (part.id, asyncio.get_running_loop().time())
+        if marked:
+            log.warning("delivery.marked", channel=self._channel.name, part=part.id)
+        try:
+            return await self._ask(self._channel.send(part, marked=marked))
+        except FormatRefused:
+            self._count_retry("format")
+        try:
+            return await self._ask(self._channel.send(replace(part, payload=""), marked=marked))
+        except FormatRefused as error:
+            raise SendRefused(f"not even as plain text: {error}") from error
+
+    async def _ask(self, call: Awaitable[T]) -> T:
+        async with self._desk.slot(self._channel.name):
+            return await self._desk.ask(self._channel, self._key, call)
+
+    def _count_retry(self, reason: str) -> None:
+        self._desk.meter.count("delivery_retries", channel=self._channel.name, reason=reason)
