@@ -3,8 +3,6 @@
 SENTENCES = {
     "hello": "You are talking to Parlour. /help lists the commands, /quit leaves, Ctrl-C stops an answer.",
     "prompt": "you › ",
-    "bot": "parlour",
-    "you": "you",
     "thinking": "thinking …",
     "repeat": "(this may repeat an earlier message)",
     "gone": "The gateway is gone. What was marked with ✓ is stored and will be answered.",
