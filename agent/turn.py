@@ -12,7 +12,7 @@ from typing import TypeVar
 
 import structlog
 
-from agent.commands import CommandContext, House, Router, Typed
+from agent.commands import CommandContext, House, Reply, Router, Typed
 from agent.context import Context, Place
 from agent.draft import Draft
 from agent.llm.port import ToolCall
@@ -157,14 +157,17 @@ class TurnWork:
         typed = self._rooms.router.typed(row.message)
         session = SessionRow(key=row.message.key, transcript="", next_index=0, created_at=self._rooms.now())
         lease = Lease(key=row.message.key, turn=row.turn or turn_id(row.message), epoch=0, rows=(row,), session=session)
-        text, jobs, is_private = "", (), False
+        reply = Reply(text="")
         if typed is not None:
             reply = await self._rooms.router.run(typed, self._command(lease, typed))
-            text, jobs, is_private = reply.text, reply.jobs, reply.is_private
         draft = Draft(lease, self._place(row).scope)
-        draft.add(build.command(lease.turn, row.message.text, text, self._rooms.now()))
+        draft.add(build.command(lease.turn, row.message.text, reply.text, self._rooms.now()))
         record = draft.record(EndState.ANSWERED, self._rooms.now())
-        commit = Commit(record=record, outbound=self._outbound(lease, text, OutboundKind.NOTICE, is_private), jobs=jobs)
+        commit = Commit(
+            record=record,
+            outbound=self._outbound(lease, reply.text, OutboundKind.NOTICE, reply.is_private),
+            jobs=reply.jobs,
+        )
         await self._journal.settle(row, commit)
 
     # -- the ways a lane turn can go ------------------------------------------------------------

@@ -10,13 +10,6 @@ from datetime import UTC, datetime
 from importlib.metadata import entry_points, version
 
 import structlog
-from agent.memory.conversation import Conversations
-from agent.memory.files.documents import FileDocuments
-from agent.memory.files.projector import Projector
-from agent.memory.jobs import MemoryJobs
-from agent.memory.search.plain import PlainSearch
-from agent.memory.sessions import StoredSessions
-from agent.memory.snapshot import ScopeMemory
 
 from agent.commands import Router
 from agent.context import Context
@@ -25,6 +18,13 @@ from agent.llm.client import ModelClient
 from agent.llm.port import ChatReply, ChatRequest, ModelConfig
 from agent.llm.registry import open_model
 from agent.loop import Loop
+from agent.memory.conversation import Conversations
+from agent.memory.files.documents import FileDocuments
+from agent.memory.files.projector import Projector
+from agent.memory.jobs import MemoryJobs
+from agent.memory.search.plain import PlainSearch
+from agent.memory.sessions import StoredSessions
+from agent.memory.snapshot import ScopeMemory
 from agent.pool import Pool
 from agent.tools.registry import Toolbox
 from agent.turn import PatientJournal, Rooms, TurnWork
@@ -74,8 +74,32 @@ class App:
     started_at: float = field(default_factory=time.monotonic)
 
     def readiness(self) -> Mapping[str, bool | None]:
-        """Return the channels' states, for /readyz."""
+        """Return the channels' states, for /readyz and operators."""
         return self.supervisor.states()
+
+    @asynccontextmanager
+    async def still(self) -> AsyncIterator[None]:
+        """Hold while nothing may write files: what was committed is projected first, then jobs and projector wait."""
+        async with self.memory_jobs.still(), self.projector.still():
+            yield
+
+    async def submit(self, key: SessionKey, text: str) -> str:
+        """Accept *text* as a job of ours in the session *key*; return its turn's id. Raises UserMistake."""
+        if key.channel not in self.kinds:
+            known = ", ".join(sorted(self.kinds))
+            raise UserMistake(f"there is no channel called {key.channel}; there are: {known}")
+        message = InboundMessage(
+            key=key,
+            message_id=f"job:send/{secrets.token_hex(8)}",
+            sender=Sender(id=key.chat),
+            text=text,
+            sent_at=_now(),
+            kind=InboundKind.JOB,
+        )
+        accepted = await self.intake.accept(message, Role.OWNER)
+        if accepted.verdict is Verdict.FULL:
+            raise UserMistake(f"{key} has too many messages waiting; try again when some are answered")
+        return turn_id(message)
 
 
 @asynccontextmanager
@@ -138,12 +162,12 @@ def _build(settings: Settings, home: Home, store: Store, plugins: Plugins, *, ch
     )
     sessions = StoredSessions(home.path, store.records, store.journal)
     projector = Projector(home.path, store.records)
-    memory_jobs = MemoryJobs(store.jobs, documents, memory)
+    memory_jobs = MemoryJobs(store.jobs, documents)
     kinds = kinds_of(settings, plugins)
     doors = open_doors(settings, plugins, intake, sessions, store) if channels else Doors({}, kinds, ())
     deliverer = Deliverer(store.outbox, doors.channels, meter=meter, now=_now)
     started = time.monotonic()
-    model = _open_model(settings, store, meter)
+    model = _open_model(settings, store, meter, plugins)
     house = AgentHouse(
         journal=store.journal,
         sessions=sessions,
@@ -174,7 +198,7 @@ def _build(settings: Settings, home: Home, store: Store, plugins: Plugins, *, ch
         router=router,
         house=house,
         memory_jobs=memory_jobs,
-        search=PlainSearch(home.path, memory),
+        search=PlainSearch(home.path, documents),
         admits=lambda row: still_admits(judge, row),
         zone=house.zone,
         meter=meter,
@@ -211,7 +235,7 @@ def _build(settings: Settings, home: Home, store: Store, plugins: Plugins, *, ch
     )
 
 
-def _open_model(settings: Settings, store: Store, meter: PrometheusMeter) -> ModelClient:
+def _open_model(settings: Settings, store: Store, meter: PrometheusMeter, plugins: Plugins) -> ModelClient:
     llm = settings.llm
 
     def spend(reply: ChatReply, request: ChatRequest) -> None:
@@ -230,7 +254,7 @@ def _open_model(settings: Settings, store: Store, meter: PrometheusMeter) -> Mod
             )
         )
 
-    models = [
+    models = list(plugins.models) or [
         open_model(
             ModelConfig(
                 model=name,

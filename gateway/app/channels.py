@@ -32,6 +32,7 @@ class Plugins:
 
     channels: Sequence[ExtraChannel] = ()
     tools: Sequence[Any] = ()
+    models: Sequence[Any] = ()  # instead of those that the settings name
 
 
 @dataclass(frozen=True, slots=True)

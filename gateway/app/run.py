@@ -16,8 +16,8 @@ import structlog
 
 from gateway.app.build import App, open_app
 from gateway.app.channels import Plugins
-from gateway.app.operate import operations_of
 from gateway.control import ControlServer
+from gateway.operations import operations
 from gateway.services import prune_for_ever
 from gateway.settings import Settings
 
@@ -55,15 +55,16 @@ async def serve(app: App, stop: asyncio.Event, *, ready: Callable[[App], None] |
         )
         delivery = _start(services, delivery=app.deliverer.run)
         pool = _start(services, pool=app.pool.run)
-        doors = _start(services, web=app.web.serve, channels=app.supervisor.run)
-        async with ControlServer(app.home, operations_of(app).handlers()):
-            await app.web.wait_started()
-            log.info("app.ready", seconds=round(time.monotonic() - app.started_at, 3), url=app.web.url)
-            if ready is not None:
-                ready(app)
-            warming = _start(services, warm=lambda: _warm(app))
-            await stop.wait()
-            log.info("app.stopping", turns=app.pool.busy)
+        control = ControlServer(app.home.socket, operations(app))
+        doors = _start(services, web=app.web.serve, channels=app.supervisor.run, control=control.serve)
+        await app.web.wait_started()
+        await control.wait_listening()
+        log.info("app.ready", seconds=round(time.monotonic() - app.started_at, 3), url=app.web.url)
+        if ready is not None:
+            ready(app)
+        warming = _start(services, warm=lambda: _warm(app))
+        await stop.wait()
+        log.info("app.stopping", turns=app.pool.busy)
         await _end(warming)
         await _end(doors)
         given_back = await app.pool.drain(grace)
