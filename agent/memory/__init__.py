@@ -1,1 +1,4 @@
-"""What is remembered, by whom, and how it reaches the model."""
+"""What is remembered, by whom, and how it reaches the model. The seeds' public door stands here."""
+
+from agent.memory.door import Session as Session
+from agent.memory.door import SessionManager as SessionManager

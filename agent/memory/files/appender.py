@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 
 from agent.memory.files import lines as build
@@ -23,6 +24,34 @@ from gateway.ports import Line, TurnRecord
 
 SEGMENT_BYTES = 8 * 1024 * 1024
 _KNOWN_STARTS = 4_096  # turns since the replay start whose offsets are kept; marks come much sooner
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """What is appended at once: the lines of one turn, its `end` last."""
+
+    turn: str
+    lines: Sequence[Line]
+    from_index: int
+    to_index: int
+    at: datetime
+
+
+def entry_of(record: TurnRecord) -> Entry:
+    """Return the record as a file takes it; one that brings no `end` gets it, since a turn without is not there."""
+    last = record.lines[-1] if record.lines else {}
+    lines = record.lines
+    if kind_of(last) != "end" or last.get("turn") != record.turn:
+        end = build.end(
+            record.turn,
+            from_index=record.from_index,
+            to_index=record.to_index,
+            inbox=[str(seq) for seq in record.inbox],
+            outcome=str(record.outcome),
+            at=record.at,
+        )
+        lines = (*lines, end)
+    return Entry(turn=record.turn, lines=lines, from_index=record.from_index, to_index=record.to_index, at=record.at)
 
 
 @dataclass(slots=True)
@@ -46,16 +75,23 @@ class TranscriptFile:
         disk: Disk,
         path: Path,
         transcript: str,
+        key: str,
         *,
         unsure: frozenset[str] = frozenset(),
         segment_bytes: int = SEGMENT_BYTES,
     ) -> None:
         """Open *path*; *unsure* are the turns that may or may not have reached it before a crash."""
         self.path = path
+        self._key = key
         self._disk = disk
         self._segment_bytes = segment_bytes
         self._fd: int | None = None
         self.transcript = transcript
+        self._segment = 0
+        self._base = 0  # bytes in earlier segments
+        self._turns: set[str] = set()  # what may be offered again
+        self._reached = _Reached(0)
+        self._synced = 0
         self._load(unsure)
 
     @property
@@ -68,21 +104,21 @@ class TranscriptFile:
         """The transcript's length in bytes, earlier segments included."""
         return self._reached.end
 
-    def append(self, record: TurnRecord) -> bool:
-        """Write *record* unless its turn is there; say whether it was written. Durable after `sync`."""
-        if record.turn in self._turns:
+    def append(self, entry: Entry) -> bool:
+        """Write *entry* unless its turn is there; say whether it was written. Durable after `sync`."""
+        if entry.turn in self._turns:
             return False
         if self._reached.end - self._base >= self._segment_bytes:
             self._roll()
-        head = b"" if self._reached.end > self._base else self._head(record)
-        body, reached = self._render(record, self._reached.end + len(head))
+        head = b"" if self._reached.end > self._base else self._head(entry.at)
+        body, reached = self._render(entry, self._reached.end + len(head))
         try:
             self._disk.write(self._open(), head + body)
         except OSError:
             self._take_back(self._reached.end)
             raise
         self._reached = reached
-        self._turns.add(record.turn)
+        self._turns.add(entry.turn)
         return True
 
     def sync(self) -> None:
@@ -116,17 +152,17 @@ class TranscriptFile:
 
     # -- inside ------------------------------------------------------------------------------------
 
-    def _head(self, record: TurnRecord) -> bytes:
-        return encode(build.head(self.transcript, str(record.key), record.at, segment=self._segment, base=self._base))
+    def _head(self, created: datetime) -> bytes:
+        return encode(build.head(self.transcript, self._key, created, segment=self._segment, base=self._base))
 
-    def _render(self, record: TurnRecord, offset: int) -> tuple[bytes, _Reached]:
-        """Return the record's bytes for *offset*, and how far the transcript has come with them."""
+    def _render(self, entry: Entry, offset: int) -> tuple[bytes, _Reached]:
+        """Return the entry's bytes for *offset*, and how far the transcript has come with them."""
         before = self._reached
         reached = _Reached(offset, before.snapshot, before.anchor, before.starts)
-        if record.to_index > record.from_index:
-            reached.starts = [*before.starts[-_KNOWN_STARTS:], (record.from_index, record.to_index, offset)]
+        if entry.to_index > entry.from_index:
+            reached.starts = [*before.starts[-_KNOWN_STARTS:], (entry.from_index, entry.to_index, offset)]
         pieces = []
-        for line in _closed(record):
+        for line in entry.lines:
             kind = kind_of(line)
             if kind == "snapshot":
                 reached.snapshot = reached.end
@@ -193,18 +229,3 @@ class TranscriptFile:
                 self._disk.truncate(self._fd, max(size - self._base, 0))
         with contextlib.suppress(OSError):
             self.close()
-
-
-def _closed(record: TurnRecord) -> Iterator[Line]:
-    """Yield the record's lines; one that brings no `end` gets it, since a turn without is not there."""
-    yield from record.lines
-    last = record.lines[-1] if record.lines else {}
-    if kind_of(last) != "end" or last.get("turn") != record.turn:
-        yield build.end(
-            record.turn,
-            from_index=record.from_index,
-            to_index=record.to_index,
-            inbox=[str(seq) for seq in record.inbox],
-            outcome=str(record.outcome),
-            at=record.at,
-        )

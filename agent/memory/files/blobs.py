@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from agent.memory.files.disk import Disk
@@ -52,3 +52,7 @@ class Blobs:
         text = data.decode("utf-8", "surrogatepass")
         self.keep({digest: text})
         return text
+
+    def kept(self, digests: Iterable[str]) -> dict[str, str]:
+        """Return those of *digests* that are in memory, without touching a file."""
+        return {digest: self._kept[digest] for digest in digests if digest in self._kept}

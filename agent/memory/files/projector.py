@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import OrderedDict
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -17,7 +18,7 @@ from typing import Any, TypeVar
 
 import structlog
 
-from agent.memory.files.appender import TranscriptFile
+from agent.memory.files.appender import TranscriptFile, entry_of
 from agent.memory.files.blobs import put_blobs
 from agent.memory.files.disk import Disk
 from agent.memory.files.transcript import Chain, archive_path, read_tail
@@ -95,6 +96,13 @@ class Projector:
         self._tell(failed)
         return not failed
 
+    @asynccontextmanager
+    async def still(self) -> AsyncIterator[None]:
+        """Write what is committed by now, then write nothing until the block ends."""
+        await self.flush()
+        async with self._lock:
+            yield
+
     async def close(self) -> None:
         """Flush and give every file back."""
         await self.flush()
@@ -170,7 +178,7 @@ class Projector:
         if file is None or (record.transcript and record.transcript != file.transcript):
             self._spend(path)
             file = self._find(path, record, unsure)
-        file.append(record)
+        file.append(entry_of(record))
         if file.path != path:  # it was archived before the crash that brings this record again
             file.sync()
             file.close()
@@ -180,7 +188,7 @@ class Projector:
         if record.new_transcript:
             file.archive(record.turn)
             self._spend(path)
-            self._files[path] = TranscriptFile(self._disk, path, record.new_transcript)
+            self._files[path] = TranscriptFile(self._disk, path, record.new_transcript, str(record.key))
         elif file.is_open:
             self._open[path] = file
             self._open.move_to_end(path)
@@ -191,14 +199,14 @@ class Projector:
         current = Chain(self._disk, path)
         if current.head is None or not wanted or current.transcript in ("", wanted):
             archived = self._archive_of(path, wanted) if wanted and not current.end else None
-            return TranscriptFile(self._disk, archived or path, wanted, unsure=unsure)
+            return TranscriptFile(self._disk, archived or path, wanted, str(record.key), unsure=unsure)
         archived = self._archive_of(path, wanted)
         if archived is None:
             # A transcript that the journal does not know (an older journal was restored): keep it beside.
             blocks = read_tail(current, 1)
             last = blocks[-1].turn if blocks else "t0"
             self._disk.rename(path, archive_path(path, current.transcript, last))
-        return TranscriptFile(self._disk, archived or path, wanted, unsure=unsure)
+        return TranscriptFile(self._disk, archived or path, wanted, str(record.key), unsure=unsure)
 
     @staticmethod
     def _archive_of(path: Path, transcript: str) -> Path | None:

@@ -371,7 +371,7 @@ def read_tail(chain: Chain, enough: int, *, at_most: int = 4 * 1024 * 1024) -> l
 
 
 def turns_in_tail(chain: Chain, unsure: frozenset[str]) -> dict[str, int]:
-    """Return which turns of *unsure* stand in the file, and where; it looks back to the first turn that is none of them.
+    """Return which turns of *unsure* stand in the file, and where; looks back to the first that is none of them.
 
     Records reach a file in commit order, so before that one there is nothing left in doubt.
     """

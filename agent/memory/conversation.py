@@ -1,0 +1,401 @@
+"""The live window of a transcript: what the model is sent, only ever extended between snapshots (DESIGN.md, Prompt)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from agent.memory.files import lines as build
+from agent.memory.files.blobs import Blobs
+from agent.memory.files.disk import Disk
+from agent.memory.files.lines import FORGOTTEN, from_user, kind_of, replayable, to_messages
+from agent.memory.files.transcript import Chain, anchor_index, read_window, set_aside
+from agent.memory.scopes import transcript_path
+from gateway.events import SessionKey
+from gateway.ports import Line, Records, SessionRow, TurnRecord
+
+log = structlog.get_logger(__name__)
+
+MARK_EVERY = 100  # messages between marks, when the window itself does not move
+KEPT_WITHOUT_WINDOW = 10  # messages that are sent with `memory_window: 0` (seed 004)
+
+Message = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """What the system prompt is made of, as it stood when it was taken. `texts` by name; a missing one is empty."""
+
+    n: int
+    zone: str
+    at: int  # index of the first message under it
+    replay_from: int
+    rev: str  # of the memory it shows
+    texts: Mapping[str, str]
+
+
+def snapshot_of(line: Line, texts: Mapping[str, str]) -> Snapshot | None:
+    """Return the snapshot a line names, with *texts* by digest; None when one of them is lost."""
+    names = line.get("blobs")
+    if not isinstance(names, Mapping) or any(digest not in texts for digest in names.values()):
+        return None
+    return Snapshot(
+        n=int(line.get("n", 0)),
+        zone=str(line.get("zone", "")),
+        at=int(line.get("at", 0)),
+        replay_from=int(line.get("from", 0)),
+        rev=str(line.get("rev", "")),
+        texts={name: texts[digest] for name, digest in names.items()},
+    )
+
+
+@dataclass(slots=True)
+class _Turn:
+    """The lines of one turn that replay or memory need."""
+
+    low: int
+    high: int
+    lines: list[Line]
+
+
+@dataclass(slots=True)
+class _State:
+    """A window's content; a pure function of the transcript from its replay start on."""
+
+    turns: list[_Turn] = field(default_factory=list)
+    replay_from: int = 0
+    anchor_at: int = 0
+    snapshot: Line | None = None  # the last one, also when it stands before the replay start
+    taken: dict[str, None] = field(default_factory=dict)  # its turns, so that a record counts once
+
+
+_REMEMBERED = 256  # turns without a message whose repetition is noticed; the others' indices tell
+_KEPT = frozenset({"message", "delta", "snapshot", "forgotten"})
+
+
+class Conversation:
+    """One transcript's window. Changed by `adopt` alone; owned by whoever holds the key's lock."""
+
+    def __init__(
+        self, key: SessionKey, scope: str, transcript: str, *, next_index: int, window: int, blobs: Blobs
+    ) -> None:
+        self.key = key
+        self.scope = scope
+        self.transcript = transcript
+        self.next_index = next_index
+        self.window = window
+        self.seen_rev = ""  # a state of memory that was compared and brought nothing new
+        self._blobs = blobs
+        self._state = _State()
+        self._snapshot: Snapshot | None = None
+        self._messages: list[Message] = []
+
+    @property
+    def messages(self) -> Sequence[Message]:
+        """What the model is sent before this turn: from the replay start on, replayable, the same bytes each time."""
+        if self.window:
+            return self._messages
+        return _last(self._messages, self._state)
+
+    @property
+    def snapshot(self) -> Snapshot | None:
+        """The snapshot in force, None before the first turn or when its texts are lost."""
+        return self._snapshot
+
+    @property
+    def zone(self) -> str:
+        """The time zone of the snapshot in force."""
+        return self._snapshot.zone if self._snapshot else ""
+
+    @property
+    def replay_from(self) -> int:
+        """The index of the first message that is replayed."""
+        return self._state.replay_from
+
+    @property
+    def deltas(self) -> list[Line]:
+        """The delta lines since the snapshot, oldest first."""
+        return [line for turn in self._state.turns for line in turn.lines if kind_of(line) == "delta"]
+
+    def snapshot_with(self, lines: Sequence[Line], blobs: Mapping[str, str]) -> Snapshot:
+        """Return the snapshot in force once *lines* (a turn's opening) are part of the conversation."""
+        for line in reversed(lines):
+            if kind_of(line) == "snapshot":
+                taken = snapshot_of(line, {**self._texts(line), **blobs})
+                if taken is not None:
+                    return taken
+        if self._snapshot is None:
+            raise ValueError("a turn without a snapshot: the opening was not asked for")
+        return self._snapshot
+
+    def messages_with(self, lines: Sequence[Line]) -> Sequence[Message]:
+        """Return what precedes a turn that begins with *lines*; usually `messages`.
+
+        A snapshot among them folds the deltas in, and what they take back is gone at once.
+        """
+        gone = _taken_back(lines)
+        is_new = any(kind_of(line) == "snapshot" for line in lines)
+        if not is_new and not any(_says(turn, gone) for turn in self._state.turns):
+            return self.messages
+        state = self._after(lines)
+        rendered = _render(state.turns)
+        return rendered if self.window else _last(rendered, state)
+
+    def with_mark(self, record: TurnRecord) -> TurnRecord:
+        """Return *record* with the mark that is due with it, before its `end` line; usually unchanged."""
+        line = self.pending_mark(record.from_index, record.to_index)
+        if line is None:
+            return record
+        at = len(record.lines) - 1 if record.lines and kind_of(record.lines[-1]) == "end" else len(record.lines)
+        return replace(record, lines=(*record.lines[:at], line, *record.lines[at:]))
+
+    def pending_mark(self, from_index: int, to_index: int) -> Line | None:
+        """Return the mark that is due once a turn of these indices is there.
+
+        With a full window the replay start moves by half of it, to the beginning of a turn (and the
+        next turn takes a new snapshot); otherwise a plain mark every 100 messages keeps cold reads short.
+        """
+        if to_index <= from_index:
+            return None
+        state = self._state
+        limit = self.window or MARK_EVERY
+        if to_index - state.replay_from >= limit:
+            keep = limit - limit // 2 if self.window else KEPT_WITHOUT_WINDOW
+            aim = max(state.replay_from + limit // 2, to_index - limit) if self.window else to_index - keep
+            start = self._turn_start(aim, from_index)
+            if start > state.replay_from:
+                return build.mark(start)
+        if to_index - state.anchor_at >= MARK_EVERY:
+            return build.mark(state.replay_from)
+        return None
+
+    def adopt(self, record: TurnRecord) -> None:
+        """Take in a committed record of this transcript; the same one twice is once. Costs what is new."""
+        if self._is_known(record) or record.transcript != self.transcript:
+            return
+        if not record.lines and record.to_index > record.from_index:
+            return  # its body left the journal: `next_index` stays behind, and opening reads the file
+        self._blobs.keep(record.blobs)
+        lines = record.lines
+        self._state.taken[record.turn] = None
+        if len(self._state.taken) > _REMEMBERED:
+            del self._state.taken[next(iter(self._state.taken))]
+        changes = any(kind_of(line) in ("snapshot", "pointer", "mark") for line in lines)
+        gone = _taken_back(lines)
+        if changes or any(_says(turn, gone) for turn in self._state.turns):
+            before = self._state.snapshot
+            self._state = self._after(lines, record)
+            if self._state.snapshot is not before:
+                self._load_snapshot(record.blobs)
+            self._messages = _render(self._state.turns)
+        else:
+            turn = _Turn(record.from_index, record.to_index, _kept(lines))
+            if turn.lines:
+                self._state.turns.append(turn)
+                self._messages.extend(_render([turn]))
+        self.next_index = max(self.next_index, record.to_index)
+
+    # -- inside ------------------------------------------------------------------------------------
+
+    def _is_known(self, record: TurnRecord) -> bool:
+        if record.to_index > record.from_index:
+            return record.to_index <= self.next_index
+        return record.turn in self._state.taken
+
+    def restore(self, state: _State, blobs: Mapping[str, str]) -> None:
+        """Begin with what a cold read found."""
+        self._state = state
+        self._load_snapshot(blobs)
+        self._messages = _render(state.turns)
+
+    def _load_snapshot(self, texts: Mapping[str, str]) -> None:
+        line = self._state.snapshot
+        self._snapshot = snapshot_of(line, {**self._texts(line), **texts}) if line is not None else None
+
+    def _texts(self, line: Line) -> dict[str, str]:
+        return self._blobs.kept(_digests(line))
+
+    def _after(self, lines: Sequence[Line], record: TurnRecord | None = None) -> _State:
+        """Return the state with *lines* of a new turn; the old one stays as it is."""
+        state = _State(
+            [_Turn(turn.low, turn.high, list(turn.lines)) for turn in self._state.turns],
+            self._state.replay_from,
+            self._state.anchor_at,
+            self._state.snapshot,
+            self._state.taken,
+        )
+        low, high = (record.from_index, record.to_index) if record else (self.next_index, self.next_index)
+        if record is not None:
+            fold(state, low, high, lines)
+        else:
+            fold(state, low, high, [line for line in lines if kind_of(line) in ("snapshot", "forgotten")])
+        return state
+
+    def _turn_start(self, aim: int, upcoming: int) -> int:
+        """Return where the turn that holds index *aim* begins, or the next one where that moves nothing."""
+        starts = [turn.low for turn in self._state.turns if turn.high > turn.low] + [upcoming]
+        before = [start for start in starts if start <= aim]
+        if before and before[-1] > self._state.replay_from:
+            return before[-1]
+        return next((start for start in starts if start > self._state.replay_from), self._state.replay_from)
+
+
+def fold(state: _State, low: int, high: int, lines: Sequence[Line]) -> None:
+    """Add one turn's lines to *state*: the one place that says what each kind does to the window."""
+    kept = _kept(lines)
+    if any(kind_of(line) == "snapshot" for line in kept):
+        for turn in state.turns:
+            turn.lines = [line for line in turn.lines if kind_of(line) != "delta"]
+        n = max(n for n, line in enumerate(kept) if kind_of(line) == "snapshot")
+        state.snapshot = kept[n]
+        kept = [line for m, line in enumerate(kept) if kind_of(line) != "delta" or m > n]
+    gone = _taken_back(lines)
+    if gone:
+        for turn in state.turns:
+            turn.lines = [_without(line, gone) for line in turn.lines]
+    if kept:
+        state.turns.append(_Turn(low, high, kept))
+    for line in lines:
+        if kind_of(line) in ("pointer", "mark"):
+            _move(state, anchor_index(line))
+            state.anchor_at = high
+
+
+def _move(state: _State, index: int) -> None:
+    """Replay from the beginning of the turn that holds *index*; what is before leaves the window."""
+    holder = next((turn.low for turn in state.turns if turn.low <= index < turn.high), index)
+    state.replay_from = holder
+    state.turns = [turn for turn in state.turns if turn.high > holder]
+
+
+def _kept(lines: Sequence[Line]) -> list[Line]:
+    return [line for line in lines if kind_of(line) in _KEPT]
+
+
+def _taken_back(lines: Sequence[Line]) -> frozenset[str]:
+    """Return the platform's ids of the messages that *lines* say are forgotten."""
+    return frozenset(str(line.get("mid", "")) for line in lines if kind_of(line) == "forgotten") - {""}
+
+
+def _says(turn: _Turn, gone: frozenset[str]) -> bool:
+    return bool(gone) and any(line.get("mid") in gone for line in turn.lines if kind_of(line) == "message")
+
+
+def _without(line: Line, gone: frozenset[str]) -> Line:
+    return {**line, "content": FORGOTTEN} if kind_of(line) == "message" and line.get("mid") in gone else line
+
+
+def _render(turns: Sequence[_Turn]) -> list[Message]:
+    """Return the model's messages. Each turn is made replayable by itself, so that appending is enough."""
+    return [
+        said for turn in turns for said in replayable([message for line in turn.lines for message in to_messages(line)])
+    ]
+
+
+def _last(messages: Sequence[Message], state: _State) -> list[Message]:
+    """Return the last ten messages from a user's on; a last turn that is longer is sent whole."""
+    return from_user(messages[-KEPT_WITHOUT_WINDOW:]) or _render(state.turns[-1:])
+
+
+def _digests(line: Line) -> list[str]:
+    names = line.get("blobs")
+    return [str(digest) for digest in names.values()] if isinstance(names, Mapping) else []
+
+
+class Conversations:
+    """Every open conversation, the least recently used ones given up beyond *capacity*."""
+
+    def __init__(
+        self, home: Path, records: Records, *, capacity: int = 500, window: int = 100, disk: Disk | None = None
+    ) -> None:
+        self._home = home
+        self._records = records
+        self._capacity = capacity
+        self._window = window
+        self._disk = disk or Disk()
+        self._blobs = Blobs(self._disk, home)
+        self._open: OrderedDict[SessionKey, Conversation] = OrderedDict()
+
+    async def open(self, session: SessionRow, scope: str) -> Conversation:
+        """Return the conversation of *session*; a hot one costs nothing, a cold one its window."""
+        hot = self._open.get(session.key)
+        if hot is not None and _is_current(hot, session, scope):
+            self._open.move_to_end(session.key)
+            return hot
+        cold = await self._read(session, scope)
+        self._open[session.key] = cold
+        self._open.move_to_end(session.key)
+        while len(self._open) > self._capacity:
+            self._open.popitem(last=False)
+        return cold
+
+    def forget(self, key: SessionKey) -> None:
+        """Let go of a conversation; the next opening reads it again."""
+        self._open.pop(key, None)
+
+    async def _read(self, session: SessionRow, scope: str) -> Conversation:
+        conversation = Conversation(
+            session.key,
+            scope,
+            session.transcript,
+            next_index=session.next_index,
+            window=self._window,
+            blobs=self._blobs,
+        )
+        if not session.next_index:
+            return conversation
+        # The journal first: what is projected while we look is then found twice, never missed.
+        pending = [each.record for each in await self._records.pending(session.key)]
+        mine = [record for record in pending if record.transcript == session.transcript]
+        for record in mine:
+            self._blobs.keep(record.blobs)
+        state, texts = await asyncio.to_thread(self._read_files, session, scope, mine)
+        conversation.restore(state, texts)
+        return conversation
+
+    def _read_files(
+        self, session: SessionRow, scope: str, pending: Sequence[TurnRecord]
+    ) -> tuple[_State, dict[str, str]]:
+        path = transcript_path(self._home, scope, str(session.key))
+        chain = Chain(self._disk, path, session.transcript)
+        state = _State()
+        if chain.transcript in ("", session.transcript):
+            state = self._window_state(chain, path)
+        for record in pending:
+            if record.turn not in state.taken:
+                state.taken[record.turn] = None
+                fold(state, record.from_index, record.to_index, record.lines)
+        digests = _digests(state.snapshot) if state.snapshot is not None else []
+        brought = {digest: text for record in pending for digest, text in record.blobs.items()}
+        texts = {digest: brought.get(digest, self._blobs.read(scope, digest)) for digest in digests}
+        return state, {digest: text for digest, text in texts.items() if text is not None}
+
+    def _window_state(self, chain: Chain, path: Path) -> _State:
+        window = read_window(chain)
+        if window.bad:
+            try:
+                set_aside(self._disk, path, window.bad)
+            except OSError as error:  # a full disk must not keep anybody from reading
+                log.warning("conversation.not_set_aside", error=error.strerror)
+        state = _State(snapshot=window.snapshot)
+        for block in window.blocks:
+            state.taken[block.turn] = None
+            plain = [line for line in block.lines if kind_of(line) not in ("pointer", "mark")]
+            fold(state, block.from_index, block.to_index, plain)
+        _move(state, window.replay_from)
+        state.anchor_at = window.anchor_at
+        return state
+
+
+def _is_current(conversation: Conversation, session: SessionRow, scope: str) -> bool:
+    return (
+        conversation.transcript == session.transcript
+        and conversation.next_index == session.next_index
+        and conversation.scope == scope
+    )

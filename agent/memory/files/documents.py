@@ -1,0 +1,84 @@
+"""A scope's texts as files: compare-and-set, whole or not at all, readable whatever an editor made of them."""
+
+from __future__ import annotations
+
+import asyncio
+import codecs
+import hashlib
+import re
+from pathlib import Path
+
+import structlog
+
+from agent.memory.files.disk import Disk
+from agent.memory.scopes import scope_folder
+from gateway.ports import Document
+
+log = structlog.get_logger(__name__)
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}\Z")
+_AT_THE_TOP = frozenset({"SOUL.md", "USER.md"})
+
+
+def document_path(home: Path, scope: str, name: str) -> Path:
+    """Return where a scope's document stands; raise ValueError for what is no document's name."""
+    if not _NAME.match(name):
+        raise ValueError(f"not a document: {name!r}")
+    folder = scope_folder(home, scope)
+    return folder / name if name in _AT_THE_TOP else folder / "memory" / name
+
+
+def read_text(data: bytes) -> str:
+    """Return a text file's text, whoever saved it: UTF-8 or UTF-16 with or without a mark, else Windows' Western code.
+
+    Line ends become those of Unix. Every byte string has a text.
+    """
+    if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        text = data.decode("utf-16", "replace")
+    else:
+        try:
+            text = data.decode("utf-8-sig")
+        except UnicodeDecodeError:
+            text = data.decode("cp1252", "replace")
+    return text.replace("\r\n", "\n").replace("\r", "\n")
+
+
+class FileDocuments:
+    """Implements `Documents` over the files of a home. A rev is the sha256 of the bytes."""
+
+    def __init__(self, home: Path, *, disk: Disk | None = None) -> None:
+        self._home = home
+        self._disk = disk or Disk()
+
+    async def read(self, scope: str, name: str) -> Document:
+        """Return the text as it stands now."""
+        return await asyncio.to_thread(self._read, scope, name)
+
+    async def write(self, scope: str, name: str, text: str, *, was: str, why: str) -> Document | None:
+        """Replace the text if its rev is still *was*; None when somebody else was quicker. Durable on return."""
+        written = await asyncio.to_thread(self._write, scope, name, text, was)
+        if written is not None:
+            log.info("document.written", scope=scope, name=name, why=why)
+        return written
+
+    def _read(self, scope: str, name: str) -> Document:
+        data = self._disk.load(document_path(self._home, scope, name))
+        if data is None:
+            return Document(name=name, text="", rev="")
+        return Document(name=name, text=read_text(data), rev=_rev(data))
+
+    def _write(self, scope: str, name: str, text: str, was: str) -> Document | None:
+        path = document_path(self._home, scope, name)
+        data = text.encode("utf-8", "replace")
+        # The lock keeps our own writers apart, in every process; an editor's save shows in the rev.
+        with self._disk.locked(scope_folder(self._home, scope) / "memory" / ".lock"):
+            now = self._disk.load(path)
+            if ("" if now is None else _rev(now)) != was:
+                return None
+            if now != data:
+                self._disk.replace(path, data)
+        return Document(name=name, text=read_text(data), rev=_rev(data))
+
+
+def _rev(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()

@@ -1,0 +1,135 @@
+"""What a turn wanted remembered, applied after its commit: jobs that may run twice and change things once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from datetime import datetime, timedelta
+
+import structlog
+
+from agent.memory.files.lines import utc_now
+from gateway.errors import StoreDown
+from gateway.ports import Documents, Job, Jobs
+
+log = structlog.get_logger(__name__)
+
+REMEMBER = "remember"
+MEMORY = "MEMORY.md"
+_TRIES = 3  # of a compare-and-set before the job waits
+_AT_ONCE = 32
+_IDLE = timedelta(seconds=5)  # what was put off comes due without anybody queuing it
+_PAUSE = timedelta(seconds=1)
+_LONGEST_PAUSE = timedelta(hours=1)
+_REVIEW = timedelta(days=1)
+_SCOPES_KNOWN = 10_000
+
+
+class MemoryJobs:
+    """Applies memory operations of finished turns; a scope's next turn sees them done."""
+
+    def __init__(self, jobs: Jobs, documents: Documents, *, now: Callable[[], datetime] = utc_now) -> None:
+        self._jobs = jobs
+        self._documents = documents
+        self._now = now
+        self._applying = asyncio.Lock()
+        # Scopes that are known to have nothing pending; any other is asked for once.
+        self._settled: OrderedDict[str, None] = OrderedDict()
+
+    def note(self, job: Job) -> None:
+        """Say that *job* was committed."""
+        if job.kind == REMEMBER:
+            self._settled.pop(job.scope, None)
+
+    async def settle(self, scope: str) -> None:
+        """Apply what is pending in *scope*; costs nothing when there is nothing."""
+        if scope in self._settled:
+            return
+        # Before the first await: what is noted meanwhile unsettles the scope again.
+        self._settled[scope] = None
+        if len(self._settled) > _SCOPES_KNOWN:
+            self._settled.popitem(last=False)
+        try:
+            for job in await self._jobs.pending_in(scope):
+                if job.kind == REMEMBER and not _needs_review(job):
+                    await self._do(job)
+        except StoreDown:
+            self._settled.pop(scope, None)
+            log.warning("memory.not_settled", scope=scope)
+
+    async def run(self) -> None:
+        """Apply due jobs until cancelled, those of the last run first."""
+        while True:
+            try:
+                mine = [job for job in await self._jobs.due(self._now(), _AT_ONCE) if job.kind == REMEMBER]
+                for job in mine:
+                    await self._do(job)
+                if not mine:
+                    await self._jobs.wait_changed(_IDLE)
+            except StoreDown:
+                await asyncio.sleep(_PAUSE.total_seconds())
+
+    @asynccontextmanager
+    async def still(self) -> AsyncIterator[None]:
+        """Apply no job until the block ends."""
+        async with self._applying:
+            yield
+
+    async def _do(self, job: Job) -> None:
+        """Apply one job and finish it, or put it off."""
+        async with self._applying:
+            await self._apply(job)
+
+    async def _apply(self, job: Job) -> None:
+        if _needs_review(job):
+            await self._jobs.put_off(job, _REVIEW, "waits for a yes")
+            return
+        try:
+            is_done = await self._remember(job)
+        except OSError as error:
+            log.warning("memory.cannot_write", scope=job.scope, job=job.id, error=error.strerror)
+            is_done = False
+        if is_done:
+            await self._jobs.finish(job)
+        else:
+            self._settled.pop(job.scope, None)
+            await self._jobs.put_off(job, min(_PAUSE * 2**job.attempts, _LONGEST_PAUSE), "MEMORY.md was not written")
+
+    async def _remember(self, job: Job) -> bool:
+        bullet = as_bullet(str(job.payload.get("fact", "")))
+        if bullet is None:
+            return True
+        for _ in range(_TRIES):
+            document = await self._documents.read(job.scope, MEMORY)
+            text = with_bullet(document.text, bullet)
+            if text == document.text:
+                return True
+            if await self._documents.write(job.scope, MEMORY, text, was=document.rev, why=job.id):
+                return True
+        return False
+
+
+def _needs_review(job: Job) -> bool:
+    """Words of strangers are never remembered without a yes (MEMORY-SPEC.md, provenance)."""
+    return job.payload.get("origin") == "untrusted"
+
+
+def as_bullet(fact: str) -> str | None:
+    """Return *fact* as one line of a list; None when it says nothing."""
+    flat = " ".join(fact.split())
+    while flat[:2] in ("- ", "* "):
+        flat = flat[2:].lstrip()
+    return f"- {flat}" if flat else None
+
+
+def with_bullet(text: str, bullet: str) -> str:
+    """Return *text* with *bullet* at its end; unchanged when it is there already."""
+    if any(as_bullet(line) == bullet for line in text.splitlines() if line.lstrip()[:2] in ("- ", "* ")):
+        return text
+    if not text.strip():
+        return f"{bullet}\n"
+    lines = text.rstrip("\n")
+    follows_list = lines.splitlines()[-1].lstrip()[:2] in ("- ", "* ")
+    return f"{lines}\n{bullet}\n" if follows_list else f"{lines}\n\n{bullet}\n"

@@ -1,0 +1,163 @@
+"""Read access to conversations for channels, commands and the CLI: what people saw, wherever it stands now."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+from agent.memory.files.disk import Disk
+from agent.memory.files.lines import FORGOTTEN, kind_of, read_stamp
+from agent.memory.files.transcript import Block, Chain, read_tail
+from agent.memory.scopes import quote, transcript_path
+from gateway.events import InboundKind, SessionKey, turn_id
+from gateway.ports import InboxRow, Journal, Line, Records, SessionInfo, SessionRow, ShownLine, TurnRecord
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class StoredSessions:
+    """Implements `Sessions` over transcripts, the journal's pending records, and the inbox."""
+
+    def __init__(self, home: Path, records: Records, journal: Journal, *, disk: Disk | None = None) -> None:
+        self._home = home
+        self._records = records
+        self._journal = journal
+        self._disk = disk or Disk()
+        self._scopes: dict[SessionKey, str] = {}
+
+    async def shown(self, key: SessionKey, *, limit: int) -> tuple[ShownLine, ...]:
+        """Return the newest *limit* lines people saw, oldest first; pending and waiting ones included."""
+        # In this order, or what moves on meanwhile (inbox, journal, file) would be missed.
+        waiting = await self._journal.waiting(key)
+        pending = [each.record for each in await self._records.pending(key)]
+        scope = pending[-1].scope if pending else await self._scope(key)
+        blocks = await asyncio.to_thread(self._read, key, scope, limit) if scope is not None else []
+        turns = _turns(blocks, pending)
+        lines = _shown(turns)
+        lines += _waiting(waiting, turns)
+        return tuple(lines[-limit:]) if limit > 0 else ()
+
+    async def all(self) -> tuple[SessionInfo, ...]:
+        """Return every session, the most recently used first."""
+        rows = await self._records.sessions()
+        return await asyncio.to_thread(lambda: tuple(self._info(row) for row in rows))
+
+    def _info(self, row: SessionRow) -> SessionInfo:
+        path = transcript_path(self._home, row.scope, str(row.key))
+        at = row.created_at
+        if self._disk.size(path) is not None:
+            at = datetime.fromtimestamp(path.stat().st_mtime, UTC)
+        return SessionInfo(key=row.key, transcript=row.transcript, messages=row.next_index, updated_at=at)
+
+    def _read(self, key: SessionKey, scope: str, limit: int) -> list[Block]:
+        return read_tail(Chain(self._disk, transcript_path(self._home, scope, str(key))), limit)
+
+    async def _scope(self, key: SessionKey) -> str | None:
+        """Return the scope of *key*, None when it has no transcript yet."""
+        if key not in self._scopes:
+            self._scopes = {row.key: row.scope for row in await self._records.sessions()}
+        scope = self._scopes.get(key)
+        if scope:
+            return scope
+        # Journals from before scopes were named there, and one-person homes: look where it stands.
+        found = await asyncio.to_thread(self._find, key)
+        if found is not None:
+            self._scopes[key] = found
+        return found
+
+    def _find(self, key: SessionKey) -> str | None:
+        name = f"sessions/{quote(str(key))}.jsonl"
+        if self._disk.size(self._home / name) is not None:
+            return ""
+        path = next((path for area in ("people", "chats") for path in self._home.glob(f"{area}/*/{name}")), None)
+        return f"{path.parents[2].name}/{path.parents[1].name}" if path else None
+
+
+def _turns(blocks: Sequence[Block], pending: Iterable[TurnRecord]) -> dict[str, list[Line]]:
+    """Return the lines of each turn of the current transcript, oldest first, each turn once."""
+    turns = {block.turn: list(block.lines) for block in blocks}
+    for record in pending:
+        turns[record.turn] = list(record.lines)
+        if record.new_transcript:
+            turns = {record.turn: list(record.lines)}  # what /new answered is the first thing of the new one
+    return turns
+
+
+def _shown(turns: dict[str, list[Line]]) -> list[ShownLine]:
+    gone = {line.get("mid") for lines in turns.values() for line in lines if kind_of(line) == "forgotten"}
+    shown: list[ShownLine] = []
+    for turn, lines in turns.items():
+        seen = [each for line in lines for each in _seen(turn, line, gone)]
+        shown += [_numbered(line, n) for n, line in enumerate(seen)]
+    return shown
+
+
+def _seen(turn: str, line: Line, gone: set[object]) -> list[ShownLine]:
+    """Return what people saw of one transcript line. A model's words beside a tool call were never sent."""
+    kind, role = kind_of(line), line.get("role")
+    if kind == "command":
+        return [_line(turn, "user", line, line.get("content")), _line(turn, "command", line, line.get("reply"))]
+    if kind == "notice":
+        return [_line(turn, "notice", line, line.get("content"))]
+    if kind != "message" or role not in ("user", "assistant") or (role == "assistant" and line.get("tool_calls")):
+        return []
+    content = FORGOTTEN if line.get("mid") and line.get("mid") in gone else line.get("content")
+    return [_line(turn, str(role), line, content)] if content else []
+
+
+def _line(turn: str, role: str, line: Line, content: object) -> ShownLine:
+    by = line.get("by")
+    return ShownLine(
+        id=turn,
+        turn=turn,
+        role=role,
+        text=content if isinstance(content, str) else _text(content),
+        at=read_stamp(line.get("timestamp")) or _EPOCH,
+        name=str(by.get("name", "")) if role == "user" and isinstance(by, dict) else "",
+        message_id=str(line.get("mid", "")) if role == "user" else "",
+    )
+
+
+def _text(content: object) -> str:
+    """Return the text among content parts (an image beside it is not text)."""
+    parts = content if isinstance(content, list) else []
+    return "\n".join(str(part.get("text", "")) for part in parts if isinstance(part, dict) and "text" in part)
+
+
+def _numbered(line: ShownLine, n: int) -> ShownLine:
+    return ShownLine(
+        id=f"{line.turn}/{n}",
+        turn=line.turn,
+        role=line.role,
+        text=line.text,
+        at=line.at,
+        name=line.name,
+        message_id=line.message_id,
+        state=line.state,
+    )
+
+
+def _waiting(rows: Sequence[InboxRow], turns: dict[str, list[Line]]) -> list[ShownLine]:
+    """Return the rows that are in no turn yet: accepted, not answered."""
+    answered = {seq for lines in turns.values() for line in lines[-1:] for seq in map(str, line.get("inbox", ()))}
+    found: list[ShownLine] = []
+    for row in rows:
+        message = row.message
+        if str(row.seq) in answered or message.kind not in (InboundKind.MESSAGE, InboundKind.COMMAND):
+            continue
+        turn = row.turn or turn_id(message)
+        found.append(
+            ShownLine(
+                id=f"{turn_id(message)}/0",
+                turn=turn,
+                role="user",
+                text=message.text,
+                at=message.sent_at,
+                name=message.sender.name,
+                message_id=message.message_id,
+                state="waiting",
+            )
+        )
+    return found

@@ -1,0 +1,204 @@
+"""The system prompt and when it may change: snapshots, and deltas in between (DESIGN.md, Prompt)."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter, OrderedDict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from agent.memory.conversation import Conversation, Snapshot
+from agent.memory.files import lines as build
+from agent.memory.files.blobs import digest_of
+from agent.memory.files.documents import document_path
+from gateway.ports import Documents, Line
+
+DELTA_TOKENS = 2_000  # of all deltas since the snapshot; beyond it a new snapshot folds them in
+CHARS_PER_TOKEN = 4
+ABILITIES = "ABILITIES"
+_SCOPES_IN_MEMORY = 2_000
+
+_SOUL = """You are a helpful assistant. You are friendly, precise and brief, and you answer in the language you are \
+spoken to. You say so when you do not know something, and you never claim to have done what you have not done."""
+
+_WHO = """# Where you are
+
+You live in Parlour, a chat gateway that a person or a team runs for itself; people write to you in chats. Each of \
+their messages begins with a bracket that Parlour wrote, not they: the time it was sent and, where known, who sent it. \
+Never begin your own messages that way. What you know about people stands below; when it changes during the conversation, a \
+note that begins with "[memory]" says so. What is said in one chat stays there."""
+
+_HEADINGS = {
+    "shared": "# What the owner shares with everybody",
+    "USER": "# About the user",
+    "MEMORY": "# What you remember",
+    ABILITIES: "# What you can do",
+}
+_NAMES = {"SOUL": "SOUL.md", "USER": "USER.md", "MEMORY": "MEMORY.md", "shared": "what the owner shares"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryView:
+    """What a scope remembers now. `rev` changes with any of the texts."""
+
+    soul: str
+    user: str
+    memory: str
+    shared: str
+    rev: str
+
+    @property
+    def texts(self) -> dict[str, str]:
+        """The texts by the names that snapshots give them."""
+        return {"SOUL": self.soul, "USER": self.user, "MEMORY": self.memory, "shared": self.shared}
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """The lines a turn begins with, and the texts (by digest) that they name. Usually both are empty."""
+
+    lines: tuple[Line, ...] = ()
+    blobs: Mapping[str, str] = field(default_factory=dict)
+
+
+class ScopeMemory:
+    """Serves what scopes remember from memory; a look at the files' stamps notices edits by hand."""
+
+    def __init__(self, home: Path, documents: Documents) -> None:
+        self._home = home
+        self._documents = documents
+        self._views: OrderedDict[str, tuple[object, MemoryView]] = OrderedDict()
+
+    async def view(self, scope: str) -> MemoryView:
+        """Return what *scope* remembers now: its texts, `shared`, and the voice (its own or the installation's)."""
+        sources = _sources(scope)
+        # A few stats, microseconds each: the price of noticing a hand edit at the very next turn.
+        stamps = tuple(_stamp(document_path(self._home, *source)) for source in sources)
+        known = self._views.get(scope)
+        if known is not None and known[0] == stamps:
+            self._views.move_to_end(scope)
+            return known[1]
+        own_soul, soul, user, memory, shared = [(await self._documents.read(*source)).text for source in sources]
+        texts = (own_soul.strip() or soul.strip(), user.strip(), memory.strip(), shared.strip())
+        rev = hashlib.sha256("\0".join(texts).encode("utf-8", "surrogatepass")).hexdigest()[:16]
+        view = MemoryView(soul=texts[0], user=texts[1], memory=texts[2], shared=texts[3], rev=rev)
+        # The stamps are those from before the reading: a write in between is seen next time.
+        self._views[scope] = (stamps, view)
+        while len(self._views) > _SCOPES_IN_MEMORY:
+            self._views.popitem(last=False)
+        return view
+
+
+def _sources(scope: str) -> list[tuple[str, str]]:
+    """Return (scope, name) of the documents a view is made of."""
+    return [(scope, "SOUL.md"), ("", "SOUL.md"), (scope, "USER.md"), (scope, "MEMORY.md"), ("shared", "MEMORY.md")]
+
+
+def _stamp(path: Path) -> tuple[int, int, int]:
+    try:
+        status = path.stat()
+    except OSError:
+        return (0, 0, 0)
+    return (status.st_mtime_ns, status.st_size, status.st_ino)
+
+
+def opening(conversation: Conversation, view: MemoryView, zone: str, *, abilities: str, at: int) -> Opening:
+    """Return what a turn has to begin with: nothing, a delta, or a new snapshot.
+
+    A snapshot is taken on the first turn, after the window moved, when zone or abilities changed,
+    and when the deltas would exceed 2,000 tokens. *at* is the index of the turn's first message.
+    """
+    taken = conversation.snapshot
+    if (
+        taken is None
+        or taken.zone != zone
+        or taken.texts.get(ABILITIES, "") != abilities
+        or taken.replay_from != conversation.replay_from
+    ):
+        return _snapshot(conversation, view, zone, abilities, at)
+    deltas = conversation.deltas
+    known_rev = str(deltas[-1].get("rev", "")) if deltas else taken.rev
+    if view.rev in (known_rev, conversation.seen_rev):
+        return Opening()
+    added, removed = _difference(_known(taken, deltas), view)
+    conversation.seen_rev = view.rev
+    if not added and not removed:
+        return Opening()
+    text = _note(added, removed)
+    spent = sum(len(str(line.get("text", ""))) for line in deltas) + len(text)
+    if spent > DELTA_TOKENS * CHARS_PER_TOKEN:
+        return _snapshot(conversation, view, zone, abilities, at)
+    return Opening((build.delta(view.rev, text, added, removed),))
+
+
+def _snapshot(conversation: Conversation, view: MemoryView, zone: str, abilities: str, at: int) -> Opening:
+    texts = {name: text for name, text in {**view.texts, ABILITIES: abilities}.items() if text}
+    names = {name: digest_of(text) for name, text in texts.items()}
+    n = conversation.snapshot.n + 1 if conversation.snapshot else 1
+    line = build.snapshot(n, names, zone, at, replay_from=conversation.replay_from, rev=view.rev)
+    return Opening((line,), {names[name]: text for name, text in texts.items()})
+
+
+def system_prompt(snapshot: Snapshot, abilities: str | None = None) -> str:
+    """Return the system prompt: a pure function of the snapshot, so that a restart gives the same bytes.
+
+    *abilities* is for callers without a stored text; what the snapshot holds wins.
+    """
+    texts = {ABILITIES: abilities or "", **snapshot.texts}
+    parts = [texts.get("SOUL") or _SOUL, _WHO]
+    parts += [f"{heading}\n\n{texts[name]}" for name, heading in _HEADINGS.items() if texts.get(name)]
+    parts.append(f"Times are in the zone {snapshot.zone}.")
+    return "\n\n".join(parts)
+
+
+# -- deltas ----------------------------------------------------------------------------------------
+
+Pairs = list[tuple[str, str]]
+
+
+def _known(taken: Snapshot, deltas: Sequence[Line]) -> Counter[tuple[str, str]]:
+    """Return the (document, line) pairs that the model has read by now."""
+    known = Counter(_pairs(taken.texts))
+    for line in deltas:
+        known.subtract(_read_pairs(line.get("removed")))
+        known.update(_read_pairs(line.get("added")))
+    return known
+
+
+def _difference(known: Counter[tuple[str, str]], view: MemoryView) -> tuple[Pairs, Pairs]:
+    """Return what the view has and the model does not know, and the other way round; order alone is no change."""
+    now = list(_pairs(view.texts))
+    unread = Counter(now) - known
+    gone = known - Counter(now)
+    added: Pairs = []
+    for pair in now:
+        if unread[pair] > 0:
+            unread[pair] -= 1
+            added.append(pair)
+    return added, sorted(gone.elements())
+
+
+def _pairs(texts: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    for name in _NAMES:
+        for line in texts.get(name, "").splitlines():
+            if line.strip():
+                yield name, line.rstrip()
+
+
+def _read_pairs(value: object) -> Iterator[tuple[str, str]]:
+    for pair in value if isinstance(value, list) else ():
+        match pair:
+            case [str(name), str(line)]:
+                yield name, line
+
+
+def _note(added: Iterable[tuple[str, str]], removed: Iterable[tuple[str, str]]) -> str:
+    """Return the note as the model reads it."""
+    text = ["[memory] What you remember has changed since this conversation began."]
+    for title, pairs in (("Now in", list(added)), ("No longer in", list(removed))):
+        for name, label in _NAMES.items():
+            mine = [line for document, line in pairs if document == name]
+            if mine:
+                text += [f"{title} {label}:", *mine]
+    return "\n".join(text)
