@@ -165,7 +165,12 @@ async def test_a_backup_replaces_nothing_and_leaves_nothing(tmp_path: Path) -> N
         await backup(home, None, tmp_path / "c.tar.gz")
         assert list(home.backups.iterdir()) == []
     assert target.read_text() == "mine"
-    assert sorted(os.listdir(tmp_path)) == ["b.tar.gz", "c.tar.gz", "home"]
+    assert names_in(tmp_path) == ["b.tar.gz", "c.tar.gz", "home"]
+
+
+def names_in(folder: Path) -> list[str]:
+    """Return the names in a folder."""
+    return sorted(path.name for path in folder.iterdir())
 
 
 async def made_in(tmp_path: Path) -> Path:
@@ -270,11 +275,11 @@ async def test_a_bad_archive_changes_nothing(tmp_path: Path, trick: str) -> None
     other = tmp_path / "other"
     with open_home(other) as home:
         (home.path / "precious.md").write_text("mine")
-    before = sorted(path.name for path in other.iterdir())
+    before = names_in(other)
     with pytest.raises(UserMistake, match="nothing was changed") as wrong:
         restore(evil, other, force=True)
     assert "\n" not in str(wrong.value)
-    assert sorted(path.name for path in other.iterdir()) == before
+    assert names_in(other) == before
     assert not (tmp_path / "evil").exists()
 
 

@@ -26,7 +26,10 @@ SHAPED = [
     "postgresql://user:pass-word@host/db",
     "GET /x?token=abcdefgh&y=1",
 ]
-HIDDEN = "AAHdqTcv short_one abcdefghij abcdef abcdefghijkl GabcdE abcdefghij dXNlcjpw pass-word abcdefgh".split()
+HIDDEN = [
+    *("AAHdqTcv", "short_one", "abcdefghij", "abcdef", "abcdefghijkl"),
+    *("GabcdE", "abcdefghij", "dXNlcjpw", "pass-word", "abcdefgh"),
+]
 
 
 @pytest.fixture
