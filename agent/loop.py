@@ -82,18 +82,12 @@ class Loop:
 
     async def _rounds(self, seat: Seat, detector: LoopDetector) -> Thought:
         is_last = await self._run_calls(seat, detector)
-        empty = 0
         while True:
             reply = await self._ask(seat)
             if not reply.tool_calls:
-                if reply.text.strip():
-                    return Thought(reply.text)
-                empty += 1
-                if empty == 2:
-                    return Thought("", BY_NAME["empty"])
-                continue
+                return Thought(reply.text)
             if is_last:
-                return Thought(reply.text, None) if reply.text.strip() else Thought("", BY_NAME["loop"])
+                return Thought(reply.text) if reply.text.strip() else Thought("", BY_NAME["loop"])
             await self._store_opening(seat)
             await self._store.step(seat.lease, seat.draft.model(reply))
             is_last = await self._run_calls(seat, detector)

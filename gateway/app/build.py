@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -31,8 +32,8 @@ from agent.turn import PatientJournal, Rooms, TurnWork
 from gateway.admission import RefusalLog
 from gateway.app.channels import Doors, Plugins, judge_of, kinds_of, open_doors, still_admits
 from gateway.delivery import Deliverer
-from gateway.errors import SettingsMistake
-from gateway.events import InboundMessage
+from gateway.errors import SettingsMistake, UserMistake
+from gateway.events import InboundKind, InboundMessage, Role, Sender, SessionKey, turn_id
 from gateway.home import Home, open_home
 from gateway.intake import GatewayIntake
 from gateway.ports import (
@@ -40,6 +41,7 @@ from gateway.ports import (
     Limits,
     Store,
     UsageRow,
+    Verdict,
 )
 from gateway.services import Supervisor
 from gateway.settings import Settings
