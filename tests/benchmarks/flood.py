@@ -8,7 +8,7 @@ import time
 
 from gateway.ports import Verdict
 from tests.benchmarks.harness import row
-from tests.fakes.gateway import InstantModel, gateway
+from tests.fakes.pocket import InstantModel, gateway
 
 CHATS, EACH, SECONDS = 100, 10, 0.5
 FLOOD = 300

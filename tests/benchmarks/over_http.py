@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from agent.llm.port import ChatModel, ChatRequest, ModelConfig
 from agent.llm.registry import open_model
 from tests.benchmarks.harness import Meter, row
-from tests.fakes.gateway import Pocket, gateway
+from tests.fakes.pocket import Pocket, gateway
 
 CHATS, EACH = 8, 25
 
