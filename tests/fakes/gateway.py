@@ -1,215 +1,117 @@
-"""The real gateway in this process, with a channel inside the process: a platform that a test speaks for."""
+"""The real gateway as its own process: started, killed and started again on the same home."""
 
 from __future__ import annotations
 
 import asyncio
-import tempfile
-import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+import os
+import re
+import signal
+import socket
+import sys
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
-from datetime import UTC, datetime
-from itertools import count
 from pathlib import Path
-from typing import Any
 
-from agent.llm.port import ChatReply, ChatRequest, Sink, Tokens
-from gateway.admission import Policy
-from gateway.app import App, ExtraChannel, Plugins, open_app, serve
-from gateway.events import InboundKind, InboundMessage, OutboundMessage, Part, Receipt, Sender, SessionKey
-from gateway.ports import Accepted, Activity, Capabilities, Channel, ChannelContext
-from gateway.settings import load_settings
+COMMAND = str(Path(sys.executable).with_name("parlour"))  # as it is installed beside the tests' own Python
 
 
-class InstantModel:
-    """Answers after *seconds*; keeps nothing, so that a long run measures the gateway."""
+class GatewayProcess:
+    """`parlour run` on one home and one port; its log is kept in memory."""
 
-    def __init__(self, seconds: float = 0.0) -> None:
-        self.name = "instant"
-        self.seconds = seconds
-        self.calls = 0
+    def __init__(self, home: Path, port: int, **settings: str) -> None:
+        self.home = home
+        self.port = port
+        self.log: list[str] = []
+        self._environment = {name: value for name, value in os.environ.items() if not name.startswith("PARLOUR_")} | {
+            "PARLOUR_HOME": str(home),
+            "PARLOUR_WEB__PORT": str(port),
+            "PYTHONUNBUFFERED": "1",
+            **settings,
+        }
+        self._process: asyncio.subprocess.Process | None = None
+        self._reading: asyncio.Task[None] | None = None
+        self._ready = asyncio.Event()
 
-    async def complete(self, request: ChatRequest, *, sink: Sink | None = None) -> ChatReply:
-        """Repeat the last message."""
-        self.calls += 1
-        if self.seconds:
-            await asyncio.sleep(self.seconds)
-        text = f"answer to: {str(request.messages[-1]['content'])[-80:]}"
-        if sink is not None:
-            sink(text)
-        return ChatReply(text=text, tool_calls=(), model=self.name, tokens=Tokens(10, 10, 0), cost=0.0)
+    @property
+    def url(self) -> str:
+        """Where the page is."""
+        return f"http://127.0.0.1:{self.port}/"
 
-    async def warm(self) -> None:
-        """Nothing to load."""
-
-    async def close(self) -> None:
-        """Nothing to close."""
-
-
-class PocketChannel:
-    """A platform inside the process: what is sent is noted, and wakes whoever waits for that answer."""
-
-    capabilities = Capabilities(text_limit=4_000)
-
-    def __init__(self, context: ChannelContext) -> None:
-        self.name = context.name
-        self._intake = context.intake
-        self._numbers = count(1)
-        self._waiting: dict[str, asyncio.Future[float]] = {}
-        self.sent = 0
-        self.order: dict[str, list[str]] = {}
-        self.texts: dict[str, list[str]] = {}
-
-    async def run(self) -> None:
-        """Hear nothing by itself; `say` is how messages come."""
-        await asyncio.Event().wait()
-
-    async def say(
-        self,
-        chat: str,
-        text: str,
-        *,
-        sender: str = "ann",
-        name: str = "Ann",
-        number: str = "",
-        revision: str = "",
-        kind: InboundKind = InboundKind.MESSAGE,
-    ) -> tuple[Accepted, asyncio.Future[float]]:
-        """Hand a message over; the future is done when it is answered, with the time of the clock then."""
-        number = number or f"{next(self._numbers):09d}"
-        message = InboundMessage(
-            key=SessionKey(self.name, chat),
-            message_id=number,
-            sender=Sender(id=sender, name=name),
-            text=text,
-            sent_at=datetime.now(UTC),
-            revision=revision,
-            kind=kind,
+    async def start(self) -> None:
+        """Start it and return when it says that it is ready; an early end fails with its log."""
+        self._ready.clear()
+        self._process = await asyncio.create_subprocess_exec(
+            COMMAND,
+            "run",
+            env=self._environment,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
         )
-        future: asyncio.Future[float] = asyncio.get_running_loop().create_future()
-        self._waiting[number] = future
-        return await self._intake.receive(message), future
+        self._reading = asyncio.create_task(self._read(self._process), name="gateway log")
+        ready = asyncio.create_task(self._ready.wait(), name="gateway ready")
+        await asyncio.wait({ready, self._reading}, return_when=asyncio.FIRST_COMPLETED)
+        ready.cancel()
+        if not self._ready.is_set():
+            raise AssertionError("the gateway ended before it was ready:\n" + "\n".join(self.log[-40:]))
 
-    async def ask(self, chat: str, text: str, **facts: Any) -> str:
-        """Hand a message over and return the answer's text."""
-        _, answer = await self.say(chat, text, **facts)
-        await answer
-        return self.texts[chat][-1]
+    async def kill(self) -> int:
+        """End it as a power cut would; return the exit code."""
+        return await self._end(signal.SIGKILL)
 
-    def is_ready(self) -> bool:
-        """Always."""
-        return True
+    async def stop(self) -> int:
+        """Ask it to stop; return the exit code."""
+        return await self._end(signal.SIGTERM)
 
-    def is_watched(self, key: SessionKey) -> bool:
-        """Nobody looks on."""
-        return False
+    async def command(self, *words: str) -> str:
+        """Run another `parlour` command on the same home; return what it printed."""
+        process = await asyncio.create_subprocess_exec(
+            COMMAND,
+            *words,
+            env=self._environment,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        out, err = await process.communicate()
+        assert process.returncode == 0, err.decode()
+        return out.decode()
 
-    def render(self, message: OutboundMessage) -> Sequence[Part]:
-        """One part, as it stands."""
-        return [
-            Part(
-                id=f"{message.id}.1",
-                key=message.key,
-                payload=message.text,
-                plain=message.text,
-                reply_to=message.reply_to,
-            )
-        ]
+    async def _read(self, process: asyncio.subprocess.Process) -> None:
+        assert process.stdout is not None
+        async for line in process.stdout:
+            self.log.append(line.decode(errors="replace").rstrip())
+            if re.search(r"\bapp\.ready\b", self.log[-1]):
+                self._ready.set()
 
-    async def send(self, part: Part, *, marked: bool = False) -> Receipt:
-        """Note the time."""
-        self.sent += 1
-        self.order.setdefault(part.key.chat, []).append(part.reply_to)
-        self.texts.setdefault(part.key.chat, []).append(part.plain)
-        future = self._waiting.pop(part.reply_to, None)
-        if future is not None and not future.done():
-            future.set_result(time.perf_counter())
-        return Receipt(part=part.id, message_id=str(self.sent), at=datetime.now(UTC))
-
-    async def edit(self, message_id: str, part: Part) -> Receipt:
-        """The same as sending."""
-        return await self.send(part)
-
-    async def find(self, part: Part) -> Receipt | None:
-        """Say that it never arrived."""
-        return None
-
-    async def show(self, activity: Activity) -> None:
-        """Show nothing."""
+    async def _end(self, number: signal.Signals) -> int:
+        assert self._process is not None
+        assert self._reading is not None
+        if self._process.returncode is None:
+            self._process.send_signal(number)
+        code = await self._process.wait()
+        await self._reading
+        self._process = None
+        return code
 
     async def close(self) -> None:
-        """Nothing to close."""
+        """Kill it if it still runs."""
+        if self._process is not None:
+            await self.kill()
 
 
-class PocketKind:
-    """The kind `pocket`; keeps the channel it opened."""
-
-    name = "pocket"
-    settings: type[Any] = dict
-
-    def __init__(self) -> None:
-        self.channel: PocketChannel | None = None
-
-    def open(self, context: ChannelContext) -> Channel:
-        """Build the channel."""
-        self.channel = PocketChannel(context)
-        return self.channel
-
-    def routes(self, channel: Channel) -> Sequence[Any]:
-        """No pages."""
-        return ()
-
-    def check(self, settings: Any, environment: Mapping[str, str]) -> Sequence[str]:
-        """Nothing can be wrong."""
-        return ()
-
-
-@dataclass(slots=True)
-class Pocket:
-    """A gateway at work."""
-
-    app: App
-    channel: PocketChannel
-    home: Path
-
-    async def idle(self) -> None:
-        """Return when everything accepted is answered, delivered and in its file."""
-        while True:
-            depth = await self.app.store.journal.depth()
-            if not self.app.pool.busy and not any(depth[name] for name in ("queued", "undelivered")):
-                await self.app.projector.flush()
-                if not (await self.app.store.journal.depth())["unprojected"]:
-                    return
-            await asyncio.sleep(0.005)
+def free_port() -> int:
+    """Return a port that nothing listens on now, and that a restart can have again."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
 
 
 @asynccontextmanager
-async def gateway(
-    *,
-    home: Path | None = None,
-    model: Any = None,
-    tools: Sequence[Any] = (),
-    environment: Mapping[str, str] | None = None,
-) -> AsyncIterator[Pocket]:
-    """Run the whole gateway, web server included, on a fresh home (or *home*)."""
-    with tempfile.TemporaryDirectory(prefix="parlour-pocket-") as folder:
-        place = home or Path(folder) / "home"
-        settings = load_settings(
-            {"PARLOUR_HOME": str(place), "PARLOUR_WEB__PORT": "0", "PARLOUR_LOG__LEVEL": "error", **(environment or {})}
-        )
-        kind = PocketKind()
-        extra = ExtraChannel(name="pocket", kind=kind, settings=None, policy=Policy(channel="pocket", is_local=True))
-        plugins = Plugins(channels=(extra,), tools=tools, models=() if model is None else (model,))
-        stop, ready = asyncio.Event(), asyncio.Event()
-        async with open_app(settings, plugins=plugins) as app:
-            serving = asyncio.create_task(serve(app, stop, ready=lambda _: ready.set()))
-            waiting = asyncio.create_task(ready.wait())
-            await asyncio.wait({serving, waiting}, return_when=asyncio.FIRST_COMPLETED)
-            if serving.done():
-                await serving
-            assert kind.channel is not None
-            try:
-                yield Pocket(app, kind.channel, place)
-            finally:
-                stop.set()
-                await serving
+async def gateway(home: Path, **settings: str) -> AsyncIterator[GatewayProcess]:
+    """Run the gateway on *home*; it is killed at the end of the block, if nobody stopped it."""
+    process = GatewayProcess(home, free_port(), **settings)
+    try:
+        await process.start()
+        yield process
+    finally:
+        await process.close()

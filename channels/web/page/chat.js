@@ -38,8 +38,7 @@ export class Chat {
   restore(lines) {
     this.forget();
     for (const line of lines) {
-      const isMine = line.role === "user" || (line.role === "command" && line.message);
-      if (isMine) {
+      if (line.role === "user") {
         this.mark(this.say({ id: line.message || line.id, text: line.text, at: line.at }), "accepted");
       } else {
         this.write(this.line(line.role, line.at), line.text);

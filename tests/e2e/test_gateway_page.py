@@ -1,0 +1,75 @@
+"""The page before the whole gateway, a process of its own that is killed and started again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import aiohttp
+from playwright.async_api import expect
+
+from tests.e2e.browser import open_browser
+from tests.fakes.gateway import gateway
+
+
+async def test_a_fresh_home_answers_a_typed_message(tmp_path: Path) -> None:
+    """No key, no configuration: open the page, type, read the answer, reload, read it again; stop cleanly."""
+    async with open_browser() as browser, gateway(tmp_path / "home") as process:
+        page = await browser.new_page()
+        await page.goto(process.url)
+        await expect(page.locator("#state")).to_have_attribute("data-state", "online")
+        await page.locator("#text").fill("Good evening")
+        await page.locator("#text").press("Enter")
+        await expect(page.locator(".line.user .mark")).to_have_text("✓")
+        await expect(page.locator(".line.assistant .body")).not_to_be_empty()
+        await page.reload()
+        await expect(page.locator(".line.user .body")).to_have_text("Good evening")
+        await expect(page.locator(".line.assistant")).to_have_count(1)
+        await page.locator("#text").fill("/status")
+        await page.locator("#text").press("Enter")
+        await expect(page.locator(".line.notice, .line.command")).to_have_count(1)
+        assert await process.stop() == 0
+
+
+async def test_a_killed_gateway_loses_nothing_and_answers_once(tmp_path: Path) -> None:
+    """A power cut between two messages: the page comes back by itself, and what was typed meanwhile is sent once."""
+    async with open_browser() as browser, gateway(tmp_path / "home") as process:
+        page = await browser.new_page()
+        await page.goto(process.url)
+        await page.locator("#text").fill("before")
+        await page.locator("#text").press("Enter")
+        await expect(page.locator(".line.assistant")).to_have_count(1)
+        await process.kill()
+        await expect(page.locator("#state")).to_have_attribute("data-state", "offline")
+        await page.locator("#text").fill("meanwhile")
+        await page.locator("#text").press("Enter")
+        await expect(page.locator(".line.user .mark").nth(1)).to_have_text("○")
+        await process.start()
+        await expect(page.locator(".line.user .mark").nth(1)).to_have_text("✓", timeout=20_000)
+        await expect(page.locator(".line.assistant")).to_have_count(2)
+        await page.reload()
+        await expect(page.locator(".line.user .body")).to_have_text(["before", "meanwhile"])
+        await expect(page.locator(".line.assistant")).to_have_count(2)
+
+
+async def test_a_code_from_the_command_line_lets_a_browser_in(tmp_path: Path) -> None:
+    """`parlour web login` prints a code while the gateway runs; the page takes it."""
+    async with open_browser() as browser, gateway(tmp_path / "home", PARLOUR_WEB__LOGIN="always") as process:
+        page = await browser.new_page()
+        await page.goto(process.url)
+        await expect(page.locator("#login")).to_be_visible()
+        printed = await process.command("web", "login")
+        code = next(word for word in printed.split() if len(word) == 9 and word[4] == "-")
+        await page.locator("#code").fill(code)
+        await page.locator("#code").press("Enter")
+        await expect(page.locator("#state")).to_have_attribute("data-state", "online")
+        assert not [line for line in process.log if code in line]
+
+
+async def test_health_and_metrics_of_the_whole_house(tmp_path: Path) -> None:
+    """Ready means ready, and the figures are there to be scraped."""
+    async with gateway(tmp_path / "home") as process, aiohttp.ClientSession() as session:
+        async with session.get(f"{process.url}readyz") as answer:
+            assert answer.status == 200
+            assert (await answer.json())["ready"]
+        async with session.get(f"{process.url}metrics") as answer:
+            assert "parlour_queued 0.0" in await answer.text()
