@@ -125,7 +125,7 @@ class Operations:
         yield {
             "version": version("parlour"),
             "home": str(self._app.home.path),
-            "running": bool(self._app.channels),
+            "gateway": "running" if self._app.channels else "not running",
             "since": _plain(self._started_at),
             "channels": dict(self._app.readiness()),
             **_plain(await self._app.store.journal.depth()),
