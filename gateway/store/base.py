@@ -42,7 +42,8 @@ class Engine:
     lanes: Wakeups[SessionKey] = field(default_factory=Wakeups)
     controls: Wakeups[InboxRow] = field(default_factory=Wakeups)
     chats: Wakeups[SessionKey] = field(default_factory=Wakeups)
-    held: set[SessionKey] = field(default_factory=set)  # lanes that are being worked on
+    held: dict[SessionKey, int] = field(default_factory=dict)  # lanes that are being worked on, with their epochs
+    last_control: int = 0  # the newest control row that was offered
     recorded: asyncio.Event = field(default_factory=asyncio.Event)
     queued_job: asyncio.Event = field(default_factory=asyncio.Event)
     unclean_stops: int = 0  # in a row, before this start
@@ -62,9 +63,15 @@ class Engine:
 
     def free_lane(self, key: SessionKey, *, has_more: bool) -> None:
         """Say that *key* has no owner any more."""
-        self.held.discard(key)
+        self.held.pop(key, None)
         if has_more:
             self.lanes.put(key)
+
+    def offer_control(self, row: InboxRow) -> None:
+        """Offer a control row, once in this run."""
+        if row.seq > self.last_control:
+            self.last_control = row.seq
+            self.controls.put(row)
 
     def wake_later(self, delay: float, wake: Callable[[], None]) -> None:
         """Wake somebody after *delay* seconds."""

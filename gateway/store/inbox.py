@@ -33,7 +33,9 @@ _OPEN_ROWS = sql(
     "AND (? = '' OR sender = ?)",
     "ORDER BY state = 'waiting', sent_at, length(message_id), message_id, seq",
 )
-_OPEN_CONTROLS = sql("SELECT", ROW, "FROM inbox WHERE state = 'control' AND ended_at IS NULL ORDER BY seq")
+_OPEN_CONTROLS = sql(
+    "SELECT", ROW, "FROM inbox INDEXED BY inbox_open WHERE state = 'control' AND ended_at IS NULL ORDER BY seq"
+)
 _KNOWN = "SELECT revision, seq FROM dedupe WHERE name = ?"
 _REMEMBER = "INSERT OR IGNORE INTO dedupe (name, revision, seq) VALUES (?, ?, ?)"
 _INSERT = (

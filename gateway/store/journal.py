@@ -54,7 +54,7 @@ class SqliteJournal:
         if accepted.lane is not None:
             self._engine.wake_lane(accepted.lane)
         if accepted.control is not None:
-            self._engine.controls.put(accepted.control)
+            self._engine.offer_control(accepted.control)
         if accepted.chat is not None:
             self._engine.chats.put(accepted.chat)
 
@@ -86,7 +86,7 @@ class SqliteJournal:
 
     def _claimed(self, key: SessionKey, found: Lease | HeldBack | None) -> None:
         if isinstance(found, Lease):
-            self._engine.held.add(key)
+            self._engine.held[key] = found.epoch
         elif found is not None:
             self._engine.wake_later(found.seconds, partial(self._engine.wake_lane, key))
 

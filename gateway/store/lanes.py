@@ -6,7 +6,7 @@ A lane has at most one owner. Its epoch rises at every claim and fences everythi
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -27,6 +27,12 @@ _TAKE_LANE = (
     "INSERT INTO lane (key, owner, epoch, turn) VALUES (?, ?, 1, ?) "
     "ON CONFLICT (key) DO UPDATE SET owner = excluded.owner, epoch = epoch + 1, turn = excluded.turn "
     "RETURNING epoch"
+)
+_OWNED = "SELECT key, epoch FROM lane WHERE owner = ?"
+_FREE_LANE = "UPDATE lane SET owner = '' WHERE key = ?"
+_GIVE_BACK = (
+    "UPDATE inbox SET state = 'stamped', attempts = max(0, attempts - ?) "
+    "WHERE key = ? AND state = 'claimed' AND ended_at IS NULL"
 )
 _ORDER = "ORDER BY sent_at, length(message_id), message_id, seq"
 _WAITING = sql(
@@ -247,13 +253,21 @@ def store_step(database: sqlite3.Connection, lease: Lease, column: str, owner: s
 def release(database: sqlite3.Connection, lease: Lease, column: str, owner: str, *, attempt_counts: bool) -> None:
     """Give the rows back, stamped as they are; a chosen stop gives a lone attempt back too."""
     fence(database, column, owner, lease.epoch, lease.turn)
-    back = 0 if attempt_counts else 1
-    database.execute(
-        "UPDATE inbox SET state = 'stamped', attempts = max(0, attempts - ?) "
-        "WHERE key = ? AND state = 'claimed' AND ended_at IS NULL",
-        (back, column),
-    )
-    database.execute("UPDATE lane SET owner = '' WHERE key = ?", (column,))
+    database.execute(_GIVE_BACK, (0 if attempt_counts else 1, column))
+    database.execute(_FREE_LANE, (column,))
+
+
+def free_orphans(database: sqlite3.Connection, owner: str, held: Mapping[SessionKey, int]) -> list[SessionKey]:
+    """Give back lanes whose claim nobody heard of; return the keys of *held* that are not held any more.
+
+    A broken batch may be in the file after all: then its claims have no worker, and its commits no claim.
+    """
+    owned = {read_key(key): (key, epoch) for key, epoch in database.execute(_OWNED, (owner,))}
+    for key, (column, epoch) in owned.items():
+        if held.get(key) != epoch:
+            database.execute(_GIVE_BACK, (1, column))
+            database.execute(_FREE_LANE, (column,))
+    return [key for key, epoch in held.items() if key not in owned or owned[key][1] != epoch]
 
 
 def recover(database: sqlite3.Connection, *, was_unclean: bool) -> None:

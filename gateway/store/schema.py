@@ -42,7 +42,7 @@ CREATE TABLE inbox (
     ended_at INTEGER,
     payload TEXT NOT NULL
 );
-CREATE INDEX inbox_open ON inbox (key, state, sent_at) WHERE ended_at IS NULL;
+CREATE INDEX inbox_open ON inbox (key, state, sent_at, ended_at) WHERE ended_at IS NULL;
 CREATE INDEX inbox_ended ON inbox (ended_at) WHERE ended_at IS NOT NULL;
 
 CREATE TABLE dedupe (

@@ -32,31 +32,50 @@ Copy: TypeAlias = Callable[[Path], None]
 
 
 @dataclass(slots=True)
+class Backlog:
+    """Who has something to do."""
+
+    lanes: list[SessionKey]
+    controls: list[InboxRow]
+    chats: list[SessionKey]
+    lost: list[SessionKey] = field(default_factory=list)  # lanes that are not held after all
+
+
+@dataclass(slots=True)
 class Found:
     """What the last run left."""
 
-    unclean_stops: int = 0
-    lanes: list[SessionKey] = field(default_factory=list)
-    controls: list[InboxRow] = field(default_factory=list)
-    chats: list[SessionKey] = field(default_factory=list)
-    preferences: dict[str, dict[str, str]] = field(default_factory=dict)
+    backlog: Backlog
+    unclean_stops: int
+    preferences: dict[str, dict[str, str]]
 
 
 def start(database: sqlite3.Connection) -> Found:
     """Take over from the process before: count its crash, free its lanes, find its backlog."""
     meta = dict(database.execute("SELECT name, value FROM meta WHERE name IN ('clean', 'unclean_stops')").fetchall())
     was_unclean = meta.get("clean") == "0"
-    found = Found(unclean_stops=int(meta.get("unclean_stops", "0")) + 1 if was_unclean else 0)
+    unclean_stops = int(meta.get("unclean_stops", "0")) + 1 if was_unclean else 0
     lanes.recover(database, was_unclean=was_unclean)
     ledger.recover(database)
     database.execute("UPDATE job SET leased = 0 WHERE leased != 0")
-    _set_meta(database, clean="0", unclean_stops=str(found.unclean_stops))
-    found.lanes = inbox.open_lanes(database)
-    found.controls = inbox.open_controls(database)
-    found.chats = ledger.open_chats(database)
+    _set_meta(database, clean="0", unclean_stops=str(unclean_stops))
+    preferences: dict[str, dict[str, str]] = {}
     for subject, name, value in database.execute("SELECT subject, name, value FROM preference"):
-        found.preferences.setdefault(unquote(subject), {})[unquote(name)] = unquote(value)
-    return found
+        preferences.setdefault(unquote(subject), {})[unquote(name)] = unquote(value)
+    return Found(look(database), unclean_stops, preferences)
+
+
+def look(database: sqlite3.Connection) -> Backlog:
+    """Return who has something to do."""
+    return Backlog(inbox.open_lanes(database), inbox.open_controls(database), ledger.open_chats(database))
+
+
+def look_again(database: sqlite3.Connection, engine: Engine) -> Backlog:
+    """Set right what a broken batch left behind, and return who has something to do."""
+    lost = lanes.free_orphans(database, engine.owner, engine.held)
+    backlog = look(database)
+    backlog.lost = lost
+    return backlog
 
 
 def finish(database: sqlite3.Connection) -> None:
@@ -123,19 +142,26 @@ async def assemble(writer: Writer, limits: Limits, clock: Clock, copy: Copy) -> 
     engine = Engine(writer=writer, limits=limits, clock=clock)
     found = await writer.submit(start)
     engine.unclean_stops = found.unclean_stops
-    for key in found.lanes:
-        engine.lanes.put(key)
-    for row in found.controls:
-        engine.controls.put(row)
-    for key in found.chats:
-        engine.chats.put(key)
-    engine.recorded.set()
-    engine.queued_job.set()
+    _wake(engine, found.backlog)
+    writer.when_reopened(lambda database: look_again(database, engine), lambda backlog: _wake(engine, backlog))
     log.info(
         "store.opened",
-        lanes=len(found.lanes),
-        controls=len(found.controls),
-        chats=len(found.chats),
+        lanes=len(found.backlog.lanes),
+        controls=len(found.backlog.controls),
+        chats=len(found.backlog.chats),
         unclean_stops=found.unclean_stops,
     )
     return SqliteStore(engine, found, copy)
+
+
+def _wake(engine: Engine, backlog: Backlog) -> None:
+    for key in backlog.lost:
+        engine.free_lane(key, has_more=False)
+    for key in backlog.lanes:
+        engine.wake_lane(key)
+    for row in backlog.controls:
+        engine.offer_control(row)
+    for key in backlog.chats:
+        engine.chats.put(key)
+    engine.recorded.set()
+    engine.queued_job.set()

@@ -113,6 +113,13 @@ class Writer(Protocol):
         """Queue *operation*, to be kept until it could be stored."""
         ...
 
+    def when_reopened(self, operation: Operation[T], then: Callable[[T], None]) -> None:
+        """Run *operation* before any other whenever the file was opened again after a fault.
+
+        What the broken batch wrote may be in the file although nobody heard of it.
+        """
+        ...
+
     async def close(self, last: Operation[object]) -> None:
         """Write what is queued and *last*, then close."""
         ...
@@ -187,6 +194,7 @@ class BatchWriter:
         self._kept: list[_Entry] = []
         self._waiter: asyncio.Future[None] | None = None
         self._task: asyncio.Task[None] | None = None
+        self._reopened: _Entry | None = None
         self._is_closing = False
         self._delay = 0.0
         self._retry_at = 0.0
@@ -209,6 +217,10 @@ class BatchWriter:
         """Queue *operation*, to be kept until it could be stored."""
         self._queue.append(_Entry(operation))
         self._wake()
+
+    def when_reopened(self, operation: Operation[T], then: Callable[[T], None]) -> None:
+        """Run *operation* first whenever the file was opened again after a fault (see Writer)."""
+        self._reopened = _Entry(operation, None, then)
 
     async def close(self, last: Operation[object]) -> None:
         """Write what is queued and *last*, then close; a store that is down is closed as it is."""
@@ -274,10 +286,13 @@ class BatchWriter:
         if batch.fault is None:
             self._delay = 0.0
             return
-        log.error("store.down", error=str(batch.fault), operations=len(entries) - len(batch.results))
+        await self._break(batch.fault)
+        self._fail(entries[len(batch.results) :], StoreDown(f"the journal cannot be written: {batch.fault}"))
+
+    async def _break(self, fault: Exception) -> None:
+        log.error("store.down", error=str(fault))
         self._back_off()
         await self._disconnect()
-        self._fail(entries[len(batch.results) :], StoreDown(f"the journal cannot be written: {batch.fault}"))
 
     def _fail(self, entries: Sequence[_Entry], error: StoreDown) -> None:
         for entry in entries:
@@ -300,8 +315,14 @@ class BatchWriter:
             log.error("store.still_down", error=str(error))  # noqa: TRY400 - the line says all; a trace repeats it
             self._back_off()
             return None
-        log.info("store.reopened")
         self._connection = connection
+        if self._reopened is not None:
+            batch = await connection.run([self._reopened.operation])
+            if batch.fault is not None:
+                await self._break(batch.fault)
+                return None
+            settle_entry(None, self._reopened.then, batch.results[0])
+        log.info("store.reopened")
         return connection
 
     async def _disconnect(self) -> None:

@@ -63,6 +63,9 @@ class InlineWriter:
                 transact(self.connection, (posted,))
             self._posted.clear()
 
+    def when_reopened(self, operation: Operation[T], then: Callable[[T], None]) -> None:
+        """Do nothing: the connection of a fault is the connection after it."""
+
     async def close(self, last: Operation[object]) -> None:
         """Run *last*, then close."""
         if self._is_closed:

@@ -1,0 +1,72 @@
+"""What a turn costs does not depend on what is stored."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+from gateway.ports.journal import Step
+from gateway.ports.store import Limits
+from gateway.store import FILE, open_file, schema
+from tests.fakes.turns import ANN, accept, answered, claim, parts_of, receipt, said, spent
+
+
+async def test_no_statement_of_a_turn_scans_a_table(tmp_path: Path) -> None:
+    """Every statement between accept and projection finds its rows by an index."""
+    statements: set[str] = set()
+
+    class Connection(sqlite3.Connection):
+        def execute(self, statement: str, *parameters: object) -> sqlite3.Cursor:
+            statements.add(statement)
+            return super().execute(statement, *parameters)  # type: ignore[arg-type]
+
+        def executemany(self, statement: str, *parameters: object) -> sqlite3.Cursor:
+            statements.add(statement)
+            return super().executemany(statement, *parameters)  # type: ignore[arg-type]
+
+    store = await open_file(tmp_path / FILE, Limits(), connect=lambda path: schema.connect(path, factory=Connection))
+    statements.clear()
+    await accept(store, said())
+    lease = await claim(store)
+    await store.journal.step(lease, Step(n=0, kind="opening", lines=()))
+    await store.journal.steer(lease)
+    await accept(store, said(revision="2"))
+    store.journal.spend(spent(lease.turn))
+    await store.journal.commit(lease, answered(lease, "one"))
+    delivery = await store.outbox.next(ANN)
+    assert delivery is not None
+    parts = parts_of(delivery.message, 2)
+    await store.outbox.freeze(delivery.message, parts)
+    await store.outbox.sent(receipt(parts[0]), then=parts[1])
+    await store.outbox.sent(receipt(parts[1]))
+    await store.records.pending(ANN)
+    await store.records.projected([stored.seq for stored in await store.records.unprojected(0, 10)])
+    await accept(store, said(id="2"))
+    await store.journal.release(await claim(store), attempt_counts=False)
+    await claim(store)
+    await store.close()
+    scans = _scans(tmp_path / FILE, statements)
+    assert len(statements) > 30
+    assert scans == []
+
+
+def _scans(path: Path, statements: set[str]) -> list[str]:
+    database = sqlite3.connect(path)
+    scans = []
+    for statement in sorted(statements):
+        # The backlog is counted as a whole, but only once in as many messages as still fit.
+        if not statement.startswith(("SELECT", "INSERT", "UPDATE", "DELETE")) or statement in _WHOLE:
+            continue
+        plan = database.execute(f"EXPLAIN QUERY PLAN {statement}", [None] * statement.count("?")).fetchall()
+        scans += [f"{step[3]}: {statement}" for step in plan if step[3].startswith("SCAN")]
+    database.close()
+    return scans
+
+
+_WHOLE = (
+    "SELECT count(*) FROM inbox WHERE state = 'waiting' AND ended_at IS NULL",
+    # At close.
+    "UPDATE inbox SET crashes = 0 WHERE ended_at IS NULL AND crashes != 0",
+    "UPDATE lane SET owner = '' WHERE owner != ''",
+    "UPDATE inbox SET state = 'stamped', crashes = crashes + ? WHERE state = 'claimed' AND ended_at IS NULL",
+)

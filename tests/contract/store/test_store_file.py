@@ -1,0 +1,150 @@
+"""The file itself: private, checked, copied whole, migrated or refused."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sqlite3
+import stat
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from gateway.errors import NewerData, SettingsMistake, StoreDown
+from gateway.ports.store import Limits
+from gateway.store import FILE, open_file, open_store, schema
+from gateway.store.store import SqliteStore
+from tests.fakes.turns import ANN, BOB, START, accept, answer, parts_of, said
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncIterator[SqliteStore]:
+    """Return an open store."""
+    opened = await open_file(tmp_path / FILE, Limits())
+    yield opened
+    await opened.close()
+
+
+async def test_the_files_are_private(tmp_path: Path) -> None:
+    """0600 and 0700 from the first write, whatever the umask."""
+    before = os.umask(0)
+    try:
+        home = tmp_path / "home"
+        store = await open_store(home, "", Limits())
+        await accept(store, said())
+        await store.backup(tmp_path / "backups" / "journal.db")
+        modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in home.iterdir()}
+        copied = stat.S_IMODE((tmp_path / "backups" / "journal.db").stat().st_mode)
+        await store.close()
+    finally:
+        os.umask(before)
+    assert set(modes) == {"journal.db", "journal.db-wal", "journal.db-shm"}
+    assert {*modes.values(), copied} == {0o600}
+    assert stat.S_IMODE(home.stat().st_mode) == 0o700
+
+
+async def test_a_backup_is_of_one_instant_while_others_write(store: SqliteStore, tmp_path: Path) -> None:
+    """It opens as a store of its own, holds what was confirmed before it, and leaves no part behind."""
+    await answer(store, said(id="1"), "one")
+    target = tmp_path / "backup" / FILE
+    writing = asyncio.ensure_future(asyncio.gather(*(accept(store, said(id=str(n), key=BOB)) for n in range(2, 50))))
+    await store.backup(target)
+    await writing
+    assert [path.name for path in target.parent.iterdir()] == [FILE]
+    restored = await open_file(target, Limits())
+    assert [each.message.text for each in await restored.outbox.undelivered(ANN)] == ["one"]
+    await restored.close()
+
+
+async def test_a_backup_that_cannot_be_written_says_so(store: SqliteStore, tmp_path: Path) -> None:
+    """It is a plain StoreDown and touches nothing that was there."""
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(StoreDown, match="could not be written"):
+        await store.backup(tmp_path / "file" / "backup.db")
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+async def test_a_damaged_file_is_refused_with_a_line_that_helps(tmp_path: Path) -> None:
+    """Nothing is overwritten, whether a page or the head is broken."""
+    store = await open_file(tmp_path / FILE, Limits())
+    for n in range(50):
+        await answer(store, said("x" * 1_000, id=str(n)), "y")
+    await store.close()
+    path = tmp_path / FILE
+    whole = path.read_bytes()
+    middle = len(whole) // 2
+    for damaged in (whole[: middle - 3_000] + b"\xff" * 6_000 + whole[middle + 3_000 :], b"no database" * 100):
+        path.write_bytes(damaged)
+        with pytest.raises(StoreDown, match="parlour restore"):
+            await open_file(path, Limits())
+        assert path.read_bytes() == damaged
+    path.write_bytes(whole)
+    store = await open_file(path, Limits())
+    await store.close()
+
+
+async def test_newer_data_is_refused_untouched(tmp_path: Path) -> None:
+    """The line names the way back."""
+    store = await open_file(tmp_path / FILE, Limits())
+    await store.close()
+    database = sqlite3.connect(tmp_path / FILE)
+    database.execute("PRAGMA user_version = 99")
+    database.close()
+    before = (tmp_path / FILE).read_bytes()
+    with pytest.raises(NewerData, match=r"schema 99.*parlour restore"):
+        await open_file(tmp_path / FILE, Limits())
+    assert (tmp_path / FILE).read_bytes() == before
+
+
+def test_a_migration_is_all_or_nothing_after_a_snapshot(tmp_path: Path) -> None:
+    """An older file is copied first; a migration that fails leaves it at its version."""
+    path = tmp_path / FILE
+    database = schema.connect(path)
+    schema.prepare(database, path)
+
+    def broken(connection: sqlite3.Connection) -> None:
+        connection.execute("CREATE TABLE half (x)")
+        raise RuntimeError("broken migration")
+
+    with pytest.raises(RuntimeError):
+        schema.prepare(database, path, [*schema.MIGRATIONS, broken])
+    assert database.execute("PRAGMA user_version").fetchone() == (len(schema.MIGRATIONS),)
+    assert database.execute("SELECT count(*) FROM sqlite_master WHERE name = 'half'").fetchone() == (0,)
+    assert [file.name for file in (tmp_path / "backups").iterdir()] == [f"journal-schema-{len(schema.MIGRATIONS)}.db"]
+    schema.prepare(database, path, [*schema.MIGRATIONS, lambda connection: None])
+    assert database.execute("PRAGMA user_version").fetchone() == (len(schema.MIGRATIONS) + 1,)
+    database.close()
+
+
+async def test_another_engines_url_is_refused(tmp_path: Path) -> None:
+    """And a secret in it is not repeated."""
+    with pytest.raises(SettingsMistake) as caught:
+        await open_store(tmp_path, "postgresql://ann:secret@host/db", Limits())
+    assert "secret" not in str(caught.value)
+    assert not await asyncio.to_thread((tmp_path / FILE).exists)
+
+
+async def test_an_unwritable_place_is_a_plain_line(tmp_path: Path) -> None:
+    """A home that cannot be made is StoreDown, not a traceback of SQLite's."""
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StoreDown, match="cannot be opened"):
+        await open_store(tmp_path / "file" / "home", "", Limits())
+
+
+async def test_old_dead_letters_are_forgotten_after_ninety_days(tmp_path: Path) -> None:
+    """The operator has a quarter of a year to look at them."""
+    time = [START]
+    store = await open_file(tmp_path / FILE, Limits(), clock=lambda: time[0])
+    await answer(store, said(), "one")
+    delivery = await store.outbox.next(ANN)
+    assert delivery is not None
+    (part,) = parts_of(delivery.message, 1)
+    await store.outbox.freeze(delivery.message, [part])
+    await store.outbox.bury(part, "blocked")
+    for days, left in ((89, 1), (91, 0)):
+        time[0] = START + timedelta(days=days)
+        await store.prune()
+        assert (await store.journal.depth())["dead"] == left
+    await store.close()
