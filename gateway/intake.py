@@ -44,6 +44,6 @@ class GatewayIntake:
         )
         self._meter.count("accepted", outcome=str(acceptance.outcome))
         if acceptance.outcome is AcceptedAs.FULL:
-            log.warning("intake.full", key=str(message.key), queued=acceptance.queued)
+            log.debug("intake.full", key=str(message.key), queued=acceptance.queued)
             return Accepted(verdict=Verdict.FULL)
         return Accepted(verdict=Verdict.ACCEPTED)

@@ -6,6 +6,7 @@ import asyncio
 import sys
 from collections.abc import Callable
 
+from gateway.logs import configure_logs
 from tests.benchmarks import flat, flood, over_http, start, turns
 from tests.benchmarks.harness import cores, memory_mb, row
 
@@ -33,6 +34,7 @@ def main(names: list[str]) -> None:
     unknown = set(names) - set(BENCHMARKS)
     if unknown:
         raise SystemExit(f"no benchmark is called {', '.join(sorted(unknown))}; there are: {', '.join(BENCHMARKS)}")
+    configure_logs(level="error", form="text", secrets=())
     row("this machine", cores=cores(), python=sys.version.split()[0])
     for name in names or BENCHMARKS:
         BENCHMARKS[name]()

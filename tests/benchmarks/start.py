@@ -39,7 +39,7 @@ def _one(folder: Path) -> tuple[float, float]:
     }
     begun = time.perf_counter()
     process = subprocess.Popen(
-        [sys.executable, "-m", "gateway.cli", "run"],
+        [str(Path(sys.executable).with_name("parlour")), "run"],
         env=environment,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
