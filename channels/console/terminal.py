@@ -42,7 +42,6 @@ class Conversation:
         self._shown: set[str] = set()  # parts
         self._waiting = ""  # id of the message whose answer is waited for
         self._turn = ""
-        self._is_command = False
         self._answered = asyncio.Event()
         self._news = asyncio.Event()
         self.refused = 0
@@ -70,7 +69,6 @@ class Conversation:
     async def ask(self, text: str) -> None:
         """Say *text* and return when it is answered, refused, or the gateway is gone."""
         self._waiting, self._turn = uuid.uuid4().hex, ""
-        self._is_command = text.startswith(("/", "!"))
         self._answered.clear()
         saying = {"type": "say", "id": self._waiting, "text": text}
         await self._send(saying)
@@ -116,7 +114,7 @@ class Conversation:
         self._shown.add(str(frame["part"]))
         note = say("console.repeat") if frame["marked"] else ""
         self._screen.message(inert(str(frame["text"])), note)
-        if frame["last"] and (frame["turn"] == self._turn or self._is_command):
+        if frame["last"] and frame["turn"] == self._turn:
             self._answered.set()
 
     def _look(self, frame: Frame) -> None:

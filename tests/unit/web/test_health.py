@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -13,7 +15,7 @@ from starlette.routing import Route
 
 from gateway.errors import StoreDown
 from gateway.web.health import Health
-from gateway.web.metrics import METRICS, Kind, PrometheusMeter, metrics_route
+from gateway.web.metrics import DEPTH, METRICS, Kind, PrometheusMeter, metrics_route
 from gateway.web.server import WebServer
 
 
@@ -111,6 +113,29 @@ async def test_metrics_show_what_was_counted_and_what_waits() -> None:
         journal.is_full = True
         async with session.get(f"{url}metrics") as answer:
             assert answer.status == 200
+
+
+def said() -> set[tuple[str, str, frozenset[str]]]:
+    """Return kind, name and labels of every figure that the three packages report."""
+    found = set()
+    for package in ("gateway", "channels", "agent"):
+        for path in (Path(__file__).resolve().parents[3] / package).rglob("*.py"):
+            for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+                match node:
+                    case ast.Call(
+                        func=ast.Attribute(value=ast.Name(id=owner) | ast.Attribute(attr=owner), attr=kind),
+                        args=[ast.Constant(value=str(name)), *_],
+                        keywords=labels,
+                    ) if owner.endswith("meter"):
+                        found.add((kind, name, frozenset(str(label.arg) for label in labels)))
+    return found
+
+
+def test_what_is_reported_is_what_the_table_holds() -> None:
+    """A figure nobody listed would be dropped, and one nobody reports would stand at nought for ever."""
+    listed = {(str(metric.kind), metric.name, frozenset(metric.labels)) for metric in METRICS}
+    assert said() - listed == set()
+    assert {name for _, name, _ in listed - said()} == set(DEPTH.values())
 
 
 def test_every_metric_of_the_table_works() -> None:

@@ -166,6 +166,24 @@ async def test_a_live_screen_draws_markdown_and_shows_where_links_go() -> None:
     assert "https://example.com/x" in shown
 
 
+async def test_an_answer_to_something_else_is_printed_and_does_not_count() -> None:
+    """What an earlier /retry brings late is shown, and the line that was just said still gets its own answer."""
+    house = FakeHouse()
+
+    def late(text: str) -> str:
+        assert house.channel is not None
+        other = OutboundMessage(id="tabcdefghijklmnop.1", key=house.accepted[-1].key, text="late")
+        (part,) = house.channel.render(other)
+        sending.append(asyncio.ensure_future(house.channel.send(part)))
+        return f"own {text}"
+
+    sending: list[asyncio.Future[Any]] = []
+    house.answer = late
+    code, printed = await talk(house, "/help\n")
+    assert code == 0
+    assert sorted(printed.split("\n")) == ["", "late", "own /help"]
+
+
 async def test_a_marked_resend_is_printed_with_its_mark() -> None:
     """The terminal cannot take a line back, so a repeat says what it is."""
     house = FakeHouse()
