@@ -20,7 +20,8 @@ from gateway.ports.store import Limits
 from gateway.store import copy_file, schema
 from gateway.store.base import Clock, utc_now
 from gateway.store.store import SqliteStore, assemble
-from gateway.store.writer import Operation, settle_entry, transact
+from gateway.store.transaction import Operation, transact
+from gateway.store.writer import settle_entry
 
 T = TypeVar("T")
 

@@ -18,7 +18,8 @@ from gateway.ports.journal import AcceptedAs
 from gateway.ports.store import Limits
 from gateway.store import FILE, open_file, schema
 from gateway.store.store import SqliteStore
-from gateway.store.writer import BatchWriter, is_fault
+from gateway.store.transaction import is_fault
+from gateway.store.writer import BatchWriter
 from tests.fakes.store import kill
 from tests.fakes.turns import ANN, START, accept, answered, claim, said, spent
 

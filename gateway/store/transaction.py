@@ -1,0 +1,88 @@
+"""One transaction for many operations.
+
+An *operation* is a function of a connection. It may run twice (a batch that holds a bad row is
+rolled back and run again one by one), so it changes nothing but the database; and it raises
+ParlourErrors only before its first write, so that they fail nobody else.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias, TypeVar
+
+from gateway.errors import ParlourError
+
+T = TypeVar("T")
+Operation: TypeAlias = Callable[[sqlite3.Connection], T]
+
+_FAULTS = frozenset(
+    {
+        sqlite3.SQLITE_BUSY,
+        sqlite3.SQLITE_CANTOPEN,
+        sqlite3.SQLITE_CORRUPT,
+        sqlite3.SQLITE_FULL,
+        sqlite3.SQLITE_IOERR,
+        sqlite3.SQLITE_LOCKED,
+        sqlite3.SQLITE_NOMEM,
+        sqlite3.SQLITE_NOTADB,
+        sqlite3.SQLITE_PERM,
+        sqlite3.SQLITE_PROTOCOL,
+        sqlite3.SQLITE_READONLY,
+    }
+)
+
+
+def is_fault(error: BaseException) -> bool:
+    """Say whether *error* is the disk's or the file's, not the operation's own."""
+    if isinstance(error, sqlite3.Error):
+        return (getattr(error, "sqlite_errorcode", 0) & 0xFF) in _FAULTS
+    return isinstance(error, (OSError, MemoryError))
+
+
+@dataclass(slots=True)
+class Batch:
+    """What became of a batch: an outcome per operation, as far as it came before the fault."""
+
+    results: list[Any] = field(default_factory=list)  # a value, or the operation's own error
+    fault: Exception | None = None
+
+
+def transact(connection: sqlite3.Connection, operations: Sequence[Operation[Any]]) -> Batch:
+    """Run *operations* in one transaction; one by one when one of them is bad."""
+    batch = Batch()
+    try:
+        connection.execute("BEGIN IMMEDIATE")
+        for operation in operations:
+            try:
+                batch.results.append(operation(connection))
+            except ParlourError as error:
+                batch.results.append(error)
+        connection.execute("COMMIT")
+    except Exception as error:  # noqa: BLE001 - the batch boundary: one bad operation fails none of its neighbours
+        _roll_back(connection)
+        if is_fault(error):
+            return Batch(fault=error)
+        if len(operations) == 1:
+            return Batch(results=[error])
+        return _one_by_one(connection, operations)
+    return batch
+
+
+def _one_by_one(connection: sqlite3.Connection, operations: Sequence[Operation[Any]]) -> Batch:
+    batch = Batch()
+    for operation in operations:
+        single = transact(connection, (operation,))
+        batch.results += single.results
+        if single.fault is not None:
+            batch.fault = single.fault
+            break
+    return batch
+
+
+def _roll_back(connection: sqlite3.Connection) -> None:
+    # Disk full and I/O errors may have rolled back already; a broken file may refuse. It is closed next.
+    with contextlib.suppress(sqlite3.Error):
+        connection.rollback()
