@@ -24,6 +24,7 @@ TRANSCRIPT_BYTES = 256 * 1024  # of a scope's newest conversations that a search
 _FILES = 32
 _SHOWN = 500  # characters of a hit
 _DOCUMENT_WEIGHT = 1.5  # what was chosen to be remembered beats what was only said
+_ANSWER_WEIGHT = 0.8  # our own answers repeat what people said
 _WORD = re.compile(r"\w+")
 _STOP_TEXT = """
     a about am an and are as at be been but by can did do does for from had has have he her him his how i if in is it
@@ -106,7 +107,8 @@ def _candidate(path: Path, line: Line, gone: Iterable[object]) -> _Candidate | N
         return None
     if not text.strip() or text == FORGOTTEN or (line.get("mid") and line.get("mid") in gone):
         return None
-    return _Candidate(f"sessions/{path.name}", line["i"] + 1, text.strip(), read_stamp(line.get("timestamp")), 1.0)
+    weight = 1.0 if line["role"] == "user" else _ANSWER_WEIGHT
+    return _Candidate(f"sessions/{path.name}", line["i"] + 1, text.strip(), read_stamp(line.get("timestamp")), weight)
 
 
 def words(text: str) -> frozenset[str]:
@@ -125,7 +127,7 @@ def rank(candidates: Sequence[_Candidate], wanted: frozenset[str]) -> list[Hit]:
     hits: dict[str, Hit] = {}
     for n, (candidate, common) in enumerate(zip(candidates, shared, strict=True)):
         # The question itself, asked before, is no answer.
-        if not common or (candidate.weight == 1.0 and words(candidate.text) == wanted):
+        if not common or (candidate.weight <= 1 and words(candidate.text) == wanted):
             continue
         score = candidate.weight * sum(weight[word] for word in common) / best + n * 1e-9
         text = candidate.text[:_SHOWN]

@@ -1,0 +1,288 @@
+"""Journals, disks and turns for tests of memory: the ports' promises in plain dictionaries, bytes that are counted."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import errno
+import hashlib
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from agent.memory.files import lines as build
+from agent.memory.files.disk import Disk
+from gateway.errors import StoreDown
+from gateway.events import SessionKey
+from gateway.ports import EndState, Job, Line, SessionRow, StoredRecord, TurnRecord
+
+START = datetime(2026, 11, 21, 21, 0, tzinfo=UTC)
+ANN = SessionKey("telegram", "42")
+SCOPE = "people/telegram%3a42"
+TRANSCRIPT = "abcdefgh234567aa"
+
+
+def turn_name(n: int | str) -> str:
+    """Return a turn id of the usual shape."""
+    return "t" + base64.b32encode(hashlib.sha256(str(n).encode()).digest()[:10]).decode().lower()
+
+
+class FakeRecords:
+    """The `Records` port in memory: bodies leave it when they are projected, sessions stay."""
+
+    def __init__(self) -> None:
+        self.stored: list[StoredRecord] = []
+        self.rows: dict[SessionKey, SessionRow] = {}
+        self.is_down = False
+        self._committed = asyncio.Event()
+        self._seq = 0
+
+    def commit(self, record: TurnRecord) -> TurnRecord:
+        """Commit as `Journal.commit` would, as far as records and sessions are concerned."""
+        self._seq += 1
+        self.stored.append(StoredRecord(seq=self._seq, record=record))
+        if record.transcript:
+            before = self.rows.get(record.key)
+            index = record.to_index if record.to_index > record.from_index or before is None else before.next_index
+            self.rows[record.key] = SessionRow(
+                key=record.key,
+                transcript=record.new_transcript or record.transcript,
+                next_index=0 if record.new_transcript else index,
+                created_at=START,
+                scope=record.scope,
+            )
+        self._committed.set()
+        return record
+
+    async def unprojected(self, after: int, limit: int) -> tuple[StoredRecord, ...]:
+        """Return what is stored after *after*."""
+        self._check()
+        return tuple(each for each in self.stored if each.seq > after)[:limit]
+
+    async def wait_unprojected(self) -> None:
+        """Wait for the next commit."""
+        await self._committed.wait()
+        self._committed.clear()
+
+    async def projected(self, seqs: Sequence[int]) -> None:
+        """Let bodies go."""
+        self._check()
+        self.stored = [each for each in self.stored if each.seq not in seqs]
+
+    async def pending(self, key: SessionKey) -> tuple[StoredRecord, ...]:
+        """Return the key's bodies."""
+        self._check()
+        return tuple(each for each in self.stored if each.record.key == key)
+
+    async def append(self, record: TurnRecord) -> None:
+        """Commit lines that belong to no inbox row."""
+        self._check()
+        self.commit(record)
+
+    async def sessions(self) -> tuple[SessionRow, ...]:
+        """Return the rows."""
+        self._check()
+        return tuple(reversed(self.rows.values()))
+
+    def _check(self) -> None:
+        if self.is_down:
+            raise StoreDown("the fake is down")
+
+
+class FakeJobs:
+    """The `Jobs` port in memory, on a clock that stands still."""
+
+    def __init__(self) -> None:
+        self.now = START
+        self.jobs: dict[str, Job] = {}
+        self.leased: set[str] = set()
+        self.reasons: list[str] = []
+        self.asked: Counter[str] = Counter()
+        self._changed = asyncio.Event()
+
+    async def put(self, job: Job) -> None:
+        """Queue once."""
+        self.jobs.setdefault(job.id, job)
+        self._changed.set()
+
+    async def due(self, now: datetime, limit: int) -> tuple[Job, ...]:
+        """Lease what is due."""
+        found = [job for job in self.jobs.values() if job.due_at <= now and job.id not in self.leased][:limit]
+        self.leased |= {job.id for job in found}
+        return tuple(found)
+
+    async def pending_in(self, scope: str) -> tuple[Job, ...]:
+        """Return the scope's jobs; counts how often it was asked."""
+        self.asked[scope] += 1
+        return tuple(job for job in self.jobs.values() if job.scope == scope)
+
+    async def finish(self, job: Job) -> None:
+        """Remove, once or twice."""
+        self.jobs.pop(job.id, None)
+
+    async def put_off(self, job: Job, delay: timedelta, reason: str) -> None:
+        """Count the attempt and make it due later."""
+        self.reasons.append(reason)
+        self.leased.discard(job.id)
+        if job.id in self.jobs:
+            self.jobs[job.id] = Job(
+                id=job.id,
+                kind=job.kind,
+                scope=job.scope,
+                payload=job.payload,
+                due_at=self.now + delay,
+                attempts=job.attempts + 1,
+            )
+
+    async def wait_changed(self, at_most: timedelta) -> None:
+        """Wait for the next put."""
+        await self._changed.wait()
+        self._changed.clear()
+
+
+def remember_job(fact: str, *, scope: str = SCOPE, n: int = 0, origin: str = "user") -> Job:
+    """Return a job as a turn's commit queues it."""
+    payload = {"fact": fact, "origin": origin, "turn": turn_name(n), "by": "telegram%3a42"}
+    return Job(id=f"remember:{turn_name(n)}.0", kind="remember", scope=scope, payload=payload, due_at=START)
+
+
+class CountingDisk(Disk):
+    """A real disk that counts: bytes read and written, calls by name."""
+
+    def __init__(self) -> None:
+        self.bytes_read = 0
+        self.bytes_written = 0
+        self.calls: Counter[str] = Counter()
+
+    def read(self, path: Path, start: int, length: int) -> bytes:
+        """Read and count."""
+        data = super().read(path, start, length)
+        self.bytes_read += len(data)
+        self.calls["read"] += 1
+        return data
+
+    def write(self, fd: int, data: bytes) -> None:
+        """Write and count."""
+        super().write(fd, data)
+        self.bytes_written += len(data)
+        self.calls["write"] += 1
+
+    def sync(self, fd: int) -> None:
+        """Sync and count."""
+        super().sync(fd)
+        self.calls["sync"] += 1
+
+    def reset(self) -> None:
+        """Begin counting anew."""
+        self.bytes_read = self.bytes_written = 0
+        self.calls.clear()
+
+
+class Crash(BaseException):
+    """The process is gone: no handler runs, no promise is kept."""
+
+
+@dataclass
+class FaultyDisk(Disk):
+    """A real disk whose *at*th change fails or is where the process dies; a dying write is torn in the middle."""
+
+    at: int = -1
+    error: BaseException = field(default_factory=lambda: OSError(errno.ENOSPC, "No space left on device"))
+    only: str = ""  # part of the path that fails; empty means every path
+    count: int = 0
+    paths: dict[int, str] = field(default_factory=dict)
+
+    def _step(self, name: str) -> bool:
+        if self.only and self.only not in name:
+            return False
+        self.count += 1
+        return self.count - 1 == self.at
+
+    def open_append(self, path: Path) -> int:
+        """Open, or fail."""
+        if self._step(str(path)):
+            raise self.error
+        fd = super().open_append(path)
+        self.paths[fd] = str(path)
+        return fd
+
+    def write(self, fd: int, data: bytes) -> None:
+        """Write; the failing write leaves half of its bytes."""
+        if self._step(self.paths.get(fd, "")):
+            super().write(fd, data[: len(data) // 2])
+            raise self.error
+        super().write(fd, data)
+
+    def sync(self, fd: int) -> None:
+        """Sync, or fail."""
+        if self._step(self.paths.get(fd, "")):
+            raise self.error
+        super().sync(fd)
+
+    def truncate(self, fd: int, size: int) -> None:
+        """Truncate, or fail."""
+        if self._step(self.paths.get(fd, "")):
+            raise self.error
+        super().truncate(fd, size)
+
+    def rename(self, old: Path, new: Path) -> None:
+        """Rename, or fail before it."""
+        if self._step(str(old)):
+            raise self.error
+        super().rename(old, new)
+
+
+def exchange(
+    n: int,
+    start: int,
+    *,
+    said: str = "",
+    answered: str = "",
+    tools: int = 0,
+    before: Sequence[Line] = (),
+    blobs: Mapping[str, str] | None = None,
+    **fields: Any,
+) -> TurnRecord:
+    """Return the record of turn *n*: a user line, *tools* calls with results, an answer."""
+    turn = turn_name(fields.pop("name", n))
+    at = START + timedelta(minutes=n)
+    lines: list[Line] = [*before]
+    i = start
+
+    def add(role: str, content: Any, **more: Any) -> None:
+        nonlocal i
+        lines.append(build.message(i, turn, role, content, at, **more))
+        i += 1
+
+    add("user", said or f"question {n}", head=f"Sat 21 Nov 21:{n % 60:02d} UTC, Ann", mid=f"m{n}", origin="user")
+    for k in range(tools):
+        call = {"id": f"c{n}.{k}", "type": "function", "function": {"name": "look", "arguments": "{}"}}
+        add("assistant", "", tool_calls=[call])
+        add("tool", f"result {k}", tool_call_id=f"c{n}.{k}", name="look")
+    add("assistant", answered or f"answer {n}")
+    outcome = fields.pop("outcome", EndState.ANSWERED)
+    end = build.end(turn, from_index=start, to_index=i, inbox=[str(n)], outcome=str(outcome), at=at)
+    given: dict[str, Any] = {"key": ANN, "transcript": TRANSCRIPT, "scope": SCOPE}
+    return TurnRecord(
+        turn=turn,
+        outcome=outcome,
+        lines=(*lines, end),
+        from_index=start,
+        to_index=i,
+        inbox=(n,),
+        at=at,
+        blobs=dict(blobs or {}),
+        **(given | fields),
+    )
+
+
+def talk(count: int, *, first: int = 0, start: int = 0, **fields: Any) -> list[TurnRecord]:
+    """Return *count* plain exchanges in a row."""
+    records = []
+    for n in range(first, first + count):
+        records.append(exchange(n, start, **fields))
+        start = records[-1].to_index
+    return records

@@ -1,0 +1,134 @@
+"""What a line is, and what the model is sent for it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from agent.memory.files import lines as build
+from agent.memory.files.lines import decode, encode, from_user, kind_of, replayable, to_messages
+from tests.fakes.memory import START, turn_name
+
+TURN = turn_name(1)
+
+
+def said(role: str, content: Any = "x", **fields: Any) -> dict[str, Any]:
+    return {"role": role, "content": content, **fields}
+
+
+def calls(*ids: str) -> list[dict[str, Any]]:
+    return [{"id": each, "type": "function", "function": {"name": "look", "arguments": "{}"}} for each in ids]
+
+
+def test_a_user_line_is_sent_with_the_head_it_was_stored_with() -> None:
+    """The head is stored as rendered and never rendered again; without one the content stands alone."""
+    line = build.message(17, TURN, "user", "hello", START, head="Sat 21 Nov 22:20 CET, Ann", mid="123")
+    assert to_messages(line) == [said("user", "[Sat 21 Nov 22:20 CET, Ann] hello")]
+    assert to_messages(build.message(17, TURN, "user", "hello", START)) == [said("user", "hello")]
+
+
+def test_content_parts_keep_their_head_beside_them() -> None:
+    """An image does not lose who sent it, nor is it turned into text."""
+    parts = [{"type": "text", "text": "look"}]
+    [message] = to_messages(build.message(0, TURN, "user", parts, START, head="now"))
+    assert message["content"] == [{"type": "text", "text": "[now]"}, *parts]
+
+
+def test_tools_and_thinking_are_sent_as_they_came() -> None:
+    """Calls, results and a provider's thinking pass through unchanged, in a fixed order of keys."""
+    asked = build.message(1, TURN, "assistant", "", START, tool_calls=calls("a"), thinking={"model": "m", "message": {}})
+    answered = build.message(2, TURN, "tool", "42", START, tool_call_id="a", name="look")
+    assert json.dumps(to_messages(asked)) == json.dumps(
+        [said("assistant", "", tool_calls=calls("a"), thinking={"model": "m", "message": {}})]
+    )
+    assert to_messages(answered) == [{"role": "tool", "tool_call_id": "a", "name": "look", "content": "42"}]
+
+
+def test_a_delta_is_a_note_in_the_users_role() -> None:
+    """Some providers hoist system messages; a note must stay where it was said."""
+    assert to_messages(build.delta("r", "[memory] now: tea")) == [said("user", "[memory] now: tea")]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        build.head("t", "k:1", START),
+        build.command(TURN, "/status", "fine", START),
+        build.notice(TURN, "stopped", START),
+        build.cut(TURN, [0]),
+        build.pointer(50, "e1"),
+        build.mark(50),
+        build.snapshot(1, {}, "UTC", 0, replay_from=0, rev="r"),
+        build.forgotten("m1"),
+        build.end(TURN, from_index=0, to_index=1, inbox=["1"], outcome="answered", at=START),
+        {"kind": "from-the-future", "role": "user", "content": "x", "i": 1},
+        {"role": "system", "i": 1, "content": "x"},
+        {"i": 1},
+        {},
+    ],
+    ids=lambda line: str(line.get("kind", "odd")),
+)
+def test_what_is_no_message_is_never_replayed(line: dict[str, Any]) -> None:
+    """Commands, notices, cuts, bookkeeping and kinds of a later version reach no model."""
+    assert to_messages(line) == []
+
+
+def test_builders_write_the_format_as_documented() -> None:
+    """The keys of FORMATS.md, byte for byte, so that other programs can read them."""
+    assert encode(build.pointer(50, "e1")) == b'{"kind":"pointer","last_consolidated":50,"entry":"e1"}\n'
+    assert encode(build.cut("t1", [0, 1])) == b'{"kind":"cut","turn":"t1","shown":[0,1]}\n'
+    head = b'{"v":1,"kind":"head","transcript":"x","key":"telegram:42","created":"2026-11-21T21:00:00Z"}\n'
+    assert encode(build.head("x", "telegram:42", START)) == head
+    end = build.end("t1", from_index=17, to_index=21, inbox=["3"], outcome="answered", at=START)
+    assert list(end) == ["kind", "turn", "from", "to", "inbox", "outcome", "at"]
+
+
+@pytest.mark.parametrize("data", [b"", b"{", b"[1]", b"null", b"\xff\xfe", b"\0\0", b"[" * 100_000])
+def test_bytes_that_are_no_line_are_none(data: bytes) -> None:
+    """Damage is reported as such, never raised."""
+    assert decode(data) is None
+
+
+def test_kinds_are_read_off_the_line() -> None:
+    """A message has a role and an index; everything else needs a kind."""
+    assert kind_of({"role": "user", "i": 0}) == "message"
+    assert kind_of({"role": "user"}) == kind_of({"kind": 7}) == "unknown"
+
+
+def test_no_orphan_result_and_no_unanswered_call_is_replayed() -> None:
+    """Providers refuse both, and one refused request would wedge the session for ever."""
+    history = [
+        said("tool", "orphan", tool_call_id="z"),
+        said("user"),
+        said("assistant", "", tool_calls=calls("a", "b")),
+        said("tool", "1", tool_call_id="a"),
+        said("assistant", "", tool_calls=calls("c")),
+        said("user", "again"),
+        said("assistant", "so?", tool_calls=calls("d")),
+    ]
+    assert replayable(history) == [
+        said("user"),
+        said("assistant", "", tool_calls=calls("a")),
+        said("tool", "1", tool_call_id="a"),
+        said("user", "again"),
+        said("assistant", "so?"),
+    ]
+
+
+def test_results_keep_their_order_and_come_once() -> None:
+    """What was sent during the turn is what is sent after it."""
+    history = [
+        said("assistant", "", tool_calls=calls("a", "b")),
+        said("tool", "2", tool_call_id="b"),
+        said("tool", "1", tool_call_id="a"),
+        said("tool", "1 again", tool_call_id="a"),
+    ]
+    assert replayable(history) == history[:3]
+
+
+def test_a_window_starts_at_a_user_message() -> None:
+    """What has no user message left is empty rather than wrong."""
+    assert from_user([said("tool"), said("assistant"), said("user", "u")]) == [said("user", "u")]
+    assert from_user([said("assistant")]) == []
