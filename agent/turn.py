@@ -49,6 +49,7 @@ Admits = Callable[[InboxRow], bool]
 
 _STORE_PAUSE = timedelta(seconds=0.5)
 _EXPIRES = timedelta(hours=24)  # FORMATS.md, Lanes: what waited longer gets one line per chat
+_TYPED = frozenset({InboundKind.MESSAGE, InboundKind.COMMAND})  # what stands in a chat, so that one can answer to it
 
 
 class PatientJournal:
@@ -336,7 +337,7 @@ class TurnWork:
                 key=lease.key,
                 text=text,
                 kind=kind,
-                reply_to=message.message_id if message.kind is InboundKind.MESSAGE else "",
+                reply_to=message.message_id if message.kind in _TYPED else "",
                 visible_to=message.sender.id if is_private and shared else "",
             ),
         )
