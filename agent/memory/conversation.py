@@ -269,6 +269,7 @@ def fold(state: _State, low: int, high: int, lines: Sequence[Line]) -> None:
 
 def _move(state: _State, index: int) -> None:
     """Replay from the beginning of the turn that holds *index*; what is before leaves the window."""
+    index = max(index, state.replay_from)
     holder = next((turn.low for turn in state.turns if turn.low <= index < turn.high), index)
     state.replay_from = holder
     state.turns = [turn for turn in state.turns if turn.high > holder]

@@ -22,7 +22,7 @@ from agent.memory.files.appender import Entry, TranscriptFile
 from agent.memory.files.disk import Disk
 from agent.memory.files.legacy import find_legacy
 from agent.memory.files.lines import from_user, kind_of, replayable
-from agent.memory.files.transcript import Chain, anchor_index, read_all, set_aside
+from agent.memory.files.transcript import Chain, read_all, set_aside
 from agent.memory.scopes import quote
 from gateway.errors import HomeInUse
 from gateway.ports import EndState, Line
@@ -137,7 +137,7 @@ class SessionManager:
                 if kind_of(line) == "message":
                     session.messages.append(_message(line))
                 elif kind_of(line) == "pointer":
-                    session.last_consolidated = anchor_index(line)
+                    session.last_consolidated = int(line["last_consolidated"])
             moments.append(build.read_stamp(block.lines[-1].get("at")))
         created = build.read_stamp(chain.head.get("created")) if chain.head else None
         session.created_at = created or session.created_at

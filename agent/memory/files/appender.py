@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 
@@ -61,6 +61,7 @@ class _Reached:
     end: int  # offset of the next record
     snapshot: int = -1  # offset of the last snapshot line
     anchor: int = 0  # offset of the replay start
+    replay_from: int = 0  # and its index
     starts: list[tuple[int, int, int]] = field(default_factory=list)  # (from, to, offset) since the replay start
 
 
@@ -158,7 +159,7 @@ class TranscriptFile:
     def _render(self, entry: Entry, offset: int) -> tuple[bytes, _Reached]:
         """Return the entry's bytes for *offset*, and how far the transcript has come with them."""
         before = self._reached
-        reached = _Reached(offset, before.snapshot, before.anchor, before.starts)
+        reached = replace(before, end=offset)
         if entry.to_index > entry.from_index:
             reached.starts = [*before.starts[-_KNOWN_STARTS:], (entry.from_index, entry.to_index, offset)]
         pieces = []
@@ -173,15 +174,17 @@ class TranscriptFile:
     @staticmethod
     def _resolved(line: Line, reached: _Reached, own: int) -> Line:
         """Fill in where replay starts and where the snapshot stands, in bytes."""
-        index = anchor_index(line)
-        # An index from before the known window keeps the old start: more is read, nothing is missed.
-        offset = own if not reached.starts or index >= reached.starts[-1][1] else reached.anchor
+        index = max(anchor_index(line), reached.replay_from)  # the window never moves back
+        if not reached.starts or index >= reached.starts[-1][1]:
+            reached.anchor = own
         for low, high, start in reached.starts:
             if low <= index < high:
-                offset = start
-        reached.anchor = offset
+                index, reached.anchor = low, start
+        # An index from before the known turns keeps the old offset: more is read, nothing is missed.
+        reached.replay_from = index
         reached.starts = [each for each in reached.starts if each[1] > index]
-        return {**line, "offset": offset} | ({"snapshot": reached.snapshot} if reached.snapshot >= 0 else {})
+        told = {**line, "replay_from": index, "offset": reached.anchor}
+        return told | ({"snapshot": reached.snapshot} if reached.snapshot >= 0 else {})
 
     def _open(self) -> int:
         if self._fd is None:
@@ -218,6 +221,7 @@ class TranscriptFile:
             chain.end if chain.is_rolled else window.complete,
             window.snapshot_offset,
             window.anchor_offset,
+            window.replay_from,
             [each for each in starts if each[1] > each[0]],
         )
         # What is in doubt was written, but perhaps never reached the disk.

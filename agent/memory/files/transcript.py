@@ -319,11 +319,15 @@ def _window(chain: Chain, anchor: Line | None, data: bytes, low: int, start: int
 
 
 def anchor_index(anchor: Line | None) -> int:
-    """Return the index that a pointer or mark names, 0 where there is none."""
-    if anchor is None:
-        return 0
-    value = anchor.get("last_consolidated") if kind_of(anchor) == "pointer" else anchor.get("replay_from")
-    return value if isinstance(value, int) and value > 0 else 0
+    """Return the index that replay starts at, as far as a pointer or mark says; 0 where there is none.
+
+    The projector adds `replay_from` to pointers: the beginning of the turn that holds them.
+    """
+    for name in ("replay_from", "last_consolidated"):
+        value = anchor.get(name) if anchor else None
+        if isinstance(value, int) and value > 0:
+            return value
+    return 0
 
 
 def _anchored_at(blocks: Sequence[Block], default: int) -> int:

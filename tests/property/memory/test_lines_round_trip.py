@@ -12,7 +12,12 @@ from agent.memory.files.lines import decode, encode, replayable, to_messages
 from tests.fakes.memory import exchange
 
 JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text() | st.text("\ud800\0\n\"x", max_size=5),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False)
+    | st.text()
+    | st.text('\ud800\0\n"x', max_size=5),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
     max_leaves=12,
 )

@@ -15,10 +15,12 @@ TURN = turn_name(1)
 
 
 def said(role: str, content: Any = "x", **fields: Any) -> dict[str, Any]:
+    """Return a message of the chat format."""
     return {"role": role, "content": content, **fields}
 
 
 def calls(*ids: str) -> list[dict[str, Any]]:
+    """Return tool calls with these ids."""
     return [{"id": each, "type": "function", "function": {"name": "look", "arguments": "{}"}} for each in ids]
 
 
@@ -38,7 +40,9 @@ def test_content_parts_keep_their_head_beside_them() -> None:
 
 def test_tools_and_thinking_are_sent_as_they_came() -> None:
     """Calls, results and a provider's thinking pass through unchanged, in a fixed order of keys."""
-    asked = build.message(1, TURN, "assistant", "", START, tool_calls=calls("a"), thinking={"model": "m", "message": {}})
+    asked = build.message(
+        1, TURN, "assistant", "", START, tool_calls=calls("a"), thinking={"model": "m", "message": {}}
+    )
     answered = build.message(2, TURN, "tool", "42", START, tool_call_id="a", name="look")
     assert json.dumps(to_messages(asked)) == json.dumps(
         [said("assistant", "", tool_calls=calls("a"), thinking={"model": "m", "message": {}})]

@@ -13,6 +13,7 @@ from gateway.events import ChatKind, InboundMessage, Sender, SessionKey
 
 
 def message(key: str = "telegram:42", **fields: Any) -> InboundMessage:
+    """Return a message in *key*."""
     return InboundMessage(
         key=SessionKey.parse(key),
         message_id="1",
@@ -52,7 +53,19 @@ def test_shared_isolation_is_the_home_itself(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "scope",
-    ["people", "people/", "people/..", "people/.x", "people/a/b", "../x", "/etc", "chats/A", "people/a\n", "x/y", "people/%2e/../"],
+    [
+        "people",
+        "people/",
+        "people/..",
+        "people/.x",
+        "people/a/b",
+        "../x",
+        "/etc",
+        "chats/A",
+        "people/a\n",
+        "x/y",
+        "people/%2e/../",
+    ],
 )
 def test_what_is_no_scope_has_no_folder(tmp_path: Path, scope: str) -> None:
     """A path is never built from what was not quoted."""

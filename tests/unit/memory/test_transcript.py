@@ -24,6 +24,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def write(path: Path, records: Sequence[TurnRecord], *, disk: Disk | None = None, segment_bytes: int = 1 << 23) -> None:
+    """Append *records* to the transcript at *path*."""
     file = TranscriptFile(disk or Disk(), path, TRANSCRIPT, str(ANN), segment_bytes=segment_bytes)
     for record in records:
         file.append(entry_of(record))
@@ -32,10 +33,12 @@ def write(path: Path, records: Sequence[TurnRecord], *, disk: Disk | None = None
 
 
 def turns(path: Path) -> list[str]:
+    """Return the turns that a transcript holds."""
     return [block.turn for block in read_all(Chain(Disk(), path, TRANSCRIPT)).blocks]
 
 
 def names(*numbers: int) -> list[str]:
+    """Return turn ids."""
     return [turn_name(n) for n in numbers]
 
 
@@ -186,7 +189,10 @@ def test_a_cold_read_costs_its_window_not_its_age(path: Path, turns_before: int)
     records = talk(turns_before)
     start = records[-1].to_index
     mark = build.mark(start - 20)
-    write(path, [*records, exchange(turns_before, start, before=[mark]), *talk(5, first=turns_before + 1, start=start + 2)])
+    write(
+        path,
+        [*records, exchange(turns_before, start, before=[mark]), *talk(5, first=turns_before + 1, start=start + 2)],
+    )
     disk = CountingDisk()
     window = read_window(Chain(disk, path))
     assert window.replay_from == start - 20
