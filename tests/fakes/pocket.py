@@ -54,7 +54,7 @@ class PocketChannel:
     def __init__(self, context: ChannelContext) -> None:
         self.name = context.name
         self._intake = context.intake
-        self._numbers = count(1)
+        self._numbers = count(time.time_ns())  # a restarted platform does not begin at 1 again
         self._waiting: dict[str, asyncio.Future[float]] = {}
         self.sent = 0
         self.order: dict[str, list[str]] = {}
@@ -76,7 +76,7 @@ class PocketChannel:
         kind: InboundKind = InboundKind.MESSAGE,
     ) -> tuple[Accepted, asyncio.Future[float]]:
         """Hand a message over; the future is done when it is answered, with the time of the clock then."""
-        number = number or f"{next(self._numbers):09d}"
+        number = number or f"{next(self._numbers):020d}"
         message = InboundMessage(
             key=SessionKey(self.name, chat),
             message_id=number,
