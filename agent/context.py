@@ -53,7 +53,7 @@ class Context:
             begun = opening(conversation, view, place.zone, abilities=self._abilities, at=draft.next_index)
             told = [self.note(draft, row, place.zone) for row in notes]
             said = [self.user(draft, row, place.zone) for row in rows]
-            draft.open([*begun.lines, *told, *said], begun.blobs)
+            draft.open([*begun.lines, *told, *said], begun.blobs, rows)
         snapshot = conversation.snapshot_with(draft.lines, draft.blobs)
         return [{"role": "system", "content": system_prompt(snapshot)}, *conversation.messages_with(draft.lines)]
 
@@ -64,8 +64,7 @@ class Context:
             "user",
             content(message),
             message.sent_at,
-            by={"id": message.sender.id, "name": clean_name(message.sender.name)},
-            mid=message.message_id,
+            **speaker(message),
             head=head(message, zone),
             origin="user",
         )
@@ -79,11 +78,15 @@ class Context:
             "user",
             f"(edited an earlier message; it now reads:) {content(message)}",
             message.sent_at,
-            by={"id": message.sender.id, "name": clean_name(message.sender.name)},
-            mid=message.message_id,
+            **speaker(message),
             head=head(message, zone),
             origin="user",
         )
+
+
+def speaker(message: InboundMessage) -> dict[str, Any]:
+    """Return the fields of a line that say who spoke and in which message."""
+    return {"by": {"id": message.sender.id, "name": clean_name(message.sender.name)}, "mid": message.message_id}
 
 
 def head(message: InboundMessage, zone: str) -> str:

@@ -28,6 +28,7 @@ class Draft:
         self.messages: list[Mapping[str, Any]] = []
         self.blobs: Mapping[str, str] = {}
         self.inbox = [row.seq for row in (*lease.rows, *lease.notes)]
+        self._told: set[int] = set()
         for step in lease.steps:
             self._adopt(step)
 
@@ -51,15 +52,20 @@ class Draft:
         """Tool calls with a result, in the model's order."""
         return [call for call in self._calls.values() if call.id in self._results]
 
+    @property
+    def untold(self) -> list[InboxRow]:
+        """Rows of the lease that no step has told the model of: a stop came between their stamp and their step."""
+        return [row for row in self._lease.rows if row.seq not in self._told]
+
     def message(self, role: str, content: str, at: datetime, **fields: Any) -> Line:
         """Make a message line with the next index; it is not part of the draft until a step holds it."""
         line = build.message(self._next_index, self._lease.turn, role, content, at, **fields)
         self._next_index += 1
         return line
 
-    def open(self, opening: Sequence[Line], blobs: Mapping[str, str]) -> None:
-        """Begin with snapshot, deltas, notes and the user lines; stored only with the first tool call."""
-        self._opening = Step(n=0, kind="opening", lines=tuple(opening), blobs=blobs)
+    def open(self, opening: Sequence[Line], blobs: Mapping[str, str], rows: Sequence[InboxRow]) -> None:
+        """Begin with snapshot, deltas, notes and the lines of *rows*; stored only with the first tool call."""
+        self._opening = Step(n=0, kind="opening", lines=tuple(opening), call=_seqs(rows), blobs=blobs)
         self._adopt(self._opening)
 
     def take_opening(self) -> Step | None:
@@ -91,8 +97,7 @@ class Draft:
 
     def steer(self, rows: Sequence[InboxRow], user_lines: Sequence[Line]) -> Step:
         """Take in what the sender wrote during the turn."""
-        self.inbox.extend(row.seq for row in rows)
-        return self._step("steer", tuple(user_lines), call=json.dumps([row.seq for row in rows]))
+        return self._step("steer", tuple(user_lines), call=_seqs(rows))
 
     def add(self, line: Line) -> None:
         """Add a line that needs no step: the final answer, or a notice."""
@@ -157,11 +162,21 @@ class Draft:
             self.intents.add(step.call)
         elif step.kind == "result":
             self._results.add(step.call)
-        elif step.kind == "steer":
-            self.inbox.extend(seq for seq in json.loads(step.call) if seq not in self.inbox)
+        else:
+            self._adopt_rows(step)
         for line in step.lines:
             self._next_index = max(self._next_index, line.get("i", -1) + 1)
             self.messages.extend(build.to_messages(line))
             for call in line.get("tool_calls") or ():
                 function = call["function"]
                 self._calls[call["id"]] = ToolCall(call["id"], function["name"], function["arguments"])
+
+    def _adopt_rows(self, step: Step) -> None:
+        if step.kind in ("opening", "steer"):
+            told = json.loads(step.call)
+            self._told.update(told)
+            self.inbox.extend(seq for seq in told if seq not in self.inbox)
+
+
+def _seqs(rows: Sequence[InboxRow]) -> str:
+    return json.dumps([row.seq for row in rows])

@@ -9,7 +9,7 @@ from typing import Any
 
 from agent.pool import Pool
 from gateway.events import InboundMessage, Role, SessionKey
-from gateway.ports import InboxRow, Journal, Lease, People, Sessions, ShownLine, Usage
+from gateway.ports import AcceptedAs, InboxRow, Journal, Lease, People, Sessions, ShownLine, Usage
 
 
 @dataclass(slots=True, kw_only=True)
@@ -48,9 +48,10 @@ class AgentHouse:
         """Return what people saw."""
         return await self.sessions.shown(key, limit=limit)
 
-    async def accept(self, message: InboundMessage, role: Role) -> None:
-        """Put a synthetic row in the lane."""
-        await self.journal.accept(message, role=role, is_control=False)
+    async def accept(self, message: InboundMessage, role: Role) -> bool:
+        """Put a synthetic row in the lane; False when the lane is full."""
+        accepted = await self.journal.accept(message, role=role, is_control=False)
+        return accepted.outcome is not AcceptedAs.FULL
 
     async def usage(self, *, since: datetime, person: str = "", chat: str = "") -> Sequence[Mapping[str, Any]]:
         """Return sums over usage rows."""

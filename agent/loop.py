@@ -72,27 +72,26 @@ class Loop:
     async def think(self, seat: Seat) -> Thought:
         """Return exactly one answer or failure, whatever the model does."""
         detector = LoopDetector()
-        for call in seat.draft.finished_calls:
-            detector.is_repeated(call)
+        was_last = [detector.is_repeated(call) for call in seat.draft.finished_calls]
         try:
-            return await self._rounds(seat, detector)
+            return await self._rounds(seat, detector, is_last=any(was_last))
         except ModelFailed as error:
             log.warning("turn.model_failed", turn=seat.lease.turn, error=type(error).__name__)
             return Thought("", failure_of(error))
 
-    async def _rounds(self, seat: Seat, detector: LoopDetector) -> Thought:
-        is_last = await self._run_calls(seat, detector)
+    async def _rounds(self, seat: Seat, detector: LoopDetector, *, is_last: bool) -> Thought:
+        is_last = await self._run_calls(seat, detector) or is_last
+        await self._take_in(seat, seat.draft.untold)
         while True:
             reply = await self._ask(seat)
-            if not reply.tool_calls:
-                return Thought(reply.text)
-            if is_last:
-                return Thought(reply.text) if reply.text.strip() else Thought("", BY_NAME["loop"])
+            if is_last or not reply.tool_calls:
+                nothing = BY_NAME["loop" if reply.tool_calls else "empty"]
+                return Thought(reply.text) if reply.text.strip() else Thought("", nothing)
             await self._store_opening(seat)
             await self._store.step(seat.lease, seat.draft.model(reply))
             is_last = await self._run_calls(seat, detector)
             if self._steer and not is_last:
-                await self._take_in(seat)
+                await self._take_in(seat, await self._store.steer(seat.lease))
 
     async def _ask(self, seat: Seat) -> ChatReply:
         request = ChatRequest(
@@ -141,7 +140,6 @@ class Loop:
             text = outcome.text
         await self._store.step(seat.lease, seat.draft.result(call, text, remember=remember))
 
-    async def _take_in(self, seat: Seat) -> None:
-        rows = await self._store.steer(seat.lease)
+    async def _take_in(self, seat: Seat, rows: Sequence[InboxRow]) -> None:
         if rows:
             await self._store.step(seat.lease, seat.draft.steer(rows, seat.render(rows)))

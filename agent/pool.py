@@ -16,6 +16,7 @@ from typing import Protocol
 
 import structlog
 
+from agent.draft import Draft
 from agent.locks import KeyLocks, Slots
 from gateway.errors import LeaseLost, StoreDown
 from gateway.events import SessionKey, reference
@@ -34,14 +35,16 @@ class Running:
     stop_wanted: bool = False  # somebody said /stop: end as stopped
     is_committing: bool = False  # past this point /stop is "already answered"
     doing: str = ""  # the tool at work, for /status
+    draft: Draft | None = field(default=None, repr=False)  # what there is of it, once it has begun to think
     task: asyncio.Task[None] | None = field(default=None, repr=False)
 
     def stop(self) -> bool:
         """Ask the turn to end as stopped; False when its answer is already being stored."""
         if self.is_committing or self.task is None:
             return False
-        self.stop_wanted = True
-        self.task.cancel()
+        if not self.stop_wanted:  # a second cancel would hit the commit of the first
+            self.stop_wanted = True
+            self.task.cancel()
         return True
 
 
@@ -62,6 +65,10 @@ class Work(Protocol):
 
     async def control(self, row: InboxRow) -> None:
         """Run one control command to its commit."""
+        ...
+
+    async def bury_control(self, row: InboxRow) -> None:
+        """Settle a control command that cannot be run, and tell its sender."""
         ...
 
 
@@ -240,6 +247,8 @@ class Pool:
             log.warning("turn.lease_lost", key=str(lease.key), turn=lease.turn)
         except StoreDown:
             await self._give_back(lease)
+        except Exception:  # the last boundary: the lane stays held until the next start, the others go on
+            log.exception("turn.not_ended", key=str(lease.key), turn=lease.turn)
 
     async def _give_back(self, lease: Lease) -> None:
         while True:
@@ -261,13 +270,16 @@ class Pool:
             tasks.create_task(self._control(row), name=f"control {row.message.key}")
 
     async def _control(self, row: InboxRow) -> None:
+        is_beyond = row.attempts > self._attempts  # it was there at so many crashes
         while True:
             try:
-                await self._work.control(row)
+                await (self._work.bury_control(row) if is_beyond else self._work.control(row))
             except StoreDown:
                 await asyncio.sleep(_STORE_PAUSE.total_seconds())
             except Exception:  # the turn boundary: a bad command harms nobody else
                 log.exception("control.failed", key=str(row.message.key), seq=row.seq)
-                return
+                if is_beyond:
+                    return
+                is_beyond = True
             else:
                 return

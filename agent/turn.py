@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import secrets
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import TypeVar
-
-import structlog
 
 from agent.commands import CommandContext, House, Reply, Router, Typed
-from agent.context import Context, Place
+from agent.commands.talk import original_of
+from agent.context import Context, Place, content, speaker
 from agent.draft import Draft
 from agent.llm.port import ToolCall
 from agent.loop import Loop, Seat, Thought
@@ -21,9 +18,9 @@ from agent.memory.conversation import Conversation, Conversations
 from agent.memory.files import lines as build
 from agent.memory.jobs import MemoryJobs
 from agent.memory.scopes import person_of, scope_of
+from agent.patient import PatientJournal
 from agent.pool import Running
 from agent.tools.port import ToolContext, bind
-from gateway.errors import StoreDown
 from gateway.events import ChatKind, InboundKind, OutboundKind, OutboundMessage, SessionKey, reference, turn_id
 from gateway.ports import (
     Commit,
@@ -32,59 +29,19 @@ from gateway.ports import (
     Job,
     Journal,
     Lease,
+    Line,
     Meter,
     Previews,
     SearchIndex,
-    SessionRow,
-    Step,
     TurnRecord,
 )
 from gateway.words import say
 from gateway.words.failures import BY_NAME, tell
 
-log = structlog.get_logger(__name__)
-
-T = TypeVar("T")
 Admits = Callable[[InboxRow], bool]
 
-_STORE_PAUSE = timedelta(seconds=0.5)
 _EXPIRES = timedelta(hours=24)  # FORMATS.md, Lanes: what waited longer gets one line per chat
 _TYPED = frozenset({InboundKind.MESSAGE, InboundKind.COMMAND})  # what stands in a chat, so that one can answer to it
-
-
-class PatientJournal:
-    """The journal as a running turn sees it: while the disk is full a turn waits, it does not fail.
-
-    Every call may be repeated (gateway/ports/journal.py), so waiting is safe; cancelling ends it.
-    """
-
-    def __init__(self, journal: Journal) -> None:
-        self._journal = journal
-
-    async def step(self, lease: Lease, step: Step) -> None:
-        """Store one step."""
-        await self._until_stored(lambda: self._journal.step(lease, step))
-
-    async def steer(self, lease: Lease) -> tuple[InboxRow, ...]:
-        """Take what the sender wrote meanwhile."""
-        return await self._until_stored(lambda: self._journal.steer(lease))
-
-    async def commit(self, lease: Lease, commit: Commit) -> TurnRecord:
-        """Store the turn."""
-        return await self._until_stored(lambda: self._journal.commit(lease, commit))
-
-    async def settle(self, row: InboxRow, commit: Commit) -> TurnRecord:
-        """Store a control command's turn."""
-        return await self._until_stored(lambda: self._journal.settle(row, commit))
-
-    @staticmethod
-    async def _until_stored(write: Callable[[], Awaitable[T]]) -> T:
-        while True:
-            try:
-                return await write()
-            except StoreDown:
-                log.warning("turn.waits_for_store")
-                await asyncio.sleep(_STORE_PAUSE.total_seconds())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,6 +84,7 @@ class TurnWork:
             self._told_expired.add(lease.key)
             line = say("pool.expired", self._rooms.language) if first else ""
             return await self._turn_away(running, EndState.EXPIRED, line)
+        self._told_expired.discard(lease.key)  # after the next long absence it is news again
         typed = self._rooms.router.typed(head.message) if head.message.kind is InboundKind.COMMAND else None
         if typed is not None:
             await self._obey(running, typed)
@@ -136,13 +94,17 @@ class TurnWork:
     async def stopped(self, running: Running) -> None:
         """Commit the turn as stopped; what was shown of it stays in the transcript."""
         lease = running.lease
+        line = say("commands.stopped_turn", self._rooms.language)
+        if lease.rows[0].message.kind is InboundKind.COMMAND:
+            await self._turn_away(running, EndState.STOPPED, line)
+            return
         conversation, place = await self._open(lease)
-        draft = Draft(lease, place.scope)
-        if not draft.is_resumed:
+        draft = running.draft
+        if draft is None:  # stopped before anything was thought
+            draft = Draft(lease, place.scope)
             await self._rooms.context.assemble(draft, lease.rows, lease.notes, conversation, place)
         for call in draft.open_calls:
             draft.result(call, "stopped by the user", remember=())
-        line = say("commands.stopped_turn", self._rooms.language)
         await self._close(running, conversation, draft, EndState.STOPPED, notice=line)
 
     async def bury(self, lease: Lease) -> None:
@@ -156,20 +118,27 @@ class TurnWork:
     async def control(self, row: InboxRow) -> None:
         """Run a command that does not wait in its lane."""
         typed = self._rooms.router.typed(row.message)
-        session = SessionRow(key=row.message.key, transcript="", next_index=0, created_at=self._rooms.now())
-        lease = Lease(key=row.message.key, turn=row.turn or turn_id(row.message), epoch=0, rows=(row,), session=session)
+        lease = await self._lease_of(row)
         reply = Reply(text="")
         if typed is not None:
             reply = await self._rooms.router.run(typed, self._command(lease, typed))
         draft = Draft(lease, self._place(row).scope)
-        draft.add(build.command(lease.turn, row.message.text, reply.text, self._rooms.now()))
+        draft.add(self._command_line(lease, reply))
         record = draft.record(EndState.ANSWERED, self._rooms.now())
-        commit = Commit(
-            record=record,
-            outbound=self._outbound(lease, reply.text, OutboundKind.NOTICE, reply.is_private),
-            jobs=reply.jobs,
+        outbound = self._outbound(lease, reply.text, OutboundKind.NOTICE, reply.is_private)
+        await self._journal.settle(row, Commit(record=record, outbound=outbound, jobs=reply.jobs))
+
+    async def bury_control(self, row: InboxRow) -> None:
+        """Settle a control command that failed and tell its sender."""
+        lease = await self._lease_of(row)
+        line = tell(BY_NAME["bug"], reference(lease.turn), self._rooms.language)
+        draft = Draft(lease, self._place(row).scope)
+        draft.add(self._command_line(lease, Reply(text=line)))
+        record = draft.record(EndState.DEAD, self._rooms.now(), failure="bug")
+        self._rooms.meter.count("turn_failures", failure="bug")
+        await self._journal.settle(
+            row, Commit(record=record, outbound=self._outbound(lease, line, OutboundKind.NOTICE))
         )
-        await self._journal.settle(row, commit)
 
     # -- the ways a lane turn can go ------------------------------------------------------------
 
@@ -180,6 +149,7 @@ class TurnWork:
         try:
             draft = Draft(lease, place.scope)
             prompt = await self._rooms.context.assemble(draft, lease.rows, lease.notes, conversation, place)
+            running.draft = draft
 
             def doing(tool: str) -> None:
                 running.doing = tool
@@ -211,7 +181,10 @@ class TurnWork:
             return
         draft.add(draft.message("assistant", thought.text, self._rooms.now()))
         outbound = self._outbound(running.lease, thought.text, OutboundKind.ANSWER)
-        await self._commit(running, conversation, draft.record(EndState.ANSWERED, self._rooms.now()), outbound, draft)
+        record = draft.record(
+            EndState.ANSWERED, self._rooms.now(), supersedes=original_of(running.lease.rows[0].message.message_id)
+        )
+        await self._commit(running, conversation, record, outbound, draft)
 
     async def _close(
         self,
@@ -226,20 +199,31 @@ class TurnWork:
         """End a turn that has no answer: people read *notice*, the model never does."""
         now = self._rooms.now()
         draft.add(build.notice(running.lease.turn, notice, now))
-        record = draft.record(outcome, now, failure=failure)
+        record = draft.record(
+            outcome, now, failure=failure, supersedes=original_of(running.lease.rows[0].message.message_id)
+        )
         outbound = self._outbound(running.lease, notice, OutboundKind.NOTICE)
         await self._commit(running, conversation, record, outbound, draft)
 
     async def _turn_away(self, running: Running, outcome: EndState, line: str, failure: str = "") -> EndState:
-        """End rows that are not answered at all; nothing of them is replayed."""
+        """End rows that are not answered at all: people see what they wrote and *line*, the model sees nothing."""
         lease = running.lease
-        draft = Draft(replace(lease, steps=()), self._place(lease.rows[0]).scope)
-        if line:
-            draft.add(build.notice(lease.turn, line, self._rooms.now()))
-        record = draft.record(outcome, self._rooms.now(), failure=failure)
+        place = self._place(lease.rows[0])
+        draft = Draft(replace(lease, steps=()), place.scope)
+        now = self._rooms.now()
+        for row in lease.notes:  # what they say is about other turns
+            draft.add(self._rooms.context.note(draft, row, place.zone))
+        for row in lease.rows:
+            is_last = row is lease.rows[-1]
+            said = {"asked": content(row.message), **speaker(row.message)}
+            draft.add(build.notice(lease.turn, line if is_last else "", now, **said))
+        record = draft.record(outcome, now, failure=failure)
         running.is_committing = True
-        outbound = self._outbound(lease, line, OutboundKind.NOTICE) if line else ()
+        outbound = self._outbound(lease, line, OutboundKind.NOTICE)
         await self._journal.commit(lease, Commit(record=record, outbound=outbound))
+        if failure:
+            self._rooms.meter.count("turn_failures", failure=failure)
+        self._rooms.conversations.forget(lease.key)  # it knows nothing of the notes
         return outcome
 
     async def _obey(self, running: Running, typed: Typed) -> None:
@@ -251,7 +235,7 @@ class TurnWork:
         now = self._rooms.now()
         for row in lease.notes:
             draft.add(self._rooms.context.note(draft, row, place.zone))
-        draft.add(build.command(lease.turn, lease.rows[0].message.text, reply.text, now))
+        draft.add(self._command_line(lease, reply))
         record = draft.record(EndState.ANSWERED, now)
         if reply.new_transcript:
             record = replace(record, new_transcript=new_transcript())
@@ -285,8 +269,23 @@ class TurnWork:
         marked = conversation.with_mark(record)
         stored = await self._journal.commit(lease, Commit(record=marked, outbound=tuple(outbound), jobs=every))
         conversation.adopt(stored)
+        if record.failure:
+            self._rooms.meter.count("turn_failures", failure=record.failure)
         for job in every:
             self._rooms.memory_jobs.note(job)
+
+    async def _lease_of(self, row: InboxRow) -> Lease:
+        """Return a control row as if it were leased: its record goes where the session stands now."""
+        session = await self._journal.session(row.message.key)
+        turn = row.turn or turn_id(row.message)
+        return Lease(key=row.message.key, turn=turn, epoch=0, rows=(row,), session=session)
+
+    def _command_line(self, lease: Lease, reply: Reply) -> Line:
+        message = lease.rows[0].message
+        # A private answer never joins a shared transcript (FORMATS.md, Sends).
+        is_hidden = reply.is_private and message.chat_kind is ChatKind.GROUP
+        text = "" if is_hidden else reply.text
+        return build.command(lease.turn, message.text, text, self._rooms.now(), **speaker(message))
 
     def _place(self, row: InboxRow) -> Place:
         scope = scope_of(row.message, self._rooms.kinds(row.message.key.channel))

@@ -44,8 +44,8 @@ class House(Protocol):
         """Return what people saw."""
         ...
 
-    async def accept(self, message: InboundMessage, role: Role) -> None:
-        """Put a synthetic row (a retry) in the lane."""
+    async def accept(self, message: InboundMessage, role: Role) -> bool:
+        """Put a synthetic row (a retry) in the lane; False when the lane is full."""
         ...
 
     async def usage(self, *, since: datetime, person: str = "", chat: str = "") -> Sequence[Mapping[str, Any]]:

@@ -13,7 +13,7 @@ from gateway.events import InboundKind, InboundMessage
 from gateway.words import say
 
 _SLASH = re.compile(r"[/!]([a-z][a-z0-9_-]{0,31})(?:@(\S+))?(?:\s+(.*))?\Z", re.IGNORECASE | re.DOTALL)
-_MENTION = re.compile(r"@(\S+)\s+[/!]?([a-z][a-z0-9_-]{0,31})\Z", re.IGNORECASE)
+_MENTION = re.compile(r"<?@(\S+)\s+[/!]?([a-z][a-z0-9_-]{0,31})\Z", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)

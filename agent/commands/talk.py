@@ -5,11 +5,18 @@ from __future__ import annotations
 from dataclasses import replace
 
 from agent.commands.port import CommandContext, Reply, command
+from agent.memory.files.lines import FORGOTTEN
 from gateway.events import InboundKind
 from gateway.ports import Job
 from gateway.words import say
 
 _LOOK_BACK = 50  # lines searched for what /retry repeats
+_RETRY = "job:retry/"  # then the turn that is answered again, and the row of the command
+
+
+def original_of(message_id: str) -> str:
+    """Return the turn that a retry's message answers again, and an empty string for any other message."""
+    return message_id.removeprefix(_RETRY).split("/")[0] if message_id.startswith(_RETRY) else ""
 
 
 @command("start", is_control=True)
@@ -43,23 +50,23 @@ async def new(context: CommandContext) -> Reply:
 async def retry(context: CommandContext) -> Reply:
     """Answer the last message again: a turn of its own, behind this one, that says what it supersedes."""
     lines = await context.house.shown(context.key, limit=_LOOK_BACK)
-    asked = [line for line in lines if line.role == "user" and line.state == "done"]
+    commands = {line.turn for line in lines if line.role == "command"}
+    said = [line for line in lines if line.role == "user" and line.turn not in commands]
+    asked = [line for line in said if line.state == "done" and line.text != FORGOTTEN]
     if not asked:
         return Reply(text=say("commands.nothing_to_retry", context.language))
     turn = asked[-1].turn
     text = "\n\n".join(line.text for line in asked if line.turn == turn)
-    original = turn
-    if asked[-1].message_id.startswith("job:retry/"):
-        original = asked[-1].message_id.removeprefix("job:retry/").split("/")[0]
+    original = original_of(asked[-1].message_id) or turn
     again = replace(
         context.row.message,
         kind=InboundKind.JOB,
         # The command's own message names the try, so that a second /retry is a second turn and a redelivery is none.
-        message_id=f"job:retry/{original}/{context.row.seq}",
+        message_id=f"{_RETRY}{original}/{context.row.seq}",
         event_ids=(),
         revision="",
         text=text,
         attachments=(),
     )
-    await context.house.accept(again, context.role)
-    return Reply(text=say("commands.retry", context.language))
+    is_taken = await context.house.accept(again, context.role)
+    return Reply(text=say("commands.retry" if is_taken else "commands.retry_full", context.language))

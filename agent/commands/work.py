@@ -18,7 +18,10 @@ async def stop(context: CommandContext) -> Reply:
     whose = "" if context.role.covers(Role.STEWARD) else context.row.message.sender.id
     stopped, dropped = await context.house.stop(context.key, sender=whose)
     if not stopped and not dropped:
-        return Reply(text=say("commands.nothing_to_stop", context.language))
+        lease = context.house.running(context.key)
+        is_too_late = lease is not None and whose in ("", lease.rows[0].message.sender.id)
+        word = "commands.already_answered" if is_too_late else "commands.nothing_to_stop"
+        return Reply(text=say(word, context.language))
     word = "commands.stopped" if stopped else "commands.stopped_queue"
     return Reply(text=say(word, context.language, queued=dropped))
 

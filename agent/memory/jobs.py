@@ -12,7 +12,7 @@ import structlog
 
 from agent.memory.files.lines import utc_now
 from gateway.errors import StoreDown
-from gateway.ports import Documents, Job, Jobs
+from gateway.ports import Documents, Job, Jobs, Meter
 
 log = structlog.get_logger(__name__)
 
@@ -30,8 +30,16 @@ _SCOPES_KNOWN = 10_000
 class MemoryJobs:
     """Applies memory operations of finished turns; a scope's next turn sees them done."""
 
-    def __init__(self, jobs: Jobs, documents: Documents, *, now: Callable[[], datetime] = utc_now) -> None:
+    def __init__(
+        self,
+        jobs: Jobs,
+        documents: Documents,
+        *,
+        now: Callable[[], datetime] = utc_now,
+        meter: Meter | None = None,
+    ) -> None:
         self._jobs = jobs
+        self._meter = meter
         self._documents = documents
         self._now = now
         self._applying = asyncio.Lock()
@@ -91,6 +99,8 @@ class MemoryJobs:
         except OSError as error:
             log.warning("memory.cannot_write", scope=job.scope, job=job.id, error=error.strerror)
             is_done = False
+        if self._meter is not None:
+            self._meter.count("jobs", outcome="done" if is_done else "put_off")
         if is_done:
             await self._jobs.finish(job)
         else:

@@ -97,10 +97,11 @@ def _shown(turns: dict[str, list[Line]]) -> list[ShownLine]:
 def _seen(turn: str, line: Line, gone: set[object]) -> list[ShownLine]:
     """Return what people saw of one transcript line. A model's words beside a tool call were never sent."""
     kind, role = kind_of(line), line.get("role")
-    if kind == "command":
-        return [_line(turn, "user", line, line.get("content")), _line(turn, "command", line, line.get("reply"))]
-    if kind == "notice":
-        return [_line(turn, "notice", line, line.get("content"))]
+    if kind in ("command", "notice"):
+        asked, told = ("content", "reply") if kind == "command" else ("asked", "content")
+        said = FORGOTTEN if line.get("mid") and line.get("mid") in gone else line.get(asked)
+        both = [_line(turn, "user", line, said), _line(turn, kind, line, line.get(told))]
+        return [each for each in both if each.text]
     if kind != "message" or role not in ("user", "assistant") or (role == "assistant" and line.get("tool_calls")):
         return []
     content = FORGOTTEN if line.get("mid") and line.get("mid") in gone else line.get("content")

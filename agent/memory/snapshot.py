@@ -122,8 +122,9 @@ def opening(conversation: Conversation, view: MemoryView, zone: str, *, abilitie
     if view.rev in (known_rev, conversation.seen_rev):
         return Opening()
     added, removed = _difference(_known(taken, deltas), view)
-    conversation.seen_rev = view.rev
     if not added and not removed:
+        # Only then: a note is known once it is committed, and this turn may never be.
+        conversation.seen_rev = view.rev
         return Opening()
     text = _note(added, removed)
     spent = sum(len(str(line.get("text", ""))) for line in deltas) + len(text)

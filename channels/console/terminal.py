@@ -112,7 +112,7 @@ class Conversation:
         if frame["part"] in self._shown and not frame["marked"]:
             return
         self._shown.add(str(frame["part"]))
-        note = say("console.repeat") if frame["marked"] else ""
+        note = say("delivery.may_repeat") if frame["marked"] else ""
         self._screen.message(inert(str(frame["text"])), note)
         if frame["last"] and frame["turn"] == self._turn:
             self._answered.set()

@@ -156,6 +156,7 @@ def page() -> Asset:
     """Return the page with its words filled in."""
     text = (files("channels.web") / "page" / "index.html").read_text(encoding="utf-8")
     words = {key.removeprefix("web."): say(key) for key in catalogue("en") if key.startswith("web.")}
+    words["may_repeat"] = say("delivery.may_repeat")
     for name, sentence in words.items():
         text = text.replace("{{" + name + "}}", html.escape(sentence))
     # In a script element only "</" and "<!--" could end it early.

@@ -26,14 +26,16 @@ from agent.memory.jobs import MemoryJobs
 from agent.memory.search.plain import PlainSearch
 from agent.memory.sessions import StoredSessions
 from agent.memory.snapshot import ScopeMemory
+from agent.patient import PatientJournal
 from agent.pool import Pool
 from agent.tools.registry import Toolbox
-from agent.turn import PatientJournal, Rooms, TurnWork
+from agent.turn import Rooms, TurnWork
 from gateway.admission import RefusalLog
+from gateway.app.addressee import addressee
 from gateway.app.channels import Doors, Plugins, judge_of, kinds_of, open_doors, still_admits
 from gateway.delivery import Deliverer
 from gateway.errors import SettingsMistake, UserMistake
-from gateway.events import InboundKind, InboundMessage, Role, Sender, SessionKey, turn_id
+from gateway.events import InboundKind, InboundMessage, Role, SessionKey, turn_id
 from gateway.home import Home, open_home
 from gateway.intake import GatewayIntake
 from gateway.ports import (
@@ -90,13 +92,15 @@ class App:
         if key.channel not in self.kinds:
             known = ", ".join(sorted(self.kinds))
             raise UserMistake(f"there is no channel called {key.channel}; there are: {known}")
+        chat_kind, sender = addressee(key, self.kinds[key.channel], await self.store.records.sessions())
         message = InboundMessage(
             key=key,
             message_id=f"job:send/{secrets.token_hex(8)}",
-            sender=Sender(id=key.chat),
+            sender=sender,
             text=text,
             sent_at=_now(),
             kind=InboundKind.JOB,
+            chat_kind=chat_kind,
         )
         accepted = await self.intake.accept(message, Role.OWNER)
         if accepted.verdict is Verdict.FULL:
@@ -164,7 +168,7 @@ def _build(settings: Settings, home: Home, store: Store, plugins: Plugins, *, ch
     )
     sessions = StoredSessions(home.path, store.records, store.journal)
     projector = Projector(home.path, store.records)
-    memory_jobs = MemoryJobs(store.jobs, documents)
+    memory_jobs = MemoryJobs(store.jobs, documents, meter=meter)
     kinds = kinds_of(settings, plugins)
     doors = open_doors(settings, plugins, intake, sessions, store) if channels else Doors({}, kinds, ())
     deliverer = Deliverer(store.outbox, doors.channels, meter=meter, now=_now)

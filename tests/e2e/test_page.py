@@ -12,6 +12,7 @@ from playwright.async_api import Browser, Page, expect
 from gateway.errors import StoreDown
 from gateway.events import OutboundKind, OutboundMessage
 from gateway.ports import Accepted, Verdict
+from gateway.words import catalogue
 from tests.e2e.browser import open_browser
 from tests.fakes.web import FakeHouse, Served, serve_page
 
@@ -375,5 +376,5 @@ async def test_a_resend_that_may_repeat_says_so(browser: Browser, served: Served
     )
     await served.channel.send(part)
     await served.channel.send(part, marked=True)
-    await expect(page.locator(".line.assistant .note")).to_contain_text("may repeat")
+    await expect(page.locator(".line.assistant .note")).to_have_text(catalogue("en")["delivery.may_repeat"])
     await expect(page.locator(".line.assistant")).to_have_count(1)

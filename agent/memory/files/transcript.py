@@ -20,8 +20,9 @@ from gateway.ports import Line
 
 log = structlog.get_logger(__name__)
 
-TAIL_BYTES = 16 * 1024  # the first look at a file's end; each further look is twice as wide
-HEAD_BYTES = 4096  # a head or a snapshot line; both are far shorter
+TAIL_BYTES = 4 * 1024  # the first look at a file's end; each further look is half as wide again
+LINE_BYTES = 512  # usually enough for a head or a snapshot line
+LONGEST_LINE = 8 * 1024
 _ANCHOR = re.compile(rb'"kind"\s*:\s*"(?:pointer|mark)"')
 _END = re.compile(rb'"kind"\s*:\s*"end"')
 _ARCHIVE = re.compile(r"[a-z2-7]{16}\.[a-z0-9]+\.jsonl\Z")
@@ -186,7 +187,10 @@ class Chain:
         size = self._disk.size(path)
         if not size:
             return False
-        head = _head(self._disk.read(path, 0, min(HEAD_BYTES, size)))
+        first = self._disk.read(path, 0, min(LINE_BYTES, size))
+        if b"\n" not in first and size > LINE_BYTES:
+            first = self._disk.read(path, 0, LONGEST_LINE)
+        head = _head(first)
         base = _whole(head, "base")
         if not self._parts:
             self.head = head
@@ -266,7 +270,7 @@ def _find_anchor(chain: Chain) -> tuple[Line | None, bytes, int]:
     while low > 0:
         start = max(low - width, 0)
         data = chain.read(start, low) + data
-        low, width = start, width * 2
+        low, width = start, width * 3 // 2
         anchor = _last_anchor(data, is_whole=low == 0)
         if anchor is not None:
             return anchor, data, low
@@ -347,7 +351,7 @@ def _find_snapshot(chain: Chain, window: Window, anchor: Line | None) -> None:
     offset = anchor.get("snapshot") if anchor else None
     if not isinstance(offset, int) or not 0 <= offset < chain.end:
         return
-    line = decode(chain.read(offset, offset + HEAD_BYTES).partition(b"\n")[0])
+    line = decode(chain.read(offset, offset + LONGEST_LINE).partition(b"\n")[0])
     if line is not None and kind_of(line) == "snapshot":
         window.snapshot, window.snapshot_offset = line, offset
 
@@ -363,7 +367,7 @@ def read_tail(chain: Chain, enough: int, *, at_most: int = 4 * 1024 * 1024) -> l
     while low > 0 and len(data) < at_most:
         start = max(low - width, 0)
         data = chain.read(start, low) + data
-        low, width = start, width * 2
+        low, width = start, width * 3 // 2
         if len(_END.findall(data)) > enough:
             break
     if low == 0:

@@ -136,7 +136,7 @@ export class Chat {
     line.classList.remove("streaming");
     this.parts.set(part, line);
     this.write(line, text);
-    if (marked) this.note(line, this.words.message_repeat);
+    if (marked) this.note(line, this.words.may_repeat);
     this.spoken.textContent = line.querySelector(".body").textContent;
     this.follow();
   }

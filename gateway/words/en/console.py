@@ -4,7 +4,6 @@ SENTENCES = {
     "hello": "You are talking to Parlour. /help lists the commands, /quit leaves, Ctrl-C stops an answer.",
     "prompt": "you › ",
     "thinking": "thinking …",
-    "repeat": "(this may repeat an earlier message)",
     "gone": "The gateway is gone. What was marked with ✓ is stored and will be answered.",
     "bye": "Bye.",
 }

@@ -24,7 +24,6 @@ SENTENCES = {
     "message_accepted": "Stored",
     "message_refused": "Not taken",
     "message_again": "Send again",
-    "message_repeat": "This may repeat an earlier message.",
     "thinking": "Thinking …",
     "copy": "Copy",
     "copied": "Copied",

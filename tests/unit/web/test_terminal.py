@@ -17,6 +17,7 @@ from channels.console.screen import Screen
 from channels.console.terminal import chat, inert
 from gateway.events import OutboundKind, OutboundMessage, turn_id
 from gateway.ports import Accepted, Verdict
+from gateway.words import say
 from tests.fakes.clock import Clock
 from tests.fakes.web import FakeHouse
 
@@ -197,4 +198,4 @@ async def test_a_marked_resend_is_printed_with_its_mark() -> None:
         (part,) = house.channel.render(text)
         await house.channel.send(part, marked=True)
         assert await talking == 0
-    assert printed.getvalue() == "(this may repeat an earlier message)\nonce\n"
+    assert printed.getvalue() == f"{say('delivery.may_repeat')}\nonce\n"
