@@ -8,12 +8,14 @@ import os
 import signal
 import socket
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
 from agent.tools.port import Tool, ToolContext, tool
 from gateway.admission import Entry, Policy
 from gateway.app import App, ExtraChannel, Plugins, open_app, run, serve
+from gateway.errors import StoreDown
 from gateway.settings import Settings
 from tests.fakes.relay import RelayKind, RelaySettings
 from tests.faults.order import CHANNEL, Order, traces
@@ -124,9 +126,10 @@ class Child:
     async def _wait_idle(self) -> None:
         assert self._app is not None
         while True:
-            depth = await self._app.store.journal.depth()
-            if not (depth["queued"] or depth["undelivered"] or depth["unprojected"]):
-                return
+            with suppress(StoreDown):  # a broken disk is not idle
+                depth = await self._app.store.journal.depth()
+                if not (depth["queued"] or depth["undelivered"] or depth["unprojected"]):
+                    return
             await asyncio.sleep(_LOOK_AGAIN)
 
     async def _refill(self) -> None:

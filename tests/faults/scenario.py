@@ -13,7 +13,7 @@ from tests.faults.order import Order
 from tests.faults.peers import Peers, open_peers, request_of
 from tests.faults.shim import Mode
 
-_PATIENCE = 40.0  # seconds for one life; a gateway that is not idle by then hangs
+_PATIENCE = 30.0  # seconds for one life; a gateway that is not idle by then hangs
 _LIVES = 3  # a fault may end the first; the later ones are left alone
 
 

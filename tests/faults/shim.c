@@ -207,8 +207,17 @@ ssize_t writev(int fd, const struct iovec *parts, int n) {
 }
 int fsync(int fd) { PASSED(int, on_descriptor(SYNC, "fsync", fd), REAL(fsync)(fd)); }
 int fdatasync(int fd) { PASSED(int, on_descriptor(SYNC, "fsync", fd), REAL(fdatasync)(fd)); }
-int ftruncate(int fd, off_t n) { PASSED(int, on_descriptor(WRITE, "truncate", fd), REAL(ftruncate)(fd, n)); }
-int ftruncate64(int fd, off64_t n) { PASSED(int, on_descriptor(WRITE, "truncate", fd), REAL(ftruncate64)(fd, n)); }
+static enum family resizing(int fd, off64_t n) { /* only what grows needs room */
+    struct stat seen;
+    int saved = errno;
+    long unknown = syscall(SYS_newfstatat, fd, "", &seen, AT_EMPTY_PATH);
+    errno = saved;
+    return !unknown && n <= seen.st_size ? REMOVE : WRITE;
+}
+int ftruncate(int fd, off_t n) { PASSED(int, on_descriptor(resizing(fd, n), "truncate", fd), REAL(ftruncate)(fd, n)); }
+int ftruncate64(int fd, off64_t n) {
+    PASSED(int, on_descriptor(resizing(fd, n), "truncate", fd), REAL(ftruncate64)(fd, n));
+}
 int posix_fallocate64(int fd, off64_t at, off64_t n) {
     enum verdict v = on_descriptor(WRITE, "allocate", fd);
     if (v == FAIL) return errno;

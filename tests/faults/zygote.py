@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import importlib
 import json
 import os
 import select
@@ -15,13 +16,19 @@ import signal
 import socket
 import sys
 import traceback
+from contextlib import suppress
+from importlib.metadata import entry_points
 from pathlib import Path
 
+import uvicorn
+
+from agent.llm import litellm_model
 from gateway.errors import UserMistake
 from tests.faults.child import Child
 from tests.faults.order import Order
 
 _CRASHED = 70
+_GROUPS = ("parlour.channels", "parlour.stores", "parlour.models", "parlour.commands", "parlour.tools")
 
 
 def main() -> None:
@@ -59,10 +66,34 @@ def main() -> None:
 
 
 def _import_the_rest() -> None:
-    """Import what the gateway itself puts off until it is asked for."""
-    import litellm  # noqa: F401 - slow, and so part of the zygote alone
+    """Import what the gateway puts off until it is asked for.
 
-    from agent.llm import litellm_model  # noqa: F401 - as above
+    A child finds out what that is, since warming litellm also starts threads, which a fork would not have.
+    """
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if not pid:
+        litellm_model._load()
+        uvicorn.Config(_nothing).load()
+        for group in _GROUPS:
+            for entry in entry_points(group=group):
+                entry.load()
+        with os.fdopen(writing, "w") as names:
+            names.write("\n".join(sys.modules))
+            names.flush()
+            os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading) as names:
+        wanted = names.read().split()
+    os.waitpid(pid, 0)
+    for name in wanted:
+        if name not in sys.modules and name != "__mp_main__":
+            with suppress(ImportError):  # made at run time, not to be found again
+                importlib.import_module(name)
+
+
+async def _nothing(scope: object, receive: object, send: object) -> None:
+    """Be an application."""
 
 
 def _reap(children: dict[int, socket.socket]) -> None:
