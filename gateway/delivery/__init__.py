@@ -1,7 +1,7 @@
 """Stage 9, deliver: what is committed reaches its chat, in order, once, or visibly marked.
 
 `Deliverer` is the door: it runs the outbox and gives turns their previews. What it holds to is in
-FORMATS.md ("Sends") and docs/adr/0006-late-previews.md.
+FORMATS.md ("Sends") and docs/adr/0003-late-previews.md.
 """
 
 from gateway.delivery.deliverer import Deliverer as Deliverer

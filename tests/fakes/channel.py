@@ -1,0 +1,276 @@
+"""A platform in memory and the channel that speaks to it, with every way a platform can fail.
+
+`Platform` is what people see and what outlives the gateway; a `FakeChannel` dies with its process::
+
+    platform = Platform()
+    channel = FakeChannel(platform, capabilities=RINGING)
+    platform.fail(Fault.LATER, seconds=30)            # the next send or edit
+    platform.fail(Fault.LOST, chat="42", calls=2)     # posted, but the reply is lost, twice
+    assert platform.texts(ANN) == ["Hello"]
+
+Every call of the platform is written down in `platform.calls`, in order, with its time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from enum import Enum, auto
+
+from gateway.errors import FormatRefused, OutcomeUnknown, RetryLater, SendRefused
+from gateway.events import OutboundMessage, Part, Receipt, SessionKey
+from gateway.ports import Activity, Capabilities
+from gateway.text import Unit, bound, plain
+from gateway.words import say
+
+PLAIN = Capabilities(text_limit=100)
+RINGING = Capabilities(
+    text_limit=100, edits=True, rings=True, preview_every=timedelta(seconds=1), shows_activity=True, max_parts=8
+)
+KEYED = replace(RINGING, send_key=True)
+
+
+class Fault(Enum):
+    """What goes wrong with one call."""
+
+    LATER = auto()  # 429 with Retry-After; nothing happens
+    REFUSED = auto()  # 400, 403
+    FORMAT = auto()  # "can't parse entities"; plain text would be taken
+    LOST = auto()  # it happens, but the reply never comes
+    DROPPED = auto()  # it does not happen, and the reply never comes
+    BUG = auto()  # the adapter itself breaks before anything is sent
+    HANG = auto()  # nothing ever comes back
+
+
+@dataclass
+class Posted:
+    """A message as it stands in a chat."""
+
+    id: str
+    part: str
+    text: str
+    is_marked: bool = False
+    reply_to: str = ""
+    visible_to: str = ""
+    versions: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call that reached the channel."""
+
+    at: float  # seconds of the loop's clock
+    what: str  # send, edit, find
+    chat: str
+    part: str
+    text: str
+
+
+@dataclass
+class _Planned:
+    fault: Fault
+    what: str
+    chat: str
+    seconds: float
+    calls: int
+
+
+class Platform:
+    """Chats, and the faults that are coming."""
+
+    def __init__(self, *, finds: bool = True) -> None:
+        self.finds = finds  # whether history can be read back
+        self.chats: dict[str, list[Posted]] = defaultdict(list)
+        self.calls: list[Call] = []
+        self.latency = 0.0  # seconds each call takes
+        self.news = asyncio.Event()
+        self._planned: list[_Planned] = []
+        self._ids = 900
+
+    def fail(self, fault: Fault, *, what: str = "", chat: str = "", seconds: float = 0, calls: int = 1) -> None:
+        """Plan *fault* for the next *calls* calls (of one kind, of one chat)."""
+        self._planned.append(_Planned(fault, what, chat, seconds, calls))
+
+    def texts(self, key: SessionKey) -> list[str]:
+        """Return what stands in a chat, top to bottom."""
+        return [posted.text for posted in self.chats[key.chat]]
+
+    def at(self, what: str, key: SessionKey) -> list[float]:
+        """Return the times of the calls of one kind in one chat."""
+        return [call.at for call in self.calls if call.what == what and call.chat == key.chat]
+
+    async def until(self, holds: Callable[[], bool]) -> None:
+        """Return when *holds* holds; looked at after each call."""
+        while not holds():
+            self.news.clear()
+            await self.news.wait()
+
+    async def call(self, what: str, part: Part, act: Callable[[], Receipt | None]) -> Receipt | None:
+        """Do one call, or what is planned for it."""
+        text = part.payload or part.plain
+        self.calls.append(Call(asyncio.get_running_loop().time(), what, part.key.chat, part.id, text))
+        if self.latency:
+            await asyncio.sleep(self.latency)
+        planned = self._take(what, part)
+        try:
+            return await self._suffer(planned, act)
+        finally:
+            self.news.set()
+
+    def _take(self, what: str, part: Part) -> _Planned | None:
+        for planned in self._planned:
+            if planned.what in ("", what) and planned.chat in ("", part.key.chat):
+                if planned.fault is Fault.FORMAT and not part.payload:
+                    continue
+                planned.calls -= 1
+                if planned.calls <= 0:
+                    self._planned.remove(planned)
+                return planned
+        return None
+
+    async def _suffer(self, planned: _Planned | None, act: Callable[[], Receipt | None]) -> Receipt | None:
+        match planned.fault if planned else None:
+            case Fault.LATER:
+                assert planned is not None
+                raise RetryLater(timedelta(seconds=planned.seconds))
+            case Fault.REFUSED:
+                raise SendRefused("403 blocked")
+            case Fault.FORMAT:
+                raise FormatRefused("400 can't parse entities")
+            case Fault.LOST:
+                act()
+                raise OutcomeUnknown("connection reset")
+            case Fault.DROPPED:
+                raise OutcomeUnknown("timed out")
+            case Fault.BUG:
+                raise KeyError("message_id")
+            case Fault.HANG:
+                await asyncio.Event().wait()
+        return act()
+
+    def post(self, part: Part, text: str, *, is_marked: bool, is_keyed: bool) -> str:
+        """Put a message into its chat; a known key gives the message that stands there."""
+        chat = self.chats[part.key.chat]
+        if is_keyed:
+            for posted in chat:
+                if posted.part == part.id:
+                    return posted.id
+        self._ids += 1
+        chat.append(Posted(str(self._ids), part.id, text, is_marked, part.reply_to, part.visible_to, versions=[text]))
+        return str(self._ids)
+
+    def find(self, part: Part) -> str | None:
+        """Return the message that *part* stands in, if any."""
+        return next((posted.id for posted in self.chats[part.key.chat] if posted.part == part.id), None)
+
+    def change(self, message_id: str, part: Part, text: str) -> None:
+        """Edit a message; raise SendRefused when it is gone."""
+        for posted in self.chats[part.key.chat]:
+            if posted.id == message_id:
+                posted.text, posted.part = text, part.id
+                if posted.versions[-1] != text:
+                    posted.versions.append(text)
+                return
+        raise SendRefused("400 message to edit not found")
+
+
+class FakeChannel:
+    """One process's channel to a `Platform`. Its dialect: the payload is Markdown, plain is without marks."""
+
+    def __init__(self, platform: Platform, *, name: str = "telegram", capabilities: Capabilities = PLAIN) -> None:
+        self.name = name
+        self.capabilities = capabilities
+        self.platform = platform
+        self.now: Callable[[], datetime] = lambda: datetime.now(UTC)
+        self.activities: list[Activity] = []
+        self.watched = True
+        self.breaks_rendering = False
+
+    async def run(self) -> None:
+        """Hear nothing."""
+        await asyncio.Event().wait()
+
+    def is_ready(self) -> bool:
+        """Always."""
+        return True
+
+    def is_watched(self, key: SessionKey) -> bool:
+        """As `watched` says."""
+        return self.watched
+
+    def is_typing(self, key: SessionKey) -> bool:
+        """Say whether the chat is shown typing now."""
+        shown = [activity.on for activity in self.activities if activity.key == key]
+        return bool(shown) and shown[-1]
+
+    def render(self, message: OutboundMessage) -> Sequence[Part]:
+        """Cut *message* by the capabilities."""
+        if self.breaks_rendering:
+            raise ValueError("a bug in the codec")
+        pieces = bound(
+            message.text,
+            limit=self.capabilities.text_limit,
+            unit=Unit(self.capabilities.unit),
+            max_parts=self.capabilities.max_parts,
+        )
+        return [
+            Part(
+                id=f"{message.id}.{n}",
+                key=message.key,
+                payload=piece,
+                plain=plain(piece),
+                reply_to=message.reply_to,
+                visible_to=message.visible_to,
+                kind=message.kind,
+            )
+            for n, piece in enumerate(pieces, 1)
+        ]
+
+    async def send(self, part: Part, *, marked: bool = False) -> Receipt:
+        """Post *part*."""
+        text = part.payload or part.plain
+        if marked:
+            text = f"{say('delivery.may_repeat')}\n{text}"
+
+        def act() -> Receipt:
+            keyed = self.capabilities.send_key
+            return self._receipt(part, self.platform.post(part, text, is_marked=marked, is_keyed=keyed))
+
+        receipt = await self.platform.call("send", part, act)
+        assert receipt is not None
+        return receipt
+
+    async def edit(self, message_id: str, part: Part) -> Receipt:
+        """Edit what stands under *message_id*."""
+
+        def act() -> Receipt:
+            self.platform.change(message_id, part, part.payload or part.plain)
+            return self._receipt(part, message_id)
+
+        receipt = await self.platform.call("edit", part, act)
+        assert receipt is not None
+        return receipt
+
+    async def find(self, part: Part) -> Receipt | None:
+        """Read the chat back, where the platform can."""
+
+        def act() -> Receipt | None:
+            if not self.platform.finds:
+                raise OutcomeUnknown("no history here")
+            found = self.platform.find(part)
+            return self._receipt(part, found) if found else None
+
+        return await self.platform.call("find", part, act)
+
+    async def show(self, activity: Activity) -> None:
+        """Note what is shown."""
+        self.activities.append(activity)
+
+    async def close(self) -> None:
+        """Nothing to release."""
+
+    def _receipt(self, part: Part, message_id: str) -> Receipt:
+        return Receipt(part=part.id, message_id=message_id, at=self.now())

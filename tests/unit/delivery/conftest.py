@@ -1,0 +1,131 @@
+"""A gateway's delivery over a real store on virtual time, killed and started again at will."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+import pytest
+
+from gateway.delivery import Deliverer
+from gateway.events import SessionKey
+from gateway.ports import Capabilities, Lease, Outbox, Preview
+from gateway.store.outbox import SqliteOutbox
+from gateway.web.metrics import PrometheusMeter
+from tests.fakes.channel import RINGING, FakeChannel, Platform
+from tests.fakes.clock import Clock
+from tests.fakes.store import InlineWriter, kill, open_inline_store
+from tests.fakes.turns import ANN, accept, answer, answered, claim, said
+
+
+@dataclass
+class Gateway:
+    """One installation: a folder, a platform, and the process that runs now."""
+
+    folder: Path
+    clock: Clock
+    platform: Platform
+    capabilities: Capabilities
+    wrap: Callable[[Outbox], Outbox] = lambda outbox: outbox
+    meter: PrometheusMeter = field(default_factory=lambda: PrometheusMeter(strict=True))
+    runs: int = 0
+    said: int = 0
+
+    async def start(self, *, configured: bool = True) -> None:
+        """Open the store and begin to deliver."""
+        self.store = await open_inline_store(self.folder / "journal.db", clock=self.clock.now)
+        # A kill copies the files as the system sees them; that they reach the disk is the store's own test.
+        self.writer.connection.execute("PRAGMA synchronous = OFF")
+        self.channel = FakeChannel(self.platform, capabilities=self.capabilities)
+        self.channel.now = self.clock.now
+        channels = {"telegram": self.channel} if configured else {}
+        self.deliverer = Deliverer(
+            self.wrap(self.store.outbox), channels, meter=self.meter, now=self.clock.now, language="en"
+        )
+        self.running = asyncio.create_task(self.deliverer.run())
+        await asyncio.sleep(0)
+
+    @property
+    def writer(self) -> InlineWriter:
+        """The store's writer; set its `fault` and the disk is full."""
+        outbox = self.store.outbox
+        assert isinstance(outbox, SqliteOutbox)
+        writer = outbox._engine.writer
+        assert isinstance(writer, InlineWriter)
+        return writer
+
+    async def kill(self) -> None:
+        """End the process without its knowing; its files stay as they are."""
+        self.runs += 1
+        self.folder = kill(self.folder / "journal.db", self.folder.parent / f"run-{self.runs}").parent
+        await self._end()
+
+    async def _end(self) -> None:
+        self.running.cancel()
+        await asyncio.wait({self.running})
+        await self.store.close()
+
+    async def restart(self) -> None:
+        """Kill the process and start another."""
+        await self.kill()
+        await self.start()
+
+    async def answer(self, *texts: str, key: SessionKey = ANN) -> Lease:
+        """Commit a turn whose answer is *texts*, one message each."""
+        self.said += 1
+        return await answer(self.store, said(id=f"m{self.said}", key=key), *texts)
+
+    async def turn(self, key: SessionKey = ANN) -> Lease:
+        """Begin a turn that is not committed yet."""
+        self.said += 1
+        await accept(self.store, said(id=f"m{self.said}", key=key))
+        return await claim(self.store, key)
+
+    async def commit(self, lease: Lease, *texts: str) -> None:
+        """End a turn with *texts* as its messages."""
+        await self.store.journal.commit(lease, answered(lease, *texts))
+
+    def preview(self, lease: Lease) -> Preview:
+        """Open the turn's preview."""
+        return self.deliverer.open(lease)
+
+    async def settled(self, at_most: float = 7200) -> None:
+        """Return when nothing is undelivered, or after so many (virtual) seconds."""
+        for _ in range(int(at_most * 10)):
+            if not (await self.store.journal.depth())["undelivered"]:
+                return
+            await asyncio.sleep(0.1)
+
+    def figure(self, name: str, **labels: str) -> float:
+        """Return a counter's value."""
+        value = self.meter.registry.get_sample_value(f"parlour_{name}_total", {"channel": "telegram", **labels})
+        return value or 0.0
+
+
+class Opens(Protocol):
+    """The fixture's own shape."""
+
+    def __call__(self, capabilities: Capabilities = ..., platform: Platform | None = None) -> Awaitable[Gateway]:
+        """Build and start a gateway."""
+        ...
+
+
+@pytest.fixture
+async def opens(tmp_path: Path, clock: Clock) -> AsyncIterator[Opens]:
+    """Return what opens gateways; they are ended with the test."""
+    opened: list[Gateway] = []
+
+    async def open_gateway(capabilities: Capabilities = RINGING, platform: Platform | None = None) -> Gateway:
+        folder = tmp_path / f"gateway-{len(opened)}" / "run-0"
+        folder.mkdir(parents=True)
+        gateway = Gateway(folder, clock, platform or Platform(), capabilities)
+        await gateway.start()
+        opened.append(gateway)
+        return gateway
+
+    yield open_gateway
+    for gateway in opened:
+        await gateway._end()

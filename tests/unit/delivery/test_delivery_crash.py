@@ -1,0 +1,211 @@
+"""The crash story: the process dies at every call of the journal and of the platform, and is started again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from gateway.errors import SendFailed, StoreDown
+from gateway.events import OutboundMessage, Part, Receipt, SessionKey
+from gateway.ports import Capabilities, Delivery, Lease, Outbox, PartRow
+from gateway.words import say
+from tests.fakes.channel import KEYED, PLAIN, RINGING, FakeChannel, Fault, Platform
+from tests.fakes.turns import ANN, accept, said
+from tests.unit.delivery.conftest import Gateway, Opens
+
+MARK = say("delivery.may_repeat")
+POINTS = 40  # more than the calls any of these stories makes; a story that ends before its point is whole
+
+
+class Death:
+    """Counts calls; at the chosen one the process stops for good, before the call or after it."""
+
+    def __init__(self, at: int, *, is_after: bool) -> None:
+        self.at = at
+        self.is_after = is_after
+        self.calls = 0
+        self.happened = asyncio.Event()
+
+    async def around(self, call: Callable[[], Any]) -> Any:
+        """Do *call*, or die at it; a dead process changes nothing any more."""
+        if self.happened.is_set():
+            raise StoreDown("this process is dead")
+        self.calls += 1
+        if self.calls != self.at:
+            return await call()
+        if self.is_after:
+            with suppress(SendFailed):
+                await call()
+        self.happened.set()
+        return await asyncio.Event().wait()
+
+
+class MortalOutbox:
+    """An outbox in a process that may die at any of its calls."""
+
+    def __init__(self, outbox: Outbox, death: Death) -> None:
+        self._outbox = outbox
+        self._death = death
+
+    def chats(self) -> AsyncIterator[SessionKey]:
+        """Yield chats as the store does."""
+        return self._outbox.chats()
+
+    async def next(self, key: SessionKey) -> Delivery | None:
+        """Reading changes nothing, so that nobody dies of it."""
+        return await self._outbox.next(key)
+
+    async def freeze(self, message: OutboundMessage, parts: Sequence[Part]) -> tuple[PartRow, ...]:
+        """Freeze or die."""
+        rows: tuple[PartRow, ...] = await self._death.around(lambda: self._outbox.freeze(message, parts))
+        return rows
+
+    async def sending(self, part: Part) -> None:
+        """Mark or die."""
+        await self._death.around(lambda: self._outbox.sending(part))
+
+    async def sent(self, receipt: Receipt, *, then: Part | None = None) -> None:
+        """Store or die."""
+        await self._death.around(lambda: self._outbox.sent(receipt, then=then))
+
+    async def unsure(self, part: Part, reason: str) -> None:
+        """Mark or die."""
+        await self._death.around(lambda: self._outbox.unsure(part, reason))
+
+    async def unsent(self, part: Part, reason: str) -> None:
+        """Mark or die."""
+        await self._death.around(lambda: self._outbox.unsent(part, reason))
+
+    async def bury(self, part: Part, reason: str) -> None:
+        """Bury or die."""
+        await self._death.around(lambda: self._outbox.bury(part, reason))
+
+    async def preview(self, lease: Lease, part: Part) -> PartRow:
+        """Write or die."""
+        row: PartRow = await self._death.around(lambda: self._outbox.preview(lease, part))
+        return row
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._outbox, name)
+
+
+def mortal(platform: Platform, death: Death) -> None:
+    """Let the process die at the platform's calls as well."""
+    healthy = platform.call
+
+    async def call(what: str, part: Part, act: Callable[[], Receipt | None]) -> Any:
+        return await death.around(lambda: healthy(what, part, act))
+
+    platform.call = call  # type: ignore[method-assign]
+
+
+async def tell(gateway: Gateway, text: str, pause: float) -> None:
+    """Run the turn that waits, with a preview, if it is not committed yet; return when its answer is delivered."""
+    lease = await gateway.store.journal.claim(ANN)
+    if lease is not None:
+        preview = gateway.preview(lease)
+        preview.show("The first words of the answer, which go on")
+        await asyncio.sleep(3)
+        await preview.close()
+        await asyncio.sleep(pause)
+        await gateway.commit(lease, text)
+    await gateway.settled()
+
+
+async def tell_until(death: Death, gateway: Gateway, text: str, pause: float) -> None:
+    """Tell the story to its end or to the process's."""
+    telling = asyncio.create_task(tell(gateway, text, pause))
+    dying = asyncio.create_task(death.happened.wait())
+    await asyncio.wait({telling, dying}, return_when=asyncio.FIRST_COMPLETED)
+    # A dead process's own clean-up must find its store gone, so that the kill comes first.
+    await gateway.kill()
+    telling.cancel()
+    dying.cancel()
+    await asyncio.wait({telling, dying})
+
+
+ONE = "A short answer"
+MANY = " ".join(f"w{n:03}" for n in range(50))
+TROUBLES = {
+    "calm": [],
+    "later": [(Fault.LATER, "send"), (Fault.LATER, "edit"), (Fault.LATER, "send")],
+    "lost": [(Fault.LOST, "send"), (Fault.LOST, "edit"), (Fault.LOST, "send")],
+}
+
+
+@pytest.mark.parametrize(
+    ("capabilities", "finds"),
+    [(KEYED, False), (RINGING, True), (RINGING, False), (PLAIN, False)],
+    ids=["key", "history", "blind", "no-edits"],
+)
+@pytest.mark.parametrize(("text", "pause"), [(ONE, 0), (ONE, 60), (MANY, 0)], ids=["one", "late", "many"])
+@pytest.mark.parametrize("is_after", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("trouble", TROUBLES)
+async def test_no_death_doubles_or_loses_an_answer(
+    opens: Opens, capabilities: Capabilities, finds: bool, text: str, pause: float, is_after: bool, trouble: str
+) -> None:
+    """Whichever call the process dies at, every part arrives, in order, and at most one copy is unmarked.
+
+    Where the platform can be asked, by key or by history, there is exactly one.
+    """
+    for at in range(1, POINTS):
+        death = Death(at, is_after=is_after)
+        gateway = await opens(capabilities, Platform(finds=finds))
+        await accept(gateway.store, said())
+        for fault, what in TROUBLES[trouble]:
+            gateway.platform.fail(fault, what=what, seconds=5)
+        await die(gateway, death, text, pause)
+        await gateway.start()
+        await tell(gateway, text, pause)
+        check(gateway.platform, capabilities, text, is_known=finds or capabilities.send_key)
+        if not death.happened.is_set():
+            assert at > 3  # every call was died at, and there were some
+            return
+    pytest.fail("the story has more calls than points")
+
+
+async def die(gateway: Gateway, death: Death, text: str, pause: float) -> None:
+    """Start a process that dies where *death* says; leave none running."""
+    await gateway.kill()
+    healthy, platform = gateway.platform.call, gateway.platform
+    gateway.wrap = lambda outbox: MortalOutbox(outbox, death)
+    mortal(platform, death)
+    await gateway.start()
+    await tell_until(death, gateway, text, pause)
+    platform.call = healthy  # type: ignore[method-assign]
+    gateway.wrap = lambda outbox: outbox
+
+
+def check(platform: Platform, capabilities: Capabilities, text: str, *, is_known: bool) -> None:
+    """Look at the chat as a person does."""
+    standing = [posted for posted in platform.chats[ANN.chat] if not posted.part.rpartition(".")[0].endswith(".0")]
+    standing = [posted for posted in standing if posted.text != say("delivery.next_message")]
+    expected = FakeChannel(Platform(), capabilities=capabilities).render(OutboundMessage(id="t.1", key=ANN, text=text))
+    texts = [posted.text.removeprefix(f"{MARK}\n") for posted in standing]
+    # In order, each there, a repeat right behind what it repeats.
+    assert list(dict.fromkeys(texts)) == [part.payload for part in expected]
+    unmarked = [posted.text for posted in standing if not posted.is_marked]
+    assert len(unmarked) == len(set(unmarked))
+    if is_known:
+        assert texts == [part.payload for part in expected]
+        assert not any(posted.is_marked for posted in standing)
+        assert len(platform.chats[ANN.chat]) - len(standing) <= 1  # no orphan but the pointer
+
+
+async def test_the_second_death_is_no_worse(opens: Opens) -> None:
+    """Dying twice, with the doubt of the first time already stored, still sends no unmarked double."""
+    for at in range(1, 8):
+        for then in range(1, 8):
+            gateway = await opens(replace(RINGING, preview_every=None), Platform(finds=False))
+            await accept(gateway.store, said())
+            await die(gateway, Death(at, is_after=True), ONE, 0)
+            await gateway.start()
+            await die(gateway, Death(then, is_after=True), ONE, 0)
+            await gateway.start()
+            await tell(gateway, ONE, 0)
+            check(gateway.platform, gateway.capabilities, ONE, is_known=False)

@@ -1,0 +1,308 @@
+"""Delivery: order in a chat, independence between chats, and what each answer of a platform leads to."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from gateway.delivery.courier import ATTEMPTS, Courier
+from gateway.events import SessionKey
+from gateway.words import say
+from tests.fakes.channel import KEYED, PLAIN, RINGING, Fault, Platform
+from tests.fakes.clock import Clock
+from tests.fakes.turns import ANN, BOB, answer, answered, said
+from tests.unit.delivery.conftest import Opens
+
+MARK = say("delivery.may_repeat")
+
+
+async def test_answers_arrive_in_commit_order(opens: Opens) -> None:
+    """Several turns, several messages each, several parts each: the chat reads them in order."""
+    gateway = await opens()
+    gateway.platform.latency = 0.3
+    for turn in range(3):
+        await gateway.answer(f"{turn}a", f"{turn}b " + "word " * 60)
+    await gateway.settled()
+    read = " ".join(gateway.platform.texts(ANN))
+    assert read.split() == [piece for turn in range(3) for piece in (f"{turn}a", f"{turn}b", *["word"] * 60)]
+    assert all(len(text) <= 100 for text in gateway.platform.texts(ANN))
+
+
+async def test_one_chats_wait_delays_no_other(opens: Opens, clock: Clock) -> None:
+    """A Retry-After is kept to the second for its chat, in order, and another chat does not notice."""
+    gateway = await opens()
+    gateway.platform.fail(Fault.LATER, chat=ANN.chat, seconds=37)
+    await gateway.answer("one")
+    await gateway.answer("two")
+    await gateway.answer("three", key=BOB)
+    await gateway.settled()
+    first, again, second = gateway.platform.at("send", ANN)
+    assert again - first == pytest.approx(37)
+    assert second >= again
+    assert gateway.platform.at("send", BOB)[0] - first < 1
+    assert gateway.platform.texts(ANN) == ["one", "two"]
+    assert gateway.figure("delivery_retries", reason="later") == 1
+
+
+async def test_a_thread_waits_with_its_chat(opens: Opens) -> None:
+    """The platform asked the chat to be quiet, so its threads are; the neighbour chat is not asked."""
+    gateway = await opens()
+    gateway.platform.fail(Fault.LATER, chat="42", seconds=20)
+    await gateway.answer("chat")
+    await gateway.platform.until(lambda: bool(gateway.platform.calls))
+    await asyncio.sleep(1)
+    thread = SessionKey("telegram", "42/7")
+    await gateway.answer("thread", key=thread)
+    await gateway.settled()
+    assert gateway.platform.at("send", thread)[0] >= gateway.platform.at("send", ANN)[1]
+
+
+async def test_waiting_is_never_giving_up(opens: Opens, clock: Clock) -> None:
+    """Ten minutes without a connection, then everything arrives, in order, unmarked (F20)."""
+    gateway = await opens()
+    gateway.platform.fail(Fault.LATER, seconds=1, calls=40)
+    await gateway.answer("one")
+    await gateway.answer("two")
+    await gateway.settled()
+    assert clock.seconds > 600
+    assert gateway.platform.texts(ANN) == ["one", "two"]
+
+
+async def test_a_refusal_buries_the_rest_of_the_answer_at_once(opens: Opens) -> None:
+    """Blocked: never tried again, later parts go with it, and the next answer is tried on its own (F19)."""
+    gateway = await opens(PLAIN)
+    gateway.platform.fail(Fault.REFUSED)
+    await gateway.answer("word " * 60)
+    await gateway.answer("next")
+    await gateway.settled()
+    assert gateway.platform.texts(ANN) == ["next"]
+    assert len(gateway.platform.calls) == 2
+    assert (await gateway.store.journal.depth())["dead"] == 3
+    assert gateway.figure("delivery_dead") == 3
+
+
+async def test_unreadable_formatting_becomes_plain_text_once(opens: Opens) -> None:
+    """The same part goes again without formatting; when that is refused too, it is dead."""
+    gateway = await opens(PLAIN)
+    gateway.platform.fail(Fault.FORMAT)
+    await gateway.answer("**bold** move")
+    await gateway.settled()
+    assert gateway.platform.texts(ANN) == ["bold move"]
+    assert gateway.figure("delivery_retries", reason="format") == 1
+
+
+async def test_a_codec_that_breaks_costs_the_formatting_and_not_the_answer(opens: Opens) -> None:
+    """What cannot be rendered is sent as plain text."""
+    gateway = await opens(PLAIN)
+    gateway.channel.breaks_rendering = True
+    await gateway.answer("**bold** " + "word " * 40)
+    await gateway.settled()
+    assert " ".join(gateway.platform.texts(ANN)).split() == ["bold", *["word"] * 40]
+
+
+@pytest.mark.parametrize("fault", [Fault.LOST, Fault.DROPPED])
+async def test_a_known_key_is_sent_again_without_a_mark(opens: Opens, fault: Fault) -> None:
+    """Where the platform recognises the part, an unknown outcome costs nothing: one message, no mark."""
+    gateway = await opens(KEYED)
+    gateway.platform.fail(fault, calls=3)
+    await gateway.answer("hello")
+    await gateway.settled()
+    assert gateway.platform.texts(ANN) == ["hello"]
+    assert not gateway.platform.at("find", ANN)
+
+
+@pytest.mark.parametrize("fault", [Fault.LOST, Fault.DROPPED, Fault.BUG, Fault.HANG])
+async def test_a_platform_that_can_be_asked_is_asked(opens: Opens, fault: Fault) -> None:
+    """Without a key the chat is read back: found is sent, not found is sent again, never twice, never marked."""
+    gateway = await opens(RINGING)
+    gateway.platform.fail(fault)
+    await gateway.answer("hello")
+    await gateway.settled()
+    assert gateway.platform.texts(ANN) == ["hello"]
+    assert len(gateway.platform.at("find", ANN)) == 1
+
+
+@pytest.mark.parametrize(
+    ("fault", "texts"), [(Fault.LOST, ["hello", f"{MARK}\nhello"]), (Fault.DROPPED, [f"{MARK}\nhello"])]
+)
+async def test_what_nobody_can_know_is_marked(opens: Opens, fault: Fault, texts: list[str]) -> None:
+    """No key and no history: the resend says that it may repeat (A2)."""
+    gateway = await opens(RINGING, Platform(finds=False))
+    gateway.platform.fail(fault, what="send")
+    await gateway.answer("hello")
+    await gateway.settled()
+    assert gateway.platform.texts(ANN) == texts
+
+
+async def test_doubt_survives_a_retry_after(opens: Opens) -> None:
+    """Asked to wait in the middle of a doubtful resend, the resend is marked all the same."""
+    gateway = await opens(RINGING, Platform(finds=False))
+    gateway.platform.fail(Fault.LOST, what="send")
+    gateway.platform.fail(Fault.LATER, what="send", seconds=5)
+    await gateway.answer("hello")
+    await gateway.settled()
+    assert gateway.platform.texts(ANN) == ["hello", f"{MARK}\nhello"]
+
+
+async def test_an_old_key_is_not_trusted(opens: Opens) -> None:
+    """A key that the platform has forgotten by now is no key: the chat is read back instead."""
+    gateway = await opens(replace(KEYED, send_key_for=timedelta(seconds=5)))
+    gateway.platform.fail(Fault.LOST, calls=5)
+    await gateway.answer("hello")
+    await gateway.settled()
+    assert gateway.platform.texts(ANN) == ["hello"]
+    assert len(gateway.platform.at("find", ANN)) > 0
+
+
+async def test_attempts_end(opens: Opens, clock: Clock) -> None:
+    """A part that fails for ever is dead after about an hour, with growing pauses, and the next one goes."""
+    gateway = await opens(RINGING)
+    gateway.platform.fail(Fault.BUG, what="send", calls=ATTEMPTS)
+    await gateway.answer("cursed")
+    await gateway.answer("next")
+    await gateway.settled()
+    assert gateway.platform.texts(ANN) == ["next"]
+    times = gateway.platform.at("send", ANN)
+    assert len(times) == ATTEMPTS + 1
+    assert 1800 < times[-1] - times[0] < 7200
+    assert times[2] - times[1] > times[1] - times[0]
+
+
+async def test_finished_parts_are_never_sent_again(opens: Opens) -> None:
+    """A failure in the third part, and a restart there, repeat neither the first nor the second."""
+    gateway = await opens(PLAIN)
+    await gateway.answer(" ".join(f"w{n:03}" for n in range(70)))
+    await gateway.platform.until(lambda: len(gateway.platform.calls) == 2)
+    gateway.platform.fail(Fault.LATER, seconds=60)
+    await gateway.platform.until(lambda: len(gateway.platform.calls) == 3)
+    await gateway.restart()
+    await gateway.settled()
+    assert " ".join(gateway.platform.texts(ANN)).split() == [f"w{n:03}" for n in range(70)]
+
+
+async def test_a_cut_decided_before_an_upgrade_stays(opens: Opens) -> None:
+    """Frozen parts are sent as they were cut, though the next release would cut otherwise."""
+    gateway = await opens(PLAIN)
+    gateway.platform.fail(Fault.LATER, seconds=60)
+    await gateway.answer("word " * 40)
+    await gateway.platform.until(lambda: bool(gateway.platform.calls))
+    await asyncio.sleep(1)
+    gateway.capabilities = replace(PLAIN, text_limit=1000)
+    await gateway.restart()
+    await gateway.settled()
+    assert len(gateway.platform.texts(ANN)) == 2
+
+
+async def test_a_cancelled_answer_stops_between_two_parts(opens: Opens) -> None:
+    """/stop in the middle of a long answer: what is on its way arrives, the rest never does, the next answer goes."""
+    gateway = await opens(PLAIN)
+    gateway.platform.latency = 1.0
+    lease = await gateway.answer("word " * 60)
+    await gateway.answer("next")
+    await gateway.platform.until(lambda: len(gateway.platform.texts(ANN)) == 1)
+    shown = await gateway.store.outbox.cancel(lease.turn)
+    await gateway.settled()
+    texts = gateway.platform.texts(ANN)
+    assert texts[-1] == "next"
+    assert len(texts) - 1 == len(shown) < 4
+
+
+async def test_a_full_disk_loses_nothing(opens: Opens) -> None:
+    """While nothing can be stored nothing is sent that is not sent already; then everything goes, once."""
+    gateway = await opens(PLAIN)
+    gateway.platform.latency = 1.0
+    await gateway.answer("one")
+    await gateway.answer("two")
+    await gateway.platform.until(lambda: bool(gateway.platform.calls))
+    gateway.writer.fault = OSError("no space left on device")
+    await asyncio.sleep(120)
+    assert len(gateway.platform.calls) == 1
+    gateway.writer.fault = None
+    await gateway.settled()
+    assert gateway.platform.texts(ANN) == ["one", "two"]
+    assert len(gateway.platform.calls) == 2
+
+
+async def test_a_channel_that_is_gone_keeps_its_rows(opens: Opens) -> None:
+    """Taken out of the configuration and put back, a channel finds its answers waiting."""
+    gateway = await opens(PLAIN)
+    await gateway.kill()
+    await gateway.start(configured=False)
+    await gateway.answer("one")
+    await gateway.answer("two")
+    await asyncio.sleep(60)
+    assert gateway.platform.calls == []
+    await gateway.restart()
+    await gateway.settled()
+    assert gateway.platform.texts(ANN) == ["one", "two"]
+
+
+async def test_only_the_person_it_is_for_sees_a_private_answer(opens: Opens) -> None:
+    """`visible_to` and `reply_to` arrive at the platform with every part."""
+    gateway = await opens(PLAIN)
+    lease = await gateway.turn()
+    commit = answered(lease, "word " * 40)
+    private = tuple(replace(message, visible_to="ann", reply_to="7") for message in commit.outbound)
+    await gateway.store.journal.commit(lease, replace(commit, outbound=private))
+    await gateway.settled()
+    assert [(posted.visible_to, posted.reply_to) for posted in gateway.platform.chats["42"]] == [("ann", "7")] * 2
+
+
+async def test_draining_delivers_what_is_there_and_ends(opens: Opens, clock: Clock) -> None:
+    """A stop delivers what was committed, does not wait for a chat that must wait, and cuts no send in two."""
+    gateway = await opens(PLAIN)
+    gateway.platform.latency = 0.5
+    gateway.platform.fail(Fault.LATER, chat=BOB.chat, seconds=600)
+    await gateway.answer("late", key=BOB)
+    await gateway.answer("one")
+    await gateway.answer("two")
+    await gateway.deliverer.drain(timedelta(seconds=10))
+    assert clock.seconds < 5
+    await asyncio.wait_for(gateway.running, 1)
+    assert gateway.platform.texts(ANN) == ["one", "two"]
+    await gateway.restart()
+    await gateway.settled()
+    assert gateway.platform.texts(BOB) == ["late"]
+
+
+async def test_many_chats_go_beside_each_other(opens: Opens, clock: Clock) -> None:
+    """A hundred chats on a platform of one second take about a hundred sends over the bound, not a hundred seconds."""
+    gateway = await opens(PLAIN)
+    gateway.platform.latency = 1.0
+    for number in range(100):
+        await gateway.answer("hi", key=SessionKey("telegram", f"c{number}"))
+    await gateway.settled()
+    assert clock.seconds < 100 / 16 + 2
+
+
+async def test_couriers_are_freed(opens: Opens) -> None:
+    """Nothing is kept of a chat that has nothing left."""
+    gateway = await opens(PLAIN)
+    for number in range(20):
+        await gateway.answer("hi", key=SessionKey("telegram", f"c{number}"))
+    await gateway.settled()
+    await asyncio.sleep(1)
+    assert not gateway.deliverer._couriers
+    assert not gateway.deliverer._desk.pauses._until
+
+
+async def test_a_bug_in_a_courier_costs_one_chat_time(opens: Opens, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An exception nobody thought of is logged, waits, and is tried again; other chats deliver meanwhile."""
+    gateway = await opens(PLAIN)
+    healthy, broken = Courier._cut, [True]
+
+    def cut(self: Courier, delivery: object) -> object:
+        if broken and str(self._key) == str(ANN):
+            broken.clear()
+            raise ZeroDivisionError
+        return healthy(self, delivery)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Courier, "_cut", cut)
+    await gateway.answer("one")
+    await answer(gateway.store, said(id="b", key=BOB), "bob's")
+    await gateway.settled()
+    assert gateway.platform.texts(ANN) == ["one"]
+    assert gateway.platform.at("send", BOB)[0] < gateway.platform.at("send", ANN)[0]
