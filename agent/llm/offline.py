@@ -6,7 +6,7 @@ import json
 import re
 
 from agent.llm.port import ChatModel, ChatReply, ChatRequest, ModelConfig, Sink, Tokens, ToolCall
-from agent.tools.memory import NOTHING, REMEMBERED
+from agent.tools.memory import NOTHING, REMEMBERED, facts_in
 from gateway.errors import ModelRefused
 from gateway.words import say
 
@@ -56,4 +56,4 @@ def _told(fact: str, result: str) -> str:
         return say("offline.remembered", fact=fact) if result == REMEMBERED else say("offline.not_remembered")
     if result == NOTHING or result.startswith("error: "):
         return say("offline.nothing" if result == NOTHING else "offline.not_searched", setup=say("offline.setup"))
-    return say("offline.found", hits="\n".join(f"- {line}" for line in result.splitlines()))
+    return say("offline.found", hits="\n".join(f"- {line}" for line in facts_in(result)))

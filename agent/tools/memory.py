@@ -40,6 +40,13 @@ async def remember(
     return REMEMBERED
 
 
+def facts_in(result: str) -> list[str]:
+    """Return the texts of a `memory_search` result for a person's eyes: what is kept as a fact, else what was said."""
+    hits = [line.split(" ", 1) for line in result.splitlines() if " " in line]
+    kept = [text for source, text in hits if not source.startswith("sessions/")] or [text for _, text in hits]
+    return list(dict.fromkeys(text.removeprefix("- ") for text in kept))
+
+
 def _one_line(text: str, length: int) -> str:
     flat = " ".join(text.split())
     return flat if len(flat) <= length else f"{flat[: length - 1]}…"

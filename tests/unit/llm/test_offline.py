@@ -9,6 +9,7 @@ import pytest
 
 from agent.llm.offline import open_model
 from agent.llm.port import ChatReply, ChatRequest, ModelConfig
+from agent.tools.memory import facts_in
 from agent.tools.registry import Toolbox
 from gateway.errors import ModelRefused
 from gateway.ports import Hit
@@ -66,10 +67,11 @@ async def test_not_everything_with_remember_is_an_order(said: str) -> None:
 
 
 async def test_it_answers_from_memory() -> None:
-    """Anything else is looked up with the words of the question, and what is found is shown with its source."""
+    """Anything else is looked up with the words of the question; people read the facts, not where a line stands."""
     shelf = Shelf(HITS)
     answer = await talk("what is my dog called?", shelf=shelf)
-    assert "MEMORY.md:4 Ann's dog is called Bello" in answer
+    assert "- Ann's dog is called Bello" in answer
+    assert "MEMORY.md:" not in answer
     assert shelf.asked == [("people/ann", "what is my dog called?")]
 
 
@@ -116,3 +118,10 @@ async def test_it_does_nothing_but_answer() -> None:
     """Consolidation and the like are refused, not pretended."""
     with pytest.raises(ModelRefused):
         await MODEL.complete(request("hello", purpose="consolidation"))
+
+
+def test_facts_stand_before_talk() -> None:
+    """Where a fact is known, what was said about it is not repeated; without one, what was said is shown once."""
+    known = "MEMORY.md:1 - the cat is Miez\nsessions/web.jsonl:4 my cat is called Miez"
+    assert facts_in(known) == ["the cat is Miez"]
+    assert facts_in("sessions/a.jsonl:1 hello\nsessions/a.jsonl:9 hello") == ["hello"]
