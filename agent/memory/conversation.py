@@ -5,78 +5,40 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import structlog
 
 from agent.memory.files import lines as build
 from agent.memory.files.blobs import Blobs
+from agent.memory.files.chain import Chain
 from agent.memory.files.disk import Disk
-from agent.memory.files.lines import FORGOTTEN, from_user, kind_of, replayable, to_messages
-from agent.memory.files.transcript import Chain, anchor_index, read_window, set_aside
+from agent.memory.files.lines import kind_of
+from agent.memory.files.transcript import read_window, set_aside
 from agent.memory.scopes import transcript_path
+from agent.memory.window import (
+    KEPT_WITHOUT_WINDOW,
+    Message,
+    Snapshot,
+    Turn,
+    Window,
+    fold,
+    kept_lines,
+    last_messages,
+    move,
+    render,
+    says,
+    snapshot_of,
+    taken_back,
+)
 from gateway.events import SessionKey
 from gateway.ports import Line, Records, SessionRow, TurnRecord
 
 log = structlog.get_logger(__name__)
 
 MARK_EVERY = 100  # messages between marks, when the window itself does not move
-KEPT_WITHOUT_WINDOW = 10  # messages that are sent with `memory_window: 0` (seed 004)
-
-Message = dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Snapshot:
-    """What the system prompt is made of, as it stood when it was taken. `texts` by name; a missing one is empty."""
-
-    n: int
-    zone: str
-    at: int  # index of the first message under it
-    replay_from: int
-    rev: str  # of the memory it shows
-    texts: Mapping[str, str]
-
-
-def snapshot_of(line: Line, texts: Mapping[str, str]) -> Snapshot | None:
-    """Return the snapshot a line names, with *texts* by digest; None when one of them is lost."""
-    names = line.get("blobs")
-    if not isinstance(names, Mapping) or any(digest not in texts for digest in names.values()):
-        return None
-    return Snapshot(
-        n=int(line.get("n", 0)),
-        zone=str(line.get("zone", "")),
-        at=int(line.get("at", 0)),
-        replay_from=int(line.get("from", 0)),
-        rev=str(line.get("rev", "")),
-        texts={name: texts[digest] for name, digest in names.items()},
-    )
-
-
-@dataclass(slots=True)
-class _Turn:
-    """The lines of one turn that replay or memory need."""
-
-    low: int
-    high: int
-    lines: list[Line]
-
-
-@dataclass(slots=True)
-class _State:
-    """A window's content; a pure function of the transcript from its replay start on."""
-
-    turns: list[_Turn] = field(default_factory=list)
-    replay_from: int = 0
-    anchor_at: int = 0
-    snapshot: Line | None = None  # the last one, also when it stands before the replay start
-    taken: dict[str, None] = field(default_factory=dict)  # its turns, so that a record counts once
-
-
 _REMEMBERED = 256  # turns without a message whose repetition is noticed; the others' indices tell
-_KEPT = frozenset({"message", "delta", "snapshot", "forgotten"})
 
 
 class Conversation:
@@ -92,7 +54,7 @@ class Conversation:
         self.window = window
         self.seen_rev = ""  # a state of memory that was compared and brought nothing new
         self._blobs = blobs
-        self._state = _State()
+        self._state = Window()
         self._snapshot: Snapshot | None = None
         self._messages: list[Message] = []
 
@@ -101,7 +63,7 @@ class Conversation:
         """What the model is sent before this turn: from the replay start on, replayable, the same bytes each time."""
         if self.window:
             return self._messages
-        return _last(self._messages, self._state)
+        return last_messages(self._messages, self._state)
 
     @property
     def snapshot(self) -> Snapshot | None:
@@ -139,13 +101,13 @@ class Conversation:
 
         A snapshot among them folds the deltas in, and what they take back is gone at once.
         """
-        gone = _taken_back(lines)
+        gone = taken_back(lines)
         is_new = any(kind_of(line) == "snapshot" for line in lines)
-        if not is_new and not any(_says(turn, gone) for turn in self._state.turns):
+        if not is_new and not any(says(turn, gone) for turn in self._state.turns):
             return self.messages
         state = self._after(lines)
-        rendered = _render(state.turns)
-        return rendered if self.window else _last(rendered, state)
+        rendered = render(state.turns)
+        return rendered if self.window else last_messages(rendered, state)
 
     def with_mark(self, record: TurnRecord) -> TurnRecord:
         """Return *record* with the mark that is due with it, before its `end` line; usually unchanged."""
@@ -187,18 +149,18 @@ class Conversation:
         if len(self._state.taken) > _REMEMBERED:
             del self._state.taken[next(iter(self._state.taken))]
         changes = any(kind_of(line) in ("snapshot", "pointer", "mark") for line in lines)
-        gone = _taken_back(lines)
-        if changes or any(_says(turn, gone) for turn in self._state.turns):
+        gone = taken_back(lines)
+        if changes or any(says(turn, gone) for turn in self._state.turns):
             before = self._state.snapshot
             self._state = self._after(lines, record)
             if self._state.snapshot is not before:
                 self._load_snapshot(record.blobs)
-            self._messages = _render(self._state.turns)
+            self._messages = render(self._state.turns)
         else:
-            turn = _Turn(record.from_index, record.to_index, _kept(lines))
+            turn = Turn(record.from_index, record.to_index, kept_lines(lines))
             if turn.lines:
                 self._state.turns.append(turn)
-                self._messages.extend(_render([turn]))
+                self._messages.extend(render([turn]))
         self.next_index = max(self.next_index, record.to_index)
 
     # -- inside ------------------------------------------------------------------------------------
@@ -208,11 +170,11 @@ class Conversation:
             return record.to_index <= self.next_index
         return record.turn in self._state.taken
 
-    def restore(self, state: _State, blobs: Mapping[str, str]) -> None:
+    def restore(self, state: Window, blobs: Mapping[str, str]) -> None:
         """Begin with what a cold read found."""
         self._state = state
         self._load_snapshot(blobs)
-        self._messages = _render(state.turns)
+        self._messages = render(state.turns)
 
     def _load_snapshot(self, texts: Mapping[str, str]) -> None:
         line = self._state.snapshot
@@ -221,10 +183,10 @@ class Conversation:
     def _texts(self, line: Line) -> dict[str, str]:
         return self._blobs.kept(_digests(line))
 
-    def _after(self, lines: Sequence[Line], record: TurnRecord | None = None) -> _State:
+    def _after(self, lines: Sequence[Line], record: TurnRecord | None = None) -> Window:
         """Return the state with *lines* of a new turn; the old one stays as it is."""
-        state = _State(
-            [_Turn(turn.low, turn.high, list(turn.lines)) for turn in self._state.turns],
+        state = Window(
+            [Turn(turn.low, turn.high, list(turn.lines)) for turn in self._state.turns],
             self._state.replay_from,
             self._state.anchor_at,
             self._state.snapshot,
@@ -244,64 +206,6 @@ class Conversation:
         if before and before[-1] > self._state.replay_from:
             return before[-1]
         return next((start for start in starts if start > self._state.replay_from), self._state.replay_from)
-
-
-def fold(state: _State, low: int, high: int, lines: Sequence[Line]) -> None:
-    """Add one turn's lines to *state*: the one place that says what each kind does to the window."""
-    kept = _kept(lines)
-    if any(kind_of(line) == "snapshot" for line in kept):
-        for turn in state.turns:
-            turn.lines = [line for line in turn.lines if kind_of(line) != "delta"]
-        n = max(n for n, line in enumerate(kept) if kind_of(line) == "snapshot")
-        state.snapshot = kept[n]
-        kept = [line for m, line in enumerate(kept) if kind_of(line) != "delta" or m > n]
-    gone = _taken_back(lines)
-    if gone:
-        for turn in state.turns:
-            turn.lines = [_without(line, gone) for line in turn.lines]
-    if kept:
-        state.turns.append(_Turn(low, high, kept))
-    for line in lines:
-        if kind_of(line) in ("pointer", "mark"):
-            _move(state, anchor_index(line))
-            state.anchor_at = high
-
-
-def _move(state: _State, index: int) -> None:
-    """Replay from the beginning of the turn that holds *index*; what is before leaves the window."""
-    index = max(index, state.replay_from)
-    holder = next((turn.low for turn in state.turns if turn.low <= index < turn.high), index)
-    state.replay_from = holder
-    state.turns = [turn for turn in state.turns if turn.high > holder]
-
-
-def _kept(lines: Sequence[Line]) -> list[Line]:
-    return [line for line in lines if kind_of(line) in _KEPT]
-
-
-def _taken_back(lines: Sequence[Line]) -> frozenset[str]:
-    """Return the platform's ids of the messages that *lines* say are forgotten."""
-    return frozenset(str(line.get("mid", "")) for line in lines if kind_of(line) == "forgotten") - {""}
-
-
-def _says(turn: _Turn, gone: frozenset[str]) -> bool:
-    return bool(gone) and any(line.get("mid") in gone for line in turn.lines if kind_of(line) == "message")
-
-
-def _without(line: Line, gone: frozenset[str]) -> Line:
-    return {**line, "content": FORGOTTEN} if kind_of(line) == "message" and line.get("mid") in gone else line
-
-
-def _render(turns: Sequence[_Turn]) -> list[Message]:
-    """Return the model's messages. Each turn is made replayable by itself, so that appending is enough."""
-    return [
-        said for turn in turns for said in replayable([message for line in turn.lines for message in to_messages(line)])
-    ]
-
-
-def _last(messages: Sequence[Message], state: _State) -> list[Message]:
-    """Return the last ten messages from a user's on; a last turn that is longer is sent whole."""
-    return from_user(messages[-KEPT_WITHOUT_WINDOW:]) or _render(state.turns[-1:])
 
 
 def _digests(line: Line) -> list[str]:
@@ -362,10 +266,10 @@ class Conversations:
 
     def _read_files(
         self, session: SessionRow, scope: str, pending: Sequence[TurnRecord]
-    ) -> tuple[_State, dict[str, str]]:
+    ) -> tuple[Window, dict[str, str]]:
         path = transcript_path(self._home, scope, str(session.key))
         chain = Chain(self._disk, path, session.transcript)
-        state = _State()
+        state = Window()
         if chain.transcript in ("", session.transcript):
             state = self._window_state(chain, path)
         for record in pending:
@@ -377,19 +281,19 @@ class Conversations:
         texts = {digest: brought.get(digest, self._blobs.read(scope, digest)) for digest in digests}
         return state, {digest: text for digest, text in texts.items() if text is not None}
 
-    def _window_state(self, chain: Chain, path: Path) -> _State:
+    def _window_state(self, chain: Chain, path: Path) -> Window:
         window = read_window(chain)
         if window.bad:
             try:
                 set_aside(self._disk, path, window.bad)
             except OSError as error:  # a full disk must not keep anybody from reading
                 log.warning("conversation.not_set_aside", error=error.strerror)
-        state = _State(snapshot=window.snapshot)
+        state = Window(snapshot=window.snapshot)
         for block in window.blocks:
             state.taken[block.turn] = None
             plain = [line for line in block.lines if kind_of(line) not in ("pointer", "mark")]
             fold(state, block.from_index, block.to_index, plain)
-        _move(state, window.replay_from)
+        move(state, window.replay_from)
         state.anchor_at = window.anchor_at
         return state
 

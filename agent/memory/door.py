@@ -19,10 +19,11 @@ from typing import Any
 
 from agent.memory.files import lines as build
 from agent.memory.files.appender import Entry, TranscriptFile
+from agent.memory.files.chain import Chain
 from agent.memory.files.disk import Disk
 from agent.memory.files.legacy import find_legacy
 from agent.memory.files.lines import from_user, kind_of, replayable
-from agent.memory.files.transcript import Chain, read_all, set_aside
+from agent.memory.files.transcript import read_all, set_aside
 from agent.memory.scopes import quote
 from gateway.errors import HomeInUse
 from gateway.ports import EndState, Line

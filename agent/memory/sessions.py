@@ -7,9 +7,11 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
+from agent.memory.files.blocks import Block
+from agent.memory.files.chain import Chain
 from agent.memory.files.disk import Disk
 from agent.memory.files.lines import FORGOTTEN, kind_of, read_stamp
-from agent.memory.files.transcript import Block, Chain, read_tail
+from agent.memory.files.transcript import read_tail
 from agent.memory.scopes import quote, transcript_path
 from gateway.events import InboundKind, SessionKey, turn_id
 from gateway.ports import InboxRow, Journal, Line, Records, SessionInfo, SessionRow, ShownLine, TurnRecord

@@ -8,10 +8,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from agent.memory.conversation import Conversation, Snapshot
+from agent.memory.conversation import Conversation
 from agent.memory.files import lines as build
 from agent.memory.files.blobs import digest_of
 from agent.memory.files.documents import document_path
+from agent.memory.window import Snapshot
 from gateway.ports import Documents, Line
 
 DELTA_TOKENS = 2_000  # of all deltas since the snapshot; beyond it a new snapshot folds them in

@@ -9,17 +9,10 @@ from datetime import datetime
 from pathlib import Path
 
 from agent.memory.files import lines as build
+from agent.memory.files.chain import Chain, archive_path, segment_path
 from agent.memory.files.disk import Disk
 from agent.memory.files.lines import encode, kind_of
-from agent.memory.files.transcript import (
-    Chain,
-    anchor_index,
-    archive_path,
-    read_window,
-    segment_path,
-    set_aside,
-    turns_in_tail,
-)
+from agent.memory.files.transcript import anchor_index, read_window, set_aside, turns_in_tail
 from gateway.ports import Line, TurnRecord
 
 SEGMENT_BYTES = 8 * 1024 * 1024

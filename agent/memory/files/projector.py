@@ -20,8 +20,9 @@ import structlog
 
 from agent.memory.files.appender import TranscriptFile, entry_of
 from agent.memory.files.blobs import put_blobs
+from agent.memory.files.chain import Chain, archive_path
 from agent.memory.files.disk import Disk
-from agent.memory.files.transcript import Chain, archive_path, read_tail
+from agent.memory.files.transcript import read_tail
 from agent.memory.scopes import transcript_path
 from gateway.errors import StoreDown
 from gateway.ports import Records, StoredRecord, TurnRecord

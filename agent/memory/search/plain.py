@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
+from agent.memory.files.chain import Chain
 from agent.memory.files.disk import Disk
 from agent.memory.files.lines import FORGOTTEN, kind_of, read_stamp
-from agent.memory.files.transcript import Chain, read_tail
+from agent.memory.files.transcript import read_tail
 from agent.memory.scopes import scope_folder
 from gateway.ports import Documents, Hit, Line
 
@@ -24,6 +25,7 @@ TRANSCRIPT_BYTES = 256 * 1024  # of a scope's newest conversations that a search
 _FILES = 32
 _SHOWN = 500  # characters of a hit
 _DOCUMENT_WEIGHT = 1.5  # what was chosen to be remembered beats what was only said
+_SHARED_WEIGHT = 1.4
 _ANSWER_WEIGHT = 0.8  # our own answers repeat what people said
 _WORD = re.compile(r"\w+")
 _STOP_TEXT = """
@@ -69,9 +71,9 @@ class PlainSearch:
 
     async def _remembered(self, scope: str, name: str) -> list[_Candidate]:
         document = await self._documents.read(scope, name)
-        source = name if scope != "shared" else f"shared/{name}"
+        source, weight = (name, _DOCUMENT_WEIGHT) if scope != "shared" else (f"shared/{name}", _SHARED_WEIGHT)
         return [
-            _Candidate(source, n, line.strip(), None, _DOCUMENT_WEIGHT)
+            _Candidate(source, n, line.strip(), None, weight)
             for n, line in enumerate(document.text.splitlines(), start=1)
             if line.strip() and not line.startswith("#")
         ]

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from agent.memory.files import lines as build
 from agent.memory.files.appender import TranscriptFile, entry_of
+from agent.memory.files.chain import Chain
 from agent.memory.files.disk import Disk
-from agent.memory.files.transcript import Chain, read_all, read_window
+from agent.memory.files.transcript import read_all, read_window
 from gateway.ports import TurnRecord
 from tests.fakes.memory import ANN, TRANSCRIPT, exchange, talk
 

@@ -13,9 +13,10 @@ import pytest
 
 from agent.memory.files import lines as build
 from agent.memory.files.blobs import digest_of
+from agent.memory.files.chain import Chain
 from agent.memory.files.disk import Disk
 from agent.memory.files.projector import Grouping, Projector
-from agent.memory.files.transcript import Chain, read_all
+from agent.memory.files.transcript import read_all
 from agent.memory.scopes import blob_path, transcript_path
 from gateway.events import SessionKey
 from gateway.ports import EndState, TurnRecord

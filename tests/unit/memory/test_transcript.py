@@ -10,9 +10,10 @@ import pytest
 
 from agent.memory.files import lines as build
 from agent.memory.files.appender import TranscriptFile, entry_of
+from agent.memory.files.chain import Chain, segment_path
 from agent.memory.files.disk import Disk
 from agent.memory.files.lines import encode, kind_of
-from agent.memory.files.transcript import Chain, read_all, read_tail, read_window, segment_path
+from agent.memory.files.transcript import read_all, read_tail, read_window
 from gateway.ports import TurnRecord
 from tests.fakes.memory import ANN, START, TRANSCRIPT, CountingDisk, exchange, talk, turn_name
 

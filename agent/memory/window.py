@@ -1,0 +1,125 @@
+"""What a conversation's window holds, and the one place that says what each kind of line does to it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from agent.memory.files.lines import FORGOTTEN, from_user, kind_of, replayable, to_messages
+from agent.memory.files.transcript import anchor_index
+from gateway.ports import Line
+
+KEPT_WITHOUT_WINDOW = 10  # messages that are sent with `memory_window: 0` (seed 004)
+
+Message = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """What the system prompt is made of, as it stood when it was taken. `texts` by name; a missing one is empty."""
+
+    n: int
+    zone: str
+    at: int  # index of the first message under it
+    replay_from: int
+    rev: str  # of the memory it shows
+    texts: Mapping[str, str]
+
+
+def snapshot_of(line: Line, texts: Mapping[str, str]) -> Snapshot | None:
+    """Return the snapshot a line names, with *texts* by digest; None when one of them is lost."""
+    names = line.get("blobs")
+    if not isinstance(names, Mapping) or any(digest not in texts for digest in names.values()):
+        return None
+    return Snapshot(
+        n=int(line.get("n", 0)),
+        zone=str(line.get("zone", "")),
+        at=int(line.get("at", 0)),
+        replay_from=int(line.get("from", 0)),
+        rev=str(line.get("rev", "")),
+        texts={name: texts[digest] for name, digest in names.items()},
+    )
+
+
+@dataclass(slots=True)
+class Turn:
+    """The lines of one turn that replay or memory need."""
+
+    low: int
+    high: int
+    lines: list[Line]
+
+
+@dataclass(slots=True)
+class Window:
+    """A window's content; a pure function of the transcript from its replay start on."""
+
+    turns: list[Turn] = field(default_factory=list)
+    replay_from: int = 0
+    anchor_at: int = 0
+    snapshot: Line | None = None  # the last one, also when it stands before the replay start
+    taken: dict[str, None] = field(default_factory=dict)  # its turns, so that a record counts once
+
+
+_KEPT = frozenset({"message", "delta", "snapshot", "forgotten"})
+
+
+def fold(state: Window, low: int, high: int, lines: Sequence[Line]) -> None:
+    """Add one turn's lines to *state*: the one place that says what each kind does to the window."""
+    kept = kept_lines(lines)
+    if any(kind_of(line) == "snapshot" for line in kept):
+        for turn in state.turns:
+            turn.lines = [line for line in turn.lines if kind_of(line) != "delta"]
+        n = max(n for n, line in enumerate(kept) if kind_of(line) == "snapshot")
+        state.snapshot = kept[n]
+        kept = [line for m, line in enumerate(kept) if kind_of(line) != "delta" or m > n]
+    gone = taken_back(lines)
+    if gone:
+        for turn in state.turns:
+            turn.lines = [_without(line, gone) for line in turn.lines]
+    if kept:
+        state.turns.append(Turn(low, high, kept))
+    for line in lines:
+        if kind_of(line) in ("pointer", "mark"):
+            move(state, anchor_index(line))
+            state.anchor_at = high
+
+
+def move(state: Window, index: int) -> None:
+    """Replay from the beginning of the turn that holds *index*; what is before leaves the window."""
+    index = max(index, state.replay_from)
+    holder = next((turn.low for turn in state.turns if turn.low <= index < turn.high), index)
+    state.replay_from = holder
+    state.turns = [turn for turn in state.turns if turn.high > holder]
+
+
+def kept_lines(lines: Sequence[Line]) -> list[Line]:
+    """Return the lines that a window keeps."""
+    return [line for line in lines if kind_of(line) in _KEPT]
+
+
+def taken_back(lines: Sequence[Line]) -> frozenset[str]:
+    """Return the platform's ids of the messages that *lines* say are forgotten."""
+    return frozenset(str(line.get("mid", "")) for line in lines if kind_of(line) == "forgotten") - {""}
+
+
+def says(turn: Turn, gone: frozenset[str]) -> bool:
+    """Say whether one of these messages was said in *turn*."""
+    return bool(gone) and any(line.get("mid") in gone for line in turn.lines if kind_of(line) == "message")
+
+
+def _without(line: Line, gone: frozenset[str]) -> Line:
+    return {**line, "content": FORGOTTEN} if kind_of(line) == "message" and line.get("mid") in gone else line
+
+
+def render(turns: Sequence[Turn]) -> list[Message]:
+    """Return the model's messages. Each turn is made replayable by itself, so that appending is enough."""
+    return [
+        said for turn in turns for said in replayable([message for line in turn.lines for message in to_messages(line)])
+    ]
+
+
+def last_messages(messages: Sequence[Message], state: Window) -> list[Message]:
+    """Return the last ten messages from a user's on; a last turn that is longer is sent whole."""
+    return from_user(messages[-KEPT_WITHOUT_WINDOW:]) or render(state.turns[-1:])

@@ -1,0 +1,164 @@
+"""What was to be remembered is remembered once, and before the scope's next turn reads its memory."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from agent.memory.files.documents import FileDocuments
+from agent.memory.jobs import MemoryJobs, as_bullet, with_bullet
+from gateway.ports import Document, Job
+from tests.fakes.clock import Clock
+from tests.fakes.memory import SCOPE, START, FakeJobs, FaultyDisk, remember_job
+
+
+class Contested(FileDocuments):
+    """Documents of which somebody else writes first, *times* times."""
+
+    times = 0
+
+    async def write(self, scope: str, name: str, text: str, *, was: str, why: str) -> Document | None:
+        """Lose the race, then behave."""
+        if self.times:
+            self.times -= 1
+            document = await self.read(scope, name)
+            await super().write(scope, name, f"{document.text}- other {self.times}\n", was=document.rev, why="other")
+        return await super().write(scope, name, text, was=was, why=why)
+
+
+async def memory(home: Path) -> str:
+    """Return MEMORY.md of the scope."""
+    return (await FileDocuments(home).read(SCOPE, "MEMORY.md")).text
+
+
+async def test_a_turn_finds_applied_what_earlier_ones_wanted_remembered(tmp_path: Path) -> None:
+    """Also what was queued before a restart, which nobody noted in this process."""
+    jobs = FakeJobs()
+    await jobs.put(remember_job("Ann likes tea", n=1))
+    work = MemoryJobs(jobs, FileDocuments(tmp_path), now=lambda: START)
+    await work.settle(SCOPE)
+    assert await memory(tmp_path) == "- Ann likes tea\n"
+    assert jobs.jobs == {}
+    later = remember_job("Ann has a dog", n=2)
+    await jobs.put(later)
+    work.note(later)
+    await work.settle(SCOPE)
+    assert await memory(tmp_path) == "- Ann likes tea\n- Ann has a dog\n"
+
+
+async def test_settling_costs_nothing_when_nothing_is_pending(tmp_path: Path) -> None:
+    """The journal is asked once per scope, then only when something was noted."""
+    jobs = FakeJobs()
+    work = MemoryJobs(jobs, FileDocuments(tmp_path), now=lambda: START)
+    for _ in range(10):
+        await work.settle(SCOPE)
+    assert jobs.asked[SCOPE] == 1
+    work.note(replace(remember_job("x"), kind="summarise"))
+    await work.settle(SCOPE)
+    assert jobs.asked[SCOPE] == 1
+
+
+async def test_twice_is_once(tmp_path: Path) -> None:
+    """A crash between the file and the journal, or two sessions settling at once: one bullet."""
+    jobs = FakeJobs()
+    job = remember_job("Ann likes tea")
+    work = MemoryJobs(jobs, FileDocuments(tmp_path), now=lambda: START)
+    for _ in range(2):
+        await jobs.put(job)
+        work.note(job)
+        await asyncio.gather(work.settle(SCOPE), MemoryJobs(jobs, FileDocuments(tmp_path)).settle(SCOPE))
+    assert await memory(tmp_path) == "- Ann likes tea\n"
+
+
+async def test_a_lost_race_is_run_again(tmp_path: Path) -> None:
+    """Both texts stand afterwards; somebody's hand edit is never written over."""
+    documents = Contested(tmp_path)
+    documents.times = 2
+    jobs = FakeJobs()
+    await jobs.put(remember_job("Ann likes tea"))
+    await MemoryJobs(jobs, documents, now=lambda: START).settle(SCOPE)
+    assert await memory(tmp_path) == "- other 1\n- other 0\n- Ann likes tea\n"
+    assert jobs.jobs == {}
+
+
+async def test_after_three_lost_races_the_job_waits(tmp_path: Path) -> None:
+    """It stays in the journal, and the next turn tries again."""
+    documents = Contested(tmp_path)
+    documents.times = 3
+    jobs = FakeJobs()
+    await jobs.put(remember_job("Ann likes tea"))
+    work = MemoryJobs(jobs, documents, now=lambda: START)
+    await work.settle(SCOPE)
+    [job] = jobs.jobs.values()
+    assert job.attempts == 1
+    await work.settle(SCOPE)
+    assert (await memory(tmp_path)).endswith("- Ann likes tea\n")
+
+
+async def test_a_full_disk_keeps_the_job(tmp_path: Path) -> None:
+    """A turn goes on without; the job is there when the disk is back."""
+    disk = FaultyDisk(at=1, error=OSError(errno.ENOSPC, "full"))
+    jobs = FakeJobs()
+    await jobs.put(remember_job("Ann likes tea"))
+    work = MemoryJobs(jobs, FileDocuments(tmp_path, disk=disk), now=lambda: START)
+    await work.settle(SCOPE)
+    assert len(jobs.jobs) == 1
+    await work.settle(SCOPE)
+    assert await memory(tmp_path) == "- Ann likes tea\n"
+
+
+async def test_words_of_strangers_wait_for_a_yes(tmp_path: Path, clock: Clock) -> None:
+    """Untrusted text is never remembered by itself, neither before a turn nor in the background."""
+    jobs = FakeJobs()
+    await jobs.put(remember_job("Ann's password is 1234", origin="untrusted"))
+    work = MemoryJobs(jobs, FileDocuments(tmp_path), now=lambda: jobs.now)
+    await work.settle(SCOPE)
+    async with asyncio.TaskGroup() as tasks:
+        running = tasks.create_task(work.run())
+        await asyncio.sleep(1)
+        running.cancel()
+    assert jobs.reasons == ["waits for a yes"]
+    assert await memory(tmp_path) == ""
+    assert len(jobs.jobs) == 1
+
+
+async def test_the_background_applies_what_no_turn_came_for(tmp_path: Path, clock: Clock) -> None:
+    """Jobs of quiet chats are applied too; kinds that are not ours stay queued."""
+    jobs = FakeJobs()
+    await jobs.put(remember_job("Ann likes tea", n=1))
+    await jobs.put(Job(id="s", kind="summarise", scope=SCOPE, payload={}, due_at=START))
+    async with asyncio.TaskGroup() as tasks:
+        running = tasks.create_task(MemoryJobs(jobs, FileDocuments(tmp_path), now=lambda: jobs.now).run())
+        await asyncio.sleep(1)
+        assert await memory(tmp_path) == "- Ann likes tea\n"
+        await jobs.put(remember_job("Ann has a dog", n=2))
+        await asyncio.sleep(1)
+        running.cancel()
+    assert await memory(tmp_path) == "- Ann likes tea\n- Ann has a dog\n"
+    assert list(jobs.jobs) == ["s"]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", "- tea\n"),
+        ("# Likes\n", "# Likes\n\n- tea\n"),
+        ("- milk", "- milk\n- tea\n"),
+        ("* tea\n", "* tea\n"),
+        ("tea\n", "tea\n\n- tea\n"),
+        ("-  tea \r\n- x", "-  tea \r\n- x"),
+    ],
+)
+def test_a_bullet_joins_the_list(text: str, expected: str) -> None:
+    """At the end, as one line; what is there already is not said twice."""
+    assert with_bullet(text, "- tea") == expected
+
+
+@pytest.mark.parametrize(("fact", "bullet"), [(" a\n b ", "- a b"), ("- a", "- a"), (" \n", None), ("* - a", "- a")])
+def test_a_fact_is_one_line(fact: str, bullet: str | None) -> None:
+    """A fact with line breaks cannot smuggle in headings or a second fact."""
+    assert as_bullet(fact) == bullet

@@ -1,0 +1,185 @@
+"""The system prompt is a pure function of a snapshot; what memory learns in between is a delta."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from agent.memory.conversation import Conversation, Conversations
+from agent.memory.files.documents import FileDocuments, document_path
+from agent.memory.snapshot import MemoryView, Opening, ScopeMemory, opening, system_prompt
+from gateway.ports import Document, Line, SessionRow
+from tests.fakes.memory import ANN, SCOPE, START, TRANSCRIPT, FakeRecords, exchange
+
+ROW = SessionRow(key=ANN, transcript=TRANSCRIPT, next_index=0, created_at=START)
+ZONE = "Europe/Berlin"
+
+
+def view(memory: str = "- tea", *, user: str = "Ann", soul: str = "", shared: str = "") -> MemoryView:
+    """Return a state of memory; its rev is its content."""
+    return MemoryView(soul=soul, user=user, memory=memory, shared=shared, rev=repr((memory, user, soul, shared)))
+
+
+async def conversation(tmp_path: Path) -> Conversation:
+    """Return a conversation that has not begun."""
+    return await Conversations(tmp_path, FakeRecords()).open(ROW, SCOPE)
+
+
+def begin(talk: Conversation, memory: MemoryView, zone: str = ZONE, abilities: str = "look") -> Opening:
+    """Open a turn and commit it."""
+    begun = opening(talk, memory, zone, abilities=abilities, at=talk.next_index)
+    talk.adopt(exchange(talk.next_index, talk.next_index, before=begun.lines, blobs=begun.blobs))
+    return begun
+
+
+def kinds(begun: Opening) -> list[str]:
+    """Return the kinds of the opening's lines."""
+    return [line["kind"] for line in begun.lines]
+
+
+async def test_the_first_turn_takes_a_snapshot_and_the_next_ones_nothing(tmp_path: Path) -> None:
+    """While nothing changes, nothing is written and the prompt is the same bytes."""
+    talk = await conversation(tmp_path)
+    assert kinds(begin(talk, view())) == ["snapshot"]
+    assert talk.snapshot is not None
+    first = system_prompt(talk.snapshot)
+    for _ in range(5):
+        assert begin(talk, view()) == Opening()
+    assert system_prompt(talk.snapshot) == first
+
+
+async def test_the_prompt_holds_everything_that_is_known_and_nothing_volatile(tmp_path: Path) -> None:
+    """Voice, shared knowledge, user, memory, abilities, zone; what is empty has no heading."""
+    talk = await conversation(tmp_path)
+    begin(talk, view(soul="Speak like a pirate.", shared="The office is in Bonn."))
+    assert talk.snapshot is not None
+    prompt = system_prompt(talk.snapshot)
+    for text in ("Speak like a pirate.", "The office is in Bonn.", "Ann", "- tea", "look", ZONE):
+        assert text in prompt
+    assert "2026" not in prompt
+    begin(talk, view("", user=""), zone="UTC")
+    assert "# What you remember" not in system_prompt(talk.snapshot)
+
+
+async def test_what_memory_learns_is_a_note(tmp_path: Path) -> None:
+    """Added and removed lines, named by their document; the snapshot stays."""
+    talk = await conversation(tmp_path)
+    begin(talk, view("- tea\n- milk"))
+    begun = begin(talk, view("- tea\n- dog", user="Ann\nBonn"))
+    [delta] = begun.lines
+    assert delta["added"] == [["USER", "Bonn"], ["MEMORY", "- dog"]]
+    assert delta["removed"] == [["MEMORY", "- milk"]]
+    assert "- dog" in delta["text"]
+    assert "- milk" in delta["text"]
+    assert begin(talk, view("- tea\n- dog", user="Ann\nBonn")) == Opening()
+
+
+async def test_a_second_delta_tells_only_what_the_first_did_not(tmp_path: Path) -> None:
+    """What the model knows is the snapshot and every delta since; taking back is a change as well."""
+    talk = await conversation(tmp_path)
+    begin(talk, view("- a"))
+    begin(talk, view("- a\n- b"))
+    [delta] = begin(talk, view("- a\n- b\n- c")).lines
+    assert (delta["added"], delta["removed"]) == ([["MEMORY", "- c"]], [])
+    [back] = begin(talk, view("- a")).lines
+    assert (back["added"], back["removed"]) == ([], [["MEMORY", "- b"], ["MEMORY", "- c"]])
+
+
+async def test_another_order_or_blank_lines_are_no_news(tmp_path: Path) -> None:
+    """An editor that reformats the file costs nobody a cached prompt."""
+    talk = await conversation(tmp_path)
+    begin(talk, view("- a\n- b"))
+    assert begin(talk, view("- b\n\n- a  ")) == Opening()
+
+
+async def test_a_new_zone_or_other_abilities_take_a_new_snapshot(tmp_path: Path) -> None:
+    """Both stand in the prompt, which is never patched."""
+    talk = await conversation(tmp_path)
+    begin(talk, view())
+    assert kinds(begin(talk, view(), zone="Asia/Tokyo")) == ["snapshot"]
+    assert kinds(begin(talk, view(), zone="Asia/Tokyo", abilities="look, remember")) == ["snapshot"]
+    assert kinds(begin(talk, view(), zone="Asia/Tokyo", abilities="look, remember")) == []
+
+
+async def test_many_deltas_become_a_snapshot(tmp_path: Path) -> None:
+    """Beyond 2,000 tokens of notes the next change folds them in."""
+    talk = await conversation(tmp_path)
+    begin(talk, view("- 0"))
+    seen = []
+    for n in range(1, 12):
+        seen += kinds(begin(talk, view("\n".join(f"- {k} " + "x" * 900 for k in range(n)))))
+    assert "snapshot" in seen
+    assert seen.index("snapshot") == 8
+    assert talk.snapshot is not None
+    assert talk.snapshot.n == 2
+
+
+async def test_a_snapshot_folds_earlier_notes_in_at_once(tmp_path: Path) -> None:
+    """The request of that very turn has no old note in it, and neither have later ones."""
+    talk = await conversation(tmp_path)
+    begin(talk, view("- a"))
+    begin(talk, view("- a\n- b"))
+    assert any("[memory]" in message["content"] for message in talk.messages)
+    begun = opening(talk, view("- a\n- b"), "UTC", abilities="look", at=talk.next_index)
+    before = list(talk.messages_with(begun.lines))
+    assert not any("[memory]" in message["content"] for message in before)
+    talk.adopt(exchange(9, talk.next_index, before=begun.lines, blobs=begun.blobs))
+    assert list(talk.messages)[: len(before)] == before
+
+
+async def test_a_resumed_opening_gives_the_prompt_it_was_stored_with(tmp_path: Path) -> None:
+    """A turn that is claimed again uses the snapshot of its stored step, not a new one."""
+    talk = await conversation(tmp_path)
+    begun = opening(talk, view(), ZONE, abilities="look", at=0)
+    taken = talk.snapshot_with(begun.lines, begun.blobs)
+    assert "- tea" in system_prompt(taken)
+    assert taken.zone == ZONE
+
+
+async def test_what_was_taken_back_is_gone_from_the_very_next_request(tmp_path: Path) -> None:
+    """A deleted message is replaced in place, in this request and in all later ones."""
+    talk = await conversation(tmp_path)
+    begin(talk, view())
+    gone: list[Line] = [{"kind": "forgotten", "mid": "m0"}]
+    assert "question 0" not in str(talk.messages_with(gone))
+    talk.adopt(exchange(1, 2, before=gone))
+    assert talk.messages[0]["content"].endswith("[forgotten]")
+
+
+async def test_a_hand_edit_is_noticed_and_a_quiet_turn_reads_nothing(tmp_path: Path) -> None:
+    """A stat per turn is all it costs while nothing changes."""
+    documents = Counted(tmp_path)
+    memory = ScopeMemory(tmp_path, documents)
+    first = await memory.view(SCOPE)
+    reads = documents.reads
+    assert await memory.view(SCOPE) is first
+    assert documents.reads == reads
+    path = document_path(tmp_path, SCOPE, "MEMORY.md")
+    path.parent.mkdir(parents=True)
+    path.write_text("- by hand\n")
+    changed = await memory.view(SCOPE)
+    assert changed.memory == "- by hand"
+    assert changed.rev != first.rev
+
+
+async def test_a_scopes_own_voice_wins_and_shared_knowledge_reaches_everybody(tmp_path: Path) -> None:
+    """SOUL.md of the installation stands where the scope has none; nobody else's memory is in the view."""
+    documents = FileDocuments(tmp_path)
+    await documents.write("", "SOUL.md", "everybody's", was="", why="t")
+    await documents.write("shared", "MEMORY.md", "- office in Bonn", was="", why="t")
+    await documents.write("people/telegram%3a43", "MEMORY.md", "- a secret", was="", why="t")
+    memory = ScopeMemory(tmp_path, documents)
+    seen = await memory.view(SCOPE)
+    assert (seen.soul, seen.shared, seen.memory) == ("everybody's", "- office in Bonn", "")
+    await documents.write(SCOPE, "SOUL.md", "mine", was="", why="t")
+    assert (await memory.view(SCOPE)).soul == "mine"
+
+
+class Counted(FileDocuments):
+    """Documents that count how often they are read."""
+
+    reads = 0
+
+    async def read(self, scope: str, name: str) -> Document:
+        """Count and read."""
+        self.reads += 1
+        return await super().read(scope, name)

@@ -1,0 +1,155 @@
+"""What people saw, wherever it stands at the moment: inbox, journal or file."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from agent.memory.files import lines as build
+from agent.memory.files.projector import Projector
+from agent.memory.sessions import StoredSessions
+from gateway.events import InboundMessage, Sender, SessionKey
+from gateway.ports import EndState, InboxRow, Journal, TurnRecord
+from tests.fakes.memory import ANN, SCOPE, START, TRANSCRIPT, CountingDisk, FakeRecords, exchange, talk, turn_name
+
+
+class FakeInbox:
+    """The part of the journal that is asked here."""
+
+    def __init__(self, rows: Sequence[InboxRow] = ()) -> None:
+        self.rows = tuple(rows)
+
+    async def waiting(self, key: SessionKey, *, sender: str = "") -> tuple[InboxRow, ...]:
+        """Return the rows of *key*."""
+        return tuple(row for row in self.rows if row.message.key == key)
+
+
+def waiting(n: int, text: str = "waits") -> InboxRow:
+    """Return an accepted message that has not ended."""
+    message = InboundMessage(key=ANN, message_id=f"m{n}", sender=Sender(id="42", name="Ann"), text=text, sent_at=START)
+    return InboxRow(seq=n, message=message, accepted_at=START)
+
+
+def sessions(
+    home: Path, records: FakeRecords, rows: Sequence[InboxRow] = (), disk: CountingDisk | None = None
+) -> StoredSessions:
+    """Return the port over fakes."""
+    return StoredSessions(home, records, cast("Journal", FakeInbox(rows)), disk=disk)
+
+
+def command(n: int, *, new: str = "") -> TurnRecord:
+    """Return the record of a command."""
+    turn = turn_name(n)
+    return TurnRecord(
+        turn=turn,
+        key=ANN,
+        transcript=TRANSCRIPT,
+        scope=SCOPE,
+        outcome=EndState.ANSWERED,
+        lines=(build.command(turn, "/status", "fine", START),),
+        from_index=0,
+        to_index=0,
+        inbox=(n,),
+        at=START,
+        new_transcript=new,
+    )
+
+
+@pytest.mark.parametrize("projected", [0, 1, 2, 3])
+async def test_the_same_lines_are_shown_wherever_they_stand(tmp_path: Path, projected: int) -> None:
+    """Same texts, same ids, however much of it is in the file; a page that reloads shows nothing twice."""
+    records = FakeRecords()
+    every = [exchange(0, 0, tools=2), command(1), *talk(1, first=2, start=6)]
+    for record in every[:projected]:
+        records.commit(record)
+    await Projector(tmp_path, records).close()
+    for record in every[projected:]:
+        records.commit(record)
+    shown = await sessions(tmp_path, records, [waiting(3)]).shown(ANN, limit=20)
+    assert [(line.role, line.text, line.state) for line in shown] == [
+        ("user", "question 0", "done"),
+        ("assistant", "answer 0", "done"),
+        ("user", "/status", "done"),
+        ("command", "fine", "done"),
+        ("user", "question 2", "done"),
+        ("assistant", "answer 2", "done"),
+        ("user", "waits", "waiting"),
+    ]
+    assert [line.id for line in shown[:4]] == [
+        f"{turn_name(0)}/0",
+        f"{turn_name(0)}/1",
+        f"{turn_name(1)}/0",
+        f"{turn_name(1)}/1",
+    ]
+    assert shown[0].message_id == "m0"
+    assert shown[-1].name == "Ann"
+
+
+async def test_a_row_whose_turn_was_just_committed_is_shown_once(tmp_path: Path) -> None:
+    """The inbox was asked before the commit, the records after it."""
+    records = FakeRecords()
+    records.commit(exchange(7, 0))
+    shown = await sessions(tmp_path, records, [waiting(7)]).shown(ANN, limit=20)
+    assert [line.state for line in shown] == ["done", "done"]
+
+
+async def test_only_the_newest_lines_are_read(tmp_path: Path) -> None:
+    """The limit is kept, and a long conversation costs its end."""
+    records = FakeRecords()
+    for record in talk(2_000):
+        records.commit(record)
+    await Projector(tmp_path, records).close()
+    disk = CountingDisk()
+    shown = await sessions(tmp_path, records, disk=disk).shown(ANN, limit=6)
+    assert [line.text for line in shown] == [
+        f"{word} {n}" for n in (1997, 1998, 1999) for word in ("question", "answer")
+    ]
+    assert disk.bytes_read < 40_000
+
+
+async def test_new_shows_its_own_answer_and_what_follows(tmp_path: Path) -> None:
+    """Before the file is renamed and after it, nothing of the old conversation is shown as the new one's."""
+    records = FakeRecords()
+    for record in [*talk(2), command(9, new="n" * 16), exchange(3, 0, transcript="n" * 16)]:
+        records.commit(record)
+    shown = await sessions(tmp_path, records).shown(ANN, limit=20)
+    assert [line.text for line in shown] == ["/status", "fine", "question 3", "answer 3"]
+
+
+async def test_what_was_taken_back_is_not_shown(tmp_path: Path) -> None:
+    """A deleted message is `[forgotten]` to every reader."""
+    records = FakeRecords()
+    records.commit(exchange(0, 0))
+    records.commit(exchange(1, 2, before=[build.forgotten("m0")]))
+    shown = await sessions(tmp_path, records).shown(ANN, limit=20)
+    assert [line.text for line in shown][:2] == ["[forgotten]", "answer 0"]
+
+
+async def test_a_journal_that_names_no_scopes_still_finds_the_file(tmp_path: Path) -> None:
+    """Sessions of an older journal, and of a home without isolation, are looked up where they stand."""
+    for scope in (SCOPE, "chats/slack%3ac1", ""):
+        records, home = FakeRecords(), tmp_path / (scope or "root")
+        records.commit(exchange(0, 0, scope=scope))
+        await Projector(home, records).close()
+        records.rows.clear()
+        assert len(await sessions(home, records).shown(ANN, limit=5)) == 2
+
+
+async def test_an_unknown_chat_is_empty(tmp_path: Path) -> None:
+    """No session, no lines, no error."""
+    assert await sessions(tmp_path, FakeRecords()).shown(ANN, limit=5) == ()
+
+
+async def test_all_sessions_are_listed(tmp_path: Path) -> None:
+    """The most recently used first, with their number of messages."""
+    records = FakeRecords()
+    other = SessionKey("web", "x")
+    records.commit(exchange(0, 0))
+    records.commit(exchange(0, 0, key=other, scope="people/web%3ax"))
+    listed = await sessions(tmp_path, records).all()
+    assert [(info.key, info.messages) for info in listed] == [(other, 2), (ANN, 2)]
+    assert listed[0].updated_at - START < timedelta(days=1)
