@@ -21,6 +21,11 @@ def request_of(chat: str) -> str:
     return f"Please put this on record in chat {chat}."
 
 
+def sender_of(chat: str) -> str:
+    """Return who writes there: one person in every other chat, so that a scope is shared; else somebody of their own."""
+    return "ann" if int(chat[1:]) % 2 == 0 else f"p{chat}"
+
+
 @dataclass(frozen=True, slots=True)
 class Asked:
     """One request that reached the model: whose it is, and how many tool results it already had."""
@@ -43,9 +48,9 @@ def script(body: Mapping[str, Any], n: int) -> Answer:
     who = asked(body)
     if who.results == 0:
         call = Call(name="put_on_record", arguments=json.dumps({"what": who.chat}), id=f"call_{n}")
-        return Answer(text=f"Draft {n} for {who.chat}: I put it on record first.", calls=(call,), pieces=24, gap=0.004)
+        return Answer(text=f"Draft {n} for {who.chat}: I put it on record first.", calls=(call,), pieces=40, gap=0.01)
     sentences = " ".join(f"This is sentence {s} of answer {n}, which nobody has read before." for s in range(1, 4))
-    return Answer(text=f"Answer {n} for {who.chat}. {sentences} {LAST_WORD}", pieces=40, gap=0.004)
+    return Answer(text=f"Answer {n} for {who.chat}. {sentences} {LAST_WORD}", pieces=100, gap=0.01)
 
 
 @dataclass(slots=True)
@@ -65,8 +70,9 @@ class Peers:
 
     async def wait_answered(self, chats: Sequence[str]) -> None:
         """Return when every chat shows a whole answer."""
-        while not all(self.is_answered(chat) for chat in chats):
-            await self.relay.wait_changed()
+        for chat in chats:
+            while not self.is_answered(chat):
+                await self.relay.wait_changed()
 
 
 @asynccontextmanager

@@ -10,10 +10,11 @@ from tests.fakes.relay import Relay
 from tests.faults import examine
 from tests.faults.nursery import Line, Zygote, open_line
 from tests.faults.order import Order
-from tests.faults.peers import Peers, open_peers, request_of
+from tests.faults.peers import Peers, open_peers, request_of, sender_of
 from tests.faults.shim import Mode
 
 _PATIENCE = 30.0  # seconds for one life; a gateway that is not idle by then hangs
+_PACE, _SLOW_PACE = 0.01, 0.1  # seconds between the edits of a preview; of fifty at once
 _LIVES = 3  # a fault may end the first; the later ones are left alone
 
 
@@ -124,6 +125,7 @@ class Scenario:
             at=self._case.at,
             whole_life=self._case.whole_life,
             send_key=self._case.send_key,
+            preview_seconds=_PACE if self._case.chats == 1 else _SLOW_PACE,
         )
         if is_first and self._case.whole_life:
             self._say(peers)
@@ -161,7 +163,7 @@ class Scenario:
 
     def _say(self, peers: Peers) -> None:
         for chat in self._chats:
-            peers.relay.say(chat, request_of(chat))
+            peers.relay.say(chat, request_of(chat), sender=sender_of(chat))
 
     def _report(self) -> str:
         report = self._room / "report"
