@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import tempfile
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
-from datetime import UTC, datetime
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,17 @@ from typing import Any
 from agent.llm.port import ChatReply, ChatRequest, Sink, Tokens
 from gateway.admission import Policy
 from gateway.app import App, ExtraChannel, Plugins, open_app, serve
-from gateway.events import InboundKind, InboundMessage, OutboundMessage, Part, Receipt, Sender, SessionKey
+from gateway.events import (
+    ChatKind,
+    InboundKind,
+    InboundMessage,
+    OutboundKind,
+    OutboundMessage,
+    Part,
+    Receipt,
+    Sender,
+    SessionKey,
+)
 from gateway.ports import Accepted, Activity, Capabilities, Channel, ChannelContext
 from gateway.settings import load_settings
 
@@ -46,13 +57,31 @@ class InstantModel:
         """Nothing to close."""
 
 
+PLAIN = Capabilities(text_limit=4_000)
+STREAMING = Capabilities(text_limit=4_000, edits=True, preview_every=timedelta(milliseconds=1), shows_activity=True)
+
+
+@dataclass(slots=True)
+class Post:
+    """A message as it stands on the platform, with every text it ever had."""
+
+    id: str
+    text: str
+    kind: OutboundKind
+    reply_to: str
+    visible_to: str
+    was: list[str] = field(default_factory=list)
+
+
 class PocketChannel:
     """A platform inside the process: what is sent is noted, and wakes whoever waits for that answer."""
 
-    capabilities = Capabilities(text_limit=4_000)
-
-    def __init__(self, context: ChannelContext) -> None:
+    def __init__(self, context: ChannelContext, capabilities: Capabilities = PLAIN) -> None:
         self.name = context.name
+        self.capabilities = capabilities
+        self.posts: dict[str, list[Post]] = {}
+        self.activities: list[Activity] = []
+        self._posted = asyncio.Condition()
         self._intake = context.intake
         self._numbers = count(time.time_ns())  # a restarted platform does not begin at 1 again
         self._waiting: dict[str, asyncio.Future[float]] = {}
@@ -74,35 +103,50 @@ class PocketChannel:
         number: str = "",
         revision: str = "",
         kind: InboundKind = InboundKind.MESSAGE,
+        sent_at: datetime | None = None,
+        group: bool = False,
+        is_admin: bool = False,
+        bot: str = "parlour_bot",
+        album: str = "",
     ) -> tuple[Accepted, asyncio.Future[float]]:
         """Hand a message over; the future is done when it is answered, with the time of the clock then."""
         number = number or f"{next(self._numbers):020d}"
         message = InboundMessage(
             key=SessionKey(self.name, chat),
             message_id=number,
-            sender=Sender(id=sender, name=name),
+            sender=Sender(id=sender, name=name, is_admin=is_admin),
             text=text,
-            sent_at=datetime.now(UTC),
+            sent_at=sent_at or datetime.now(UTC),
             revision=revision,
             kind=kind,
+            chat_kind=ChatKind.GROUP if group else ChatKind.DIRECT,
+            bot=bot,
+            album=album,
         )
         future: asyncio.Future[float] = asyncio.get_running_loop().create_future()
         self._waiting[number] = future
         return await self._intake.receive(message), future
 
     async def ask(self, chat: str, text: str, **facts: Any) -> str:
-        """Hand a message over and return the answer's text."""
+        """Hand a message over and return the text that answers it."""
+        number = facts.setdefault("number", f"{next(self._numbers):020d}")
         _, answer = await self.say(chat, text, **facts)
         await answer
-        return self.texts[chat][-1]
+        return next(post.text for post in reversed(self.posts[chat]) if post.reply_to == number)
+
+    async def posted(self, chat: str, number: int) -> list[Post]:
+        """Return what stands in *chat* once it is that many messages."""
+        async with self._posted:
+            await self._posted.wait_for(lambda: len(self.posts.get(chat, ())) >= number)
+        return self.posts[chat]
 
     def is_ready(self) -> bool:
         """Always."""
         return True
 
     def is_watched(self, key: SessionKey) -> bool:
-        """Nobody looks on."""
-        return False
+        """Somebody looks on where there is something to see."""
+        return self.capabilities.preview_every is not None
 
     def render(self, message: OutboundMessage) -> Sequence[Part]:
         """One part, as it stands."""
@@ -113,6 +157,8 @@ class PocketChannel:
                 payload=message.text,
                 plain=message.text,
                 reply_to=message.reply_to,
+                visible_to=message.visible_to,
+                kind=message.kind,
             )
         ]
 
@@ -121,21 +167,35 @@ class PocketChannel:
         self.sent += 1
         self.order.setdefault(part.key.chat, []).append(part.reply_to)
         self.texts.setdefault(part.key.chat, []).append(part.plain)
-        future = self._waiting.pop(part.reply_to, None)
-        if future is not None and not future.done():
-            future.set_result(time.perf_counter())
-        return Receipt(part=part.id, message_id=str(self.sent), at=datetime.now(UTC))
+        post = Post(str(self.sent), part.plain, part.kind, part.reply_to, part.visible_to)
+        self.posts.setdefault(part.key.chat, []).append(post)
+        await self._note(part)
+        return Receipt(part=part.id, message_id=post.id, at=datetime.now(UTC))
 
     async def edit(self, message_id: str, part: Part) -> Receipt:
-        """The same as sending."""
-        return await self.send(part)
+        """Replace a text; what it was is kept."""
+        post = next(post for post in self.posts[part.key.chat] if post.id == message_id)
+        post.was.append(post.text)
+        post.text, post.kind = part.plain, part.kind
+        await self._note(part)
+        return Receipt(part=part.id, message_id=message_id, at=datetime.now(UTC))
+
+    async def _note(self, part: Part) -> None:
+        """Wake who waits: a preview is no answer yet."""
+        if part.kind is not OutboundKind.PREVIEW:
+            future = self._waiting.pop(part.reply_to, None)
+            if future is not None and not future.done():
+                future.set_result(time.perf_counter())
+        async with self._posted:
+            self._posted.notify_all()
 
     async def find(self, part: Part) -> Receipt | None:
         """Say that it never arrived."""
         return None
 
     async def show(self, activity: Activity) -> None:
-        """Show nothing."""
+        """Note what is shown."""
+        self.activities.append(activity)
 
     async def close(self) -> None:
         """Nothing to close."""
@@ -147,12 +207,13 @@ class PocketKind:
     name = "pocket"
     settings: type[Any] = dict
 
-    def __init__(self) -> None:
+    def __init__(self, capabilities: Capabilities = PLAIN) -> None:
         self.channel: PocketChannel | None = None
+        self._capabilities = capabilities
 
     def open(self, context: ChannelContext) -> Channel:
         """Build the channel."""
-        self.channel = PocketChannel(context)
+        self.channel = PocketChannel(context, self._capabilities)
         return self.channel
 
     def routes(self, channel: Channel) -> Sequence[Any]:
@@ -182,6 +243,11 @@ class Pocket:
                     return
             await asyncio.sleep(0.005)
 
+    def kill(self, into: Path) -> Path:
+        """Copy the home as a kill at this moment leaves it; return the copy, for another `gateway`."""
+        shutil.copytree(self.home, into, ignore=shutil.ignore_patterns("control.sock", "lock", "*-shm"))
+        return into
+
 
 @asynccontextmanager
 async def gateway(
@@ -190,6 +256,8 @@ async def gateway(
     model: Any = None,
     tools: Sequence[Any] = (),
     environment: Mapping[str, str] | None = None,
+    capabilities: Capabilities = PLAIN,
+    policy: Policy | None = None,
 ) -> AsyncIterator[Pocket]:
     """Run the whole gateway, web server included, on a fresh home (or *home*)."""
     with tempfile.TemporaryDirectory(prefix="parlour-pocket-") as folder:
@@ -197,8 +265,9 @@ async def gateway(
         settings = load_settings(
             {"PARLOUR_HOME": str(place), "PARLOUR_WEB__PORT": "0", "PARLOUR_LOG__LEVEL": "error", **(environment or {})}
         )
-        kind = PocketKind()
-        extra = ExtraChannel(name="pocket", kind=kind, settings=None, policy=Policy(channel="pocket", is_local=True))
+        kind = PocketKind(capabilities)
+        policy = policy or Policy(channel="pocket", is_local=True)
+        extra = ExtraChannel(name="pocket", kind=kind, settings=None, policy=policy)
         plugins = Plugins(channels=(extra,), tools=tools, models=() if model is None else (model,))
         stop, ready = asyncio.Event(), asyncio.Event()
         async with open_app(settings, plugins=plugins) as app:

@@ -1,0 +1,69 @@
+"""A model on a stage: it says what the test wrote, and waits at the calls that the test holds."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import Any
+
+from agent.llm.port import ChatReply, ChatRequest, Sink
+from agent.llm.scripted import Scripted, ScriptedModel
+
+
+class Stage:
+    """Says *script* in turn, then ``answer <n>`` for ever; call n waits for `go(n)` when it is in *held*."""
+
+    def __init__(self, *script: Scripted | str, held: Iterable[int] = ()) -> None:
+        self.name = "stage"
+        self.asked: list[ChatRequest] = []
+        self._script = script
+        self._gates = {n: asyncio.Event() for n in held}
+        self._came = asyncio.Condition()
+
+    async def complete(self, request: ChatRequest, *, sink: Sink | None = None) -> ChatReply:
+        """Say the next entry."""
+        self.asked.append(request)
+        n = len(self.asked)
+        async with self._came:
+            self._came.notify_all()
+        if n in self._gates:
+            await self._gates[n].wait()
+        entry = self._script[n - 1] if n <= len(self._script) else f"answer {n}"
+        scripted = Scripted(text=entry) if isinstance(entry, str) else entry
+        return await ScriptedModel((scripted,), name=self.name).complete(request, sink=sink)
+
+    async def called(self, n: int) -> ChatRequest:
+        """Return the n-th request once it came."""
+        async with self._came:
+            await self._came.wait_for(lambda: len(self.asked) >= n)
+        return self.asked[n - 1]
+
+    def go(self, n: int) -> None:
+        """Let call n be answered."""
+        self._gates[n].set()
+
+    async def warm(self) -> None:
+        """Nothing to load."""
+
+    async def close(self) -> None:
+        """Nothing to close."""
+
+
+def calls(*named: tuple[str, str], text: str = "") -> Scripted:
+    """An entry that calls tools: (name, raw arguments) each."""
+    return Scripted(text=text, calls=named)
+
+
+def users(request: ChatRequest) -> list[str]:
+    """Return what users say in a request, without the brackets that say when and who."""
+    return [_said(message) for message in request.messages if message["role"] == "user"]
+
+
+def results(request: ChatRequest) -> list[str]:
+    """Return the results of tools in a request."""
+    return [str(message["content"]) for message in request.messages if message["role"] == "tool"]
+
+
+def _said(message: Any) -> str:
+    content = str(message["content"])
+    return content.partition("] ")[2] if content.startswith("[") and not content.startswith("[memory]") else content
