@@ -1,4 +1,4 @@
-"""The home folder: made private, owned by one process, and never read in a shape we do not know."""
+"""The home folder: where everything stands, made private, owned by one process."""
 
 from __future__ import annotations
 
@@ -6,15 +6,14 @@ import fcntl
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 
 import structlog
 
-from gateway.errors import HomeInUse, NewerData, UserMistake
+from gateway.errors import HomeInUse, UserMistake
 
 log = structlog.get_logger(__name__)
 
@@ -73,25 +72,6 @@ class Home:
     def migrating(self) -> Path:
         """Names the snapshot of a migration that has not ended."""
         return self.path / ".migrating"
-
-
-Migration = Callable[[Home], None]  # from schema n-1 to n; may run twice
-MIGRATIONS: Mapping[int, Migration] = {}
-
-
-@contextmanager
-def open_home(path: Path, *, schema: int = SCHEMA, migrations: Mapping[int, Migration] = MIGRATIONS) -> Iterator[Home]:
-    """Own the home until the block ends: created, locked, migrated.
-
-    Raises HomeInUse, NewerData or UserMistake, each one line. Sets the process's umask to 077.
-    """
-    os.umask(0o077)
-    home = Home(path)
-    make_private(path)
-    with hold_lock(home):
-        refuse_half_restored(home)
-        _migrate(home, schema, migrations)
-        yield home
 
 
 def make_private(folder: Path) -> None:
@@ -202,38 +182,6 @@ def newer(home: Home, found: int, schema: int) -> str:
         f"{home.path} was written by a newer Parlour (schema {found}, this one knows {schema});"
         f" upgrade again, or go back with {back}"
     )
-
-
-def _migrate(home: Home, schema: int, migrations: Mapping[int, Migration]) -> None:
-    found = schema_of(home)
-    if found is None:
-        # A new home; or one whose first start was cut short before anything of worth was there.
-        write_private(home.schema, f"{schema}\n")
-        return
-    if found > schema:
-        raise NewerData(newer(home, found, schema))
-    for number in range(found + 1, schema + 1):
-        snapshot = _snapshot(home, number)
-        migrations[number](home)
-        write_private(home.schema, f"{number}\n")
-        home.migrating.unlink()
-        log.info("home.migrated", schema=number, snapshot=str(snapshot))
-
-
-def _snapshot(home: Home, number: int) -> Path:
-    from gateway.backup import write_archive  # it is needed once in the life of a release
-
-    # A migration that was cut short left half of each shape: the snapshot of before it still counts.
-    with suppress(OSError, UnicodeDecodeError):
-        earlier = home.backups / home.migrating.read_text("utf-8").strip()
-        if earlier.is_file() and earlier.name.startswith(f"{SNAPSHOT}{number}-"):
-            return earlier
-    home.backups.mkdir(mode=0o700, exist_ok=True)
-    stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
-    target = home.backups / f"{SNAPSHOT}{number}-{stamp}.tar.gz"
-    write_archive(home.path, target, schema=number - 1)
-    write_private(home.migrating, f"{target.name}\n")
-    return target
 
 
 def write_private(file: Path, text: str) -> None:

@@ -36,7 +36,7 @@ from gateway.app.channels import Doors, Plugins, judge_of, kinds_of, open_doors,
 from gateway.delivery import Deliverer
 from gateway.errors import SettingsMistake, UserMistake
 from gateway.events import InboundKind, InboundMessage, Role, SessionKey, turn_id
-from gateway.home import Home, open_home
+from gateway.home import Home
 from gateway.intake import GatewayIntake
 from gateway.ports import (
     Channel,
@@ -47,6 +47,7 @@ from gateway.ports import (
 )
 from gateway.services import Supervisor
 from gateway.settings import Settings
+from gateway.upgrade import open_home
 from gateway.web.health import Health
 from gateway.web.metrics import PrometheusMeter, metrics_route
 from gateway.web.server import WebServer

@@ -70,3 +70,7 @@ def sentence(place: str, text: str) -> str:
     if not place:
         return text
     return f"{place} {text}" if text.startswith(_VERBS) else f"{place}: {text}"
+
+
+class RepeatedName(ValueError):
+    """A mapping names the same key twice; the text is the key."""

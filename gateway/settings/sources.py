@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gateway.errors import SettingsMistake
+from gateway.settings.mistakes import RepeatedName
 
 PREFIX = "PARLOUR_"
 HOME = "PARLOUR_HOME"
@@ -128,10 +129,6 @@ def _position(wrong: ValueError) -> str:
     if line is None and "(at line " in str(wrong):
         line = str(wrong).rpartition("(at line ")[2].partition(",")[0]
     return f"mend line {line}" if line else "mend its syntax"
-
-
-class RepeatedName(ValueError):
-    """A mapping names the same key twice; the text is the key."""
 
 
 def _once(pairs: list[tuple[str, object]]) -> dict[str, object]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import yaml
 
-from gateway.settings.sources import RepeatedName
+from gateway.settings.mistakes import RepeatedName
 
 
 class _Loader(yaml.SafeLoader):

@@ -17,9 +17,10 @@ import pytest
 
 from gateway.backup import MANIFEST, backup
 from gateway.errors import HomeInUse, NewerData, UserMistake
-from gateway.home import Home, open_home
+from gateway.home import Home
 from gateway.restore import restore
 from gateway.settings.types import LEFT_OUT
+from gateway.upgrade import open_home
 
 CANARY = "canary-secret-value"
 

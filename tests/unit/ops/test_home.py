@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 
 from gateway.errors import HomeInUse, NewerData, UserMistake
-from gateway.home import Home, holder, is_held, open_home, reachable
+from gateway.home import Home, holder, is_held, reachable
 from gateway.restore import restore
+from gateway.upgrade import open_home
 
 
 @pytest.fixture(autouse=True)
@@ -43,7 +44,7 @@ def test_everything_is_private_from_the_first_write(tmp_path: Path) -> None:
 def test_a_second_owner_is_refused_with_the_first_ones_id(tmp_path: Path) -> None:
     """The lock is the kernel's: it says who holds the home, and falls when that process does."""
     holding = (
-        "import sys; from pathlib import Path; from gateway.home import open_home\n"
+        "import sys; from pathlib import Path; from gateway.upgrade import open_home\n"
         "with open_home(Path(sys.argv[1])):\n  print('held', flush=True); sys.stdin.read()"
     )
     command = [sys.executable, "-c", holding, str(tmp_path)]
