@@ -57,6 +57,7 @@ class Conversation:
         self._state = Window()
         self._snapshot: Snapshot | None = None
         self._messages: list[Message] = []
+        self._deltas: list[Line] = []
 
     @property
     def messages(self) -> Sequence[Message]:
@@ -81,9 +82,9 @@ class Conversation:
         return self._state.replay_from
 
     @property
-    def deltas(self) -> list[Line]:
+    def deltas(self) -> Sequence[Line]:
         """The delta lines since the snapshot, oldest first."""
-        return [line for turn in self._state.turns for line in turn.lines if kind_of(line) == "delta"]
+        return self._deltas
 
     def snapshot_with(self, lines: Sequence[Line], blobs: Mapping[str, str]) -> Snapshot:
         """Return the snapshot in force once *lines* (a turn's opening) are part of the conversation."""
@@ -103,7 +104,7 @@ class Conversation:
         """
         gone = taken_back(lines)
         is_new = any(kind_of(line) == "snapshot" for line in lines)
-        if not is_new and not any(says(turn, gone) for turn in self._state.turns):
+        if not is_new and not (gone and any(says(turn, gone) for turn in self._state.turns)):
             return self.messages
         state = self._after(lines)
         rendered = render(state.turns)
@@ -150,17 +151,18 @@ class Conversation:
             del self._state.taken[next(iter(self._state.taken))]
         changes = any(kind_of(line) in ("snapshot", "pointer", "mark") for line in lines)
         gone = taken_back(lines)
-        if changes or any(says(turn, gone) for turn in self._state.turns):
+        if changes or (gone and any(says(turn, gone) for turn in self._state.turns)):
             before = self._state.snapshot
             self._state = self._after(lines, record)
             if self._state.snapshot is not before:
                 self._load_snapshot(record.blobs)
-            self._messages = render(self._state.turns)
+            self._show()
         else:
             turn = Turn(record.from_index, record.to_index, kept_lines(lines))
             if turn.lines:
                 self._state.turns.append(turn)
                 self._messages.extend(render([turn]))
+                self._deltas.extend(line for line in turn.lines if kind_of(line) == "delta")
         self.next_index = max(self.next_index, record.to_index)
 
     # -- inside ------------------------------------------------------------------------------------
@@ -174,7 +176,11 @@ class Conversation:
         """Begin with what a cold read found."""
         self._state = state
         self._load_snapshot(blobs)
-        self._messages = render(state.turns)
+        self._show()
+
+    def _show(self) -> None:
+        self._messages = render(self._state.turns)
+        self._deltas = [line for turn in self._state.turns for line in turn.lines if kind_of(line) == "delta"]
 
     def _load_snapshot(self, texts: Mapping[str, str]) -> None:
         line = self._state.snapshot

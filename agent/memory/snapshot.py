@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeAlias
 
 from agent.memory.conversation import Conversation
 from agent.memory.files import lines as build
@@ -19,6 +21,8 @@ DELTA_TOKENS = 2_000  # of all deltas since the snapshot; beyond it a new snapsh
 CHARS_PER_TOKEN = 4
 ABILITIES = "ABILITIES"
 _SCOPES_IN_MEMORY = 2_000
+
+Stamp: TypeAlias = tuple[int, int, int]  # when changed, how long, which file
 
 _SOUL = """You are a helpful assistant. You are friendly, precise and brief, and you answer in the language you are \
 spoken to. You say so when you do not know something, and you never claim to have done what you have not done."""
@@ -63,29 +67,39 @@ class Opening:
     blobs: Mapping[str, str] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """A view, and the files it was made of as they were then."""
+
+    paths: list[str]
+    stamps: list[Stamp]
+    view: MemoryView
+
+
 class ScopeMemory:
     """Serves what scopes remember from memory; a look at the files' stamps notices edits by hand."""
 
     def __init__(self, home: Path, documents: Documents) -> None:
         self._home = home
         self._documents = documents
-        self._views: OrderedDict[str, tuple[object, MemoryView]] = OrderedDict()
+        self._views: OrderedDict[str, _Seen] = OrderedDict()
 
     async def view(self, scope: str) -> MemoryView:
         """Return what *scope* remembers now: its texts, `shared`, and the voice (its own or the installation's)."""
         sources = _sources(scope)
-        # A few stats, microseconds each: the price of noticing a hand edit at the very next turn.
-        stamps = tuple(_stamp(document_path(self._home, *source)) for source in sources)
         known = self._views.get(scope)
-        if known is not None and known[0] == stamps:
+        paths = known.paths if known else [str(document_path(self._home, *source)) for source in sources]
+        # A few stats, microseconds each: the price of noticing a hand edit at the very next turn.
+        stamps = [_stamp(path) for path in paths]
+        if known is not None and known.stamps == stamps:
             self._views.move_to_end(scope)
-            return known[1]
+            return known.view
         own_soul, soul, user, memory, shared = [(await self._documents.read(*source)).text for source in sources]
         texts = (own_soul.strip() or soul.strip(), user.strip(), memory.strip(), shared.strip())
         rev = hashlib.sha256("\0".join(texts).encode("utf-8", "surrogatepass")).hexdigest()[:16]
         view = MemoryView(soul=texts[0], user=texts[1], memory=texts[2], shared=texts[3], rev=rev)
         # The stamps are those from before the reading: a write in between is seen next time.
-        self._views[scope] = (stamps, view)
+        self._views[scope] = _Seen(paths, stamps, view)
         while len(self._views) > _SCOPES_IN_MEMORY:
             self._views.popitem(last=False)
         return view
@@ -96,9 +110,9 @@ def _sources(scope: str) -> list[tuple[str, str]]:
     return [(scope, "SOUL.md"), ("", "SOUL.md"), (scope, "USER.md"), (scope, "MEMORY.md"), ("shared", "MEMORY.md")]
 
 
-def _stamp(path: Path) -> tuple[int, int, int]:
+def _stamp(path: str) -> Stamp:
     try:
-        status = path.stat()
+        status = os.stat(path)  # noqa: PTH116 - a Path costs more than the stat, and this is done each turn
     except OSError:
         return (0, 0, 0)
     return (status.st_mtime_ns, status.st_size, status.st_ino)
