@@ -271,7 +271,10 @@ class Journal(Protocol):
         ...
 
     async def depth(self) -> Mapping[str, Any]:
-        """Return counters for /status, /readyz and metrics: queued, oldest_seconds, undelivered, dead, unprojected."""
+        """Return counters for /status, /readyz and metrics: queued, oldest_seconds, undelivered, dead, unprojected.
+
+        `commits` counts the transactions that were made durable since the start.
+        """
         ...
 
 

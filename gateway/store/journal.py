@@ -200,4 +200,4 @@ class SqliteJournal:
         """Return counters for /status, /readyz and metrics."""
         now = self._engine.now()
         counted = await self._engine.writer.submit(lambda database: views.depth(database, now))
-        return counted | {"unclean_stops": self._engine.unclean_stops}
+        return counted | {"unclean_stops": self._engine.unclean_stops, "commits": self._engine.writer.commits}

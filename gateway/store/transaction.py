@@ -48,12 +48,14 @@ class Batch:
 
     results: list[Any] = field(default_factory=list)  # a value, or the operation's own error
     fault: Exception | None = None
+    commits: int = 0  # transactions that changed something, each of them synced
 
 
 def transact(connection: sqlite3.Connection, operations: Sequence[Operation[Any]]) -> Batch:
     """Run *operations* in one transaction; one by one when one of them is bad."""
     batch = Batch()
     try:
+        before = connection.total_changes
         connection.execute("BEGIN IMMEDIATE")
         for operation in operations:
             try:
@@ -61,6 +63,7 @@ def transact(connection: sqlite3.Connection, operations: Sequence[Operation[Any]
             except ParlourError as error:
                 batch.results.append(error)
         connection.execute("COMMIT")
+        batch.commits = int(connection.total_changes != before)
     except Exception as error:  # noqa: BLE001 - the batch boundary: one bad operation fails none of its neighbours
         _roll_back(connection)
         if is_fault(error):
@@ -76,6 +79,7 @@ def _one_by_one(connection: sqlite3.Connection, operations: Sequence[Operation[A
     for operation in operations:
         single = transact(connection, (operation,))
         batch.results += single.results
+        batch.commits += single.commits
         if single.fault is not None:
             batch.fault = single.fault
             break

@@ -28,6 +28,8 @@ _FIRST_DELAY, _LONGEST_DELAY = 0.05, 5.0  # seconds between attempts to open a b
 class Writer(Protocol):
     """Where every operation on the database goes, in the order of the calls."""
 
+    commits: int  # transactions that changed something, since the start
+
     def submit(self, operation: Operation[T], then: Callable[[T], None] | None = None) -> asyncio.Future[T]:
         """Queue *operation*; the future is done when it is durable.
 
@@ -113,6 +115,7 @@ class BatchWriter:
     """
 
     def __init__(self, connector: Connector) -> None:
+        self.commits = 0
         self._connector = connector
         self._loop = asyncio.get_running_loop()
         self._connection: _Connection | None = None
@@ -208,6 +211,7 @@ class BatchWriter:
             self._fail(entries, StoreDown("the journal cannot be written now"))
             return
         batch = await connection.run([entry.operation for entry in entries])
+        self.commits += batch.commits
         for entry, result in zip(entries, batch.results, strict=False):
             settle_entry(entry.future, entry.then, result)
         if batch.fault is None:

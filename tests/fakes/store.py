@@ -20,7 +20,7 @@ from gateway.ports.store import Limits
 from gateway.store import copy_file, schema
 from gateway.store.base import Clock, utc_now
 from gateway.store.store import SqliteStore, assemble
-from gateway.store.transaction import Operation, transact
+from gateway.store.transaction import Batch, Operation, transact
 from gateway.store.writer import settle_entry
 
 T = TypeVar("T")
@@ -31,6 +31,7 @@ class InlineWriter:
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self.connection = connection
+        self.commits = 0
         self.fault: Exception | None = None
         self._posted: list[Operation[object]] = []
         self._is_closed = False
@@ -44,9 +45,9 @@ class InlineWriter:
             _later(future, StoreDown(str(self.fault)))
             return future
         for posted in self._posted:
-            transact(self.connection, (posted,))
+            self._transact(posted)
         self._posted.clear()
-        batch = transact(self.connection, (operation,))
+        batch = self._transact(operation)
         if batch.fault is not None:
             _later(future, StoreDown(str(batch.fault)))
             return future
@@ -61,7 +62,7 @@ class InlineWriter:
         self._posted.append(operation)
         if self.fault is None:
             for posted in self._posted:
-                transact(self.connection, (posted,))
+                self._transact(posted)
             self._posted.clear()
 
     def when_reopened(self, operation: Operation[T], then: Callable[[T], None]) -> None:
@@ -71,9 +72,14 @@ class InlineWriter:
         """Run *last*, then close."""
         if self._is_closed:
             return
-        transact(self.connection, (last,))
+        self._transact(last)
         self._is_closed = True
         self.connection.close()
+
+    def _transact(self, operation: Operation[object]) -> Batch:
+        batch = transact(self.connection, (operation,))
+        self.commits += batch.commits
+        return batch
 
 
 def _later(future: asyncio.Future[T], result: object) -> None:

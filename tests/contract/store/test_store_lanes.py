@@ -360,6 +360,14 @@ async def test_depth_counts_what_waits(house: House) -> None:
     }
 
 
+async def test_depth_counts_what_was_made_durable(store: Store) -> None:
+    """Each change alone is a transaction of its own; reading is none."""
+    before = (await store.journal.depth())["commits"]
+    await accept(store, said("a", id="1"))
+    await store.journal.waiting(ANN)
+    assert (await store.journal.depth())["commits"] == before + 1
+
+
 async def test_many_chats_are_offered_in_turn(store: Store) -> None:
     """A chat that floods stands in the queue once, like everybody."""
     for n in range(50):
