@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 
 from gateway.logs import configure_logs
-from tests.benchmarks import flat, flood, over_http, start, turns
+from tests.benchmarks import flat, flood, honest, over_http, start, turns
 from tests.benchmarks.harness import cores, memory_mb, row
 
 
@@ -19,6 +19,7 @@ def _crowds() -> None:
 BENCHMARKS: dict[str, Callable[[], None]] = {
     "bare": lambda: asyncio.run(turns.bare()),
     "turns": lambda: asyncio.run(turns.throughput()),
+    "honest": honest.honest,
     "latency": lambda: asyncio.run(turns.latency()),
     "litellm": lambda: asyncio.run(over_http.with_litellm()),
     "start": start.start,

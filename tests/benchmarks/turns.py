@@ -34,10 +34,10 @@ async def bare() -> None:
 async def throughput() -> None:
     """Time 100 chats at once."""
     async with gateway(model=InstantModel()) as bench:
-        await _burst(bench, 20, 2)
+        await burst(bench, 20, 2)
         await bench.idle()
         meter = Meter()
-        await _burst(bench, CHATS, EACH)
+        await burst(bench, CHATS, EACH)
         await bench.idle()
         used = meter.read()
         turns = CHATS * EACH
@@ -47,10 +47,11 @@ async def throughput() -> None:
             cpu_ms=used["cpu"] / turns * 1e3,
             written_kb=used["written"] / turns / 1e3,
         )
-        row("  transcripts complete and closed", turns=_closed_turns(bench), expected=turns + 40)
+        row("  transcripts complete and closed", turns=closed_turns(bench), expected=turns + 40)
 
 
-async def _burst(bench: Pocket, chats: int, each: int) -> None:
+async def burst(bench: Pocket, chats: int, each: int) -> None:
+    """Send *each* messages to each of so many chats at once; return when all are answered."""
     answers = []
     for n in range(each):
         for chat in range(chats):
@@ -59,7 +60,7 @@ async def _burst(bench: Pocket, chats: int, each: int) -> None:
     await asyncio.gather(*answers)
 
 
-def _closed_turns(bench: Pocket) -> int:
+def closed_turns(bench: Pocket) -> int:
     """Count `end` lines over all transcripts, and fail on a message line whose turn has none."""
     closed = 0
     for path in bench.home.rglob("sessions/*.jsonl"):

@@ -1,0 +1,187 @@
+"""Long conversations made quickly: transcripts in the very bytes that turns would have left, and their session rows."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from agent.memory.files import lines as build
+from agent.memory.files.appender import Entry, TranscriptFile
+from agent.memory.files.blobs import digest_of, put_blobs
+from agent.memory.files.disk import Disk
+from agent.memory.files.documents import FileDocuments, document_path
+from agent.memory.scopes import quote, transcript_path
+from agent.memory.snapshot import ABILITIES, ScopeMemory
+from agent.tools.registry import Toolbox
+from gateway.events import SessionKey
+from gateway.ports import EndState, Limits, Line, TurnRecord
+from gateway.settings import load_settings
+from gateway.store import open_store
+
+WINDOW = 50  # messages that a cold session replays, whatever its age
+_BEGAN = datetime(2026, 9, 1, 8, 0, tzinfo=UTC)
+_NO_ID, _NO_SCOPE, _NO_REV = "a" * 16, "people/pocket%3au00000", "f" * 16
+
+
+@dataclass(frozen=True, slots=True)
+class Chat:
+    """One chat of one person, with a memory of its own."""
+
+    n: int
+
+    @property
+    def name(self) -> str:
+        """The chat's id on its platform; all are of one length."""
+        return f"c{self.n:05d}"
+
+    @property
+    def sender(self) -> str:
+        """Whose chat it is."""
+        return f"u{self.n:05d}"
+
+    @property
+    def key(self) -> SessionKey:
+        """Its session."""
+        return SessionKey("pocket", self.name)
+
+    @property
+    def scope(self) -> str:
+        """Its person's."""
+        return f"people/{quote(f'pocket:{self.sender}')}"
+
+    @property
+    def transcript(self) -> str:
+        """Its transcript's id."""
+        return f"{self.n:05d}".translate(str.maketrans("0123456789", "bcdefghijk")).rjust(16, "a")
+
+    @property
+    def memory(self) -> str:
+        """What is remembered of its person: two kilobytes, nobody else's."""
+        return "".join(f"- fact {n} of {self.sender}: something that was said long ago\n" for n in range(35))
+
+
+@dataclass(frozen=True, slots=True)
+class Past:
+    """How many chats there are, and how many messages each has."""
+
+    chats: int
+    messages: int
+
+    def all(self) -> Iterator[Chat]:
+        """Yield the chats."""
+        return map(Chat, range(self.chats))
+
+
+async def live(home: Path, past: Past) -> None:
+    """Write *past* into a fresh home that no gateway owns yet."""
+    abilities, zone = Toolbox.load().abilities(), load_settings({"PARLOUR_HOME": str(home)}).timezone
+    await asyncio.to_thread(_write_memories, home, past)
+    memory, disk = ScopeMemory(home, FileDocuments(home)), Disk()
+    template = b""
+    for chat in past.all():
+        view = await memory.view(chat.scope)
+        texts = {name: text for name, text in {**view.texts, ABILITIES: abilities}.items() if text}
+        names = {name: digest_of(text) for name, text in texts.items()}
+        if not template:
+            template = _template(home, past.messages, names | {"MEMORY": digest_of(_NO_REV)}, zone)
+        await asyncio.to_thread(put_blobs, disk, home, chat.scope, {names[name]: text for name, text in texts.items()})
+        mine = template.replace(_NO_ID.encode(), chat.transcript.encode()).replace(b"c-----", chat.name.encode())
+        mine = mine.replace(digest_of(_NO_REV).encode(), names["MEMORY"].encode()).replace(
+            _NO_REV.encode(), view.rev.encode()
+        )
+        await asyncio.to_thread(_write, transcript_path(home, chat.scope, str(chat.key)), mine)
+    await _remember_sessions(home, past)
+    await asyncio.to_thread(os.sync)
+
+
+def _write_memories(home: Path, past: Past) -> None:
+    home.mkdir(mode=0o700, parents=True)
+    for chat in past.all():
+        _write(document_path(home, chat.scope, "MEMORY.md"), chat.memory.encode())
+
+
+def _write(path: Path, data: bytes) -> None:
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    path.touch(mode=0o600, exist_ok=False)
+    path.write_bytes(data)
+
+
+def _template(home: Path, messages: int, names: dict[str, str], zone: str) -> bytes:
+    """Return one transcript, written by the projector's own appender. Long ones have consolidated twice."""
+    path = home / "template.jsonl"
+    file = TranscriptFile(Disk(), path, _NO_ID, "pocket:c-----")
+    pointers = {messages - WINDOW: messages - 2 * WINDOW, messages - 2: messages - WINDOW}
+    if messages <= 2 * WINDOW:
+        pointers = {}
+    n, replay_from, opening = 1, 0, True
+    for at in range(0, messages, 2):
+        lines: list[Line] = []
+        if opening:
+            lines.append(build.snapshot(n, names, zone, at, replay_from=replay_from, rev=_NO_REV))
+            n, opening = n + 1, False
+        file.append(_turn(at, lines))
+        if at + 2 in pointers:
+            replay_from, opening = pointers[at + 2], True
+            pointer = build.pointer(replay_from, f"e{at:016d}")
+            file.append(_entry(f"tp{at:015d}", [pointer], at + 2, at + 2))
+    file.sync()
+    file.close()
+    data = path.read_bytes()
+    path.unlink()
+    return data
+
+
+def _turn(at: int, lines: list[Line]) -> Entry:
+    turn, when = f"t{at:016d}", _BEGAN + timedelta(minutes=at)
+    lines.append(
+        build.message(
+            at,
+            turn,
+            "user",
+            f"what was it that we said about number {at} the other day?",
+            when,
+            by={"id": "u-----", "name": "Ann"},
+            mid=f"{at:09d}",
+            head=f"Tue 1 Sep {when:%H:%M} UTC, Ann",
+            origin="user",
+        )
+    )
+    answer = f"about number {at} we said that it is even, and that there are many more of them"
+    lines.append(build.message(at + 1, turn, "assistant", answer, when))
+    return _entry(turn, lines, at, at + 2)
+
+
+def _entry(turn: str, lines: list[Line], low: int, high: int) -> Entry:
+    when = _BEGAN + timedelta(minutes=low)
+    end = build.end(turn, from_index=low, to_index=high, inbox=[str(low)], outcome="answered", at=when)
+    return Entry(turn=turn, lines=[*lines, end], from_index=low, to_index=high, at=when)
+
+
+async def _remember_sessions(home: Path, past: Past) -> None:
+    """Tell the journal of the sessions, by records whose bodies have left it."""
+    store = await open_store(home, "", Limits())
+    try:
+        await asyncio.gather(*(store.records.append(_record(chat, past.messages)) for chat in past.all()))
+        while stored := await store.records.unprojected(0, 500):
+            await store.records.projected([each.seq for each in stored])
+    finally:
+        await store.close()
+
+
+def _record(chat: Chat, messages: int) -> TurnRecord:
+    return TurnRecord(
+        turn=f"tpast{chat.n:012d}",
+        key=chat.key,
+        transcript=chat.transcript,
+        outcome=EndState.ANSWERED,
+        lines=(),
+        from_index=0,
+        to_index=messages,
+        inbox=(),
+        at=_BEGAN,
+        scope=chat.scope,
+    )
