@@ -22,6 +22,8 @@ class Limits:
     split_length: int = 4_000  # a part this long, followed within `split_seconds`, was cut by its platform
     split_seconds: float = 2.0
     attempts: int = 3
+    backlog_minutes: float = 10.0  # what waited longer is answered in one turn per chat and sender
+    expires_hours: float = 24.0  # what waited longer than that is not answered any more
 
 
 class Store(Protocol):

@@ -76,11 +76,33 @@ def gather(waiting: Iterable[Waiting], limits: Limits, now: int) -> tuple[list[W
     group = [head]
     if limits.merge == "off" or head.alone:
         return group, None
+    if age := _age(head, limits, now):
+        return [*group, *_of_the_same_absence(head, rows, age, limits, now)], None
     for row in rows:
         if not _belongs(group[-1], row, limits) or len(group) >= _longest(limits):
             return group, None
         group.append(row)
     return group, _held(group[-1], limits, now)
+
+
+def _age(row: Waiting, limits: Limits, now: int) -> int:
+    """Return 0 for what is answered as usual, 1 for a backlog, 2 for what is too old to answer."""
+    minutes = (now - row.sent_at) / SECOND / 60
+    if minutes > limits.expires_hours * 60:
+        return 2
+    return 1 if minutes > limits.backlog_minutes else 0
+
+
+def _of_the_same_absence(
+    head: Waiting, rows: Iterable[Waiting], age: int, limits: Limits, now: int
+) -> Iterable[Waiting]:
+    """Yield what the head's sender wrote while nobody answered, up to a command of theirs (FORMATS.md, Lanes)."""
+    for row in rows:
+        if row.sender != head.sender:
+            continue  # somebody else's turn comes after; their own order is kept
+        if row.alone or _age(row, limits, now) != age:
+            return
+        yield row
 
 
 def _longest(limits: Limits) -> int:

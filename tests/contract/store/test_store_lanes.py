@@ -111,6 +111,27 @@ async def test_one_senders_parts_merge(house: House, name: str) -> None:
     assert await texts_of_turns(store) == expected
 
 
+ABSENCES: dict[str, tuple[float, list[list[str]]]] = {
+    "five minutes": (5, [["a1"], ["b1"], ["a2"], ["/x"], ["a3"], ["a4"]]),
+    "an hour": (60, [["a1", "a2"], ["b1"], ["/x"], ["a3", "a4"]]),
+    "two days": (2_880, [["a1", "a2"], ["b1"], ["/x"], ["a3", "a4"]]),
+}
+
+
+@pytest.mark.parametrize("name", ABSENCES)
+async def test_a_backlog_is_one_turn_per_sender(house: House, name: str) -> None:
+    """What waited beyond ten minutes is one turn per sender up to a command of theirs; before that all is as usual."""
+    minutes, expected = ABSENCES[name]
+    store = await house.open(SPLIT)
+    for n, (text, by) in enumerate([("a1", "ann"), ("b1", "bob"), ("a2", "ann")]):
+        await accept(store, said(text, id=str(n), by=by, second=n))
+    await accept(store, said("/x", id="3", kind=InboundKind.COMMAND, second=3))
+    for n, text in enumerate(["a3", "a4"], 4):
+        await accept(store, said(text, id=str(n), second=n))
+    house.wall.advance(seconds=minutes * 60)
+    assert await texts_of_turns(store) == expected
+
+
 async def test_rows_of_a_merged_turn_end_as_answered_and_merged(store: Store) -> None:
     """The first row is answered, the rest are merged into it; the record names them all."""
     await accept_texts(store, LONG, "end")
