@@ -22,7 +22,7 @@ def request_of(chat: str) -> str:
 
 
 def sender_of(chat: str) -> str:
-    """Return who writes there: one person in every other chat, so that a scope is shared; else somebody of their own."""
+    """Return who writes there: one person in every other chat, so that a scope is shared; else their own."""
     return "ann" if int(chat[1:]) % 2 == 0 else f"p{chat}"
 
 

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
-from collections import Counter
+import sqlite3
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
+from pathlib import Path
 from typing import Any
 
 from tests.fakes.openai_server import Answer, Call, Fault, open_server
 from tests.fakes.relay import Relay, open_relay
 from tests.faults import examine
 from tests.faults.nursery import Line, Zygote, open_line
-from tests.faults.order import Order, traces
+from tests.faults.order import CHANNEL, Order, traces
 from tests.faults.peers import LAST_WORD, Asked, Peers, asked, request_of, script
 from tests.faults.shim import Mode
 
@@ -44,6 +44,11 @@ class Gateway:
         )
         async with open_line(self._zygote, order) as line:
             yield line
+
+    @property
+    def journal(self) -> Path:
+        """The home's journal."""
+        return self.root / "home" / "journal.db"
 
     def log(self) -> str:
         """Return what it has written, for a failing assertion."""
@@ -106,29 +111,34 @@ async def test_sigterm_saves_the_steps_of_a_turn_that_does_not_end_in_time(zygot
 
 
 class Poisoned:
-    """A model that answers c0 with a tool call that kills the process, and keeps who asked while who was unanswered."""
+    """A model that kills the gateway that asks for c0; in the common lives only when c1 is in flight as well."""
 
-    def __init__(self, relay: Relay) -> None:
-        self._relay = relay
-        self.hangs = True
-        self.of_this_life: list[str] = []
-        self.together: set[str] = set()  # who asked while another's turn of the same life was not over
+    def __init__(self) -> None:
+        self._journal = Path()
+        self._pid = 0
+        self._is_common = True
+        self.asked: list[str] = []
+        self.is_anybody_beside = False  # somebody asked while another's turn of the same life was not over
+
+    def begin_life(self, pid: int, journal: Path, *, is_common: bool) -> None:
+        """Forget who asked in the life before."""
+        self._pid, self._journal, self._is_common = pid, journal, is_common
+        self.asked.clear()
+        self.is_anybody_beside = False
 
     def __call__(self, body: Mapping[str, Any], n: int) -> Answer:
         chat = asked(body).chat
-        others = set(self.of_this_life) - {chat}
-        if any(not any(m.text.endswith(LAST_WORD) for m in self._relay.chat(other)) for other in others):
-            self.together.add(chat)
-        self.of_this_life.append(chat)
-        if chat == POISON:
-            # The second chat's turn is at work by the time the process dies.
-            return Answer(text="Now.", calls=(Call(name="die", arguments="{}", id=f"call_{n}"),), latency=0.2)
-        return Answer(fault=Fault.HANG) if self.hangs else script(body, n)
+        others = set(self.asked) - {chat}
+        self.asked.append(chat)
+        self.is_anybody_beside |= not all(self._is_over(other) for other in others)
+        if POISON in self.asked and ("c1" in self.asked or not self._is_common):
+            os.kill(self._pid, signal.SIGKILL)
+        is_held = self._is_common or chat == POISON
+        return Answer(fault=Fault.HANG) if is_held else script(body, n)
 
-    def begin_life(self) -> None:
-        """Forget who asked in the life before."""
-        self.of_this_life.clear()
-        self.together.clear()
+    def _is_over(self, chat: str) -> bool:
+        with closing(sqlite3.connect(f"file:{self._journal}?mode=ro", uri=True)) as journal:
+            return bool(journal.execute("SELECT 1 FROM record WHERE key = ?", (f"{CHANNEL}:{chat}",)).fetchone())
 
 
 async def test_a_message_that_kills_runs_alone_and_is_set_aside_after_three_lone_attempts(zygote: Zygote) -> None:
@@ -137,35 +147,58 @@ async def test_a_message_that_kills_runs_alone_and_is_set_aside_after_three_lone
     Two common deaths and three lone ones: the sixth start comes to rest, and the lane goes on.
     """
     relay = Relay()
-    poisoned = Poisoned(relay)
+    poisoned = Poisoned()
     async with open_relay(relay), open_server(poisoned) as model:
         peers = Peers(relay, model)
         gateway = Gateway(zygote, peers)
+        relay.say("c1", request_of("c1"))
+        relay.say(POISON, request_of(POISON))
         for life in range(1, 6):
-            poisoned.begin_life()
             async with gateway.start() as line:
-                if life == 1:
-                    assert await line.wait("ready"), gateway.log()
-                    relay.say("c1", request_of("c1"))
-                    relay.say(POISON, request_of(POISON))
+                poisoned.begin_life(line.pid, gateway.journal, is_common=life <= 2)
                 assert (await line.wait("exit"))["exit"] == -signal.SIGKILL, gateway.log()
-            if life <= 2:
-                assert set(poisoned.of_this_life) == {POISON, "c1"}, f"life {life}: both were in flight"
-            else:
-                assert not poisoned.together, f"life {life}: somebody was not alone"
-            poisoned.hangs = life < 2
-        poisoned.begin_life()
+            assert poisoned.is_anybody_beside == (life <= 2), f"life {life}: {poisoned.asked}"
         async with gateway.start() as line:
-            assert await line.wait("ready"), gateway.log()
+            poisoned.begin_life(line.pid, gateway.journal, is_common=False)
             await peers.wait_answered(["c1"])
-            while not relay.chat(POISON) or "(ref " not in relay.chat(POISON)[-1].text:
-                await relay.wait_changed()
+            await until_said(relay, POISON, "(ref ")
             relay.say(POISON, request_of("c2"))  # another question in the same chat
-            while not any("for c2" in message.text for message in relay.chat(POISON)):
-                await relay.wait_changed()
+            await until_said(relay, POISON, "for c2")
             line.tell("finish")
             assert await line.wait("idle"), gateway.log()
             assert (await line.wait("exit"))["exit"] == 0, gateway.log()
-        assert POISON not in poisoned.of_this_life
-        died = Counter(json.loads(line).get("died", "") for line in traces(gateway.root).read_text().splitlines())
-        assert sum(number for turn, number in died.items() if turn) == 5
+        assert POISON not in poisoned.asked
+        assert len([text for text in texts(relay, POISON) if "(ref " in text]) == 1
+        assert len([text for text in texts(relay, "c1") if text.endswith(LAST_WORD)]) == 1
+
+
+async def test_a_tool_that_kills_is_the_end_of_its_message_only(zygote: Zygote) -> None:
+    """A repeatable tool that takes the process with it is tried five times in all, then its message is set aside."""
+
+    def murderous(body: Mapping[str, Any], n: int) -> Answer:
+        return Answer(text="Now.", calls=(Call(name="die", id=f"call_{n}"),))
+
+    async with open_relay() as relay, open_server(murderous) as model:
+        gateway = Gateway(zygote, Peers(relay, model))
+        relay.say(POISON, request_of(POISON))
+        for _ in range(5):
+            async with gateway.start() as line:
+                assert (await line.wait("exit"))["exit"] == -signal.SIGKILL, gateway.log()
+        async with gateway.start() as line:
+            await until_said(relay, POISON, "(ref ")
+            line.tell("finish")
+            assert await line.wait("idle"), gateway.log()
+            assert (await line.wait("exit"))["exit"] == 0, gateway.log()
+        assert len(model.bodies) == 1, "the model's call for the tool was stored, and never asked for again"
+        assert len(traces(gateway.root).read_text().splitlines()) == 5
+
+
+async def until_said(relay: Relay, chat: str, words: str) -> None:
+    """Return when some message of *chat* holds *words*."""
+    while not any(words in text for text in texts(relay, chat)):
+        await relay.wait_changed()
+
+
+def texts(relay: Relay, chat: str) -> list[str]:
+    """Return what the chat shows."""
+    return [message.text for message in relay.chat(chat)]
