@@ -186,6 +186,21 @@ async def test_new_twice_is_new_once(tmp_path: Path, survived: int) -> None:
     assert len(list(path_of(tmp_path).parent.iterdir())) == 2
 
 
+@pytest.mark.parametrize("again", [1, 2])
+async def test_a_repeated_new_never_overwrites_the_archive(tmp_path: Path, again: int) -> None:
+    """Only the last records come again, and the file they belong to has its final name already."""
+    records = FakeRecords()
+    for record in [*talk(2), command("new", new=NEXT)]:
+        records.commit(record)
+    stored = list(records.stored)
+    await Projector(tmp_path, records).close()
+    records.stored = stored[-again:]
+    await Projector(tmp_path, records).close()
+    archive = path_of(tmp_path).with_name(f"{TRANSCRIPT}.{turn_name('new')}.jsonl")
+    assert turns(archive) == names(0, 1, "new")
+    assert not path_of(tmp_path).exists()
+
+
 async def test_a_crash_between_the_write_and_the_rename_is_mended(tmp_path: Path) -> None:
     """The file already holds /new, but stands under the old name."""
     records = FakeRecords()
