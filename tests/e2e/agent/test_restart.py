@@ -1,0 +1,189 @@
+"""A stop in the middle of a turn: it goes on after its last stored step, and nothing happens twice."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from agent.tools.port import ToolContext, tool
+from gateway.events import SessionKey
+from gateway.ports import UsageRow
+from gateway.words import say
+from tests.fakes.pocket import Pocket, gateway
+from tests.fakes.stage import Stage, calls, results, users
+
+KEY = SessionKey("pocket", "c")
+AT_ONCE = {"PARLOUR_AGENT__SHUTDOWN_GRACE_SECONDS": "0"}
+
+
+class Kettle:
+    """A tool with effects that counts how often it ran, and can be held."""
+
+    def __init__(self, *, repeatable: bool = False) -> None:
+        self.ran = 0
+        self.begun = asyncio.Event()
+        self.go = asyncio.Event()
+
+        @tool("Boil water.", name="boil", effects=True, repeatable=repeatable)
+        async def boil(_: ToolContext) -> str:
+            self.ran += 1
+            self.begun.set()
+            await self.go.wait()
+            return "boiled"
+
+        self.tool = boil
+
+
+async def test_a_killed_turn_goes_on_after_its_last_step(tmp_path: Path) -> None:
+    """The tool that ran is not run again, its question is not asked again, and the answer comes once."""
+    kettle = Kettle()
+    kettle.go.set()
+    first = Stage(calls(("boil", "{}"), text="one moment"), held=[2])
+    async with gateway(model=first, tools=[kettle.tool]) as pocket:
+        await pocket.channel.say("c", "tea please", number="1")
+        second = await first.called(2)
+        copy = pocket.kill(tmp_path / "copy")
+        first.go(2)
+    model = Stage("here is your tea")
+    async with gateway(home=copy, model=model, tools=[kettle.tool]) as pocket:
+        posts = await pocket.channel.posted("c", 1)
+        await pocket.idle()
+        assert [(post.text, post.reply_to) for post in posts] == [("here is your tea", "1")]
+        assert kettle.ran == 1
+        assert list(model.asked[0].messages) == list(second.messages)
+        assert model.asked[0].turn == second.turn
+        assert len(model.asked) == 1
+
+
+async def test_a_stopped_gateway_gives_its_turns_back_with_their_steps(tmp_path: Path) -> None:
+    """A chosen stop beyond its grace loses nothing either, and counts no attempt."""
+    kettle = Kettle()
+    kettle.go.set()
+    home, first = tmp_path / "home", Stage(calls(("boil", "{}")), held=[2])
+    async with gateway(home=home, model=first, tools=[kettle.tool], environment=AT_ONCE) as pocket:
+        await pocket.channel.say("c", "tea please")
+        second = await first.called(2)
+    model = Stage("here is your tea")
+    async with gateway(home=home, model=model, tools=[kettle.tool]) as pocket:
+        await pocket.channel.posted("c", 1)
+        assert kettle.ran == 1
+        assert list(model.asked[0].messages) == list(second.messages)
+
+
+async def test_a_tool_whose_end_is_unknown_is_not_run_again(tmp_path: Path) -> None:
+    """An intent without a result becomes `outcome unknown: it may have happened`; the model is told, not the tool."""
+    kettle = Kettle()
+    async with gateway(model=Stage(calls(("boil", "{}"))), tools=[kettle.tool]) as pocket:
+        _, answer = await pocket.channel.say("c", "tea please")
+        await kettle.begun.wait()
+        copy = pocket.kill(tmp_path / "copy")
+        kettle.go.set()
+        await answer
+    model = Stage("perhaps it boils")
+    async with gateway(home=copy, model=model, tools=[kettle.tool]) as pocket:
+        await pocket.channel.posted("c", 1)
+        assert results(model.asked[0]) == ["outcome unknown: it may have happened"]
+        assert kettle.ran == 1
+
+
+async def test_a_repeatable_tool_is_run_again(tmp_path: Path) -> None:
+    """What may be repeated is repeated: its result counts."""
+    kettle = Kettle(repeatable=True)
+    async with gateway(model=Stage(calls(("boil", "{}"))), tools=[kettle.tool]) as pocket:
+        _, answer = await pocket.channel.say("c", "tea please")
+        await kettle.begun.wait()
+        copy = pocket.kill(tmp_path / "copy")
+        kettle.go.set()
+        await answer
+    model = Stage("it boils")
+    async with gateway(home=copy, model=model, tools=[kettle.tool]) as pocket:
+        await pocket.channel.posted("c", 1)
+        assert results(model.asked[0]) == ["boiled"]
+        assert kettle.ran == 2
+
+
+async def test_what_was_steered_in_is_not_lost_between_stamp_and_step(tmp_path: Path) -> None:
+    """A kill after a message was taken into the turn and before that was a step: the model reads it all the same."""
+    kettle = Kettle(repeatable=True)
+    steering = {"PARLOUR_AGENT__OVERLAP": "steer"}
+    async with gateway(model=Stage(calls(("boil", "{}"))), tools=[kettle.tool], environment=steering) as pocket:
+        _, answer = await pocket.channel.say("c", "tea please")
+        await kettle.begun.wait()
+        await pocket.channel.say("c", "with milk")
+        running = pocket.app.pool.running(KEY)
+        assert running is not None
+        await pocket.app.store.journal.steer(running.lease)
+        copy = pocket.kill(tmp_path / "copy")
+        kettle.go.set()
+        await answer
+    model = Stage("with milk, then")
+    async with gateway(home=copy, model=model, tools=[kettle.tool], environment=steering) as pocket:
+        await pocket.channel.posted("c", 1)
+        await pocket.idle()
+        assert users(model.asked[0]) == ["tea please", "with milk"]
+        assert len(pocket.channel.posts["c"]) == 1
+
+
+async def test_a_loop_that_was_noticed_stays_noticed(tmp_path: Path) -> None:
+    """After a kill behind the third equal call the model still has to answer: it is not given another round."""
+    same = calls(("memory_search", '{"query": "x"}'))
+    first = Stage(same, same, same, held=[4])
+    async with gateway(model=first) as pocket:
+        await pocket.channel.say("c", "go")
+        await first.called(4)
+        copy = pocket.kill(tmp_path / "copy")
+        first.go(4)
+    model = Stage(same)
+    async with gateway(home=copy, model=model) as pocket:
+        posts = await pocket.channel.posted("c", 1)
+        assert posts[0].text.startswith(say("failures.loop"))
+        assert len(model.asked) == 1
+
+
+async def test_what_waited_is_answered_after_the_start_in_order(tmp_path: Path) -> None:
+    """A backlog of the last run is answered before what comes now, each once; a control row too."""
+    first = Stage(held=[1])
+    async with gateway(model=first) as pocket:
+        for n in range(3):
+            await pocket.channel.say("c", f"m{n}")
+        await first.called(1)
+        copy = pocket.kill(tmp_path / "copy")
+        first.go(1)
+    model = Stage()
+    async with gateway(home=copy, model=model) as pocket:
+        await pocket.channel.ask("c", "m3")
+        assert [users(request)[-1] for request in model.asked] == ["m0", "m1", "m2", "m3"]
+
+
+async def test_a_restart_changes_no_byte_of_the_prompt(tmp_path: Path) -> None:
+    """The first request after a restart begins with everything the last one was."""
+    home, first, second = tmp_path / "home", Stage(), Stage()
+    async with gateway(home=home, model=first) as pocket:
+        await pocket.channel.ask("c", "one")
+        await pocket.channel.ask("c", "two")
+    async with gateway(home=home, model=second) as pocket:
+        await pocket.channel.ask("c", "three")
+    before = list(first.asked[-1].messages)
+    assert list(second.asked[0].messages)[: len(before)] == before
+
+
+async def test_a_stopped_call_is_paid_for(tmp_path: Path) -> None:
+    """/stop in the middle of a call leaves a usage row: the provider has read the prompt."""
+    model = Stage(held=[1])
+    async with gateway(model=model) as pocket:
+        await pocket.channel.say("c", "long")
+        await model.called(1)
+        await pocket.channel.ask("c", "/stop")
+        await pocket.idle()
+        rows = await spent(pocket)
+        assert len(rows) == 1
+        assert rows[0].tokens_in > 0
+
+
+async def spent(pocket: Pocket) -> tuple[UsageRow, ...]:
+    """Return the usage rows of the only turn that thought."""
+    lines = await pocket.app.sessions.shown(KEY, limit=10)
+    turn = next(line.turn for line in lines if line.role == "user" and not line.text.startswith("/"))
+    story = await pocket.app.store.journal.story(turn)
+    assert story is not None
+    return story.usage
