@@ -7,9 +7,25 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from agent.memory.files import lines as build
 from agent.pool import Pool
-from gateway.events import InboundMessage, Role, SessionKey
-from gateway.ports import AcceptedAs, InboxRow, Journal, Lease, People, Sessions, ShownLine, Usage
+from gateway.events import InboundMessage, OutboundKind, Role, SessionKey
+from gateway.ports import (
+    AcceptedAs,
+    EndState,
+    InboxRow,
+    Journal,
+    Lease,
+    Outbox,
+    People,
+    Records,
+    Sessions,
+    ShownLine,
+    TurnRecord,
+    Usage,
+)
+
+_ANSWER = OutboundKind.ANSWER
 
 
 @dataclass(slots=True, kw_only=True)
@@ -17,10 +33,13 @@ class AgentHouse:
     """Implements `agent.commands.House`."""
 
     journal: Journal
+    outbox: Outbox
+    records: Records
     sessions: Sessions
     people: People
     sums: Usage
     default_zone: str
+    now: Callable[[], datetime]
     facts: Callable[[], Mapping[str, Any]]  # version, model, uptime_seconds, workers
     pool: Pool | None = None  # the pool runs the commands that ask for it, so it is built after
 
@@ -28,7 +47,34 @@ class AgentHouse:
         """Stop turn and queue; an empty sender means everybody's."""
         if self.pool is None:
             return False, await self.journal.drop(key, sender=sender)
-        return await self.pool.stop(key, sender=sender)
+        stopped, dropped = await self.pool.stop(key, sender=sender)
+        # Whose answer is on its way is not in the outbox, so only who may stop everybody's stops that.
+        if not stopped and not sender:
+            stopped = await self._hold_back(key)
+        return stopped, dropped
+
+    async def _hold_back(self, key: SessionKey) -> bool:
+        """Keep what is not on its way yet of answers under delivery; the transcript says what was shown."""
+        held_back = False
+        turns = {each.message.turn for each in await self.outbox.undelivered(key) if each.message.kind is _ANSWER}
+        for turn in sorted(turns):
+            shown = await self.outbox.cancel(turn)
+            session = await self.journal.session(key)
+            record = TurnRecord(
+                turn=f"{turn}.cut",
+                key=key,
+                transcript=session.transcript,
+                scope=session.scope,
+                outcome=EndState.STOPPED,
+                lines=(build.cut(turn, shown),),
+                from_index=session.next_index,
+                to_index=session.next_index,
+                inbox=(),
+                at=self.now(),
+            )
+            await self.records.append(record)
+            held_back = True
+        return held_back
 
     async def waiting(self, key: SessionKey) -> tuple[InboxRow, ...]:
         """Return what waits in the chat, the running turn's rows included."""

@@ -177,6 +177,9 @@ def _build(settings: Settings, home: Home, store: Store, plugins: Plugins, *, ch
     model = _open_model(settings, store, meter, plugins)
     house = AgentHouse(
         journal=store.journal,
+        outbox=store.outbox,
+        records=store.records,
+        now=_now,
         sessions=sessions,
         people=store.people,
         sums=store.usage,

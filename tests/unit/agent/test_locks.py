@@ -11,18 +11,19 @@ async def test_one_key_is_held_by_one_and_the_table_frees_itself() -> None:
     """Holders of a key follow each other in order, other keys go on, and nothing stays in the table."""
     locks = KeyLocks()
     order: list[str] = []
-    go = asyncio.Event()
+    both, go = asyncio.Event(), asyncio.Event()
 
     async def work(key: str, name: str) -> None:
         async with locks.hold(key):
             order.append(name)
+            if len(order) == 2:
+                both.set()
             await go.wait()
 
     async with asyncio.TaskGroup() as tasks:
         for key, name in [("a", "a1"), ("a", "a2"), ("b", "b1"), ("a", "a3")]:
             tasks.create_task(work(key, name))
-        while len(order) < 2:
-            await asyncio.sleep(0)
+        await both.wait()
         assert order == ["a1", "b1"]
         assert locks.is_held("a")
         assert len(locks) == 2

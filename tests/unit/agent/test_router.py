@@ -16,6 +16,7 @@ ROUTER = Router.load()
 
 
 def message(text: str, bot: str = "parlour_bot") -> InboundMessage:
+    """Return what Ann typed."""
     return InboundMessage(
         key=SessionKey("telegram", "42"),
         message_id="1",
@@ -27,6 +28,7 @@ def message(text: str, bot: str = "parlour_bot") -> InboundMessage:
 
 
 def context(text: str, role: Role) -> CommandContext:
+    """Return a context whose house is never asked."""
     row = InboxRow(seq=1, message=message(text), accepted_at=NOW, role=role)
     house: Any = None  # the commands used here never ask the house
     return CommandContext(

@@ -1,0 +1,75 @@
+"""What /stop does to an answer that is on its way."""
+
+from __future__ import annotations
+
+from agent.house import AgentHouse
+from agent.pool import Pool
+from gateway.events import Part, Receipt
+from gateway.ports import EndState, InboxRow, Lease
+from tests.fakes.clock import Clock
+from tests.fakes.meter import FakeMeter
+from tests.fakes.store import open_inline_store
+from tests.fakes.turns import ANN, accept, answered, claim, said
+
+
+class NoWork:
+    """A pool's work that nobody asks for."""
+
+    async def take(self, running: object) -> EndState:
+        """Never called."""
+        raise AssertionError
+
+    async def stopped(self, running: object) -> None:
+        """Never called."""
+        raise AssertionError
+
+    async def bury(self, lease: Lease) -> None:
+        """Never called."""
+        raise AssertionError
+
+    async def control(self, row: InboxRow) -> None:
+        """Never called."""
+        raise AssertionError
+
+    async def bury_control(self, row: InboxRow) -> None:
+        """Never called."""
+        raise AssertionError
+
+
+async def test_stop_keeps_what_is_not_on_its_way_yet(clock: Clock) -> None:
+    """Of an answer in three parts, one is shown: the others are cancelled, and a `cut` line says which was seen."""
+    store = await open_inline_store(clock=clock.now)
+    meter = FakeMeter()
+    pool = Pool(store.journal, NoWork(), workers=1, meter=meter, clock=lambda: clock.seconds)
+    house = AgentHouse(
+        journal=store.journal,
+        outbox=store.outbox,
+        records=store.records,
+        now=clock.now,
+        sessions=None,  # type: ignore[arg-type]  # /stop asks for no history
+        people=store.people,
+        sums=store.usage,
+        default_zone="UTC",
+        facts=dict,
+        pool=pool,
+    )
+    await accept(store, said("a long question"))
+    lease = await claim(store)
+    await store.journal.commit(lease, answered(lease, "one two three"))
+    delivery = await store.outbox.next(ANN)
+    assert delivery is not None
+    answer = delivery.message
+    parts = [
+        Part(id=f"{answer.id}.{n}", key=ANN, payload=word, plain=word) for n, word in enumerate(("1", "2", "3"), 1)
+    ]
+    await store.outbox.freeze(answer, parts)
+    await store.outbox.sent(Receipt(part=parts[0].id, message_id="m1", at=clock.now()))
+
+    assert await house.stop(ANN, sender="somebody") == (False, 0)  # a member stops their own only
+    assert await house.stop(ANN, sender="") == (True, 0)
+    assert await house.stop(ANN, sender="") == (False, 0)
+
+    assert await store.outbox.next(ANN) is None
+    written = [line for stored in await store.records.unprojected(1, 10) for line in stored.record.lines]
+    assert [(line["kind"], line["turn"], line["shown"]) for line in written] == [("cut", lease.turn, [1])]
+    await store.close()
