@@ -42,6 +42,7 @@ class Thought:
 
     text: str
     failure: Failure | None = None
+    is_cut: bool = False  # the model's limit or ours ended the text early
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +87,7 @@ class Loop:
             reply = await self._ask(seat)
             if is_last or not reply.tool_calls:
                 nothing = BY_NAME["loop" if reply.tool_calls else "empty"]
-                return Thought(reply.text) if reply.text.strip() else Thought("", nothing)
+                return Thought(reply.text, is_cut=reply.is_cut) if reply.text.strip() else Thought("", nothing)
             await self._store_opening(seat)
             await self._store.step(seat.lease, seat.draft.model(reply))
             is_last = await self._run_calls(seat, detector)

@@ -180,7 +180,8 @@ class TurnWork:
             )
             return
         draft.add(draft.message("assistant", thought.text, self._rooms.now()))
-        outbound = self._outbound(running.lease, thought.text, OutboundKind.ANSWER)
+        text = f"{thought.text}\n\n{say('delivery.cut', self._rooms.language)}" if thought.is_cut else thought.text
+        outbound = self._outbound(running.lease, text, OutboundKind.ANSWER)
         record = draft.record(
             EndState.ANSWERED, self._rooms.now(), supersedes=original_of(running.lease.rows[0].message.message_id)
         )
