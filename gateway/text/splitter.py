@@ -199,14 +199,16 @@ class _Splitter:
         if end >= len(self._text):
             return end
         inner = self._inner_end(start, end, room)
+        # The space or newline at a cut is trimmed, so that it may stand just beyond the room.
+        high = end + 1 if self._text[end] in " \n" else end
         floor = start + int((end - start) * _FLOOR)
         for low in (floor, start):
             for found in (
-                self._paragraph(low, end) if low == floor else low,
-                self._outer_line(low, end),
+                self._paragraph(low, high) if low == floor else low,
+                self._outer_line(low, high),
                 self._inner_line(low, end, inner),
                 self._sentence(low, end),
-                self._space(low, end, inner),
+                self._space(low, high, inner),
             ):
                 if found > low:
                     return found
@@ -248,7 +250,9 @@ class _Splitter:
         fence = self._fences.around(high)
         if not fence:
             return low
-        newline = self._text.rfind("\n", max(low, fence.body), min(inner, fence.close))
+        # The newline before a closer is the line's own.
+        top = inner + 1 if self._frame(fence)[1] else inner
+        newline = self._text.rfind("\n", max(low, fence.body), min(top, fence.close))
         return newline + 1 if newline >= 0 else low
 
     def _sentence(self, low: int, high: int) -> int:
@@ -260,11 +264,10 @@ class _Splitter:
         return found
 
     def _space(self, low: int, high: int, inner: int) -> int:
-        high = min(high, inner)
         while space := _LAST_SPACE.search(self._text, low, high + 1):
             place: int = space.end()
             fence = self._fences.around(place)
-            if place <= high and (not fence or fence.body < place <= fence.close):
+            if place <= (inner if fence else high) and (not fence or fence.body < place <= fence.close):
                 return place
             # An opener is cut last of all: not even its spaces are looked at.
             high = fence.start if fence and place <= fence.body else space.start()
