@@ -22,6 +22,7 @@ from agent.memory.files.appender import TranscriptFile, entry_of
 from agent.memory.files.blobs import put_blobs
 from agent.memory.files.chain import Chain, archive_path
 from agent.memory.files.disk import Disk
+from agent.memory.files.forget import blank, taken_back
 from agent.memory.files.transcript import read_tail
 from agent.memory.scopes import transcript_path
 from gateway.errors import StoreDown
@@ -151,6 +152,8 @@ class Projector:
                 for each in mine:
                     paths.append(transcript_path(self._home, each.record.scope, key))
                     self._project(paths[-1], each.record, unsure)
+                    if mids := taken_back(each.record.lines):
+                        self._forget(paths[-1], key, mids)
         # All files first, then all fsyncs: the disk gets the group in one go.
         for key, mine in by_key.items():
             with self._blame(key, touched[key], batch) as paths:
@@ -193,6 +196,13 @@ class Projector:
         elif file.is_open:
             self._open[path] = file
             self._open.move_to_end(path)
+
+    def _forget(self, path: Path, key: str, mids: frozenset[str]) -> None:
+        """Blank messages in every file of *key*; the current one is read again afterwards."""
+        if (file := self._files.get(path)) is not None:
+            file.sync()
+        self._spend(path)
+        blank(self._disk, path, key, mids)
 
     def _find(self, path: Path, record: TurnRecord, unsure: frozenset[str]) -> TranscriptFile:
         """Open the file that *record* belongs to: the current one, or an archive of its transcript."""

@@ -143,12 +143,34 @@ async def test_a_message_deleted_after_its_turn_is_forgotten_in_the_next_prompt_
         await pocket.idle()
         assert users(model.asked[1]) == ["[forgotten]", "next"]
         assert ("user", "[forgotten]") in await outcomes(pocket, "c")
+        assert "4711" not in transcript(pocket.home)
         copy = pocket.kill(pocket.home.with_name("copy"))
         again = Stage()
         async with gateway(home=copy, model=again) as later:
             await later.channel.ask("c", "after")
             assert users(again.asked[0])[:2] == ["[forgotten]", "next"]
             assert list(again.asked[0].messages)[: len(model.asked[1].messages)] == list(model.asked[1].messages)
+
+
+async def test_what_is_taken_back_is_gone_from_archives_and_in_short_messages_too() -> None:
+    """The file keeps its length and every other byte, whatever the message said and wherever it stands by now."""
+    model = Stage()
+    async with gateway(model=model) as pocket:
+        await pocket.channel.ask("c", "k9", number="7", name="")
+        await pocket.channel.ask("c", "harmless", number="8")
+        await pocket.idle()
+        (before,) = [path.read_bytes() for path in pocket.home.rglob("*.jsonl")]
+        await pocket.channel.ask("c", "/new")
+        await pocket.channel.say("c", "", number="7", kind=InboundKind.DELETION)
+        await pocket.channel.ask("c", "next")
+        await pocket.idle()
+        archive = next(path for path in pocket.home.rglob("*.t*.jsonl")).read_bytes()
+        assert len(archive) > len(before)
+        lines = [(old, new) for old, new in zip(before.splitlines(), archive.splitlines(), strict=False)]
+        changed = [(json.loads(old), json.loads(new)) for old, new in lines if old != new]
+        assert [(old["content"], new["content"]) for old, new in changed] == [("k9", "[forgotten]")]
+        assert all(len(old) == len(new) for old, new in lines)
+        assert users(model.asked[2]) == ["next"]
 
 
 async def test_steering_joins_at_the_next_tool_step() -> None:
