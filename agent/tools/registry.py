@@ -23,7 +23,7 @@ log = structlog.get_logger(__name__)
 
 GROUP = "parlour.tools"
 TIMEOUT = 60.0  # seconds
-RESULT_CHARS = 20_000
+RESULT_CHARS = 16_000
 ARGUMENT_CHARS = 100_000
 REPEATS = 3
 
@@ -50,8 +50,16 @@ class ToolOutcome:
 class Toolbox:
     """The tools of one gateway. Immutable; safe to share between turns."""
 
-    def __init__(self, tools: Iterable[Tool], *, timeout: float = TIMEOUT, meter: Meter | None = None) -> None:
+    def __init__(
+        self,
+        tools: Iterable[Tool],
+        *,
+        timeout: float = TIMEOUT,
+        result_chars: int = RESULT_CHARS,
+        meter: Meter | None = None,
+    ) -> None:
         self._tools: dict[str, Tool] = {}
+        self._result_chars = result_chars
         self._timeout = timeout
         self._meter = meter
         for each in sorted(tools, key=lambda item: item.name):
@@ -66,11 +74,13 @@ class Toolbox:
         *tools: Tool,
         entries: Iterable[EntryPoint] | None = None,
         timeout: float = TIMEOUT,
+        result_chars: int = RESULT_CHARS,
         meter: Meter | None = None,
     ) -> Toolbox:
         """Collect the installed tools (entry points `parlour.tools`) and *tools*."""
         found = entry_points(group=GROUP) if entries is None else entries
-        return cls([*(_loaded(entry) for entry in found), *tools], timeout=timeout, meter=meter)
+        every = [*(_loaded(entry) for entry in found), *tools]
+        return cls(every, timeout=timeout, result_chars=result_chars, meter=meter)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -125,7 +135,7 @@ class Toolbox:
         if not isinstance(text, str):
             log.warning("tool.failed", tool=call.name, turn=context.turn, error="no text", at=type(text).__name__)
             return _error(f"{call.name} gave no text")
-        return ToolOutcome(_bounded(text), is_untrusted=found.untrusted)
+        return ToolOutcome(_bounded(text, self._result_chars), is_untrusted=found.untrusted)
 
     def _unknown(self, name: str) -> str:
         near = difflib.get_close_matches(name, self._tools, n=1, cutoff=0.6)
@@ -199,15 +209,15 @@ def _canonical(raw: str) -> str:
         return raw
 
 
-def _bounded(text: str) -> str:
-    if len(text) <= RESULT_CHARS:
+def _bounded(text: str, limit: int) -> str:
+    if len(text) <= limit:
         return text
     note = f"\n[cut: the result has {len(text)} characters, this is its beginning]"
-    return text[: RESULT_CHARS - len(note)] + note
+    return text[: limit - len(note)] + note
 
 
 def _error(text: str, *, untrusted: bool = False) -> ToolOutcome:
-    return ToolOutcome(_bounded(f"error: {text}"), is_error=True, is_untrusted=untrusted)
+    return ToolOutcome(_bounded(f"error: {text}", RESULT_CHARS), is_error=True, is_untrusted=untrusted)
 
 
 def _place(error: BaseException) -> str:

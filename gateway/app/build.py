@@ -191,7 +191,7 @@ def _build(settings: Settings, home: Home, store: Store, plugins: Plugins, *, ch
             "workers": settings.agent.workers,
         },
     )
-    toolbox = Toolbox.load(*plugins.tools, meter=meter)
+    toolbox = Toolbox.load(*plugins.tools, result_chars=settings.agent.max_tool_result_chars, meter=meter)
     patient = PatientJournal(store.journal)
     rooms = Rooms(
         journal=store.journal,

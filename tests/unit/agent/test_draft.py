@@ -1,0 +1,94 @@
+"""A turn in the making: steps adopted as stored, indices, call ids, and what its record holds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from agent.draft import Draft
+from agent.llm.port import ChatReply, Tokens, ToolCall
+from agent.memory.files import lines as build
+from gateway.ports import EndState, InboxRow, Lease, SessionRow, Step
+from tests.fakes.turns import ANN, START, said
+
+
+def lease(*seqs: int, steps: Sequence[Step] = (), notes: Sequence[InboxRow] = ()) -> Lease:
+    """A lease of rows by number."""
+    rows = tuple(InboxRow(seq=seq, message=said(f"m{seq}", id=str(seq)), accepted_at=START) for seq in seqs)
+    session = SessionRow(key=ANN, transcript="x" * 16, next_index=7, created_at=START)
+    return Lease(
+        key=ANN, turn="tabc", epoch=1, rows=rows, session=session, steps=tuple(steps), notes=tuple(notes), more=0
+    )
+
+
+def reply(*calls: ToolCall, text: str = "") -> ChatReply:
+    """A model's message."""
+    return ChatReply(text=text, tool_calls=calls, model="m", tokens=Tokens(), cost=None)
+
+
+def opened(at: Lease) -> Draft:
+    """A draft whose rows are told."""
+    draft = Draft(at, "people/ann")
+    lines = [draft.message("user", row.message.text, START) for row in at.rows]
+    draft.open(lines, {"d": "text"}, at.rows)
+    return draft
+
+
+def test_a_resumed_draft_is_the_draft_that_was() -> None:
+    """Steps stored by one attempt give the next the same messages, calls, blobs and record."""
+    first = opened(lease(1, 2))
+    opening = first.take_opening()
+    assert opening is not None
+    asked = first.model(reply(ToolCall("a", "boil", "{}"), ToolCall("b", "ring", "{}"), text="one moment"))
+    intent = first.intent(first.open_calls[0])
+    result = first.result(first.open_calls[0], "boiled", remember=["it boils"])
+    later = InboxRow(seq=3, message=said("more", id="3"), accepted_at=START)
+    steer = first.steer([later], [first.message("user", "more", START)])
+    again = Draft(lease(1, 2, 3, steps=[opening, asked, intent, result, steer]), "people/ann")
+    assert again.is_resumed
+    assert again.messages == first.messages
+    assert again.open_calls == first.open_calls == [ToolCall("b", "ring", "{}")]
+    assert again.finished_calls == [ToolCall("a", "boil", "{}")]
+    assert again.intents == {"a"}
+    assert again.untold == []
+    assert again.take_opening() is None
+    assert again.jobs("ann", START) == first.jobs("ann", START)
+    assert [job.payload["fact"] for job in again.jobs("ann", START)] == ["it boils"]
+    done = again.record(EndState.ANSWERED, START)
+    assert done == first.record(EndState.ANSWERED, START)
+    assert done.inbox == (1, 2, 3)
+    assert (done.from_index, done.to_index) == (7, 12)
+    assert done.blobs == {"d": "text"}
+
+
+def test_rows_that_were_stamped_but_never_told_are_known() -> None:
+    """A row of the lease that is in no step has still to be told to the model."""
+    first = opened(lease(1))
+    opening = first.take_opening()
+    assert opening is not None
+    again = Draft(lease(1, 2, steps=[opening]), "people/ann")
+    assert [row.seq for row in again.untold] == [2]
+    assert opened(lease(1, 2)).untold == []
+
+
+def test_repeated_and_missing_call_ids_become_unique() -> None:
+    """Two calls never share an id in one turn, within a message or across two; good ids are kept."""
+    draft = opened(lease(1))
+    draft.model(reply(ToolCall("a", "x", "{}"), ToolCall("a", "x", "{}"), ToolCall("", "x", "{}")))
+    draft.model(reply(ToolCall("a", "x", "{}")))
+    ids = [call.id for call in draft.open_calls]
+    assert ids[0] == "a"
+    assert len(set(ids)) == 4
+    assert "" not in ids
+
+
+def test_a_record_ends_with_its_end_and_names_every_row() -> None:
+    """Notes and rows are ended with the turn; the `end` line says the same as the record."""
+    note = InboxRow(seq=9, message=said("edited", id="1", revision="2"), accepted_at=START)
+    draft = opened(replace(lease(1), notes=(note,)))
+    draft.add(draft.message("assistant", "hello", START))
+    record = draft.record(EndState.ANSWERED, START, failure="busy", supersedes="told")
+    end = record.lines[-1]
+    assert build.kind_of(end) == "end"
+    assert (end["from"], end["to"], end["inbox"], end["outcome"]) == (7, 9, ["1", "9"], "answered")
+    assert (record.inbox, record.failure, record.supersedes) == ((1, 9), "busy", "told")
