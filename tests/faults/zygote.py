@@ -11,6 +11,7 @@ import gc
 import importlib
 import json
 import os
+import secrets
 import select
 import signal
 import socket
@@ -23,6 +24,7 @@ from pathlib import Path
 import uvicorn
 
 from agent.llm import litellm_model
+from agent.memory.files import disk
 from gateway.errors import UserMistake
 from tests.faults.child import Child
 from tests.faults.order import Order
@@ -122,6 +124,7 @@ def _fork(connection: socket.socket, others: list[socket.socket]) -> int:
         for other in others:
             other.close()
         _to_log(order.log)
+        disk._RUN = secrets.token_hex(4)  # what an import draws anew in every process that was not forked
         asyncio.run(Child(order, connection).live())
         status = 0
     except UserMistake as mistake:

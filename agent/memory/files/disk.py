@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import glob
 import os
 import secrets
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ from pathlib import Path
 
 FILE_MODE = 0o600
 FOLDER_MODE = 0o700
+_RUN = secrets.token_hex(4)  # tells our half-made files from those of a process that is gone
 
 
 class Disk:
@@ -86,7 +88,8 @@ class Disk:
     def replace(self, path: Path, data: bytes) -> None:
         """Put *data* at *path* so that a reader sees the old bytes or the new ones, whatever happens."""
         self.make_folder(path.parent)
-        beside = path.with_name(f".{path.name[:100]}.{secrets.token_hex(4)}.tmp")
+        stem = f".{path.name[:100]}."
+        beside = path.with_name(f"{stem}{_RUN}-{secrets.token_hex(4)}.tmp")
         fd = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE)
         try:
             try:
@@ -98,7 +101,14 @@ class Disk:
         except BaseException:
             beside.unlink(missing_ok=True)
             raise
+        self._sweep(path.parent, stem)
         self.sync_folder(path.parent)
+
+    def _sweep(self, folder: Path, stem: str) -> None:
+        """Take away what a process that was killed in `replace` left; another thread's half-made file stays."""
+        for entry in folder.glob(f"{glob.escape(stem)}*.tmp"):
+            if not entry.name.startswith(f"{stem}{_RUN}-"):
+                entry.unlink(missing_ok=True)
 
     def make_folder(self, path: Path) -> None:
         """Make a folder and what is missing above it, private and durable."""
