@@ -31,6 +31,8 @@ class Clerk:
         self.controls: list[str] = []
         self.buried: list[str] = []
         self.fail: set[str] = set()
+        self.ending = 0.0  # seconds that ending as stopped takes
+        self.is_hopeless = False  # not even a turn's burial works
 
     async def take(self, running: Running) -> EndState:
         lease = running.lease
@@ -49,14 +51,19 @@ class Clerk:
         return EndState.ANSWERED
 
     async def stopped(self, running: Running) -> None:
+        await asyncio.sleep(self.ending)
         await self.commit(running.lease, EndState.STOPPED, "stopped")
 
     async def bury(self, lease: Lease) -> None:
         self.buried.append(lease.rows[0].message.text)
+        if self.is_hopeless:
+            raise RuntimeError("a bug in the burial")
         await self.commit(lease, EndState.DEAD, "set aside")
 
     async def control(self, row: InboxRow) -> None:
         self.controls.append(row.message.text)
+        if row.message.text in self.fail:
+            raise RuntimeError("a bug in a command")
 
     async def bury_control(self, row: InboxRow) -> None:
         self.buried.append(row.message.text)
@@ -213,6 +220,45 @@ async def test_a_bug_in_one_turn_is_told_and_harms_no_other(clock: Clock) -> Non
         await at.idle()
         assert at.clerk.buried == ["bad"]
         assert set(at.clerk.times("end")) == {"good", "fine"}
+
+
+async def test_stopping_twice_does_not_break_the_first_stop(clock: Clock) -> None:
+    """A second /stop while the first is being stored changes nothing; the lane goes on."""
+    async with desk(clock) as at:
+        at.clerk.ending = 1.0
+        await at.say("a", "a0")
+        await asyncio.sleep(0.5)
+        assert await at.pool.stop(SessionKey("web", "a")) == (True, 0)
+        await asyncio.sleep(0.5)
+        assert await at.pool.stop(SessionKey("web", "a")) == (True, 0)
+        await at.idle()
+        await at.say("a", "later")
+        await at.idle()
+        assert set(at.clerk.times("end")) == {"later"}
+
+
+async def test_a_bug_in_a_command_is_told_once(clock: Clock) -> None:
+    """A command that raises is buried; one that was there at too many crashes is not even tried."""
+    async with desk(clock) as at:
+        at.clerk.fail.add("/bad")
+        await at.say("a", "/bad", is_control=True)
+        await asyncio.sleep(0.1)
+        assert (at.clerk.controls, at.clerk.buried) == (["/bad"], ["/bad"])
+        await at.say("a", "/good", is_control=True)
+        await asyncio.sleep(0.1)
+        assert at.clerk.controls == ["/bad", "/good"]
+
+
+async def test_a_turn_that_cannot_even_be_buried_harms_no_other(clock: Clock) -> None:
+    """Bugs all the way down cost that chat alone: the others are answered."""
+    async with desk(clock) as at:
+        at.clerk.fail.add("bad")
+        at.clerk.is_hopeless = True
+        await at.say("a", "bad")
+        await at.say("b", "fine")
+        await asyncio.sleep(5)
+        assert at.clerk.buried == ["bad"]
+        assert set(at.clerk.times("end")) == {"fine"}
 
 
 async def test_drain_gives_unfinished_turns_back(clock: Clock) -> None:

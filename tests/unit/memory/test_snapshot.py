@@ -84,6 +84,16 @@ async def test_a_second_delta_tells_only_what_the_first_did_not(tmp_path: Path) 
     assert (back["added"], back["removed"]) == ([], [["MEMORY", "- b"], ["MEMORY", "- c"]])
 
 
+async def test_news_that_no_turn_has_stored_are_told_again(tmp_path: Path) -> None:
+    """A turn that read the news and was given back has told nobody: the next opening brings the same note."""
+    talk = await conversation(tmp_path)
+    begin(talk, view())
+    first = opening(talk, view("- tea\n- oolong"), ZONE, abilities="look", at=talk.next_index)
+    again = opening(talk, view("- tea\n- oolong"), ZONE, abilities="look", at=talk.next_index)
+    assert kinds(first) == ["delta"]
+    assert again == first
+
+
 async def test_another_order_or_blank_lines_are_no_news(tmp_path: Path) -> None:
     """An editor that reformats the file costs nobody a cached prompt."""
     talk = await conversation(tmp_path)
