@@ -42,6 +42,11 @@ _INSERT = (
     "INSERT INTO inbox (key, state, sender, sent_at, message_id, album, length, alone, role, accepted_at, "
     "ended_at, payload) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
+BLANK = sql(
+    "UPDATE inbox SET payload = json_set(json_remove(payload, '$.quoted', '$.attachments'), '$.text', '')",
+    "WHERE ended_at IS NOT NULL",
+)
+_BLANK_ONE = sql(BLANK, "AND seq = ?")
 _COUNT_ALL = "SELECT count(*) FROM inbox WHERE state = 'waiting' AND ended_at IS NULL"
 
 
@@ -186,6 +191,9 @@ def _accept_known(database: sqlite3.Connection, new: Accepting, known: list[tupl
     if not turn:  # refused or stopped before any turn saw it: there is nothing to correct
         return _unchanged(database, new, seq)
     _insert(database, new, "noted")
+    if new.revision == DELETED:
+        # What was taken back goes at once; a turn that runs still needs it, and then it goes with the others.
+        database.execute(_BLANK_ONE, (seq,))
     return Accepted(Acceptance(outcome=AcceptedAs.NOTED, seq=seq))
 
 
@@ -197,6 +205,7 @@ def _unchanged(database: sqlite3.Connection, new: Accepting, seq: int) -> Accept
 def _change_waiting(database: sqlite3.Connection, new: Accepting, seq: int, payload: str) -> Accepted:
     if new.revision == DELETED:
         database.execute("UPDATE inbox SET state = 'stopped', ended_at = ? WHERE seq = ?", (new.at, seq))
+        database.execute(_BLANK_ONE, (seq,))
         outcome = AcceptedAs.DELETED
     else:
         before = read_inbound(payload)

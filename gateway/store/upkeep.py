@@ -5,7 +5,8 @@ from __future__ import annotations
 import sqlite3
 from datetime import timedelta
 
-from gateway.store import ledger
+from gateway.store import inbox, ledger
+from gateway.store.rows import sql
 
 BLANK_AFTER = timedelta(days=7)
 KEEP = timedelta(days=30)
@@ -43,8 +44,7 @@ def _prune_inbox(database: sqlite3.Connection, since: int, until: int, keep: int
         (keep,),
     )
     blanked = database.execute(
-        "UPDATE inbox SET payload = json_set(json_remove(payload, '$.quoted', '$.attachments'), '$.text', '') "
-        "WHERE ended_at IS NOT NULL AND ended_at >= ? AND ended_at < ?",
+        sql(inbox.BLANK, "AND ended_at >= ? AND ended_at < ?"),
         (since, until),
     ).rowcount
     gone = database.execute(

@@ -7,12 +7,14 @@ import os
 import sqlite3
 import stat
 from collections.abc import AsyncIterator
+from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
 from gateway.errors import NewerData, SettingsMistake, StoreDown
+from gateway.events import InboundKind
 from gateway.ports.store import Limits
 from gateway.store import FILE, open_file, open_store, schema
 from gateway.store.store import SqliteStore
@@ -148,3 +150,16 @@ async def test_old_dead_letters_are_forgotten_after_ninety_days(tmp_path: Path) 
         await store.prune()
         assert (await store.journal.depth())["dead"] == left
     await store.close()
+
+
+async def test_what_was_taken_back_leaves_the_rows_at_once(store: SqliteStore, tmp_path: Path) -> None:
+    """The text of a deleted message is in no inbox row any more, whether it waited or was answered."""
+    await answer(store, said("answered secret", id="1"), "hello")
+    await accept(store, said("waiting secret", id="2"))
+    for number in ("1", "2"):
+        await accept(store, said("", id=number, kind=InboundKind.DELETION))
+    await store.backup(tmp_path / "copy.db")
+    with closing(sqlite3.connect(tmp_path / "copy.db")) as copy:
+        rows = [payload for (payload,) in copy.execute("SELECT payload FROM inbox ORDER BY seq")]
+    assert len(rows) == 3
+    assert not [payload for payload in rows if "secret" in payload]
