@@ -78,7 +78,7 @@ async def disk() -> Disk:
 @pytest.fixture
 async def store(tmp_path: Path, disk: Disk) -> AsyncIterator[SqliteStore]:
     """Return a store on *disk*."""
-    opened = await open_file(tmp_path / FILE, Limits(), connect=disk.connect)
+    opened = await open_file(tmp_path / FILE, Limits(), clock=lambda: START, connect=disk.connect)
     yield opened
     disk.fault = None
     await opened.close()
