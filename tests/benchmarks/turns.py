@@ -51,12 +51,13 @@ async def throughput() -> None:
 
 
 async def burst(bench: Pocket, chats: int, each: int) -> None:
-    """Send *each* messages to each of so many chats at once; return when all are answered."""
-    answers = []
-    for n in range(each):
-        for chat in range(chats):
-            _, answer = await bench.channel.say(f"c{chat}", f"message {n}")
-            answers.append(answer)
+    """Let so many chats send *each* messages side by side; return when all are answered."""
+    await asyncio.gather(*(_chatter(bench, f"c{chat}", each) for chat in range(chats)))
+
+
+async def _chatter(bench: Pocket, chat: str, each: int) -> None:
+    # As a platform's connection does: the next message once this one is accepted, whether answered or not.
+    answers = [(await bench.channel.say(chat, f"message {n}"))[1] for n in range(each)]
     await asyncio.gather(*answers)
 
 
