@@ -138,6 +138,9 @@ _NEEDS_NO_MENTION = frozenset(InboundKind) - {InboundKind.MESSAGE}
 
 def admit(message: InboundMessage, policy: Policy, facts: Facts = NO_FACTS) -> Decision:
     """Decide whether *message* is heard, on arrival and again at claim."""
+    if message.kind is InboundKind.DELETION and not message.sender.id:
+        # Discord names nobody. It only takes back what was admitted when it came: the journal knows no other.
+        return Admitted(role=Role.ANYONE)
     sender = _known_sender(message.sender, facts)
     refused = _refuse_by_nature(sender)
     if refused:

@@ -127,6 +127,7 @@ class InboundMessage:
     event_ids: tuple[str, ...] = ()  # decide only where there is no message_id
     is_addressed: bool = False  # mentions us, replies to us, or is in a thread we follow
     guild: str = ""  # Discord server
+    is_private: bool = False  # a thread that fewer people read than its parent chat: its scope is its own
     album: str = ""  # parts of one album share it
     reply_to: str = ""  # message_id this one answers
     quoted: str = ""  # text of what it answers, or of what was said before a mention

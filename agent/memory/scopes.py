@@ -60,13 +60,15 @@ def person_of(message: InboundMessage, kind: str = "") -> str:
 def scope_of(message: InboundMessage, kind: str = "", *, isolation: str = "strict") -> str:
     """Return the scope a message belongs to: its sender's in a direct chat, the parent chat's in a group.
 
+    A private thread has fewer readers than its parent, so its scope is its own.
+
     With ``isolation="shared"`` (one person, the layout of the seeds) it is the home itself: ``""``.
     """
     if isolation == "shared":
         return ""
     if message.chat_kind is ChatKind.DIRECT:
         return f"people/{person_of(message, kind)}"
-    return f"chats/{quote(str(message.key.parent))}"
+    return f"chats/{quote(str(message.key if message.is_private else message.key.parent))}"
 
 
 def scope_folder(home: Path, scope: str) -> Path:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from urllib.parse import unquote
 
+from agent.memory.scopes import quote
 from gateway.errors import UserMistake
 from gateway.events import ChatKind, Sender, SessionKey
 from gateway.ports import SessionRow
@@ -29,3 +30,9 @@ def addressee(key: SessionKey, kind: str, sessions: Sequence[SessionRow]) -> tup
     if kind in _CHAT_IS_PERSON and not key.thread and not key.chat.startswith("-"):
         return ChatKind.DIRECT, Sender(id=key.chat)
     raise UserMistake(f"nobody wrote in {key} yet, so I cannot tell whose memory is meant; write there once first")
+
+
+def is_private(key: SessionKey, sessions: Sequence[SessionRow]) -> bool:
+    """Say whether *key* is a private thread: one whose scope was its own when somebody wrote there."""
+    own = f"chats/{quote(str(key))}"
+    return bool(key.thread) and any(row.key == key and row.scope == own for row in sessions)

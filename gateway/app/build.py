@@ -31,7 +31,7 @@ from agent.pool import Pool
 from agent.tools.registry import Toolbox
 from agent.turn import Rooms, TurnWork
 from gateway.admission import RefusalLog
-from gateway.app.addressee import addressee
+from gateway.app.addressee import addressee, is_private
 from gateway.app.channels import Doors, Plugins, judge_of, kinds_of, open_doors, still_admits
 from gateway.delivery import Deliverer
 from gateway.errors import SettingsMistake, UserMistake
@@ -93,7 +93,8 @@ class App:
         if key.channel not in self.kinds:
             known = ", ".join(sorted(self.kinds))
             raise UserMistake(f"there is no channel called {key.channel}; there are: {known}")
-        chat_kind, sender = addressee(key, self.kinds[key.channel], await self.store.records.sessions())
+        sessions = await self.store.records.sessions()
+        chat_kind, sender = addressee(key, self.kinds[key.channel], sessions)
         message = InboundMessage(
             key=key,
             message_id=f"job:send/{secrets.token_hex(8)}",
@@ -102,6 +103,7 @@ class App:
             sent_at=_now(),
             kind=InboundKind.JOB,
             chat_kind=chat_kind,
+            is_private=is_private(key, sessions),
         )
         accepted = await self.intake.accept(message, Role.OWNER)
         if accepted.verdict is Verdict.FULL:

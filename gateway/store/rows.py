@@ -176,6 +176,8 @@ def write_inbound(message: InboundMessage) -> str:
         fields["event_ids"] = list(message.event_ids)
     if message.is_addressed:
         fields["is_addressed"] = True
+    if message.is_private:
+        fields["is_private"] = True
     if message.attachments:
         fields["attachments"] = [_attachment_fields(each) for each in message.attachments]
     return write_json(fields)
@@ -198,6 +200,7 @@ def read_inbound(payload: str) -> InboundMessage:
         event_ids=tuple(fields.get("event_ids", ())),
         is_addressed=fields.get("is_addressed", False),
         guild=fields.get("guild", ""),
+        is_private=fields.get("is_private", False),
         album=fields.get("album", ""),
         reply_to=fields.get("reply_to", ""),
         quoted=fields.get("quoted", ""),

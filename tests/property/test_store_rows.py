@@ -74,6 +74,7 @@ INBOUND = every(
     event_ids=st.lists(TEXT, max_size=2).map(tuple),
     is_addressed=FLAG,
     guild=TEXT,
+    is_private=FLAG,
     album=TEXT,
     reply_to=TEXT,
     quoted=TEXT,

@@ -246,3 +246,11 @@ def test_our_own_messages_are_no_refusals() -> None:
 def test_group_policy_names_are_the_settings_own() -> None:
     """The words of the settings are the policy's."""
     assert [str(name) for name in GroupPolicy] == ["mention", "open", "off"]
+
+
+def test_a_deletion_without_a_name_takes_back_what_was_admitted() -> None:
+    """Discord names nobody in a deletion; a named stranger's is still a stranger's."""
+    nameless = in_group(Sender(id=""), kind=InboundKind.DELETION, text="")
+    assert role(admit(nameless, policy())) is Role.ANYONE
+    assert reason(admit(in_group("9", kind=InboundKind.DELETION), policy())) is Reason.STRANGER
+    assert reason(admit(in_group(Sender(id="")), policy())) is Reason.NOBODY

@@ -86,3 +86,11 @@ def test_a_blob_is_named_by_a_digest_or_not_at_all(tmp_path: Path) -> None:
 def test_quoting_is_as_the_formats_say(text: str, name: str) -> None:
     """Names written once are found again by every later version."""
     assert quote(text) == name
+
+
+def test_a_private_thread_shares_neither_its_parents_scope_nor_another_threads() -> None:
+    """Fewer people read it, so what is said in it is known in no other place."""
+    private = scope_of(message("discord:7/8", chat_kind=ChatKind.GROUP, is_private=True))
+    assert private == "chats/discord%3a7%2f8"
+    assert private != scope_of(message("discord:7/9", chat_kind=ChatKind.GROUP))
+    assert private != scope_of(message("discord:7", chat_kind=ChatKind.GROUP))
