@@ -138,6 +138,8 @@ class Deliverer:
         channel = self._channels.get(lease.key.channel)
         if channel is None or self._tasks is None or self._desk.stopping.is_set():
             return NoPreview()
+        if not channel.capabilities.shows_activity and not _shows_text(channel):
+            return NoPreview()
         preview = TurnPreview(lease, channel, self._desk)
         preview.start(self._tasks)
         return preview
@@ -147,5 +149,9 @@ class Deliverer:
         channel = self._channels.get(key.channel)
         if channel is None or self._tasks is None:
             return False
-        capabilities = channel.capabilities
-        return capabilities.preview_every is not None and capabilities.edits and channel.is_watched(key)
+        return _shows_text(channel) and channel.is_watched(key)
+
+
+def _shows_text(channel: Channel) -> bool:
+    capabilities = channel.capabilities
+    return capabilities.preview_every is not None and capabilities.edits

@@ -93,6 +93,7 @@ class PrometheusMeter:
         self._rows = {metric.name: metric for metric in metrics}
         self._collectors = {metric.name: self._collector(metric) for metric in metrics}
         self._complained: set[str] = set()
+        self._children: dict[tuple[object, ...], Any] = {}
 
     def count(self, name: str, amount: float = 1, /, **labels: str) -> None:
         """Add to a counter."""
@@ -114,6 +115,16 @@ class PrometheusMeter:
         return generate_latest(self.registry)
 
     def _child(self, name: str, kind: Kind, labels: Mapping[str, str]) -> Any:
+        # Every turn counts a dozen times, and prometheus_client checks the labels anew each time.
+        key = (name, kind, *labels.items())
+        child = self._children.get(key)
+        if child is None:
+            child = self._find(name, kind, labels)
+            if child is not None:
+                self._children[key] = child
+        return child
+
+    def _find(self, name: str, kind: Kind, labels: Mapping[str, str]) -> Any:
         metric = self._rows.get(name)
         if metric is None or metric.kind is not kind or set(labels) != set(metric.labels):
             self._complain(name, labels)
