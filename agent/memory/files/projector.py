@@ -153,7 +153,7 @@ class Projector:
                     paths.append(transcript_path(self._home, each.record.scope, key))
                     self._project(paths[-1], each.record, unsure)
                     if mids := taken_back(each.record.lines):
-                        self._forget(paths[-1], key, mids)
+                        self._forget(paths[-1], each.record, mids)
         # All files first, then all fsyncs: the disk gets the group in one go.
         for key, mine in by_key.items():
             with self._blame(key, touched[key], batch) as paths:
@@ -197,12 +197,12 @@ class Projector:
             self._open[path] = file
             self._open.move_to_end(path)
 
-    def _forget(self, path: Path, key: str, mids: frozenset[str]) -> None:
-        """Blank messages in every file of *key*; the current one is read again afterwards."""
+    def _forget(self, path: Path, record: TurnRecord, mids: frozenset[str]) -> None:
+        """Blank messages in every file of the record's key; the current one is read again afterwards."""
         if (file := self._files.get(path)) is not None:
             file.sync()
         self._spend(path)
-        blank(self._disk, path, key, mids)
+        blank(self._disk, path, str(record.key), mids, told_by=record.turn)
 
     def _find(self, path: Path, record: TurnRecord, unsure: frozenset[str]) -> TranscriptFile:
         """Open the file that *record* belongs to: the current one, or an archive of its transcript."""
