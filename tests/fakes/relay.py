@@ -85,14 +85,14 @@ class Relay:
         return app
 
     async def _updates(self, request: web.Request) -> web.Response:
-        """Answer ``?after=N`` with what comes after N, which confirms all up to N; wait while there is nothing."""
+        """Answer ``?after=N`` with what comes after N, which confirms all up to N; wait a while for it."""
         after = int(request.query["after"])
         if after > self.confirmed:
             self.confirmed = after
             self._change()
         floor = after if self.forgets_acks else self.confirmed
         with suppress(TimeoutError):
-            async with asyncio.timeout(_POLL_SECONDS):
+            async with asyncio.timeout(float(request.query.get("wait", _POLL_SECONDS))):
                 while len(self.updates) <= floor:
                     await self._changed.wait()
         return web.json_response(self.updates[floor:])

@@ -19,7 +19,9 @@ from gateway.errors import StoreDown
 from gateway.settings import Settings
 from tests.fakes.relay import RelayKind, RelaySettings
 from tests.faults.order import CHANNEL, Order, traces
+from tests.faults.sabotage import SABOTAGES
 from tests.faults.shim import Mode, Shim
+from tests.faults.thin_model import ThinModel
 
 _LOOK_AGAIN = 0.005  # seconds; another process's disk and threads give no event to wait for
 _SPACE_RETURNS = 0.15  # seconds after the disk was first full
@@ -68,7 +70,8 @@ def plugins_of(order: Order) -> Plugins:
     block = RelaySettings(base_url=order.relay, send_key=order.send_key, preview_seconds=order.preview_seconds)
     policy = Policy(channel=CHANNEL, entries=frozenset({Entry.parse("*")}))
     channel = ExtraChannel(name=CHANNEL, kind=RelayKind(), settings=block, policy=policy)
-    return Plugins(channels=(channel,), tools=tools(Path(order.root)))
+    models = (ThinModel(order.model),) if order.is_thin else ()
+    return Plugins(channels=(channel,), tools=tools(Path(order.root)), models=models)
 
 
 class Child:
@@ -87,6 +90,8 @@ class Child:
         self._shim.watch(Path(self._order.root), Path(self._order.report))
         helper = asyncio.create_task(self._obey(reader), name="orders")
         refill = asyncio.create_task(self._refill(), name="space returns")
+        if self._order.sabotage:
+            SABOTAGES[self._order.sabotage]()
         if self._order.whole_life:
             self._arm()
         try:
@@ -120,6 +125,8 @@ class Child:
         while line := await reader.readline():
             if json.loads(line) == "finish":
                 await self._wait_idle()
+                if not self._order.whole_life:
+                    self._shim.disarm()
                 self._tell(idle=True, counted=self._shim.counted, points=list(self._shim.points()))
                 self._stop.set()
 

@@ -27,6 +27,8 @@ class Order:
     preview_seconds: float = 0.01
     grace: float = 25.0
     is_signalled: bool = False  # run as the command does, and end by SIGTERM
+    is_thin: bool = False  # no litellm between the gateway and the model
+    sabotage: str = ""  # which promise this gateway breaks (sabotage.py), to see that it is noticed
 
     def to_json(self) -> str:
         """Return one line."""

@@ -13,7 +13,6 @@ from tests.faults.order import Order
 from tests.faults.peers import Peers, open_peers, request_of, sender_of
 from tests.faults.shim import Mode
 
-_PATIENCE = 30.0  # seconds for one life; a gateway that is not idle by then hangs
 _PACE, _SLOW_PACE = 0.01, 0.1  # seconds between the edits of a preview; of fifty at once
 _LIVES = 3  # a fault may end the first; the later ones are left alone
 
@@ -28,6 +27,8 @@ class Case:
     whole_life: bool = False
     send_key: bool = True
     forgets_acks: bool = False  # the platform hands everything out again after a restart
+    sabotage: str = ""  # a gateway that breaks this promise (sabotage.py)
+    patience: float = 30.0  # seconds for one life; a gateway that is not idle by then hangs
 
     def __str__(self) -> str:
         where = "life" if self.whole_life else "turn"
@@ -88,7 +89,7 @@ class Scenario:
                 outcome.lives.append(life)
                 if before is not None:
                     outcome.wrong += examine.asked_again(before, peers.asked(asked_before))
-                if life.is_idle:
+                if life.is_idle and life.status == 0:
                     break
             outcome.struck = self._report()
             outcome.requests = len(peers.model.bodies)
@@ -125,6 +126,8 @@ class Scenario:
             at=self._case.at,
             whole_life=self._case.whole_life,
             send_key=self._case.send_key,
+            is_thin=self._case.chats > 1,
+            sabotage=self._case.sabotage,
             preview_seconds=_PACE if self._case.chats == 1 else _SLOW_PACE,
         )
         if is_first and self._case.whole_life:
@@ -132,15 +135,15 @@ class Scenario:
         life = Life()
         async with open_line(self._zygote, order) as line:
             try:
-                async with asyncio.timeout(_PATIENCE):
-                    await self._steer(line, peers, life, says=is_first and not self._case.whole_life)
+                async with asyncio.timeout(self._case.patience):
+                    await self._steer(line, peers, life)
             except TimeoutError:
                 line.kill()
                 while await line.read():
                     pass  # its end
         return life
 
-    async def _steer(self, line: Line, peers: Peers, life: Life, *, says: bool) -> None:
+    async def _steer(self, line: Line, peers: Peers, life: Life) -> None:
         waiting: asyncio.Task[None] | None = None
         try:
             while (news := await line.read()) is not None:
@@ -148,8 +151,7 @@ class Scenario:
                     life.status = news["exit"]
                     return
                 if "ready" in news:
-                    if says:
-                        self._say(peers)
+                    self._say(peers)
                     waiting = asyncio.create_task(self._finish(line, peers), name="wait for answers")
                 if "idle" in news:
                     life.is_idle, life.points = True, news["points"]
@@ -162,6 +164,9 @@ class Scenario:
         line.tell("finish")
 
     def _say(self, peers: Peers) -> None:
+        """Let people write, once: a first life may have been too short for it."""
+        if peers.relay.updates:
+            return
         for chat in self._chats:
             peers.relay.say(chat, request_of(chat), sender=sender_of(chat))
 

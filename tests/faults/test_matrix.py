@@ -54,3 +54,34 @@ async def test_every_call_of_one_turn(zygote: Zygote, mode: Mode, share: int, re
 async def test_killed_with_fifty_turns_in_flight(zygote: Zygote, share: int, record_property: Record) -> None:
     """The same with fifty chats at work at once, at points spread over their whole time."""
     await play_share(zygote, FIFTY, Mode.KILL_BEFORE, share, SHARES, record_property, wanted=LEAST)
+
+
+def _sends(points: list[str]) -> list[int]:
+    return [n for n, point in enumerate(points, 1) if point.startswith("send")]
+
+
+def _traces(points: list[str]) -> list[int]:
+    return [n for n, point in enumerate(points, 1) if point == "fsync traces.jsonl"]
+
+
+# Who breaks which promise, the calls after which it shows, and a word of what is then said.
+SABOTEURS = [
+    ("acks_early", lambda points: [1, 4], "never came to rest"),
+    ("forgets_steps", _traces, "the tool ran 2 times"),
+    ("repeats_tools", _traces, "the tool ran 2 times"),
+    ("marks_nothing", _sends, "messages, 0 of them marked"),
+]
+
+
+@pytest.mark.parametrize(("sabotage", "where", "said"), SABOTEURS, ids=[name for name, *_ in SABOTEURS])
+async def test_a_gateway_that_breaks_a_promise_is_found_out(
+    zygote: Zygote, sabotage: str, where: Callable[[list[str]], list[int]], said: str
+) -> None:
+    """The examination is worth something: each of these gateways fails it, and for the right reason."""
+    base = Case(sabotage=sabotage, patience=5.0)
+    points = await count(zygote, base)
+    at = sorted({min(place + after, len(points)) for place in where(points) for after in (1, 2, 3)})
+    outcomes = await play_all(
+        zygote, [Case(mode=Mode.KILL_BEFORE, at=n, send_key=False, sabotage=sabotage, patience=5.0) for n in at]
+    )
+    assert said in verdict(outcomes), summary(outcomes)
