@@ -103,7 +103,14 @@ class ControlServer:
             for call in self._calls:
                 call.cancel()
             await asyncio.gather(*self._calls, return_exceptions=True)
+            self._remove()
+
+    def _remove(self) -> None:
+        # What cannot be removed is removed by the next start; the stop goes on, or turns would not be given back.
+        try:
             self._path.unlink(missing_ok=True)
+        except OSError as error:
+            log.warning("control.socket_left", error=error.strerror)
 
     async def wait_listening(self) -> None:
         """Return when the socket takes connections."""
