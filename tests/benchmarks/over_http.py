@@ -7,14 +7,16 @@ import contextlib
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from agent.llm.port import ChatModel, ChatRequest, ModelConfig
+from agent.llm.port import ChatModel, ChatReply, ChatRequest, ModelConfig, Sink
 from agent.llm.registry import open_model
 from tests.benchmarks.harness import Meter, row
-from tests.fakes.pocket import Pocket, gateway
+from tests.benchmarks.turns import burst
+from tests.fakes.pocket import gateway
 
-CHATS, EACH = 8, 25
+CHATS, EACH, ROUNDS = 8, 15, 3
+CALLS = CHATS * EACH
 
 
 @contextlib.contextmanager
@@ -34,35 +36,67 @@ def scripted_server() -> Iterator[str]:
         process.wait(timeout=10)
 
 
+class _Noting:
+    """The real model, and what it was asked."""
+
+    def __init__(self, model: ChatModel) -> None:
+        self.name = model.name
+        self.model = model
+        self.asked: list[ChatRequest] = []
+
+    async def complete(self, request: ChatRequest, *, sink: Sink | None = None) -> ChatReply:
+        """Note and ask."""
+        self.asked.append(request)
+        return await self.model.complete(request, sink=sink)
+
+    async def warm(self) -> None:
+        """Warm the real one."""
+        await self.model.warm()
+
+    async def close(self) -> None:
+        """Close the real one."""
+        await self.model.close()
+
+
 async def with_litellm() -> None:
-    """Time the same number of calls bare and inside full turns, as many side by side."""
+    """Time full turns, and beside them litellm alone with the very requests that these turns made."""
     with scripted_server() as address:
-        model = open_model(ModelConfig(model="openai/test", api_base=address, api_key="test"))
+        model = _Noting(open_model(ModelConfig(model="openai/test", api_base=address, api_key="test")))
         await model.warm()
-        await _calls(model, CHATS)
-        meter = Meter()
-        await _calls(model, CHATS * EACH)
-        bare = meter.read()["cpu"] / (CHATS * EACH) * 1e3
-        row("litellm alone, plain call", cpu_ms=bare)
+        await _replay([ChatRequest(messages=[{"role": "user", "content": "hello"}], turn="t")] * CHATS, address)
+        short = [ChatRequest(messages=[{"role": "user", "content": f"message {n}"}], turn="t") for n in range(CALLS)]
+        row("litellm alone, one short message", cpu_ms=await _replay(short, address))
+        full, alone = 0.0, 0.0
         async with gateway(model=model) as bench:
-            await _turns(bench, 1)
-            meter = Meter()
-            await _turns(bench, EACH)
+            await burst(bench, CHATS, 1)
             await bench.idle()
-            full = meter.read()["cpu"] / (CHATS * EACH) * 1e3
-        row("full turn over litellm", cpu_ms=full, beyond_litellm_ms=full - bare)
+            for _ in range(ROUNDS):
+                model.asked.clear()
+                meter = Meter()
+                await burst(bench, CHATS, EACH)
+                await bench.idle()
+                full += meter.read()["cpu"] / (CHATS * EACH) * 1e3 / ROUNDS
+                alone += await _replay(list(model.asked), address) / ROUNDS
+        row("litellm alone, the same requests", cpu_ms=alone)
+        row("full turn over litellm", cpu_ms=full, beyond_litellm_ms=full - alone)
 
 
-async def _calls(model: ChatModel, number: int) -> None:
-    async def some() -> None:
-        for n in range(number // CHATS):
-            await model.complete(ChatRequest(messages=[{"role": "user", "content": f"message {n}"}], turn="t"))
+async def _replay(requests: Sequence[ChatRequest], address: str) -> float:
+    """Return the CPU milliseconds of one request, as many side by side as there are chats."""
+    import litellm  # loaded by now; it must never be by importing this module
 
-    await asyncio.gather(*(some() for _ in range(CHATS)))
+    async def some(mine: Sequence[ChatRequest]) -> None:
+        for request in mine:
+            tools = {"tools": [dict(tool) for tool in request.tools], "_skip_mcp_handler": True}
+            await litellm.acompletion(
+                model="openai/test",
+                messages=[dict(message) for message in request.messages],
+                api_base=address,
+                api_key="test",
+                max_retries=0,
+                **(tools if request.tools else {}),
+            )
 
-
-async def _turns(bench: Pocket, each: int) -> None:
-    answers = [
-        (await bench.channel.say(f"c{chat}", f"message {n}"))[1] for n in range(each) for chat in range(CHATS)
-    ]
-    await asyncio.gather(*answers)
+    meter = Meter()
+    await asyncio.gather(*(some(requests[n::CHATS]) for n in range(CHATS)))
+    return meter.read()["cpu"] / len(requests) * 1e3
