@@ -28,8 +28,9 @@ from agent.memory.sessions import StoredSessions
 from agent.memory.snapshot import ScopeMemory
 from agent.patient import PatientJournal
 from agent.pool import Pool
+from agent.rooms import Rooms
 from agent.tools.registry import Toolbox
-from agent.turn import Rooms, TurnWork
+from agent.turn import TurnWork
 from gateway.admission import RefusalLog
 from gateway.app.addressee import addressee, is_private
 from gateway.app.channels import Doors, Plugins, judge_of, kinds_of, open_doors, still_admits
@@ -196,7 +197,7 @@ def _build(settings: Settings, home: Home, store: Store, plugins: Plugins, *, ch
     toolbox = Toolbox.load(*plugins.tools, result_chars=settings.agent.max_tool_result_chars, meter=meter)
     patient = PatientJournal(store.journal)
     rooms = Rooms(
-        journal=store.journal,
+        journal=patient,
         previews=deliverer,
         conversations=conversations,
         context=Context(memory, abilities=toolbox.abilities()),

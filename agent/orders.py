@@ -1,0 +1,98 @@
+"""Turns that are commands: in their lane, or passing it."""
+
+from __future__ import annotations
+
+import base64
+import secrets
+from dataclasses import replace
+
+from agent.commands import CommandContext, Reply, Typed
+from agent.context import speaker
+from agent.draft import Draft
+from agent.memory.files import lines as build
+from agent.pool import Running
+from agent.rooms import Rooms, to_chat
+from gateway.events import ChatKind, OutboundKind, reference, turn_id
+from gateway.ports import Commit, EndState, InboxRow, Lease, Line
+from gateway.words.failures import BY_NAME, tell
+
+
+class Orders:
+    """Runs commands to their commit."""
+
+    def __init__(self, rooms: Rooms) -> None:
+        self._rooms = rooms
+
+    async def obey(self, running: Running, typed: Typed) -> None:
+        """Run a command that waited in its lane."""
+        lease = running.lease
+        conversation, place = await self._rooms.open(lease)
+        reply = await self._rooms.router.run(typed, self._command(lease, typed))
+        draft = Draft(lease, place.scope)
+        now = self._rooms.now()
+        for row in lease.notes:
+            draft.add(self._rooms.context.note(draft, row, place.zone))
+        draft.add(self._command_line(lease, reply))
+        record = draft.record(EndState.ANSWERED, now)
+        if reply.new_transcript:
+            record = replace(record, new_transcript=new_transcript())
+        told = to_chat(lease, reply.text, OutboundKind.NOTICE, reply.is_private)
+        await self._rooms.commit(running, conversation, record, told, draft, reply.jobs)
+        if reply.new_transcript:
+            self._rooms.conversations.forget(lease.key)
+
+    async def control(self, row: InboxRow) -> None:
+        """Run a command that does not wait in its lane."""
+        typed = self._rooms.router.typed(row.message)
+        lease = await self._lease_of(row)
+        reply = Reply(text="")
+        if typed is not None:
+            reply = await self._rooms.router.run(typed, self._command(lease, typed))
+        draft = Draft(lease, self._rooms.place(row).scope)
+        draft.add(self._command_line(lease, reply))
+        record = draft.record(EndState.ANSWERED, self._rooms.now())
+        told = to_chat(lease, reply.text, OutboundKind.NOTICE, reply.is_private)
+        await self._rooms.journal.settle(row, Commit(record=record, outbound=told, jobs=reply.jobs))
+
+    async def bury_control(self, row: InboxRow) -> None:
+        """Settle a control command that failed and tell its sender."""
+        lease = await self._lease_of(row)
+        line = tell(BY_NAME["bug"], reference(lease.turn), self._rooms.language)
+        draft = Draft(lease, self._rooms.place(row).scope)
+        draft.add(self._command_line(lease, Reply(text=line)))
+        record = draft.record(EndState.DEAD, self._rooms.now(), failure="bug")
+        self._rooms.meter.count("turn_failures", failure="bug")
+        await self._rooms.journal.settle(row, Commit(record=record, outbound=to_chat(lease, line, OutboundKind.NOTICE)))
+
+    async def _lease_of(self, row: InboxRow) -> Lease:
+        """Return a control row as if it were leased: its record goes where the session stands now."""
+        session = await self._rooms.journal.session(row.message.key)
+        turn = row.turn or turn_id(row.message)
+        return Lease(key=row.message.key, turn=turn, epoch=0, rows=(row,), session=session)
+
+    def _command_line(self, lease: Lease, reply: Reply) -> Line:
+        message = lease.rows[0].message
+        # A private answer never joins a shared transcript (FORMATS.md, Sends).
+        is_hidden = reply.is_private and message.chat_kind is ChatKind.GROUP
+        text = "" if is_hidden else reply.text
+        return build.command(lease.turn, message.text, text, self._rooms.now(), **speaker(message))
+
+    def _command(self, lease: Lease, typed: Typed) -> CommandContext:
+        row = lease.rows[0]
+        return CommandContext(
+            row=row,
+            args=typed.args,
+            scope=self._rooms.place(row).scope,
+            person=self._rooms.person(row),
+            turn=lease.turn,
+            transcript=lease.session.transcript,
+            language=self._rooms.language,
+            now=self._rooms.now(),
+            house=self._rooms.house,
+            commands=self._rooms.router.commands,
+        )
+
+
+def new_transcript() -> str:
+    """Return 16 random base32 characters."""
+    return base64.b32encode(secrets.token_bytes(10)).decode("ascii").lower()

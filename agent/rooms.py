@@ -1,0 +1,101 @@
+"""What a turn works with, and the steps that every kind of turn shares."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from agent.commands import House, Router
+from agent.context import Context, Place
+from agent.draft import Draft
+from agent.loop import Loop
+from agent.memory.conversation import Conversation, Conversations
+from agent.memory.jobs import MemoryJobs
+from agent.memory.scopes import person_of, scope_of
+from agent.patient import PatientJournal
+from agent.pool import Running
+from gateway.events import ChatKind, InboundKind, OutboundKind, OutboundMessage
+from gateway.ports import Commit, InboxRow, Job, Lease, Meter, Previews, SearchIndex, TurnRecord
+
+Admits = Callable[[InboxRow], bool]
+
+_TYPED = frozenset({InboundKind.MESSAGE, InboundKind.COMMAND})  # what stands in a chat, so that one can answer to it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rooms:
+    """What a turn works with; built once by the composition root."""
+
+    journal: PatientJournal
+    previews: Previews
+    conversations: Conversations
+    context: Context
+    loop: Loop
+    router: Router
+    house: House
+    memory_jobs: MemoryJobs
+    search: SearchIndex
+    admits: Admits
+    zone: Callable[[str], str]
+    meter: Meter
+    now: Callable[[], datetime]
+    kinds: Callable[[str], str]  # block name -> platform kind, which names a person whichever bot they wrote to
+    language: str = "en"
+
+    async def open(self, lease: Lease) -> tuple[Conversation, Place]:
+        """Return the live window and the place of a turn, memory settled."""
+        place = self.place(lease.rows[0])
+        # What earlier turns of this scope wanted remembered stands before this one reads it.
+        await self.memory_jobs.settle(place.scope)
+        conversation = await self.conversations.open(lease.session, place.scope)
+        return conversation, place
+
+    async def commit(
+        self,
+        running: Running,
+        conversation: Conversation,
+        record: TurnRecord,
+        outbound: Sequence[OutboundMessage],
+        draft: Draft,
+        jobs: Sequence[Job] = (),
+    ) -> None:
+        """Store the turn and what follows from it; past this point /stop comes too late."""
+        lease = running.lease
+        person = self.person(lease.rows[0])
+        every = (*draft.jobs(person, record.at), *jobs)
+        running.is_committing = True
+        marked = conversation.with_mark(record)
+        stored = await self.journal.commit(lease, Commit(record=marked, outbound=tuple(outbound), jobs=every))
+        conversation.adopt(stored)
+        if record.failure:
+            self.meter.count("turn_failures", failure=record.failure)
+        for job in every:
+            self.memory_jobs.note(job)
+
+    def place(self, row: InboxRow) -> Place:
+        """Return whose memory the row reads and which clock it goes by."""
+        scope = scope_of(row.message, self.kinds(row.message.key.channel))
+        return Place(scope, self.zone(scope))
+
+    def person(self, row: InboxRow) -> str:
+        """Return the sender's name as a person, whichever bot they wrote to."""
+        return person_of(row.message, self.kinds(row.message.key.channel))
+
+
+def to_chat(lease: Lease, text: str, kind: OutboundKind, is_private: bool = False) -> tuple[OutboundMessage, ...]:
+    """Return the turn's one message to its chat; nothing for an empty text."""
+    if not text:
+        return ()
+    message = lease.rows[-1].message
+    shared = message.chat_kind is ChatKind.GROUP
+    return (
+        OutboundMessage(
+            id=f"{lease.turn}.1",
+            key=lease.key,
+            text=text,
+            kind=kind,
+            reply_to=message.message_id if message.kind in _TYPED else "",
+            visible_to=message.sender.id if is_private and shared else "",
+        ),
+    )
