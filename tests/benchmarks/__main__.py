@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import sqlite3
 import sys
 from collections.abc import Callable
 
@@ -36,8 +38,10 @@ def main(names: list[str]) -> None:
     if unknown:
         raise SystemExit(f"no benchmark is called {', '.join(sorted(unknown))}; there are: {', '.join(BENCHMARKS)}")
     configure_logs(level="error", form="text", secrets=())
-    row("this machine", cores=cores(), python=sys.version.split()[0])
+    row("this machine", cores=cores(), python=sys.version.split()[0], sqlite=sqlite3.sqlite_version)
     for name in names or BENCHMARKS:
+        # What else the machine does is part of every figure.
+        row(f"[{name}]", load=os.getloadavg()[0])
         BENCHMARKS[name]()
     row("peak memory of the benchmark", mb=memory_mb())
 
