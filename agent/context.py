@@ -76,10 +76,11 @@ class Context:
             return build.forgotten(message.message_id)
         return draft.message(
             "user",
-            f"(edited an earlier message; it now reads:) {content(message)}",
+            content(message),
             message.sent_at,
             **speaker(message),
-            head=head(message, zone),
+            # In the head, so that people and searches read nothing but what was typed.
+            head=f"{head(message, zone)}, an earlier message edited to",
             origin="user",
         )
 

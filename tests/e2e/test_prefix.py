@@ -156,7 +156,7 @@ def _said(home: Path) -> Mapping[str, Sequence[str]]:
     (path,) = home.glob("people/*/sessions/*main.jsonl")
     said: dict[str, list[str]] = {}
     for line in map(json.loads, path.read_bytes().splitlines()):
-        if line.get("role") == "user" and "edited" not in line["content"]:
+        if line.get("role") == "user" and "edited to" not in line["head"]:
             said.setdefault(line["turn"], []).append(line["content"])
     return said
 
