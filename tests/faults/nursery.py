@@ -19,6 +19,7 @@ from tests.faults.order import Order
 from tests.faults.shim import build
 
 _ROOT = Path(__file__).parents[2]
+_ROOM_BYTES = 1 << 28  # containers often have 64 MB there
 _LINE_BYTES = 1 << 26  # the list of points of fifty turns comes as one line
 
 
@@ -48,7 +49,8 @@ def open_zygote(*, keep: bool = False) -> Iterator[Zygote]:
     """Start the forking process; raises NoCompiler. Everything under its folder is gone afterwards, unless *keep*."""
     # A short path, since a socket's may have 107 bytes; in memory, since nothing here survives a power cut anyway.
     memory = Path("/dev/shm")  # noqa: S108 - mkdtemp makes a folder of our own in it
-    folder = Path(tempfile.mkdtemp(prefix="faults-", dir=memory if os.access(memory, os.W_OK) else None))
+    has_room = os.access(memory, os.W_OK) and shutil.disk_usage(memory).free >= _ROOM_BYTES
+    folder = Path(tempfile.mkdtemp(prefix="faults-", dir=memory if has_room else None))
     try:
         library = build(folder)
         with _process(folder, library) as process:
