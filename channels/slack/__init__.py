@@ -1,1 +1,38 @@
-"""Slack. So far its settings; the adapter comes with the channel."""
+"""Slack: a workspace's channels, threads and direct messages."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from channels.slack.settings import SlackSettings
+from gateway.ports import Channel, ChannelContext
+
+
+class SlackKind:
+    """The kind `slack`."""
+
+    name = "slack"
+    settings: type[Any] = SlackSettings
+
+    def open(self, context: ChannelContext) -> Channel:
+        """Build the channel; the library is loaded now, and connects when it runs."""
+        from channels.slack.adapter import SlackChannel
+
+        return SlackChannel(context)
+
+    def routes(self, channel: Channel) -> Sequence[Any]:  # noqa: ARG002 - the port's signature
+        """Return nothing: events come over Socket Mode."""
+        return ()
+
+    def check(self, settings: Any, environment: Mapping[str, str]) -> Sequence[str]:  # noqa: ARG002 - the port's signature
+        """Return what would keep the block from working; the tokens' shapes are the settings' own affair."""
+        if settings.app_token is None:
+            return [
+                "needs an app-level token (xapp-…): events come by Socket Mode. Create one under Basic Information with"
+                " connections:write, and set `app_token`"
+            ]
+        return []
+
+
+kind = SlackKind()

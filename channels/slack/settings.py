@@ -30,6 +30,7 @@ class SlackSettings(BaseModel):
     signing_secret: SecretStr | None = None
     base_url: str = "https://slack.com/api/"
     reply_in: Literal["thread", "channel"] = "thread"
+    reaction: str = "eyes"  # on what was heard, until it is answered; empty = none
 
     @field_validator("bot_token", "app_token", "signing_secret")
     @classmethod
@@ -42,6 +43,13 @@ class SlackSettings(BaseModel):
         if not re.fullmatch(shape, secret.get_secret_value(), re.ASCII):
             raise ValueError(f"is not {name}")
         return secret
+
+    @field_validator("reaction")
+    @classmethod
+    def _a_name(cls, reaction: str) -> str:
+        if not re.fullmatch(r"[a-z0-9_+'-]{0,100}", reaction):
+            raise ValueError("must be empty or an emoji's name without colons, such as eyes")
+        return reaction
 
     @field_validator("base_url")
     @classmethod

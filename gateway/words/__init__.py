@@ -12,7 +12,9 @@ from functools import cache
 from importlib import import_module
 
 FALLBACK = "en"
-_areas = ("commands", "console", "delivery", "failures", "frames", "offline", "pool", "web")
+_areas = (
+    "commands", "console", "delivery", "discord", "failures", "frames", "offline", "pool", "slack", "telegram", "web",
+)  # fmt: skip
 
 
 @cache

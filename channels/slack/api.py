@@ -1,0 +1,119 @@
+"""Slack's Web API, one try per call: every outcome is one of our errors, and nothing is repeated behind the ledger."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
+
+import aiohttp
+from slack_sdk.errors import SlackApiError
+from slack_sdk.web.async_client import AsyncWebClient
+from slack_sdk.web.async_slack_response import AsyncSlackResponse
+
+from gateway.errors import FormatRefused, OutcomeUnknown, RetryLater, SendRefused
+
+_TIMEOUT = 30.0  # seconds for a whole call
+_UNREACHABLE = timedelta(seconds=2)
+_ASKED = timedelta(seconds=30)  # where Slack names no time
+_TOKEN = timedelta(minutes=1)
+
+# `ok: false`, and yet it may have been done (PLATFORMS.md §2).
+_DOUBTFUL = frozenset({"fatal_error", "internal_error", "service_unavailable", "request_timeout", "team_added_to_org"})
+_BUSY = frozenset({"ratelimited", "rate_limited", "message_limit_exceeded"})
+_FORMAT = frozenset({"invalid_blocks", "invalid_blocks_format", "invalid_attachments"})
+_TOKENS = frozenset(
+    {"invalid_auth", "not_authed", "account_inactive", "token_revoked", "token_expired", "not_allowed_token_type"}
+)
+
+
+class Refused(SendRefused):
+    """Slack will never do this. *code* is its word for why, *needed* the scope it misses."""
+
+    def __init__(self, code: str, needed: str = "") -> None:
+        super().__init__(f"{code}, needs {needed}" if needed else code)
+        self.code = code
+        self.needed = needed
+
+
+class TokenRefused(RetryLater):
+    """A token does not work now; nothing was done, and nothing is lost while somebody mends it."""
+
+    def __init__(self, code: str) -> None:
+        super().__init__(_TOKEN, f"Slack refuses the token: {code}")
+        self.code = code
+
+
+class SlackApi:
+    """One bot token. Connects at the first call; `close` ends it."""
+
+    def __init__(self, token: str, base_url: str) -> None:
+        self._token = token
+        self._base_url = base_url
+        self._session: aiohttp.ClientSession | None = None
+        self._client: AsyncWebClient | None = None
+
+    @property
+    def client(self) -> AsyncWebClient:
+        """The library's client: no retries, one pool of connections."""
+        if self._client is None:
+            self._session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=_TIMEOUT))
+            self._client = AsyncWebClient(
+                token=self._token, base_url=self._base_url, session=self._session, retry_handlers=[]
+            )
+        return self._client
+
+    async def post(self, method: str, **body: Any) -> AsyncSlackResponse:
+        """Call *method* with a JSON body; raise one of SendFailed."""
+        return await self._call(method, {"json": body})
+
+    async def get(self, method: str, **query: Any) -> AsyncSlackResponse:
+        """Call a reading *method*; raise one of SendFailed."""
+        return await self._call(method, {"http_verb": "GET", "params": query})
+
+    async def _call(self, method: str, arguments: Mapping[str, Any]) -> AsyncSlackResponse:
+        try:
+            return await self.client.api_call(method, **arguments)
+        except SlackApiError as error:
+            raise outcome(error) from error
+        except aiohttp.ClientConnectorError as error:  # never reached the platform
+            raise RetryLater(_UNREACHABLE, type(error).__name__) from error
+        except (TimeoutError, aiohttp.ClientError, OSError) as error:
+            raise OutcomeUnknown(type(error).__name__) from error
+
+    async def close(self) -> None:
+        """Close the connections."""
+        if self._session is not None:
+            await self._session.close()
+        self._session = self._client = None
+
+
+def outcome(error: SlackApiError) -> Exception:
+    """Return what *error* means for a delivery."""
+    response = error.response
+    if not isinstance(response, AsyncSlackResponse) or not isinstance(response.data, dict):
+        return OutcomeUnknown("Slack's answer cannot be read")
+    code = str(response.data.get("error") or "")
+    if response.status_code == 429 or code in _BUSY:
+        return RetryLater(_retry_after(response), code or "ratelimited")
+    if response.status_code >= 500 or code in _DOUBTFUL or not code:
+        return OutcomeUnknown(code or f"HTTP {response.status_code}")
+    if code in _TOKENS:
+        return TokenRefused(code)
+    if code in _FORMAT:
+        return FormatRefused(code)
+    return Refused(code, str(response.data.get("needed") or ""))
+
+
+def _retry_after(response: AsyncSlackResponse) -> timedelta:
+    headers = {str(name).lower(): str(value) for name, value in response.headers.items()}
+    try:
+        return timedelta(seconds=max(float(headers["retry-after"]), 0.0))
+    except (KeyError, ValueError):
+        return _ASKED
+
+
+def scopes_of(response: AsyncSlackResponse) -> frozenset[str]:
+    """Return the scopes that Slack says the token has."""
+    headers = {str(name).lower(): str(value) for name, value in response.headers.items()}
+    return frozenset(scope.strip() for scope in headers.get("x-oauth-scopes", "").split(",") if scope.strip())

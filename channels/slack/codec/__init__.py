@@ -1,0 +1,15 @@
+"""Slack's payloads in and Slack's dialect out: pure, no I/O and no library."""
+
+from channels.slack.codec.inbound import Heard as Heard
+from channels.slack.codec.inbound import Me as Me
+from channels.slack.codec.inbound import Person as Person
+from channels.slack.codec.inbound import compose as compose
+from channels.slack.codec.inbound import read as read
+from channels.slack.codec.mrkdwn import escape as escape
+from channels.slack.codec.mrkdwn import mrkdwn as mrkdwn
+from channels.slack.codec.outbound import LIMIT as LIMIT
+from channels.slack.codec.outbound import body as body
+from channels.slack.codec.outbound import metadata as metadata
+from channels.slack.codec.outbound import part_of as part_of
+from channels.slack.codec.outbound import render as render
+from channels.slack.codec.text import mentions as mentions

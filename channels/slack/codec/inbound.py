@@ -1,0 +1,266 @@
+"""What Slack sends: an event, a slash command. Read in two steps, since some facts need a look-up in between.
+
+`read` takes what stands in the payload, `compose` adds who the sender is and whether the thread is ours.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from channels.slack.codec.text import mentions, readable
+from gateway.events import Attachment, ChatKind, InboundKind, InboundMessage, Sender, SessionKey
+from gateway.text import clean
+
+# https://docs.slack.dev/reference/events/message: every other subtype is a line of Slack's own, not a person's words.
+_SPOKEN = frozenset({"", "file_share", "me_message", "thread_broadcast"})
+_TS = re.compile(r"(\d{1,11})\.(\d{1,6})\Z", re.ASCII)
+_NOT_PEOPLE = frozenset({"USLACKBOT"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Me:
+    """Who we are in the workspace, as auth.test says."""
+
+    user: str
+    bot: str
+    team: str
+    handle: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Person:
+    """What users.info knows of a sender."""
+
+    name: str = ""
+    team: str = ""
+    is_guest: bool = False
+    is_admin: bool = False
+    is_bot: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Heard:
+    """One event, as far as its payload tells."""
+
+    kind: InboundKind
+    chat: str
+    thread: str  # the session's thread, "" at the top level
+    ts: str  # the message's id; "" where there is none (slash commands)
+    at: datetime
+    user: str
+    team: str = ""  # the sender's workspace
+    name: str = ""
+    text: str = ""  # as Slack escapes it
+    is_direct: bool = False
+    is_bot: bool = False
+    is_self: bool = False
+    is_foreign: bool = False
+    calls_us: bool = False  # our mention is in it, or was before the edit
+    calls_others: bool = False  # it begins with somebody else's mention
+    is_below_us: bool = False  # a reply in a thread that a message of ours started
+    revision: str = ""
+    event_id: str = ""
+    files: tuple[Attachment, ...] = ()
+
+    @property
+    def place(self) -> str:
+        """The chat part of the session key."""
+        return f"{self.chat}/{self.thread}" if self.thread else self.chat
+
+
+def moment(ts: str) -> datetime:
+    """Return when a message was written; raise ValueError for what is no ts. Never by way of a float."""
+    found = _TS.match(ts)
+    if not found:
+        raise ValueError(f"{ts!r} is no ts")
+    return datetime.fromtimestamp(int(found[1]), UTC) + timedelta(microseconds=int(found[2].ljust(6, "0")))
+
+
+def read(body: Mapping[str, Any], me: Me, *, in_threads: bool, now: datetime) -> Heard | None:
+    """Return what *body* (an event or a slash command) says, or None when it is nothing for us.
+
+    *in_threads*: a channel's message starts the thread of its own ts. Raises KeyError, TypeError,
+    AttributeError or ValueError for a payload that cannot be read.
+    """
+    if "command" in body and "event" not in body:
+        return _slash(body, me, now)
+    if body.get("type") != "event_callback":
+        return None
+    event = body["event"]
+    if event["type"] not in ("message", "app_mention"):
+        return None
+    subtype = event.get("subtype") or ""
+    if subtype == "message_changed":
+        return _changed(body, event, me, in_threads=in_threads)
+    if subtype == "message_deleted":
+        return _deleted(body, event, event.get("previous_message") or {}, me, in_threads=in_threads)
+    if subtype not in _SPOKEN and not (subtype == "bot_message" and "bot_id" in event):
+        return None
+    return _spoken(body, event, event, me, in_threads=in_threads)
+
+
+def _spoken(
+    body: Mapping[str, Any],
+    event: Mapping[str, Any],
+    message: Mapping[str, Any],
+    me: Me,
+    *,
+    in_threads: bool,
+    kind: InboundKind = InboundKind.MESSAGE,
+    revision: str = "",
+    before: str = "",
+) -> Heard:
+    user, ts, text = str(message.get("user") or ""), str(message["ts"]), str(message.get("text") or "")
+    team = str(message.get("user_team") or message.get("team") or "")
+    is_direct = _is_direct(event)
+    called = mentions(text)
+    return Heard(
+        kind=kind,
+        chat=str(event["channel"]),
+        thread=_thread(message, ts, starts_one=in_threads and not is_direct),
+        ts=ts,
+        at=moment(ts),
+        user=user,
+        team=team or me.team,
+        text=text,
+        is_direct=is_direct,
+        is_bot=bool(message.get("bot_id")) or user in _NOT_PEOPLE,
+        is_self=user == me.user or (bool(me.bot) and message.get("bot_id") == me.bot),
+        is_foreign=bool(team) and team != me.team,
+        calls_us=me.user in called or me.user in mentions(before) or event["type"] == "app_mention",
+        calls_others=_begins_elsewhere(text, me),
+        is_below_us=message.get("parent_user_id") == me.user,
+        revision=revision,
+        event_id=str(body.get("event_id") or ""),
+        files=_files(message.get("files") or ()),
+    )
+
+
+def _changed(body: Mapping[str, Any], event: Mapping[str, Any], me: Me, *, in_threads: bool) -> Heard | None:
+    """An edit is what a person did to their own words; unfurled links and our own edits come the same way."""
+    message, before = event["message"], event.get("previous_message") or {}
+    if message.get("subtype") == "tombstone":  # deleted, but the thread below it stays
+        return _deleted(body, event, before, me, in_threads=in_threads)
+    edited = message.get("edited") or {}
+    if (message.get("subtype") or "") not in _SPOKEN or not edited or edited == before.get("edited"):
+        return None
+    if edited.get("user") != message.get("user"):
+        return None
+    heard = _spoken(
+        body,
+        event,
+        message,
+        me,
+        in_threads=in_threads,
+        revision=str(edited["ts"]),
+        before=str(before.get("text") or ""),
+    )
+    return None if heard.is_bot or heard.is_self else heard
+
+
+def _deleted(
+    body: Mapping[str, Any], event: Mapping[str, Any], before: Mapping[str, Any], me: Me, *, in_threads: bool
+) -> Heard | None:
+    """A person's message is gone; whose it was decides who may have it forgotten."""
+    if not before.get("user") or (before.get("subtype") or "") not in _SPOKEN:
+        return None
+    gone = {**before, "ts": event.get("deleted_ts") or before["ts"], "text": "", "files": ()}
+    heard = _spoken(body, event, gone, me, in_threads=in_threads, kind=InboundKind.DELETION)
+    return None if heard.is_bot or heard.is_self else heard
+
+
+def _slash(body: Mapping[str, Any], me: Me, now: datetime) -> Heard:
+    """A slash command has no message; `/parlour stop` is `/stop`."""
+    command, rest = str(body["command"]), str(body.get("text") or "").strip()
+    own = command.lstrip("/").lower() in (me.handle.lower(), "parlour")
+    text = f"/{(rest or 'help').lstrip('/!')}" if own else f"{command} {rest}".strip()
+    team = str(body.get("team_id") or "")
+    return Heard(
+        kind=InboundKind.COMMAND,
+        chat=str(body["channel_id"]),
+        thread="",
+        ts="",
+        at=now,
+        user=str(body["user_id"]),
+        team=team or me.team,
+        name=str(body.get("user_name") or ""),
+        text=text,
+        is_direct=str(body["channel_id"]).startswith("D"),
+        is_foreign=bool(team) and team != me.team,
+        calls_us=True,
+        event_id=str(body["trigger_id"]),
+    )
+
+
+def _is_direct(event: Mapping[str, Any]) -> bool:
+    kind = event.get("channel_type")
+    return kind == "im" if kind else str(event["channel"]).startswith("D")
+
+
+def _thread(message: Mapping[str, Any], ts: str, *, starts_one: bool) -> str:
+    above = str(message.get("thread_ts") or "")
+    if above and above != ts:
+        return above
+    return ts if starts_one else ""
+
+
+def _begins_elsewhere(text: str, me: Me) -> bool:
+    called = mentions(text)
+    return bool(called) and me.user not in called and text.lstrip().startswith(f"<@{called[0]}")
+
+
+def _files(files: Sequence[Mapping[str, Any]]) -> tuple[Attachment, ...]:
+    return tuple(
+        Attachment(
+            kind=_kind(str(file.get("mimetype") or ""), str(file.get("subtype") or "")),
+            name=clean(str(file.get("name") or file.get("id") or "file")),
+            size=int(file.get("size") or 0),
+            media_type=str(file.get("mimetype") or ""),
+            url=str(file.get("url_private_download") or file.get("url_private") or ""),
+            caption=clean(str(file.get("alt_txt") or "")),
+        )
+        for file in files
+        if file.get("mode") not in ("tombstone", "hidden_by_limit")
+    )
+
+
+def _kind(media_type: str, subtype: str) -> str:
+    if subtype == "slack_audio":
+        return "voice"
+    family = media_type.partition("/")[0]
+    return family if family in ("image", "audio", "video") else "document"
+
+
+def compose(
+    heard: Heard, channel: str, me: Me, person: Person, *, is_followed: bool, names: Mapping[str, str]
+) -> InboundMessage:
+    """Return *heard* in the shape of every platform. *names* are display names by user id."""
+    sender = Sender(
+        id=heard.user,
+        name=person.name or clean(heard.name),
+        is_bot=heard.is_bot or person.is_bot,
+        is_self=heard.is_self,
+        is_admin=person.is_admin,
+        is_guest=heard.is_foreign or person.is_guest,
+        team=person.team or heard.team,
+    )
+    is_command = heard.kind is InboundKind.COMMAND
+    return InboundMessage(
+        key=SessionKey(channel, heard.place),
+        message_id=heard.ts,
+        sender=sender,
+        text=clean(heard.text) if is_command else readable(heard.text, {**names, me.user: me.handle}),
+        sent_at=heard.at,
+        kind=heard.kind,
+        chat_kind=ChatKind.DIRECT if heard.is_direct else ChatKind.GROUP,
+        account=me.team,
+        bot=me.handle,
+        revision=heard.revision,
+        event_ids=(heard.event_id,) if heard.event_id else (),
+        is_addressed=heard.is_direct or heard.calls_us or is_followed,
+        attachments=heard.files,
+    )

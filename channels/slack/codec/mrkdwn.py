@@ -1,0 +1,193 @@
+"""Markdown in Slack's own dialect, mrkdwn. What the model wrote can call nobody: only our own marks are marks.
+
+https://docs.slack.dev/messaging/formatting-message-text
+"""
+
+from __future__ import annotations
+
+import re
+from urllib.parse import urlsplit
+
+from gateway.text import Kind, Node, parse
+
+_SIGNS = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;"})
+_SCHEMES = frozenset({"http", "https", "mailto"})
+_HOSTLIKE = re.compile(r"(?:https?://)?(?:[\w-]+\.)+[a-z]{2,}(?=[/:?#\s]|\Z)", re.IGNORECASE)
+_BESIDE = "\u200b"  # marks are marks only beside something that is no letter
+_WIDEST_TABLE = 120  # characters of a line; a wider one is not padded
+_BLOCKS = frozenset(
+    (Kind.PARAGRAPH, Kind.HEADING, Kind.QUOTE, Kind.BULLETS, Kind.NUMBERS, Kind.FENCE, Kind.RULE, Kind.TABLE)
+)
+
+
+def escape(text: str) -> str:
+    """Return *text* so that Slack shows it as it stands: no mention, no link, no mass call."""
+    return text.translate(_SIGNS)
+
+
+def mrkdwn(markdown: str) -> str:
+    """Return *markdown* as mrkdwn."""
+    return _blocks(parse(markdown).children)
+
+
+def _blocks(nodes: tuple[Node, ...], gap: str = "\n\n") -> str:
+    """Join blocks; what deep nesting lifted out of its block runs on in one line."""
+    texts: list[str] = []
+    inline: list[Node] = []
+    for node in nodes:
+        if node.kind in _BLOCKS:
+            texts.append(_inline(tuple(inline)))
+            inline.clear()
+            texts.append(_block(node))
+        else:
+            inline.append(node)
+    texts.append(_inline(tuple(inline)))
+    return gap.join(text for text in texts if text)
+
+
+def _block(node: Node) -> str:
+    match node.kind:
+        case Kind.HEADING:
+            return _marked(_inline(node.children, bare=True), "*")
+        case Kind.QUOTE:
+            return _prefixed(_blocks(node.children), "> ", "> ")
+        case Kind.BULLETS | Kind.NUMBERS:
+            return _list(node)
+        case Kind.FENCE:
+            return _fence(node.text.rstrip("\n"))
+        case Kind.RULE:
+            return "———"
+        case Kind.TABLE:
+            return _fence(_table(node))
+        case _:
+            return _inline(node.children)
+
+
+def _fence(code: str) -> str:
+    # Three of them would end the block.
+    return f"```\n{escape(code).replace('```', f'``{_BESIDE}`')}\n```" if code.strip() else ""
+
+
+def _list(node: Node) -> str:
+    items: list[str] = []
+    gap = "\n" if node.is_tight else "\n\n"
+    for number, item in enumerate(node.children, node.start):
+        mark = "• " if node.kind is Kind.BULLETS else f"{number}. "
+        items.append(_prefixed(_blocks(item.children, gap), mark, "    "))
+    return gap.join(items)
+
+
+def _table(node: Node) -> str:
+    rows = [[_bare(cell) for cell in row.children] for row in node.children if row.kind is Kind.ROW]
+    columns = max((len(row) for row in rows), default=0)
+    widths = [max((len(row[n]) for row in rows if n < len(row)), default=0) for n in range(columns)]
+    if sum(widths) + 3 * columns > _WIDEST_TABLE:
+        widths = [0] * columns
+    lines = [" | ".join(text.ljust(widths[n]) for n, text in enumerate(row)).rstrip() for row in rows]
+    if len(lines) > 1:
+        lines.insert(1, "-+-".join("-" * max(width, 1) for width in widths))
+    return "\n".join(lines)
+
+
+def _bare(node: Node) -> str:
+    """The words of a cell, which stand in code and so have no marks."""
+    if node.kind in (Kind.SOFT_BREAK, Kind.HARD_BREAK):
+        return " "
+    return node.text or "".join(_bare(child) for child in node.children) or node.href
+
+
+def _prefixed(text: str, first: str, rest: str) -> str:
+    lines = text.split("\n")
+    return "\n".join([first + lines[0], *(rest + line if line else rest.rstrip() for line in lines[1:])]).rstrip()
+
+
+def _inline(nodes: tuple[Node, ...], *, bare: bool = False) -> str:
+    """Join spans; *bare* = they stand in bold already, and bold in bold would end it."""
+    text = ""
+    for place, node in enumerate(nodes):
+        span = _span(node, bare=bare)
+        if node.kind in _MARKS and span:
+            before, after = text[-1:], _first(nodes[place + 1 :])
+            span = f"{_BESIDE if before.isalnum() else ''}{span}{_BESIDE if after.isalnum() else ''}"
+        text += span
+    return text
+
+
+def _first(nodes: tuple[Node, ...]) -> str:
+    return nodes[0].text[:1] if nodes and nodes[0].kind is Kind.TEXT else ""
+
+
+_MARKS = {Kind.STRONG: "*", Kind.EMPHASIS: "_", Kind.STRIKE: "~"}
+
+
+def _span(node: Node, *, bare: bool) -> str:
+    match node.kind:
+        case Kind.SOFT_BREAK | Kind.HARD_BREAK:
+            return "\n"
+        case Kind.CODE:
+            return _code(node.text)
+        case Kind.LINK | Kind.IMAGE:
+            return _link(node)
+        case Kind.STRONG | Kind.EMPHASIS | Kind.STRIKE:
+            inner = _inline(node.children, bare=bare or node.kind is Kind.STRONG)
+            return inner if bare and node.kind is Kind.STRONG else _marked(inner, _MARKS[node.kind])
+        case _:
+            return escape(node.text) or _inline(node.children, bare=bare)
+
+
+def _marked(text: str, mark: str) -> str:
+    """Put *mark* around each line: Slack's marks end with the line, and never stand beside a blank."""
+    return "\n".join(_mark_line(line, mark) for line in text.split("\n"))
+
+
+def _mark_line(line: str, mark: str) -> str:
+    words = line.strip()
+    if not words:
+        return line
+    before = line[: len(line) - len(line.lstrip())]
+    return f"{before}{mark}{words}{mark}{line[len(line.rstrip()) :]}"
+
+
+def _code(text: str) -> str:
+    return escape(text) if "`" in text or not text.strip() else f"`{escape(text)}`"
+
+
+def _link(node: Node) -> str:
+    label = "".join(_bare(child) for child in node.children).strip()
+    href = node.href.strip()
+    bare = href.removeprefix("mailto:")
+    if _scheme(href) not in _SCHEMES:
+        return escape(f"{label} ({href})" if label and href and label != href else label or href)
+    if node.kind is Kind.IMAGE or _claims_another(label, href):
+        # Where it leads is said, not hidden (TRUST.md 75); a picture is never fetched by the reader's client (73).
+        return f"{escape(label)} ({_address(href)})" if label else _address(href)
+    if not label or label in (href, bare):
+        return _address(href)
+    return f"<{_quoted(href)}|{escape(label).replace('|', '¦')}>"
+
+
+def _scheme(href: str) -> str:
+    """Return the scheme of *href*, or "" for what is no address at all."""
+    try:
+        return urlsplit(href).scheme.lower()
+    except ValueError:
+        return ""
+
+
+def _claims_another(label: str, href: str) -> bool:
+    """Say whether *label* looks like an address of another host than the link's."""
+    claimed = _HOSTLIKE.search(label)
+    if not claimed:
+        return False
+    host = claimed[0].lower().removeprefix("https://").removeprefix("http://")
+    actual = href.rpartition("@")[2] if href.startswith("mailto:") else urlsplit(href).hostname or ""
+    return host.removeprefix("www.") != actual.lower().removeprefix("www.")
+
+
+def _address(href: str) -> str:
+    return f"<{_quoted(href)}>"
+
+
+def _quoted(href: str) -> str:
+    href = href.replace("|", "%7C").replace("<", "%3C").replace(">", "%3E").replace(" ", "%20")
+    return href.replace("\n", "").replace("&", "&amp;")

@@ -1,0 +1,72 @@
+"""Small things that nobody waits for: the acknowledging reaction, and a line to somebody who was not heard."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Mapping
+
+import structlog
+
+from channels.slack.api import Refused, SlackApi
+from gateway.errors import SendFailed
+
+log = structlog.get_logger(__name__)
+
+_WAITING = 500
+_KEPT = 1_000
+_FINE = frozenset({"already_reacted", "no_reaction", "message_not_found"})
+
+
+class Errands:
+    """Runs them one after the other; what does not fit or fails is dropped."""
+
+    def __init__(self, api: SlackApi, *, reaction: str) -> None:
+        self._api = api
+        self._reaction = reaction
+        self._queue: asyncio.Queue[tuple[str, Mapping[str, object]]] = asyncio.Queue(_WAITING)
+        self._reacted: OrderedDict[tuple[str, str], None] = OrderedDict()
+        self._refused: set[str] = set()
+
+    def react(self, chat: str, ts: str) -> None:
+        """Show that a message was heard; a redelivery shows nothing new."""
+        if not self._reaction or (chat, ts) in self._reacted:
+            return
+        self._reacted[(chat, ts)] = None
+        while len(self._reacted) > _KEPT:
+            self._reacted.popitem(last=False)
+        self._put("reactions.add", channel=chat, timestamp=ts, name=self._reaction)
+
+    def unreact(self, chat: str, ts: str) -> None:
+        """Take it back; after a restart too, when we do not know whether it stands."""
+        if self._reaction:
+            self._put("reactions.remove", channel=chat, timestamp=ts, name=self._reaction)
+
+    def tell(self, chat: str, thread: str, user: str, line: str, *, is_direct: bool) -> None:
+        """Say *line* to one person."""
+        body: dict[str, object] = {"channel": chat, "text": line, "mrkdwn": False, "parse": "none"}
+        if thread:
+            body["thread_ts"] = thread
+        if is_direct:
+            self._put("chat.postMessage", **body)
+        else:
+            self._put("chat.postEphemeral", **body, user=user)
+
+    def _put(self, method: str, **body: object) -> None:
+        if method in self._refused or self._queue.full():
+            return
+        self._queue.put_nowait((method, body))
+
+    async def run(self) -> None:
+        """Run errands until cancelled."""
+        while True:
+            method, body = await self._queue.get()
+            try:
+                await self._api.post(method, **body)
+            except Refused as error:
+                if error.code == "missing_scope":
+                    self._refused.add(method)
+                if error.code not in _FINE:
+                    log.info("slack.errand_refused", method=method, reason=str(error))
+            except SendFailed as error:
+                log.debug("slack.errand_failed", method=method, reason=str(error))

@@ -1,0 +1,85 @@
+"""The Slack channel under test: the real libraries before a workspace on this machine and a house of the test's."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from channels.slack import kind
+from channels.slack.adapter import SlackChannel
+from channels.slack.settings import SlackSettings
+from gateway.events import OutboundKind, OutboundMessage, Part, SessionKey
+from gateway.settings.blocks import Block, combined
+from tests.fakes.slack_server import APP_TOKEN, BOT_TOKEN, SlackServer, slack_server
+from tests.fakes.web import FakeHouse
+
+TURN = "tabcdefghijklmnop"
+PING = timedelta(milliseconds=200)
+
+
+def settings(server: SlackServer, **more: Any) -> Block:
+    """Return a block that leads to *server*."""
+    tokens = {"bot_token": BOT_TOKEN, "app_token": APP_TOKEN}
+    return combined(SlackSettings).model_validate(
+        {"kind": "slack", **tokens, "base_url": f"{server.base}/api/", **more}
+    )
+
+
+def message(place: str, text: str, *, row: int = 1, kind: OutboundKind = OutboundKind.ANSWER, **more: Any) -> Any:
+    """Return an outbound message to a place of the workspace."""
+    return OutboundMessage(id=f"{TURN}.{row}", key=SessionKey("slack", place), text=text, kind=kind, **more)
+
+
+async def eventually(holds: Callable[[], bool]) -> None:
+    """Return when *holds* holds, where nobody tells when that is."""
+    while not holds():  # noqa: ASYNC110 - what the library does is seen only by looking
+        await asyncio.sleep(0)
+
+
+@dataclass
+class Slack:
+    """A channel that is up."""
+
+    server: SlackServer
+    channel: SlackChannel
+    house: FakeHouse
+
+    def render(self, place: str, text: str, **more: Any) -> list[Part]:
+        """Cut *text* for a place."""
+        return list(self.channel.render(message(place, text, **more)))
+
+
+def build(server: SlackServer, house: FakeHouse, **more: Any) -> SlackChannel:
+    """Return a channel that is not connected yet."""
+    built = kind.open(house.context("slack", settings(server, **more)))
+    assert isinstance(built, SlackChannel)
+    built._ping = PING
+    house.channel = built
+    return built
+
+
+@asynccontextmanager
+async def running(server: SlackServer, house: FakeHouse, **more: Any) -> AsyncIterator[Slack]:
+    """Run the channel in front of *house* until the end of the block."""
+    channel = build(server, house, **more)
+    task = asyncio.create_task(channel.run(), name="slack channel")
+    try:
+        await eventually(lambda: channel.is_ready() or task.done())
+        if task.done():
+            await task
+        yield Slack(server, channel, house)
+    finally:
+        task.cancel()
+        await asyncio.wait({task})
+        await channel.close()
+
+
+@asynccontextmanager
+async def slack(house: FakeHouse | None = None, **more: Any) -> AsyncIterator[Slack]:
+    """Run a workspace and a channel."""
+    async with slack_server() as server, running(server, house or FakeHouse(), **more) as up:
+        yield up

@@ -1,0 +1,525 @@
+"""Slack as a bot sees it, over real HTTP and a real WebSocket: strict about scopes, limits, acks and metadata.
+
+Written from docs.slack.dev: Web API methods answer 200 with `ok`, Socket Mode delivers an envelope again when it is not
+acknowledged in time, history is newest first and holds no event ids, and what is posted stands whatever becomes of the
+reply.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import html
+import json
+import re
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any
+
+from aiohttp import WSMsgType, web
+
+BOT_TOKEN = "xoxb-1111111111-2222222222-fakefakefake"
+APP_TOKEN = "xapp-1-A0PARLOUR-3333333333-fakefakefake"
+TEAM, BOT_USER, BOT_ID = "T0HOME", "U0PARLOUR", "B0PARLOUR"
+ANN, BOB, EVE = "U0ANN", "U0BOB", "U0EVE"
+DM, ROOM, SECRET = "D0ANN", "C0ROOM", "C0SECRET"
+ALL_SCOPES = frozenset(
+    (
+        *("app_mentions:read", "chat:write", "commands", "im:history", "channels:history", "groups:history"),
+        *("mpim:history", "users:read", "reactions:write", "assistant:write", "metadata.message:read"),
+    )
+)
+_NEEDS = {
+    "chat.postMessage": "chat:write",
+    "chat.postEphemeral": "chat:write",
+    "chat.update": "chat:write",
+    "users.info": "users:read",
+    "reactions.add": "reactions:write",
+    "reactions.remove": "reactions:write",
+    "assistant.threads.setStatus": "assistant:write",
+}
+_HISTORY = {"im": "im:history", "channel": "channels:history", "group": "groups:history", "mpim": "mpim:history"}
+_JSON = frozenset(("chat.postMessage", "chat.postEphemeral", "chat.update", "assistant.threads.setStatus"))
+_RETRIES = 3
+_TOO_LONG = 40_000
+_TOO_LONG_TO_EDIT = 4_000
+
+
+@dataclass(slots=True, kw_only=True)
+class Fault:
+    """What one call shall suffer instead of, or after, being done."""
+
+    status: int = 200
+    error: str = ""
+    retry_after: int = 0
+    does: bool = False  # it is done all the same
+    drops: bool = False  # and the connection breaks before the answer
+
+
+@dataclass(slots=True)
+class Place:
+    """A conversation."""
+
+    id: str
+    kind: str  # im, channel, group, mpim
+    members: set[str]
+    messages: list[dict[str, Any]] = field(default_factory=list)
+    whispers: list[dict[str, Any]] = field(default_factory=list)
+    is_archived: bool = False
+
+
+@dataclass(slots=True)
+class _Envelope:
+    frame: dict[str, Any]
+    acked: asyncio.Event = field(default_factory=asyncio.Event)
+    deliveries: int = 0
+
+
+class SlackError(Exception):
+    """An answer with `ok: false`."""
+
+    def __init__(self, error: str, **more: Any) -> None:
+        super().__init__(error)
+        self.answer = {"ok": False, "error": error, **more}
+
+
+class SlackServer:
+    """One workspace with one app."""
+
+    def __init__(self) -> None:
+        self.base = ""
+        self.scopes = set(ALL_SCOPES)
+        self.bot_token, self.app_token = BOT_TOKEN, APP_TOKEN
+        self.ack_within = 3.0  # seconds until an envelope is delivered again
+        self.places = {
+            DM: Place(DM, "im", {ANN, BOT_USER}),
+            ROOM: Place(ROOM, "channel", {ANN, BOB, EVE, BOT_USER}),
+            SECRET: Place(SECRET, "group", {BOB}),
+        }
+        self.users = {
+            ANN: {"id": ANN, "team_id": TEAM, "profile": {"display_name": "Ann"}, "is_admin": True},
+            BOB: {"id": BOB, "team_id": TEAM, "profile": {"display_name": "", "real_name": "Bob"}},
+            EVE: {"id": EVE, "team_id": TEAM, "profile": {"display_name": "Eve"}},
+        }
+        self.faults: dict[str, list[Fault]] = {}
+        self.calls: list[tuple[str, dict[str, Any]]] = []
+        self.reactions: set[tuple[str, str, str]] = set()
+        self.statuses: dict[tuple[str, str], str] = {}
+        self.acks: list[str] = []  # event ids (or trigger ids), in the order of their acks
+        self.given_up: list[str] = []
+        self.deliveries: list[str] = []  # event ids as they were delivered, repeats included
+        self.sockets: list[web.WebSocketResponse] = []
+        self.connections = 0
+        self._tickets: set[str] = set()
+        self._envelopes: dict[str, _Envelope] = {}
+        self._numbers = count(1)
+        self._last = 0  # microseconds
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._changed = asyncio.Event()
+
+    # -- what a test looks at ------------------------------------------------------------------
+
+    async def until(self, holds: Callable[[], bool]) -> None:
+        """Return when *holds* holds; looked at whenever anything happens here."""
+        while not holds():
+            await self._changed.wait()
+
+    def _change(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    def shown(self, place: str, thread: str = "", *, of: str = BOT_USER) -> list[str]:
+        """Return what somebody's messages say to people, oldest first."""
+        return [
+            html.unescape(message["text"])
+            for message in self.places[place].messages
+            if message["user"] == of and message.get("thread_ts", "") == thread
+        ]
+
+    def called(self, method: str) -> list[dict[str, Any]]:
+        """Return the arguments of every call of *method*."""
+        return [arguments for name, arguments in self.calls if name == method]
+
+    # -- what people do ------------------------------------------------------------------------
+
+    def say(self, place: str, user: str, text: str, *, thread: str = "", quiet: bool = False, **more: Any) -> str:
+        """Let somebody write; return the ts. *quiet*: nobody is told, as while the app is uninstalled or down."""
+        ts = more.pop("ts", "") or self._ts()
+        message = {"type": "message", "user": user, "text": text, "ts": ts, "team": TEAM, **more}
+        if thread:
+            message["thread_ts"] = thread
+            parent = next((known for known in self.places[place].messages if known["ts"] == thread), None)
+            if parent is not None:
+                message["parent_user_id"] = parent["user"]
+        self.places[place].messages.append(message)
+        if not quiet:
+            self.tell(place, message)
+        return ts
+
+    def tell(self, place: str, message: Mapping[str, Any]) -> None:
+        """Send the events that a message makes: `message`, and `app_mention` where we are named."""
+        where = {"channel": place, "event_ts": message["ts"]}
+        self.event({**message, **where, "channel_type": self.places[place].kind})
+        if f"<@{BOT_USER}" in message["text"] and self.places[place].kind != "im":
+            self.event({**message, **where, "type": "app_mention"})
+
+    def edit(self, place: str, ts: str, text: str) -> None:
+        """Let the author change a message."""
+        message = self._message(place, ts)
+        before = dict(message)
+        message.update(text=text, edited={"user": message["user"], "ts": self._ts()})
+        self._changed_event(place, message, before)
+
+    def unfurl(self, place: str, ts: str) -> None:
+        """Let Slack add a preview to a message, which tells us that it changed."""
+        message = self._message(place, ts)
+        before = dict(message)
+        message["attachments"] = [{"from_url": "https://example.org/", "id": 1}]
+        self._changed_event(place, message, before)
+
+    def _changed_event(self, place: str, message: Mapping[str, Any], before: Mapping[str, Any]) -> None:
+        self.event(
+            {
+                "type": "message",
+                "subtype": "message_changed",
+                "hidden": True,
+                "channel": place,
+                "channel_type": self.places[place].kind,
+                "ts": self._ts(),
+                "message": dict(message),
+                "previous_message": dict(before),
+            }
+        )
+
+    def delete(self, place: str, ts: str) -> None:
+        """Let the author delete a message."""
+        message = self._message(place, ts)
+        self.places[place].messages.remove(message)
+        self.event(
+            {
+                "type": "message",
+                "subtype": "message_deleted",
+                "hidden": True,
+                "channel": place,
+                "channel_type": self.places[place].kind,
+                "ts": self._ts(),
+                "deleted_ts": ts,
+                "previous_message": message,
+            }
+        )
+
+    def slash(self, place: str, user: str, command: str, text: str = "") -> str:
+        """Let somebody use a slash command; return its trigger id."""
+        trigger = f"{next(self._numbers)}.fake"
+        payload = {"command": command, "text": text, "user_id": user, "user_name": "ann", "team_id": TEAM}
+        payload |= {"channel_id": place, "trigger_id": trigger, "response_url": f"{self.base}/never"}
+        self._send("slash_commands", payload)
+        return trigger
+
+    def event(self, event: Mapping[str, Any], *, event_id: str = "") -> str:
+        """Deliver *event*; return its id."""
+        event_id = event_id or f"Ev{next(self._numbers):08d}"
+        payload = {"type": "event_callback", "team_id": TEAM, "api_app_id": "A0PARLOUR", "event_id": event_id}
+        self._send("events_api", {**payload, "event": dict(event)})
+        return event_id
+
+    def _ts(self) -> str:
+        self._last = max(self._last + 1, time.time_ns() // 1_000)
+        return f"{self._last // 1_000_000}.{self._last % 1_000_000:06d}"
+
+    def _message(self, place: str, ts: str) -> dict[str, Any]:
+        return next(message for message in self.places[place].messages if message["ts"] == ts)
+
+    # -- Socket Mode ---------------------------------------------------------------------------
+
+    def _send(self, kind: str, payload: dict[str, Any]) -> None:
+        task = asyncio.create_task(self._deliver(kind, payload), name="slack delivers")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _deliver(self, kind: str, payload: dict[str, Any]) -> None:
+        ident = payload.get("event_id") or payload["trigger_id"]
+        for attempt in range(_RETRIES + 1):
+            await self.until(lambda: bool(self.sockets))
+            envelope = _Envelope({"type": kind, "envelope_id": f"env-{next(self._numbers)}", "payload": payload})
+            envelope.frame["accepts_response_payload"] = kind != "events_api"
+            if attempt:
+                envelope.frame |= {"retry_attempt": attempt, "retry_reason": "timeout"}
+            self._envelopes[envelope.frame["envelope_id"]] = envelope
+            self.deliveries.append(ident)
+            self._change()
+            with suppress(ConnectionError):
+                await self.sockets[-1].send_str(json.dumps(envelope.frame))
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self.ack_within):
+                    await envelope.acked.wait()
+                self.acks.append(ident)
+                self._change()
+                return
+        self.given_up.append(ident)
+        self._change()
+
+    async def refresh(self, reason: str = "refresh_requested") -> None:
+        """Ask every connection to come again, and close it, as Slack does every few hours."""
+        for socket in list(self.sockets):
+            await socket.send_str(json.dumps({"type": "disconnect", "reason": reason, "debug_info": {}}))
+
+    async def cut(self) -> None:
+        """Break every connection without a word."""
+        for socket in list(self.sockets):
+            self.sockets.remove(socket)
+            transport = socket._req.transport if socket._req else None
+            if transport is not None:
+                transport.abort()
+
+    async def garble(self, text: str) -> None:
+        """Send a frame as it is."""
+        for socket in self.sockets:
+            await socket.send_str(text)
+
+    async def _link(self, request: web.Request) -> web.StreamResponse:
+        if request.query.get("ticket") not in self._tickets:
+            return web.Response(status=403)
+        self._tickets.discard(request.query["ticket"])  # an address is good for one connection
+        socket = web.WebSocketResponse()
+        await socket.prepare(request)
+        hello = {"type": "hello", "num_connections": 1, "connection_info": {"app_id": "A0PARLOUR"}}
+        await socket.send_str(json.dumps({**hello, "debug_info": {"approximate_connection_time": 18_060}}))
+        self.sockets.append(socket)
+        self.connections += 1
+        self._change()
+        try:
+            async for frame in socket:
+                if frame.type is WSMsgType.TEXT:
+                    self._ack(json.loads(frame.data))
+        finally:
+            if socket in self.sockets:
+                self.sockets.remove(socket)
+            self._change()
+        return socket
+
+    def _ack(self, frame: Mapping[str, Any]) -> None:
+        assert set(frame) <= {"envelope_id", "payload"}, f"no ack: {frame}"
+        envelope = self._envelopes.pop(frame["envelope_id"], None)
+        if envelope is not None:
+            envelope.acked.set()
+
+    # -- the Web API ---------------------------------------------------------------------------
+
+    async def _api(self, request: web.Request) -> web.StreamResponse:
+        method = request.match_info["method"]
+        arguments = await _arguments(request)
+        self.calls.append((method, arguments))
+        fault = self._fault(method)
+        answer: dict[str, Any] = {"ok": True}
+        if fault is None or fault.does:
+            try:
+                answer |= self._do(method, arguments, request)
+            except SlackError as error:
+                answer = error.answer
+        self._change()
+        return await self._answer(request, answer, fault)
+
+    def _fault(self, method: str) -> Fault | None:
+        waiting = self.faults.get(method)
+        return waiting.pop(0) if waiting else None
+
+    async def _answer(self, request: web.Request, answer: dict[str, Any], fault: Fault | None) -> web.StreamResponse:
+        headers = {"x-oauth-scopes": ",".join(sorted(self.scopes))}
+        if fault is None:
+            return web.json_response(answer, headers=headers)
+        if fault.drops:
+            if request.transport is not None:
+                request.transport.abort()
+            return web.Response(status=500)
+        if fault.retry_after:
+            headers["Retry-After"] = str(fault.retry_after)
+        if fault.status >= 500:
+            return web.Response(status=fault.status, text="upstream", headers=headers)
+        return web.json_response({"ok": False, "error": fault.error}, status=fault.status, headers=headers)
+
+    def _do(self, method: str, arguments: dict[str, Any], request: web.Request) -> dict[str, Any]:
+        handler = getattr(self, "_" + re.sub(r"\W", "_", method).lower(), None)
+        if handler is None:
+            raise SlackError("unknown_method")
+        token = request.headers.get("Authorization", "").removeprefix("Bearer ")
+        if not token:
+            raise SlackError("not_authed")
+        if token != (self.app_token if method == "apps.connections.open" else self.bot_token):
+            raise SlackError("invalid_auth")
+        if method in _JSON and not request.content_type == "application/json":
+            raise SlackError("invalid_post_type")
+        self._require(_NEEDS.get(method, ""))
+        found: dict[str, Any] = handler(arguments)
+        return found
+
+    def _require(self, scope: str) -> None:
+        if scope and scope not in self.scopes:
+            raise SlackError("missing_scope", needed=scope, provided=",".join(sorted(self.scopes)))
+
+    def _place(self, arguments: Mapping[str, Any], *, writes: bool = False) -> Place:
+        place = self.places.get(str(arguments.get("channel") or arguments.get("channel_id")))
+        if place is None:
+            raise SlackError("channel_not_found")
+        if BOT_USER not in place.members:
+            raise SlackError("not_in_channel" if place.kind == "channel" else "channel_not_found")
+        if writes and place.is_archived:
+            raise SlackError("is_archived")
+        return place
+
+    def _apps_connections_open(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        ticket = f"ticket-{next(self._numbers)}"
+        self._tickets.add(ticket)
+        return {"url": f"{self.base.replace('http', 'ws', 1)}/link?ticket={ticket}"}
+
+    def _auth_test(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        return {"user_id": BOT_USER, "user": "parlour", "bot_id": BOT_ID, "team_id": TEAM, "team": "Home"}
+
+    def _users_info(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        if arguments["user"] not in self.users:
+            raise SlackError("user_not_found")
+        return {"user": self.users[arguments["user"]]}
+
+    def _chat_postmessage(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        place = self._place(arguments, writes=True)
+        message = {
+            "type": "message",
+            "user": BOT_USER,
+            "bot_id": BOT_ID,
+            "ts": self._ts(),
+            **_text(arguments, _TOO_LONG),
+        }
+        if thread := arguments.get("thread_ts"):
+            if not any(known["ts"] == thread for known in place.messages):
+                raise SlackError("thread_not_found")
+            message["thread_ts"] = thread
+        message["preview"] = bool(arguments.get("unfurl_links", True)) or bool(arguments.get("unfurl_media", True))
+        place.messages.append(message)
+        # Our own words come back as events, as every bot's do.
+        self.tell(place.id, {key: value for key, value in message.items() if key != "metadata"})
+        return {"channel": place.id, "ts": message["ts"], "message": message}
+
+    def _chat_postephemeral(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        place = self._place(arguments, writes=True)
+        if arguments["user"] not in place.members:
+            raise SlackError("user_not_in_channel")
+        if "metadata" in arguments:
+            raise SlackError("invalid_arguments")
+        ts = self._ts()
+        place.whispers.append({"user": arguments["user"], "ts": ts, **_text(arguments, _TOO_LONG)})
+        return {"message_ts": ts}
+
+    def _chat_update(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        place = self._place(arguments, writes=True)
+        message = next((known for known in place.messages if known["ts"] == arguments["ts"]), None)
+        if message is None:
+            raise SlackError("message_not_found")
+        if message["user"] != BOT_USER:
+            raise SlackError("cant_update_message")
+        before = dict(message)
+        message.setdefault("was", []).append(message["text"])
+        message.update(_text(arguments, _TOO_LONG_TO_EDIT), edited={"user": BOT_USER, "ts": self._ts()})
+        self._changed_event(place.id, message, before)
+        return {"channel": place.id, "ts": message["ts"], "text": message["text"]}
+
+    def _conversations_history(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        place = self._place(arguments)
+        self._require(_HISTORY[place.kind])
+        top = [known for known in place.messages if known.get("thread_ts", known["ts"]) == known["ts"]]
+        return self._page(list(reversed(top)), arguments)
+
+    def _conversations_replies(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        place = self._place(arguments)
+        self._require(_HISTORY[place.kind])
+        thread = [known for known in place.messages if arguments["ts"] in (known["ts"], known.get("thread_ts"))]
+        if not thread:
+            raise SlackError("thread_not_found")
+        return self._page(thread, arguments)
+
+    def _page(self, messages: list[dict[str, Any]], arguments: Mapping[str, Any]) -> dict[str, Any]:
+        oldest, start, limit = arguments.get("oldest", "0"), int(arguments.get("cursor") or 0), int(arguments["limit"])
+        found = [message for message in messages if _number(message["ts"]) > _number(oldest)]
+        page = [dict(message) for message in found[start : start + limit]]
+        reads = arguments.get("include_all_metadata") in ("1", "true") and "metadata.message:read" in self.scopes
+        for message in page:
+            if not reads:
+                message.pop("metadata", None)
+        more = str(start + limit) if start + limit < len(found) else ""
+        return {"messages": page, "has_more": bool(more), "response_metadata": {"next_cursor": more}}
+
+    def _reactions_add(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        key = (arguments["channel"], arguments["timestamp"], arguments["name"])
+        self._message(key[0], key[1])
+        if key in self.reactions:
+            raise SlackError("already_reacted")
+        self.reactions.add(key)
+        return {}
+
+    def _reactions_remove(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        key = (arguments["channel"], arguments["timestamp"], arguments["name"])
+        if key not in self.reactions:
+            raise SlackError("no_reaction")
+        self.reactions.discard(key)
+        return {}
+
+    def _assistant_threads_setstatus(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        self._place(arguments)
+        self.statuses[(arguments["channel_id"], arguments["thread_ts"])] = arguments["status"]
+        return {}
+
+    # -- up and down ---------------------------------------------------------------------------
+
+    async def close(self) -> None:
+        """End what is under way."""
+        for task in list(self._tasks):
+            task.cancel()
+        for socket in list(self.sockets):
+            await socket.close()
+
+
+def _number(ts: str) -> tuple[int, int]:
+    seconds, _, rest = str(ts).partition(".")
+    return int(seconds), int((rest or "0").ljust(6, "0"))
+
+
+async def _arguments(request: web.Request) -> dict[str, Any]:
+    if request.content_type == "application/json":
+        found: dict[str, Any] = await request.json()
+        return found
+    return {**request.query, **{key: str(value) for key, value in (await request.post()).items()}}
+
+
+def _text(arguments: Mapping[str, Any], limit: int) -> dict[str, Any]:
+    """Return what is kept of a text, or refuse it as Slack does."""
+    text = arguments.get("text") or ""
+    if not text.strip():
+        raise SlackError("no_text")
+    if len(text) > limit:
+        raise SlackError("msg_too_long")
+    kept: dict[str, Any] = {"text": text}
+    if metadata := arguments.get("metadata"):
+        if set(metadata) != {"event_type", "event_payload"} or not isinstance(metadata["event_payload"], dict):
+            raise SlackError("invalid_metadata_format")
+        kept["metadata"] = metadata
+    return kept
+
+
+@asynccontextmanager
+async def slack_server(server: SlackServer | None = None, *, port: int = 0) -> AsyncIterator[SlackServer]:
+    """Run a workspace on this machine."""
+    server = server or SlackServer()
+    app = web.Application()
+    app.router.add_route("*", "/api/{method}", server._api)
+    app.router.add_get("/link", server._link)
+    runner = web.AppRunner(app, shutdown_timeout=0.1)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", port)
+    await site.start()
+    server.base = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    try:
+        yield server
+    finally:
+        await server.close()
+        await runner.cleanup()

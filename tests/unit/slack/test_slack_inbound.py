@@ -1,0 +1,215 @@
+"""What Slack sends, read from payloads as it documents them."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from channels.slack.codec import Heard, Me, Person, compose, mentions, read
+from channels.slack.codec.inbound import moment
+from channels.slack.codec.text import readable
+from gateway.events import ChatKind, InboundKind, InboundMessage
+
+PAYLOADS = Path(__file__).parents[2] / "payloads" / "slack"
+ME = Me(user="U0PARLOUR", bot="B0PARLOUR", team="T0HOME", handle="parlour")
+NOW = datetime(2026, 11, 22, tzinfo=UTC)
+
+
+def payload(name: str) -> dict[str, Any]:
+    """Return a captured payload."""
+    found: dict[str, Any] = json.loads((PAYLOADS / f"{name}.json").read_text("utf-8"))
+    return found
+
+
+def heard(name: str, *, in_threads: bool = True) -> Heard | None:
+    """Read a captured payload."""
+    return read(payload(name), ME, in_threads=in_threads, now=NOW)
+
+
+def message(name: str, *, in_threads: bool = True, person: Person | None = None) -> InboundMessage:
+    """Return what becomes of a payload that is for us."""
+    found = heard(name, in_threads=in_threads)
+    assert found is not None
+    return compose(found, "slack", ME, person or Person(), is_followed=False, names={"U0ANN": "Ann"})
+
+
+NOTHING = (
+    "message_changed_unfurl",
+    "message_changed_by_us",
+    "channel_join",
+    "message_replied",
+    "reaction_added",
+    "unknown_event",
+    "block_actions",
+)
+
+
+@pytest.mark.parametrize("name", NOTHING)
+def test_what_is_no_word_of_a_person_is_nothing(name: str) -> None:
+    """Unfurls, our own edits, joins and events of kinds that we do not know are passed over."""
+    assert heard(name) is None
+
+
+TS = "1795000000.000100"
+KEYS = [
+    ("message_im", True, "D0ANN"),
+    ("message_im", False, "D0ANN"),
+    ("message_im_thread", True, "D0ANN/1794999000.000200"),
+    ("message_channel", True, f"C0ROOM/{TS}"),
+    ("message_channel", False, "C0ROOM"),
+    ("message_channel_mention", True, f"C0ROOM/{TS}"),
+    ("app_mention", True, f"C0ROOM/{TS}"),
+    ("message_thread", True, "C0ROOM/1794999000.000200"),
+    ("message_thread", False, "C0ROOM/1794999000.000200"),
+    ("thread_broadcast", True, "C0ROOM/1794999000.000200"),
+    ("message_mpim", False, "G0THREE"),
+    ("message_changed_by_person", True, f"C0ROOM/{TS}"),
+    ("message_deleted", True, f"C0ROOM/{TS}"),
+    ("message_tombstone", False, "C0ROOM"),
+    ("slash_own", True, "D0ANN"),
+]
+
+
+@pytest.mark.parametrize(("name", "in_threads", "chat"), KEYS)
+def test_the_session_is_the_chat_or_its_thread(name: str, in_threads: bool, chat: str) -> None:
+    """With `reply_in: thread` a channel's message starts its thread; a direct message's top level is one session."""
+    assert str(message(name, in_threads=in_threads).key) == f"slack:{chat}"
+
+
+def test_a_direct_message_speaks_to_us() -> None:
+    """Text as people read it, the time by way of no float, and the workspace of the sender."""
+    found = message("message_im")
+    assert found.text == "good evening & example (https://example.org)"
+    assert found.chat_kind is ChatKind.DIRECT
+    assert found.is_addressed
+    assert found.sent_at == datetime(2026, 11, 18, 11, 6, 40, 100, tzinfo=UTC)
+    assert (found.sender.id, found.sender.team, found.message_id) == ("U0ANN", "T0HOME", TS)
+    assert found.event_ids == ("Ev01",)
+
+
+def test_a_mention_is_one_message_twice() -> None:
+    """`message` and `app_mention` have one logical key, and both are addressed to us."""
+    twice = [message("message_channel_mention"), message("app_mention")]
+    assert twice[0].logical_key == twice[1].logical_key
+    assert [found.is_addressed for found in twice] == [True, True]
+    assert {found.text for found in twice} == {"@parlour what is <this>?"}
+    assert {found.chat_kind for found in twice} == {ChatKind.GROUP}
+    assert twice[0].event_ids != twice[1].event_ids
+
+
+@pytest.mark.parametrize("name", ["message_channel", "message_thread", "message_mpim"])
+def test_talk_among_others_is_not_addressed(name: str) -> None:
+    """In a shared chat only a mention (or a thread of ours) speaks to us."""
+    assert not message(name).is_addressed
+
+
+def test_a_thread_below_our_message_and_a_turn_to_somebody_else_are_seen() -> None:
+    """Facts that decide whether a thread is followed."""
+    below, away = heard("message_thread_below_us"), heard("message_channel")
+    assert below is not None
+    assert away is not None
+    assert below.is_below_us
+    assert not below.calls_others
+    assert not away.calls_others  # "just talking to @Ann" does not begin with her
+    turned = payload("message_thread")
+    turned["event"]["text"] = " <@U0ANN> and you?"
+    found = read(turned, ME, in_threads=True, now=NOW)
+    assert found is not None
+    assert found.calls_others
+
+
+def test_an_edit_is_the_same_message_with_a_revision() -> None:
+    """It stays addressed when the mention is what was taken out."""
+    found = message("message_changed_by_person")
+    assert (found.kind, found.message_id, found.revision) == (InboundKind.MESSAGE, TS, "1795000010.000000")
+    assert found.text == "hello again"
+    assert found.is_addressed
+
+
+@pytest.mark.parametrize("name", ["message_deleted", "message_tombstone"])
+def test_a_deletion_names_the_message_and_whose_it_was(name: str) -> None:
+    """A message with a thread below leaves a tombstone; both are deletions."""
+    found = message(name)
+    assert (found.kind, found.message_id, found.sender.id, found.text) == (InboundKind.DELETION, TS, "U0BOB", "")
+
+
+@pytest.mark.parametrize("name", ["bot_message", "bot_as_user"])
+def test_a_bot_is_a_bot(name: str) -> None:
+    """However it posts, it is a typed fact that admission refuses."""
+    found = message(name)
+    assert found.sender.is_bot
+    assert not found.sender.is_self
+
+
+def test_our_own_words_are_ours() -> None:
+    """By our user id as by our bot id."""
+    assert message("own_message").sender.is_self
+
+
+def test_files_are_facts() -> None:
+    """Kind, name, size and address; what is gone is no file, and a bad size is none."""
+    files = message("file_share").attachments
+    assert [(file.kind, file.name, file.size) for file in files] == [
+        ("image", "cat.png", 2048),
+        ("voice", "audio_message.m4a", 90000),
+        ("document", "F0LATER", 0),
+    ]
+    assert files[0].url.startswith("https://files.slack.com/")
+
+
+def test_guests_and_foreign_workspaces_are_facts() -> None:
+    """The event tells the workspace, the look-up the guest."""
+    foreign = message("message_foreign")
+    assert (foreign.sender.team, foreign.sender.is_guest) == ("T0FAR", True)
+    guest = message("message_channel", person=Person(name="Gus", is_guest=True))
+    assert (guest.sender.name, guest.sender.is_guest) == ("Gus", True)
+
+
+def test_a_slash_command_is_a_command() -> None:
+    """`/parlour stop` is `/stop`; alone it asks for help; its trigger id decides what is a repeat."""
+    stop, help_ = message("slash_own"), message("slash_help")
+    assert (stop.kind, stop.text, stop.message_id) == (InboundKind.COMMAND, "/stop", "")
+    assert stop.event_ids == ("13345224609.738474920.fake",)
+    assert (help_.text, help_.chat_kind, help_.is_addressed) == ("/help", ChatKind.GROUP, True)
+
+
+TEXTS = [
+    ("a &amp;lt; b", "a &lt; b"),
+    ("<@U0ANN> and <@U0NOBODY|nobody>", "@Ann and @nobody"),
+    ("<#C0ROOM|room> <#C0OTHER>", "#room #C0OTHER"),
+    ("<!here> <!subteam^S0T|@team> <!date^1^{date}|today>", "@here @team today"),
+    ("<https://a.example> <https://a.example|a> <mailto:x@a.example|x@a.example>", None),
+    ("< not a token\nat all >", "< not a token\nat all >"),
+]
+
+
+@pytest.mark.parametrize(("text", "seen"), TEXTS)
+def test_text_is_what_people_see(text: str, seen: str | None) -> None:
+    """Mentions, channels, groups, dates and links are spelled out."""
+    seen = seen or "https://a.example a (https://a.example) x@a.example"
+    assert readable(text, {"U0ANN": "Ann"}) == seen
+
+
+@given(st.text())
+def test_any_text_can_be_read(text: str) -> None:
+    """What stands between the marks comes through, escaped as Slack escapes it, and nothing raises."""
+    escaped = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    read_back = readable(escaped, {})
+    assert read_back == readable(escaped, {"U0ANN": "Ann"})
+    assert mentions(escaped) == []
+    assert "\0" not in read_back
+    if text.isprintable():
+        assert read_back == text
+
+
+@pytest.mark.parametrize("ts", ["", "17", "17.", "x.1", "1.1234567", "１.1"])
+def test_what_is_no_ts_is_refused(ts: str) -> None:
+    """A broken id is an unreadable event, not a message of 1970."""
+    with pytest.raises(ValueError, match="no ts"):
+        moment(ts)
