@@ -10,6 +10,9 @@ from pydantic import BaseModel, SecretStr, field_validator, model_validator
 
 _TOKEN = re.compile(r"[0-9]+:[A-Za-z0-9_-]{30,}\Z")
 
+# Some of the emoji that Telegram lets a bot react with (core.telegram.org/bots/api#reactiontypeemoji).
+_REACTIONS = ("👀", "👍", "👌", "🤔", "✍", "🫡", "⚡", "❤", "🔥", "🤝", "🙏", "🤓", "👨‍💻")
+
 
 class TelegramSettings(BaseModel):
     """A bot, as BotFather made it. The two addresses are as python-telegram-bot takes them."""
@@ -20,6 +23,7 @@ class TelegramSettings(BaseModel):
     token: SecretStr | None = None
     base_url: str = "https://api.telegram.org/bot"
     file_url: str = "https://api.telegram.org/file/bot"
+    reaction: str = "👀"
 
     @field_validator("token")
     @classmethod
@@ -38,6 +42,13 @@ class TelegramSettings(BaseModel):
         if not re.match(r"https?://[^\s/]+/.*bot\Z", address):
             raise ValueError("must be an address that ends in /bot, such as https://api.telegram.org/bot")
         return address
+
+    @field_validator("reaction")
+    @classmethod
+    def _one_that_bots_may_give(cls, reaction: str) -> str:
+        if reaction not in ("", *_REACTIONS):
+            raise ValueError(f"must be empty or one of {' '.join(_REACTIONS)}; bots may give no other")
+        return reaction
 
     @model_validator(mode="after")
     def _has_a_token(self) -> TelegramSettings:

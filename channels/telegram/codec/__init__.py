@@ -1,0 +1,10 @@
+"""Telegram's shapes, pure: updates into `InboundMessage`, Markdown into texts with entities."""
+
+from channels.telegram.codec.parse import Account as Account
+from channels.telegram.codec.parse import Garbled as Garbled
+from channels.telegram.codec.parse import parse as parse
+from channels.telegram.codec.render import LIMIT as LIMIT
+from channels.telegram.codec.render import MAX_PARTS as MAX_PARTS
+from channels.telegram.codec.render import Outgoing as Outgoing
+from channels.telegram.codec.render import outgoing as outgoing
+from channels.telegram.codec.render import render as render

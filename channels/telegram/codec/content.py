@@ -1,0 +1,98 @@
+"""What a Telegram message holds: words, files, and the other things people can send."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from gateway.events import Attachment
+from gateway.text import clean
+
+# Field of the message, our kind, a name where the platform gives none, the media type where it gives none.
+_FILES = (
+    ("photo", "image", "photo.jpg", "image/jpeg"),
+    ("voice", "voice", "voice.ogg", "audio/ogg"),
+    ("audio", "audio", "audio.mp3", "audio/mpeg"),
+    ("video", "video", "video.mp4", "video/mp4"),
+    ("video_note", "video", "video-note.mp4", "video/mp4"),
+    ("animation", "video", "animation.mp4", "video/mp4"),
+    ("document", "document", "document", ""),
+)
+_SCHEME = "telegram-file:"  # the address that holds the token is asked for when the file is fetched
+
+
+def spoken(message: Mapping[str, Any]) -> str:
+    """Return the words of a message, hidden addresses written out, or what stands for them; "" for none."""
+    if "text" in message or "caption" in message:
+        return clean(_with_addresses(message))
+    return clean(_other(message))
+
+
+def words(message: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
+    """Yield each entity of a message: its type, its text, and the id of the user it names, or ""."""
+    units = str(message.get("text", message.get("caption", ""))).encode("utf-16-le", "surrogatepass")
+    for entity in message.get("entities", message.get("caption_entities", ())):
+        start = 2 * int(entity["offset"])
+        word = units[start : start + 2 * int(entity["length"])].decode("utf-16-le", "replace")
+        yield str(entity["type"]), word, str(entity.get("user", {}).get("id", ""))
+
+
+def attachments(message: Mapping[str, Any]) -> tuple[Attachment, ...]:
+    """Return the file of a message, as a fact: nothing is fetched."""
+    caption = clean(str(message.get("caption", "")))
+    if "sticker" in message:
+        sticker = message["sticker"]
+        return (_attachment(sticker, "image", "sticker.webp", "image/webp", str(sticker.get("emoji", ""))),)
+    for field, kind, name, media_type in _FILES:
+        # An animation comes with a `document` of the same file, for old clients; the first that fits counts.
+        if field in message:
+            found = message[field]
+            file = max(found, key=lambda size: int(size["width"])) if field == "photo" else found
+            return (_attachment(file, kind, name, media_type, caption),)
+    return ()
+
+
+def _attachment(file: Mapping[str, Any], kind: str, name: str, media_type: str, caption: str) -> Attachment:
+    return Attachment(
+        kind=kind,
+        name=clean(str(file.get("file_name") or name)),
+        size=int(file.get("file_size", 0)),
+        media_type=clean(str(file.get("mime_type") or media_type)),
+        url=f"{_SCHEME}{file['file_id']}",
+        caption=caption,
+    )
+
+
+def _with_addresses(message: Mapping[str, Any]) -> str:
+    """Return the text with the address of each text_link behind its words: they are said, though not seen."""
+    text = str(message.get("text", message.get("caption", "")))
+    entities = message.get("entities", message.get("caption_entities", ()))
+    links = [entity for entity in entities if entity["type"] == "text_link"]
+    if not links:
+        return text
+    units = text.encode("utf-16-le", "surrogatepass")
+    for entity in sorted(links, key=lambda each: int(each["offset"]), reverse=True):
+        end = 2 * (int(entity["offset"]) + int(entity["length"]))
+        units = units[:end] + f" ({entity['url']})".encode("utf-16-le", "surrogatepass") + units[end:]
+    return units.decode("utf-16-le", "surrogatepass")
+
+
+def _other(message: Mapping[str, Any]) -> str:
+    """Return what a message without words says, in words for the model; "" for service messages."""
+    if "venue" in message:
+        venue = message["venue"]
+        return f"(a place: {venue['title']}, {venue['address']})"
+    if "location" in message:
+        place = message["location"]
+        return f"(a location: {float(place['latitude']):.5f}, {float(place['longitude']):.5f})"
+    if "contact" in message:
+        contact = message["contact"]
+        names = " ".join(str(contact[name]) for name in ("first_name", "last_name") if contact.get(name))
+        return f"(a contact: {names}, {contact['phone_number']})"
+    if "poll" in message:
+        poll = message["poll"]
+        options = " / ".join(str(option["text"]) for option in poll["options"])
+        return f"(a poll: {poll['question']} {options})"
+    if "dice" in message:
+        return f"({message['dice']['emoji']} {int(message['dice']['value'])})"
+    return ""

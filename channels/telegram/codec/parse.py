@@ -1,0 +1,172 @@
+"""Updates of the Bot API into `InboundMessage`, read from the raw objects: unknown fields and kinds are passed over."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from channels.telegram.codec.content import attachments, spoken, words
+from gateway.events import ChatKind, InboundKind, InboundMessage, Sender, SessionKey
+from gateway.text import clean
+
+_KINDS = {"private": ChatKind.DIRECT, "group": ChatKind.GROUP, "supergroup": ChatKind.GROUP}
+_NAMED = 64  # characters of a name
+_QUOTED = 4_000  # characters of a quoted text
+
+
+class Garbled(ValueError):
+    """An update that cannot be read. The text names what was wrong, never what was said."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Account:
+    """What a codec has to know of the bot: who it is, and which plain commands in a group are meant for it."""
+
+    id: str
+    username: str
+    commands: frozenset[str] = frozenset()
+
+
+def parse(update: Mapping[str, Any], *, channel: str, me: Account, now: datetime) -> InboundMessage | None:
+    """Return what a person did, or None for what is no affair of ours; raise Garbled.
+
+    An edit is the same message with the time of the edit as its revision. Being added to a group is the
+    one who did it saying /start there.
+    """
+    try:
+        if "message" in update:
+            return _message(update["message"], channel, me)
+        if "edited_message" in update:
+            return _message(update["edited_message"], channel, me)
+        if "callback_query" in update:
+            return _button(update["callback_query"], channel, me, now)
+        if "my_chat_member" in update:
+            return _added(update["my_chat_member"], channel, me)
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError, OSError) as error:
+        raise Garbled(f"{type(error).__name__} in {', '.join(sorted(map(str, update)))[:200]}") from None
+    return None
+
+
+def _message(message: Mapping[str, Any], channel: str, me: Account) -> InboundMessage | None:
+    chat_kind = _KINDS.get(message["chat"]["type"])
+    text, files = spoken(message), attachments(message)
+    if chat_kind is None or not (text or files):
+        return None  # a broadcast channel, or a service message
+    original = _original(message)
+    return InboundMessage(
+        key=_key(message, channel),
+        message_id=str(int(message["message_id"])),
+        sender=_sender(message, me),
+        text=text,
+        sent_at=_time(message["date"]),
+        chat_kind=chat_kind,
+        bot=me.username,
+        revision=str(int(message["edit_date"])) if "edit_date" in message else "",
+        is_addressed=chat_kind is ChatKind.DIRECT or _is_for_us(message, original, me),
+        album=str(message.get("media_group_id", "")),
+        reply_to=str(int(original["message_id"])) if original else "",
+        quoted=_quoted(message, original),
+        attachments=files,
+    )
+
+
+def _button(query: Mapping[str, Any], channel: str, me: Account, now: datetime) -> InboundMessage | None:
+    message, data = query.get("message"), query.get("data")
+    if not message or not data or message["chat"]["type"] not in _KINDS:
+        return None
+    return InboundMessage(
+        key=_key(message, channel),
+        message_id="",
+        event_ids=(f"button/{query['id']}",),
+        sender=_person(query["from"], me),
+        text=clean(data),
+        sent_at=now,
+        kind=InboundKind.BUTTON,
+        chat_kind=_KINDS[message["chat"]["type"]],
+        bot=me.username,
+        is_addressed=True,
+    )
+
+
+def _added(change: Mapping[str, Any], channel: str, me: Account) -> InboundMessage | None:
+    old, new = change["old_chat_member"]["status"], change["new_chat_member"]["status"]
+    is_group = _KINDS.get(change["chat"]["type"]) is ChatKind.GROUP
+    if not is_group or old not in ("left", "kicked") or new not in ("member", "administrator"):
+        return None
+    chat = str(int(change["chat"]["id"]))
+    return InboundMessage(
+        key=SessionKey(channel, chat),
+        message_id="",
+        event_ids=(f"added/{chat}/{int(change['date'])}",),
+        sender=_person(change["from"], me),
+        text="/start",
+        sent_at=_time(change["date"]),
+        chat_kind=ChatKind.GROUP,
+        bot=me.username,
+        is_addressed=True,
+    )
+
+
+def _key(message: Mapping[str, Any], channel: str) -> SessionKey:
+    """Return the session: a topic is a thread, the General topic and plain reply threads are the chat itself."""
+    chat = str(int(message["chat"]["id"]))
+    topic = message.get("message_thread_id") if message.get("is_topic_message") else None
+    return SessionKey(channel, f"{chat}/{int(topic)}" if topic else chat)
+
+
+def _sender(message: Mapping[str, Any], me: Account) -> Sender:
+    # Who speaks as a chat (an anonymous admin, a linked channel) is nobody: Telegram hides who it was.
+    if "sender_chat" in message or "from" not in message:
+        return Sender(id="")
+    return _person(message["from"], me)
+
+
+def _person(user: Mapping[str, Any], me: Account) -> Sender:
+    ident = str(int(user["id"]))
+    names = (user.get("first_name"), user.get("last_name"))
+    name = " ".join(str(each) for each in names if each) or str(user.get("username", ""))
+    return Sender(
+        id=ident, name=clean(name)[:_NAMED], is_bot=bool(user.get("is_bot", False)), is_self=bool(ident == me.id)
+    )
+
+
+def _original(message: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """Return the message that this one answers; in a topic each one names the topic's creation, and answers nothing."""
+    original: Mapping[str, Any] | None = message.get("reply_to_message")
+    if original is None or "forum_topic_created" in original:
+        return None
+    return original
+
+
+def _quoted(message: Mapping[str, Any], original: Mapping[str, Any] | None) -> str:
+    """Return the words that are answered: the part a person picked, else the whole."""
+    picked = message.get("quote")
+    if picked:
+        return clean(picked["text"])[:_QUOTED]
+    return spoken(original)[:_QUOTED] if original else ""
+
+
+def _is_for_us(message: Mapping[str, Any], original: Mapping[str, Any] | None, me: Account) -> bool:
+    if original and str(original.get("from", {}).get("id")) == me.id:
+        return True
+    return any(_names_us(kind, word, user, me) for kind, word, user in words(message))
+
+
+def _names_us(kind: str, word: str, user: str, me: Account) -> bool:
+    handle = f"@{me.username}".lower()
+    match kind:
+        case "mention":
+            return word.lower() == handle
+        case "text_mention":
+            return user == me.id
+        case "bot_command":  # /stop@us; without a name only what is known to be ours
+            name, at, whose = word.lower().partition("@")
+            return f"@{whose}" == handle if at else name.removeprefix("/") in me.commands
+        case _:
+            return False
+
+
+def _time(seconds: Any) -> datetime:
+    return datetime.fromtimestamp(int(seconds), UTC)

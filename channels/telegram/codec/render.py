@@ -1,0 +1,102 @@
+"""Answers into parts that Telegram takes: 4,096 UTF-16 units, 100 entities, cut once and always the same."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from channels.telegram.codec.entities import Entity, Styled, styled
+from gateway.events import OutboundMessage, Part
+from gateway.text import Unit, bound, plain, split, width
+from gateway.words import say
+
+_PLATFORM_LIMIT = 4096  # UTF-16 units after entities parsing (constants.MessageLimit)
+_ENTITIES = 100  # what comes after them is shown without its setting
+MAX_PARTS = 40
+# A resend that may repeat something says so, in the same message: its room is kept free in every part.
+LIMIT = _PLATFORM_LIMIT - 120
+_SMALLEST = 16  # units below which a piece is not cut any further
+
+
+@dataclass(frozen=True, slots=True)
+class Outgoing:
+    """What one call shows: the text and its entities as Telegram's own objects."""
+
+    text: str
+    entities: tuple[dict[str, Any], ...] = ()
+
+
+def render(message: OutboundMessage) -> list[Part]:
+    """Cut and format *message*; nothing but a blank text gives no part."""
+    pieces = bound(message.text, limit=LIMIT, unit=Unit.UTF16, max_parts=MAX_PARTS)
+    shown = [each for piece in pieces for each in _fitting(piece)]
+    if len(shown) > MAX_PARTS:  # formatting took more room than the Markdown: rare, and cut as visibly
+        shown = [*shown[: MAX_PARTS - 1], _Piece(say("delivery.cut"), Styled(say("delivery.cut")))]
+    return [
+        Part(
+            id=f"{message.id}.{n}",
+            key=message.key,
+            payload=_payload(piece.shown),
+            plain=_plain(piece),
+            reply_to=message.reply_to if n == 1 else "",
+            visible_to=message.visible_to,
+            kind=message.kind,
+        )
+        for n, piece in enumerate(shown, 1)
+    ]
+
+
+def outgoing(part: Part, *, marked: bool = False) -> Outgoing:
+    """Return what *part* shows; an empty payload is its plain text, *marked* adds that it may repeat another."""
+    if part.payload:
+        read = json.loads(part.payload)
+        text, entities = str(read["text"]), tuple(read["entities"])
+    else:
+        text, entities = part.plain, ()
+    if not marked:
+        return Outgoing(text, entities)
+    mark = f"\n\n{say('delivery.may_repeat')}"
+    if width(text + mark, Unit.UTF16) > _PLATFORM_LIMIT:  # a part that another version of us has cut
+        text = split(text, limit=_PLATFORM_LIMIT - width(mark, Unit.UTF16), unit=Unit.UTF16)[0]
+        entities = ()
+    return Outgoing(text + mark, entities)
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    markdown: str
+    shown: Styled
+
+
+def _fitting(markdown: str) -> Iterator[_Piece]:
+    """Yield *markdown* in as many pieces as its formatted text needs: a table may grow, entities are counted."""
+    shown = styled(markdown)
+    if not shown.text.strip():
+        shown = Styled(markdown.strip())
+    size = width(markdown, Unit.UTF16)
+    if width(shown.text, Unit.UTF16) <= LIMIT and len(shown.entities) <= _ENTITIES:
+        yield _Piece(markdown, shown)
+    elif size <= _SMALLEST:
+        yield _Piece(markdown, Styled(markdown))
+    else:
+        for piece in split(markdown, limit=max(size // 2 + 1, _SMALLEST), unit=Unit.UTF16):
+            yield from _fitting(piece)
+
+
+def _plain(piece: _Piece) -> str:
+    text = plain(piece.markdown)
+    return text if text.strip() and width(text, Unit.UTF16) <= LIMIT else piece.shown.text
+
+
+def _payload(shown: Styled) -> str:
+    entities = [_entity(entity) for entity in shown.entities]
+    return json.dumps({"text": shown.text, "entities": entities}, ensure_ascii=False, separators=(",", ":"))
+
+
+def _entity(entity: Entity) -> dict[str, Any]:
+    fields: dict[str, Any] = {"type": entity.type, "offset": entity.offset, "length": entity.length}
+    if entity.extra:
+        fields["url" if entity.type == "text_link" else "language"] = entity.extra
+    return fields

@@ -1,0 +1,124 @@
+"""The library at the wire: requests that log nothing, and its errors as ours.
+
+The address of every call holds the token, so no text of an error leaves this module unless Telegram wrote it,
+and then without the token.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from datetime import timedelta
+from typing import Any
+
+import httpx
+from telegram import Bot, MessageEntity
+from telegram.error import (
+    BadRequest,
+    ChatMigrated,
+    EndPointNotFound,
+    Forbidden,
+    InvalidToken,
+    RetryAfter,
+    TelegramError,
+)
+from telegram.request import HTTPXRequest
+
+from gateway.errors import FormatRefused, OutcomeUnknown, RetryLater, SendFailed, SendRefused
+
+# The library's own switch: spans are timedeltas, as its next release has them; without it, it warns at every 429.
+os.environ.setdefault("PTB_TIMEDELTA", "true")
+
+_CONNECTIONS = 32
+_READ_SECONDS = 20.0
+_CONNECT_SECONDS = 10.0
+_UNREACHED = timedelta(seconds=2)
+_TOKEN_REFUSED = timedelta(seconds=60)
+
+# What a request that never left failed with: nothing was sent, so that trying again cannot double anything.
+_NEVER_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.ProxyError, httpx.UnsupportedProtocol)
+_FORMAT_WORDS = ("can't parse entities", "can't find end", "entity", "entities", "unsupported start tag")
+
+
+class QuietRequest(HTTPXRequest):
+    """Requests of the library, without its habit of logging a body that it cannot read."""
+
+    @staticmethod
+    def parse_json_payload(payload: bytes) -> Any:
+        """Return the object of a response; raise TelegramError when it is none."""
+        try:
+            found = json.loads(payload.decode("utf-8", "replace"))
+        except ValueError:
+            raise TelegramError("the answer is no JSON") from None
+        if not isinstance(found, dict):
+            raise TelegramError("the answer is no JSON object")
+        return found
+
+
+def make_bot(token: str, base_url: str, file_url: str, polling: HTTPXRequest) -> Bot:
+    """Return the library's bot, not connected. *polling* is what waits for updates, apart from all other calls."""
+    return Bot(
+        token,
+        base_url=base_url,
+        base_file_url=file_url,
+        request=QuietRequest(
+            connection_pool_size=_CONNECTIONS,
+            read_timeout=_READ_SECONDS,
+            write_timeout=_READ_SECONDS,
+            connect_timeout=_CONNECT_SECONDS,
+            pool_timeout=_READ_SECONDS,
+        ),
+        get_updates_request=polling,
+    )
+
+
+def make_poll_request() -> QuietRequest:
+    """Return the one connection that waits for updates."""
+    return QuietRequest(connection_pool_size=1, connect_timeout=_CONNECT_SECONDS, pool_timeout=_CONNECT_SECONDS)
+
+
+def entities_of(fields: tuple[dict[str, Any], ...]) -> list[MessageEntity] | None:
+    """Return Telegram's own objects as the library's."""
+    return [MessageEntity(**each) for each in fields] or None
+
+
+def asked_to_wait(error: RetryAfter) -> timedelta:
+    """Return how long Telegram wants to hear nothing in that chat."""
+    seconds = error.retry_after
+    return seconds if isinstance(seconds, timedelta) else timedelta(seconds=seconds)
+
+
+def is_unchanged(error: TelegramError) -> bool:
+    """Say whether an edit was refused because the message reads like that already."""
+    return isinstance(error, BadRequest) and "not modified" in error.message.lower()
+
+
+def send_failure(error: TelegramError, *, is_formatted: bool) -> SendFailed:
+    """Return *error* of a call that sends or edits, as delivery has to see it."""
+    if isinstance(error, RetryAfter):
+        return RetryLater(asked_to_wait(error))
+    if isinstance(error, Forbidden):
+        return SendRefused(described(error))
+    if isinstance(error, ChatMigrated):
+        return SendRefused("the group became a supergroup twice in a row")
+    if isinstance(error, BadRequest):
+        text = error.message.lower()
+        if is_formatted and any(word in text for word in _FORMAT_WORDS):
+            return FormatRefused(described(error))
+        return SendRefused(described(error))
+    if isinstance(error, InvalidToken | EndPointNotFound):
+        # A token may be put right again; polling says what to do about it.
+        return RetryLater(_TOKEN_REFUSED, "Telegram refuses the token")
+    if "too many requests" in error.message.lower():  # asked to wait for 0 seconds: the library drops the number
+        return RetryLater(timedelta(seconds=1))
+    if isinstance(error.__cause__, _NEVER_SENT):
+        return RetryLater(_UNREACHED, f"Telegram is not reached: {type(error.__cause__).__name__}")
+    return OutcomeUnknown(described(error))
+
+
+def described(error: TelegramError) -> str:
+    """Return what may be logged of *error*: Telegram's own words, or what kind of failure it was."""
+    cause = error.__cause__
+    if isinstance(error, InvalidToken | EndPointNotFound) or cause is not None:
+        return type(cause or error).__name__
+    return error.message[:200]

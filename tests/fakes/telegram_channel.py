@@ -1,0 +1,61 @@
+"""The real Telegram channel, over the real library and real HTTP, in front of a house that behaves."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import SecretStr
+
+from channels.telegram.adapter import TelegramChannel
+from channels.telegram.polling import Waits
+from channels.telegram.settings import TelegramSettings
+from gateway.settings.blocks import combined
+from tests.fakes.telegram_server import TelegramServer
+from tests.fakes.web import FakeHouse
+
+QUICK = Waits(store=0.01, first=0.01, longest=0.02, conflict=0.05)
+
+
+@dataclass
+class Line:
+    """A channel that is up, with both its ends."""
+
+    channel: TelegramChannel
+    server: TelegramServer
+    house: FakeHouse
+
+
+def block(server: TelegramServer, **fields: Any) -> Any:
+    """Return a channel block that leads to *server*."""
+    model = combined(TelegramSettings)
+    base = f"{server.base}/bot"
+    return model(**{"kind": "telegram", "token": SecretStr(server.token), "base_url": base, "file_url": base} | fields)
+
+
+@asynccontextmanager
+async def open_line(
+    server: TelegramServer, house: FakeHouse | None = None, *, runs: bool = True, typing: float = 0.05, **fields: Any
+) -> AsyncIterator[Line]:
+    """Run the channel until the block ends; with *runs* False it only sends."""
+    house = house or FakeHouse()
+    channel = TelegramChannel(house.context("telegram", block(server, **fields)), waits=QUICK, typing=typing)
+    house.channel = channel
+    running = asyncio.create_task(channel.run(), name="telegram channel") if runs else None
+    try:
+        if running is not None:
+            polled = server.until(lambda: any(name == "getUpdates" for name, _ in server.calls))
+            polling = asyncio.create_task(polled, name="first poll")
+            await asyncio.wait({polling, running}, return_when=asyncio.FIRST_COMPLETED)
+            polling.cancel()
+            if running.done():
+                await running
+        yield Line(channel, server, house)
+    finally:
+        if running is not None:
+            running.cancel()
+            await asyncio.wait({running})
+        await channel.close()

@@ -1,0 +1,429 @@
+"""A Bot API server over real HTTP, as strict as the real one where an adapter could be careless.
+
+It keeps updates until a later offset confirms them (24 hours at most), numbers them anew after a quiet week, counts
+text in UTF-16 units after entities parsing, checks entities, refuses what it refuses, limits each group, hides from a
+bot in privacy mode what is not meant for it, and ends one poll when another begins. Written from
+core.telegram.org/bots/api.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from aiohttp import web
+
+from tests.fakes.telegram_rules import ApiError, checked_text, reactions
+
+TOKEN = "123456789:AAH-abcdefghijklmnopqrstuvwxyz012"
+BOT = {"id": 123456789, "is_bot": True, "first_name": "Parlour", "username": "parlour_bot"}
+START = 1_763_769_600  # 2025-11-22
+_WEEK = 7 * 24 * 3600
+_QUEUE_AGE = 24 * 3600
+
+
+@dataclass(slots=True)
+class Post:
+    """A message of the bot as people see it; `versions` holds every text it had, the present one last."""
+
+    id: int
+    chat: int
+    text: str
+    entities: list[dict[str, Any]]
+    thread: int | None
+    reply_to: int | None
+    has_preview: bool
+    versions: list[str] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Chat:
+    """A chat as the server knows it."""
+
+    id: int
+    type: str
+    blocked: bool = False
+    moved_to: int | None = None
+    topics: set[int] = field(default_factory=set)
+    admins: set[int] = field(default_factory=set)
+    last_id: int = 0
+    deleted: set[int] = field(default_factory=set)
+    known: set[int] = field(default_factory=set)  # message ids
+
+
+@dataclass(slots=True)
+class Fault:
+    """What goes wrong with one call: a status, a reply that is lost, a connection that drops, or a wait."""
+
+    kind: str  # "status", "lost" (done, no reply), "drop" (not done, no reply), "garbage"
+    status: int = 0
+    retry_after: int = 0
+    description: str = ""
+
+
+class TelegramServer:
+    """The state of one bot's world, and the people in it."""
+
+    def __init__(self) -> None:
+        self.base = ""
+        self.privacy = True
+        self.webhook = ""
+        self.topics_in_private = False
+        self.per_minute = 20  # messages into one group
+        self.now: Callable[[], int] = lambda: START
+        self.chats: dict[int, Chat] = {}
+        self.posts: list[Post] = []
+        self.drafts: list[dict[str, Any]] = []
+        self.actions: list[dict[str, Any]] = []
+        self.reactions: list[dict[str, Any]] = []
+        self.answered: list[str] = []
+        self.menu: list[dict[str, Any]] = []
+        self.menu_sets = 0
+        self.calls: list[tuple[str, dict[str, Any]]] = []
+        self.faults: dict[str, deque[Fault]] = {}
+        self.unknown_methods: set[str] = set()
+        self.token = TOKEN
+        self.updates: deque[dict[str, Any]] = deque()
+        self.confirmed: list[int] = []
+        self._next_update = 870_000_001
+        self._last_update_at = self.now()
+        self._sent_at: dict[int, deque[int]] = {}
+        self._poll: asyncio.Event | None = None
+        self._changed = asyncio.Event()
+
+    # People
+
+    def chat(self, ident: int, type_: str = "") -> Chat:
+        """Return a chat, made when it is not known."""
+        kind = type_ or ("private" if ident > 0 else "supergroup")
+        return self.chats.setdefault(ident, Chat(ident, kind))
+
+    def say(self, text: str | None, *, chat: int = 42, sender: int = 42, **fields: Any) -> dict[str, Any]:
+        """Let somebody write; more fields of the message as they are. Returns the message."""
+        message = self.message(chat, sender, **({"text": text} if text is not None else {}), **fields)
+        if self._is_heard(message):
+            self.push({"message": message})
+        return message
+
+    def message(self, chat: int, sender: int, **fields: Any) -> dict[str, Any]:
+        """Return a new message of a person, without handing it to the bot."""
+        place = self.chat(chat)
+        place.last_id += 1
+        place.known.add(place.last_id)
+        shown = {"id": chat, "type": place.type}
+        shown |= {"first_name": "Ann"} if place.type == "private" else {"title": "The team"}
+        person = {"id": sender, "is_bot": False, "first_name": "Ann", "last_name": "Bee", "language_code": "en"}
+        return {"message_id": place.last_id, "from": person, "chat": shown, "date": self.now()} | fields
+
+    def edit(self, message: Mapping[str, Any], text: str, *, at: int | None = None) -> None:
+        """Let somebody change what they wrote."""
+        changed = {**message, "text": text, "edit_date": at if at is not None else self.now() + 5}
+        self.push({"edited_message": changed})
+
+    def push(self, update: Mapping[str, Any]) -> int:
+        """Queue an update; return its id."""
+        if self.now() - self._last_update_at >= _WEEK:
+            self._next_update = self._next_update * 31 % 800_000_000  # lower: the ids begin anew, anywhere
+        self._last_update_at = self.now()
+        ident = self._next_update
+        self._next_update += 1
+        self.updates.append({"update_id": ident, **update, "_at": self.now()})
+        self._change()
+        return ident
+
+    def redeliver(self, update: Mapping[str, Any]) -> None:
+        """Hand the very same update out again, as after a confirmation that was lost."""
+        self.updates.append({**update, "_at": self.now()})
+        self._change()
+
+    def fail(self, method: str, *faults: Fault) -> None:
+        """Let the next calls of *method* go wrong."""
+        self.faults.setdefault(method, deque()).extend(faults)
+
+    def _is_heard(self, message: Mapping[str, Any]) -> bool:
+        """Say whether privacy mode lets the bot see a message of a group."""
+        if not self.privacy or message["chat"]["type"] == "private":
+            return True
+        if message.get("reply_to_message", {}).get("from", {}).get("id") == BOT["id"]:
+            return True
+        entities = message.get("entities", message.get("caption_entities", ()))
+        text = str(message.get("text", message.get("caption", "")))
+        kinds = {entity["type"] for entity in entities}
+        return bool(kinds & {"bot_command", "text_mention"}) or f"@{BOT['username']}" in text
+
+    # What people see
+
+    def shown(self, chat: int) -> list[str]:
+        """Return the bot's texts in a chat, in order."""
+        return [post.text for post in self.posts if post.chat == chat]
+
+    async def until(self, holds: Callable[[], bool]) -> None:
+        """Return when *holds* holds."""
+        while not holds():
+            await self._changed.wait()
+
+    def _change(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    # The protocol
+
+    def app(self) -> web.Application:
+        """Return the routes."""
+        app = web.Application()
+        app.router.add_route("*", "/bot{token}/{method}", self._handle)
+        return app
+
+    async def _handle(self, request: web.Request) -> web.StreamResponse:
+        method = request.match_info["method"]
+        if request.match_info["token"] != self.token:
+            return _error(ApiError(401, "Unauthorized"))
+        fields = {**request.query, **{name: str(value) for name, value in (await request.post()).items()}}
+        read = {name: _value(name, value) for name, value in fields.items()}
+        self.calls.append((method, read))
+        call = getattr(self, f"_do_{_snake(method)}", None)
+        if call is None or method in self.unknown_methods:
+            return _error(ApiError(404, "Not Found"))
+        queue = self.faults.get(method)
+        fault = queue.popleft() if queue else None
+        if fault is not None and fault.kind != "lost":
+            self._change()
+            return self._break(request, fault)
+        try:
+            result = await call(read)
+        except ApiError as error:
+            return _error(error)
+        finally:
+            self._change()
+        if fault is not None:
+            return self._break(request, Fault("drop"))
+        return web.json_response({"ok": True, "result": result})
+
+    def _break(self, request: web.Request, fault: Fault) -> web.StreamResponse:
+        if fault.kind == "garbage":
+            return web.Response(text="<html>secret words of a user</html>")
+        if fault.kind == "status":
+            text = fault.description or "Internal Server Error"
+            if fault.retry_after:
+                text = f"Too Many Requests: retry after {fault.retry_after}"
+            return _error(ApiError(fault.status, text, retry_after=fault.retry_after))
+        assert request.transport is not None
+        request.transport.abort()
+        return web.Response()
+
+    async def _do_get_me(self, _: Mapping[str, Any]) -> Any:
+        flags = {"can_join_groups": True, "can_read_all_group_messages": not self.privacy}
+        return {**BOT, **flags, "supports_inline_queries": False, "has_main_web_app": False}
+
+    async def _do_get_updates(self, asked: Mapping[str, Any]) -> Any:
+        if self.webhook:
+            raise ApiError(409, "Conflict: can't use getUpdates method while webhook is active; use deleteWebhook")
+        if self._poll is not None:
+            self._poll.set()  # the newer poll ends the older one
+        mine = self._poll = asyncio.Event()
+        self._confirm(asked.get("offset"))
+        try:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(float(asked.get("timeout", 0))):
+                    while not self._ready(asked) and not mine.is_set():
+                        await self._wait_either(mine)
+            if mine.is_set():
+                raise ApiError(
+                    409,
+                    "Conflict: terminated by other getUpdates request; make sure that only one bot instance is running",
+                )
+            return [{k: v for k, v in each.items() if k != "_at"} for each in self._ready(asked)]
+        finally:
+            if self._poll is mine:
+                self._poll = None
+
+    def steal_poll(self) -> None:
+        """Let somebody else poll with the same token, once."""
+        if self._poll is not None:
+            self._poll.set()
+            self._change()
+
+    async def _wait_either(self, mine: asyncio.Event) -> None:
+        changed = self._changed
+        tasks = [asyncio.create_task(changed.wait()), asyncio.create_task(mine.wait())]
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in tasks:
+                task.cancel()
+
+    def _ready(self, asked: Mapping[str, Any]) -> list[dict[str, Any]]:
+        allowed = asked.get("allowed_updates") or []
+        fresh = [each for each in self.updates if self.now() - int(each["_at"]) <= _QUEUE_AGE]
+        wanted = [each for each in fresh if not allowed or set(each) & set(allowed)]
+        return wanted[: int(asked.get("limit", 100))]
+
+    def _confirm(self, offset: Any) -> None:
+        """Everything below *offset* is confirmed, whatever it is: an old offset confirms what begins anew below it."""
+        while offset is not None and self.updates and int(self.updates[0]["update_id"]) < int(offset):
+            self.confirmed.append(int(self.updates.popleft()["update_id"]))
+            self._change()
+
+    def _place(self, fields: Mapping[str, Any]) -> Chat:
+        chat = self.chats.get(int(fields["chat_id"]))
+        if chat is None:
+            raise ApiError(400, "Bad Request: chat not found")
+        if chat.blocked:
+            raise ApiError(403, "Forbidden: bot was blocked by the user")
+        if chat.moved_to:
+            text = "Bad Request: group chat was upgraded to a supergroup chat"
+            raise ApiError(400, text, migrate_to=chat.moved_to)
+        thread = fields.get("message_thread_id")
+        if thread is not None and int(thread) not in chat.topics:
+            raise ApiError(400, "Bad Request: message thread not found")
+        return chat
+
+    def _flood(self, chat: Chat) -> None:
+        if chat.type == "private":
+            return
+        at = self._sent_at.setdefault(chat.id, deque())
+        while at and self.now() - at[0] >= 60:
+            at.popleft()
+        if len(at) >= self.per_minute:
+            wait = 60 - (self.now() - at[0])
+            raise ApiError(429, f"Too Many Requests: retry after {wait}", retry_after=wait)
+        at.append(self.now())
+
+    async def _do_send_message(self, fields: Mapping[str, Any]) -> Any:
+        chat = self._place(fields)
+        text, entities = checked_text(fields)
+        reply = fields.get("reply_parameters")
+        answered = int(reply["message_id"]) if reply else None
+        if answered is not None and answered not in chat.known - chat.deleted:
+            if not (reply or {}).get("allow_sending_without_reply"):
+                raise ApiError(400, "Bad Request: message to be replied not found")
+            answered = None
+        self._flood(chat)
+        chat.last_id += 1
+        chat.known.add(chat.last_id)
+        thread = fields.get("message_thread_id")
+        is_quiet = bool(fields.get("link_preview_options", {}).get("is_disabled"))
+        post = Post(chat.last_id, chat.id, text, entities, thread, answered, not is_quiet, [text])
+        self.posts.append(post)
+        self.drafts = [
+            each for each in self.drafts if each["chat_id"] != chat.id or each.get("message_thread_id") != thread
+        ]
+        return self._message(post)
+
+    async def _do_edit_message_text(self, fields: Mapping[str, Any]) -> Any:
+        chat = self._place(fields)
+        post = next((p for p in self.posts if p.chat == chat.id and p.id == int(fields["message_id"])), None)
+        if post is None or post.id in chat.deleted:
+            raise ApiError(400, "Bad Request: message to edit not found")
+        text, entities = checked_text(fields)
+        if (text, entities) == (post.text, post.entities):
+            raise ApiError(
+                400,
+                "Bad Request: message is not modified: specified new message content and reply markup are exactly"
+                " the same as a current content and reply markup of the message",
+            )
+        self._flood(chat)
+        post.text, post.entities = text, entities
+        post.versions.append(text)
+        return self._message(post) | {"edit_date": self.now()}
+
+    async def _do_send_message_draft(self, fields: Mapping[str, Any]) -> Any:
+        chat = self._place(fields)
+        if chat.type != "private":
+            raise ApiError(400, "Bad Request: method is available only for private chats")
+        if not int(fields["draft_id"]):
+            raise ApiError(400, "Bad Request: draft identifier must be non-zero")
+        if fields.get("text"):
+            checked_text(fields)
+        self.drafts.append(dict(fields))
+        return True
+
+    async def _do_send_chat_action(self, fields: Mapping[str, Any]) -> Any:
+        self._place(fields)
+        self.actions.append(dict(fields))
+        return True
+
+    async def _do_set_message_reaction(self, fields: Mapping[str, Any]) -> Any:
+        self._place(fields)
+        if any(each["emoji"] not in reactions for each in fields.get("reaction", ())):
+            raise ApiError(400, "Bad Request: REACTION_INVALID")
+        self.reactions.append(dict(fields))
+        return True
+
+    async def _do_answer_callback_query(self, fields: Mapping[str, Any]) -> Any:
+        self.answered.append(str(fields["callback_query_id"]))
+        return True
+
+    async def _do_get_my_commands(self, _: Mapping[str, Any]) -> Any:
+        return self.menu
+
+    async def _do_set_my_commands(self, fields: Mapping[str, Any]) -> Any:
+        if any(len(each["description"]) > 256 or not each["description"] for each in fields["commands"]):
+            raise ApiError(400, "Bad Request: BOT_COMMAND_DESCRIPTION_INVALID")
+        self.menu, self.menu_sets = list(fields["commands"]), self.menu_sets + 1
+        return True
+
+    async def _do_get_chat_administrators(self, fields: Mapping[str, Any]) -> Any:
+        rights = (
+            "can_be_edited is_anonymous can_manage_chat can_delete_messages can_manage_video_chats can_restrict_members"
+            " can_promote_members can_change_info can_invite_users can_post_stories can_edit_stories can_delete_stories"
+        )
+        flags = dict.fromkeys(rights.split(), False)
+        return [
+            {"status": "administrator", "user": {"id": ident, "is_bot": False, "first_name": "Ann"}, **flags}
+            for ident in sorted(self._place(fields).admins)
+        ]
+
+    def _message(self, post: Post) -> dict[str, Any]:
+        chat = self.chats[post.chat]
+        message = {
+            "message_id": post.id,
+            "from": BOT,
+            "chat": {"id": chat.id, "type": chat.type, "title": "t"},
+            "date": self.now(),
+            "text": post.text,
+            "entities": post.entities,
+        }
+        return message | ({"message_thread_id": post.thread, "is_topic_message": True} if post.thread else {})
+
+
+def _snake(method: str) -> str:
+    return "".join(f"_{char.lower()}" if char.isupper() else char for char in method)
+
+
+def _value(name: str, text: str) -> Any:
+    """Read one field as the server does: text is text, everything else is JSON."""
+    if name in ("text", "action", "callback_query_id"):
+        return text
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def _error(error: ApiError) -> web.Response:
+    body: dict[str, Any] = {"ok": False, "error_code": error.status, "description": error.text}
+    parameters = {"retry_after": error.retry_after, "migrate_to_chat_id": error.migrate_to}
+    if any(parameters.values()):
+        body["parameters"] = {name: value for name, value in parameters.items() if value}
+    return web.json_response(body, status=error.status)
+
+
+@asynccontextmanager
+async def open_telegram(server: TelegramServer | None = None, *, port: int = 0) -> AsyncIterator[TelegramServer]:
+    """Serve on loopback until the block ends; polls that hang are cut off then."""
+    server = server or TelegramServer()
+    runner = web.AppRunner(server.app(), access_log=None, handler_cancellation=True, shutdown_timeout=0.1)
+    await runner.setup()
+    try:
+        site = web.TCPSite(runner, "127.0.0.1", port)
+        await site.start()
+        server.base = f"http://127.0.0.1:{runner.addresses[0][1]}"
+        yield server
+    finally:
+        await runner.cleanup()
