@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
 import time
 
 from gateway.ports import Verdict
 from tests.benchmarks.harness import row
+from tests.benchmarks.turns import burst
 from tests.fakes.pocket import InstantModel, gateway
 
 CHATS, EACH, SECONDS = 100, 10, 0.5
@@ -18,12 +18,7 @@ async def crowd(workers: int) -> None:
     """Time 100 chats × 10 messages against a model of 500 ms."""
     async with gateway(model=InstantModel(SECONDS), environment={"PARLOUR_AGENT__WORKERS": str(workers)}) as bench:
         begun = time.perf_counter()
-        answers = []
-        for n in range(EACH):
-            for chat in range(CHATS):
-                _, answer = await bench.channel.say(f"c{chat}", f"message {n}")
-                answers.append(answer)
-        await asyncio.gather(*answers)
+        await burst(bench, CHATS, EACH)
         wall = time.perf_counter() - begun
         await bench.idle()
         # No chat has more than one turn at a time, so its own messages are a bound as well.
