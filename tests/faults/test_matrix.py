@@ -8,6 +8,7 @@ of one turn is played here; of fifty turns at once a spread of points (all of th
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -66,7 +67,7 @@ def _traces(points: list[str]) -> list[int]:
 
 # Who breaks which promise, the calls after which it shows, and a word of what is then said.
 SABOTEURS = [
-    ("acks_early", lambda points: [1, 4], "never came to rest"),
+    ("acks_early", lambda points: [1], "never came to rest"),
     ("forgets_steps", _traces, "the tool ran 2 times"),
     ("repeats_tools", _traces, "the tool ran 2 times"),
     ("marks_nothing", _sends, "messages, 0 of them marked"),
@@ -78,10 +79,9 @@ async def test_a_gateway_that_breaks_a_promise_is_found_out(
     zygote: Zygote, sabotage: str, where: Callable[[list[str]], list[int]], said: str
 ) -> None:
     """The examination is worth something: each of these gateways fails it, and for the right reason."""
-    base = Case(sabotage=sabotage, patience=5.0)
+    base = Case(send_key=False, sabotage=sabotage, patience=5.0)
     points = await count(zygote, base)
-    at = sorted({min(place + after, len(points)) for place in where(points) for after in (1, 2, 3)})
-    outcomes = await play_all(
-        zygote, [Case(mode=Mode.KILL_BEFORE, at=n, send_key=False, sabotage=sabotage, patience=5.0) for n in at]
-    )
+    # A few calls wide: how often a preview is edited differs between two runs.
+    at = sorted({min(place + after, len(points)) for place in where(points) for after in (1, 2, 3, 5, 8)})
+    outcomes = await play_all(zygote, [replace(base, mode=Mode.KILL_BEFORE, at=n) for n in at])
     assert said in verdict(outcomes), summary(outcomes)
