@@ -11,6 +11,7 @@ from typing import Any
 
 from channels.slack import kind
 from channels.slack.adapter import SlackChannel
+from channels.slack.pace import Paces
 from channels.slack.settings import SlackSettings
 from gateway.events import OutboundKind, OutboundMessage, Part, SessionKey
 from gateway.settings.blocks import Block, combined
@@ -58,6 +59,7 @@ def build(server: SlackServer, house: FakeHouse, **more: Any) -> SlackChannel:
     built = kind.open(house.context("slack", settings(server, **more)))
     assert isinstance(built, SlackChannel)
     built._ping = PING
+    built._posts = Paces(1_000, 0.001)
     house.channel = built
     return built
 

@@ -126,6 +126,10 @@ class SlackServer:
         while not holds():
             await self._changed.wait()
 
+    async def wait_changed(self) -> None:
+        """Return at the next thing that happens."""
+        await self._changed.wait()
+
     def _change(self) -> None:
         self._changed.set()
         self._changed = asyncio.Event()
