@@ -118,7 +118,8 @@ def hold_lock(home: Home) -> Iterator[None]:
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
         yield
-        os.ftruncate(descriptor, 0)
+        with suppress(OSError):  # the id is a courtesy; the lock itself falls with the descriptor
+            os.ftruncate(descriptor, 0)
     finally:
         os.close(descriptor)
 
