@@ -1,0 +1,294 @@
+"""Telegram's codec: payloads in, texts with entities out. Pure, so without a wire."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from channels.telegram import kind
+from channels.telegram.codec import LIMIT, MAX_PARTS, Account, Garbled, outgoing, parse, render
+from channels.telegram.codec.entities import styled
+from channels.telegram.settings import TelegramSettings
+from gateway.admission import Admitted, Reason, Rejected, admit, policy_of
+from gateway.events import InboundMessage, OutboundMessage, Part, SessionKey
+from gateway.words import say
+from tests.fakes.telegram_rules import checked_text
+
+PAYLOADS = Path(__file__).resolve().parents[2] / "payloads" / "telegram"
+ME = Account(id="123456789", username="parlour_bot", commands=frozenset({"stop", "new"}))
+NOW = datetime(2026, 11, 22, tzinfo=UTC)
+GROUP = "-1001234567890"
+
+
+def heard(name: str) -> InboundMessage | None:
+    """Parse one payload."""
+    return parse(json.loads((PAYLOADS / f"{name}.json").read_text("utf-8")), channel="telegram", me=ME, now=NOW)
+
+
+# What matters of each payload; None = no affair of ours.
+CASES: dict[str, dict[str, Any] | None] = {
+    "private_text": {
+        "text": "What time is it? 😀 see docs (https://example.org/docs)",
+        "key": "telegram:42",
+        "message_id": "17",
+    },
+    "private_edited": {"text": "What time is it now?", "revision": "1763769660", "message_id": "17"},
+    "private_voice": {"text": "", "files": [("voice", "voice.ogg", 17042, "audio/ogg")]},
+    "private_document": {"text": "the report", "files": [("document", "../Q3 report.pdf", 204800, "application/pdf")]},
+    "private_animation": {"text": "", "files": [("video", "wave.mp4", 3000, "video/mp4")]},
+    "private_sticker": {"text": "", "files": [("image", "sticker.webp", 9000, "image/webp")]},
+    "private_location": {"text": "(a location: 52.52001, 13.40495)"},
+    "private_contact": {"text": "(a contact: Bob, +4930123456)"},
+    "private_forwarded": {"text": "as he said", "sender": "42"},
+    "group_photo_of_album": {
+        "key": f"telegram:{GROUP}",
+        "album": "13950000000000",
+        "is_addressed": True,
+        "files": [("image", "photo.jpg", 90000, "image/jpeg")],
+    },
+    "group_topic_mention": {"key": f"telegram:{GROUP}/7", "reply_to": "", "quoted": "", "is_addressed": True},
+    "group_topic_reply_with_quote": {
+        "key": f"telegram:{GROUP}/7",
+        "reply_to": "12",
+        "quoted": "Go home.",
+        "is_addressed": True,
+    },
+    "group_anonymous_admin": {"sender": "", "is_addressed": True},
+    "group_other_bot": {"sender": "555"},
+    "group_service_new_members": None,
+    "channel_post": None,
+    "callback_query": {"text": "approve:1", "key": f"telegram:{GROUP}/7", "message_id": "", "kind": "button"},
+    "my_chat_member_added": {"text": "/start", "key": f"telegram:{GROUP}", "message_id": "", "is_addressed": True},
+}
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in PAYLOADS.glob("*.json")))
+def test_a_payload_is_read(name: str) -> None:
+    """Every captured payload has its expectation, and is read as it says."""
+    message, expected = heard(name), CASES[name]
+    if expected is None:
+        assert message is None
+        return
+    assert message is not None
+    facts = {
+        "key": str(message.key),
+        "sender": message.sender.id,
+        "kind": str(message.kind),
+        "files": [(file.kind, file.name, file.size, file.media_type) for file in message.attachments],
+    }
+    for field, value in expected.items():
+        assert facts.get(field, getattr(message, field, None)) == value, field
+
+
+def test_hidden_senders_and_bots_are_not_admitted() -> None:
+    """An anonymous admin and another bot are refused, though the whole chat is allowed; Ann is not."""
+    policy = policy_of("telegram", [f"chat:{GROUP}"], [], "open")
+    decisions = {}
+    for name in ("group_anonymous_admin", "group_other_bot", "group_topic_mention"):
+        message = heard(name)
+        assert message is not None
+        decisions[name] = admit(message, policy)
+    nobody, bot = decisions["group_anonymous_admin"], decisions["group_other_bot"]
+    assert isinstance(nobody, Rejected)
+    assert nobody.reason is Reason.NOBODY
+    assert isinstance(bot, Rejected)
+    assert bot.reason is Reason.BOT
+    assert isinstance(decisions["group_topic_mention"], Admitted)
+
+
+FIELDS = ["message", "chat", "id", "type", "from", "date", "text", "entities", "offset", "length", "photo", "edit_date"]
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(FIELDS), inner, max_size=6),
+    max_leaves=12,
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.sampled_from(["message", "edited_message", "callback_query", "my_chat_member", "poll"]), JSON)
+def test_no_update_breaks_the_codec(field: str, content: Any) -> None:
+    """Whatever shape comes: a message, nothing of ours, or Garbled, whose text holds no word of it."""
+    found, said = None, ""
+    try:
+        found = parse({"update_id": 1, field: content}, channel="telegram", me=ME, now=NOW)
+    except Garbled as error:
+        said = str(error).partition(" in ")[2]
+    assert said in ("", f"{field}, update_id", f"update_id, {field}")
+    assert found is None or found.key.channel == "telegram"
+
+
+MARKDOWN = st.lists(
+    st.sampled_from(
+        [
+            *(
+                "**",
+                "*",
+                "_",
+                "`",
+                "```",
+                "~~",
+                "[",
+                "](https://x.org)",
+                "](y.z)",
+                "> ",
+                "- ",
+                "1. ",
+                "# ",
+                "\n",
+                "\n\n",
+                "    ",
+            ),
+            *(
+                "word ",
+                "😀",
+                "👨‍👩‍👧",
+                "日本",
+                "a.b",
+                "|",
+                "| a | b |\n|---|---|\n| 1 | 2 |\n",
+                "---",
+                "\u0301",
+                "\\",
+                "@ann ",
+                "&lt;",
+            ),
+        ]
+    ),
+    max_size=60,
+).map("".join)
+
+
+def message(text: str) -> OutboundMessage:
+    """Return an answer."""
+    return OutboundMessage(id="tabcdefghijklmnop.1", key=SessionKey("telegram", "42"), text=text, reply_to="5")
+
+
+@settings(max_examples=400, deadline=None)
+@given(MARKDOWN)
+def test_what_we_render_telegram_takes(text: str) -> None:
+    """Any Markdown gives parts that the strictest server takes, formatted, plain and marked, always the same."""
+    parts = render(message(text))
+    assert parts == render(message(text))
+    assert [part.id for part in parts] == [f"tabcdefghijklmnop.1.{n}" for n in range(1, len(parts) + 1)]
+    for part in parts:
+        for marked in (False, True):
+            for each in (part, Part(id=part.id, key=part.key, payload="", plain=part.plain)):
+                shown = outgoing(each, marked=marked)
+                checked_text({"text": shown.text, "entities": list(shown.entities)})
+                assert shown.text.endswith(say("delivery.may_repeat")) is marked
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "word " * 30_000,
+        "```\n" + "code\n" * 20_000 + "```",
+        "😀" * 9_000,
+        "**b** `c` " * 2_000,
+        "[x](https://a.example) " * 1_000,
+        "| name | what it does |\n|---|---|\n" + "| a | b |\n" * 3_000,
+        "| a long head line that repeats in every row | another long one |\n|---|---|\n" + "| a | b |\n" * 300,
+        ">" * 10_000 + " deep",
+        "- " * 500 + "deep",
+    ],
+    ids=["words", "code", "emoji", "entities", "links", "table", "records", "quotes", "lists"],
+)
+def test_anything_long_fits(text: str) -> None:
+    """4,096 UTF-16 units and 100 entities bind every part; there are never more than forty."""
+    parts = render(message(text))
+    assert 1 <= len(parts) <= MAX_PARTS
+    for part in parts:
+        shown = outgoing(part, marked=True)
+        checked_text({"text": shown.text, "entities": list(shown.entities)})
+        assert len(part.plain.encode("utf-16-le")) // 2 <= LIMIT
+    assert [part.reply_to for part in parts] == ["5", *("" for _ in parts[1:])]
+
+
+def test_a_table_that_is_narrow_stands_in_columns_and_a_wide_one_in_records() -> None:
+    """A telephone shows forty columns; wide characters count twice."""
+    narrow = styled("| day | 天气 |\n|---|---|\n| Mon | ☀ |\n| Tuesday | 雨 |")
+    assert narrow.text == "day      天气\n───────  ────\nMon      ☀\nTuesday  雨"
+    assert [entity.type for entity in narrow.entities] == ["pre"]
+    wide = styled(f"| city | why |\n|---|---|\n| **Rome** | {'because ' * 9}|\n| Oslo | `no` |")
+    assert wide.text == f"Rome\nwhy: {('because ' * 9).strip()}\n\nOslo\nwhy: no"
+    assert [entity.type for entity in wide.entities] == ["bold", "bold", "code"]
+
+
+LINKS = {
+    "[docs](https://x.org/a)": ("docs", ["text_link"]),
+    "[x.org](https://x.org/a)": ("x.org", ["text_link"]),
+    "[www.x.org](https://x.org/a)": ("www.x.org", ["text_link"]),
+    "[good.com](https://evil.example)": ("good.com (https://evil.example)", []),
+    "[https://good.com/login](https://good.com@evil.example/)": (
+        "https://good.com/login (https://good.com@evil.example/)",
+        [],
+    ),
+    "[Ann](tg://user?id=42)": ("Ann (tg://user?id=42)", []),
+    "[mail](mailto:a@b.example)": ("mail (mailto:a@b.example)", []),
+    "<https://x.org>": ("https://x.org", []),
+    "![a cat](https://x.org/cat.png)": ("a cat", ["text_link"]),
+    "[`code`](https://x.org)": ("code", ["text_link"]),
+}
+
+
+@pytest.mark.parametrize("markdown", LINKS)
+def test_a_link_shows_where_it_leads(markdown: str) -> None:
+    """A label that names another place than it leads to is shown with the address; only web addresses are links."""
+    shown = styled(markdown)
+    assert (shown.text, [entity.type for entity in shown.entities]) == LINKS[markdown]
+
+
+def test_blocks_look_native() -> None:
+    """Headings are bold, quotes are quotes, lists keep their marks and their depth, code keeps its language."""
+    shown = styled(
+        "# A *b*\n\n> one\n> two\n\n- x\n  - y\n\n    ```sh\n    ls\n    ```\n- z\n\n3. c\n4. d\n\n---\n~~e~~"
+    )
+    units = shown.text.encode("utf-16-le")
+    words = [
+        (each.type, units[2 * each.offset : 2 * (each.offset + each.length)].decode("utf-16-le"), each.extra)
+        for each in shown.entities
+    ]
+    assert words == [
+        ("bold", "A b", ""),
+        ("italic", "b", ""),
+        ("blockquote", "one\ntwo", ""),
+        ("pre", "ls", "sh"),
+        ("strikethrough", "e", ""),
+    ]
+    assert shown.text == "A b\n\none\ntwo\n\n• x\n  • y\n\nls\n• z\n\n3. c\n4. d\n\n———\n\ne"
+
+
+def test_a_blank_answer_is_no_part() -> None:
+    """Nothing to show gives no part; what only looks empty is shown as it is written."""
+    assert render(message(" \n\n")) == []
+    (part,) = render(message("[]()"))
+    assert part.plain == "[]()"
+
+
+def test_the_check_needs_no_network() -> None:
+    """A block is looked at: a token that would travel unencrypted is named, a server next door is not."""
+    token = "123456789:AAH-abcdefghijklmnopqrstuvwxyz012"
+
+    def wrong(address: str) -> int:
+        return len(kind.check(TelegramSettings.model_validate({"token": token, "base_url": address}), {}))
+
+    addresses = ["https://api.telegram.org/bot", "http://127.0.0.1:8081/bot", "http://botapi:8081/bot"]
+    assert [wrong(address) for address in addresses] == [0, 0, 0]
+    assert wrong("http://api.example.org/bot") == 1
+
+
+@pytest.mark.parametrize(("reaction", "is_good"), [("👀", True), ("", True), ("🦄🦄", False), ("x", False)])
+def test_only_reactions_that_bots_may_give_are_settings(reaction: str, is_good: bool) -> None:
+    """A wrong emoji is refused at the start, not at every message."""
+    fields = {"enabled": False, "reaction": reaction}
+    if is_good:
+        assert TelegramSettings.model_validate(fields).reaction == reaction
+    else:
+        with pytest.raises(ValueError, match="bots may give no other"):
+            TelegramSettings.model_validate(fields)
