@@ -18,7 +18,7 @@ from channels.slack.pace import Bucket, Paces
 from channels.slack.settings import SlackSettings
 from channels.slack.socket import PING, Socket
 from channels.slack.status import Status
-from gateway.errors import RetryLater, SettingsMistake
+from gateway.errors import ParlourError, RetryLater, SettingsMistake
 from gateway.events import OutboundKind, OutboundMessage, Part, Receipt, SessionKey
 from gateway.ports import Activity, Capabilities, ChannelContext
 from gateway.words import say
@@ -69,17 +69,23 @@ class SlackChannel:
             self._app_token, self._api.client, lambda body: self._ears.hear(body, me), ping=self._ping
         )
         log.info("slack.listening", channel=self.name, team=me.team, user=me.user)
+        refusal: ParlourError | None = None
         try:
             async with asyncio.TaskGroup() as tasks:
                 beside = [
                     tasks.create_task(self._errands.run(), name=f"{self.name} errands"),
                     tasks.create_task(self._status.run(), name=f"{self.name} status"),
                 ]
-                await self._socket.run()
+                try:
+                    await self._socket.run()
+                except ParlourError as error:
+                    refusal = error  # raised below as what it is, not as a group of one
                 for task in beside:
                     task.cancel()
         finally:
             self._socket = None
+        if refusal is not None:
+            raise refusal
 
     async def _identify(self, *, anew: bool = False) -> codec.Me:
         if self._me is None or anew:

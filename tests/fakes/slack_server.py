@@ -98,7 +98,7 @@ class SlackServer:
             ROOM: Place(ROOM, "channel", {ANN, BOB, EVE, BOT_USER}),
             SECRET: Place(SECRET, "group", {BOB}),
         }
-        self.users = {
+        self.users: dict[str, dict[str, Any]] = {
             ANN: {"id": ANN, "team_id": TEAM, "profile": {"display_name": "Ann"}, "is_admin": True},
             BOB: {"id": BOB, "team_id": TEAM, "profile": {"display_name": "", "real_name": "Bob"}},
             EVE: {"id": EVE, "team_id": TEAM, "profile": {"display_name": "Eve"}},
