@@ -21,11 +21,13 @@ from channels.console import kind as console_kind
 from channels.console.adapter import ConsoleChannel
 from channels.console.terminal import inert
 from channels.web import kind as web_kind
+from gateway.errors import OutcomeUnknown
 from gateway.events import InboundKind, OutboundKind, OutboundMessage, SessionKey
 from gateway.ports import Accepted, Activity, ChannelKind, Verdict
 from gateway.words import say
 from tests.fakes.platform import Harness, Person, Platform, Shown
 from tests.fakes.slack_harness import SlackHarness
+from tests.fakes.telegram_harness import TelegramHarness
 from tests.fakes.web import FakeHouse, serve_page
 
 TURN = "tabcdefghijklmnop"
@@ -171,7 +173,7 @@ async def _reading(read: Callable[[], Any], person: FramePerson) -> AsyncIterato
         reading.cancel()
 
 
-HARNESSES: list[Harness] = [WebHarness(), ConsoleHarness(), SlackHarness()]
+HARNESSES: list[Harness] = [WebHarness(), ConsoleHarness(), SlackHarness(), TelegramHarness()]
 
 
 @pytest.fixture(params=HARNESSES, ids=lambda harness: harness.kind.name)
@@ -314,9 +316,15 @@ async def test_a_part_that_is_sent_stands_in_the_chat(platform: Platform, person
 
 
 async def test_a_part_sent_again_stands_once(platform: Platform, person: Person) -> None:
-    """Where the platform takes a send key, an unknown part may be sent again; elsewhere it can be asked for."""
+    """Where the platform takes a send key, an unknown part may be sent again; elsewhere it is asked for, or marked."""
     (part,) = platform.channel.render(message(platform, "once"))
     first = await platform.channel.send(part)
+    if not platform.can_be_asked:
+        with pytest.raises(OutcomeUnknown):
+            await platform.channel.find(part)
+        await platform.channel.send(part, marked=True)
+        await person.shown.until(lambda: person.shown.marked == [part.id])
+        return
     if not platform.channel.capabilities.send_key:
         assert await platform.channel.find(part) == first
         return

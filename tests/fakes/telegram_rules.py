@@ -78,5 +78,5 @@ def _check_pair(one: Mapping[str, Any], other: Mapping[str, Any]) -> None:
         raise ApiError(400, "Bad Request: can't parse entities: one within its like")
     if types & _SOLID and types & (_STYLES | {"text_link"}):
         raise ApiError(400, "Bad Request: can't parse entities: code holds no other and stands in none")
-    if second["type"] == "blockquote":
+    if second["type"] == "blockquote" and first["length"] > second["length"]:
         raise ApiError(400, "Bad Request: can't parse entities: a quote stands in nothing")

@@ -133,13 +133,13 @@ class TelegramServer:
         ident = self._next_update
         self._next_update += 1
         self.updates.append({"update_id": ident, **update, "_at": self.now()})
-        self._change()
+        self.changed()
         return ident
 
     def redeliver(self, update: Mapping[str, Any]) -> None:
         """Hand the very same update out again, as after a confirmation that was lost."""
         self.updates.append({**update, "_at": self.now()})
-        self._change()
+        self.changed()
 
     def fail(self, method: str, *faults: Fault) -> None:
         """Let the next calls of *method* go wrong."""
@@ -167,7 +167,12 @@ class TelegramServer:
         while not holds():
             await self._changed.wait()
 
-    def _change(self) -> None:
+    async def wait_changed(self) -> None:
+        """Return at the next thing that happens."""
+        await self._changed.wait()
+
+    def changed(self) -> None:
+        """Tell who waits that something happened."""
         self._changed.set()
         self._changed = asyncio.Event()
 
@@ -192,14 +197,14 @@ class TelegramServer:
         queue = self.faults.get(method)
         fault = queue.popleft() if queue else None
         if fault is not None and fault.kind != "lost":
-            self._change()
+            self.changed()
             return self._break(request, fault)
         try:
             result = await call(read)
         except ApiError as error:
             return _error(error)
         finally:
-            self._change()
+            self.changed()
         if fault is not None:
             return self._break(request, Fault("drop"))
         return web.json_response({"ok": True, "result": result})
@@ -246,7 +251,7 @@ class TelegramServer:
         """Let somebody else poll with the same token, once."""
         if self._poll is not None:
             self._poll.set()
-            self._change()
+            self.changed()
 
     async def _wait_either(self, mine: asyncio.Event) -> None:
         changed = self._changed
@@ -267,7 +272,7 @@ class TelegramServer:
         """Everything below *offset* is confirmed, whatever it is: an old offset confirms what begins anew below it."""
         while offset is not None and self.updates and int(self.updates[0]["update_id"]) < int(offset):
             self.confirmed.append(int(self.updates.popleft()["update_id"]))
-            self._change()
+            self.changed()
 
     def _place(self, fields: Mapping[str, Any]) -> Chat:
         chat = self.chats.get(int(fields["chat_id"]))

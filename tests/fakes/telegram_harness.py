@@ -1,0 +1,141 @@
+"""Telegram in the shared contract suite: one person in a topic of a group, where a preview is a message."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+from channels.telegram import kind
+from channels.telegram.adapter import TelegramChannel
+from channels.telegram.polling import Waits
+from gateway.events import Part, Receipt, SessionKey
+from gateway.ports import Activity, ChannelContext, ChannelKind
+from gateway.words import say
+from tests.fakes.platform import Person, Platform, Shown
+from tests.fakes.telegram_channel import QUICK, block
+from tests.fakes.telegram_server import START, TelegramServer, open_telegram
+from tests.fakes.web import FakeHouse
+
+_GROUP = -1001234567890
+_TOPIC = 7
+
+
+def _number(ident: str) -> str:
+    return str(1000 + int(ident.rpartition("-")[2]))
+
+
+class NotedChannel(TelegramChannel):
+    """The real channel; notes which part a message shows, since nobody on the platform can tell."""
+
+    def __init__(self, context: ChannelContext, server: TelegramServer, waits: Waits) -> None:
+        super().__init__(context, waits=waits, typing=0.05)
+        self.server = server
+        self.parts: dict[str, str] = {}
+
+    async def send(self, part: Part, *, marked: bool = False) -> Receipt:
+        """Send, and note it."""
+        return self._note(await super().send(part, marked=marked))
+
+    async def edit(self, message_id: str, part: Part) -> Receipt:
+        """Edit, and note it."""
+        return self._note(await super().edit(message_id, part))
+
+    async def show(self, activity: Activity) -> None:
+        """Show, and note whether something is kept up."""
+        await super().show(activity)
+        self.server.changed()
+
+    def _note(self, receipt: Receipt) -> Receipt:
+        self.parts[receipt.message_id] = receipt.part
+        self.server.changed()
+        return receipt
+
+
+class TelegramPerson:
+    """Ann, before her own client."""
+
+    def __init__(self, channel: NotedChannel) -> None:
+        self.shown = Shown()
+        self._channel = channel
+        self._server = channel.server
+        self._said: dict[str, Mapping[str, Any]] = {}
+        self._names: dict[int, str] = {}  # update -> what the suite calls the message
+
+    async def say(self, text: str, ident: str) -> None:
+        """Write in the topic; the same again is Telegram delivering the same message again."""
+        if ident not in self._said:
+            message = self._server.message(
+                _GROUP, 42, text=text, message_thread_id=_TOPIC, is_topic_message=True, message_id=int(_number(ident))
+            )
+            self._said[ident] = message | {"date": START + len(self._said)}
+        self._names[self._server.push({"message": self._said[ident]})] = ident
+
+    async def garble(self) -> None:
+        """Have Telegram send updates of every wrong shape."""
+        for wrong in ({}, {"message_id": "x"}, None, [], {"chat": {"id": "x", "type": "group"}, "text": "t"}):
+            self._server.push({"message": wrong})
+        await self._server.until(lambda: not self._server.updates)
+
+    async def watch(self) -> None:
+        """Fold in whatever changes."""
+        while True:
+            self._look()
+            self.shown.news.set()
+            await self._server.wait_changed()
+
+    def _look(self) -> None:
+        shown = self.shown
+        shown.confirmed = [self._names[each] for each in self._server.confirmed if each in self._names]
+        shown.is_busy = bool(self._server.actions) and self._channel._activities.is_live(SessionKey("telegram", _KEY))
+        shown.messages, shown.marked = {}, []
+        for post in self._server.posts:
+            part = self._channel.parts.get(str(post.id), "")
+            if part.split(".")[1:2] == ["0"]:
+                shown.previews += [post.text] if shown.previews[-1:] != [post.text] else []
+            elif part:
+                shown.messages[str(post.id)] = post.text
+                shown.marked += [part] if post.text.endswith(say("delivery.may_repeat")) else []
+
+
+_KEY = f"{_GROUP}/{_TOPIC}"
+
+
+class TelegramHarness:
+    """The real channel before a server on this machine."""
+
+    kind: ChannelKind = kind
+
+    @asynccontextmanager
+    async def open(self, house: FakeHouse) -> AsyncIterator[Platform]:
+        """Run the channel."""
+        async with open_telegram() as server:
+            server.chat(_GROUP).topics = {_TOPIC}
+            channel = NotedChannel(house.context("telegram", block(server, reaction="")), server, QUICK)
+            running = asyncio.create_task(channel.run(), name="telegram channel")
+            try:
+                # Nothing for anybody: once it is confirmed, the channel has heard Telegram.
+                server.push({"message": server.message(_GROUP, 42, new_chat_title="The team")})
+                await server.until(lambda: not server.updates and channel.is_ready())
+
+                @asynccontextmanager
+                async def join() -> AsyncIterator[Person]:
+                    person = TelegramPerson(channel)
+                    watch = asyncio.create_task(person.watch(), name="person watches")
+                    yield person
+                    watch.cancel()
+
+                yield Platform(
+                    channel,
+                    SessionKey("telegram", _KEY),
+                    join,
+                    has_windows=False,
+                    can_be_asked=False,
+                    late="It is late.",
+                    ident=_number,
+                )
+            finally:
+                running.cancel()
+                await asyncio.wait({running})
+                await channel.close()
