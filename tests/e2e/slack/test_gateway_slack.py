@@ -1,0 +1,165 @@
+"""The whole gateway before a workspace: what people in Slack see, whatever happens in between."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from agent.llm.port import ChatReply, ChatRequest, Sink
+from gateway.words import say
+from tests.fakes.pocket import InstantModel, Pocket, gateway
+from tests.fakes.slack_server import (
+    ANN,
+    APP_TOKEN,
+    BOB,
+    BOT_TOKEN,
+    BOT_USER,
+    DM,
+    EVE,
+    ROOM,
+    Fault,
+    SlackServer,
+    slack_server,
+)
+
+CALL = f"<@{BOT_USER}>"
+
+
+class HeldModel(InstantModel):
+    """Answers once it is let."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.go_on = asyncio.Event()
+        self.asked = asyncio.Event()
+
+    async def complete(self, request: ChatRequest, *, sink: Sink | None = None) -> ChatReply:
+        """Wait, then repeat the last message."""
+        self.asked.set()
+        await self.go_on.wait()
+        return await super().complete(request, sink=sink)
+
+
+@asynccontextmanager
+async def house(server: SlackServer, *, home: Path | None = None, model: Any = None) -> AsyncIterator[Pocket]:
+    """Run the gateway with a Slack block for Ann and Bob; it is connected when the block begins."""
+    environment = {
+        "PARLOUR_CHANNELS__SLACK__BOT_TOKEN": BOT_TOKEN,
+        "PARLOUR_CHANNELS__SLACK__APP_TOKEN": APP_TOKEN,
+        "PARLOUR_CHANNELS__SLACK__BASE_URL": f"{server.base}/api/",
+        "PARLOUR_CHANNELS__SLACK__ALLOW_FROM": f"{ANN},{BOB}",
+    }
+    before = server.connections
+    async with gateway(home=home, model=model or InstantModel(), environment=environment) as pocket:
+        await server.until(lambda: server.connections > before)
+        yield pocket
+
+
+async def test_people_are_answered_where_they_wrote() -> None:
+    """In a direct message at its top level, in a channel in the message's own thread; a stranger not at all."""
+    async with slack_server() as server, house(server):
+        server.say(DM, ANN, "good evening")
+        await server.until(lambda: len(server.shown(DM)) == 1)
+        assert server.shown(DM)[0].endswith("good evening")
+        times = [server.say(ROOM, who, f"{CALL} {who} asks") for who in (ANN, BOB)]
+        server.say(ROOM, EVE, f"{CALL} stranger")
+        server.say(ROOM, ANN, "not for you")
+        await server.until(lambda: all(server.shown(ROOM, ts) for ts in times))
+        assert ["ANN asks" in server.shown(ROOM, ts)[0] for ts in times] == [True, False]
+        server.say(ROOM, ANN, "and a follow-up", thread=times[0])
+        await server.until(lambda: len(server.shown(ROOM, times[0])) == 2)
+        await server.until(lambda: not server.reactions)
+        assert server.shown(ROOM) == []
+
+
+async def test_a_command_in_a_channel_is_answered_to_its_sender_alone() -> None:
+    """What a command says about somebody is ephemeral; the mention form is a command too."""
+    async with slack_server() as server, house(server):
+        for text in (f"{CALL} !usage", f"{CALL} usage"):
+            before = len(server.places[ROOM].whispers)
+            server.say(ROOM, ANN, text)
+            await server.until(lambda: len(server.places[ROOM].whispers) > before)  # noqa: B023 - waited for right here
+        assert {whisper["user"] for whisper in server.places[ROOM].whispers} == {ANN}
+
+
+async def test_a_kill_in_mid_turn_and_messages_that_wait_are_answered_once(tmp_path: Path) -> None:
+    """Accepted before, said while down, and delivered twice: one answer each after the restart."""
+    model = HeldModel()
+    async with slack_server() as server:
+        async with house(server, home=tmp_path / "home", model=model) as pocket:
+            server.say(DM, ANN, "before the kill")
+            await model.asked.wait()
+            await server.until(lambda: len(server.acks) == 1)
+            copy = pocket.kill(tmp_path / "copy")
+            model.go_on.set()
+            await server.until(lambda: len(server.shown(DM)) == 1)
+            server.places[DM].messages = [m for m in server.places[DM].messages if m["user"] != BOT_USER]
+        waiting = server.say(DM, ANN, "while down")
+        server.tell(DM, server._message(DM, waiting))
+        async with house(server, home=copy) as pocket:
+            await server.until(lambda: len(server.shown(DM)) == 2)
+            await pocket.idle()
+        first, second = server.shown(DM)
+        assert ("before the kill" in first, "while down" in second) == (True, True)
+
+
+async def test_posted_but_the_reply_was_lost_is_one_answer() -> None:
+    """The key is read back from Slack, so nothing is doubled and nothing is marked."""
+    async with slack_server() as server, house(server) as pocket:
+        server.faults["chat.postMessage"] = [Fault(does=True, drops=True)]
+        server.say(DM, ANN, "once")
+        await server.until(lambda: bool(server.called("conversations.history")))
+        await pocket.idle()
+        (shown,) = server.shown(DM)
+        assert shown.endswith("once")
+
+
+async def test_without_history_a_repeat_says_so() -> None:
+    """Where the key cannot be read back the second copy is marked: never two answers that look like two."""
+    async with slack_server() as server:
+        server.scopes -= {"im:history"}
+        async with house(server) as pocket:
+            server.faults["chat.postMessage"] = [Fault(does=True, drops=True)]
+            server.say(DM, ANN, "twice")
+            await server.until(lambda: len(server.shown(DM)) == 2)
+            await pocket.idle()
+        first, second = server.shown(DM)
+        assert say("delivery.may_repeat") not in first
+        assert say("delivery.may_repeat") in second
+
+
+async def test_a_limit_in_one_chat_delays_no_other() -> None:
+    """429 with Retry-After: that answer waits as long as asked, others go out meanwhile."""
+    async with slack_server() as server, house(server):
+        server.faults["chat.postMessage"] = [Fault(status=429, error="ratelimited", retry_after=2)]
+        server.say(DM, ANN, "limited")
+        await server.until(lambda: bool(server.called("chat.postMessage")))
+        ts = server.say(ROOM, BOB, f"{CALL} free")
+        await server.until(lambda: bool(server.shown(ROOM, ts)))
+        assert server.shown(DM) == []
+        await server.until(lambda: bool(server.shown(DM)))
+        assert len(server.shown(DM)) == 1
+
+
+async def test_a_long_answer_arrives_whole_over_a_broken_line() -> None:
+    """20,000 characters with code; one part's reply is lost, one is refused for a moment: each part once, in order."""
+
+    class Long(InstantModel):
+        async def complete(self, request: ChatRequest, *, sink: Sink | None = None) -> ChatReply:
+            reply = await super().complete(request)
+            text = "\n\n".join(f"part{n} " + "word " * 50 for n in range(60)) + "\n\n```\n" + "line\n" * 800 + "```"
+            return ChatReply(text=text, tool_calls=(), model=self.name, tokens=reply.tokens, cost=0.0)
+
+    async with slack_server() as server, house(server, model=Long()) as pocket:
+        lost, limited = Fault(does=True, drops=True), Fault(status=429, error="ratelimited", retry_after=1)
+        server.faults["chat.postMessage"] = [lost, limited]
+        server.say(DM, ANN, "at length")
+        await server.until(lambda: len(server.shown(DM)) >= 5)
+        await pocket.idle()
+        words = " ".join(server.shown(DM)).replace("```", " ").split()
+        assert [word for word in words if word.startswith("part")] == [f"part{n}" for n in range(60)]
+        assert words.count("line") == 800
+        assert all(shown.count("```") % 2 == 0 for shown in server.shown(DM))
