@@ -74,7 +74,8 @@ class TelegramPerson:
 
     async def garble(self) -> None:
         """Have Telegram send updates of every wrong shape."""
-        for wrong in ({}, {"message_id": "x"}, None, [], {"chat": {"id": "x", "type": "group"}, "text": "t"}):
+        odd: list[Any] = [{}, {"message_id": "x"}, None, [], {"chat": {"id": "x", "type": "group"}, "text": "t"}]
+        for wrong in odd:
             self._server.push({"message": wrong})
         await self._server.until(lambda: not self._server.updates)
 

@@ -79,7 +79,6 @@ WRONG: dict[str, tuple[dict[str, str] | Callable[[ExitStack], dict[str, str]], s
         "set PARLOUR_WEB__HOST to an address of this",
     ),
     "everyone": (plain(PARLOUR_CHANNELS__WEB__ALLOW_FROM="*"), "confirm it with PARLOUR_ALLOW_EVERYONE=true"),
-    "adapter": (plain(**{TOKEN: "123456789:AAH-abcdefghijklmnopqrstuvwxyz012"}), "has no adapter for telegram yet"),
     "newer": (newer, "was written by a newer Parlour (schema 99, this one knows 1)"),
 }
 
