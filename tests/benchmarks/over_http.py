@@ -15,8 +15,8 @@ from tests.benchmarks.harness import Meter, row
 from tests.benchmarks.turns import burst
 from tests.fakes.pocket import gateway
 
-CHATS, EACH, ROUNDS = 8, 15, 3
-CALLS = CHATS * EACH
+CHATS, EACH, ROUNDS = 8, 8, 8
+CALLS = CHATS * EACH * 2
 
 
 @contextlib.contextmanager
