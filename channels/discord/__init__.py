@@ -1,1 +1,35 @@
-"""Discord. So far its settings; the adapter comes with the channel."""
+"""Discord: servers, threads and direct messages. See docs/discord.md."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from channels.discord.settings import DiscordSettings
+from gateway.ports import Channel, ChannelContext
+
+
+class DiscordKind:
+    """The kind `discord`."""
+
+    name = "discord"
+    settings: type[Any] = DiscordSettings
+
+    def open(self, context: ChannelContext) -> Channel:
+        """Build the channel. Only here is discord.py imported."""
+        from channels.discord.adapter import DiscordChannel
+
+        return DiscordChannel(context)
+
+    def routes(self, channel: Channel) -> Sequence[Any]:  # noqa: ARG002 - the port's signature
+        """Return nothing: Discord is connected to."""
+        return ()
+
+    def check(self, settings: Any, environment: Mapping[str, str]) -> Sequence[str]:  # noqa: ARG002 - the port's signature
+        """Return what is wrong with the block."""
+        import discord  # noqa: F401 - doctor tells a missing library by its ImportError
+
+        return ()
+
+
+kind = DiscordKind()

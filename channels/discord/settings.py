@@ -21,6 +21,7 @@ class DiscordSettings(BaseModel):
     token: SecretStr | None = None
     api_url: str = "https://discord.com/api/v10"
     gateway_url: str = "wss://gateway.discord.gg/"
+    reaction: str = "👀"  # on what was heard, until it is answered; empty = none
 
     @field_validator("token")
     @classmethod
@@ -30,6 +31,13 @@ class DiscordSettings(BaseModel):
         if token is not None and not _TOKEN.match(token.get_secret_value()):
             raise ValueError("is no Discord bot token; copy it from the developer portal, it is three parts with dots")
         return token
+
+    @field_validator("reaction")
+    @classmethod
+    def _one_emoji(cls, reaction: str) -> str:
+        if not re.fullmatch(r"|[^\x00-\x7f]\S{0,15}|[A-Za-z0-9_]{2,32}:[1-9][0-9]{0,19}", reaction):
+            raise ValueError("must be one emoji such as 👀, name:id for one of a server's own, or empty for none")
+        return reaction
 
     @field_validator("api_url")
     @classmethod

@@ -1,0 +1,161 @@
+"""discord.py, pointed at the configured addresses and listened to at its lowest level.
+
+Message events are taken as the payloads they are: history over REST reads the same way, and a malformed one
+cannot end the library's receive loop. Nothing here is global: two blocks may speak to two servers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import discord
+from discord.gateway import DiscordWebSocket
+from discord.http import HTTPClient, Route
+from discord.state import ConnectionState
+from yarl import URL
+
+from channels.discord.codec import Me, Place, Profile
+
+Tell = Callable[[str, Mapping[str, Any]], None]  # an event's name and payload; must not raise
+
+_WAIT = 30.0  # seconds that the library waits for a rate limit itself; a longer one is RateLimited (its minimum)
+
+
+class PointedHTTP(HTTPClient):
+    """The library's REST client, at the addresses of one block."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, *, api_url: str, gateway_url: str, proxy: str | None) -> None:
+        super().__init__(loop, proxy=proxy, max_ratelimit_timeout=_WAIT)
+        self._api_url = api_url.rstrip("/")
+        self._gateway_url = URL(gateway_url)
+
+    async def request(self, route: Route, **kwargs: Any) -> Any:
+        """Send a request to the configured API."""
+        if route.url.startswith(Route.BASE):
+            route.url = self._api_url + route.url[len(Route.BASE) :]
+        return await super().request(route, **kwargs)
+
+    async def ws_connect(self, url: str, *, compress: int = 0) -> Any:
+        """Connect to the configured gateway; to the address Discord names for a resume only at Discord itself."""
+        if self._gateway_url != DiscordWebSocket.DEFAULT_GATEWAY:
+            url = str(self._gateway_url.with_query(URL(url).query))
+        return await super().ws_connect(url, compress=compress)
+
+
+class Listening(ConnectionState["GatewayClient"]):
+    """The library's state; what it would parse of messages is handed over as it came."""
+
+    tell: Tell
+
+    def parse_message_create(self, data: Any) -> None:
+        """Hand over a new message."""
+        self.tell("MESSAGE_CREATE", data)
+
+    def parse_message_update(self, data: Any) -> None:
+        """Hand over a changed message."""
+        self.tell("MESSAGE_UPDATE", data)
+
+    def parse_message_delete(self, data: Any) -> None:
+        """Hand over a deletion."""
+        self.tell("MESSAGE_DELETE", data)
+
+    def parse_message_delete_bulk(self, data: Any) -> None:
+        """Hand over many deletions."""
+        self.tell("MESSAGE_DELETE_BULK", data)
+
+    def parse_ready(self, data: Any) -> None:
+        """Begin a session that knows nothing of what came before."""
+        super().parse_ready(data)
+        self.tell("READY", data)
+
+    def parse_resumed(self, data: Any) -> None:
+        """Go on with a session; what was missed follows."""
+        super().parse_resumed(data)
+        self.tell("RESUMED", data)
+
+    def parse_guild_create(self, data: Any) -> None:
+        """Learn a guild, its channels and threads."""
+        super().parse_guild_create(data)
+        self.tell("GUILD_CREATE", data)
+
+
+class GatewayClient(discord.Client):
+    """One connection to Discord; a new object for each try."""
+
+    def __init__(
+        self,
+        *,
+        api_url: str,
+        gateway_url: str,
+        proxy: str | None = None,
+        tell: Tell = lambda _name, _data: None,
+        heard: Callable[[str], None] = lambda _frame: None,
+        identify_pause: float = 5.0,
+    ) -> None:
+        self._http = partial(PointedHTTP, api_url=api_url, gateway_url=gateway_url, proxy=proxy)
+        self._tell = tell
+        self._heard = heard
+        self._identify_pause = identify_pause
+        intents = discord.Intents(guilds=True, guild_messages=True, dm_messages=True, message_content=True)
+        super().__init__(
+            intents=intents,
+            allowed_mentions=discord.AllowedMentions.none(),
+            max_messages=None,
+            member_cache_flags=discord.MemberCacheFlags.none(),
+            enable_debug_events=True,
+        )
+
+    def _get_state(self, **options: Any) -> ConnectionState[GatewayClient]:
+        """Bring our REST client and our state in before anything uses the library's."""
+        self.http = self._http(self.loop)
+        state = Listening(dispatch=self.dispatch, handlers=self._handlers, hooks=self._hooks, http=self.http, **options)
+        state.tell = self._tell
+        return state
+
+    def dispatch(self, event: str, /, *args: Any, **kwargs: Any) -> None:
+        """Note each frame as it comes; everything else goes the library's way."""
+        if event == "socket_raw_receive":
+            self._heard(args[0])
+        elif event == "disconnect":
+            self._tell("DISCONNECTED", {})
+        elif event != "socket_raw_send":
+            super().dispatch(event, *args, **kwargs)
+
+    async def before_identify_hook(self, shard_id: int | None, *, initial: bool = False) -> None:  # noqa: ARG002 - the library's signature
+        """Keep the pause that Discord asks for between two IDENTIFYs."""
+        if not initial:
+            await asyncio.sleep(self._identify_pause)
+
+    # What a guild knows.
+
+    def place(self, chat: str) -> Place | None:
+        """Return where a channel or an active thread is; None when no guild of ours has it."""
+        channel = self.get_channel(int(chat))
+        if isinstance(channel, discord.Thread):
+            guild, parent = str(channel.guild.id), str(channel.parent_id)
+            return Place(id=chat, guild=guild, parent=parent, is_private=channel.is_private())
+        if isinstance(channel, discord.abc.GuildChannel):
+            return Place(id=chat, guild=str(channel.guild.id))
+        return None
+
+    def me_in(self, guild_id: str) -> Me:
+        """Say who we are in a guild; "" = in direct messages."""
+        user = self.user
+        if user is None:
+            return Me(id="")
+        guild = self.get_guild(int(guild_id)) if guild_id else None
+        role = guild.self_role if guild else None
+        return Me(id=str(user.id), name=user.name, roles=frozenset({str(role.id)} if role else ()))
+
+    def profile(self, guild_id: str, user_id: str, roles: tuple[str, ...], name: str = "") -> Profile:
+        """Return what somebody with these *roles* may decide in a guild; an unknown guild makes nobody an admin."""
+        guild = self.get_guild(int(guild_id))
+        if guild is None:
+            return Profile(roles=roles, name=name)
+        held = [guild.get_role(int(role)) for role in roles]
+        rights = [role.permissions for role in (guild.default_role, *held) if role is not None]
+        is_admin = guild.owner_id == int(user_id) or any(each.administrator or each.manage_guild for each in rights)
+        return Profile(roles=roles, name=name, is_admin=is_admin)

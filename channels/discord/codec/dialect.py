@@ -1,0 +1,203 @@
+"""Discord's Markdown, written from the tree: what looks native there, and nothing that acts.
+
+Tables become code blocks, since Discord has none; headings below the third are bold lines; a link whose text
+names another host is shown plainly; what was literal in the source stays literal.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from urllib.parse import urlsplit
+
+from gateway.text import Kind, Node, parse
+
+_URL = re.compile(r"(?:https?://)[^\s<>]+")
+_SPECIAL = re.compile(r"[\\*_~`|]")
+_CONTROL = re.compile(r"<(?=[@#:/]|a:|t:|id:|sound:)")  # mentions, emoji, commands, times: shown, not acted upon
+_MASKED = re.compile(r"\](?=\()")
+_LINE_MARK = re.compile(r"^(\s*)(?=(?:#{1,3}|-#|>{1,3}|[-+])\s|>>>)|^(\s*\d+)(?=\.\s)", re.MULTILINE)
+_HOST = re.compile(r"(?:[\w-]+\.)+[a-z]{2,}", re.IGNORECASE)
+_BLOCKS = frozenset(
+    (Kind.PARAGRAPH, Kind.HEADING, Kind.QUOTE, Kind.BULLETS, Kind.NUMBERS, Kind.FENCE, Kind.RULE, Kind.TABLE)
+)
+_DEEPEST_HEADING = 3
+_BREAK = "\u200b"  # keeps three backticks inside a code block from ending it
+_WIDEST_TABLE = 110  # characters of a line that do not wrap on a desktop
+
+
+def write(markdown: str) -> str:
+    """Return *markdown* as Discord's own."""
+    return _blocks(parse(markdown).children)
+
+
+def _blocks(nodes: Iterable[Node], gap: str = "\n\n") -> str:
+    """Join blocks; what deep nesting lifted out of its block runs on in one line."""
+    texts: list[str] = []
+    inline: list[Node] = []
+    for node in nodes:
+        if node.kind in _BLOCKS:
+            texts.append(_paragraph(inline))
+            inline = []
+            texts.append(_block(node))
+        else:
+            inline.append(node)
+    texts.append(_paragraph(inline))
+    return gap.join(text for text in texts if text)
+
+
+def _block(node: Node) -> str:
+    match node.kind:
+        case Kind.HEADING:
+            return _heading(node)
+        case Kind.QUOTE:
+            # Discord has one level.
+            lines = _blocks(node.children).split("\n")
+            return "\n".join(line if line.startswith("> ") else f"> {line}" for line in lines)
+        case Kind.BULLETS | Kind.NUMBERS:
+            return _list(node)
+        case Kind.FENCE:
+            return _code(node.text, node.info)
+        case Kind.RULE:
+            return "———"
+        case Kind.TABLE:
+            return _table(node)
+        case _:
+            return _paragraph(node.children)
+
+
+def _heading(node: Node) -> str:
+    text = _inline(node.children).replace("\n", " ")
+    if not text:
+        return ""
+    return f"{'#' * node.level} {text}" if node.level <= _DEEPEST_HEADING else f"**{text}**"
+
+
+def _list(node: Node) -> str:
+    items = []
+    for number, item in enumerate(node.children, node.start):
+        mark = "- " if node.kind is Kind.BULLETS else f"{number}. "
+        text = _blocks(item.children, "\n" if node.is_tight else "\n\n")
+        lines = text.split("\n")
+        rest = [f"{' ' * len(mark)}{line}" if line else "" for line in lines[1:]]
+        items.append("\n".join([mark + lines[0], *rest]))
+    return ("\n" if node.is_tight else "\n\n").join(items)
+
+
+def _code(text: str, info: str = "") -> str:
+    language = info.split()[0] if info else ""
+    language = language if re.fullmatch(r"[\w+#.-]{1,30}", language) else ""
+    body = text.rstrip("\n").replace("``", f"`{_BREAK}`")
+    return f"```{language}\n{body}\n```"
+
+
+def _table(node: Node) -> str:
+    """A table in a code block, its columns aligned; too wide a one as lines of cells."""
+    rows = [[_cell(cell) for cell in row.children] for row in node.children if row.kind is Kind.ROW]
+    columns = max((len(row) for row in rows), default=0)
+    if not columns:
+        return ""
+    widths = [max(len(row[n]) if n < len(row) else 0 for row in rows) for n in range(columns)]
+    if sum(widths) + 3 * (columns - 1) > _WIDEST_TABLE:
+        return _code("\n".join(" | ".join(row) for row in rows))
+    lines = [" │ ".join(text.ljust(width) for text, width in zip(row, widths, strict=False)).rstrip() for row in rows]
+    lines.insert(1, "─┼─".join("─" * width for width in widths))
+    return _code("\n".join(lines))
+
+
+def _cell(cell: Node) -> str:
+    return " ".join("".join(_bare(child) for child in cell.children).split())
+
+
+def _bare(node: Node) -> str:
+    """Text without marks, for where no mark works."""
+    if node.kind in (Kind.SOFT_BREAK, Kind.HARD_BREAK):
+        return " "
+    text = node.text or "".join(_bare(child) for child in node.children)
+    if node.kind in (Kind.LINK, Kind.IMAGE) and node.href and node.href not in text:
+        return f"{text} ({node.href})" if text else node.href
+    return text
+
+
+def _paragraph(nodes: Iterable[Node]) -> str:
+    return _LINE_MARK.sub(lambda found: f"{found[1] or found[2] or ''}\\", _inline(nodes))
+
+
+def _inline(nodes: Iterable[Node]) -> str:
+    return "".join(_span(node) for node in nodes)
+
+
+def _span(node: Node) -> str:
+    match node.kind:
+        case Kind.TEXT:
+            return _literal(node.text)
+        case Kind.CODE:
+            return _inline_code(node.text)
+        case Kind.STRONG:
+            return _wrapped("**", node)
+        case Kind.EMPHASIS:
+            return _wrapped("*", node)
+        case Kind.STRIKE:
+            return _wrapped("~~", node)
+        case Kind.LINK | Kind.IMAGE:
+            return _link(node)
+        case Kind.SOFT_BREAK | Kind.HARD_BREAK:
+            return "\n"
+        case _:
+            return _inline(node.children)
+
+
+def _wrapped(mark: str, node: Node) -> str:
+    text = _inline(node.children)
+    return f"{mark}{text}{mark}" if text.strip() else text
+
+
+def _inline_code(text: str) -> str:
+    if "`" not in text:
+        return f"`{text}`"
+    if "``" in text or text.startswith("`") or text.endswith("`"):
+        return f"`{text.replace('`', 'ˋ')}`"
+    return f"``{text}``"
+
+
+def _literal(text: str) -> str:
+    """Escape what Discord would act on; addresses stay whole, or they would lead elsewhere."""
+    written, place = [], 0
+    for url in _URL.finditer(text):
+        written += [_escaped(text[place : url.start()]), url[0]]
+        place = url.end()
+    return "".join([*written, _escaped(text[place:])])
+
+
+def _escaped(text: str) -> str:
+    text = _SPECIAL.sub(lambda found: f"\\{found[0]}", text)
+    return _MASKED.sub("\\\\]", _CONTROL.sub("\\\\<", text))
+
+
+def _link(node: Node) -> str:
+    label = " ".join("".join(_read(child) for child in node.children).split())
+    href = node.href
+    bare = href.removeprefix("mailto:")
+    if not href or label in (href, bare):
+        return _literal(label or href)
+    is_web = re.fullmatch(r"https?://[^\s<>()]+", href) is not None
+    if not label:
+        return href if is_web else _literal(href)
+    if not is_web or node.kind is Kind.IMAGE or _names_another_host(label, href):
+        return f"{_literal(label)} ({href if is_web else _literal(href)})"
+    return f"[{_inline(node.children)}](<{href}>)".replace("\n", " ")
+
+
+def _read(node: Node) -> str:
+    """Return what a node reads as."""
+    if node.kind in (Kind.SOFT_BREAK, Kind.HARD_BREAK):
+        return " "
+    return node.text or "".join(_read(child) for child in node.children)
+
+
+def _names_another_host(label: str, href: str) -> bool:
+    """Say whether the text looks like an address: then where it leads is shown, unless both agree."""
+    if "//" in label or "\\" in label:
+        return True  # Discord shows such a link as it is written anyway
+    host = (urlsplit(href).hostname or "").removeprefix("www.")
+    return any(found[0].lower().removeprefix("www.") != host for found in _HOST.finditer(label))

@@ -1,0 +1,228 @@
+"""What a Discord payload says. The same reading for a live event and for history over REST.
+
+Field names are Discord's (API v10, docs.discord.com/developers/resources/message). A payload of the wrong
+shape raises KeyError, TypeError or ValueError; whoever calls decides what that costs.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, TypeAlias
+
+from gateway.events import Attachment, ChatKind, InboundKind, InboundMessage, Sender, SessionKey
+from gateway.text import clean
+
+Payload: TypeAlias = Mapping[str, Any]
+
+_EPOCH = datetime(2015, 1, 1, tzinfo=UTC)
+_WORDS = (0, 19)  # message types that a person writes: default and reply
+_DIRECT = (1, 3)  # channel types: a person, a group of people
+_THREADS = (10, 11, 12)
+_PRIVATE_THREAD = 12
+_VOICE_MESSAGE = 1 << 13
+_FORWARD = 1  # message_reference.type
+_QUOTED = 1_000  # characters of what a message answers
+_MENTION = re.compile(r"<@!?(\d+)>|<@&(\d+)>|<#(\d+)>")
+_COMMAND_AFTER_NAME = re.compile(r"@\S+\s+(?=[/!][A-Za-z])")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """A Discord channel: a direct message, a guild's channel, or a thread (a forum post is one)."""
+
+    id: str
+    guild: str = ""
+    parent: str = ""  # of a thread
+    is_direct: bool = False
+    is_private: bool = False  # a thread that only the invited read
+
+    @property
+    def chat(self) -> str:
+        """The chat part of the session key."""
+        return f"{self.parent}/{self.id}" if self.parent else self.id
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Me:
+    """Who we are there."""
+
+    id: str
+    name: str = ""
+    roles: frozenset[str] = frozenset()  # the roles that are ours alone: a mention of one is a mention of us
+
+    @property
+    def handle(self) -> str:
+        """How people's texts name us; one word, since a command is recognised behind it."""
+        return re.sub(r"\s+", "_", self.name) or self.id
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Profile:
+    """What a guild knows of a sender beyond the message: looked up where the payload lacks it."""
+
+    roles: tuple[str, ...] = ()
+    name: str = ""
+    is_admin: bool = False
+
+
+def moment_of(snowflake: str | int) -> datetime:
+    """Return when the thing with this id was made."""
+    return _EPOCH + timedelta(milliseconds=int(snowflake) >> 22)
+
+
+def snowflake_at(moment: datetime) -> int:
+    """Return the smallest id that something made at *moment* could have."""
+    return max(int((moment - _EPOCH) / timedelta(milliseconds=1)), 0) << 22
+
+
+def place_of(payload: Payload) -> Place:
+    """Read a channel object."""
+    kind = payload["type"]
+    is_thread = kind in _THREADS
+    return Place(
+        id=str(int(payload["id"])),
+        guild=str(payload.get("guild_id") or ""),
+        parent=str(payload.get("parent_id") or "") if is_thread else "",
+        is_direct=kind in _DIRECT,
+        is_private=kind == _PRIVATE_THREAD,
+    )
+
+
+def is_ours(payload: Payload, me: Me) -> bool:
+    """Say whether we wrote this message ourselves."""
+    return str(payload["author"]["id"]) == me.id
+
+
+def changes_nothing(update: Payload) -> bool:
+    """Say whether a MESSAGE_UPDATE is no edit by its author: an embed that resolved, a pin, a thread that began."""
+    return not update.get("edited_timestamp") or "content" not in update or "author" not in update
+
+
+def read_message(
+    channel: str, payload: Payload, place: Place, me: Me, profile: Profile | None = None
+) -> InboundMessage | None:
+    """Read a message object; None for our own and for what is no person's words (joins, pins, boosts).
+
+    Bots and webhooks come out as facts: admission refuses them, and can say so.
+    """
+    if payload.get("type", 0) not in _WORDS or is_ours(payload, me):
+        return None
+    ident = str(int(payload["id"]))
+    answered = payload.get("referenced_message") or {}
+    return InboundMessage(
+        key=SessionKey(channel, place.chat),
+        message_id=ident,
+        sender=_sender(payload, profile),
+        text=_text(payload, me),
+        sent_at=moment_of(ident),
+        chat_kind=ChatKind.DIRECT if place.is_direct else ChatKind.GROUP,
+        bot=me.handle,
+        revision=str(payload.get("edited_timestamp") or ""),
+        is_addressed=_addresses(payload, answered, me),
+        guild=place.guild,
+        is_private=place.is_private,
+        reply_to=str(answered.get("id") or ""),
+        quoted=_quoted(payload, answered, me),
+        attachments=tuple(_attachment(each, payload) for each in payload.get("attachments") or ()),
+    )
+
+
+def read_deletion(channel: str, ident: str, place: Place, at: datetime) -> InboundMessage:
+    """Return the deletion of message *ident*; Discord does not say whose it was."""
+    return InboundMessage(
+        key=SessionKey(channel, place.chat),
+        message_id=str(int(ident)),
+        sender=Sender(id=""),
+        text="",
+        sent_at=at,
+        kind=InboundKind.DELETION,
+        chat_kind=ChatKind.DIRECT if place.is_direct else ChatKind.GROUP,
+        guild=place.guild,
+        is_private=place.is_private,
+    )
+
+
+def turns_away(payload: Payload, me: Me) -> bool:
+    """Say whether the message addresses somebody else: it mentions people and none of them is us."""
+    named = [str(user["id"]) for user in payload.get("mentions") or ()]
+    answered = payload.get("referenced_message") or {}
+    return bool(named) and me.id not in named and not _addresses(payload, answered, me)
+
+
+def _sender(payload: Payload, profile: Profile | None) -> Sender:
+    author = payload["author"]
+    member = payload.get("member") or {}
+    known = profile or Profile(roles=tuple(str(role) for role in member.get("roles") or ()))
+    name = known.name or member.get("nick") or author.get("global_name") or author.get("username") or ""
+    return Sender(
+        id=str(int(author["id"])),
+        name=clean(str(name)),
+        is_bot=bool(author.get("bot")) or bool(author.get("system")) or "webhook_id" in payload,
+        is_admin=known.is_admin,
+        roles=known.roles,
+    )
+
+
+def _addresses(payload: Payload, answered: Payload, me: Me) -> bool:
+    if any(str(user["id"]) == me.id for user in payload.get("mentions") or ()):
+        return True
+    if any(str(role) in me.roles for role in payload.get("mention_roles") or ()):
+        return True
+    return str((answered.get("author") or {}).get("id")) == me.id
+
+
+def _text(payload: Payload, me: Me) -> str:
+    text = _readable(str(payload.get("content") or ""), payload, me)
+    named = _COMMAND_AFTER_NAME.match(text)
+    # "@bot /status" is the command alone.
+    return text[named.end() :] if named and text.startswith(f"@{me.handle}") else text
+
+
+def _readable(text: str, payload: Payload, me: Me) -> str:
+    """Write mentions as people read them."""
+    names = {str(user["id"]): _name(user) for user in payload.get("mentions") or ()}
+    names[me.id] = me.handle
+
+    def named(found: re.Match[str]) -> str:
+        user, role, channel = found.groups()
+        if role in me.roles:
+            return f"@{me.handle}"
+        if user in names:
+            return f"@{names[user]}"
+        return f"#{channel}" if channel else found[0]
+
+    return clean(_MENTION.sub(named, text)).strip()
+
+
+def _name(user: Payload) -> str:
+    member = user.get("member") or {}
+    return str(member.get("nick") or user.get("global_name") or user.get("username") or user["id"])
+
+
+def _quoted(payload: Payload, answered: Payload, me: Me) -> str:
+    if (payload.get("message_reference") or {}).get("type") == _FORWARD:
+        answered = next((each.get("message") or {} for each in payload.get("message_snapshots") or ()), {})
+    text = _readable(str(answered.get("content") or ""), answered, me)
+    return text if len(text) <= _QUOTED else f"{text[: _QUOTED - 1]}…"
+
+
+def _attachment(payload: Payload, message: Payload) -> Attachment:
+    media = str(payload.get("content_type") or "").partition(";")[0].strip().lower()
+    return Attachment(
+        kind=_kind(media, message),
+        name=clean(str(payload.get("filename") or "file")),
+        size=int(payload.get("size") or 0),
+        media_type=media,
+        url=str(payload.get("url") or ""),
+        caption=clean(str(payload.get("description") or "")),
+    )
+
+
+def _kind(media: str, message: Payload) -> str:
+    family = media.partition("/")[0]
+    if family == "audio" and int(message.get("flags") or 0) & _VOICE_MESSAGE:
+        return "voice"
+    return family if family in ("image", "audio", "video") else "document"

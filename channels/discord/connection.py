@@ -1,0 +1,187 @@
+"""The connection to Discord's gateway: kept up, listened to, and every chat read after a gap."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from datetime import datetime
+from typing import Any
+
+import discord
+import structlog
+
+from channels.discord.client import GatewayClient
+from channels.discord.gates import Event, Gates, Happening
+from channels.discord.inbound import Inbound
+from channels.discord.marks import Marks
+from gateway.errors import StoreDown, UserMistake
+
+log = structlog.get_logger(__name__)
+
+_SAVE_EVERY = 5.0  # seconds between two savings of what moved
+_ACCOUNT_EVERY = 60.0
+_PAUSES = (1.0, 60.0)  # between two connections
+_CALM_AFTER = 300.0  # a connection that held so long was a good one
+_CLOSE_WITHIN = 5.0
+_BAD_TOKEN = 4004
+_HELLO = 1_000  # characters; a hello is short
+_REFUSALS = {
+    "token": "Discord refuses the token; make a new one in the developer portal (Bot, Reset Token) and set `token`",
+    "intent": (
+        "Discord refuses to show messages; switch on Message Content Intent in the developer portal"
+        " (Bot, Privileged Gateway Intents)"
+    ),
+}
+
+
+def refused(name: str, what: str) -> UserMistake:
+    """Return what is wrong with the block *name*, and how to mend it."""
+    return UserMistake(f"channels.{name}: {_REFUSALS[what]}")
+
+
+class Connection:
+    """One block's ear. `run` uses a new client object for each try: the library ends on odd frames."""
+
+    def __init__(
+        self,
+        name: str,
+        inbound: Inbound,
+        marks: Marks,
+        *,
+        make: Callable[..., GatewayClient],
+        now: Callable[[], datetime],
+    ) -> None:
+        self._name = name
+        self._inbound = inbound
+        self._marks = marks
+        self._make = make
+        self._now = now
+        self._gates: Gates | None = None
+        self._connected = False
+        self._heard_at = (0.0, now())  # the last frame: the loop's time, and the wall's
+        self._interval = 41.25  # seconds between heartbeats, as Discord's hello last said
+
+    def is_ready(self) -> bool:
+        """Say whether Discord was heard within twice its heartbeat."""
+        silence = asyncio.get_running_loop().time() - self._heard_at[0]
+        return self._connected and silence < 2 * self._interval
+
+    async def run(self, token: str) -> None:
+        """Listen until cancelled. Raises UserMistake when Discord refuses us, and what kept a first connection away."""
+        failure: Exception | None = None
+        try:
+            await self._marks.open()
+            async with asyncio.TaskGroup() as tasks:
+                self._gates = Gates(self._inbound, tasks, name=self._name)
+                keeping = tasks.create_task(self._keep_marks(), name=f"{self._name} marks")
+                failure = await self._stay_connected(token)
+                keeping.cancel()
+        finally:
+            self._connected, self._gates, self._inbound.client = False, None, None
+            with suppress(StoreDown):
+                await self._marks.save()
+        if failure is not None:
+            raise failure
+
+    async def _stay_connected(self, token: str) -> Exception | None:
+        """Connect again and again; return what makes that pointless."""
+        loop, pause = asyncio.get_running_loop(), _PAUSES[0]
+        was_connected = False
+        while True:
+            began = loop.time()
+            client = self._make(tell=self._tell, heard=self._hear)
+            failure: Exception | None = None
+            self._inbound.client = client
+            try:
+                await client.start(token)
+            except discord.LoginFailure:
+                return refused(self._name, "token")
+            except discord.PrivilegedIntentsRequired:
+                return refused(self._name, "intent")
+            except discord.ConnectionClosed as error:
+                if error.code == _BAD_TOKEN:
+                    return refused(self._name, "token")
+                failure = error
+            except Exception as error:  # noqa: BLE001 - the channel boundary: the library ends on what it does not expect
+                failure = error
+            finally:
+                was_connected = was_connected or self._connected
+                self._connected = False
+                await _close(client)
+            if not was_connected:
+                return failure
+            log.warning("discord.disconnected", channel=self._name, error=type(failure).__name__, seconds=pause)
+            pause = _PAUSES[0] if loop.time() - began > _CALM_AFTER else pause
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, _PAUSES[1])
+
+    def _hear(self, frame: str) -> None:
+        self._heard_at = (asyncio.get_running_loop().time(), self._now())
+        if len(frame) < _HELLO and '"heartbeat_interval"' in frame:
+            with suppress(ValueError, KeyError, TypeError):
+                self._interval = float(json.loads(frame)["d"]["heartbeat_interval"]) / 1000
+
+    def _tell(self, name: str, data: Mapping[str, Any]) -> None:
+        """Take an event of the gateway. Called by the library, in order; must neither wait nor raise."""
+        gates = self._gates
+        if gates is None:
+            return
+        try:
+            self._sort(gates, name, data)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            log.warning("discord.unreadable", channel=self._name, event=name, error=type(error).__name__)
+
+    def _sort(self, gates: Gates, name: str, data: Mapping[str, Any]) -> None:
+        match name:
+            case "READY":
+                self._connected = True
+                gates.begin_session()
+                for chat in self._marks.direct:
+                    gates.put(chat)
+                log.info("discord.ready", channel=self._name, guilds=len(data["guilds"]))
+            case "DISCONNECTED":
+                self._connected = False
+            case "RESUMED":
+                self._connected = True
+            case "GUILD_CREATE":
+                self._look_for_news(gates, data)
+            case "MESSAGE_CREATE" | "MESSAGE_UPDATE":
+                happening = Happening.SAID if name == "MESSAGE_CREATE" else Happening.EDITED
+                event = Event(happening=happening, ident=str(int(data["id"])), payload=data)
+                gates.put(str(int(data["channel_id"])), event)
+            case "MESSAGE_DELETE" | "MESSAGE_DELETE_BULK":
+                for ident in data["ids"] if name == "MESSAGE_DELETE_BULK" else [data["id"]]:
+                    event = Event(happening=Happening.DELETED, ident=str(int(ident)), payload=data)
+                    gates.put(str(int(data["channel_id"])), event)
+
+    def _look_for_news(self, gates: Gates, guild: Mapping[str, Any]) -> None:
+        """Read the chats of a guild in which something was said since their marks."""
+        for channel in [*(guild.get("channels") or ()), *(guild.get("threads") or ())]:
+            newest = channel.get("last_message_id")
+            if newest is None or self._marks.covers(str(channel["id"]), int(newest)):
+                gates.is_known(str(channel["id"]))
+            else:
+                gates.put(str(channel["id"]))
+
+    async def _keep_marks(self) -> None:
+        """Save what moved, now and then. The account's mark moves only while nothing waits."""
+        saved_at = -_ACCOUNT_EVERY
+        while True:
+            await asyncio.sleep(_SAVE_EVERY)
+            now = asyncio.get_running_loop().time()
+            try:
+                await self._marks.save()
+                is_clear = self.is_ready() and self._gates is not None and self._gates.is_idle
+                if is_clear and now - saved_at >= _ACCOUNT_EVERY:
+                    await self._marks.save_account(self._heard_at[1])
+                    saved_at = now
+            except StoreDown as error:
+                log.warning("discord.marks_wait", channel=self._name, reason=str(error))
+
+
+async def _close(client: discord.Client) -> None:
+    with suppress(TimeoutError):
+        async with asyncio.timeout(_CLOSE_WITHIN):
+            await client.close()

@@ -1,0 +1,61 @@
+"""What Discord's and the network's failures mean for the ledger."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+
+import aiohttp
+import discord
+
+from gateway.errors import FormatRefused, OutcomeUnknown, RetryLater, SendFailed, SendRefused
+
+# docs.discord.com/developers/topics/opcodes-and-status-codes, JSON error codes
+CANNOT_DIRECT = 50007  # the person takes no direct messages from us
+_INVALID_BODY = 50035
+_UNREACHABLE_FOR = timedelta(seconds=5)
+_TOKEN_REFUSED_FOR = timedelta(minutes=5)
+_BANNED_FOR = timedelta(minutes=1)  # a 429 of Cloudflare's, which may name no time
+
+
+@contextmanager
+def sending() -> Iterator[None]:
+    """Turn what a call to Discord raises into SendFailed; a bug stays what it is."""
+    try:
+        yield
+    except SendFailed:
+        raise
+    except discord.RateLimited as error:
+        raise RetryLater(timedelta(seconds=error.retry_after), "rate limited") from error
+    except discord.HTTPException as error:
+        raise refusal(error) from error
+    except aiohttp.ClientConnectorError as error:
+        raise RetryLater(_UNREACHABLE_FOR, "no connection to Discord") from error
+    except (OSError, aiohttp.ClientError, TimeoutError) as error:
+        raise OutcomeUnknown(f"the connection broke: {type(error).__name__}") from error
+    except RuntimeError as error:
+        if "closed" not in str(error):
+            raise
+        raise RetryLater(_UNREACHABLE_FOR, "our connection is closed") from error
+
+
+def refusal(error: discord.HTTPException) -> SendFailed:
+    """Say what an answer that is no success means. Its code is named, its words are not."""
+    reason = f"Discord answered {error.status}, code {error.code}"
+    if error.status == 429:
+        return RetryLater(_retry_after(error), reason)
+    if error.status >= 500:
+        return OutcomeUnknown(reason)
+    if error.status == 401:
+        return RetryLater(_TOKEN_REFUSED_FOR, reason)
+    if error.code == _INVALID_BODY:
+        return FormatRefused(reason)
+    return SendRefused(reason)
+
+
+def _retry_after(error: discord.HTTPException) -> timedelta:
+    try:
+        return timedelta(seconds=max(float(error.response.headers["Retry-After"]), 1.0))
+    except (KeyError, ValueError):
+        return _BANNED_FOR

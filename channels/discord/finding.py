@@ -1,0 +1,54 @@
+"""Whether a part whose outcome is unknown stands in its chat: read from the chat itself.
+
+Discord forgets a nonce after minutes and stores none, so what is compared is what was said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import Any
+
+from channels.discord import codec
+from channels.discord.rest import Rest
+from gateway.errors import OutcomeUnknown
+from gateway.events import Part
+
+_PAGES = 5  # of a hundred messages
+_RECENT = timedelta(hours=1)  # the same words, said longer ago, may be another message
+
+
+async def find(rest: Rest, chat: str, part: Part, now: datetime) -> str:
+    """Return the id of the message that is *part*, or ""; raise OutcomeUnknown when the chat does not tell."""
+    if part.reply_to.isdigit() and not part.visible_to:
+        return await _after(rest, chat, part, int(part.reply_to))
+    page = await rest.history(chat)
+    same = [message for message in page if _is_it(message, part, rest.me)]
+    if not same:
+        if len(page) < 100 or now - codec.moment_of(page[0]["id"]) > _RECENT:
+            return ""
+        raise OutcomeUnknown("too much was said since")
+    newest = str(same[-1]["id"])
+    if now - codec.moment_of(newest) > _RECENT:
+        raise OutcomeUnknown("the same words stand there, but from long ago")
+    return newest
+
+
+async def _after(rest: Rest, chat: str, part: Part, after: int) -> str:
+    for _ in range(_PAGES):
+        page = await rest.history(chat, after=after)
+        for message in page:
+            if _is_it(message, part, rest.me):
+                return str(message["id"])
+        if len(page) < 100:
+            return ""
+        after = int(page[-1]["id"])
+    raise OutcomeUnknown("too much was said since")
+
+
+def _is_it(message: Mapping[str, Any], part: Part, me: str) -> bool:
+    if str((message.get("author") or {}).get("id")) != me:
+        return False
+    if message.get("nonce") is not None:
+        return str(message["nonce"]) == part.id
+    return codec.is_the_same(str(message.get("content") or ""), part)

@@ -1,0 +1,88 @@
+"""Small signs beside the words: typing that lasts as long as the work, and a reaction until the answer.
+
+A sign that fails costs nobody anything.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Coroutine
+from typing import Any
+
+import structlog
+
+from channels.discord.rest import Rest
+from gateway.errors import RetryLater, SendFailed
+
+log = structlog.get_logger(__name__)
+
+_TYPING_EVERY = 8.0  # Discord shows it for ten seconds
+_LONGEST_TYPING = 3600.0  # whoever began it has died, by then
+_MOST_REACTIONS = 1_000  # that are remembered, to be taken away
+
+
+class Signs:
+    """Of one channel; ended by `close`."""
+
+    def __init__(self, rest: Rest, *, name: str, reaction: str) -> None:
+        self._rest = rest
+        self._name = name
+        self._reaction = reaction
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._typing: dict[str, asyncio.Task[None]] = {}
+        self._reacted: OrderedDict[str, None] = OrderedDict()
+
+    def typing(self, chat: str, *, on: bool) -> None:
+        """Begin or end typing; either may be asked for twice."""
+        task = self._typing.get(chat)
+        if not on and task is not None:
+            task.cancel()
+            del self._typing[chat]
+        elif on and (task is None or task.done()):
+            self._typing[chat] = self.begin(self._keep_typing(chat), f"typing {chat}")
+
+    def heard(self, chat: str, message_id: str) -> None:
+        """Show that a message was taken in."""
+        if self._reaction:
+            self._reacted[message_id] = None
+            while len(self._reacted) > _MOST_REACTIONS:
+                self._reacted.popitem(last=False)
+            self.begin(self._rest.react(chat, message_id, self._reaction, on=True), f"reaction {message_id}")
+
+    def answered(self, chat: str, message_id: str) -> None:
+        """Take the sign away again."""
+        if message_id in self._reacted:
+            del self._reacted[message_id]
+            self.begin(self._rest.react(chat, message_id, self._reaction, on=False), f"reaction {message_id}")
+
+    def begin(self, chore: Coroutine[Any, Any, object], name: str) -> asyncio.Task[None]:
+        """Do *chore* beside everything else."""
+        task = asyncio.create_task(self._do(chore, name), name=f"{self._name} {name}")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def close(self) -> None:
+        """End everything at once."""
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+
+    async def _do(self, chore: Coroutine[Any, Any, object], name: str) -> None:
+        try:
+            await chore
+        except SendFailed as error:
+            log.debug("discord.sign_failed", channel=self._name, sign=name.split()[0], reason=str(error))
+        except Exception:  # the channel boundary: a sign is never worth a turn
+            log.exception("discord.sign_broken", channel=self._name, sign=name.split()[0])
+
+    async def _keep_typing(self, chat: str) -> None:
+        end = asyncio.get_running_loop().time() + _LONGEST_TYPING
+        while asyncio.get_running_loop().time() < end:
+            try:
+                await self._rest.typing(chat)
+            except RetryLater as error:
+                await asyncio.sleep(error.delay.total_seconds())
+            await asyncio.sleep(_TYPING_EVERY)

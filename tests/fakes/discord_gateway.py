@@ -1,0 +1,208 @@
+"""Discord's gateway, v10: hello, heartbeat, identify, resume, invalid session, reconnect, and events with numbers.
+
+Strict as documented: a wrong token closes with 4004, an intent that is not allowed with 4014, events go only where
+their intent was asked for, and content is empty without MESSAGE_CONTENT, but for direct messages and mentions.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import zlib
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from aiohttp import WSMsgType, web
+
+if TYPE_CHECKING:
+    from tests.fakes.discord_server import Discord
+
+GUILDS, GUILD_MESSAGES, DIRECT_MESSAGES, MESSAGE_CONTENT = 1 << 0, 1 << 9, 1 << 12, 1 << 15
+_PRIVILEGED = (1 << 1) | (1 << 8) | MESSAGE_CONTENT
+
+
+@dataclass(eq=False)
+class Session:
+    """What the gateway knows of one identified connection, for as long as it can be resumed."""
+
+    id: str
+    intents: int
+    sent: list[dict[str, Any]] = field(default_factory=list)
+    line: Line | None = None
+
+
+class Line:
+    """One socket, compressed if the client asked for it."""
+
+    def __init__(self, socket: web.WebSocketResponse, *, compressed: bool) -> None:
+        self.socket = socket
+        self._compressor = zlib.compressobj() if compressed else None
+
+    async def send(self, frame: Any) -> None:
+        """Send one frame; a line that is cut takes none."""
+        if self.socket.closed:
+            return
+        text = frame if isinstance(frame, str) else json.dumps(frame)
+        if self._compressor is None:
+            await self.socket.send_str(text)
+        else:
+            data = self._compressor.compress(text.encode()) + self._compressor.flush(zlib.Z_SYNC_FLUSH)
+            await self.socket.send_bytes(data)
+
+
+class Gateway:
+    """All sessions of the one bot."""
+
+    def __init__(self, discord: Discord) -> None:
+        self._discord = discord
+        self.heartbeat = 41_250  # milliseconds
+        self.is_mute = False  # answers no heartbeat any more
+        self.sessions: list[Session] = []
+        self.identified = 0
+        self.resumed = 0
+        self.refuses = 0  # connections that are cut before a hello
+        self._pending: list[Any] = []
+        self._order = asyncio.Lock()
+
+    # What a test does.
+
+    @property
+    def line(self) -> Line | None:
+        """The live connection."""
+        return next((each.line for each in reversed(self.sessions) if each.line is not None), None)
+
+    async def drop(self, code: int = 4000) -> None:
+        """Cut the connection; the session can be resumed."""
+        for session in self.sessions:
+            line, session.line = session.line, None
+            if line is not None:
+                await line.socket.close(code=code)
+
+    async def ask_reconnect(self) -> None:
+        """Send op 7."""
+        assert self.line is not None
+        await self.line.send({"op": 7, "d": None, "s": None, "t": None})
+
+    async def invalidate(self) -> None:
+        """Send op 9, d false: what comes until the next identify reaches nobody."""
+        line = self.line
+        assert line is not None
+        self.sessions.clear()
+        await line.send({"op": 9, "d": False, "s": None, "t": None})
+
+    async def send_raw(self, frame: str) -> None:
+        """Send a frame as it stands."""
+        assert self.line is not None
+        await self.line.send(frame)
+
+    async def settle(self) -> None:
+        """Send what was dispatched from outside of a task."""
+        async with self._order:
+            while self._pending:
+                session, frame = self._pending.pop(0)
+                if session.line is not None:
+                    await session.line.send(frame)
+
+    def dispatch(self, name: str, data: dict[str, Any], *, guild: bool) -> None:
+        """Queue an event for every session that asked for its kind."""
+        needed = GUILDS if name.startswith(("THREAD", "CHANNEL", "GUILD")) else GUILD_MESSAGES
+        needed = needed if guild else DIRECT_MESSAGES
+        for session in self.sessions:
+            if session.intents & needed:
+                self._queue(session, name, self._seen_by(session, name, data, guild=guild))
+
+    def _seen_by(self, session: Session, name: str, data: dict[str, Any], *, guild: bool) -> dict[str, Any]:
+        data = json.loads(json.dumps(data))
+        if name not in ("MESSAGE_CREATE", "MESSAGE_UPDATE") or not guild or session.intents & MESSAGE_CONTENT:
+            return data
+        me = self._discord.me["id"]
+        if data["author"]["id"] == me or any(user["id"] == me for user in data["mentions"]):
+            return data
+        return data | {"content": "", "attachments": [], "embeds": [], "components": []}
+
+    def _queue(self, session: Session, name: str, data: dict[str, Any]) -> None:
+        frame = {"op": 0, "t": name, "s": len(session.sent) + 1, "d": data}
+        session.sent.append(frame)
+        self._pending.append((session, frame))
+        self._discord.wake()
+
+    # One connection.
+
+    async def serve(self, request: web.Request) -> web.StreamResponse:
+        """Speak to one client until it goes."""
+        if self.refuses:
+            self.refuses -= 1
+            assert request.transport is not None
+            request.transport.abort()
+            return web.Response()
+        assert request.query["v"] == "10"
+        socket = web.WebSocketResponse(autoping=True, timeout=0.1)
+        await socket.prepare(request)
+        line = Line(socket, compressed=request.query.get("compress") == "zlib-stream")
+        await line.send({"op": 10, "d": {"heartbeat_interval": self.heartbeat}, "s": None, "t": None})
+        session: Session | None = None
+        try:
+            async for message in socket:
+                if message.type is not WSMsgType.TEXT:
+                    continue
+                assert len(message.data) <= 4096
+                session = await self._take(line, session, json.loads(message.data))
+                await self.settle()
+        finally:
+            if session is not None and session.line is line:
+                session.line = None
+                if socket.close_code == 1000:
+                    # A client that says goodbye ends its session.
+                    self.sessions = [each for each in self.sessions if each is not session]
+            self._discord.change()
+        return socket
+
+    async def _take(self, line: Line, session: Session | None, frame: dict[str, Any]) -> Session | None:
+        match frame["op"]:
+            case 1 if not self.is_mute:
+                await line.send({"op": 11, "d": None, "s": None, "t": None})
+            case 2:
+                return await self._identify(line, frame["d"])
+            case 6:
+                return await self._resume(line, frame["d"])
+        return session
+
+    async def _identify(self, line: Line, wish: dict[str, Any]) -> Session | None:
+        self.identified += 1
+        if wish["token"] != self._discord.token:
+            await line.socket.close(code=4004)
+            return None
+        allowed = MESSAGE_CONTENT if self._discord.allows_content else 0
+        if wish["intents"] & _PRIVILEGED & ~allowed:
+            await line.socket.close(code=4014)
+            return None
+        session = Session(id=f"s{self.identified}", intents=wish["intents"], line=line)
+        self.sessions.append(session)
+        ready = {
+            "v": 10,
+            "user": self._discord.me,
+            "session_id": session.id,
+            "resume_gateway_url": "wss://gateway.example.invalid",
+            "guilds": [{"id": each["id"], "unavailable": True} for each in self._discord.guilds()],
+            "private_channels": [],
+            "application": {"id": self._discord.me["id"], "flags": 0},
+        }
+        self._queue(session, "READY", ready)
+        for guild in self._discord.guilds():
+            self._queue(session, "GUILD_CREATE", guild)
+        self._discord.change()
+        return session
+
+    async def _resume(self, line: Line, wish: dict[str, Any]) -> Session | None:
+        session = next((each for each in self.sessions if each.id == wish["session_id"]), None)
+        if session is None:
+            await line.send({"op": 9, "d": False, "s": None, "t": None})
+            return None
+        self.resumed += 1
+        session.line = line
+        self._pending = [(each, frame) for each, frame in self._pending if each is not session]
+        for frame in session.sent[wish["seq"] or 0 :]:
+            await line.send(frame)
+        self._queue(session, "RESUMED", {})
+        self._discord.change()
+        return session
