@@ -1,0 +1,285 @@
+"""The whole gateway before Telegram's server: what a person writes, and what stands in the chat whatever happens."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent.llm.port import ChatReply, ChatRequest, Sink, Tokens
+from gateway.words import say
+from tests.fakes.pocket import Pocket, gateway
+from tests.fakes.telegram_server import BOT, Fault, TelegramServer, open_telegram
+
+TEAM = -1001234567890
+
+
+class Parrot:
+    """Repeats what it is asked, in three pieces; waits before the last one while `hold` is on."""
+
+    name = "parrot"
+
+    def __init__(self, answer: Callable[[str], str] = lambda text: f"You said: {text}") -> None:
+        self.asked: list[str] = []
+        self.go_on = asyncio.Event()
+        self.go_on.set()
+        self.thinks = asyncio.Event()
+        self._answer = answer
+
+    async def complete(self, request: ChatRequest, *, sink: Sink | None = None) -> ChatReply:
+        """Answer the last line of the last message."""
+        asked = str(request.messages[-1]["content"]).splitlines()[-1].rpartition("] ")[2]
+        self.asked.append(asked)
+        self.thinks.set()
+        text = self._answer(asked)
+        if sink is not None:
+            sink(text[: len(text) * 2 // 3])
+        await self.go_on.wait()
+        if sink is not None:
+            sink(text[len(text) * 2 // 3 :])
+        return ChatReply(text=text, tool_calls=(), model=self.name, tokens=Tokens(10, 10, 0), cost=0.0)
+
+    async def warm(self) -> None:
+        """Nothing to load."""
+
+    async def close(self) -> None:
+        """Nothing to close."""
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[TelegramServer]:
+    """Give a Telegram that counts the seconds as they pass."""
+    async with open_telegram() as server:
+        server.now = lambda: int(time.time())
+        yield server
+
+
+def house(
+    server: TelegramServer, model: Any, home: Path | None = None, **more: str
+) -> AbstractAsyncContextManager[Pocket]:
+    """Run the gateway with a Telegram block that lets Ann and the team in."""
+    block = "PARLOUR_CHANNELS__TELEGRAM__"
+    fields = {
+        "TOKEN": server.token,
+        "BASE_URL": f"{server.base}/bot",
+        "FILE_URL": f"{server.base}/file/bot",
+        "ALLOW_FROM": f"42,43,chat:{TEAM}",
+        **more,
+    }
+    return gateway(home=home, model=model, environment={f"{block}{name}": value for name, value in fields.items()})
+
+
+def mention(text: str) -> dict[str, Any]:
+    """Return the entities of a text that names the bot."""
+    return {"entities": [{"type": "mention", "offset": text.index("@"), "length": 12}]}
+
+
+async def test_a_day_in_the_life(server: TelegramServer) -> None:
+    """Private talk, a command, a group, a topic, a stranger, a second delivery: each what it should be, and once."""
+    model = Parrot()
+    server.privacy = False
+    async with house(server, model) as up:
+        server.say("hello **you**")
+        (update,) = server.updates
+        await server.until(lambda: len(server.posts) == 1)
+        server.redeliver(update)
+        server.say("let me in", chat=666, sender=666)
+        server.say("just talk", chat=TEAM, sender=666)
+        server.say("/help")
+        await server.until(lambda: len(server.posts) == 2)
+        server.say("@parlour_bot why?", chat=TEAM, sender=43, **mention("@parlour_bot"))
+        await server.until(lambda: len(server.posts) == 3)
+        server.chat(TEAM).topics = {7}
+        topic: dict[str, Any] = {"is_topic_message": True, "message_thread_id": 7}
+        ours = {"message_id": 3, "from": BOT, "chat": {"id": TEAM}, "date": 1, "text": "It is six."}
+        server.say("sure?", chat=TEAM, sender=43, reply_to_message=ours, **topic)
+        await server.until(lambda: len(server.posts) == 4)
+        await server.until(lambda: not server.updates)
+        await up.idle()
+    private, help_, group, threaded = server.posts
+    assert (private.chat, private.text) == (42, "You said: hello you")
+    assert [entity["type"] for entity in private.entities] == ["bold"]
+    assert help_.text.startswith(say("commands.help_title"))
+    assert (group.chat, group.reply_to, group.thread) == (TEAM, 2, None)
+    assert (threaded.thread, threaded.text) == (7, "You said: sure?")
+    assert len(model.asked) == 3
+    assert 666 not in {each["chat_id"] for each in (*server.actions, *server.reactions)}
+
+
+async def test_an_answer_is_drafted_and_then_rings(server: TelegramServer) -> None:
+    """In private the words grow in a draft, typing goes on, and the answer is one new message; both end with it."""
+    model = Parrot(lambda text: f"A long answer to that: {text}, with words that are worth a preview.")
+    model.go_on.clear()
+    async with house(server, model) as up:
+        server.say("hello")
+        await server.until(lambda: bool(server.drafts and server.actions))
+        assert server.posts == []
+        model.go_on.set()
+        await server.until(lambda: len(server.posts) == 1)
+        await up.idle()
+        assert server.drafts == []
+        await server.until(lambda: any(not each.get("reaction") for each in server.reactions))
+        assert not [task for task in asyncio.all_tasks() if "typing" in task.get_name()]
+    assert len(server.posts) == 1
+
+
+async def test_a_group_sees_one_message_grow(server: TelegramServer) -> None:
+    """In a group the preview is the message that becomes the answer."""
+    model = Parrot(lambda text: "Well, this is a long answer, with words that are worth a preview to everybody.")
+    model.go_on.clear()
+    async with house(server, model) as up:
+        server.say("@parlour_bot hello", chat=TEAM, sender=43, **mention("@parlour_bot"))
+        await server.until(lambda: len(server.posts) == 1)
+        model.go_on.set()
+        await server.until(lambda: server.posts[0].text.endswith("everybody."))
+        await up.idle()
+    (post,) = server.posts
+    assert len(post.versions) == 2
+    assert post.reply_to == 1
+
+
+async def test_killed_with_messages_waiting(server: TelegramServer, tmp_path: Path) -> None:
+    """Killed while it thinks: the next start answers what was stored, and what Telegram kept meanwhile, once each."""
+    model = Parrot()
+    model.go_on.clear()
+    async with house(server, model) as up:
+        server.say("first")
+        await model.thinks.wait()
+        server.say("second")
+        await server.until(lambda: not server.updates)
+        assert server.posts == []
+        copy = up.kill(tmp_path / "home")
+        model.go_on.set()  # what this one goes on to say is another life's
+        await up.idle()
+    server.posts.clear()
+    server.say("third")
+    async with house(server, Parrot(), home=copy) as up:
+        await server.until(lambda: len(server.posts) == 3)
+        await server.until(lambda: not server.updates)
+        await up.idle()
+    assert server.shown(42) == ["You said: first", "You said: second", "You said: third"]
+
+
+async def test_an_answer_whose_reply_was_lost_is_marked(server: TelegramServer) -> None:
+    """Telegram showed it and the reply was lost: it comes again, and says of itself that it may repeat."""
+    async with house(server, Parrot()) as up:
+        server.fail("sendMessage", Fault("lost"))
+        server.say("hello")
+        await server.until(lambda: len(server.posts) == 2)
+        await up.idle()
+    first, second = server.shown(42)
+    assert first == "You said: hello"
+    assert second == f"You said: hello\n\n{say('delivery.may_repeat')}"
+
+
+async def test_a_chat_that_must_wait_delays_nobody_else(server: TelegramServer) -> None:
+    """429 for one chat: its answer comes when it may, in order; the other chat's comes at once."""
+    async with house(server, Parrot()) as up:
+        server.fail("sendMessage", Fault("status", 429, retry_after=1))
+        server.say("slow")
+        await server.until(lambda: not server.faults["sendMessage"])
+        server.say("quick", chat=43, sender=43)
+        await server.until(lambda: len(server.posts) == 2)
+        await up.idle()
+    assert [(post.chat, post.text) for post in server.posts] == [(43, "You said: quick"), (42, "You said: slow")]
+
+
+async def test_what_cannot_be_set_is_said_plainly(server: TelegramServer) -> None:
+    """Entities that Telegram refuses cost their setting, not the answer."""
+    async with house(server, Parrot()) as up:
+        server.fail("sendMessage", Fault("status", 400, description="Bad Request: can't parse entities: no reason"))
+        server.say("hello **you**")
+        await server.until(lambda: len(server.posts) == 1)
+        await up.idle()
+    (post,) = server.posts
+    assert (post.text, post.entities) == ("You said: hello you", [])
+
+
+async def test_who_blocks_us_hears_no_more_and_others_do(server: TelegramServer) -> None:
+    """A blocked bot's answer is dead at once, not tried again; the next chat is served."""
+    async with house(server, Parrot()) as up:
+        server.chat(42).blocked = True
+        server.say("hello")
+        await server.until(lambda: "sendMessage" in [name for name, _ in server.calls])
+        server.say("hello", chat=43, sender=43)
+        await server.until(lambda: len(server.posts) == 1)
+        await up.idle()
+    assert [(call["chat_id"]) for name, call in server.calls if name == "sendMessage"] == [42, 43]
+
+
+async def test_an_edit_before_the_turn_changes_it(server: TelegramServer) -> None:
+    """What is edited while it waits is answered as it reads by then; once."""
+    model = Parrot()
+    model.go_on.clear()
+    async with house(server, model) as up:
+        server.say("first")
+        await model.thinks.wait()
+        message = server.say("color")
+        server.edit(message, "colour")
+        await server.until(lambda: not server.updates)
+        model.go_on.set()
+        await server.until(lambda: len(server.posts) == 2)
+        await up.idle()
+    assert server.shown(42) == ["You said: first", "You said: colour"]
+
+
+async def test_twenty_thousand_characters(server: TelegramServer) -> None:
+    """A long answer with code comes whole and in order, through the ledger, in parts that Telegram takes."""
+    text = "\n\n".join(f"Paragraph {n} " + "word " * 60 + f"\n\n```python\nprint({n})\n```" for n in range(60))
+    async with house(server, Parrot(lambda _: text)) as up:
+        server.say("tell me")
+        await server.until(lambda: any("print(59)" in post.text for post in server.posts))
+        await up.idle()
+    shown = "\n".join(server.shown(42))
+    places = [shown.index(f"Paragraph {n} ") for n in range(60)]
+    assert places == sorted(places)
+    assert [post.entities[0]["type"] for post in server.posts] == ["pre"] * len(server.posts)
+
+
+async def test_added_to_a_group_it_greets(server: TelegramServer) -> None:
+    """Added by somebody it knows, it says hello there; added by a stranger, nothing."""
+    async with house(server, Parrot(), ALLOW_FROM="42") as up:
+        for person, chat in ((666, TEAM - 1), (42, TEAM)):
+            server.chat(chat)
+            members = {"old_chat_member": {"status": "left"}, "new_chat_member": {"status": "member"}}
+            change = {"chat": {"id": chat, "type": "supergroup"}, "date": server.now()}
+            server.push({"my_chat_member": change | members | {"from": {"id": person, "is_bot": False}}})
+        await server.until(lambda: not server.updates and bool(server.posts))
+        await up.idle()
+    assert [post.chat for post in server.posts] == [TEAM]
+
+
+async def test_a_stream_that_breaks_still_ends_in_one_answer(server: TelegramServer) -> None:
+    """The edit that says everything is shown and its reply lost: the text stands once, whole, and unmarked."""
+    model = Parrot(lambda text: "Well, this is a long answer, with words that are worth a preview to everybody.")
+    model.go_on.clear()
+    async with house(server, model) as up:
+        server.say("@parlour_bot hello", chat=TEAM, sender=43, **mention("@parlour_bot"))
+        await server.until(lambda: len(server.posts) == 1)
+        server.fail("editMessageText", Fault("lost"))
+        model.go_on.set()
+        await server.until(lambda: not server.faults["editMessageText"])
+        await server.until(lambda: server.posts[0].text.endswith("everybody."))
+        await up.idle()
+    assert server.shown(TEAM) == ["Well, this is a long answer, with words that are worth a preview to everybody."]
+
+
+async def test_a_private_command_answer_stays_private(server: TelegramServer) -> None:
+    """What a command prints about a person is sent to them; who never pressed Start is told to, in the group."""
+    server.chat(43).blocked = True
+    entities = {"entities": [{"type": "bot_command", "offset": 0, "length": 6}]}
+    async with house(server, Parrot()) as up:
+        server.chat(42)
+        server.say("/usage", chat=TEAM, sender=42, **entities)
+        await server.until(lambda: len(server.posts) == 1)
+        server.say("/usage", chat=TEAM, sender=43, **entities)
+        await server.until(lambda: len(server.posts) == 2)
+        await up.idle()
+    private, public = server.posts
+    assert private.chat == 42
+    assert (public.chat, public.text, public.reply_to) == (TEAM, say("telegram.write_first"), 2)
