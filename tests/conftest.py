@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable, Mapping
 
 import pytest
+from hypothesis import settings
 
 from tests.fakes.clock import Clock, VirtualLoop
+
+# Speed is measured in tests/benchmarks, never here; and CI must not fail today for what it passed yesterday.
+settings.register_profile("here", deadline=None)
+settings.register_profile("ci", deadline=None, derandomize=True)
+settings.load_profile("ci" if os.environ.get("CI") else "here")
 
 
 def pytest_asyncio_loop_factories(item: pytest.Item) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
