@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 from importlib.metadata import entry_points
 from typing import Any
 
+from agent.llm.port import ChatModel
+from agent.tools.port import Tool
 from gateway.admission import Admitted, Policy, RefusalLog, Rejected, admit, policy_of
 from gateway.events import InboundKind, InboundMessage
 from gateway.ports import Channel, ChannelContext, ChannelKind, InboxRow, Intake, Sessions, Store
@@ -31,8 +33,8 @@ class Plugins:
     """What a caller adds to the entry points."""
 
     channels: Sequence[ExtraChannel] = ()
-    tools: Sequence[Any] = ()
-    models: Sequence[Any] = ()  # instead of those that the settings name
+    tools: Sequence[Tool] = ()
+    models: Sequence[ChatModel] = ()  # instead of those that the settings name
 
 
 @dataclass(frozen=True, slots=True)
