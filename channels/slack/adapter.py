@@ -11,6 +11,7 @@ from slack_sdk.web.async_slack_response import AsyncSlackResponse
 
 from channels.slack import codec
 from channels.slack.api import Refused, SlackApi, scopes_of
+from channels.slack.catchup import CatchUp
 from channels.slack.ears import Ears
 from channels.slack.errands import Errands
 from channels.slack.ledger import find
@@ -51,6 +52,7 @@ class SlackChannel:
         self._api = SlackApi(settings.bot_token.get_secret_value(), settings.base_url)
         self._errands = Errands(self._api, reaction=settings.reaction)
         self._ears = Ears(context, self._api, self._errands)
+        self._catch_up = CatchUp(self._api, self._ears, self._ears.marks)
         self._status = Status(self._api)
         self._posts = Paces(*_POSTS)
         self._edits = Bucket(*_EDITS)
@@ -65,8 +67,13 @@ class SlackChannel:
         if not self._app_token:
             raise SettingsMistake(f"channels.{self.name} needs an app_token (xapp-…): events come by Socket Mode")
         me = await self._identify(anew=True)
+        await self._ears.marks.load()
         self._socket = Socket(
-            self._app_token, self._api.client, lambda body: self._ears.hear(body, me), ping=self._ping
+            self._app_token,
+            self._api.client,
+            lambda body: self._ears.hear(body, me),
+            returned=self._catch_up.want,
+            ping=self._ping,
         )
         log.info("slack.listening", channel=self.name, team=me.team, user=me.user)
         refusal: ParlourError | None = None
@@ -75,6 +82,7 @@ class SlackChannel:
                 beside = [
                     tasks.create_task(self._errands.run(), name=f"{self.name} errands"),
                     tasks.create_task(self._status.run(), name=f"{self.name} status"),
+                    tasks.create_task(self._catch_up.run(me), name=f"{self.name} catch-up"),
                 ]
                 try:
                     await self._socket.run()

@@ -14,6 +14,7 @@ from channels.slack.api import Refused, SlackApi
 from channels.slack.codec import Heard, Me, Person, compose, mentions, read
 from channels.slack.errands import Errands
 from channels.slack.follow import Threads
+from channels.slack.marks import Marks
 from channels.slack.people import People
 from gateway.errors import SendFailed, StoreDown
 from gateway.events import ChatKind, InboundKind, InboundMessage
@@ -34,6 +35,7 @@ class Ears:
         self._errands = errands
         self._people = People(api)
         self._threads = Threads(context.state)
+        self.marks = Marks(context.state)
         self._in_threads = context.settings.reply_in == "thread"
         self._follows = getattr(context.settings, "follow_threads", True)
         entries = getattr(context.settings, "allow_from", ())
@@ -43,27 +45,50 @@ class Ears:
 
     async def hear(self, body: dict[str, Any], me: Me) -> bool:
         """Take one payload in; False = it is not durable, so Slack shall deliver it again. Never raises."""
+        heard = self._read(body, me)
+        if heard is None:
+            return True
+        async with self.gate(heard.chat):
+            return await self._take(heard, me)
+
+    async def take(self, body: dict[str, Any], me: Me) -> bool:
+        """The same for who holds the chat's gate already: what was read from its history."""
+        heard = self._read(body, me)
+        return heard is None or await self._take(heard, me)
+
+    def _read(self, body: dict[str, Any], me: Me) -> Heard | None:
         try:
             heard = read(body, me, in_threads=self._in_threads, now=datetime.now(UTC))
         except _UNREADABLE as error:
             # Delivered again it would be as unreadable; words of it are in no log.
-            log.warning("slack.unreadable", channel=self._name, reason=type(error).__name__, payload=body.get("type"))
-            return True
-        if heard is None or heard.is_self:
-            return True
+            log.warning("slack.unreadable", channel=self._name, reason=type(error).__name__)
+            return None
+        return None if heard is None or heard.is_self else heard
+
+    async def _take(self, heard: Heard, me: Me) -> bool:
         try:
-            async with self._gate(heard.chat):
-                await self._receive(heard, me)
+            await self._receive(heard, me)
         except (StoreDown, SendFailed) as error:
             log.warning("slack.not_taken", channel=self._name, chat=heard.chat, reason=str(error))
+            self._mark(heard, taken=False)
             return False
         except Exception:  # the channel boundary: one message's bug costs that message a redelivery
             log.exception("slack.hearing_failed", channel=self._name, chat=heard.chat)
+            self._mark(heard, taken=False)
             return False
+        self._mark(heard, taken=True)
         return True
 
+    def _mark(self, heard: Heard, *, taken: bool) -> None:
+        """Move the mark of where the message stands: at the top level, or below another one."""
+        if heard.kind is not InboundKind.MESSAGE or heard.revision:
+            return
+        place = heard.chat if heard.thread in ("", heard.ts) else f"{heard.chat}/{heard.thread}"
+        note = self.marks.taken if taken else self.marks.missed
+        note(place, heard.ts)
+
     @asynccontextmanager
-    async def _gate(self, chat: str) -> AsyncIterator[None]:
+    async def gate(self, chat: str) -> AsyncIterator[None]:
         """One at a time in a chat, in the order of coming; a gate nobody stands at is gone."""
         lock, standing = self._gates.get(chat, (asyncio.Lock(), 0))
         self._gates[chat] = (lock, standing + 1)

@@ -27,6 +27,7 @@ log = structlog.get_logger(__name__)
 Hear = Callable[[dict[str, Any]], Awaitable[bool]]
 PING = timedelta(seconds=10)
 _MISSED = 2  # intervals without a sign of life until we are not ready
+_AWAY = 3  # and until Slack may have given events up; it delivers again for minutes
 _DEAF = 6  # and until we begin anew
 _CROWDED = (1.0, 5.0)  # seconds to wait when too many connections stand; all of them are told at once
 _dice = SystemRandom()
@@ -39,12 +40,14 @@ class SocketRefused(ParlourError):
 class _Client(SocketModeClient):
     """The library's client, but a refusal ends it instead of being asked again for ever."""
 
-    def __init__(self, app_token: str, web_client: AsyncWebClient, ping: float) -> None:
+    def __init__(self, app_token: str, web_client: AsyncWebClient, returned: Callable[[], None], ping: float) -> None:
         super().__init__(
             app_token=app_token, web_client=web_client, ping_interval=ping, on_message_listeners=[self._on_message]
         )
+        self._returned = returned
         self.refused: ParlourError | None = None
         self.ended = asyncio.Event()
+        self._greeted_by: object = None
         self.told_at = 0.0  # by the monotonic clock
         self.greeted = asyncio.Event()
 
@@ -71,8 +74,14 @@ class _Client(SocketModeClient):
         await super().run_message_listeners(message, raw_message)
 
     async def _on_message(self, message: aiohttp.WSMessage) -> None:  # noqa: ARG002 - the library's signature
+        # The first word of a connection is its hello. Whether events were given up in a long silence nobody tells.
+        is_new = self.current_session is not self._greeted_by
+        was_away = not self.greeted.is_set() or time.monotonic() - self.told_at > _AWAY * self.ping_interval
+        self._greeted_by = self.current_session
         self.told_at = time.monotonic()
         self.greeted.set()
+        if is_new and was_away:
+            self._returned()
 
     def end(self, why: ParlourError) -> None:
         """Close for good."""
@@ -102,9 +111,18 @@ class _Handler(AsyncSocketModeHandler):
 class Socket:
     """One connection to Slack's events. *hear* says of each payload whether it may be acknowledged."""
 
-    def __init__(self, app_token: str, web_client: AsyncWebClient, hear: Hear, *, ping: timedelta = PING) -> None:
+    def __init__(
+        self,
+        app_token: str,
+        web_client: AsyncWebClient,
+        hear: Hear,
+        *,
+        returned: Callable[[], None],
+        ping: timedelta = PING,
+    ) -> None:
+        """Listen with *app_token*; *returned* is called when a connection stands, the first and each later one."""
         self._ping = ping.total_seconds()
-        self._client = _Client(app_token, web_client, self._ping)
+        self._client = _Client(app_token, web_client, returned, self._ping)
         self._handler = _Handler(_app(hear), self._client)
 
     def is_heard(self) -> bool:

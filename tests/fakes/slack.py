@@ -70,7 +70,7 @@ async def running(server: SlackServer, house: FakeHouse, **more: Any) -> AsyncIt
     channel = build(server, house, **more)
     task = asyncio.create_task(channel.run(), name="slack channel")
     try:
-        await eventually(lambda: channel.is_ready() or task.done())
+        await eventually(lambda: (channel.is_ready() and channel._catch_up.passes > 0) or task.done())
         if task.done():
             await task
         yield Slack(server, channel, house)

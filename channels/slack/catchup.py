@@ -1,0 +1,114 @@
+"""What was said while nobody listened: Slack gives up after minutes, history does not.
+
+Each place in use is read from its mark, oldest first, through the gate that live events pass as well.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+import structlog
+
+from channels.slack.api import Refused, SlackApi
+from channels.slack.codec import Me
+from channels.slack.ears import Ears
+from channels.slack.marks import Marks, number
+from gateway.errors import RetryLater, SendFailed, StoreDown
+
+log = structlog.get_logger(__name__)
+
+_OLDEST = 7 * 24 * 3_600  # seconds; older than that is no conversation any more
+_PLACES = 100
+_PAGE = 100
+_PAGES = 3  # of one place; what is older stays unread, and that is said
+_SAVE_EVERY = 5.0
+_LONGEST_WAIT = 60.0
+
+
+class CatchUp:
+    """Reads on after a silence, and keeps the marks."""
+
+    def __init__(self, api: SlackApi, ears: Ears, marks: Marks) -> None:
+        self._api = api
+        self._ears = ears
+        self._marks = marks
+        self._wanted = asyncio.Event()
+        self.passes = 0  # how often all places were read
+
+    def want(self) -> None:
+        """Read all places soon: there may be something that Slack will not deliver."""
+        self._wanted.set()
+
+    async def run(self, me: Me) -> None:
+        """Catch up when wanted and save the marks now and then, until cancelled."""
+        try:
+            while True:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(_SAVE_EVERY):
+                        await self._wanted.wait()
+                if self._wanted.is_set():
+                    self._wanted.clear()
+                    await self._read_all(me)
+                await self._save()
+        finally:
+            await self._save()
+
+    async def _save(self) -> None:
+        try:
+            await self._marks.save()
+        except StoreDown as error:
+            log.info("slack.marks_wait", reason=str(error))
+
+    async def _read_all(self, me: Me) -> None:
+        places = self._marks.places()[:_PLACES]
+        taken = 0
+        for place, mark in places:
+            try:
+                taken += await self._read(place, mark, me)
+            except Refused as error:
+                log.warning("slack.no_catch_up", place=place, reason=error.code, needs=error.needed)
+            except (SendFailed, StoreDown) as error:
+                log.warning("slack.catch_up_failed", place=place, reason=str(error))
+        self.passes += 1
+        log.info("slack.caught_up", places=len(places), messages=taken)
+
+    async def _read(self, place: str, mark: str, me: Me) -> int:
+        chat, _, thread = place.partition("/")
+        async with self._ears.gate(chat):
+            messages = await self._messages(chat, thread, mark)
+            for message in messages:
+                event = {**message, "type": "message", "channel": chat}
+                event["channel_type"] = "im" if chat.startswith("D") else "channel"
+                await self._ears.take({"type": "event_callback", "event": event}, me)
+        return len(messages)
+
+    async def _messages(self, chat: str, thread: str, mark: str) -> list[Mapping[str, Any]]:
+        oldest = max(mark, f"{int(time.time()) - _OLDEST}.000000", key=number)
+        query: dict[str, Any] = {"channel": chat, "oldest": oldest, "limit": _PAGE}
+        if thread:
+            query["ts"] = thread
+        found: list[Mapping[str, Any]] = []
+        for _ in range(_PAGES):
+            page = await self._page("conversations.replies" if thread else "conversations.history", query)
+            # The parent of a thread comes with every page.
+            found += [m for m in page.get("messages") or () if number(str(m.get("ts") or "")) > number(oldest)]
+            query["cursor"] = str((page.get("response_metadata") or {}).get("next_cursor") or "")
+            if not query["cursor"]:
+                break
+        else:
+            log.warning("slack.too_much_was_said", chat=chat, read=len(found))
+        return sorted(found, key=lambda message: number(str(message["ts"])))
+
+    async def _page(self, method: str, query: Mapping[str, Any]) -> Mapping[str, Any]:
+        arguments = {name: value for name, value in query.items() if value}
+        try:
+            answer = await self._api.get(method, **arguments)
+        except RetryLater as error:
+            await asyncio.sleep(min(error.delay.total_seconds(), _LONGEST_WAIT))
+            answer = await self._api.get(method, **arguments)
+        data: Mapping[str, Any] = answer.data if isinstance(answer.data, dict) else {}
+        return data
