@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
 from typing import Any
 
 from channels.slack.settings import SlackSettings
@@ -27,12 +28,15 @@ class SlackKind:
 
     def check(self, settings: Any, environment: Mapping[str, str]) -> Sequence[str]:  # noqa: ARG002 - the port's signature
         """Return what would keep the block from working; the tokens' shapes are the settings' own affair."""
+        wrong: list[str] = []
+        if find_spec("slack_bolt") is None or find_spec("aiohttp") is None:
+            wrong.append("needs Slack's library; run pip install 'parlour[slack]'")
         if settings.app_token is None:
-            return [
-                "needs an app-level token (xapp-…): events come by Socket Mode. Create one under Basic Information with"
-                " connections:write, and set `app_token`"
-            ]
-        return []
+            wrong.append(
+                "needs an app-level token (xapp-…), since events come by Socket Mode: create one under Basic"
+                " Information with the scope connections:write, and set `app_token`"
+            )
+        return wrong
 
 
 kind = SlackKind()

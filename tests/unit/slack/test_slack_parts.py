@@ -1,0 +1,135 @@
+"""The small pieces: marks, paces, who somebody is, what doctor says, and the two manifests."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from channels.slack import kind
+from channels.slack.follow import Threads
+from channels.slack.ledger import missing_scopes
+from channels.slack.marks import Marks, number
+from channels.slack.pace import Bucket
+from channels.slack.people import person_of
+from channels.slack.settings import SlackSettings
+from tests.fakes.slack_server import ALL_SCOPES, APP_TOKEN, BOT_TOKEN
+from tests.fakes.web import FakeState
+
+DEPLOY = Path(__file__).parents[3] / "deploy"
+
+
+def manifest(name: str) -> dict[str, Any]:
+    """Return an app manifest."""
+    found: dict[str, Any] = yaml.safe_load((DEPLOY / f"slack-{name}.yaml").read_text("utf-8"))
+    return found
+
+
+@pytest.mark.parametrize("name", ["least", "full"])
+def test_a_manifest_asks_for_what_it_uses(name: str) -> None:
+    """Socket Mode is on, each event has its scope, each scope its reason, and none is beyond what we know of."""
+    app = manifest(name)
+    scopes = set(app["oauth_config"]["scopes"]["bot"])
+    assert scopes <= ALL_SCOPES
+    assert scopes == ALL_SCOPES or name == "least"
+    assert app["settings"]["socket_mode_enabled"] is True
+    needs = {"app_mention": "app_mentions:read", "message.im": "im:history", "message.channels": "channels:history"}
+    needs |= {"message.groups": "groups:history", "message.mpim": "mpim:history"}
+    assert {needs[event] for event in app["settings"]["event_subscriptions"]["bot_events"]} <= scopes
+    lines = (DEPLOY / f"slack-{name}.yaml").read_text("utf-8").splitlines()
+    assert all(" # " in line for line in lines if line.strip().removeprefix("- ").split(" ")[0] in scopes)
+
+
+def test_what_reading_back_needs_is_named() -> None:
+    """By the kind of chat; the least manifest lacks it, the full one does not."""
+    least, full = (frozenset(manifest(name)["oauth_config"]["scopes"]["bot"]) for name in ("least", "full"))
+    assert missing_scopes("C1", least) == ["channels:history", "metadata.message:read"]
+    assert missing_scopes("D1", least) == ["metadata.message:read"]
+    assert [missing_scopes(chat, full) for chat in ("C1", "D1", "G1")] == [[], [], []]
+
+
+def test_doctor_says_what_a_block_lacks() -> None:
+    """One line that says how to mend it; a whole block has none."""
+    whole = SlackSettings.model_validate({"bot_token": BOT_TOKEN, "app_token": APP_TOKEN})
+    assert kind.check(whole, {}) == []
+    lacking = SlackSettings.model_validate({"bot_token": BOT_TOKEN, "signing_secret": "0" * 32})
+    (line,) = kind.check(lacking, {})
+    assert "connections:write" in line
+
+
+def test_the_library_is_loaded_when_a_channel_opens() -> None:
+    """Not by the settings, not by doctor: a start without Slack does not pay for it."""
+    code = (
+        "import sys, channels.slack, channels.slack.codec; sys.exit(any(m.startswith('slack_') for m in sys.modules))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0  # noqa: S603 - our own words
+
+
+PEOPLE = [
+    ({"team_id": "T0HOME", "profile": {"display_name": "Ann"}, "is_admin": True}, ("Ann", False, True)),
+    ({"team_id": "T0HOME", "profile": {"real_name": "Bob B"}, "is_restricted": True}, ("Bob B", True, False)),
+    ({"team_id": "T0HOME", "name": "gus", "is_ultra_restricted": True}, ("gus", True, False)),
+    ({"team_id": "T0FAR", "is_admin": True, "is_owner": True}, ("", True, False)),
+    ({"is_stranger": True}, ("", True, False)),
+    ({}, ("", False, False)),
+]
+
+
+@pytest.mark.parametrize(("user", "facts"), PEOPLE)
+def test_a_user_is_read_as_facts(user: dict[str, Any], facts: tuple[str, bool, bool]) -> None:
+    """An admin of another workspace is nobody's admin here; guests of both kinds are guests."""
+    person = person_of(user, "T0HOME")
+    assert (person.name, person.is_guest, person.is_admin) == facts
+
+
+TS = st.builds(lambda s, u: f"{s}.{u:06d}", st.integers(1, 2_000_000_000), st.integers(0, 999_999))
+
+
+@given(st.lists(TS, min_size=1, max_size=20, unique=True), st.data())
+def test_a_mark_never_passes_what_was_missed(times: list[str], data: st.DataObject) -> None:
+    """Whatever order things come in: reading on from the mark finds every missed message, and once all came, none."""
+    marks = Marks(FakeState())
+    missed = data.draw(st.sets(st.sampled_from(times)))
+    for ts in times:
+        (marks.missed if ts in missed else marks.taken)("C1", ts)
+    ((_, mark),) = marks.places()
+    assert all(number(mark) < number(ts) for ts in missed)
+    for ts in missed:
+        marks.taken("C1", ts)
+    ((_, mark),) = marks.places()
+    assert mark == max(times, key=number)
+
+
+async def test_marks_and_threads_survive_a_restart_and_stay_small() -> None:
+    """The newest are kept, an older one is forgotten, and nothing is written that did not change."""
+    state = FakeState()
+    marks, threads = Marks(state), Threads(state)
+    for n in range(1, 600):
+        marks.taken(f"C{n}", f"{n}.000001")
+        await threads.note(f"C1/{n}.000001", follow=True)
+    await marks.save()
+    again, known = Marks(state), Threads(state)
+    await again.load()
+    assert again.places()[0] == ("C599", "599.000001")
+    assert len(again.places()) == 300
+    assert await known.is_followed("C1/599.000001", otherwise=False)
+    assert not await known.is_followed("C1/1.000001", otherwise=False)
+    assert await known.is_followed("C2/1.000001", otherwise=True)
+    state.notes.clear()
+    await again.save()
+    await known.note("C1/599.000001", follow=True)
+    assert state.notes == {}
+
+
+async def test_a_bucket_lets_a_burst_through_and_then_paces() -> None:
+    """So many at once, then one at a time."""
+    bucket = Bucket(3, 1.0)
+    assert [bucket.take() for _ in range(3)] == [0.0, 0.0, 0.0]
+    assert 0.5 < bucket.take() <= 1.0
+    assert 1.5 < bucket.wait() <= 2.0
