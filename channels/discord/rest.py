@@ -49,14 +49,15 @@ class Rest:
 
     async def post(self, chat: str, text: str, *, nonce: str, reply_to: str = "") -> str:
         """Post *text* once per *nonce* and return the message's id."""
-        reference = discord.utils.MISSING
+        answering: dict[str, Any] = {}
         if reply_to:
-            reference = discord.MessageReference(
+            # What it answers may be deleted meanwhile: then it stands alone.
+            answering["reference"] = discord.MessageReference(
                 message_id=int(reply_to), channel_id=int(chat), fail_if_not_exists=False
             )
         with sending():
             message = await self._client.get_partial_messageable(int(chat)).send(
-                text, nonce=nonce, reference=reference, mention_author=False, suppress_embeds=True
+                text, nonce=nonce, mention_author=False, suppress_embeds=True, **answering
             )
         return str(message.id)
 

@@ -73,6 +73,7 @@ class Discord:
     allows_content: bool = True  # the portal's switch: Message Content Intent
     takes_direct: bool = True  # whether people take direct messages of the bot
     skew: timedelta = timedelta()
+    typing_lasts: float = 10.0
     channels: dict[str, dict[str, Any]] = field(default_factory=dict)
     messages: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     members: dict[str, dict[str, Any]] = field(default_factory=dict)  # of GUILD, by user
@@ -80,7 +81,7 @@ class Discord:
     closed: set[str] = field(default_factory=set)  # channels the bot may not see any more
     faults: list[Fault] = field(default_factory=list)
     requests: list[Request] = field(default_factory=list)
-    typing: list[str] = field(default_factory=list)
+    typing: list[tuple[str, float]] = field(default_factory=list)  # where, and when by the loop's clock
     reactions: list[tuple[str, str, bool]] = field(default_factory=list)  # message, emoji, added
     gateway: Gateway = field(init=False)
     _nonces: dict[str, tuple[datetime, dict[str, Any]]] = field(default_factory=dict)
@@ -230,6 +231,15 @@ class Discord:
         """Return when *holds* holds; it is looked at after every change here."""
         while not holds():
             await self._changed.wait()
+
+    async def until_changed(self) -> None:
+        """Return at the next change."""
+        await self._changed.wait()
+
+    def is_typing(self, channel: str) -> bool:
+        """Say whether people see the bot type."""
+        now = asyncio.get_running_loop().time()
+        return any(where == channel and now - at < self.typing_lasts for where, at in self.typing)
 
     def change(self) -> None:
         """Wake who waits."""
@@ -389,7 +399,7 @@ class Discord:
             case "PATCH", ["messages", ident]:
                 return self._patch(channel, ident, body)
             case "POST", ["typing"]:
-                self.typing.append(channel)
+                self.typing.append((channel, asyncio.get_running_loop().time()))
                 return None
             case "PUT" | "DELETE", ["messages", ident, "reactions", emoji, "@me"]:
                 self.reactions.append((ident, emoji, request.method == "PUT"))

@@ -1,0 +1,159 @@
+"""The real Discord channel before a Discord on this machine; and Discord in the shared contract suite."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from channels.discord import kind
+from channels.discord.adapter import DiscordChannel
+from channels.discord.settings import DiscordSettings
+from gateway.events import OutboundKind, Part, Receipt, SessionKey
+from gateway.ports import ChannelKind
+from tests.fakes.discord_server import ANN, BOT, TOKEN, Discord, open_discord
+from tests.fakes.platform import Person, Platform, Shown
+from tests.fakes.web import FakeHouse
+
+
+def block(discord: Discord, **fields: Any) -> DiscordSettings:
+    """Return the settings that point at *discord*."""
+    addresses = {"api_url": f"http://{discord.base}/api/v10", "gateway_url": f"ws://{discord.base}/gateway"}
+    return DiscordSettings(**{"token": TOKEN, **addresses, **fields})
+
+
+class NotedChannel(DiscordChannel):
+    """The channel, with a note of which messages are no preview any more: Discord's people cannot tell."""
+
+    final: set[str]
+
+    async def edit(self, message_id: str, part: Part) -> Receipt:
+        """Edit, and note what it became."""
+        if part.kind is not OutboundKind.PREVIEW:
+            self.final.add(message_id)
+        return await super().edit(message_id, part)
+
+
+async def ready(channel: DiscordChannel) -> None:
+    """Return when the channel hears Discord."""
+    while not channel.is_ready():  # noqa: ASYNC110 - nobody is told
+        await asyncio.sleep(0.005)
+
+
+@asynccontextmanager
+async def connected(house: FakeHouse, discord: Discord, **fields: Any) -> AsyncIterator[NotedChannel]:
+    """Run the channel in front of *house* until the block ends; it hears when the block begins."""
+    channel = NotedChannel(house.context("discord", block(discord, **fields)), identify_pause=0.01)
+    channel.final = set()
+    house.channel = channel
+    running = asyncio.create_task(channel.run(), name="discord channel")
+    try:
+        news = asyncio.create_task(ready(channel), name="connected")
+        await asyncio.wait({running, news}, return_when=asyncio.FIRST_COMPLETED)
+        news.cancel()
+        if running.done():
+            await running
+        yield channel
+    finally:
+        running.cancel()
+        await asyncio.wait({running})
+        await channel.close()
+
+
+class DiscordPerson:
+    """Ann, before her own client, in her direct chat with the bot."""
+
+    def __init__(self, discord: Discord, harness: DiscordHarness) -> None:
+        self.shown = Shown()
+        self._discord = discord
+        self._harness = harness
+        self._chat = discord.direct(ANN)
+
+    async def say(self, text: str, ident: str) -> None:
+        """Write; the same again is Discord delivering the same event again."""
+        known = self._harness.ident(ident)
+        if any(message["id"] == known for message in self._discord.messages[self._chat]):
+            self._discord.repeat(known)
+        else:
+            self._discord.say(self._chat, ANN, text, id=known)
+
+    async def garble(self) -> None:
+        """Send payloads and a frame of every wrong shape; the last one costs the connection."""
+        gateway = self._discord.gateway
+        for data in ({}, {"id": "x"}, {"id": "1", "channel_id": self._chat}, {"id": "1", "channel_id": "x"}):
+            gateway.dispatch("MESSAGE_CREATE", dict(data) | {"author": 5, "mentions": 3}, guild=False)
+        gateway.dispatch("NOBODY_KNOWS", {}, guild=False)
+        before = gateway.identified
+        await gateway.settle()
+        await gateway.send_raw("[]")
+        assert self._harness.channel is not None
+        await self._discord.until(lambda: gateway.identified > before)
+        await ready(self._harness.channel)
+
+    async def watch(self) -> None:
+        """Fold in whatever changes."""
+        while True:
+            self._look()
+            self.shown.news.set()
+            try:
+                async with asyncio.timeout(0.05):  # typing ends without a word
+                    await self._discord.until_changed()
+            except TimeoutError:
+                continue
+
+    def _look(self) -> None:
+        shown = self.shown
+        added = [ident for ident, _, on in self._discord.reactions if on]
+        shown.confirmed = [self._harness.name(ident) for ident in added]
+        shown.is_busy = self._discord.is_typing(self._chat)
+        shown.messages = {}
+        for message in self._discord.messages[self._chat]:
+            if message["author"]["id"] != BOT:
+                continue
+            is_preview = message["nonce"].split(".")[1] == "0"
+            if is_preview and message["id"] not in self._harness.final:
+                shown.previews += [message["content"]] if shown.previews[-1:] != [message["content"]] else []
+            else:
+                shown.messages[message["id"]] = message["content"]
+
+
+class DiscordHarness:
+    """The real channel before a Discord on this machine."""
+
+    kind: ChannelKind = kind
+
+    def __init__(self) -> None:
+        self.channel: NotedChannel | None = None
+        self._first = 0
+
+    @property
+    def final(self) -> set[str]:
+        """Return the previews that became answers."""
+        return self.channel.final if self.channel else set()
+
+    def ident(self, name: str) -> str:
+        """Return the snowflake of what the suite calls *name*: a millisecond each."""
+        return str(self._first + (int(name.rpartition("-")[2]) << 22))
+
+    def name(self, ident: str) -> str:
+        """Undo `ident`."""
+        return f"message-{(int(ident) - self._first) >> 22:04}"
+
+    @asynccontextmanager
+    async def open(self, house: FakeHouse) -> AsyncIterator[Platform]:
+        """Run the channel."""
+        async with open_discord(Discord(typing_lasts=0.1)) as discord:
+            self._first = int(discord.snowflake()) >> 22 << 22
+            async with connected(house, discord) as self.channel:
+
+                @asynccontextmanager
+                async def join() -> AsyncIterator[Person]:
+                    person = DiscordPerson(discord, self)
+                    async with asyncio.TaskGroup() as tasks:
+                        watch = tasks.create_task(person.watch(), name="person watches")
+                        yield person
+                        watch.cancel()
+
+                key = SessionKey("discord", discord.direct(ANN))
+                yield Platform(self.channel, key, join, has_windows=False, ident=self.ident)
