@@ -41,6 +41,7 @@ class Ears:
         entries = getattr(context.settings, "allow_from", ())
         # Only these let people in by where they are, and so a guest or a stranger's workspace matters.
         self._needs_facts = any(entry.startswith(("team:", "chat:")) for entry in entries)
+        self._said: set[str] = set()
         self._gates: dict[str, tuple[asyncio.Lock, int]] = {}
 
     async def hear(self, body: dict[str, Any], me: Me) -> bool:
@@ -119,7 +120,9 @@ class Ears:
                 return await self._people.person(heard.user, me.team)
         except Refused as error:
             # Slack will never say: where it matters whether this is a guest, they count as one.
-            log.info("slack.person_unknown", channel=self._name, reason=str(error), fails_closed=self._needs_facts)
+            if error.code not in self._said:
+                self._said.add(error.code)
+                log.info("slack.person_unknown", channel=self._name, reason=str(error), fails_closed=self._needs_facts)
             return Person(is_guest=self._needs_facts)
         except (SendFailed, TimeoutError) as error:
             if self._needs_facts:

@@ -165,8 +165,8 @@ def _changed(body: Mapping[str, Any], event: Mapping[str, Any], me: Me, *, in_th
 def _deleted(
     body: Mapping[str, Any], event: Mapping[str, Any], before: Mapping[str, Any], me: Me, *, in_threads: bool
 ) -> Heard | None:
-    """A person's message is gone; whose it was decides who may have it forgotten."""
-    if not before.get("user") or (before.get("subtype") or "") not in _SPOKEN:
+    """A person's message is gone. Where Slack does not say whose it was, only the journal can know it."""
+    if (before.get("subtype") or "") not in _SPOKEN:
         return None
     gone = {**before, "ts": event.get("deleted_ts") or before["ts"], "text": "", "files": ()}
     heard = _spoken(body, event, gone, me, in_threads=in_threads, kind=InboundKind.DELETION)

@@ -139,6 +139,17 @@ def test_a_deletion_names_the_message_and_whose_it_was(name: str) -> None:
     assert (found.kind, found.message_id, found.sender.id, found.text) == (InboundKind.DELETION, TS, "U0BOB", "")
 
 
+def test_a_deletion_that_names_nobody_is_still_one() -> None:
+    """Slack may leave out what was deleted; only our own words and other bots' are passed over."""
+    bare = payload("message_deleted")
+    del bare["event"]["previous_message"]
+    found = read(bare, ME, in_threads=False, now=NOW)
+    assert found is not None
+    assert (found.kind, found.ts, found.user) == (InboundKind.DELETION, TS, "")
+    bare["event"]["previous_message"] = {"user": "U0PARLOUR", "bot_id": "B0PARLOUR", "text": "x", "ts": TS}
+    assert read(bare, ME, in_threads=False, now=NOW) is None
+
+
 @pytest.mark.parametrize("name", ["bot_message", "bot_as_user"])
 def test_a_bot_is_a_bot(name: str) -> None:
     """However it posts, it is a typed fact that admission refuses."""
