@@ -90,6 +90,7 @@ class TelegramServer:
         self.token = TOKEN
         self.updates: deque[dict[str, Any]] = deque()
         self.confirmed: list[int] = []
+        self.on_call: Callable[[str, str], None] = lambda method, when: None  # "before" it is done, "after"
         self._next_update = 870_000_001
         self._last_update_at = self.now()
         self._sent_at: dict[int, deque[int]] = {}
@@ -199,8 +200,10 @@ class TelegramServer:
         if fault is not None and fault.kind != "lost":
             self.changed()
             return self._break(request, fault)
+        self.on_call(method, "before")
         try:
             result = await call(read)
+            self.on_call(method, "after")
         except ApiError as error:
             return _error(error)
         finally:

@@ -4,51 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from agent.llm.port import ChatReply, ChatRequest, Sink, Tokens
 from gateway.words import say
-from tests.fakes.pocket import Pocket, gateway
+from tests.fakes.telegram_gateway import TEAM, Parrot, house, mention
 from tests.fakes.telegram_server import BOT, Fault, TelegramServer, open_telegram
-
-TEAM = -1001234567890
-
-
-class Parrot:
-    """Repeats what it is asked, in three pieces; waits before the last one while `hold` is on."""
-
-    name = "parrot"
-
-    def __init__(self, answer: Callable[[str], str] = lambda text: f"You said: {text}") -> None:
-        self.asked: list[str] = []
-        self.go_on = asyncio.Event()
-        self.go_on.set()
-        self.thinks = asyncio.Event()
-        self._answer = answer
-
-    async def complete(self, request: ChatRequest, *, sink: Sink | None = None) -> ChatReply:
-        """Answer the last line of the last message."""
-        asked = str(request.messages[-1]["content"]).splitlines()[-1].rpartition("] ")[2]
-        self.asked.append(asked)
-        self.thinks.set()
-        text = self._answer(asked)
-        if sink is not None:
-            sink(text[: len(text) * 2 // 3])
-        await self.go_on.wait()
-        if sink is not None:
-            sink(text[len(text) * 2 // 3 :])
-        return ChatReply(text=text, tool_calls=(), model=self.name, tokens=Tokens(10, 10, 0), cost=0.0)
-
-    async def warm(self) -> None:
-        """Nothing to load."""
-
-    async def close(self) -> None:
-        """Nothing to close."""
 
 
 @pytest.fixture
@@ -57,26 +21,6 @@ async def server() -> AsyncIterator[TelegramServer]:
     async with open_telegram() as server:
         server.now = lambda: int(time.time())
         yield server
-
-
-def house(
-    server: TelegramServer, model: Any, home: Path | None = None, **more: str
-) -> AbstractAsyncContextManager[Pocket]:
-    """Run the gateway with a Telegram block that lets Ann and the team in."""
-    block = "PARLOUR_CHANNELS__TELEGRAM__"
-    fields = {
-        "TOKEN": server.token,
-        "BASE_URL": f"{server.base}/bot",
-        "FILE_URL": f"{server.base}/file/bot",
-        "ALLOW_FROM": f"42,43,chat:{TEAM}",
-        **more,
-    }
-    return gateway(home=home, model=model, environment={f"{block}{name}": value for name, value in fields.items()})
-
-
-def mention(text: str) -> dict[str, Any]:
-    """Return the entities of a text that names the bot."""
-    return {"entities": [{"type": "mention", "offset": text.index("@"), "length": 12}]}
 
 
 async def test_a_day_in_the_life(server: TelegramServer) -> None:
