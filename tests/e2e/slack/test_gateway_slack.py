@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -44,16 +44,19 @@ class HeldModel(InstantModel):
 
 
 @asynccontextmanager
-async def house(server: SlackServer, *, home: Path | None = None, model: Any = None) -> AsyncIterator[Pocket]:
+async def house(
+    server: SlackServer, *, home: Path | None = None, model: Any = None, environment: Mapping[str, str] | None = None
+) -> AsyncIterator[Pocket]:
     """Run the gateway with a Slack block for Ann and Bob; it is connected when the block begins."""
-    environment = {
+    variables = {
         "PARLOUR_CHANNELS__SLACK__BOT_TOKEN": BOT_TOKEN,
         "PARLOUR_CHANNELS__SLACK__APP_TOKEN": APP_TOKEN,
         "PARLOUR_CHANNELS__SLACK__BASE_URL": f"{server.base}/api/",
         "PARLOUR_CHANNELS__SLACK__ALLOW_FROM": f"{ANN},{BOB}",
+        **(environment or {}),
     }
     before = server.connections
-    async with gateway(home=home, model=model or InstantModel(), environment=environment) as pocket:
+    async with gateway(home=home, model=model or InstantModel(), environment=variables) as pocket:
         await server.until(lambda: server.connections > before)
         yield pocket
 
@@ -163,3 +166,73 @@ async def test_a_long_answer_arrives_whole_over_a_broken_line() -> None:
         assert [word for word in words if word.startswith("part")] == [f"part{n}" for n in range(60)]
         assert words.count("line") == 800
         assert all(shown.count("```") % 2 == 0 for shown in server.shown(DM))
+
+
+async def test_two_threads_at_once_keep_their_streams_apart() -> None:
+    """Each preview grows in its own thread and becomes its own answer; the status shows there and ends."""
+
+    class Slow(InstantModel):
+        def __init__(self) -> None:
+            super().__init__()
+            self.go_on = asyncio.Event()
+
+        async def complete(self, request: ChatRequest, *, sink: Sink | None = None) -> ChatReply:
+            word = "alpha" if "alpha" in str(request.messages[-1]["content"]) else "beta"
+            if sink is not None:
+                sink(f"{word} begins, with enough words to be worth showing")
+            await self.go_on.wait()
+            reply = await super().complete(request)
+            return ChatReply(text=f"{word} ends", tool_calls=(), model=self.name, tokens=reply.tokens, cost=0.0)
+
+    model = Slow()
+    async with slack_server() as server, house(server, model=model) as pocket:
+        times = {word: server.say(ROOM, who, f"{CALL} {word}") for word, who in (("alpha", ANN), ("beta", BOB))}
+        await server.until(lambda: all(server.shown(ROOM, ts) for ts in times.values()))
+        assert [server.shown(ROOM, ts)[0].split()[:2] for ts in times.values()] == [
+            ["alpha", "begins,"],
+            ["beta", "begins,"],
+        ]
+        assert all(server.statuses[ROOM, ts] for ts in times.values())
+        model.go_on.set()
+        await server.until(lambda: all(server.shown(ROOM, ts) == [f"{word} ends"] for word, ts in times.items()))
+        await server.until(lambda: not any(server.statuses.values()))
+        await pocket.idle()
+        for word, ts in times.items():
+            (message,) = (m for m in server.places[ROOM].messages if m.get("thread_ts") == ts)
+            assert all(text.startswith(word) for text in message["was"])
+
+
+async def test_a_message_that_is_deleted_before_its_turn_is_not_answered() -> None:
+    """Edited before its turn it is answered as it stands then, deleted not at all."""
+    model = HeldModel()
+    async with slack_server() as server, house(server, model=model) as pocket:
+        server.say(DM, ANN, "first")
+        await model.asked.wait()
+        changed = server.say(DM, ANN, "helo")
+        gone = server.say(DM, ANN, "never mind")
+        await server.until(lambda: len(server.acks) == 3)
+        server.edit(DM, changed, "hello")
+        server.delete(DM, gone)
+        await server.until(lambda: len(server.acks) == 5)
+        model.go_on.set()
+        await server.until(lambda: len(server.shown(DM)) == 2)
+        await pocket.idle()
+        assert [shown.split()[-1] for shown in server.shown(DM)] == ["first", "hello"]
+
+
+async def test_two_apps_in_one_gateway_are_two_channels() -> None:
+    """A second block has its own tokens, its own keys and its own chats."""
+    async with slack_server() as first, slack_server() as second:
+        more = {"KIND": "slack", "BOT_TOKEN": BOT_TOKEN, "APP_TOKEN": APP_TOKEN, "ALLOW_FROM": ANN}
+        more["BASE_URL"] = f"{second.base}/api/"
+        environment = {f"PARLOUR_CHANNELS__SLACK_SUPPORT__{name}": value for name, value in more.items()}
+        async with house(first, environment=environment) as pocket:
+            await second.until(lambda: second.connections == 1)
+            first.say(DM, ANN, "to one")
+            second.say(DM, ANN, "to the other")
+            await first.until(lambda: bool(first.shown(DM)))
+            await second.until(lambda: bool(second.shown(DM)))
+            await pocket.idle()
+            assert first.shown(DM)[0].endswith("to one")
+            assert second.shown(DM)[0].endswith("to the other")
+            assert len(first.shown(DM)) == len(second.shown(DM)) == 1
