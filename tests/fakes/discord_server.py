@@ -181,7 +181,7 @@ class Discord:
                     return channel, message
         raise KeyError(ident)
 
-    token = TOKEN
+    token: str = TOKEN
 
     @property
     def me(self) -> dict[str, Any]:
@@ -365,7 +365,7 @@ class Discord:
         }  # fmt: skip
 
     def _answer(self, request: web.Request, body: dict[str, Any]) -> Any:
-        if request.headers.get("Authorization") != f"Bot {TOKEN}":
+        if request.headers.get("Authorization") != f"Bot {self.token}":
             raise Refusal(401, 0, "401: Unauthorized")
         words = request.path.removeprefix("/api/v10").strip("/").split("/")
         match request.method, words:
