@@ -7,6 +7,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from channels.telegram.settings import TelegramSettings
+from gateway.errors import SettingsMistake
 from gateway.ports import Channel, ChannelContext
 
 
@@ -18,8 +19,13 @@ class TelegramKind:
 
     def open(self, context: ChannelContext) -> Channel:
         """Build the channel; it connects when it runs."""
-        from channels.telegram.adapter import TelegramChannel
-
+        try:
+            from channels.telegram.adapter import TelegramChannel
+        except ModuleNotFoundError as missing:
+            raise SettingsMistake(
+                f"channels.{context.name} needs {missing.name}; run pip install 'parlour[telegram]',"
+                " or set `enabled` to false"
+            ) from missing
         return TelegramChannel(context)
 
     def routes(self, channel: Channel) -> Sequence[Any]:  # noqa: ARG002 - the port's signature

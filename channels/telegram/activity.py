@@ -38,10 +38,14 @@ class _Live:
 class Activities:
     """The chats in which something goes on."""
 
-    def __init__(self, *, typing: Type, draft: Draft, every: float = TYPING_EVERY) -> None:
+    def __init__(
+        self, *, typing: Type, draft: Draft, every: float = TYPING_EVERY, draft_every: float = _DRAFT_EVERY
+    ) -> None:
+        """Keep typing up by *typing* and drafts by *draft*, each so many seconds after the last."""
         self._type = typing
         self._draft = draft
         self._every = every
+        self._draft_every = draft_every
         self._live: dict[SessionKey, _Live] = {}
 
     def begin(self, key: SessionKey) -> None:
@@ -87,7 +91,7 @@ class Activities:
             pause = self._every
             try:
                 await self._type(key)
-                if live.draft is not None and _now() - live.drafted_at > _DRAFT_EVERY:
+                if live.draft is not None and _now() - live.drafted_at > self._draft_every:
                     await self._draft(key, live.draft_id, live.draft)
                     live.drafted_at = _now()
             except RetryAfter as error:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from functools import partial
 from typing import Any, TypeVar
 
 import structlog
@@ -15,14 +13,15 @@ from telegram.constants import ChatAction
 from telegram.error import ChatMigrated, InvalidToken, TelegramError
 
 from channels.telegram.activity import TYPING_EVERY, Activities
-from channels.telegram.codec import LIMIT, MAX_PARTS, Account, Garbled, Outgoing, outgoing, parse, render
+from channels.telegram.codec import LIMIT, MAX_PARTS, Account, Garbled, Outgoing, is_arrival, outgoing, parse, render
+from channels.telegram.gestures import Gestures
 from channels.telegram.groups import Groups
 from channels.telegram.menu import commands, put_menu
 from channels.telegram.pace import Pace
 from channels.telegram.polling import Poller, Waits
-from channels.telegram.wire import described, entities_of, is_unchanged, make_bot, make_poll_request, send_failure
+from channels.telegram.wire import entities_of, is_unchanged, make_bot, make_poll_request, send_failure
 from gateway.errors import OutcomeUnknown, RetryLater, SendRefused
-from gateway.events import InboundKind, InboundMessage, OutboundKind, OutboundMessage, Part, Receipt, SessionKey
+from gateway.events import OutboundKind, OutboundMessage, Part, Receipt, SessionKey
 from gateway.ports import Activity, Capabilities, ChannelContext, Verdict
 from gateway.words import say
 
@@ -61,8 +60,7 @@ class TelegramChannel:
         self._pace = Pace()
         self._groups = Groups(self._bot, context.state)
         self._activities = Activities(typing=self._type, draft=self._put_draft, every=typing)
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._signs: dict[SessionKey, set[int]] = {}  # messages that show our reaction, until they are answered
+        self._gestures = Gestures(self._bot, self._groups, self._pace, self._settings.reaction)
         self._me = Account(id="", username="")
         self._reads_all = False
 
@@ -88,7 +86,7 @@ class TelegramChannel:
                 " the bot, Bot Settings, Group Privacy, Turn off; then remove it from its groups and add it again",
             )
         log.info("telegram.connected", channel=self.name, bot=self._me.username, reads_all=self._reads_all)
-        self._spawn(put_menu(self._bot), "menu")
+        self._gestures.spawn(put_menu(self._bot), "menu")
 
     @property
     def _misses_words(self) -> bool:
@@ -105,64 +103,13 @@ class TelegramChannel:
             return
         heard = await self._groups.with_facts(heard)
         accepted = await self._intake.receive(heard)
+        # Only now: nothing is shown before admission.
         if accepted.verdict is Verdict.ACCEPTED:
-            self._welcome(heard)
+            self._gestures.taken(heard)
+            if self._misses_words and is_arrival(heard):
+                self._gestures.tell(heard.key, say("telegram.privacy"))
         if accepted.line:
-            self._spawn(self._tell(heard, accepted.line), "line")
-
-    def _welcome(self, heard: InboundMessage) -> None:
-        """Show that a message was taken. Only now: nothing is shown before admission."""
-        if heard.kind is InboundKind.BUTTON:
-            query = heard.event_ids[0].partition("/")[2]
-            self._spawn(self._quietly(lambda: self._bot.answer_callback_query(query)), "button")
-        elif not heard.message_id:
-            if self._misses_words:
-                self._spawn(self._tell(heard, say("telegram.privacy")), "privacy")
-        elif self._settings.reaction and not heard.revision and not heard.text.lstrip().startswith(("/", "!")):
-            self._spawn(self._react(heard), "reaction")
-
-    async def _react(self, heard: InboundMessage) -> None:
-        chat, ident = await self._groups.destination(heard.key), int(heard.message_id)
-        self._signs.setdefault(heard.key, set()).add(ident)
-        await self._quietly(lambda: self._bot.set_message_reaction(chat, ident, self._settings.reaction))
-
-    def _is_answered(self, part: Part) -> None:
-        """Take the sign from what *part* answers, and from what was said before it."""
-        if part.kind is OutboundKind.PREVIEW or not part.reply_to.isdecimal():
-            return
-        waiting = self._signs.get(part.key, set())
-        done = {ident for ident in waiting if ident <= int(part.reply_to)}
-        waiting -= done
-        if not waiting:
-            self._signs.pop(part.key, None)
-        if done:
-            self._spawn(self._take_signs(part.key, done), "reaction")
-
-    async def _take_signs(self, key: SessionKey, idents: Iterable[int]) -> None:
-        chat = await self._groups.destination(key)
-        for ident in sorted(idents):
-            await self._quietly(partial(self._bot.set_message_reaction, chat, ident, None))
-
-    async def _tell(self, heard: InboundMessage, line: str) -> None:
-        chat = await self._groups.destination(heard.key)
-        await self._quietly(
-            lambda: self._bot.send_message(
-                chat, line, message_thread_id=_topic(heard.key), link_preview_options=_NO_PREVIEW
-            )
-        )
-
-    async def _quietly(self, call: Callable[[], Awaitable[object]]) -> None:
-        """Make a call whose failure costs nobody anything."""
-        try:
-            await self._pace.turn()
-            await call()
-        except TelegramError as error:
-            log.info("telegram.gesture_failed", channel=self.name, reason=described(error))
-
-    def _spawn(self, work: Coroutine[Any, Any, None], what: str) -> None:
-        task = asyncio.create_task(work, name=f"telegram {self.name} {what}")
-        self._tasks.add(task)  # the loop itself holds tasks only weakly
-        task.add_done_callback(self._tasks.discard)
+            self._gestures.tell(heard.key, accepted.line)
 
     # -- speaking ------------------------------------------------------------------------------
 
@@ -208,7 +155,7 @@ class TelegramChannel:
             )
         except _UnchangedError:
             log.debug("telegram.unchanged", channel=self.name, part=part.id)
-        self._is_answered(part)
+        self._gestures.answered(part)
         return _receipt(part, message_id)
 
     async def find(self, part: Part) -> Receipt | None:
@@ -229,10 +176,7 @@ class TelegramChannel:
     async def close(self) -> None:
         """End what is under way, and the connections."""
         await self._activities.close()
-        for task in list(self._tasks):
-            task.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks)
+        await self._gestures.close()
         await self._poller.close()
         await self._bot.request.shutdown()
 
@@ -251,7 +195,7 @@ class TelegramChannel:
                 reply_parameters=_reply(part, key),
             ),
         )
-        self._is_answered(part)
+        self._gestures.answered(part)
         return Receipt(part=part.id, message_id=str(sent.message_id), at=sent.date)
 
     async def _send_privately(self, part: Part, *, marked: bool) -> Receipt:

@@ -2,6 +2,7 @@
 
 from channels.telegram.codec.parse import Account as Account
 from channels.telegram.codec.parse import Garbled as Garbled
+from channels.telegram.codec.parse import is_arrival as is_arrival
 from channels.telegram.codec.parse import parse as parse
 from channels.telegram.codec.render import LIMIT as LIMIT
 from channels.telegram.codec.render import MAX_PARTS as MAX_PARTS

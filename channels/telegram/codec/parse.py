@@ -13,6 +13,7 @@ from gateway.text import clean
 
 _KINDS = {"private": ChatKind.DIRECT, "group": ChatKind.GROUP, "supergroup": ChatKind.GROUP}
 _NAMED = 64  # characters of a name
+_ADDED = "added/"  # what the event id of our arrival begins with
 _QUOTED = 4_000  # characters of a quoted text
 
 
@@ -99,7 +100,7 @@ def _added(change: Mapping[str, Any], channel: str, me: Account) -> InboundMessa
     return InboundMessage(
         key=SessionKey(channel, chat),
         message_id="",
-        event_ids=(f"added/{chat}/{int(change['date'])}",),
+        event_ids=(f"{_ADDED}{chat}/{int(change['date'])}",),
         sender=_person(change["from"], me),
         text="/start",
         sent_at=_time(change["date"]),
@@ -107,6 +108,11 @@ def _added(change: Mapping[str, Any], channel: str, me: Account) -> InboundMessa
         bot=me.username,
         is_addressed=True,
     )
+
+
+def is_arrival(message: InboundMessage) -> bool:
+    """Say whether *message* stands for our being added to a group."""
+    return any(event.startswith(_ADDED) for event in message.event_ids)
 
 
 def _key(message: Mapping[str, Any], channel: str) -> SessionKey:

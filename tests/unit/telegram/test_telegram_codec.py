@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -16,9 +17,11 @@ from channels.telegram.codec import LIMIT, MAX_PARTS, Account, Garbled, outgoing
 from channels.telegram.codec.entities import styled
 from channels.telegram.settings import TelegramSettings
 from gateway.admission import Admitted, Reason, Rejected, admit, policy_of
+from gateway.errors import SettingsMistake
 from gateway.events import InboundMessage, OutboundMessage, Part, SessionKey
 from gateway.words import say
 from tests.fakes.telegram_rules import checked_text
+from tests.fakes.web import FakeHouse
 
 PAYLOADS = Path(__file__).resolve().parents[2] / "payloads" / "telegram"
 ME = Account(id="123456789", username="parlour_bot", commands=frozenset({"stop", "new"}))
@@ -169,7 +172,7 @@ def message(text: str) -> OutboundMessage:
     return OutboundMessage(id="tabcdefghijklmnop.1", key=SessionKey("telegram", "42"), text=text, reply_to="5")
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=250, deadline=None)
 @given(MARKDOWN)
 def test_what_we_render_telegram_takes(text: str) -> None:
     """Any Markdown gives parts that the strictest server takes, formatted, plain and marked, always the same."""
@@ -281,6 +284,18 @@ def test_the_check_needs_no_network() -> None:
     addresses = ["https://api.telegram.org/bot", "http://127.0.0.1:8081/bot", "http://botapi:8081/bot"]
     assert [wrong(address) for address in addresses] == [0, 0, 0]
     assert wrong("http://api.example.org/bot") == 1
+
+
+def test_a_missing_library_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Switched on without its extra installed: the start says what to install."""
+    for name in [name for name in sys.modules if name.startswith(("channels.telegram.", "telegram"))]:
+        if name != "channels.telegram.settings":
+            monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "telegram", None)
+    with pytest.raises(
+        SettingsMistake, match=r"channels\.telegram needs telegram; run pip install 'parlour\[telegram\]'"
+    ):
+        kind.open(FakeHouse().context("telegram"))
 
 
 @pytest.mark.parametrize(("reaction", "is_good"), [("👀", True), ("", True), ("🦄🦄", False), ("x", False)])

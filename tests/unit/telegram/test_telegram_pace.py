@@ -1,0 +1,79 @@
+"""Limits and fading signs, on virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+from itertools import pairwise
+
+from channels.telegram.activity import Activities
+from channels.telegram.codec import Outgoing
+from channels.telegram.pace import Pace
+from gateway.events import SessionKey
+from tests.fakes.clock import Clock
+
+ANN = SessionKey("telegram", "42")
+
+
+def test_a_group_takes_twenty_a_minute_and_a_person_one_a_second() -> None:
+    """A burst goes at once; from then on each chat has its own pace, and none waits for another."""
+    now = [0.0]
+    pace = Pace(lambda: now[0])
+    for chat in ("-1001", "42"):
+        assert [pace.take(chat) for _ in range(20)] == [0.0] * 20
+    assert (round(pace.take("-1001"), 3), round(pace.take("42"), 3)) == (3.0, 1.0)
+    now[0] += 3.0
+    assert (pace.take("-1001"), pace.take("42")) == (0.0, 0.0)
+    assert pace.take("-1001") > 0.0
+    assert pace.take("-1002") == 0.0
+
+
+def test_previews_stop_before_the_wall() -> None:
+    """Of a group's twenty, previews leave six to messages."""
+    pace = Pace(lambda: 0.0)
+    assert [pace.take_spare("-1001") for _ in range(20)].count(True) == 14
+    assert [pace.take("-1001") for _ in range(6)] == [0.0] * 6
+    assert pace.take("-1001") > 0.0
+
+
+def test_chats_that_rest_are_forgotten() -> None:
+    """The table of allowances does not grow with every chat there ever was."""
+    now = [0.0]
+    pace = Pace(lambda: now[0])
+    for chat in range(1, 3000):
+        pace.take(str(chat))
+        now[0] += 1.0
+    assert len(pace._buckets) <= 1002
+
+
+async def test_all_calls_of_a_bot_share_thirty_a_second(clock: Clock) -> None:
+    """The first second's worth goes at once; a hundred and twenty calls take three seconds more."""
+    pace = Pace()
+    loop = asyncio.get_running_loop()
+    begun = loop.time()
+    for _ in range(120):
+        await pace.turn()
+    assert round(loop.time() - begun, 3) == 3.0
+
+
+async def test_typing_and_draft_are_renewed_before_they_fade(clock: Clock) -> None:
+    """Typing lasts five seconds and a draft thirty: both are shown again in time, and never after the end."""
+    loop = asyncio.get_running_loop()
+    typed: list[float] = []
+    drafted: list[float] = []
+
+    async def typing(key: SessionKey) -> None:
+        typed.append(loop.time())
+
+    async def draft(key: SessionKey, ident: int, words: Outgoing) -> None:
+        drafted.append(loop.time())
+
+    activities = Activities(typing=typing, draft=draft)
+    activities.begin(ANN)
+    await activities.draft(ANN, None, Outgoing("so far"))
+    await asyncio.sleep(100)
+    await activities.end(ANN)
+    await asyncio.sleep(100)
+    assert max(later - one for one, later in pairwise(typed)) < 5
+    assert max(later - one for one, later in pairwise(drafted)) < 30
+    assert len(typed) == 25
+    assert 4 <= len(drafted) <= 6
