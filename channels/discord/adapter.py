@@ -98,8 +98,8 @@ class DiscordChannel:
     def _answered(self, chat: str, message: InboundMessage, accepted: Accepted) -> None:
         """Show the sender what became of their message."""
         if accepted.line:
-            line = self._rest.post(chat, accepted.line, nonce=f"line{message.message_id}", reply_to=message.message_id)
-            self._signs.begin(line, "line")
+            post = partial(self._rest.post, chat, accepted.line, nonce=f"line{message.message_id}")
+            self._signs.begin(partial(post, reply_to=message.message_id), "line")
         is_new = message.kind is InboundKind.MESSAGE and not message.revision
         if accepted.verdict is Verdict.ACCEPTED and is_new and self._now() - message.sent_at < _FRESH:
             self._signs.heard(chat, message.message_id)

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Coroutine
-from typing import Any
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import TypeAlias
 
 import structlog
 
@@ -16,6 +17,8 @@ from channels.discord.rest import Rest
 from gateway.errors import RetryLater, SendFailed
 
 log = structlog.get_logger(__name__)
+
+Chore: TypeAlias = Callable[[], Awaitable[object]]
 
 _TYPING_EVERY = 8.0  # Discord shows it for ten seconds
 _LONGEST_TYPING = 3600.0  # whoever began it has died, by then
@@ -40,7 +43,7 @@ class Signs:
             task.cancel()
             del self._typing[chat]
         elif on and (task is None or task.done()):
-            self._typing[chat] = self.begin(self._keep_typing(chat), f"typing {chat}")
+            self._typing[chat] = self.begin(partial(self._keep_typing, chat), f"typing {chat}")
 
     def heard(self, chat: str, message_id: str) -> None:
         """Show that a message was taken in."""
@@ -48,15 +51,19 @@ class Signs:
             self._reacted[message_id] = None
             while len(self._reacted) > _MOST_REACTIONS:
                 self._reacted.popitem(last=False)
-            self.begin(self._rest.react(chat, message_id, self._reaction, on=True), f"reaction {message_id}")
+            self._react(chat, message_id, on=True)
 
     def answered(self, chat: str, message_id: str) -> None:
         """Take the sign away again."""
         if message_id in self._reacted:
             del self._reacted[message_id]
-            self.begin(self._rest.react(chat, message_id, self._reaction, on=False), f"reaction {message_id}")
+            self._react(chat, message_id, on=False)
 
-    def begin(self, chore: Coroutine[Any, Any, object], name: str) -> asyncio.Task[None]:
+    def _react(self, chat: str, message_id: str, *, on: bool) -> None:
+        call = partial(self._rest.react, chat, message_id, self._reaction, on=on)
+        self.begin(call, f"reaction {message_id}")
+
+    def begin(self, chore: Chore, name: str) -> asyncio.Task[None]:
         """Do *chore* beside everything else."""
         task = asyncio.create_task(self._do(chore, name), name=f"{self._name} {name}")
         self._tasks.add(task)
@@ -70,9 +77,9 @@ class Signs:
         if self._tasks:
             await asyncio.wait(self._tasks)
 
-    async def _do(self, chore: Coroutine[Any, Any, object], name: str) -> None:
+    async def _do(self, chore: Chore, name: str) -> None:
         try:
-            await chore
+            await chore()
         except SendFailed as error:
             log.debug("discord.sign_failed", channel=self._name, sign=name.split()[0], reason=str(error))
         except Exception:  # the channel boundary: a sign is never worth a turn

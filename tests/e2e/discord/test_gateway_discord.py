@@ -1,0 +1,136 @@
+"""The whole gateway before a Discord: what people see, whatever happens in between."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from agent.llm.port import ChatReply, ChatRequest, Sink
+from tests.fakes.discord_server import ANN, BEN, BOT, EVA, GENERAL, RANDOM, TOKEN, Discord, open_discord
+from tests.fakes.pocket import InstantModel, Pocket, gateway
+
+CALL = f"<@{BOT}>"
+
+
+class HeldModel(InstantModel):
+    """Answers once it is let."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.go_on = asyncio.Event()
+        self.asked = asyncio.Event()
+
+    async def complete(self, request: ChatRequest, *, sink: Sink | None = None) -> ChatReply:
+        """Say the first words, wait, then repeat the last message."""
+        self.asked.set()
+        if sink is not None:
+            sink(f"These are the first words of the answer: {str(request.messages[-1]['content'])[-20:]}")
+        await self.go_on.wait()
+        return await super().complete(request)
+
+
+@asynccontextmanager
+async def house(discord: Discord, *, home: Path | None = None, model: Any = None) -> AsyncIterator[Pocket]:
+    """Run the gateway with a Discord block for Ann and Ben; it is connected when the block begins."""
+    environment = {
+        "PARLOUR_CHANNELS__DISCORD__TOKEN": TOKEN,
+        "PARLOUR_CHANNELS__DISCORD__API_URL": f"http://{discord.base}/api/v10",
+        "PARLOUR_CHANNELS__DISCORD__GATEWAY_URL": f"ws://{discord.base}/gateway",
+        "PARLOUR_CHANNELS__DISCORD__ALLOW_FROM": f"{ANN},{BEN}",
+    }
+    before = discord.gateway.identified
+    async with gateway(home=home, model=model or InstantModel(), environment=environment) as pocket:
+        await discord.until(lambda: discord.gateway.identified > before)
+        yield pocket
+
+
+async def test_people_are_answered_where_they_wrote_and_a_stranger_is_not() -> None:
+    """In a direct message, a channel and a thread; without a mention, and to a stranger, nothing."""
+    async with open_discord() as discord, house(discord) as pocket:
+        direct, thread = discord.direct(ANN), discord.open_thread(GENERAL, "plans")
+        discord.say(direct, ANN, "good evening")
+        discord.say(GENERAL, EVA, f"{CALL} stranger")
+        discord.say(GENERAL, ANN, "not for you")
+        discord.say(GENERAL, ANN, f"{CALL} to all")
+        discord.say(thread, BEN, f"{CALL} in here")
+        await discord.until(lambda: all(discord.chat(chat) for chat in (direct, GENERAL, thread)))
+        await pocket.idle()
+        for chat, end in ((direct, "good evening"), (GENERAL, "@Parlour to all"), (thread, "@Parlour in here")):
+            (shown,) = discord.chat(chat)
+            assert shown.endswith(end)
+        await discord.until(lambda: sum(on for *_, on in discord.reactions) == 3)
+        await discord.until(lambda: sum(not on for *_, on in discord.reactions) == 3)
+
+
+async def test_an_answer_streams_and_survives_the_loss_of_its_connection() -> None:
+    """The preview rings, the answer takes its place; a cut of the gateway in between costs nothing."""
+    model = HeldModel()
+    async with open_discord() as discord, house(discord, model=model) as pocket:
+        discord.say(GENERAL, ANN, f"{CALL} tell me")
+        await discord.until(lambda: discord.chat(GENERAL))
+        assert discord.chat(GENERAL)[0].startswith("These are the first words")
+        assert discord.is_typing(GENERAL)
+        await discord.gateway.drop()
+        model.go_on.set()
+        await pocket.idle()
+        (shown,) = discord.chat(GENERAL)
+        assert "answer to:" in shown
+
+
+async def test_a_kill_in_mid_turn_and_messages_that_wait_are_answered_once(tmp_path: Path) -> None:
+    """Accepted before, said while down, and delivered twice: one answer each after the restart."""
+    model = HeldModel()
+    async with open_discord() as discord:
+        async with house(discord, home=tmp_path / "home", model=model) as pocket:
+            first = discord.say(GENERAL, ANN, f"{CALL} before the kill")
+            await discord.until(lambda: discord.chat(GENERAL))
+            copy = pocket.kill(tmp_path / "copy")
+            discord.closed.add(GENERAL)  # what the killed one would still do reaches nobody
+            model.go_on.set()
+        discord.closed.clear()
+        discord.say(GENERAL, BEN, f"{CALL} while down")
+        async with house(discord, home=copy) as pocket:
+            discord.repeat(first)
+            await discord.until(lambda: len(discord.chat(GENERAL)) == 2 and "while down" in discord.chat(GENERAL)[1])
+            await pocket.idle()
+        assert ["answer to:" in shown for shown in discord.chat(GENERAL)] == [True, True]
+        assert "before the kill" in discord.chat(GENERAL)[0]
+
+
+async def test_posted_but_the_reply_was_lost_is_one_answer() -> None:
+    """The nonce finds the message that stands; nothing is doubled and nothing marked."""
+    async with open_discord() as discord, house(discord) as pocket:
+        discord.fail("POST", "messages", "lost")
+        discord.say(discord.direct(ANN), ANN, "once")
+        await discord.until(lambda: discord.chat(discord.direct(ANN)))
+        await pocket.idle()
+        (shown,) = discord.chat(discord.direct(ANN))
+        assert shown.endswith("once")
+
+
+async def test_two_channels_answering_at_once_keep_their_streams_apart() -> None:
+    """Each chat shows its own words alone, and ends with one message."""
+    model = HeldModel()
+    async with open_discord() as discord, house(discord, model=model) as pocket:
+        for chat, word in ((GENERAL, "apples"), (RANDOM, "pears")):
+            discord.say(chat, ANN, f"{CALL} {word}")
+        await discord.until(lambda: discord.chat(GENERAL) and discord.chat(RANDOM))
+        model.go_on.set()
+        await pocket.idle()
+        for chat, word, other in ((GENERAL, "apples", "pears"), (RANDOM, "pears", "apples")):
+            (shown,) = discord.chat(chat)
+            assert word in shown
+            assert other not in shown
+
+
+async def test_a_command_in_a_channel_is_answered_to_its_sender_alone() -> None:
+    """What a command says about somebody is a direct message."""
+    async with open_discord() as discord, house(discord) as pocket:
+        direct = discord.direct(ANN)
+        discord.say(GENERAL, ANN, f"{CALL} /usage")
+        await discord.until(lambda: discord.chat(direct))
+        await pocket.idle()
+        assert discord.chat(GENERAL) == []
