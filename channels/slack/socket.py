@@ -26,9 +26,8 @@ log = structlog.get_logger(__name__)
 
 Hear = Callable[[dict[str, Any]], Awaitable[bool]]
 PING = timedelta(seconds=10)
-_MISSED = 2  # intervals without a sign of life until we are not ready
-_AWAY = 3  # and until Slack may have given events up; it delivers again for minutes
-_DEAF = 6  # and until we begin anew
+_AWAY = 3  # intervals without a word until Slack may have given events up; it delivers again for minutes
+_DEAF = 6  # intervals without a sign of life until we begin anew
 _CROWDED = (1.0, 5.0)  # seconds to wait when too many connections stand; all of them are told at once
 _dice = SystemRandom()
 
@@ -88,14 +87,13 @@ class _Client(SocketModeClient):
         self.refused, self.closed = why, True
         self.ended.set()
 
-    def silence(self) -> float:
-        """Return for how many seconds nothing was heard; infinite before the first word and without a connection."""
+    def is_heard(self) -> bool:
+        """Say whether the connection of now greeted us and lives; aiohttp closes one that answers no ping in time.
+
+        The library's own `last_ping_pong_time` says nothing: it is set when a ping is sent, answered or not.
+        """
         session = self.current_session
-        if self.closed or not self.greeted.is_set() or session is None or session.closed:
-            return float("inf")
-        ponged = self.last_ping_pong_time
-        since_pong = time.time() - ponged if ponged is not None else float("inf")
-        return min(time.monotonic() - self.told_at, max(since_pong, 0.0))
+        return not self.closed and session is not None and not session.closed and self._greeted_by is session
 
 
 class _Handler(AsyncSocketModeHandler):
@@ -126,8 +124,8 @@ class Socket:
         self._handler = _Handler(_app(hear), self._client)
 
     def is_heard(self) -> bool:
-        """Say whether Slack gave a sign of life within two intervals."""
-        return self._client.silence() < _MISSED * self._ping
+        """Say whether Slack gives signs of life: a greeting, then a pong within one and a half intervals."""
+        return self._client.is_heard()
 
     async def run(self) -> None:
         """Listen until cancelled; raise when Slack refuses us, or when the connection stays dead."""

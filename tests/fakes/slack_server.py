@@ -69,6 +69,7 @@ class SlackServer(Workspace):
 
     def __init__(self) -> None:
         super().__init__()
+        self.is_mute = False  # takes connections and says nothing, not even a pong
         self.ack_within = 3.0  # seconds until an envelope is delivered again
         self.acks: list[str] = []  # event ids (or trigger ids), in the order of their acks
         self.given_up: list[str] = []
@@ -121,6 +122,12 @@ class SlackServer(Workspace):
             if transport is not None:
                 transport.abort()
 
+    def mute(self) -> None:
+        """Keep every connection and answer nothing more on it, not even pings; later ones neither."""
+        self.is_mute = True
+        for socket in self.sockets:
+            socket._autoping = False
+
     async def garble(self, text: str) -> None:
         """Send a frame as it is."""
         for socket in self.sockets:
@@ -130,8 +137,13 @@ class SlackServer(Workspace):
         if request.query.get("ticket") not in self._tickets:
             return web.Response(status=403)
         self._tickets.discard(request.query["ticket"])  # an address is good for one connection
-        socket = web.WebSocketResponse()
+        socket = web.WebSocketResponse(autoping=not self.is_mute)
         await socket.prepare(request)
+        if self.is_mute:
+            self.connections += 1
+            async for _ in socket:
+                pass
+            return socket
         hello = {"type": "hello", "num_connections": 1, "connection_info": {"app_id": "A0PARLOUR"}}
         await socket.send_str(json.dumps({**hello, "debug_info": {"approximate_connection_time": 18_060}}))
         self.sockets.append(socket)

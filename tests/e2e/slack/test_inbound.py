@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from gateway.errors import ParlourError
+from gateway.errors import ParlourError, RetryLater
 from gateway.events import InboundKind
 from gateway.ports import Accepted, Verdict
 from tests.fakes.slack import build, eventually, running, slack
@@ -288,4 +288,33 @@ async def test_socket_mode_switched_off_ends_the_channel() -> None:
         await server.refresh("link_disabled")
         with pytest.raises(ParlourError, match="Socket Mode is off"):
             await running_
+        await channel.close()
+
+
+async def test_a_deaf_connection_ends_the_channel() -> None:
+    """Slack takes the connection and says nothing: not ready, and after a while begun anew by whoever runs us."""
+    async with slack_server() as server:
+        server.is_mute = True
+        channel = build(server, FakeHouse())
+        with pytest.raises(RetryLater, match="does not answer"):
+            await channel.run()
+        assert server.connections >= 1
+        assert not channel.is_ready()
+        await channel.close()
+
+
+@pytest.mark.parametrize("how", ["cut", "silent"])
+async def test_a_connection_that_goes_deaf_is_given_up(how: str) -> None:
+    """Cut, or open without a pong: soon not ready; no reconnection succeeds, so the channel says that it is deaf."""
+    async with slack_server() as server:
+        channel = build(server, FakeHouse())
+        running_ = asyncio.create_task(channel.run())
+        await eventually(channel.is_ready)
+        server.mute()
+        if how == "cut":
+            await server.cut()
+        await eventually(lambda: not channel.is_ready())
+        with pytest.raises(RetryLater, match="deaf"):
+            await running_
+        assert not channel.is_ready()
         await channel.close()
