@@ -61,7 +61,8 @@ def _message(message: Mapping[str, Any], channel: str, me: Account) -> InboundMe
         message_id=str(int(message["message_id"])),
         sender=_sender(message, me),
         text=text,
-        sent_at=_time(message["date"]),
+        # An edit of what we never heard (our name was added days later) is said now; of what we did, the journal knows.
+        sent_at=_time(message.get("edit_date", message["date"])),
         chat_kind=chat_kind,
         bot=me.username,
         revision=str(int(message["edit_date"])) if "edit_date" in message else "",

@@ -172,6 +172,20 @@ async def test_an_edit_before_the_turn_changes_it(server: TelegramServer) -> Non
     assert server.shown(42) == ["You said: first", "You said: colour"]
 
 
+async def test_a_name_added_later_is_heard_when_it_is_added(server: TelegramServer) -> None:
+    """What did not name us days ago and is edited to: said now, and answered; an answered message is not, again."""
+    async with house(server, Parrot()) as up:
+        old = server.message(TEAM, 43, text="why?") | {"date": server.now() - 2 * 24 * 3600}
+        server.edit({**old, **mention("@parlour_bot why?")}, "@parlour_bot why?")
+        await server.until(lambda: len(server.posts) == 1)
+        message = server.say("hello")
+        await server.until(lambda: len(server.posts) == 2)
+        server.edit(message, "hello!", at=server.now() + 9)
+        await server.until(lambda: not server.updates)
+        await up.idle()
+    assert [post.text for post in server.posts] == ["You said: @parlour_bot why?", "You said: hello"]
+
+
 async def test_twenty_thousand_characters(server: TelegramServer) -> None:
     """A long answer with code comes whole and in order, through the ledger, in parts that Telegram takes."""
     text = "\n\n".join(f"Paragraph {n} " + "word " * 60 + f"\n\n```python\nprint({n})\n```" for n in range(60))
