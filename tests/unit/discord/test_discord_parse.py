@@ -1,0 +1,69 @@
+"""Payloads as Discord documents them, read without a connection."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from channels.discord import codec
+from channels.discord.codec import Me, Place, Profile
+
+PAYLOADS = Path(__file__).resolve().parents[2] / "payloads" / "discord"
+ME = Me(id="1042", name="Parlour", roles=frozenset({"5001"}))
+HALL = Place(id="4001", guild="3001")
+
+
+def payload(name: str) -> dict[str, Any]:
+    """Read a captured payload."""
+    found: dict[str, Any] = json.loads((PAYLOADS / f"{name}.json").read_text("utf-8"))
+    return found
+
+
+def test_a_live_message_and_its_history_are_one_message() -> None:
+    """The gateway adds the member; id, words, time and revision are the same, so the journal knows both."""
+    live = codec.read_message("discord", payload("message_create_guild"), HALL, ME)
+    past = codec.read_message("discord", payload("message_history"), HALL, ME, Profile(roles=("5002",), name="Annie"))
+    assert live == past
+    assert live is not None
+    assert (live.text, live.sender.name, live.sender.roles) == ("@Parlour hello", "Annie", ("5002",))
+
+
+def test_a_forward_is_its_senders_who_quotes() -> None:
+    """What was said elsewhere is quoted; the sender is who forwarded it."""
+    message = codec.read_message("discord", payload("message_forward"), HALL, ME)
+    assert message is not None
+    assert (message.text, message.quoted, message.sender.id) == ("", "what was said elsewhere", "2001")
+
+
+def test_system_messages_are_nobodys_words_and_webhooks_are_bots() -> None:
+    """A join is dropped; a webhook is a fact for admission."""
+    assert codec.read_message("discord", payload("message_member_join"), HALL, ME) is None
+    hook = codec.read_message("discord", payload("message_webhook"), HALL, ME)
+    assert hook is not None
+    assert hook.sender.is_bot
+
+
+def test_only_the_authors_own_edit_is_an_edit() -> None:
+    """An embed that resolves is an update too."""
+    assert codec.changes_nothing(payload("message_update_embed"))
+    assert not codec.changes_nothing(payload("message_update_edit"))
+
+
+@pytest.mark.parametrize("text", ["<@1042> /usage", "<@!1042>  !usage", "<@&5001> /usage"])
+def test_a_command_after_our_name_is_the_command(text: str) -> None:
+    """Discord's clients keep slashes for themselves, so people mention us first."""
+    message = codec.read_message("discord", payload("message_history") | {"content": text}, HALL, ME)
+    assert message is not None
+    assert message.text in ("/usage", "!usage")
+
+
+@given(st.datetimes(datetime(2016, 1, 1), datetime(2090, 1, 1), timezones=st.just(UTC)))  # noqa: DTZ001 - hypothesis adds the zone
+def test_snowflakes_tell_the_time(moment: datetime) -> None:
+    """An id made at a moment says that moment, to the millisecond."""
+    assert abs((codec.moment_of(codec.snowflake_at(moment)) - moment).total_seconds()) < 0.002
