@@ -1,0 +1,82 @@
+"""Signs beside the words, on virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from typing import cast
+
+from channels.discord.rest import Rest
+from channels.discord.signs import Signs
+from gateway.errors import RetryLater, SendRefused
+from tests.fakes.clock import Clock
+
+
+class QuietRest:
+    """Takes typing and reactions, and fails as told."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
+        self.typed: list[float] = []
+        self.reacted: list[tuple[str, bool]] = []
+        self.failures: list[Exception] = []
+
+    async def typing(self, chat: str) -> None:
+        """Note when."""
+        assert chat == "7"
+        if self.failures:
+            raise self.failures.pop()
+        self.typed.append(self.clock.seconds)
+
+    async def react(self, chat: str, message_id: str, emoji: str, *, on: bool) -> None:
+        """Note it."""
+        assert (chat, emoji) == ("7", "👀")
+        self.reacted.append((message_id, on))
+
+
+def signs(rest: QuietRest, reaction: str = "👀") -> Signs:
+    """Build the signs of a channel."""
+    return Signs(cast("Rest", rest), name="discord", reaction=reaction)
+
+
+async def test_typing_lasts_until_it_is_ended(clock: Clock) -> None:
+    """Repeated before Discord forgets it, waiting where Discord says so, and over at once when it is over."""
+    rest = QuietRest(clock)
+    rest.failures.append(RetryLater(timedelta(seconds=3)))
+    begun = signs(rest)
+    begun.typing("7", on=True)
+    begun.typing("7", on=True)
+    await asyncio.sleep(30)
+    assert rest.typed == [11.0, 19.0, 27.0]
+    begun.typing("7", on=False)
+    begun.typing("7", on=False)
+    await asyncio.sleep(60)
+    assert len(rest.typed) == 3
+
+
+async def test_typing_ends_with_the_channel_and_with_a_refusal(clock: Clock) -> None:
+    """A closed channel types no more; a chat that is closed to us is left alone, and may be tried again."""
+    rest = QuietRest(clock)
+    rest.failures.append(SendRefused("closed"))
+    begun = signs(rest)
+    begun.typing("7", on=True)
+    await asyncio.sleep(20)
+    assert rest.typed == []
+    begun.typing("7", on=True)
+    await asyncio.sleep(1)
+    await begun.close()
+    await asyncio.sleep(60)
+    assert rest.typed == [20.0]
+
+
+async def test_a_reaction_goes_when_the_answer_comes(clock: Clock) -> None:
+    """Once, for what was marked; with none configured there is none."""
+    rest = QuietRest(clock)
+    begun, without = signs(rest), signs(rest, "")
+    begun.heard("7", "1")
+    without.heard("7", "2")
+    await asyncio.sleep(1)
+    for message in ("1", "1", "2"):
+        begun.answered("7", message)
+    await asyncio.sleep(1)
+    assert rest.reacted == [("1", True), ("1", False)]
