@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -28,6 +28,7 @@ from gateway.ports import Accepted, Intake, Verdict
 log = structlog.get_logger(__name__)
 
 MOST_READ = 500  # messages of one chat that are read back after an absence
+_READS = 8  # chats that are read at once: after an absence all of them have news
 _KNOWN_FOR = 300.0  # seconds that a looked-up member counts (PEOPLE.md)
 _MOST_KNOWN = 5_000  # places, members
 _STRIKES = 3  # of one message that meets a bug
@@ -67,6 +68,7 @@ class Inbound:
         self._places: OrderedDict[str, Place] = OrderedDict()
         self._members: OrderedDict[tuple[str, str], tuple[float, Profile]] = OrderedDict()
         self._strikes: dict[str, int] = {}
+        self._reading = asyncio.Semaphore(_READS)
         self.client: GatewayClient | None = None  # the connection whose guilds are known
 
     # The gates' house.
@@ -78,7 +80,7 @@ class Inbound:
             return
         read = 0
         try:
-            while page := await self._rest.history(chat, after=floor):
+            while page := await self._page(chat, floor):
                 for payload in page:
                     await self.hand_over(chat, _event(payload))
                 read += len(page)
@@ -90,6 +92,10 @@ class Inbound:
             log.info("discord.chat_closed", channel=self._name, chat=chat, reason=str(error))
         if read:
             log.info("discord.read_back", channel=self._name, chat=chat, messages=read)
+
+    async def _page(self, chat: str, after: int) -> Sequence[Mapping[str, Any]]:
+        async with self._reading:
+            return await self._rest.history(chat, after=after)
 
     async def _skip_to_newest(self, chat: str, floor: int) -> None:
         log.warning("discord.backlog_cut", channel=self._name, chat=chat, read=MOST_READ)
