@@ -50,7 +50,7 @@ class Fault:
 
     method: str
     kind: str  # the last word of the route: messages, typing, reactions, members, channels, @me
-    what: str  # lost: done, and the answer is lost; drop: not done; limit, cloudflare: 429; or "403 50013"
+    what: str  # lost: done, and the answer is lost; "done 502": done, and that is the answer; drop: not done; limit, cloudflare: 429; or "403 50013"
     seconds: float = 0.05
 
 
@@ -318,6 +318,8 @@ class Discord:
         if what == "lost":
             self.change()
             return self._abort(request)
+        if what.startswith("done "):
+            return _json({"message": "bad gateway", "code": 0}, int(what.removeprefix("done ")), headers)
         self.change()
         if answer is None:
             return web.Response(status=204, headers=headers)

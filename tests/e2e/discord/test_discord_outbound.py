@@ -92,7 +92,7 @@ async def test_what_never_arrived_is_not_found(discord: Discord, channel: NotedC
 async def test_the_librarys_own_repeats_do_not_double(discord: Discord, channel: NotedChannel) -> None:
     """discord.py tries a 502 again by itself, with the same nonce."""
     (part,) = parts(channel, "once")
-    discord.fail("POST", "messages", "502 0")
+    discord.fail("POST", "messages", "done 502")
     await channel.send(part)
     assert discord.chat(GENERAL) == ["once"]
 
