@@ -50,7 +50,9 @@ class Fault:
 
     method: str
     kind: str  # the last word of the route: messages, typing, reactions, members, channels, @me
-    what: str  # lost: done, and the answer is lost; "done 502": done, and that is the answer; drop: not done; limit, cloudflare: 429; or "403 50013"
+    what: str  # one of
+    # lost: done, and the answer is lost · "done 502": done, and that is the answer · drop: not done ·
+    # limit, cloudflare: 429 · "403 50013": a status and a code
     seconds: float = 0.05
 
 
