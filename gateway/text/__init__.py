@@ -1,9 +1,13 @@
 """Text for every platform: one splitter and the Markdown tree; platforms are limits and dialects as data.
 
 `clean` makes any text sendable, `split` and `bound` cut Markdown into a platform's parts, `parse` gives
-the tree that a channel's codec walks to write its dialect, and `plain` is the dialect of no platform.
+the tree that a channel's codec writes its dialect from (`write_blocks` and `write_list` walk it), and
+`plain` is the dialect of no platform.
 """
 
+from gateway.text.dialect import prefixed as prefixed
+from gateway.text.dialect import write_blocks as write_blocks
+from gateway.text.dialect import write_list as write_list
 from gateway.text.plain import plain as plain
 from gateway.text.splitter import Cut as Cut
 from gateway.text.splitter import bound as bound

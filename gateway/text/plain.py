@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+from gateway.text.dialect import prefixed, write_blocks, write_list
 from gateway.text.tree import Kind, Node, parse
 
 
@@ -14,27 +17,16 @@ def plain(markdown: str) -> str:
     return _blocks(parse(markdown).children)
 
 
-def _blocks(nodes: tuple[Node, ...], gap: str = "\n\n") -> str:
-    """Join blocks; what deep nesting lifted out of its block runs on in one line."""
-    texts: list[str] = []
-    inline: list[Node] = []
-    for node in nodes:
-        if node.kind in _BLOCKS:
-            texts.append(_inline(tuple(inline)))
-            inline.clear()
-            texts.append(_block(node))
-        else:
-            inline.append(node)
-    texts.append(_inline(tuple(inline)))
-    return gap.join(text for text in texts if text)
+def _blocks(nodes: Iterable[Node], gap: str = "\n\n") -> str:
+    return write_blocks(nodes, _block, _inline, gap)
 
 
 def _block(node: Node) -> str:
     match node.kind:
         case Kind.QUOTE:
-            return _prefixed(_blocks(node.children), "> ", "> ")
+            return prefixed(_blocks(node.children), "> ", "> ")
         case Kind.BULLETS | Kind.NUMBERS:
-            return _list(node)
+            return write_list(node, _blocks, bullet="• ")
         case Kind.FENCE:
             return node.text.rstrip("\n")
         case Kind.RULE:
@@ -45,32 +37,12 @@ def _block(node: Node) -> str:
             return _inline(node.children)
 
 
-_BLOCKS = frozenset(
-    (
-        Kind.PARAGRAPH, Kind.HEADING, Kind.QUOTE, Kind.BULLETS, Kind.NUMBERS, Kind.FENCE, Kind.RULE, Kind.TABLE,
-    )
-)  # fmt: skip
-
-
-def _list(node: Node) -> str:
-    items: list[str] = []
-    for number, item in enumerate(node.children, node.start):
-        mark = "• " if node.kind is Kind.BULLETS else f"{number}. "
-        items.append(_prefixed(_blocks(item.children, "\n" if node.is_tight else "\n\n"), mark, " " * len(mark)))
-    return ("\n" if node.is_tight else "\n\n").join(items)
-
-
 def _rows(node: Node) -> list[Node]:
     return [child for child in node.children if child.kind is Kind.ROW]
 
 
 def _row(row: Node) -> str:
     return " | ".join(_inline(cell.children) for cell in row.children)
-
-
-def _prefixed(text: str, first: str, rest: str) -> str:
-    lines = text.split("\n")
-    return "\n".join([first + lines[0], *(rest + line if line else rest.rstrip() for line in lines[1:])]).rstrip()
 
 
 def _inline(nodes: tuple[Node, ...]) -> str:

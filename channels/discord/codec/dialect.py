@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable
 from urllib.parse import urlsplit
 
-from gateway.text import Kind, Node, parse
+from gateway.text import Kind, Node, parse, write_blocks, write_list
 
 _URL = re.compile(r"(?:https?://)[^\s<>]+")
 _SPECIAL = re.compile(r"[\\*_~`|]")
@@ -18,9 +18,6 @@ _CONTROL = re.compile(r"<(?=[@#:/]|a:|t:|id:|sound:)")  # mentions, emoji, comma
 _MASKED = re.compile(r"\](?=\()")
 _LINE_MARK = re.compile(r"^(\s*)(?=(?:#{1,3}|-#|>{1,3}|[-+])\s|>>>)|^(\s*\d+)(?=\.\s)", re.MULTILINE)
 _HOST = re.compile(r"(?:[\w-]+\.)+[a-z]{2,}", re.IGNORECASE)
-_BLOCKS = frozenset(
-    (Kind.PARAGRAPH, Kind.HEADING, Kind.QUOTE, Kind.BULLETS, Kind.NUMBERS, Kind.FENCE, Kind.RULE, Kind.TABLE)
-)
 _DEEPEST_HEADING = 3
 _BREAK = "\u200b"  # keeps three backticks inside a code block from ending it
 _WIDEST_TABLE = 110  # characters of a line that do not wrap on a desktop
@@ -32,18 +29,7 @@ def write(markdown: str) -> str:
 
 
 def _blocks(nodes: Iterable[Node], gap: str = "\n\n") -> str:
-    """Join blocks; what deep nesting lifted out of its block runs on in one line."""
-    texts: list[str] = []
-    inline: list[Node] = []
-    for node in nodes:
-        if node.kind in _BLOCKS:
-            texts.append(_paragraph(inline))
-            inline = []
-            texts.append(_block(node))
-        else:
-            inline.append(node)
-    texts.append(_paragraph(inline))
-    return gap.join(text for text in texts if text)
+    return write_blocks(nodes, _block, _paragraph, gap)
 
 
 def _block(node: Node) -> str:
@@ -55,7 +41,7 @@ def _block(node: Node) -> str:
             lines = _blocks(node.children).split("\n")
             return "\n".join(line if line.startswith("> ") else f"> {line}" for line in lines)
         case Kind.BULLETS | Kind.NUMBERS:
-            return _list(node)
+            return write_list(node, _blocks, bullet="- ")
         case Kind.FENCE:
             return _code(node.text, node.info)
         case Kind.RULE:
@@ -71,17 +57,6 @@ def _heading(node: Node) -> str:
     if not text:
         return ""
     return f"{'#' * node.level} {text}" if node.level <= _DEEPEST_HEADING else f"**{text}**"
-
-
-def _list(node: Node) -> str:
-    items = []
-    for number, item in enumerate(node.children, node.start):
-        mark = "- " if node.kind is Kind.BULLETS else f"{number}. "
-        text = _blocks(item.children, "\n" if node.is_tight else "\n\n")
-        lines = text.split("\n")
-        rest = [f"{' ' * len(mark)}{line}" if line else "" for line in lines[1:]]
-        items.append("\n".join([mark + lines[0], *rest]))
-    return ("\n" if node.is_tight else "\n\n").join(items)
 
 
 def _code(text: str, info: str = "") -> str:

@@ -6,18 +6,16 @@ https://docs.slack.dev/messaging/formatting-message-text
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from urllib.parse import urlsplit
 
-from gateway.text import Kind, Node, parse
+from gateway.text import Kind, Node, parse, prefixed, write_blocks, write_list
 
 _SIGNS = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;"})
 _SCHEMES = frozenset({"http", "https", "mailto"})
 _HOSTLIKE = re.compile(r"(?:https?://)?(?:[\w-]+\.)+[a-z]{2,}(?=[/:?#\s]|\Z)", re.IGNORECASE)
 _BESIDE = "\u200b"  # marks are marks only beside something that is no letter
 _WIDEST_TABLE = 120  # characters of a line; a wider one is not padded
-_BLOCKS = frozenset(
-    (Kind.PARAGRAPH, Kind.HEADING, Kind.QUOTE, Kind.BULLETS, Kind.NUMBERS, Kind.FENCE, Kind.RULE, Kind.TABLE)
-)
 
 
 def escape(text: str) -> str:
@@ -30,19 +28,8 @@ def mrkdwn(markdown: str) -> str:
     return _blocks(parse(markdown).children)
 
 
-def _blocks(nodes: tuple[Node, ...], gap: str = "\n\n") -> str:
-    """Join blocks; what deep nesting lifted out of its block runs on in one line."""
-    texts: list[str] = []
-    inline: list[Node] = []
-    for node in nodes:
-        if node.kind in _BLOCKS:
-            texts.append(_inline(tuple(inline)))
-            inline.clear()
-            texts.append(_block(node))
-        else:
-            inline.append(node)
-    texts.append(_inline(tuple(inline)))
-    return gap.join(text for text in texts if text)
+def _blocks(nodes: Iterable[Node], gap: str = "\n\n") -> str:
+    return write_blocks(nodes, _block, _inline, gap)
 
 
 def _block(node: Node) -> str:
@@ -50,9 +37,9 @@ def _block(node: Node) -> str:
         case Kind.HEADING:
             return _marked(_inline(node.children, bare=True), "*")
         case Kind.QUOTE:
-            return _prefixed(_blocks(node.children), "> ", "> ")
+            return prefixed(_blocks(node.children), "> ", "> ")
         case Kind.BULLETS | Kind.NUMBERS:
-            return _list(node)
+            return write_list(node, _blocks, bullet="• ", indent=4)
         case Kind.FENCE:
             return _fence(node.text.rstrip("\n"))
         case Kind.RULE:
@@ -66,15 +53,6 @@ def _block(node: Node) -> str:
 def _fence(code: str) -> str:
     # Three of them would end the block.
     return f"```\n{escape(code).replace('```', f'``{_BESIDE}`')}\n```" if code.strip() else ""
-
-
-def _list(node: Node) -> str:
-    items: list[str] = []
-    gap = "\n" if node.is_tight else "\n\n"
-    for number, item in enumerate(node.children, node.start):
-        mark = "• " if node.kind is Kind.BULLETS else f"{number}. "
-        items.append(_prefixed(_blocks(item.children, gap), mark, "    "))
-    return gap.join(items)
 
 
 def _table(node: Node) -> str:
@@ -94,11 +72,6 @@ def _bare(node: Node) -> str:
     if node.kind in (Kind.SOFT_BREAK, Kind.HARD_BREAK):
         return " "
     return node.text or "".join(_bare(child) for child in node.children) or node.href
-
-
-def _prefixed(text: str, first: str, rest: str) -> str:
-    lines = text.split("\n")
-    return "\n".join([first + lines[0], *(rest + line if line else rest.rstrip() for line in lines[1:])]).rstrip()
 
 
 def _inline(nodes: tuple[Node, ...], *, bare: bool = False) -> str:
