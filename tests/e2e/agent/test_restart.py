@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import pytest
+
 from agent.tools.port import ToolContext, tool
 from gateway.events import SessionKey
 from gateway.ports import UsageRow
@@ -70,36 +72,25 @@ async def test_a_stopped_gateway_gives_its_turns_back_with_their_steps(tmp_path:
         assert list(model.asked[0].messages) == list(second.messages)
 
 
-async def test_a_tool_whose_end_is_unknown_is_not_run_again(tmp_path: Path) -> None:
-    """An intent without a result becomes `outcome unknown: it may have happened`; the model is told, not the tool."""
-    kettle = Kettle()
+@pytest.mark.parametrize(
+    ("repeatable", "result", "runs"),
+    [(False, "outcome unknown: it may have happened", 1), (True, "boiled", 2)],
+    ids=["not-repeatable", "repeatable"],
+)
+async def test_a_tool_whose_end_is_unknown(tmp_path: Path, repeatable: bool, result: str, runs: int) -> None:
+    """What may be repeated is repeated; otherwise the model is told `outcome unknown`, and the tool is left alone."""
+    kettle = Kettle(repeatable=repeatable)
     async with gateway(model=Stage(calls(("boil", "{}"))), tools=[kettle.tool]) as pocket:
         _, answer = await pocket.channel.say("c", "tea please")
         await kettle.begun.wait()
         copy = pocket.kill(tmp_path / "copy")
         kettle.go.set()
         await answer
-    model = Stage("perhaps it boils")
+    model = Stage("that is what became of it")
     async with gateway(home=copy, model=model, tools=[kettle.tool]) as pocket:
         await pocket.channel.posted("c", 1)
-        assert results(model.asked[0]) == ["outcome unknown: it may have happened"]
-        assert kettle.ran == 1
-
-
-async def test_a_repeatable_tool_is_run_again(tmp_path: Path) -> None:
-    """What may be repeated is repeated: its result counts."""
-    kettle = Kettle(repeatable=True)
-    async with gateway(model=Stage(calls(("boil", "{}"))), tools=[kettle.tool]) as pocket:
-        _, answer = await pocket.channel.say("c", "tea please")
-        await kettle.begun.wait()
-        copy = pocket.kill(tmp_path / "copy")
-        kettle.go.set()
-        await answer
-    model = Stage("it boils")
-    async with gateway(home=copy, model=model, tools=[kettle.tool]) as pocket:
-        await pocket.channel.posted("c", 1)
-        assert results(model.asked[0]) == ["boiled"]
-        assert kettle.ran == 2
+        assert results(model.asked[0]) == [result]
+        assert kettle.ran == runs
 
 
 async def test_what_was_steered_in_is_not_lost_between_stamp_and_step(tmp_path: Path) -> None:
