@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import timedelta
 
 from agent.commands.talk import original_of
 from agent.context import Place, content, speaker
@@ -19,6 +18,7 @@ from agent.rooms import Rooms, to_chat
 from agent.tools.port import ToolContext, bind
 from gateway.events import InboundKind, OutboundKind, SessionKey, reference
 from gateway.ports import (
+    EXPIRES,
     Commit,
     EndState,
     InboxRow,
@@ -29,7 +29,6 @@ from gateway.words.failures import BY_NAME, tell
 
 Admits = Callable[[InboxRow], bool]
 
-_EXPIRES = timedelta(hours=24)  # FORMATS.md, Lanes: what waited longer gets one line per chat
 _TYPED = frozenset({InboundKind.MESSAGE, InboundKind.COMMAND})  # what stands in a chat, so that one can answer to it
 
 
@@ -47,7 +46,7 @@ class TurnWork:
         head = lease.rows[0]
         if not self._rooms.admits(head):
             return await self._turn_away(running, EndState.REFUSED, say("commands.revoked", self._rooms.language))
-        if head.message.kind is not InboundKind.JOB and self._rooms.now() - head.message.sent_at > _EXPIRES:
+        if head.message.kind is not InboundKind.JOB and self._rooms.now() - head.message.sent_at > EXPIRES:
             first = lease.key not in self._told_expired
             self._told_expired.add(lease.key)
             line = say("pool.expired", self._rooms.language) if first else ""

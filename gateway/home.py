@@ -59,11 +59,6 @@ class Home:
         return self.path / "backups"
 
     @property
-    def quarantine(self) -> Path:
-        """Events that could not be read."""
-        return self.path / "quarantine"
-
-    @property
     def restoring(self) -> Path:
         """Stands here while a restore swaps files; found later, the home is half of each."""
         return self.path / ".restoring"

@@ -5,7 +5,6 @@ Nothing here changes anything. Each check returns the line that the start itself
 
 from __future__ import annotations
 
-import errno
 import socket
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from pathlib import Path
 from gateway.errors import UserMistake
 from gateway.home import SCHEMA, Home, in_use, is_held, newer, refuse_half_restored, schema_of, unwritable
 from gateway.settings import Settings
+from gateway.web.listen import cannot_listen
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,13 +78,3 @@ def port_mistake(host: str, port: int) -> str:
     except OSError as wrong:
         return cannot_listen(host, port, wrong)
     return ""
-
-
-def cannot_listen(host: str, port: int, wrong: OSError) -> str:
-    """Return the line for an address that cannot be listened on."""
-    where = f"{host}:{port}"
-    if wrong.errno == errno.EADDRINUSE:
-        return f"port {port} is taken: stop what listens on {where}, or set PARLOUR_WEB__PORT to a free port"
-    if wrong.errno == errno.EACCES:
-        return f"port {port} may not be opened by this user: set PARLOUR_WEB__PORT to one above 1023"
-    return f"cannot listen on {where} ({wrong.strerror}): set PARLOUR_WEB__HOST to an address of this machine"

@@ -46,5 +46,6 @@ from gateway.ports.outbox import PartRow as PartRow
 from gateway.ports.outbox import PartState as PartState
 from gateway.ports.outbox import Preview as Preview
 from gateway.ports.outbox import Previews as Previews
+from gateway.ports.store import EXPIRES as EXPIRES
 from gateway.ports.store import Limits as Limits
 from gateway.ports.store import Store as Store

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Protocol
 
 from gateway.ports.channel import ChannelState
 from gateway.ports.journal import Jobs, Journal, People, Records, Usage
 from gateway.ports.outbox import Outbox
+
+EXPIRES = timedelta(hours=24)  # what waited longer is not answered any more: one line per chat (FORMATS.md, Lanes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,9 +24,8 @@ class Limits:
     burst: int = 20  # rows that may merge under `burst`
     split_length: int = 4_000  # a part this long, followed within `split_seconds`, was cut by its platform
     split_seconds: float = 2.0
-    attempts: int = 3
     backlog_minutes: float = 10.0  # what waited longer is answered in one turn per chat and sender
-    expires_hours: float = 24.0  # what waited longer than that is not answered any more
+    expires: timedelta = EXPIRES
 
 
 class Store(Protocol):

@@ -88,7 +88,7 @@ def gather(waiting: Iterable[Waiting], limits: Limits, now: int) -> tuple[list[W
 def _age(row: Waiting, limits: Limits, now: int) -> int:
     """Return 0 for what is answered as usual, 1 for a backlog, 2 for what is too old to answer."""
     minutes = (now - row.sent_at) / SECOND / 60
-    if minutes > limits.expires_hours * 60:
+    if minutes > limits.expires.total_seconds() / 60:
         return 2
     return 1 if minutes > limits.backlog_minutes else 0
 

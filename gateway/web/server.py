@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import socket
 from collections.abc import Callable, Generator, Sequence
 
@@ -16,6 +15,7 @@ from starlette.routing import BaseRoute
 
 from gateway.errors import UserMistake
 from gateway.web.guard import Door, Guard, is_loopback
+from gateway.web.listen import cannot_listen
 
 log = structlog.get_logger(__name__)
 
@@ -124,15 +124,7 @@ class WebServer:
             family, _, _, _, address = min(found, key=lambda entry: entry[0] != socket.AF_INET)
             return _bound(family, address)
         except OSError as error:
-            raise UserMistake(self._what_to_do(error)) from error
-
-    def _what_to_do(self, error: OSError) -> str:
-        where = f"{self.host}:{self.port}"
-        if error.errno == errno.EADDRINUSE:
-            return f"port {self.port} is taken: stop what listens on {where}, or set PARLOUR_WEB__PORT to a free port"
-        if error.errno == errno.EACCES:
-            return f"port {self.port} may not be opened by this user: set PARLOUR_WEB__PORT to one above 1023"
-        return f"cannot listen on {where} ({error.strerror}): set PARLOUR_WEB__HOST to an address of this machine"
+            raise UserMistake(cannot_listen(self.host, self.port, error)) from error
 
 
 def _bound(family: int, address: object) -> socket.socket:
