@@ -6,6 +6,8 @@ ParlourError
 │   ├── HomeInUse            another gateway owns the home folder
 │   └── NewerData            the home was written by a newer Parlour
 ├── Refusal                  a person's request is declined; the text is theirs to read
+├── FileUnavailable          a file cannot be had; the text is a phrase for a person
+├── Unreadable               a platform's event cannot be read, nor will it be when it comes again
 ├── StoreDown                the journal cannot write now; nothing was confirmed, ask again when it is back
 ├── LeaseLost                somebody else owns the lane; drop what you did
 ├── SendFailed
@@ -51,6 +53,14 @@ class NewerData(UserMistake):
 
 class Refusal(ParlourError):
     """A person's request is declined; the text is a whole sentence for them."""
+
+
+class FileUnavailable(ParlourError):
+    """A file cannot be had. The text is a short phrase for a person: larger than 20 MB, gone from the platform."""
+
+
+class Unreadable(ParlourError):
+    """A platform's event has another shape than we know; the text names no word of it."""
 
 
 class StoreDown(ParlourError):

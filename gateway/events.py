@@ -99,13 +99,13 @@ class Sender:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attachment:
-    """A file as a fact. ``blob`` is the sha256 of the stored bytes, empty until downloaded."""
+    """A file as a fact. ``blob`` names the stored bytes, ``<scope>/<sha256>``; empty until there are any."""
 
     kind: str  # image, voice, audio, video, document
     name: str
     size: int  # bytes
     media_type: str = ""
-    url: str = ""
+    url: str = ""  # the platform's address or id of it, for its own channel alone to follow
     blob: str = ""
     caption: str = ""
 
@@ -159,7 +159,8 @@ class OutboundMessage:
     kind: OutboundKind = OutboundKind.ANSWER
     reply_to: str = ""  # the platform's message id to answer to
     visible_to: str = ""  # sender id, when only that person may see it
-    attachments: tuple[Attachment, ...] = ()
+    chat_kind: ChatKind = ChatKind.DIRECT
+    attachments: tuple[Attachment, ...] = ()  # sent after the text, in this order, each a part of its own
 
     @property
     def turn(self) -> str:
@@ -174,6 +175,7 @@ class Part:
     ``payload`` is the platform's dialect (the codec's own format), ``plain`` the same without any.
     An empty ``payload`` means that ``plain`` is sent as it stands. A part of kind PREVIEW among the
     parts of another row is only ever an edit of the turn's preview, never a message of its own.
+    A part with a ``file`` is that file: the bytes of its ``blob``, or ``plain`` in UTF-8 where it has none.
     """
 
     id: str  # "<turn>.<row>.<n>", n from 1; the send key where the platform takes one
@@ -183,6 +185,7 @@ class Part:
     reply_to: str = ""
     visible_to: str = ""
     kind: OutboundKind = OutboundKind.ANSWER
+    file: Attachment | None = None
 
     @property
     def turn(self) -> str:

@@ -54,6 +54,11 @@ class Home:
         return self.path / "secrets"
 
     @property
+    def quarantine(self) -> Path:
+        """Platform events that could not be read, or that killed us."""
+        return self.path / "quarantine"
+
+    @property
     def backups(self) -> Path:
         """Snapshots before migrations, and what a restore replaced."""
         return self.path / "backups"

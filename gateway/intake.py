@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
 import structlog
 
 from gateway.admission import Admitted, Rejected
 from gateway.events import InboundKind, InboundMessage, Role
-from gateway.ports import Accepted, AcceptedAs, Journal, Meter, Verdict
+from gateway.ports import Accepted, AcceptedAs, Journal, Meter, PlatformEvent, Verdict
+from gateway.quarantine import Quarantine
 
 log = structlog.get_logger(__name__)
 
@@ -20,11 +21,23 @@ Classify = Callable[[InboundMessage], bool | None]  # None = no command; True = 
 class GatewayIntake:
     """The door that every adapter knocks at; implements `gateway.ports.Intake`."""
 
-    def __init__(self, journal: Journal, *, admit: Admit, classify: Classify, meter: Meter) -> None:
+    def __init__(
+        self, journal: Journal, *, admit: Admit, classify: Classify, quarantine: Quarantine, meter: Meter
+    ) -> None:
         self._journal = journal
+        self._quarantine = quarantine
         self._admit = admit
         self._classify = classify
         self._meter = meter
+
+    @property
+    def is_cautious(self) -> bool:
+        """Say whether events are to be fetched and handled one at a time."""
+        return self._quarantine.is_cautious
+
+    async def handle(self, event: PlatformEvent, work: Callable[[], Awaitable[None]]) -> None:
+        """Run *work* with *event* in our keeping; see the port."""
+        await self._quarantine.handle(event, work)
 
     async def receive(self, message: InboundMessage) -> Accepted:
         """Admit and store *message*; raises StoreDown when it could not be made durable."""

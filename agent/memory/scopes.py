@@ -88,3 +88,10 @@ def blob_path(home: Path, scope: str, digest: str) -> Path:
     if not re.fullmatch(r"[0-9a-f]{64}", digest):
         raise ValueError(f"not a sha256: {digest!r}")
     return scope_folder(home, scope) / "blobs" / digest
+
+
+def attachment_path(home: Path, scope: str, digest: str) -> Path:
+    """Return where the bytes *digest* of a file that a scope sent or was sent stand."""
+    if not re.fullmatch(r"[0-9a-f]{64}", digest):
+        raise ValueError(f"not a sha256: {digest!r}")
+    return scope_folder(home, scope) / "attachments" / digest

@@ -20,6 +20,7 @@ from agent.llm.port import ChatReply, ChatRequest, ModelConfig
 from agent.llm.registry import open_model
 from agent.loop import Loop
 from agent.memory.conversation import Conversations
+from agent.memory.files.attachments import FileBlobs
 from agent.memory.files.documents import FileDocuments
 from agent.memory.files.projector import Projector
 from agent.memory.jobs import MemoryJobs
@@ -33,7 +34,7 @@ from agent.tools.registry import Toolbox
 from agent.turn import TurnWork
 from gateway.admission import RefusalLog
 from gateway.app.addressee import addressee, is_private
-from gateway.app.channels import Doors, Plugins, judge_of, kinds_of, open_doors, still_admits
+from gateway.app.channels import Doors, Plugins, judge_of, kinds_of, noting, open_doors, still_admits
 from gateway.delivery import Deliverer
 from gateway.errors import SettingsMistake, UserMistake
 from gateway.events import InboundKind, InboundMessage, Role, SessionKey, turn_id
@@ -46,6 +47,7 @@ from gateway.ports import (
     UsageRow,
     Verdict,
 )
+from gateway.quarantine import Quarantine
 from gateway.services import Supervisor
 from gateway.settings import Settings
 from gateway.upgrade import open_home
@@ -124,7 +126,8 @@ async def open_app(settings: Settings, *, channels: bool = True, plugins: Plugin
         home = stack.enter_context(open_home(settings.home))
         store = await _open_store(settings)
         stack.push_async_callback(store.close)
-        app = _build(settings, home, store, plugins, channels=channels)
+        unclean_stops = (await store.journal.depth())["unclean_stops"]
+        app = _build(settings, home, store, plugins, channels=channels, unclean_stops=unclean_stops)
         stack.push_async_callback(app.model.close)
         for channel in app.channels.values():
             stack.push_async_callback(channel.close)
@@ -151,17 +154,22 @@ def _now() -> datetime:
     return datetime.now(UTC)
 
 
-def _build(settings: Settings, home: Home, store: Store, plugins: Plugins, *, channels: bool) -> App:
+def _build(
+    settings: Settings, home: Home, store: Store, plugins: Plugins, *, channels: bool, unclean_stops: int
+) -> App:
     meter = PrometheusMeter()
     refusals = RefusalLog()
+    judge = judge_of(settings, plugins)
+    noted = noting(judge, refusals, _now)
     router = Router.load()
-    judge = judge_of(settings, plugins, refusals, _now)
 
     def classify(message: InboundMessage) -> bool | None:
         typed = router.typed(message)
         return None if typed is None else router.is_control(typed)
 
-    intake = GatewayIntake(store.journal, admit=judge, classify=classify, meter=meter)
+    quarantine = Quarantine(home.quarantine, unclean_stops=unclean_stops, meter=meter, now=_now)
+    intake = GatewayIntake(store.journal, admit=noted, classify=classify, quarantine=quarantine, meter=meter)
+    blobs = FileBlobs(home.path)
     documents = FileDocuments(home.path)
     memory = ScopeMemory(home.path, documents)
     conversations = Conversations(
@@ -174,7 +182,7 @@ def _build(settings: Settings, home: Home, store: Store, plugins: Plugins, *, ch
     projector = Projector(home.path, store.records)
     memory_jobs = MemoryJobs(store.jobs, documents, meter=meter)
     kinds = kinds_of(settings, plugins)
-    doors = open_doors(settings, plugins, intake, sessions, store) if channels else Doors({}, kinds, ())
+    doors = open_doors(settings, plugins, intake, sessions, blobs, store) if channels else Doors({}, kinds, ())
     deliverer = Deliverer(store.outbox, doors.channels, meter=meter, now=_now)
     started = time.monotonic()
     model = _open_model(settings, store, meter, plugins)
@@ -212,7 +220,7 @@ def _build(settings: Settings, home: Home, store: Store, plugins: Plugins, *, ch
         house=house,
         memory_jobs=memory_jobs,
         search=PlainSearch(home.path, documents),
-        admits=lambda row: still_admits(judge, row),
+        admits=lambda row: still_admits(noted, row),
         zone=house.zone,
         meter=meter,
         now=_now,

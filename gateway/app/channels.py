@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from importlib.metadata import entry_points
 from typing import Any
 
@@ -11,7 +12,7 @@ from agent.llm.port import ChatModel
 from agent.tools.port import Tool
 from gateway.admission import Admitted, Policy, RefusalLog, Rejected, admit, policy_of
 from gateway.events import InboundKind, InboundMessage
-from gateway.ports import Channel, ChannelContext, ChannelKind, InboxRow, Intake, Sessions, Store
+from gateway.ports import Blobs, Channel, ChannelContext, ChannelKind, InboxRow, Intake, Sessions, Store
 from gateway.settings import Settings
 
 Judge = Callable[[InboundMessage], Admitted | Rejected]
@@ -53,7 +54,9 @@ def kinds_of(settings: Settings, plugins: Plugins) -> Mapping[str, str]:
     }
 
 
-def open_doors(settings: Settings, plugins: Plugins, intake: Intake, sessions: Sessions, store: Store) -> Doors:
+def open_doors(
+    settings: Settings, plugins: Plugins, intake: Intake, sessions: Sessions, blobs: Blobs, store: Store
+) -> Doors:
     """Build every enabled channel; nothing connects yet."""
     found = {entry.name: entry for entry in entry_points(group="parlour.channels")}
     kinds = kinds_of(settings, plugins)
@@ -61,7 +64,9 @@ def open_doors(settings: Settings, plugins: Plugins, intake: Intake, sessions: S
     routes: list[Any] = []
 
     def add(name: str, kind: ChannelKind, block: Any) -> None:
-        context = ChannelContext(name=name, settings=block, intake=intake, state=store.state(name), sessions=sessions)
+        context = ChannelContext(
+            name=name, settings=block, intake=intake, state=store.state(name), blobs=blobs, sessions=sessions
+        )
         channels[name] = kind.open(context)
         routes.extend(kind.routes(channels[name]))
 
@@ -73,20 +78,34 @@ def open_doors(settings: Settings, plugins: Plugins, intake: Intake, sessions: S
     return Doors(channels, kinds, routes)
 
 
-def judge_of(settings: Settings, plugins: Plugins, refusals: RefusalLog, now: Callable[[], Any]) -> Judge:
-    """Return who may speak, over all blocks; refusals are noted."""
+def judge_of(settings: Settings, plugins: Plugins) -> Judge:
+    """Return who may speak, over all blocks."""
     policies = {
         name: policy_of(name, block.allow_from, settings.owners, block.group_policy, is_local=block.kind in _LOCAL)
         for name, block in settings.channels.items()
     } | {extra.name: extra.policy for extra in plugins.channels}
 
     def judge(message: InboundMessage) -> Admitted | Rejected:
-        decision = admit(message, policies.get(message.key.channel, Policy(channel=message.key.channel)))
+        return admit(message, policies.get(message.key.channel, Policy(channel=message.key.channel)))
+
+    return judge
+
+
+def noting(judge: Judge, refusals: RefusalLog, now: Callable[[], datetime]) -> Judge:
+    """Return *judge*, whose refusals are noted, so that silence can be explained."""
+
+    def judge_and_note(message: InboundMessage) -> Admitted | Rejected:
+        decision = judge(message)
         if isinstance(decision, Rejected):
             refusals.note(message, decision, now())
         return decision
 
-    return judge
+    return judge_and_note
+
+
+def may_be_read(judge: Judge, message: InboundMessage) -> bool:
+    """Say whether a turn may know what was not said to us: whether its sender could have said it to us."""
+    return isinstance(judge(replace(message, is_addressed=True)), Admitted)
 
 
 def still_admits(judge: Judge, row: InboxRow) -> bool:
@@ -96,4 +115,4 @@ def still_admits(judge: Judge, row: InboxRow) -> bool:
     """
     if row.message.kind is InboundKind.JOB:
         return True
-    return isinstance(judge(replace(row.message, is_addressed=True)), Admitted)
+    return may_be_read(judge, row.message)

@@ -11,7 +11,13 @@ from gateway.ports.channel import ChannelContext as ChannelContext
 from gateway.ports.channel import ChannelKind as ChannelKind
 from gateway.ports.channel import ChannelState as ChannelState
 from gateway.ports.channel import Intake as Intake
+from gateway.ports.channel import PlatformEvent as PlatformEvent
 from gateway.ports.channel import Verdict as Verdict
+from gateway.ports.files import Blobs as Blobs
+from gateway.ports.files import Files as Files
+from gateway.ports.files import HasFiles as HasFiles
+from gateway.ports.history import HasHistory as HasHistory
+from gateway.ports.history import Overheard as Overheard
 from gateway.ports.journal import Acceptance as Acceptance
 from gateway.ports.journal import AcceptedAs as AcceptedAs
 from gateway.ports.journal import Commit as Commit
@@ -46,6 +52,10 @@ from gateway.ports.outbox import PartRow as PartRow
 from gateway.ports.outbox import PartState as PartState
 from gateway.ports.outbox import Preview as Preview
 from gateway.ports.outbox import Previews as Previews
+from gateway.ports.setup import Finding as Finding
+from gateway.ports.setup import Level as Level
+from gateway.ports.setup import Question as Question
+from gateway.ports.setup import SetsUp as SetsUp
 from gateway.ports.store import EXPIRES as EXPIRES
 from gateway.ports.store import Limits as Limits
 from gateway.ports.store import Store as Store

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
 from typing import Any, Protocol
 
 from gateway.events import InboundMessage, OutboundMessage, Part, Receipt, SessionKey
+from gateway.ports.files import Blobs
 from gateway.ports.memory import Sessions
 
 
@@ -29,8 +30,32 @@ class Accepted:
     line: str = ""  # one line the sender may be shown, or ""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlatformEvent:
+    """One event as the platform gave it, before anybody has read it."""
+
+    channel: str  # the block's name
+    id: str  # the same when the platform brings it again
+    raw: str  # as it came; for the quarantine, never for a log
+
+
 class Intake(Protocol):
     """Where an adapter hands over what it parsed. Admit and accept happen behind it."""
+
+    @property
+    def is_cautious(self) -> bool:
+        """Say whether the last two runs were killed: then events are fetched and handled one at a time."""
+        ...
+
+    async def handle(self, event: PlatformEvent, work: Callable[[], Awaitable[None]]) -> None:
+        """Run *work*, which parses *event* and hands it to `receive`; on return the platform may be told.
+
+        An event that cannot be read (Unreadable) is quarantined. One that breaks us (a bug) raises twice,
+        so that it comes again, and is quarantined the third time. While `is_cautious`, the event is on disk
+        while *work* runs: one that kills the process is quarantined at the next start, and then passed over.
+        Other ParlourErrors (StoreDown, SendFailed) pass through and count for nothing.
+        """
+        ...
 
     async def receive(self, message: InboundMessage) -> Accepted:
         """Admit and store *message*; return when it is durable.
@@ -64,6 +89,7 @@ class Capabilities:
     rings: bool = False  # a new message calls people who are not looking; an edit does not
     preview_every: timedelta | None = None  # shortest time between preview edits; None = no previews
     shows_activity: bool = False  # typing or status
+    file_limit: int = 0  # bytes of one file that can be sent; 0 = none can
     max_parts: int = 40  # a longer answer is cut, and says so (TRUST.md F14)
 
 
@@ -132,6 +158,7 @@ class ChannelContext:
     settings: Any  # the block, an instance of the kind's own settings model
     intake: Intake
     state: ChannelState
+    blobs: Blobs  # the bytes of parts that are files
     sessions: Sessions  # what was said, for channels that show history themselves
 
 

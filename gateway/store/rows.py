@@ -217,6 +217,8 @@ def write_outbound(message: OutboundMessage) -> str:
         fields["reply_to"] = message.reply_to
     if message.visible_to:
         fields["visible_to"] = message.visible_to
+    if message.chat_kind is not ChatKind.DIRECT:
+        fields["chat"] = message.chat_kind.value
     if message.attachments:
         fields["attachments"] = [_attachment_fields(each) for each in message.attachments]
     return write_json(fields)
@@ -232,6 +234,7 @@ def read_outbound(id_: str, key: SessionKey, payload: str) -> OutboundMessage:
         kind=OutboundKind(fields.get("kind", OutboundKind.ANSWER)),
         reply_to=fields.get("reply_to", ""),
         visible_to=fields.get("visible_to", ""),
+        chat_kind=ChatKind(fields.get("chat", ChatKind.DIRECT)),
         attachments=tuple(_attachment(each) for each in fields.get("attachments", ())),
     )
 
@@ -247,6 +250,8 @@ def write_part(part: Part) -> str:
         fields["reply_to"] = part.reply_to
     if part.visible_to:
         fields["visible_to"] = part.visible_to
+    if part.file is not None:
+        fields["file"] = _attachment_fields(part.file)
     return write_json(fields)
 
 
@@ -262,6 +267,7 @@ def read_part(id_: str, key: SessionKey, payload: str) -> Part:
         reply_to=fields.get("reply_to", ""),
         visible_to=fields.get("visible_to", ""),
         kind=OutboundKind(fields.get("kind", OutboundKind.ANSWER)),
+        file=_attachment(fields["file"]) if "file" in fields else None,
     )
 
 

@@ -45,6 +45,7 @@ class Metric:
 METRICS = (
     Metric("accepted", Kind.COUNT, ("outcome",), "Messages at the journal: new, duplicate, edited, noted, full."),
     Metric("rejected", Kind.COUNT, ("reason",), "Messages that were not admitted."),
+    Metric("quarantined", Kind.COUNT, ("channel",), "Platform events that could not be read, or that broke us."),
     Metric("turns", Kind.COUNT, ("outcome",), "Turns by end state."),
     Metric("turn_failures", Kind.COUNT, ("failure",), "Turns that ended with a line of ours instead of an answer."),
     Metric("turn_seconds", Kind.TIME, (), "From claim to commit."),

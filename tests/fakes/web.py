@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+import hashlib
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from channels.web import kind as web_kind
 from channels.web.adapter import WebChannel
-from gateway.errors import StoreDown
+from gateway.errors import StoreDown, Unreadable
 from gateway.events import InboundMessage, OutboundKind, OutboundMessage, SessionKey, turn_id
-from gateway.ports import Accepted, Activity, Channel, ChannelContext, SessionInfo, ShownLine, Verdict
+from gateway.ports import Accepted, Activity, Channel, ChannelContext, PlatformEvent, SessionInfo, ShownLine, Verdict
 from gateway.web.server import WebServer
 
 Answer = Callable[[str], str]
@@ -36,6 +37,23 @@ class FakeState:
             self.notes[name] = value
 
 
+class FakeBlobs:
+    """Files in memory, under the references that real ones have."""
+
+    def __init__(self) -> None:
+        self.kept: dict[str, bytes] = {}
+
+    async def put(self, scope: str, data: bytes) -> str:
+        """Keep *data*."""
+        reference = f"{scope}/{hashlib.sha256(data).hexdigest()}"
+        self.kept[reference] = data
+        return reference
+
+    async def get(self, reference: str) -> bytes | None:
+        """Return the bytes."""
+        return self.kept.get(reference)
+
+
 @dataclass
 class FakeHouse:
     """Intake and Sessions over one list. What it accepted it never forgets, and answers once.
@@ -53,6 +71,9 @@ class FakeHouse:
     go_on: asyncio.Event = field(default_factory=asyncio.Event)
     channel: Channel | None = None
     state: FakeState = field(default_factory=FakeState)
+    blobs: FakeBlobs = field(default_factory=FakeBlobs)
+    is_cautious: bool = False
+    quarantined: dict[str, str] = field(default_factory=dict)  # events that could not be read, and why
     _answers: set[asyncio.Task[None]] = field(default_factory=set)
     _news: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -61,9 +82,18 @@ class FakeHouse:
 
     def context(self, name: str, settings: Any = None) -> ChannelContext:
         """Return what a channel of this house is built from."""
-        return ChannelContext(name=name, settings=settings, intake=self, state=self.state, sessions=self)
+        return ChannelContext(
+            name=name, settings=settings, intake=self, state=self.state, blobs=self.blobs, sessions=self
+        )
 
     # Intake
+
+    async def handle(self, event: PlatformEvent, work: Callable[[], Awaitable[None]]) -> None:
+        """Run *work*; what cannot be read is set aside, and bugs come through."""
+        try:
+            await work()
+        except Unreadable as error:
+            self.quarantined[event.id] = str(error)
 
     async def receive(self, message: InboundMessage) -> Accepted:
         """Take *message* in as the gateway would."""

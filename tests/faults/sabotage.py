@@ -12,6 +12,7 @@ from agent.tools.registry import Toolbox
 from gateway.events import InboundMessage
 from gateway.ports import Accepted, Lease, Step
 from gateway.store.journal import SqliteJournal
+from tests.fakes.door import OpenDoor
 from tests.fakes.relay import RelayChannel
 
 
@@ -22,7 +23,7 @@ def _acks_early() -> None:
     async def run(self: RelayChannel) -> None:
         intake = self._intake
 
-        class Eager:
+        class Eager(OpenDoor):
             async def receive(self, message: InboundMessage) -> Accepted:
                 channel._accepted = int(message.message_id)
                 await channel._call("GET", f"/updates?after={message.message_id}&wait=0")

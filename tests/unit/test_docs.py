@@ -22,6 +22,7 @@ from gateway.ports import Accepted, ChannelContext, Hit, Verdict
 from gateway.settings import Block, Kinds, Settings, check_settings
 from gateway.web.metrics import METRICS, Kind
 from tests import links
+from tests.fakes.door import OpenDoor
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = {name: (ROOT / name).read_text("utf-8") for name in sorted(links.tracked(ROOT)) if name.endswith(".md")}
@@ -190,7 +191,7 @@ async def test_the_model_example_answers(monkeypatch: pytest.MonkeyPatch) -> Non
     assert (reply.text, heard) == ("hello", ["hello"])
 
 
-class Door:
+class Door(OpenDoor):
     """An intake that takes everything."""
 
     def __init__(self) -> None:
@@ -208,7 +209,9 @@ async def test_the_channel_example_hears_and_answers(monkeypatch: pytest.MonkeyP
     door = Door()
     settings = kind.settings(port=unused_tcp_port)
     nothing: Any = None  # this channel keeps no notes and shows no history
-    context = ChannelContext(name="lines", settings=settings, intake=door, state=nothing, sessions=nothing)
+    context = ChannelContext(
+        name="lines", settings=settings, intake=door, state=nothing, blobs=nothing, sessions=nothing
+    )
     channel = kind.open(context)
     running = asyncio.create_task(channel.run(), name="channel lines")
     await channel.listening.wait()

@@ -11,12 +11,13 @@ import pytest
 from gateway.errors import OutcomeUnknown, RetryLater, SendRefused, StoreDown
 from gateway.events import InboundMessage, OutboundMessage, Part, SessionKey
 from gateway.ports import Accepted, Verdict
+from tests.fakes.door import OpenDoor
 from tests.fakes.relay import TEXT_LIMIT, Relay, RelayChannel, RelaySettings, open_relay
 
 KEY = SessionKey("relay", "c1")
 
 
-class Door:
+class Door(OpenDoor):
     """An intake that refuses so many messages before it takes any."""
 
     def __init__(self, refusals: int = 0) -> None:

@@ -1,0 +1,36 @@
+"""Files of a scope: what people sent and were sent, by the sha256 of their bytes. Implements `gateway.ports.Blobs`."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from pathlib import Path
+
+from agent.memory.files.disk import Disk
+from agent.memory.scopes import attachment_path
+
+
+class FileBlobs:
+    """One folder ``attachments`` in each scope."""
+
+    def __init__(self, home: Path, disk: Disk | None = None) -> None:
+        self._home = home
+        self._disk = disk or Disk()
+
+    async def put(self, scope: str, data: bytes) -> str:
+        """Store *data* durably and return ``<scope>/<sha256>``. Raises OSError when the disk is full."""
+        digest = hashlib.sha256(data).hexdigest()
+        path = attachment_path(self._home, scope, digest)
+
+        def write() -> None:
+            if self._disk.size(path) != len(data):
+                self._disk.replace(path, data)
+
+        await asyncio.to_thread(write)
+        return f"{scope}/{digest}"
+
+    async def get(self, reference: str) -> bytes | None:
+        """Return the bytes; None when they are lost or are not what their name says. Raises ValueError for no name."""
+        scope, _, digest = reference.rpartition("/")
+        data = await asyncio.to_thread(self._disk.load, attachment_path(self._home, scope, digest))
+        return data if data is not None and hashlib.sha256(data).hexdigest() == digest else None

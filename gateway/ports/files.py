@@ -1,0 +1,44 @@
+"""Bytes that people send and are sent: fetched after admission, kept in their scope, named by reference."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from typing import Protocol, runtime_checkable
+
+from gateway.events import Attachment, SessionKey
+
+
+class Blobs(Protocol):
+    """Bytes of a scope, content-addressed. A reference is ``<scope>/<sha256>`` and names nothing else."""
+
+    async def put(self, scope: str, data: bytes) -> str:
+        """Store *data* durably and return its reference; the same bytes again change nothing."""
+        ...
+
+    async def get(self, reference: str) -> bytes | None:
+        """Return the bytes; None when they are lost, or are not what their name says."""
+        ...
+
+
+class Files(Protocol):
+    """What the agent asks the gateway for: the bytes behind an attachment of an admitted message."""
+
+    async def fetch(self, key: SessionKey, attachment: Attachment) -> bytes:
+        """Return the whole file, within the size that the house takes.
+
+        Raises FileUnavailable, whose text is a short phrase for a person ("larger than 20 MB").
+        """
+        ...
+
+
+@runtime_checkable
+class HasFiles(Protocol):
+    """A channel whose messages can carry files in."""
+
+    def fetch(self, attachment: Attachment) -> AsyncGenerator[bytes, None]:
+        """Yield the file in pieces as the platform sends them; the caller stops when it has had enough.
+
+        Raises FileUnavailable. An address that the platform did not make is never followed, and no
+        address is logged: some hold the token.
+        """
+        ...

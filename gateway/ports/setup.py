@@ -1,0 +1,55 @@
+"""What `parlour init` asks and `parlour doctor` verifies, platform by platform."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Protocol, runtime_checkable
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """One answer that a block needs before it can work."""
+
+    setting: str  # the field of the block: token, allow_from
+    text: str  # what is asked, one line
+    help: str = ""  # where it is found, click by click
+    is_secret: bool = False  # not shown while typed, and written to secrets/ rather than to the configuration
+    default: str = ""  # an empty answer means this; "" with is_optional = left out
+    is_optional: bool = False
+
+
+class Level(StrEnum):
+    """How bad a finding is."""
+
+    GOOD = "good"
+    WARNING = "warning"  # it works, but not as the configuration says
+    WRONG = "wrong"  # it cannot work
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """What a real call to the platform showed: one line, with what to click where something is wrong."""
+
+    level: Level
+    text: str
+
+
+@runtime_checkable
+class SetsUp(Protocol):
+    """A channel kind that can be set up by questions and verified by real calls."""
+
+    title: str  # as people call the platform: Telegram
+    steps: Sequence[str]  # what to do on the platform first, one line each
+
+    def questions(self) -> Sequence[Question]:
+        """Return what has to be asked, in order."""
+        ...
+
+    async def verify(self, settings: Any, environment: Mapping[str, str]) -> Sequence[Finding]:
+        """Ask the platform whether the block would work: token, rights, conflicts. Changes nothing there.
+
+        Never raises for what the platform answers; what cannot be reached is a finding too. At most 15 seconds.
+        """
+        ...

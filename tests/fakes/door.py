@@ -1,0 +1,18 @@
+"""What every small intake of a test has in common: events are handled as they come."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+from gateway.ports import PlatformEvent
+
+
+class OpenDoor:
+    """The part of an intake that keeps no quarantine."""
+
+    is_cautious = False
+
+    async def handle(self, event: PlatformEvent, work: Callable[[], Awaitable[None]]) -> None:
+        """Run *work*; whatever it raises comes through."""
+        assert event.id
+        await work()
