@@ -176,6 +176,8 @@ class Part:
     An empty ``payload`` means that ``plain`` is sent as it stands. A part of kind PREVIEW among the
     parts of another row is only ever an edit of the turn's preview, never a message of its own.
     A part with a ``file`` is that file: the bytes of its ``blob``, or ``plain`` in UTF-8 where it has none.
+    A part that ``is_placed`` (delivery.once: strict) stands in the chat as a placeholder first, which calls
+    nobody: what is *sent* of it is the placeholder, silently, and its text goes in by *edit*.
     """
 
     id: str  # "<turn>.<row>.<n>", n from 1; the send key where the platform takes one
@@ -186,6 +188,7 @@ class Part:
     visible_to: str = ""
     kind: OutboundKind = OutboundKind.ANSWER
     file: Attachment | None = None
+    is_placed: bool = False
 
     @property
     def turn(self) -> str:

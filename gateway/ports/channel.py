@@ -84,6 +84,7 @@ class Capabilities:
     text_limit: int  # per part, in `unit`
     unit: str = "characters"  # characters, utf16 or bytes
     edits: bool = False  # a sent part can be edited in place
+    finds: bool = False  # `find` knows, as a rule: an unknown need not be marked
     send_key: bool = False  # the platform recognises a repeated part id, so an unknown may be sent again
     send_key_for: timedelta | None = None  # for how long it does; None = always
     rings: bool = False  # a new message calls people who are not looking; an edit does not
@@ -91,6 +92,7 @@ class Capabilities:
     shows_activity: bool = False  # typing or status
     file_limit: int = 0  # bytes of one file that can be sent; 0 = none can
     max_parts: int = 40  # a longer answer is cut, and says so (TRUST.md F14)
+    group_parts: int = 3  # a longer answer in a group is its beginning and a file, where files can be sent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,7 +131,9 @@ class Channel(Protocol):
 
         An empty `payload` means: send `plain` as it stands, without formatting. The mark is the
         channel's to add, in its dialect and within its limit: the sentence `delivery.may_repeat`.
-        Raises RetryLater, SendRefused, FormatRefused or OutcomeUnknown.
+        A part that `is_placed` must not ring, where the platform can send silently.
+        Raises RetryLater, SendRefused, FormatRefused or OutcomeUnknown; for a part with a `file` whose
+        bytes are lost (`Blobs.get` gives None) FileUnavailable: delivery then sends a line in its place.
         """
         ...
 

@@ -30,7 +30,7 @@ class PartRow:
     part: Part
     state: PartState
     attempts: int = 0
-    message_id: str = ""  # the platform's id once sent
+    message_id: str = ""  # the platform's id once sent; before that, of the placeholder that waits for it
     at: datetime | None = None  # when it came to this state, if the store knows
 
 
@@ -64,6 +64,10 @@ class Outbox(Protocol):
 
     async def sent(self, receipt: Receipt, *, then: Part | None = None) -> None:
         """Store the receipt; in the same transaction mark *then* as sending."""
+        ...
+
+    async def placed(self, part: Part, message_id: str) -> None:
+        """Store under which id the placeholder of *part* stands; its state stays, and `cancel` lets it be filled."""
         ...
 
     async def unsure(self, part: Part, reason: str) -> None:

@@ -23,6 +23,7 @@ _SENDING = (
     "WHERE message = ? AND n = ? AND state IN ('pending', 'unknown', 'sending')"
 )
 _SENT = "UPDATE part SET state = 'sent', message_id = ?, at = ? WHERE message = ? AND n = ?"
+_PLACED = "UPDATE part SET message_id = ? WHERE message = ? AND n = ? AND state IN ('pending', 'sending', 'unknown')"
 _UNFINISHED = "SELECT 1 FROM part WHERE message = ? AND state IN ('pending', 'sending', 'unknown') LIMIT 1"
 _END = "UPDATE outbox SET open = NULL, ended_at = ? WHERE id = ? AND open IS NOT NULL RETURNING key"
 _SHOWN = frozenset({"sending", "sent", "unknown"})
@@ -120,6 +121,11 @@ def mark_sent(database: sqlite3.Connection, receipt: Receipt, stamp: int, then: 
     return _finish(database, id_, at)
 
 
+def mark_placed(database: sqlite3.Connection, part: str, message_id: str) -> None:
+    """Note where a part that is not finished is going to stand."""
+    database.execute(_PLACED, (quote(message_id), *part_place(part)))
+
+
 def mark(database: sqlite3.Connection, part: str, state: PartState, reason: str, at: int) -> None:
     """Mark a part that is not finished."""
     database.execute(
@@ -188,11 +194,13 @@ def cancel(database: sqlite3.Connection, turn: str, at: int) -> tuple[tuple[int,
     for (id_,) in rows:
         if id_.endswith(".0"):
             continue
+        # A placeholder that stands is filled all the same, or it would stand there for ever.
         database.execute(
-            "UPDATE part SET state = 'cancelled', at = ? WHERE message = ? AND state = 'pending'", (at, id_)
+            "UPDATE part SET state = 'cancelled', at = ? WHERE message = ? AND state = 'pending' AND message_id = ''",
+            (at, id_),
         )
-        states = database.execute("SELECT n, state FROM part WHERE message = ?", (id_,)).fetchall()
-        numbers = {n for n, state in states if state in _SHOWN}
+        states = database.execute("SELECT n, state, message_id FROM part WHERE message = ?", (id_,)).fetchall()
+        numbers = {n for n, state, place in states if state in _SHOWN or (state == "pending" and place)}
         shown |= numbers
         if numbers:
             replaced_by.add(id_)

@@ -62,6 +62,10 @@ class SqliteOutbox:
             lambda database: ledger.mark_sent(database, receipt, stamp, following, now), self._ended
         )
 
+    async def placed(self, part: Part, message_id: str) -> None:
+        """Store under which id the placeholder of *part* stands."""
+        await self._engine.writer.submit(lambda database: ledger.mark_placed(database, part.id, message_id))
+
     async def unsure(self, part: Part, reason: str) -> None:
         """Mark *part* as unknown."""
         await self._mark(part, PartState.UNKNOWN, reason)

@@ -252,6 +252,8 @@ def write_part(part: Part) -> str:
         fields["visible_to"] = part.visible_to
     if part.file is not None:
         fields["file"] = _attachment_fields(part.file)
+    if part.is_placed:
+        fields["is_placed"] = True
     return write_json(fields)
 
 
@@ -268,6 +270,7 @@ def read_part(id_: str, key: SessionKey, payload: str) -> Part:
         visible_to=fields.get("visible_to", ""),
         kind=OutboundKind(fields.get("kind", OutboundKind.ANSWER)),
         file=_attachment(fields["file"]) if "file" in fields else None,
+        is_placed=fields.get("is_placed", False),
     )
 
 

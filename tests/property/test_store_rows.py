@@ -88,6 +88,7 @@ OUTBOUND = every(
     kind=st.sampled_from(OutboundKind),
     reply_to=TEXT,
     visible_to=TEXT,
+    chat_kind=st.sampled_from(ChatKind),
     attachments=ATTACHMENTS,
 )
 PART = every(
@@ -99,6 +100,8 @@ PART = every(
     reply_to=TEXT,
     visible_to=TEXT,
     kind=st.sampled_from(OutboundKind),
+    file=st.none() | ATTACHMENT,
+    is_placed=FLAG,
 )
 SCALARS = st.none() | FLAG | st.integers(-(2**60), 2**60) | st.floats(allow_nan=False) | TEXT
 JSON = st.recursive(

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
 
 from gateway.errors import LeaseLost
-from gateway.events import OutboundMessage, Part
+from gateway.events import Attachment, OutboundMessage, Part
 from gateway.ports.journal import Lease
 from gateway.ports.outbox import Delivery, PartState
 from gateway.ports.store import Store
@@ -99,6 +100,40 @@ async def test_what_became_of_a_part_is_kept(store: Store) -> None:
     await store.outbox.sent(receipt(parts[0]), then=parts[1])
     await store.outbox.unsure(parts[0], "late")
     assert states(await oldest(store)) == [PartState.SENT, PartState.SENDING]
+
+
+async def test_a_placeholder_is_remembered(house: House) -> None:
+    """Where a part is going to stand survives a kill and every state but the last; the receipt has the last word."""
+    store = await house.open()
+    _, parts = await frozen(store, 2)
+    assert (await oldest(store)).parts[0].message_id == ""
+    await store.outbox.placed(parts[0], "700")
+    row = (await oldest(store)).parts[0]
+    assert (row.state, row.message_id) == (PartState.SENDING, "700")
+    await house.kill()
+    store = await house.open()
+    row = (await oldest(store)).parts[0]
+    assert (row.state, row.message_id) == (PartState.UNKNOWN, "700")
+    await store.outbox.unsent(parts[0], "429")
+    await store.outbox.sending(parts[0])
+    await store.outbox.placed(parts[0], "701")  # the first one was deleted
+    assert (await oldest(store)).parts[0].message_id == "701"
+    await store.outbox.sent(receipt(parts[0], "701"), then=parts[1])
+    await store.outbox.placed(parts[0], "late")
+    first, second = (await oldest(store)).parts
+    assert (first.state, first.message_id) == (PartState.SENT, "701")
+    assert (second.state, second.message_id) == (PartState.SENDING, "")
+
+
+async def test_a_placeholder_that_stands_is_filled_though_the_turn_is_stopped(store: Store) -> None:
+    """/stop between the placeholder and its text: that part is delivered, the later ones are not."""
+    message, parts = await frozen(store, 3)
+    await store.outbox.placed(parts[0], "700")
+    await store.outbox.unsent(parts[0], "429")
+    assert await store.outbox.cancel(message.turn) == (1,)
+    assert states(await oldest(store)) == [PartState.PENDING, PartState.CANCELLED, PartState.CANCELLED]
+    await store.outbox.sent(receipt(parts[0], "700"))
+    assert await store.outbox.next(ANN) is None
 
 
 async def test_a_refused_part_ends_its_message(store: Store) -> None:
@@ -203,6 +238,22 @@ async def test_cancel_before_any_part_leaves_only_the_preview(store: Store) -> N
     assert await store.outbox.cancel(lease.turn) == (0,)
     assert await store.outbox.next(ANN) is None
     assert await store.outbox.cancel("tunknown") == ()
+
+
+async def test_purge_blanks_files_as_texts(store: Store) -> None:
+    """Names and captions of files that went out go with the texts, from the message and from its parts."""
+    message, _ = await frozen(store, 1)
+    await answer(store, said(id="2"), "secret")
+    await store.outbox.sent(receipt(parts_of(message, 1)[0]))
+    second = (await oldest(store)).message
+    file = Attachment(kind="document", name="diagnosis.pdf", size=3, blob="people/ann/abc", caption="mine")
+    part = replace(parts_of(second, 1)[0], file=file)
+    (row,) = await store.outbox.freeze(second, [part])
+    assert row.part.file == file
+    await store.outbox.sent(receipt(part))
+    await store.outbox.purge(START + timedelta(days=7))
+    (row,) = await store.outbox.freeze(second, [])
+    assert (row.part.file, row.part.plain, row.state) == (None, "", PartState.SENT)
 
 
 async def test_purge_blanks_then_forgets(store: Store) -> None:

@@ -73,6 +73,10 @@ class MortalOutbox:
         """Store or die."""
         await self._death.around(lambda: self._outbox.sent(receipt, then=then))
 
+    async def placed(self, part: Part, message_id: str) -> None:
+        """Store or die."""
+        await self._death.around(lambda: self._outbox.placed(part, message_id))
+
     async def unsure(self, part: Part, reason: str) -> None:
         """Mark or die."""
         await self._death.around(lambda: self._outbox.unsure(part, reason))
