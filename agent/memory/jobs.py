@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from datetime import datetime, timedelta
+from datetime import timedelta
 
 import structlog
 
-from agent.memory.files.lines import utc_now
+from agent.memory.background import Later
 from gateway.errors import StoreDown
 from gateway.ports import Documents, Job, Jobs, Meter
 
@@ -19,8 +19,6 @@ log = structlog.get_logger(__name__)
 REMEMBER = "remember"
 MEMORY = "MEMORY.md"
 _TRIES = 3  # of a compare-and-set before the job waits
-_AT_ONCE = 32
-_IDLE = timedelta(seconds=5)  # what was put off comes due without anybody queuing it
 _PAUSE = timedelta(seconds=1)
 _LONGEST_PAUSE = timedelta(hours=1)
 _REVIEW = timedelta(days=1)
@@ -35,13 +33,11 @@ class MemoryJobs:
         jobs: Jobs,
         documents: Documents,
         *,
-        now: Callable[[], datetime] = utc_now,
         meter: Meter | None = None,
     ) -> None:
         self._jobs = jobs
         self._meter = meter
         self._documents = documents
-        self._now = now
         self._applying = asyncio.Lock()
         # Scopes that are known to have nothing pending; any other is asked for once.
         self._settled: OrderedDict[str, None] = OrderedDict()
@@ -62,22 +58,17 @@ class MemoryJobs:
         try:
             for job in await self._jobs.pending_in(scope):
                 if job.kind == REMEMBER and not _needs_review(job):
-                    await self._do(job)
+                    await self._settle_one(job)
         except StoreDown:
             self._settled.pop(scope, None)
             log.warning("memory.not_settled", scope=scope)
 
-    async def run(self) -> None:
-        """Apply due jobs until cancelled, those of the last run first."""
-        while True:
-            try:
-                mine = [job for job in await self._jobs.due(self._now(), _AT_ONCE) if job.kind == REMEMBER]
-                for job in mine:
-                    await self._do(job)
-                if not mine:
-                    await self._jobs.wait_changed(_IDLE)
-            except StoreDown:
-                await asyncio.sleep(_PAUSE.total_seconds())
+    async def apply(self, job: Job) -> Later | None:
+        """Apply one job whose time has come; the handler of kind `REMEMBER` for `Background`."""
+        if _needs_review(job):
+            return Later(_REVIEW, "waits for a yes")
+        async with self._applying:
+            return await self._apply(job)
 
     @asynccontextmanager
     async def still(self) -> AsyncIterator[None]:
@@ -85,27 +76,26 @@ class MemoryJobs:
         async with self._applying:
             yield
 
-    async def _do(self, job: Job) -> None:
-        """Apply one job and finish it, or put it off."""
+    async def _settle_one(self, job: Job) -> None:
         async with self._applying:
-            await self._apply(job)
+            later = await self._apply(job)
+        if later is None:
+            await self._jobs.finish(job)
+        else:
+            await self._jobs.put_off(job, later.delay, later.reason)
+        if self._meter is not None:
+            self._meter.count("jobs", outcome="done" if later is None else "put_off")
 
-    async def _apply(self, job: Job) -> None:
-        if _needs_review(job):
-            await self._jobs.put_off(job, _REVIEW, "waits for a yes")
-            return
+    async def _apply(self, job: Job) -> Later | None:
         try:
             is_done = await self._remember(job)
         except OSError as error:
             log.warning("memory.cannot_write", scope=job.scope, job=job.id, error=error.strerror)
             is_done = False
-        if self._meter is not None:
-            self._meter.count("jobs", outcome="done" if is_done else "put_off")
         if is_done:
-            await self._jobs.finish(job)
-        else:
-            self._settled.pop(job.scope, None)
-            await self._jobs.put_off(job, min(_PAUSE * 2**job.attempts, _LONGEST_PAUSE), "MEMORY.md was not written")
+            return None
+        self._settled.pop(job.scope, None)
+        return Later(min(_PAUSE * 2**job.attempts, _LONGEST_PAUSE), "MEMORY.md was not written")
 
     async def _remember(self, job: Job) -> bool:
         bullet = as_bullet(str(job.payload.get("fact", "")))

@@ -19,11 +19,12 @@ from agent.llm.client import ModelClient
 from agent.llm.port import ChatReply, ChatRequest, ModelConfig
 from agent.llm.registry import open_model
 from agent.loop import Loop
+from agent.memory.background import Background
 from agent.memory.conversation import Conversations
 from agent.memory.files.attachments import FileBlobs
 from agent.memory.files.documents import FileDocuments
 from agent.memory.files.projector import Projector
-from agent.memory.jobs import MemoryJobs
+from agent.memory.jobs import REMEMBER, MemoryJobs
 from agent.memory.search.plain import PlainSearch
 from agent.memory.sessions import StoredSessions
 from agent.memory.snapshot import ScopeMemory
@@ -72,6 +73,7 @@ class App:
     sessions: StoredSessions
     projector: Projector
     memory_jobs: MemoryJobs
+    background: Background
     deliverer: Deliverer
     model: ModelClient
     refusals: RefusalLog
@@ -181,6 +183,7 @@ def _build(
     sessions = StoredSessions(home.path, store.records, store.journal)
     projector = Projector(home.path, store.records)
     memory_jobs = MemoryJobs(store.jobs, documents, meter=meter)
+    background = Background(store.jobs, quick={REMEMBER: memory_jobs.apply}, slow={}, meter=meter)
     kinds = kinds_of(settings, plugins)
     doors = open_doors(settings, plugins, intake, sessions, blobs, store) if channels else Doors({}, kinds, ())
     deliverer = Deliverer(store.outbox, doors.channels, meter=meter, now=_now)
@@ -246,6 +249,7 @@ def _build(
         sessions=sessions,
         projector=projector,
         memory_jobs=memory_jobs,
+        background=background,
         deliverer=deliverer,
         model=model,
         refusals=refusals,

@@ -50,7 +50,7 @@ async def serve(app: App, stop: asyncio.Event, *, ready: Callable[[App], None] |
         files = _start(
             services,
             projector=app.projector.run,
-            memory=app.memory_jobs.run,
+            background=app.background.run,
             prune=lambda: prune_for_ever(app.store),
         )
         delivery = _start(services, delivery=app.deliverer.run)

@@ -6,7 +6,7 @@ not; then nothing of it counts. Every method may be called again with the same a
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -313,8 +313,8 @@ class Jobs(Protocol):
         """Queue *job*; the same id again changes nothing."""
         ...
 
-    async def due(self, now: datetime, limit: int) -> tuple[Job, ...]:
-        """Return jobs due at *now*, oldest first, each leased to this process until finished or put off."""
+    async def due(self, now: datetime, limit: int, *, kinds: Collection[str]) -> tuple[Job, ...]:
+        """Return jobs of *kinds* due at *now*, oldest first, each leased to this process until finished or put off."""
         ...
 
     async def pending_in(self, scope: str) -> tuple[Job, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
 from types import MappingProxyType
@@ -13,12 +13,13 @@ from gateway.ports.journal import Job, SessionRow, StoredRecord, TurnRecord
 from gateway.store import lanes, turns
 from gateway.store.base import Engine
 from gateway.store.journal import SqliteJournal
-from gateway.store.rows import micros, moment, quote, read_json, sql, unquote, write_key
+from gateway.store.rows import micros, moment, quote, read_json, sql, unquote, write_json, write_key
 
 _JOB = "id, kind, scope, payload, due_at, attempts"
 _DUE = sql(
     "UPDATE job SET leased = 1 WHERE seq IN",
-    "(SELECT seq FROM job WHERE leased = 0 AND due_at <= ? ORDER BY due_at, seq LIMIT ?)",
+    "(SELECT seq FROM job WHERE leased = 0 AND due_at <= ? AND kind IN (SELECT value FROM json_each(?))",
+    "ORDER BY due_at, seq LIMIT ?)",
     "RETURNING due_at, seq,",
     _JOB,
 )
@@ -86,10 +87,10 @@ class SqliteJobs:
             lambda database: turns.put_job(database, columns), lambda _: self._engine.queued_job.set()
         )
 
-    async def due(self, now: datetime, limit: int) -> tuple[Job, ...]:
-        """Return jobs due at *now*, oldest first, leased until finished or put off."""
+    async def due(self, now: datetime, limit: int, *, kinds: Collection[str]) -> tuple[Job, ...]:
+        """Return jobs of *kinds* due at *now*, oldest first, leased until finished or put off."""
         found = await self._engine.writer.submit(
-            lambda database: database.execute(_DUE, (micros(now), limit)).fetchall()
+            lambda database: database.execute(_DUE, (micros(now), write_json(list(kinds)), limit)).fetchall()
         )
         return tuple(_read_job(columns[2:]) for columns in sorted(found))
 

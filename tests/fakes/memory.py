@@ -7,7 +7,7 @@ import base64
 import errno
 import hashlib
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -108,9 +108,10 @@ class FakeJobs:
         self.jobs.setdefault(job.id, job)
         self._changed.set()
 
-    async def due(self, now: datetime, limit: int) -> tuple[Job, ...]:
+    async def due(self, now: datetime, limit: int, *, kinds: Collection[str]) -> tuple[Job, ...]:
         """Lease what is due."""
-        found = [job for job in self.jobs.values() if job.due_at <= now and job.id not in self.leased][:limit]
+        free = [job for job in self.jobs.values() if job.id not in self.leased and job.kind in kinds]
+        found = [job for job in free if job.due_at <= now][:limit]
         self.leased |= {job.id for job in found}
         return tuple(found)
 

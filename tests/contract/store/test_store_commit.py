@@ -25,6 +25,7 @@ from tests.fakes.turns import (
     spent,
 )
 
+KINDS = ("remember",)
 JOB = Job(id="j1", kind="remember", scope="people/ann", payload={"fact": "tea"}, due_at=START)
 
 
@@ -213,18 +214,19 @@ async def test_jobs_are_leased_until_finished_or_put_off(house: House) -> None:
     future = Job(id="j3", kind="remember", scope="", payload={}, due_at=START + timedelta(hours=1))
     for job in (JOB, later, future, JOB):
         await store.jobs.put(job)
-    assert [job.id for job in await store.jobs.due(START, 10)] == ["j2", "j1"]
-    assert await store.jobs.due(START, 10) == ()
+    assert [job.id for job in await store.jobs.due(START, 10, kinds=KINDS)] == ["j2", "j1"]
+    assert await store.jobs.due(START, 10, kinds=KINDS) == ()
     assert [job.id for job in await store.jobs.pending_in("people/ann")] == ["j1", "j2"]
     await store.jobs.finish(JOB)
     await store.jobs.finish(JOB)
     await store.jobs.put_off(later, timedelta(minutes=1), "busy")
-    assert await store.jobs.due(START, 10) == ()
-    (again,) = await store.jobs.due(START + timedelta(minutes=1), 10)
+    assert await store.jobs.due(START, 10, kinds=KINDS) == ()
+    (again,) = await store.jobs.due(START + timedelta(minutes=1), 10, kinds=KINDS)
     assert (again.id, again.attempts) == ("j2", 1)
     await house.kill()
     store = await house.open()
-    assert [job.id for job in await store.jobs.due(START + timedelta(hours=2), 1)] == ["j2"]
+    assert await store.jobs.due(START + timedelta(hours=2), 10, kinds=("summarise",)) == ()
+    assert [job.id for job in await store.jobs.due(START + timedelta(hours=2), 1, kinds=KINDS)] == ["j2"]
 
 
 async def test_a_queued_job_wakes_its_worker(store: Store) -> None:

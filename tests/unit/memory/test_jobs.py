@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from agent.memory.background import Background
 from agent.memory.files.documents import FileDocuments
-from agent.memory.jobs import MemoryJobs, as_bullet, with_bullet
-from gateway.ports import Document, Job
+from agent.memory.jobs import REMEMBER, MemoryJobs, as_bullet, with_bullet
+from gateway.ports import Document
 from tests.fakes.clock import Clock
 from tests.fakes.memory import SCOPE, START, FakeJobs, FaultyDisk, remember_job
 
@@ -39,7 +40,7 @@ async def test_a_turn_finds_applied_what_earlier_ones_wanted_remembered(tmp_path
     """Also what was queued before a restart, which nobody noted in this process."""
     jobs = FakeJobs()
     await jobs.put(remember_job("Ann likes tea", n=1))
-    work = MemoryJobs(jobs, FileDocuments(tmp_path), now=lambda: START)
+    work = MemoryJobs(jobs, FileDocuments(tmp_path))
     await work.settle(SCOPE)
     assert await memory(tmp_path) == "- Ann likes tea\n"
     assert jobs.jobs == {}
@@ -53,7 +54,7 @@ async def test_a_turn_finds_applied_what_earlier_ones_wanted_remembered(tmp_path
 async def test_settling_costs_nothing_when_nothing_is_pending(tmp_path: Path) -> None:
     """The journal is asked once per scope, then only when something was noted."""
     jobs = FakeJobs()
-    work = MemoryJobs(jobs, FileDocuments(tmp_path), now=lambda: START)
+    work = MemoryJobs(jobs, FileDocuments(tmp_path))
     for _ in range(10):
         await work.settle(SCOPE)
     assert jobs.asked[SCOPE] == 1
@@ -66,7 +67,7 @@ async def test_twice_is_once(tmp_path: Path) -> None:
     """A crash between the file and the journal, or two sessions settling at once: one bullet."""
     jobs = FakeJobs()
     job = remember_job("Ann likes tea")
-    work = MemoryJobs(jobs, FileDocuments(tmp_path), now=lambda: START)
+    work = MemoryJobs(jobs, FileDocuments(tmp_path))
     for _ in range(2):
         await jobs.put(job)
         work.note(job)
@@ -80,7 +81,7 @@ async def test_a_lost_race_is_run_again(tmp_path: Path) -> None:
     documents.times = 2
     jobs = FakeJobs()
     await jobs.put(remember_job("Ann likes tea"))
-    await MemoryJobs(jobs, documents, now=lambda: START).settle(SCOPE)
+    await MemoryJobs(jobs, documents).settle(SCOPE)
     assert await memory(tmp_path) == "- other 1\n- other 0\n- Ann likes tea\n"
     assert jobs.jobs == {}
 
@@ -91,7 +92,7 @@ async def test_after_three_lost_races_the_job_waits(tmp_path: Path) -> None:
     documents.times = 3
     jobs = FakeJobs()
     await jobs.put(remember_job("Ann likes tea"))
-    work = MemoryJobs(jobs, documents, now=lambda: START)
+    work = MemoryJobs(jobs, documents)
     await work.settle(SCOPE)
     [job] = jobs.jobs.values()
     assert job.attempts == 1
@@ -104,7 +105,7 @@ async def test_a_full_disk_keeps_the_job(tmp_path: Path) -> None:
     disk = FaultyDisk(at=1, error=OSError(errno.ENOSPC, "full"))
     jobs = FakeJobs()
     await jobs.put(remember_job("Ann likes tea"))
-    work = MemoryJobs(jobs, FileDocuments(tmp_path, disk=disk), now=lambda: START)
+    work = MemoryJobs(jobs, FileDocuments(tmp_path, disk=disk))
     await work.settle(SCOPE)
     assert len(jobs.jobs) == 1
     await work.settle(SCOPE)
@@ -115,31 +116,15 @@ async def test_words_of_strangers_wait_for_a_yes(tmp_path: Path, clock: Clock) -
     """Untrusted text is never remembered by itself, neither before a turn nor in the background."""
     jobs = FakeJobs()
     await jobs.put(remember_job("Ann's password is 1234", origin="untrusted"))
-    work = MemoryJobs(jobs, FileDocuments(tmp_path), now=lambda: jobs.now)
+    work = MemoryJobs(jobs, FileDocuments(tmp_path))
     await work.settle(SCOPE)
     async with asyncio.TaskGroup() as tasks:
-        running = tasks.create_task(work.run())
+        running = tasks.create_task(Background(jobs, quick={REMEMBER: work.apply}, slow={}, now=lambda: START).run())
         await asyncio.sleep(1)
         running.cancel()
     assert jobs.reasons == ["waits for a yes"]
     assert await memory(tmp_path) == ""
     assert len(jobs.jobs) == 1
-
-
-async def test_the_background_applies_what_no_turn_came_for(tmp_path: Path, clock: Clock) -> None:
-    """Jobs of quiet chats are applied too; kinds that are not ours stay queued."""
-    jobs = FakeJobs()
-    await jobs.put(remember_job("Ann likes tea", n=1))
-    await jobs.put(Job(id="s", kind="summarise", scope=SCOPE, payload={}, due_at=START))
-    async with asyncio.TaskGroup() as tasks:
-        running = tasks.create_task(MemoryJobs(jobs, FileDocuments(tmp_path), now=lambda: jobs.now).run())
-        await asyncio.sleep(1)
-        assert await memory(tmp_path) == "- Ann likes tea\n"
-        await jobs.put(remember_job("Ann has a dog", n=2))
-        await asyncio.sleep(1)
-        running.cancel()
-    assert await memory(tmp_path) == "- Ann likes tea\n- Ann has a dog\n"
-    assert list(jobs.jobs) == ["s"]
 
 
 @pytest.mark.parametrize(

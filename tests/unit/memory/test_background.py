@@ -1,0 +1,125 @@
+"""Durable work beside the turns: what is due is done, a few at a time, and nothing gets lost on the way."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+
+from agent.memory.background import Background, Later
+from gateway.errors import StoreDown
+from gateway.ports import Job
+from tests.fakes.clock import Clock
+from tests.fakes.memory import SCOPE, START, FakeJobs
+
+
+def job(name: str, kind: str = "think") -> Job:
+    """Return a job that is due."""
+    return Job(id=name, kind=kind, scope=SCOPE, payload={}, due_at=START)
+
+
+@asynccontextmanager
+async def at_work(background: Background) -> AsyncIterator[None]:
+    """Run *background* for the block."""
+    async with asyncio.TaskGroup() as tasks:
+        running = tasks.create_task(background.run())
+        yield
+        running.cancel()
+
+
+async def test_only_kinds_with_a_handler_are_touched(clock: Clock) -> None:
+    """A job of a kind that this version does not know stays where it is, unleased."""
+    jobs = FakeJobs()
+    done: list[str] = []
+
+    async def handle(each: Job) -> None:
+        done.append(each.id)
+
+    await jobs.put(job("a"))
+    await jobs.put(job("b", kind="of-tomorrow"))
+    async with at_work(Background(jobs, quick={"think": handle}, slow={}, now=lambda: START)):
+        await asyncio.sleep(1)
+        await jobs.put(job("c"))
+        await asyncio.sleep(1)
+    assert done == ["a", "c"]
+    assert list(jobs.jobs) == ["b"]
+    assert jobs.leased & set(jobs.jobs) == set()
+
+
+async def test_slow_jobs_run_two_at_a_time_and_never_hold_up_quick_ones(clock: Clock) -> None:
+    """Models are slow and shared with the people who wait for answers; files are not."""
+    jobs = FakeJobs()
+    together: list[int] = []
+    finished: list[tuple[float, str]] = []
+    loop = asyncio.get_running_loop()
+    begun = loop.time()
+    background: Background
+
+    async def think(each: Job) -> None:
+        together.append(background.running)
+        await asyncio.sleep(30)
+        finished.append((loop.time() - begun, each.id))
+
+    async def write(each: Job) -> None:
+        finished.append((loop.time() - begun, each.id))
+
+    background = Background(jobs, quick={"write": write}, slow={"think": think}, now=lambda: START)
+    for name in "abc":
+        await jobs.put(job(name))
+    async with at_work(background):
+        await asyncio.sleep(10)
+        await jobs.put(job("w", kind="write"))
+        await asyncio.sleep(60)
+    assert [(round(at), name) for at, name in finished] == [(10, "w"), (30, "a"), (30, "b"), (60, "c")]
+    assert max(together) == 2
+    assert (background.tally.done, background.tally.put_off) == (4, 0)
+
+
+async def test_a_job_that_breaks_waits_and_the_others_go_on(clock: Clock) -> None:
+    """A bug in a handler is one job's trouble; it is tried again later, and the reason can be seen."""
+    jobs = FakeJobs()
+    done: list[str] = []
+
+    async def handle(each: Job) -> Later | None:
+        if each.id == "bad":
+            raise KeyError("bug")
+        if each.id == "not yet":
+            return Later(timedelta(minutes=5), "the model is busy")
+        done.append(each.id)
+        return None
+
+    for name in ("bad", "not yet", "good"):
+        await jobs.put(job(name))
+    background = Background(jobs, quick={}, slow={"think": handle}, now=lambda: START)
+    async with at_work(background):
+        await asyncio.sleep(1)
+    assert done == ["good"]
+    assert sorted(jobs.reasons) == ["KeyError", "the model is busy"]
+    assert {name: each.attempts for name, each in jobs.jobs.items()} == {"bad": 1, "not yet": 1}
+    assert jobs.jobs["bad"].due_at > START
+
+
+async def test_a_store_that_is_down_costs_nothing_but_time(clock: Clock) -> None:
+    """A job whose end could not be stored is handled again: handlers change things once."""
+    calls: list[str] = []
+
+    class Flaky(FakeJobs):
+        """Cannot store the first end."""
+
+        async def finish(self, job: Job) -> None:
+            """Fail once."""
+            if len(calls) == 1:
+                raise StoreDown("full")
+            await super().finish(job)
+
+    jobs = Flaky()
+
+    async def handle(each: Job) -> None:
+        calls.append(each.id)
+
+    await jobs.put(job("a"))
+    async with at_work(Background(jobs, quick={}, slow={"think": handle}, now=lambda: START)):
+        await asyncio.sleep(10)
+    assert calls == ["a", "a"]
+    assert jobs.jobs == {}
