@@ -45,13 +45,22 @@ class Conversation:
     """One transcript's window. Changed by `adopt` alone; owned by whoever holds the key's lock."""
 
     def __init__(
-        self, key: SessionKey, scope: str, transcript: str, *, next_index: int, window: int, blobs: Blobs
+        self,
+        key: SessionKey,
+        scope: str,
+        transcript: str,
+        *,
+        next_index: int,
+        window: int,
+        blobs: Blobs,
+        consolidates: bool = False,
     ) -> None:
         self.key = key
         self.scope = scope
         self.transcript = transcript
         self.next_index = next_index
         self.window = window
+        self.consolidates = consolidates and window > 0
         self.seen_rev = ""  # a state of memory that was compared and brought nothing new
         self._blobs = blobs
         self._state = Window()
@@ -80,6 +89,11 @@ class Conversation:
     def replay_from(self) -> int:
         """The index of the first message that is replayed."""
         return self._state.replay_from
+
+    @property
+    def consolidated(self) -> int:
+        """The index before which every message is in a summary."""
+        return self._state.consolidated
 
     @property
     def deltas(self) -> Sequence[Line]:
@@ -121,21 +135,22 @@ class Conversation:
     def pending_mark(self, from_index: int, to_index: int) -> Line | None:
         """Return the mark that is due once a turn of these indices is there.
 
-        With a full window the replay start moves by half of it, to the beginning of a turn (and the
-        next turn takes a new snapshot); otherwise a plain mark every 100 messages keeps cold reads short.
+        Where nothing consolidates, a full window's replay start moves by half of it, to the beginning of a
+        turn (and the next turn takes a new snapshot); otherwise the pointer moves it, and a plain mark every
+        100 messages keeps cold reads short.
         """
         if to_index <= from_index:
             return None
         state = self._state
         limit = self.window or MARK_EVERY
-        if to_index - state.replay_from >= limit:
+        if not self.consolidates and to_index - state.replay_from >= limit:
             keep = limit - limit // 2 if self.window else KEPT_WITHOUT_WINDOW
             aim = max(state.replay_from + limit // 2, to_index - limit) if self.window else to_index - keep
             start = self._turn_start(aim, from_index)
             if start > state.replay_from:
-                return build.mark(start)
+                return build.mark(start, state.consolidated)
         if to_index - state.anchor_at >= MARK_EVERY:
-            return build.mark(state.replay_from)
+            return build.mark(state.replay_from, state.consolidated)
         return None
 
     def adopt(self, record: TurnRecord) -> None:
@@ -195,6 +210,7 @@ class Conversation:
             [Turn(turn.low, turn.high, list(turn.lines)) for turn in self._state.turns],
             self._state.replay_from,
             self._state.anchor_at,
+            self._state.consolidated,
             self._state.snapshot,
             self._state.taken,
         )
@@ -223,12 +239,21 @@ class Conversations:
     """Every open conversation, the least recently used ones given up beyond *capacity*."""
 
     def __init__(
-        self, home: Path, records: Records, *, capacity: int = 500, window: int = 100, disk: Disk | None = None
+        self,
+        home: Path,
+        records: Records,
+        *,
+        capacity: int = 500,
+        window: int = 100,
+        consolidates: bool = False,
+        disk: Disk | None = None,
     ) -> None:
+        """Keep *capacity* conversations open; *consolidates* says that pointers, not marks, move the window."""
         self._home = home
         self._records = records
         self._capacity = capacity
         self._window = window
+        self._consolidates = consolidates
         self._disk = disk or Disk()
         self._blobs = Blobs(self._disk, home)
         self._open: OrderedDict[SessionKey, Conversation] = OrderedDict()
@@ -246,6 +271,12 @@ class Conversations:
             self._open.popitem(last=False)
         return cold
 
+    def adopt(self, record: TurnRecord) -> None:
+        """Take a record that belongs to no turn (a pointer) into its conversation, if that is open."""
+        hot = self._open.get(record.key)
+        if hot is not None:
+            hot.adopt(record)
+
     def forget(self, key: SessionKey) -> None:
         """Let go of a conversation; the next opening reads it again."""
         self._open.pop(key, None)
@@ -258,6 +289,7 @@ class Conversations:
             next_index=session.next_index,
             window=self._window,
             blobs=self._blobs,
+            consolidates=self._consolidates,
         )
         if not session.next_index:
             return conversation
@@ -301,6 +333,7 @@ class Conversations:
             fold(state, block.from_index, block.to_index, plain)
         move(state, window.replay_from)
         state.anchor_at = window.anchor_at
+        state.consolidated = max(state.consolidated, window.consolidated)
         return state
 
 

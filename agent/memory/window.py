@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from agent.memory.files.lines import FORGOTTEN, from_user, kind_of, replayable, to_messages
-from agent.memory.files.transcript import anchor_index
+from agent.memory.files.transcript import anchor_index, consolidated_index
 from gateway.ports import Line
 
 KEPT_WITHOUT_WINDOW = 10  # messages that are sent with `memory_window: 0` (seed 004)
@@ -58,6 +58,7 @@ class Window:
     turns: list[Turn] = field(default_factory=list)
     replay_from: int = 0
     anchor_at: int = 0
+    consolidated: int = 0  # messages before it are in a summary
     snapshot: Line | None = None  # the last one, also when it stands before the replay start
     taken: dict[str, None] = field(default_factory=dict)  # its turns, so that a record counts once
 
@@ -84,6 +85,7 @@ def fold(state: Window, low: int, high: int, lines: Sequence[Line]) -> None:
         if kind_of(line) in ("pointer", "mark"):
             move(state, anchor_index(line))
             state.anchor_at = high
+            state.consolidated = max(state.consolidated, consolidated_index(line))
 
 
 def move(state: Window, index: int) -> None:

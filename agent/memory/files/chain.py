@@ -99,6 +99,11 @@ def archive_path(path: Path, transcript: str, turn: str) -> Path:
     return path.with_name(f"{transcript}.{turn}.jsonl")
 
 
+def archive_of(path: Path, transcript: str) -> Path | None:
+    """Return the archive of *transcript* beside the current file *path*; None when there is none."""
+    return next(path.parent.glob(f"{transcript}.t*.jsonl"), None)
+
+
 def _head(data: bytes) -> Line | None:
     first, newline, _ = data.partition(b"\n")
     line = decode(first) if newline else None

@@ -67,9 +67,10 @@ def pointer(last_consolidated: int, entry: str = "") -> Line:
     return line | ({"entry": entry} if entry else {})
 
 
-def mark(replay_from: int) -> Line:
-    """Say where replay starts when nothing consolidates; the projector adds the offsets."""
-    return {"kind": "mark", "replay_from": replay_from}
+def mark(replay_from: int, last_consolidated: int = 0) -> Line:
+    """Say where replay starts between pointers, and what the last pointer said; the projector adds the offsets."""
+    line: dict[str, Any] = {"kind": "mark", "replay_from": replay_from}
+    return line | ({"last_consolidated": last_consolidated} if last_consolidated else {})
 
 
 def snapshot(n: int, blobs: Mapping[str, str], zone: str, at: int, *, replay_from: int, rev: str) -> Line:

@@ -20,7 +20,7 @@ import structlog
 
 from agent.memory.files.appender import TranscriptFile, entry_of
 from agent.memory.files.blobs import put_blobs
-from agent.memory.files.chain import Chain, archive_path
+from agent.memory.files.chain import Chain, archive_of, archive_path
 from agent.memory.files.disk import Disk
 from agent.memory.files.forget import blank, taken_back
 from agent.memory.files.transcript import read_tail
@@ -209,19 +209,15 @@ class Projector:
         wanted = record.transcript
         current = Chain(self._disk, path)
         if current.head is None or not wanted or current.transcript in ("", wanted):
-            archived = self._archive_of(path, wanted) if wanted and not current.end else None
+            archived = archive_of(path, wanted) if wanted and not current.end else None
             return TranscriptFile(self._disk, archived or path, wanted, str(record.key), unsure=unsure)
-        archived = self._archive_of(path, wanted)
+        archived = archive_of(path, wanted)
         if archived is None:
             # A transcript that the journal does not know (an older journal was restored): keep it beside.
             blocks = read_tail(current, 1)
             last = blocks[-1].turn if blocks else "t0"
             self._disk.rename(path, archive_path(path, current.transcript, last))
         return TranscriptFile(self._disk, archived or path, wanted, str(record.key), unsure=unsure)
-
-    @staticmethod
-    def _archive_of(path: Path, transcript: str) -> Path | None:
-        return next(path.parent.glob(f"{transcript}.t*.jsonl"), None)
 
     def _spend(self, path: Path) -> None:
         """Forget what is known of a file, so that it is read again."""

@@ -29,6 +29,7 @@ class Window:
     blocks: list[Block]
     replay_from: int = 0
     anchor_at: int = 0  # the next index when the last pointer or mark was written
+    consolidated: int = 0  # messages before it are in a summary
     anchor_offset: int = 0
     snapshot: Line | None = None  # the last one taken
     snapshot_offset: int = -1
@@ -98,6 +99,7 @@ def _window(chain: Chain, anchor: Line | None, data: bytes, low: int, start: int
         blocks,
         replay_from=replay_from if inside is None else inside,
         anchor_at=_anchored_at(parsed.blocks, replay_from),
+        consolidated=consolidated_index(anchor),
         anchor_offset=start,
         complete=parsed.complete,
         bad=parsed.bad,
@@ -116,6 +118,12 @@ def anchor_index(anchor: Line | None) -> int:
         if isinstance(value, int) and value > 0:
             return value
     return 0
+
+
+def consolidated_index(anchor: Line | None) -> int:
+    """Return before which message everything is in a summary, as far as a pointer or mark says."""
+    value = anchor.get("last_consolidated") if anchor else None
+    return value if isinstance(value, int) and value > 0 else 0
 
 
 def _anchored_at(blocks: Sequence[Block], default: int) -> int:
