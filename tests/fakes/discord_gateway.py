@@ -103,12 +103,12 @@ class Gateway:
                 if session.line is not None:
                     await session.line.send(frame)
 
-    def dispatch(self, name: str, data: dict[str, Any], *, guild: bool) -> None:
-        """Queue an event for every session that asked for its kind."""
+    def dispatch(self, name: str, data: dict[str, Any], *, guild: bool, needs: int | None = None) -> None:
+        """Queue an event for every session that asked for its kind; interactions need no intent."""
         needed = GUILDS if name.startswith(("THREAD", "CHANNEL", "GUILD")) else GUILD_MESSAGES
-        needed = needed if guild else DIRECT_MESSAGES
+        needed = needs if needs is not None else needed if guild else DIRECT_MESSAGES
         for session in self.sessions:
-            if session.intents & needed:
+            if not needed or session.intents & needed:
                 self._queue(session, name, self._seen_by(session, name, data, guild=guild))
 
     def _seen_by(self, session: Session, name: str, data: dict[str, Any], *, guild: bool) -> dict[str, Any]:

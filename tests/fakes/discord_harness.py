@@ -12,7 +12,8 @@ from channels.discord.adapter import DiscordChannel
 from channels.discord.settings import DiscordSettings
 from gateway.events import OutboundKind, Part, Receipt, SessionKey
 from gateway.ports import ChannelKind
-from tests.fakes.discord_server import ANN, BOT, TOKEN, Discord, open_discord
+from tests.fakes.discord_facts import ANN, BOT, TOKEN
+from tests.fakes.discord_server import Discord, open_discord
 from tests.fakes.platform import Person, Platform, Shown
 from tests.fakes.web import FakeHouse
 

@@ -11,20 +11,9 @@ import pytest
 from gateway.errors import UserMistake
 from gateway.events import ChatKind, InboundKind, InboundMessage
 from gateway.ports import Accepted, Verdict
+from tests.fakes.discord_facts import ADMIN_ROLE, ANN, BEN, BOT, BOT_ROLE, GENERAL, GUILD, RANDOM, TEAM_ROLE
 from tests.fakes.discord_harness import connected, ready
-from tests.fakes.discord_server import (
-    ADMIN_ROLE,
-    ANN,
-    BEN,
-    BOT,
-    BOT_ROLE,
-    GENERAL,
-    GUILD,
-    RANDOM,
-    TEAM_ROLE,
-    Discord,
-    open_discord,
-)
+from tests.fakes.discord_server import Discord, open_discord
 from tests.fakes.web import FakeHouse
 
 CALL = f"<@{BOT}>"

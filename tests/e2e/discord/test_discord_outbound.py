@@ -13,8 +13,9 @@ from gateway.errors import FormatRefused, OutcomeUnknown, RetryLater, SendFailed
 from gateway.events import OutboundMessage, Part, SessionKey
 from gateway.ports import Activity
 from gateway.words import say
+from tests.fakes.discord_facts import ANN, GENERAL, RANDOM
 from tests.fakes.discord_harness import NotedChannel, connected
-from tests.fakes.discord_server import ANN, GENERAL, RANDOM, Discord, open_discord
+from tests.fakes.discord_server import Discord, open_discord
 from tests.fakes.web import FakeHouse
 
 TURN = "tabcdefghijklmnop"

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from agent.llm.port import ChatReply, ChatRequest, Sink
-from tests.fakes.discord_server import ANN, BEN, BOT, EVA, GENERAL, RANDOM, TOKEN, Discord, open_discord
+from tests.fakes.discord_facts import ANN, BEN, BOT, EVA, GENERAL, RANDOM, TOKEN
+from tests.fakes.discord_server import Discord, open_discord
 from tests.fakes.pocket import InstantModel, Pocket, gateway
 
 CALL = f"<@{BOT}>"

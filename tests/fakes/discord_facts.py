@@ -1,0 +1,95 @@
+"""Who and what there is on the small Discord, and the small records of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+TOKEN = "MTA0MjAwMDAwMDAwMDAwMDAwMQ.GcanaR.y-canary_canary-canary_canary-canary01"
+BOT = "1042000000000000001"
+ANN, BEN, EVA = "2001", "2002", "2003"
+GUILD, GENERAL, RANDOM = "3001", "4001", "4002"
+BOT_ROLE, TEAM_ROLE, ADMIN_ROLE = "5001", "5002", "5003"
+
+NONCE_LASTS = timedelta(minutes=5)
+EPOCH = datetime(2015, 1, 1, tzinfo=UTC)
+
+# docs.discord.com/developers/topics/permissions: what @everyone has here, unless a test takes it away.
+RIGHTS = {
+    "add_reactions": 1 << 6,
+    "view_channel": 1 << 10,
+    "send_messages": 1 << 11,
+    "attach_files": 1 << 15,
+    "read_message_history": 1 << 16,
+    "create_public_threads": 1 << 35,
+    "send_messages_in_threads": 1 << 38,
+}
+
+
+class Refusal(Exception):
+    """An answer that is no success."""
+
+    def __init__(self, status: int, code: int, message: str = "") -> None:
+        super().__init__(message)
+        self.status = status
+        self.body: dict[str, Any] = {"message": message or f"error {code}", "code": code}
+
+
+def checked(body: dict[str, Any], *, may_be_empty: bool = False) -> str:
+    """Return the content of a message, as Discord trims it; raise what Discord refuses."""
+    text = str(body.get("content") or "").strip()
+    if not text and not may_be_empty:
+        raise Refusal(400, 50006, "Cannot send an empty message")
+    if len(text) > 2_000:
+        raise Refusal(400, 50035, "Invalid Form Body")
+    return text
+
+
+@dataclass(slots=True)
+class Fault:
+    """What happens to the next request of a kind, instead of or after its effect."""
+
+    method: str
+    kind: str  # the last word of the route: messages, typing, reactions, members, channels, @me
+    what: str  # one of
+    # lost: done, and the answer is lost · "done 502": done, and that is the answer · drop: not done ·
+    # limit, global, cloudflare: 429 · "403 50013": a status and a code
+    seconds: float = 0.05
+
+
+@dataclass(slots=True)
+class Request:
+    """One request as it came."""
+
+    method: str
+    path: str
+    kind: str
+    body: dict[str, Any]
+
+
+def guild(rights: int, channels: list[dict[str, Any]], me: dict[str, Any]) -> dict[str, Any]:
+    """Return the server as GUILD_CREATE tells it."""
+    permissions = {GUILD: str(rights), BOT_ROLE: "0", TEAM_ROLE: "0", ADMIN_ROLE: "32"}
+    roles = [
+        {
+            "id": ident, "name": f"role {ident}", "permissions": right, "position": place, "color": 0,
+            "hoist": False, "managed": ident == BOT_ROLE, "mentionable": True, "flags": 0,
+            "colors": {"primary_color": 0, "secondary_color": None, "tertiary_color": None},
+            **({"tags": {"bot_id": BOT}} if ident == BOT_ROLE else {}),
+        }
+        for place, (ident, right) in enumerate(permissions.items())
+    ]  # fmt: skip
+    member = {"joined_at": "2026-01-01T00:00:00+00:00", "deaf": False, "mute": False, "flags": 0, **me}
+    is_active = [each for each in channels if not each.get("thread_metadata", {}).get("archived")]
+    return {
+        "id": GUILD, "name": "Home", "owner_id": "1", "unavailable": False, "member_count": 4, "roles": roles,
+        "channels": [each for each in is_active if each["type"] not in (11, 12)],
+        "threads": [each for each in is_active if each["type"] == 11],
+        "members": [member], "emojis": [], "stickers": [], "features": [], "presences": [],
+        "voice_states": [], "stage_instances": [], "guild_scheduled_events": [], "soundboard_sounds": [],
+        "verification_level": 0, "default_message_notifications": 0, "explicit_content_filter": 0,
+        "mfa_level": 0, "nsfw_level": 0, "premium_tier": 0, "preferred_locale": "en-US", "large": False,
+        "system_channel_flags": 0, "afk_timeout": 300, "icon": None, "splash": None, "banner": None,
+        "premium_progress_bar_enabled": False, "description": None, "vanity_url_code": None,
+    }  # fmt: skip
