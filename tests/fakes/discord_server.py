@@ -22,6 +22,7 @@ from tests.fakes.discord_facts import (
     ANN,
     BEN,
     BOT,
+    BOT_ROLE,
     EPOCH,
     EVA,
     GENERAL,
