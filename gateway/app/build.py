@@ -186,7 +186,8 @@ def _build(
     background = Background(store.jobs, quick={REMEMBER: memory_jobs.apply}, slow={}, meter=meter)
     kinds = kinds_of(settings, plugins)
     doors = open_doors(settings, plugins, intake, sessions, blobs, store) if channels else Doors({}, kinds, ())
-    deliverer = Deliverer(store.outbox, doors.channels, meter=meter, now=_now)
+    is_strict = settings.delivery.once == "strict"
+    deliverer = Deliverer(store.outbox, doors.channels, meter=meter, now=_now, is_strict=is_strict)
     started = time.monotonic()
     model = _open_model(settings, store, meter, plugins)
     house = AgentHouse(

@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import replace
-from datetime import timedelta
 
 import structlog
 
+from gateway.delivery.cutter import Cutter
 from gateway.delivery.desk import Desk, backoff
 from gateway.delivery.postman import Postman
 from gateway.errors import OutcomeUnknown, RetryLater, SendFailed, SendRefused
-from gateway.events import OutboundKind, OutboundMessage, Part, Receipt, SessionKey
+from gateway.events import Part, Receipt, SessionKey
 from gateway.ports import Channel, Delivery, PartRow, PartState
-from gateway.text import Unit, plain, split
-from gateway.words import say
 
 log = structlog.get_logger(__name__)
 
 ATTEMPTS = 12  # of a part that fails without the platform asking us to wait: about three quarters of an hour
-LATE = timedelta(minutes=1)  # PEOPLE.md: after that much preview the last part is a new message
 _LONGEST_ASKED = 60.0  # seconds that repeated requests to wait grow to, where the platform names less
 _SHORTEST_ASKED = 0.5
 _UNFINISHED = (PartState.PENDING, PartState.SENDING, PartState.UNKNOWN)
@@ -33,7 +29,8 @@ class Courier:
         self._key = key
         self._channel = channel
         self._desk = desk
-        self._postman = Postman(key, channel, desk)
+        self._cutter = Cutter(channel, desk)
+        self._postman = Postman(channel, desk)
         self._marked = ""  # the part that we marked as sending and have not tried yet
         self._ended = ""  # the part whose message we ended, to go round only once
         self._part = ""  # the part that the figures below are about
@@ -59,8 +56,10 @@ class Courier:
         current = next((n for n, row in enumerate(rows) if row.state in _UNFINISHED), None)
         if current is None:
             return await self._end(rows)
-        preview = delivery.preview if current == 0 else None
-        await self._deliver(rows[current], preview, rows[current + 1 :])
+        row = rows[current]
+        # A file cannot take the preview's place; where nothing else comes first, a pointer was cut.
+        preview = delivery.preview if current == 0 and row.part.file is None else None
+        await self._deliver(row, preview, rows[current + 1 :])
         return True
 
     async def _next(self) -> Delivery | None:
@@ -92,48 +91,13 @@ class Courier:
     # -- freezing ------------------------------------------------------------------------------
 
     async def _freeze(self, delivery: Delivery) -> tuple[PartRow, ...]:
-        parts = self._cut(delivery)
+        parts = self._cutter.cut(delivery.message, delivery.preview)
         if not parts:
             log.warning("delivery.nothing_to_show", channel=self._channel.name, message=delivery.message.id)
         rows = await self._desk.durably(lambda: self._desk.outbox.freeze(delivery.message, parts))
         if rows and rows[0].state is PartState.SENDING:
             self._marked = rows[0].part.id
         return rows
-
-    def _cut(self, delivery: Delivery) -> list[Part]:
-        parts = self._render(delivery.message)
-        if len(parts) == 1 and self._is_late(delivery.preview):
-            # Decided here and frozen, so that a restart decides the same.
-            line = say("delivery.next_message", self._desk.language)
-            pointers = self._render(replace(delivery.message, text=line, attachments=()))
-            parts = [replace(pointers[0], kind=OutboundKind.PREVIEW), *parts]
-        return [replace(part, id=f"{delivery.message.id}.{n}") for n, part in enumerate(parts, 1)]
-
-    def _is_late(self, preview: PartRow | None) -> bool:
-        if preview is None or preview.state is not PartState.SENT or preview.at is None:
-            return False
-        capabilities = self._channel.capabilities
-        return capabilities.rings and capabilities.edits and self._desk.now() - preview.at > LATE
-
-    def _render(self, message: OutboundMessage) -> list[Part]:
-        try:
-            return list(self._channel.render(message))
-        except Exception:  # the channel boundary: an answer that cannot be formatted is still an answer
-            log.exception("delivery.render_failed", channel=self._channel.name, message=message.id)
-            capabilities = self._channel.capabilities
-            pieces = split(plain(message.text), limit=capabilities.text_limit, unit=Unit(capabilities.unit))
-            return [
-                Part(
-                    id=f"{message.id}.{n}",
-                    key=message.key,
-                    payload="",
-                    plain=piece,
-                    reply_to=message.reply_to,
-                    visible_to=message.visible_to,
-                    kind=message.kind,
-                )
-                for n, piece in enumerate(pieces[: capabilities.max_parts], 1)
-            ]
 
     # -- one part ------------------------------------------------------------------------------
 

@@ -39,11 +39,21 @@ class Deliverer:
         language: str = "en",
         per_channel: int = 16,
         call_timeout: timedelta = timedelta(seconds=60),
+        is_strict: bool = False,
     ) -> None:
-        """Deliver *outbox* through *channels*: *per_channel* calls at once, each for *call_timeout* at most."""
+        """Deliver *outbox* through *channels*: *per_channel* calls at once, each for *call_timeout* at most.
+
+        *is_strict*: where a platform can neither be asked nor takes a send key, texts go by edit into placeholders.
+        """
         self._channels = channels
         self._desk = Desk(
-            outbox=outbox, meter=meter, now=now, language=language, per_channel=per_channel, call_timeout=call_timeout
+            outbox=outbox,
+            meter=meter,
+            now=now,
+            language=language,
+            per_channel=per_channel,
+            call_timeout=call_timeout,
+            is_strict=is_strict,
         )
         self._couriers: dict[SessionKey, Courier] = {}
         self._again: set[SessionKey] = set()  # chats that got more while their courier was on the way

@@ -12,8 +12,8 @@ from typing import Protocol, TypeVar
 
 import structlog
 
-from gateway.errors import OutcomeUnknown, SendFailed, StoreDown
-from gateway.events import SessionKey
+from gateway.errors import FileUnavailable, OutcomeUnknown, SendFailed, SendRefused, StoreDown
+from gateway.events import OutboundMessage, Part, SessionKey
 from gateway.ports import Channel, Meter, Outbox
 
 log = structlog.get_logger(__name__)
@@ -23,12 +23,17 @@ T = TypeVar("T")
 FIRST_DELAY = 2.0  # seconds before a failed send is tried again; doubled each time
 LONGEST_DELAY = 900.0
 _STORE_PAUSES = (0.5, 30.0)
+_FILE_TIMEOUT = timedelta(minutes=5)  # an upload takes longer than a text
 _dice = SystemRandom()
 
 
 def backoff(failures: int) -> float:
     """Return how long to wait after so many failures, in seconds, with jitter of a fifth."""
     return min(FIRST_DELAY * 2.0 ** (min(failures, 20) - 1), LONGEST_DELAY) * _dice.uniform(0.8, 1.2)
+
+
+class FileLost(SendRefused):
+    """The bytes of a part that is a file are not there any more."""
 
 
 class Closable(Protocol):
@@ -68,6 +73,7 @@ class Desk:
     language: str
     per_channel: int  # sends at once in one channel
     call_timeout: timedelta  # a platform that says nothing for so long has an unknown outcome
+    is_strict: bool = False  # delivery.once: strict
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     quieter: asyncio.Event = field(default_factory=asyncio.Event)  # a courier ended or began to rest
     pauses: Pauses = field(default_factory=Pauses)
@@ -78,6 +84,14 @@ class Desk:
     def slot(self, channel: str) -> asyncio.Semaphore:
         """Return what bounds the sends of a channel."""
         return self.slots.setdefault(channel, asyncio.Semaphore(self.per_channel))
+
+    def places(self, channel: Channel, message: OutboundMessage) -> bool:
+        """Say whether the texts of *message* go by edit into placeholders, since a doubt could not be resolved.
+
+        Not what one person alone is shown: it may stand in another chat than its key says.
+        """
+        able = channel.capabilities
+        return self.is_strict and able.edits and not able.send_key and not able.finds and not message.visible_to
 
     async def rest(self, seconds: float) -> None:
         """Wait *seconds*, or until the gateway stops."""
@@ -98,15 +112,18 @@ class Desk:
                 await self.rest(pause)
                 pause = min(2 * pause, longest)
 
-    async def ask(self, channel: Channel, key: SessionKey, call: Awaitable[T]) -> T:
-        """Await a call of *channel*; whatever it raises comes out as SendFailed."""
+    async def ask(self, channel: Channel, part: Part, call: Awaitable[T]) -> T:
+        """Await a call of *channel* about *part*; whatever it raises comes out as SendFailed."""
+        patience = self.call_timeout if part.file is None else max(self.call_timeout, _FILE_TIMEOUT)
         try:
-            async with asyncio.timeout(self.call_timeout.total_seconds()):
+            async with asyncio.timeout(patience.total_seconds()):
                 return await call
         except SendFailed:
             raise
+        except FileUnavailable as error:
+            raise FileLost(str(error)) from error
         except TimeoutError as error:
             raise OutcomeUnknown("the platform said nothing in time") from error
         except Exception as error:  # the channel boundary: its bug must not lose what it was to send
-            log.exception("delivery.channel_failed", channel=channel.name, chat=str(key))
+            log.exception("delivery.channel_failed", channel=channel.name, chat=str(part.key))
             raise OutcomeUnknown(type(error).__name__) from error

@@ -9,10 +9,12 @@ from typing import TypeVar
 
 import structlog
 
-from gateway.delivery.desk import Desk
+from gateway.delivery.cutter import shown_name
+from gateway.delivery.desk import Desk, FileLost
 from gateway.errors import FormatRefused, RetryLater, SendFailed, SendRefused
-from gateway.events import OutboundKind, Part, Receipt, SessionKey
+from gateway.events import Attachment, OutboundKind, Part, Receipt
 from gateway.ports import Channel, PartRow, PartState
+from gateway.words import say
 
 log = structlog.get_logger(__name__)
 
@@ -21,14 +23,18 @@ T = TypeVar("T")
 DOUBTFUL = (PartState.SENDING, PartState.UNKNOWN)
 
 
+def placeholder(part: Part, language: str) -> Part:
+    """Return what stands in the place of *part* until its text is there."""
+    return replace(part, payload="", plain=say("delivery.placeholder", language), kind=OutboundKind.PREVIEW)
+
+
 class Postman:
     """Sends the parts of one chat, one after the other.
 
     `is_doubtful` says after each `post`, however it ended, whether the part may stand in the chat already.
     """
 
-    def __init__(self, key: SessionKey, channel: Channel, desk: Desk) -> None:
-        self._key = key
+    def __init__(self, channel: Channel, desk: Desk) -> None:
         self._channel = channel
         self._desk = desk
         self._first_sent: tuple[str, float] = ("", 0.0)  # a part, and when this process first sent it
@@ -50,6 +56,8 @@ class Postman:
         if part.kind is OutboundKind.PREVIEW:
             # It only ever stood for the preview that is gone; there is nothing to point at.
             return Receipt(part=part.id, message_id="", at=self._desk.now())
+        if part.is_placed:
+            return await self._fill(row, is_marked_sending)
         is_keyed = self._is_key_good(part)
         if self.is_doubtful and not is_keyed and (found := await self._find(part)):
             return found
@@ -68,12 +76,13 @@ class Postman:
         if preview.state not in DOUBTFUL:
             return "", False
         try:
-            receipt = await self._ask(self._channel.find(preview.part))
+            receipt = await self._ask(preview.part, self._channel.find(preview.part))
         except RetryLater:
             raise
         except SendFailed:
             if not self._is_key_good(preview.part):
-                return "", True
+                # Of a preview that is placed nothing but the placeholder can stand there.
+                return "", not preview.part.is_placed
             receipt = await self._send(preview.part, marked=False)
         if receipt is None:
             return "", False
@@ -85,14 +94,20 @@ class Postman:
         if not is_marked_sending:
             await self._desk.durably(lambda: self._desk.outbox.sending(part))
         try:
-            try:
-                return await self._ask(self._channel.edit(message_id, part))
-            except FormatRefused:
-                self._count_retry("format")
-                return await self._ask(self._channel.edit(message_id, replace(part, payload="")))
-        except (SendRefused, FormatRefused) as error:
+            return await self._edit(message_id, part)
+        except SendRefused as error:
             log.info("delivery.preview_gone", channel=self._channel.name, part=part.id, reason=str(error))
             return None
+
+    async def _edit(self, message_id: str, part: Part) -> Receipt:
+        try:
+            return await self._ask(part, self._channel.edit(message_id, part))
+        except FormatRefused:
+            self._count_retry("format")
+        try:
+            return await self._ask(part, self._channel.edit(message_id, replace(part, payload="")))
+        except FormatRefused as error:
+            raise SendRefused(f"not even as plain text: {error}") from error
 
     # -- the part itself -----------------------------------------------------------------------
 
@@ -108,7 +123,7 @@ class Postman:
     async def _find(self, part: Part) -> Receipt | None:
         """Ask the platform for *part*; settles the doubt when it knows."""
         try:
-            found = await self._ask(self._channel.find(part))
+            found = await self._ask(part, self._channel.find(part))
         except RetryLater:
             raise
         except SendFailed:
@@ -121,18 +136,48 @@ class Postman:
             self._first_sent = (part.id, asyncio.get_running_loop().time())
         if marked:
             log.warning("delivery.marked", channel=self._channel.name, part=part.id)
+        if part.file is not None:
+            return await self._send_file(part, part.file, marked=marked)
         try:
-            return await self._ask(self._channel.send(part, marked=marked))
+            return await self._ask(part, self._channel.send(part, marked=marked))
         except FormatRefused:
             self._count_retry("format")
         try:
-            return await self._ask(self._channel.send(replace(part, payload=""), marked=marked))
+            return await self._ask(part, self._channel.send(replace(part, payload=""), marked=marked))
         except FormatRefused as error:
             raise SendRefused(f"not even as plain text: {error}") from error
 
-    async def _ask(self, call: Awaitable[T]) -> T:
+    async def _send_file(self, part: Part, file: Attachment, *, marked: bool) -> Receipt:
+        """Send a file, or, when it is lost or not taken, the line that says so; dead is only what refuses both."""
+        try:
+            return await self._ask(part, self._channel.send(part, marked=marked))
+        except (SendRefused, FormatRefused) as error:
+            sentence = "delivery.file_lost" if isinstance(error, FileLost) else "delivery.file_refused"
+            log.warning("delivery.file_not_sent", channel=self._channel.name, part=part.id, reason=str(error))
+        line = say(sentence, self._desk.language, name=shown_name(file))
+        line_part = replace(part, file=None, payload="", plain=line)
+        return await self._ask(line_part, self._channel.send(line_part, marked=marked))
+
+    # -- delivery.once: strict -----------------------------------------------------------------
+
+    async def _fill(self, row: PartRow, is_marked_sending: bool) -> Receipt:
+        """Edit the text into its placeholder, which is sent first; both may be repeated without a second answer."""
+        part, place = row.part, row.message_id
+        if not is_marked_sending:
+            await self._desk.durably(lambda: self._desk.outbox.sending(part))
+        if place:
+            try:
+                return await self._edit(place, part)
+            except SendRefused as error:
+                log.info("delivery.placeholder_gone", channel=self._channel.name, part=part.id, reason=str(error))
+        blank = placeholder(part, self._desk.language)
+        placed = await self._ask(blank, self._channel.send(blank))
+        await self._desk.durably(lambda: self._desk.outbox.placed(part, placed.message_id))
+        return await self._edit(placed.message_id, part)
+
+    async def _ask(self, part: Part, call: Awaitable[T]) -> T:
         async with self._desk.slot(self._channel.name):
-            return await self._desk.ask(self._channel, self._key, call)
+            return await self._desk.ask(self._channel, part, call)
 
     def _count_retry(self, reason: str) -> None:
         self._desk.meter.count("delivery_retries", channel=self._channel.name, reason=reason)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
+from dataclasses import replace
 
 import structlog
 
 from gateway.delivery.desk import Desk
+from gateway.delivery.postman import placeholder
 from gateway.errors import LeaseLost, OutcomeUnknown, RetryLater, SendFailed, SendRefused, StoreDown
 from gateway.events import InboundKind, OutboundKind, OutboundMessage, Part
 from gateway.ports import Activity, Channel, Lease, PartState
@@ -58,6 +60,7 @@ class TurnPreview:
         self._text = ""  # offered and not shown yet
         self._message_id = ""
         self._shown: Part | None = None
+        self._is_placed = False
         self._strikes = 0
         self._status = ""
         self._said: str | None = None  # the status as it was last shown
@@ -170,6 +173,8 @@ class TurnPreview:
                 await self._edit(part)
             elif not await self._begin(part):
                 self._offer_again(text)
+            elif self._message_id and self._shown is not None and self._shown.is_placed:
+                await self._edit(part)
         except RetryLater as error:
             self._desk.pauses.add(self._lease.key, max(error.delay.total_seconds(), self._every))
             self._offer_again(text)
@@ -181,17 +186,23 @@ class TurnPreview:
     def _part(self, text: str) -> Part | None:
         # Only the first part is shown, so that a long answer does not cost its length at every edit.
         head = text[: 2 * self._channel.capabilities.text_limit]
-        message = self._lease.rows[-1].message
-        parts = self._channel.render(
-            OutboundMessage(
-                id=f"{self._lease.turn}.0",
-                key=self._lease.key,
-                text=head,
-                kind=OutboundKind.PREVIEW,
-                reply_to=message.message_id if message.kind is InboundKind.MESSAGE else "",
-            )
+        heard = self._lease.rows[-1].message
+        message = OutboundMessage(
+            id=f"{self._lease.turn}.0",
+            key=self._lease.key,
+            text=head,
+            kind=OutboundKind.PREVIEW,
+            reply_to=heard.message_id if heard.kind is InboundKind.MESSAGE else "",
         )
+        parts = self._channel.render(message)
+        self._is_placed = self._desk.places(self._channel, message)
         return parts[0] if parts else None
+
+    def _first(self, part: Part) -> Part:
+        """Return what is sent first: the words, or, where a doubt about them could not be resolved, a placeholder."""
+        if not self._is_placed:
+            return part
+        return replace(placeholder(part, self._desk.language), is_placed=True)
 
     async def _edit(self, part: Part) -> None:
         try:
@@ -212,12 +223,12 @@ class TurnPreview:
             self._desk.meter.count("preview_edits", channel=self._channel.name)
 
     async def _ask_edit(self, part: Part) -> None:
-        await self._desk.ask(self._channel, self._lease.key, self._channel.edit(self._message_id, part))
+        await self._desk.ask(self._channel, part, self._channel.edit(self._message_id, part))
 
     async def _begin(self, part: Part) -> bool:
         """Bring the preview into the chat for the first time; False when it has to wait."""
         try:
-            row = await self._desk.outbox.preview(self._lease, part)
+            row = await self._desk.outbox.preview(self._lease, self._first(part))
         except StoreDown:
             return False
         except LeaseLost:
@@ -239,7 +250,7 @@ class TurnPreview:
     async def _send(self, part: Part) -> None:
         outbox = self._desk.outbox
         try:
-            receipt = await self._desk.ask(self._channel, self._lease.key, self._channel.send(part))
+            receipt = await self._desk.ask(self._channel, part, self._channel.send(part))
             self._message_id, self._shown = receipt.message_id, part
             await self._desk.durably(lambda: outbox.sent(receipt))
         except OutcomeUnknown as error:
@@ -265,7 +276,7 @@ class TurnPreview:
             self._give_up("sends fail")
             return
         try:
-            receipt = await self._desk.ask(self._channel, self._lease.key, self._channel.find(part))
+            receipt = await self._desk.ask(self._channel, part, self._channel.find(part))
         except RetryLater:
             raise
         except SendFailed as error:

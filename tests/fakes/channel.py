@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from enum import Enum, auto
 
-from gateway.errors import FormatRefused, OutcomeUnknown, RetryLater, SendRefused
+from gateway.errors import FileUnavailable, FormatRefused, OutcomeUnknown, RetryLater, SendRefused
 from gateway.events import OutboundMessage, Part, Receipt, SessionKey
 from gateway.ports import Activity, Capabilities
 from gateway.text import Unit, bound, plain
@@ -31,6 +31,7 @@ RINGING = Capabilities(
     text_limit=100, edits=True, rings=True, preview_every=timedelta(seconds=1), shows_activity=True, max_parts=8
 )
 KEYED = replace(RINGING, send_key=True)
+FILING = replace(RINGING, file_limit=10_000)
 
 
 class Fault(Enum):
@@ -56,6 +57,8 @@ class Posted:
     reply_to: str = ""
     visible_to: str = ""
     versions: list[str] = field(default_factory=list)
+    file: bytes | None = None
+    is_silent: bool = False
 
 
 @dataclass(frozen=True)
@@ -84,6 +87,7 @@ class Platform:
     def __init__(self, *, finds: bool = True) -> None:
         self.finds = finds  # whether history can be read back
         self.chats: dict[str, list[Posted]] = defaultdict(list)
+        self.blobs: dict[str, bytes] = {}  # the house's, which outlive its processes as well
         self.calls: list[Call] = []
         self.latency = 0.0  # seconds each call takes
         self.news = asyncio.Event()
@@ -151,7 +155,7 @@ class Platform:
                 await asyncio.Event().wait()
         return act()
 
-    def post(self, part: Part, text: str, *, is_marked: bool, is_keyed: bool) -> str:
+    def post(self, part: Part, text: str, *, is_marked: bool, is_keyed: bool, file: bytes | None = None) -> str:
         """Put a message into its chat; a known key gives the message that stands there."""
         chat = self.chats[part.key.chat]
         if is_keyed:
@@ -159,7 +163,19 @@ class Platform:
                 if posted.part == part.id:
                     return posted.id
         self._ids += 1
-        chat.append(Posted(str(self._ids), part.id, text, is_marked, part.reply_to, part.visible_to, versions=[text]))
+        chat.append(
+            Posted(
+                str(self._ids),
+                part.id,
+                text,
+                is_marked,
+                part.reply_to,
+                part.visible_to,
+                versions=[text],
+                file=file,
+                is_silent=part.is_placed,
+            )
+        )
         return str(self._ids)
 
     def find(self, part: Part) -> str | None:
@@ -231,13 +247,18 @@ class FakeChannel:
 
     async def send(self, part: Part, *, marked: bool = False) -> Receipt:
         """Post *part*."""
-        text = part.payload or part.plain
+        text, file = part.payload or part.plain, None
+        if part.file is not None:
+            text = f"[{part.file.name}]"
+            file = self.platform.blobs.get(part.file.blob) if part.file.blob else part.plain.encode()
+            if file is None:
+                raise FileUnavailable("it is lost")
         if marked:
             text = f"{say('delivery.may_repeat')}\n{text}"
 
         def act() -> Receipt:
             keyed = self.capabilities.send_key
-            return self._receipt(part, self.platform.post(part, text, is_marked=marked, is_keyed=keyed))
+            return self._receipt(part, self.platform.post(part, text, is_marked=marked, is_keyed=keyed, file=file))
 
         receipt = await self.platform.call("send", part, act)
         assert receipt is not None

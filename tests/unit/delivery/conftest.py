@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import pytest
 
@@ -31,6 +31,7 @@ class Gateway:
     capabilities: Capabilities
     wrap: Callable[[Outbox], Outbox] = lambda outbox: outbox
     meter: PrometheusMeter = field(default_factory=lambda: PrometheusMeter(strict=True))
+    is_strict: bool = False
     runs: int = 0
     said: int = 0
 
@@ -43,7 +44,12 @@ class Gateway:
         self.channel.now = self.clock.now
         channels = {"telegram": self.channel} if configured else {}
         self.deliverer = Deliverer(
-            self.wrap(self.store.outbox), channels, meter=self.meter, now=self.clock.now, language="en"
+            self.wrap(self.store.outbox),
+            channels,
+            meter=self.meter,
+            now=self.clock.now,
+            language="en",
+            is_strict=self.is_strict,
         )
         self.running = asyncio.create_task(self.deliverer.run())
         await asyncio.sleep(0)
@@ -78,15 +84,23 @@ class Gateway:
         self.said += 1
         return await answer(self.store, said(id=f"m{self.said}", key=key), *texts)
 
+    async def say(self, text: str, key: SessionKey = ANN, **fields: Any) -> str:
+        """Commit a turn of one message with any *fields* of an OutboundMessage; return its id."""
+        lease = await self.turn(key)
+        await self.commit(lease, text, **fields)
+        return f"{lease.turn}.1"
+
     async def turn(self, key: SessionKey = ANN) -> Lease:
         """Begin a turn that is not committed yet."""
         self.said += 1
         await accept(self.store, said(id=f"m{self.said}", key=key))
         return await claim(self.store, key)
 
-    async def commit(self, lease: Lease, *texts: str) -> None:
-        """End a turn with *texts* as its messages."""
-        await self.store.journal.commit(lease, answered(lease, *texts))
+    async def commit(self, lease: Lease, *texts: str, **fields: Any) -> None:
+        """End a turn with *texts* as its messages, each with these *fields*."""
+        commit = answered(lease, *texts)
+        outbound = tuple(replace(message, **fields) for message in commit.outbound)
+        await self.store.journal.commit(lease, replace(commit, outbound=outbound))
 
     def preview(self, lease: Lease) -> Preview:
         """Open the turn's preview."""

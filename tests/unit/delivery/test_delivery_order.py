@@ -8,8 +8,10 @@ from datetime import timedelta
 
 import pytest
 
-from gateway.delivery.courier import ATTEMPTS, Courier
-from gateway.events import SessionKey
+from gateway.delivery.courier import ATTEMPTS
+from gateway.delivery.cutter import Cutter
+from gateway.events import OutboundMessage, SessionKey
+from gateway.ports import PartRow
 from gateway.words import say
 from tests.fakes.channel import KEYED, PLAIN, RINGING, Fault, Platform
 from tests.fakes.clock import Clock
@@ -292,15 +294,15 @@ async def test_couriers_are_freed(opens: Opens) -> None:
 async def test_a_bug_in_a_courier_costs_one_chat_time(opens: Opens, monkeypatch: pytest.MonkeyPatch) -> None:
     """An exception nobody thought of is logged, waits, and is tried again; other chats deliver meanwhile."""
     gateway = await opens(PLAIN)
-    healthy, broken = Courier._cut, [True]
+    healthy, broken = Cutter.cut, [True]
 
-    def cut(self: Courier, delivery: object) -> object:
-        if broken and str(self._key) == str(ANN):
+    def cut(self: Cutter, message: OutboundMessage, preview: PartRow | None) -> object:
+        if broken and message.key == ANN:
             broken.clear()
             raise ZeroDivisionError
-        return healthy(self, delivery)  # type: ignore[arg-type]
+        return healthy(self, message, preview)
 
-    monkeypatch.setattr(Courier, "_cut", cut)
+    monkeypatch.setattr(Cutter, "cut", cut)
     await gateway.answer("one")
     await answer(gateway.store, said(id="b", key=BOB), "bob's")
     await gateway.settled()

@@ -1,0 +1,143 @@
+"""Decides what parts a message becomes: its texts, its files, and what stands in for either. Nothing here sends."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+
+import structlog
+
+from gateway.delivery.desk import Desk
+from gateway.events import Attachment, ChatKind, OutboundKind, OutboundMessage, Part
+from gateway.ports import Channel, PartRow, PartState
+from gateway.text import Unit, clean, cuts, plain, split, width
+from gateway.words import say
+
+log = structlog.get_logger(__name__)
+
+LATE = timedelta(minutes=1)  # PEOPLE.md: after that much preview the last part is a new message
+WHOLE = "answer.md"  # the file that holds an answer too long for its group
+_STANDS = (PartState.SENT, PartState.SENDING, PartState.UNKNOWN)
+_LONGEST_NAME = 64
+_SMALLEST_ROOM = 16  # units; a beginning shorter than this says nothing
+
+
+class Cutter:
+    """One channel's. What it decides is frozen before the first part is sent, so that a restart decides the same."""
+
+    def __init__(self, channel: Channel, desk: Desk) -> None:
+        self._channel = channel
+        self._desk = desk
+
+    def cut(self, message: OutboundMessage, preview: PartRow | None) -> list[Part]:
+        """Return the parts in their order: text, then a part per attachment; none when there is nothing to show."""
+        texts = self._render(replace(message, attachments=()))
+        parts = [
+            *(self._for_group(message, texts) or texts),
+            *(self._file(message, each) for each in message.attachments),
+        ]
+        if self._desk.places(self._channel, message):
+            parts = [replace(part, is_placed=part.file is None) for part in parts]
+        if parts and self._needs_pointer(parts, preview):
+            parts = [self._pointer(message), *parts]
+        return [replace(part, id=f"{message.id}.{n}") for n, part in enumerate(parts, 1)]
+
+    # -- texts ---------------------------------------------------------------------------------
+
+    def _render(self, message: OutboundMessage) -> list[Part]:
+        try:
+            return list(self._channel.render(message))
+        except Exception:  # the channel boundary: an answer that cannot be formatted is still an answer
+            log.exception("delivery.render_failed", channel=self._channel.name, message=message.id)
+            capabilities = self._channel.capabilities
+            pieces = split(plain(message.text), limit=capabilities.text_limit, unit=Unit(capabilities.unit))
+            return [_plain_part(message, piece) for piece in pieces[: capabilities.max_parts]]
+
+    def _for_group(self, message: OutboundMessage, texts: list[Part]) -> list[Part]:
+        """Return the beginning and the file that a long answer becomes where several people read; else nothing.
+
+        What one person alone is shown is no burden to the others.
+        """
+        capabilities = self._channel.capabilities
+        is_long = len(texts) > capabilities.group_parts
+        if not is_long or message.chat_kind is not ChatKind.GROUP or message.visible_to:
+            return []
+        whole = clean(message.text)
+        size = len(whole.encode())
+        beginning = self._beginning(message) if size <= capabilities.file_limit else None
+        if beginning is None:
+            return []
+        file = Attachment(kind="document", name=WHOLE, size=size, media_type="text/markdown")
+        return [beginning, replace(_plain_part(message, whole), file=file)]
+
+    def _beginning(self, message: OutboundMessage) -> Part | None:
+        """Return the answer's first part, which ends in a line that names the file; None when no room is left."""
+        capabilities = self._channel.capabilities
+        line = say("delivery.in_the_file", self._desk.language)
+        unit = Unit(capabilities.unit)
+        room = capabilities.text_limit - width(f"\n\n{line}", unit)
+        source = clean(message.text[: 4 * capabilities.text_limit])
+        while room >= _SMALLEST_ROOM:
+            first = next(cuts(source, limit=room, unit=unit), None)
+            if first is None:
+                return None
+            parts = self._render(replace(message, text=f"{first.text}\n\n{line}", attachments=()))
+            if len(parts) == 1:
+                return parts[0]
+            room = room * 3 // 4  # a dialect can be longer than its Markdown
+        return None
+
+    # -- files ---------------------------------------------------------------------------------
+
+    def _file(self, message: OutboundMessage, file: Attachment) -> Part:
+        """Return *file* as a part, or the line that says why it cannot be one."""
+        limit = self._channel.capabilities.file_limit
+        if limit and file.size <= limit:
+            return replace(_plain_part(message, ""), file=file)
+        line = "delivery.file_large" if limit else "delivery.no_files"
+        said = say(
+            line, self._desk.language, name=shown_name(file), size=shown_size(file.size), limit=shown_size(limit)
+        )
+        return _plain_part(message, said)
+
+    # -- the preview ---------------------------------------------------------------------------
+
+    def _needs_pointer(self, parts: list[Part], preview: PartRow | None) -> bool:
+        """Say whether the preview becomes a pointer: a file cannot take its place, and a late answer must ring."""
+        if preview is None or preview.state not in _STANDS or not self._channel.capabilities.edits:
+            return False
+        if parts[0].file is not None:
+            return True
+        is_late = preview.state is PartState.SENT and preview.at is not None and self._desk.now() - preview.at > LATE
+        rings = self._channel.capabilities.rings and not parts[0].is_placed
+        return len(parts) == 1 and is_late and rings
+
+    def _pointer(self, message: OutboundMessage) -> Part:
+        line = say("delivery.next_message", self._desk.language)
+        return replace(self._render(replace(message, text=line, attachments=()))[0], kind=OutboundKind.PREVIEW)
+
+
+def _plain_part(message: OutboundMessage, text: str) -> Part:
+    return Part(
+        id=f"{message.id}.0",
+        key=message.key,
+        payload="",
+        plain=text,
+        reply_to=message.reply_to,
+        visible_to=message.visible_to,
+        kind=message.kind,
+    )
+
+
+def shown_name(file: Attachment) -> str:
+    """Return a file's name as one short line of text."""
+    name = " ".join(clean(file.name).split())
+    return name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 1]}…"
+
+
+def shown_size(size: int) -> str:
+    """Return a number of bytes as people read it."""
+    for unit, bytes_ in (("GB", 1_000_000_000), ("MB", 1_000_000), ("kB", 1_000)):
+        if size >= bytes_:
+            return f"{size / bytes_:.1f}".removesuffix(".0") + f" {unit}"
+    return f"{size} B"
