@@ -15,11 +15,18 @@ log = structlog.get_logger(__name__)
 
 _FIRST_PAUSE = timedelta(seconds=1)
 _LONGEST_PAUSE = timedelta(minutes=1)
+_LOOK_EVERY = timedelta(seconds=15)
+DEAF_AFTER = timedelta(minutes=5)  # longer than the platforms' own reconnecting takes when it works
+_GOOD_STRETCH = timedelta(minutes=5)  # of hearing; trouble after that is new trouble
+_END_WITHIN = timedelta(seconds=30)
 _PRUNE_EVERY = timedelta(hours=6)
 
 
 class Supervisor:
-    """Keeps channels alive: one that ends is started again with back-off and degrades alone."""
+    """Keeps channels alive: one that ends or goes deaf is started again with back-off and degrades alone.
+
+    Deaf is a channel that runs and says for `DEAF_AFTER` on end that it does not hear its platform.
+    """
 
     def __init__(self, channels: Mapping[str, Channel], *, meter: Meter) -> None:
         self._channels = channels
@@ -36,7 +43,7 @@ class Supervisor:
         """Return per channel: None = not tried yet, False = degraded, True = hears its platform."""
         states: dict[str, bool | None] = {}
         for name, channel in self._channels.items():
-            is_ready = channel.is_ready()
+            is_ready = _is_ready(name, channel)
             states[name] = is_ready if is_ready or name in self._tried else None
             self._meter.gauge("channel_ready", float(is_ready), channel=name)
         return states
@@ -44,15 +51,59 @@ class Supervisor:
     async def _keep(self, name: str, channel: Channel) -> None:
         pause = _FIRST_PAUSE
         while True:
+            run = asyncio.create_task(channel.run(), name=f"channel {name} runs")
             try:
-                await channel.run()
-                log.warning("channel.ended", channel=name)
-            except Exception:  # the channel boundary: it degrades alone
-                log.exception("channel.failed", channel=name)
+                was_good = await self._listen(name, channel, run)
+            finally:
+                # Two runs of one channel would take each other's events, so the next one waits for this one's end.
+                await _end(name, run)
+            _say_how_it_ended(name, run)
             self._tried.add(name)
             self._meter.count("channel_restarts", channel=name)
+            pause = _FIRST_PAUSE if was_good else pause
             await asyncio.sleep(pause.total_seconds())
             pause = min(pause * 2, _LONGEST_PAUSE)
+
+    async def _listen(self, name: str, channel: Channel, run: asyncio.Task[None]) -> bool:
+        """Return when *run* has ended or the channel is deaf: whether it had heard its platform for a good while."""
+        loop = asyncio.get_running_loop()
+        changed, was_ready, was_good = loop.time(), False, False
+        while not run.done():
+            await asyncio.wait({run}, timeout=_LOOK_EVERY.total_seconds())
+            is_ready = _is_ready(name, channel)
+            if is_ready is not was_ready:
+                changed, was_ready = loop.time(), is_ready
+            since = timedelta(seconds=loop.time() - changed)
+            was_good = was_good or (is_ready and since >= _GOOD_STRETCH)
+            if not is_ready and since >= DEAF_AFTER and not run.done():
+                self._meter.count("channel_deaf", channel=name)
+                log.error("channel.deaf", channel=name, seconds=round(since.total_seconds()), mend="it is begun anew")
+                break
+        return was_good
+
+
+def _is_ready(name: str, channel: Channel) -> bool:
+    try:
+        return channel.is_ready()
+    except Exception:  # the channel boundary: what cannot say that it hears does not
+        log.exception("channel.readiness_failed", channel=name)
+        return False
+
+
+async def _end(name: str, run: asyncio.Task[None]) -> None:
+    while not run.done():
+        run.cancel()
+        await asyncio.wait({run}, timeout=_END_WITHIN.total_seconds())
+        if not run.done():
+            log.error("channel.does_not_end", channel=name, seconds=_END_WITHIN.total_seconds())
+
+
+def _say_how_it_ended(name: str, run: asyncio.Task[None]) -> None:
+    error = None if run.cancelled() else run.exception()
+    if error is not None:
+        log.error("channel.failed", channel=name, exc_info=error)
+    elif not run.cancelled():
+        log.warning("channel.ended", channel=name)
 
 
 async def prune_for_ever(store: Store) -> None:
