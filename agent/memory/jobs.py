@@ -101,12 +101,13 @@ class MemoryJobs:
         bullet = as_bullet(str(job.payload.get("fact", "")))
         if bullet is None:
             return True
+        by = str(job.payload.get("by", ""))
         for _ in range(_TRIES):
             document = await self._documents.read(job.scope, MEMORY)
             text = with_bullet(document.text, bullet)
             if text == document.text:
                 return True
-            if await self._documents.write(job.scope, MEMORY, text, was=document.rev, why=job.id):
+            if await self._documents.write(job.scope, MEMORY, text, was=document.rev, why=job.id, by=by):
                 return True
         return False
 

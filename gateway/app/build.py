@@ -22,12 +22,15 @@ from agent.loop import Loop
 from agent.memory.background import Background
 from agent.memory.conversation import Conversations
 from agent.memory.files.attachments import FileBlobs
+from agent.memory.files.disk import Disk
 from agent.memory.files.documents import FileDocuments
 from agent.memory.files.projector import Projector
 from agent.memory.jobs import REMEMBER, MemoryJobs
+from agent.memory.keeping import Keeper
 from agent.memory.search.plain import PlainSearch
 from agent.memory.sessions import StoredSessions
 from agent.memory.snapshot import ScopeMemory
+from agent.memory.versions import Versions
 from agent.patient import PatientJournal
 from agent.pool import Pool
 from agent.rooms import Rooms
@@ -172,7 +175,8 @@ def _build(
     quarantine = Quarantine(home.quarantine, unclean_stops=unclean_stops, meter=meter, now=_now)
     intake = GatewayIntake(store.journal, admit=noted, classify=classify, quarantine=quarantine, meter=meter)
     blobs = FileBlobs(home.path)
-    documents = FileDocuments(home.path)
+    keeper = Keeper(home.path, Disk(), Versions(home.path), now=_now)
+    documents = FileDocuments(home.path, keeper=keeper)
     memory = ScopeMemory(home.path, documents)
     conversations = Conversations(
         home.path,

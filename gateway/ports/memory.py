@@ -62,8 +62,11 @@ class Documents(Protocol):
         """Return the text as it stands now."""
         ...
 
-    async def write(self, scope: str, name: str, text: str, *, was: str, why: str) -> Document | None:
-        """Replace the text if its rev is still *was*; None when somebody else was quicker. *why* names the cause."""
+    async def write(self, scope: str, name: str, text: str, *, was: str, why: str, by: str = "") -> Document | None:
+        """Replace the text if its rev is still *was*; None when somebody else was quicker.
+
+        *why* names the cause (a job, an entry, a command), *by* the person who wanted it, if one did.
+        """
         ...
 
 

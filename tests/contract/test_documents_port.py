@@ -9,11 +9,22 @@ from pathlib import Path
 
 import pytest
 
+from agent.memory.files.disk import Disk
 from agent.memory.files.documents import FileDocuments
+from agent.memory.files.lines import utc_now
+from agent.memory.keeping import Keeper
+from agent.memory.versions import Versions
 from gateway.ports import Documents
 
-BACKENDS: dict[str, Callable[[Path], Documents]] = {"files": FileDocuments}
 SCOPE = "people/telegram%3a42"
+
+
+def versioned(home: Path) -> Documents:
+    """Files whose every change is kept."""
+    return FileDocuments(home, keeper=Keeper(home, Disk(), Versions(home), now=utc_now))
+
+
+BACKENDS: dict[str, Callable[[Path], Documents]] = {"files": FileDocuments, "versioned files": versioned}
 
 
 @pytest.fixture(params=list(BACKENDS))

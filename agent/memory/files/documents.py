@@ -6,12 +6,15 @@ import asyncio
 import codecs
 import hashlib
 import re
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import structlog
 
 from agent.memory.files.disk import Disk
+from agent.memory.keeping import Keeper
 from agent.memory.scopes import scope_folder
+from agent.memory.versions import TRACKED
 from gateway.ports import Document
 
 log = structlog.get_logger(__name__)
@@ -46,17 +49,19 @@ def read_text(data: bytes) -> str:
 class FileDocuments:
     """Implements `Documents` over the files of a home. A rev is the sha256 of the bytes."""
 
-    def __init__(self, home: Path, *, disk: Disk | None = None) -> None:
+    def __init__(self, home: Path, *, disk: Disk | None = None, keeper: Keeper | None = None) -> None:
+        """Serve the documents of *home*; with a *keeper*, every change of them is a version."""
         self._home = home
         self._disk = disk or Disk()
+        self._keeper = keeper
 
     async def read(self, scope: str, name: str) -> Document:
         """Return the text as it stands now."""
         return await asyncio.to_thread(self._read, scope, name)
 
-    async def write(self, scope: str, name: str, text: str, *, was: str, why: str) -> Document | None:
+    async def write(self, scope: str, name: str, text: str, *, was: str, why: str, by: str = "") -> Document | None:
         """Replace the text if its rev is still *was*; None when somebody else was quicker. Durable on return."""
-        written = await asyncio.to_thread(self._write, scope, name, text, was)
+        written = await asyncio.to_thread(self._write, scope, name, text, was, why, by)
         if written is not None:
             log.info("document.written", scope=scope, name=name, why=why)
         return written
@@ -67,16 +72,37 @@ class FileDocuments:
             return Document(name=name, text="", rev="")
         return Document(name=name, text=read_text(data), rev=_rev(data))
 
-    def _write(self, scope: str, name: str, text: str, was: str) -> Document | None:
+    async def notice(self, scope: str) -> None:
+        """Keep as versions what people changed by hand since the last one; needs a keeper to do anything."""
+        if self._keeper is not None and scope_folder(self._home, scope).is_dir():
+            await asyncio.to_thread(self._notice, scope)
+
+    def _notice(self, scope: str) -> None:
+        with self._locked(scope):
+            for name in TRACKED:
+                self._keep(scope, name, self._disk.load(document_path(self._home, scope, name)))
+
+    def _keep(self, scope: str, name: str, data: bytes | None) -> None:
+        if self._keeper is not None:
+            self._keeper.notice(scope, name, data)
+
+    def _locked(self, scope: str) -> AbstractContextManager[None]:
+        return self._disk.locked(scope_folder(self._home, scope) / "memory" / ".lock")
+
+    def _write(self, scope: str, name: str, text: str, was: str, why: str, by: str) -> Document | None:
         path = document_path(self._home, scope, name)
         data = text.encode("utf-8", "replace")
         # The lock keeps our own writers apart, in every process; an editor's save shows in the rev.
-        with self._disk.locked(scope_folder(self._home, scope) / "memory" / ".lock"):
+        with self._locked(scope):
             now = self._disk.load(path)
+            self._keep(scope, name, now)
             if ("" if now is None else _rev(now)) != was:
                 return None
             if now != data:
+                if self._keeper is not None:
+                    self._keeper.announce(scope, name, data, why=why, by=by)
                 self._disk.replace(path, data)
+                self._keep(scope, name, data)
         return Document(name=name, text=read_text(data), rev=_rev(data))
 
 

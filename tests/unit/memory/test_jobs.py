@@ -22,13 +22,13 @@ class Contested(FileDocuments):
 
     times = 0
 
-    async def write(self, scope: str, name: str, text: str, *, was: str, why: str) -> Document | None:
+    async def write(self, scope: str, name: str, text: str, *, was: str, why: str, by: str = "") -> Document | None:
         """Lose the race, then behave."""
         if self.times:
             self.times -= 1
             document = await self.read(scope, name)
             await super().write(scope, name, f"{document.text}- other {self.times}\n", was=document.rev, why="other")
-        return await super().write(scope, name, text, was=was, why=why)
+        return await super().write(scope, name, text, was=was, why=why, by=by)
 
 
 async def memory(home: Path) -> str:

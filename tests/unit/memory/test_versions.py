@@ -1,0 +1,144 @@
+"""What a scope remembers has a history that any git can read, and that nothing else of the scope gets into."""
+
+from __future__ import annotations
+
+import tempfile
+import zlib
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent.memory.versions import Versions
+
+SCOPE = "people/telegram%3a42"
+AT = datetime(2026, 11, 22, 9, 0, tzinfo=UTC)
+
+
+def keep(versions: Versions, n: int, text: str, name: str = "MEMORY.md", by: str = "") -> str:
+    """Keep one text and return the version's name."""
+    sha = versions.keep(SCOPE, {name: text.encode()}, why=f"change {n}", by=by, at=AT + timedelta(minutes=n))
+    assert sha is not None
+    return sha
+
+
+def test_a_version_can_be_read_compared_and_gone_back_to(tmp_path: Path) -> None:
+    """The newest first; each with its cause, its person and what it changed."""
+    versions = Versions(tmp_path)
+    first = keep(versions, 1, "- tea\n")
+    second = keep(versions, 2, "- tea\n- dog\n", by="telegram%3a42")
+    third = keep(versions, 3, "friendly\n", name="SOUL.md")
+    log = versions.log(SCOPE)
+    assert [(each.sha, each.why, each.by, each.names) for each in log] == [
+        (third, "change 3", "", ("SOUL.md",)),
+        (second, "change 2", "telegram%3a42", ("MEMORY.md",)),
+        (first, "change 1", "", ("MEMORY.md",)),
+    ]
+    assert log[0].at == AT + timedelta(minutes=3)
+    assert [each.sha for each in versions.log(SCOPE, name="MEMORY.md", limit=1)] == [second]
+    assert versions.texts(SCOPE) == {"MEMORY.md": b"- tea\n- dog\n", "SOUL.md": b"friendly\n"}
+    assert versions.texts(SCOPE, first[:8]) == {"MEMORY.md": b"- tea\n"}
+    assert versions.before(SCOPE, second) == {"MEMORY.md": b"- tea\n"}
+    assert versions.before(SCOPE, first) == {}
+    assert "+- dog" in versions.diff(SCOPE, second[:8])
+    assert "tea" not in [line[1:] for line in versions.diff(SCOPE, second).splitlines() if line[0] in "+-"]
+
+
+def test_nothing_changed_is_no_version(tmp_path: Path) -> None:
+    """The same bytes again leave no trace; an emptied document does."""
+    versions = Versions(tmp_path)
+    keep(versions, 1, "- tea\n")
+    assert versions.keep(SCOPE, {"MEMORY.md": b"- tea\n"}, why="again", at=AT) is None
+    keep(versions, 2, "")
+    assert versions.texts(SCOPE) == {}
+    assert len(versions.log(SCOPE)) == 2
+
+
+def test_only_the_three_documents_are_tracked(tmp_path: Path) -> None:
+    """History, notes and transcripts have their own form; they never get into a tree."""
+    with pytest.raises(ValueError, match=r"history\.jsonl"):
+        Versions(tmp_path).keep(SCOPE, {"history.jsonl": b"{}"}, why="x", at=AT)
+    assert not (tmp_path / "people").exists()
+
+
+@pytest.mark.parametrize("sha", ["", "abc", "zzzz", "../..", "HEAD", "0000000000"])
+def test_a_version_that_is_none_is_none(tmp_path: Path, sha: str) -> None:
+    """Whatever somebody types after /dream-log."""
+    versions = Versions(tmp_path)
+    keep(versions, 1, "- tea\n")
+    assert versions.find(SCOPE, sha) is None
+    assert versions.before(SCOPE, sha) is None
+    assert versions.diff(SCOPE, sha) == ""
+    assert Versions(tmp_path / "other").log(SCOPE) == []
+
+
+def test_the_source_of_a_line_is_the_change_that_brought_it(tmp_path: Path) -> None:
+    """Moving it about is no new source; taking it out and putting it in again is."""
+    versions = Versions(tmp_path)
+    keep(versions, 1, "- tea\n")
+    dog = keep(versions, 2, "- tea\n- dog\n")
+    keep(versions, 3, "- dog\n- tea\n- cat\n")
+    found = versions.source(SCOPE, "MEMORY.md", "- dog")
+    assert found is not None
+    assert found.sha == dog
+    keep(versions, 4, "- tea\n")
+    assert versions.source(SCOPE, "MEMORY.md", "- dog") is None
+    again = keep(versions, 5, "- dog\n")
+    found = versions.source(SCOPE, "MEMORY.md", "- dog")
+    assert found is not None
+    assert found.sha == again
+
+
+def test_a_purge_takes_a_text_out_of_every_version(tmp_path: Path) -> None:
+    """No object of the old history is left; what was said about other things is still there."""
+    versions = Versions(tmp_path)
+    keep(versions, 1, "- secret\n")
+    keep(versions, 2, "- secret\n- dog\n")
+    keep(versions, 3, "- dog\n- cat\n")
+    changed = versions.rewrite(SCOPE, lambda text: text.replace(b"- secret\n", b""))
+    assert changed == 2
+    assert [each.why for each in versions.log(SCOPE)] == ["change 3", "change 2"]
+    assert versions.texts(SCOPE) == {"MEMORY.md": b"- dog\n- cat\n"}
+    objects = (tmp_path / SCOPE / "memory" / ".git" / "objects").rglob("*")
+    assert not any(b"secret" in zlib.decompress(each.read_bytes()) for each in objects if each.is_file())
+    assert sorted(each.name for each in (tmp_path / SCOPE / "memory").iterdir()) == [".git"]
+
+
+def test_a_broken_repository_is_set_aside(tmp_path: Path) -> None:
+    """Versions begin anew; what can still be saved of the old ones is beside them."""
+    versions = Versions(tmp_path)
+    keep(versions, 1, "- tea\n")
+    memory = tmp_path / SCOPE / "memory"
+    for each in (memory / ".git" / "objects").rglob("*"):
+        if each.is_file():
+            each.chmod(0o600)
+            each.write_bytes(b"")
+    (memory / ".git" / "HEAD").unlink()
+    keep(versions, 2, "- dog\n")
+    assert [each.why for each in versions.log(SCOPE)] == ["change 2"]
+    assert any(each.name.startswith(".git.corrupt-") for each in memory.iterdir())
+
+
+def test_nobody_else_can_read_it(tmp_path: Path) -> None:
+    """Folders 0700; files for nobody but their owner (seed 004, Permissions)."""
+    versions = Versions(tmp_path)
+    keep(versions, 1, "- tea\n")
+    for each in (tmp_path / SCOPE / "memory").rglob("*"):
+        assert each.stat().st_mode & 0o077 == 0, each
+
+
+@given(st.lists(st.binary(max_size=60), min_size=1, max_size=4))
+def test_any_bytes_round_trip(texts: list[bytes]) -> None:
+    """Whatever an editor saved comes back as it was."""
+    with tempfile.TemporaryDirectory() as folder:
+        versions = Versions(Path(folder))
+        kept: list[tuple[str, bytes]] = []
+        for n, text in enumerate(texts):
+            sha = versions.keep("", {"MEMORY.md": text}, why=str(n), at=AT)
+            if sha is not None:
+                kept.append((sha, text))
+        assert [(each.sha, versions.texts("", each.sha).get("MEMORY.md", b"")) for each in versions.log("")] == kept[
+            ::-1
+        ]
