@@ -28,6 +28,7 @@ Receive: TypeAlias = Callable[[], Awaitable[Mapping[str, Any] | None]]
 Send: TypeAlias = Callable[[Mapping[str, Any]], Awaitable[None]]
 
 _MOST_LINES = 1_000
+_MOST_DEAD = 20
 _NO_GATEWAY = "no gateway runs here; start one with `parlour run`"
 
 
@@ -121,7 +122,7 @@ class Operations:
         return {"chat attach": self.attach} | {name: _handler(run) for name, run in self.named().items()}
 
     async def status(self, _: Line) -> AsyncIterator[Line]:
-        """One line: what runs, since when, how much waits, which channels hear."""
+        """One line: what runs, since when, how much waits, which channels hear, what was given up and why."""
         yield {
             "version": version("parlour"),
             "home": str(self._app.home.path),
@@ -129,6 +130,7 @@ class Operations:
             "since": _plain(self._started_at),
             "channels": dict(self._app.readiness()),
             **_plain(await self._app.store.journal.depth()),
+            "dead_letters": [_plain(group) for group in await self._app.store.outbox.dead(limit=_MOST_DEAD)],
         }
 
     async def list_sessions(self, _: Line) -> AsyncIterator[Line]:

@@ -56,8 +56,12 @@ def show_status(*, as_json: bool) -> None:
     channels = line.get("channels", {})
     states = {True: "hears", False: "degraded", None: "not tried yet"}
     rows = {**line, "channels": ", ".join(f"{name} {states[state]}" for name, state in channels.items()) or "none open"}
+    dead = rows.pop("dead_letters", [])
     for name, value in rows.items():
         typer.echo(f"{name:16} {value}")
+    for group in dead:
+        told = f"{group['channel']}: {group['count']} given up, the last {group['newest'][:19]}Z: {group['reason']}"
+        typer.echo(f"{'dead letters':16} {_OBEYED.sub('', told)}")
 
 
 def list_sessions(*, as_json: bool) -> None:

@@ -43,6 +43,16 @@ class Delivery:
     preview: PartRow | None  # the turn's row 0, to be adopted by the answer's first part
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeadGroup:
+    """Dead letters of one channel that died of one reason."""
+
+    channel: str
+    reason: str
+    count: int
+    newest: datetime
+
+
 class Outbox(Protocol):
     """Durable deliveries, in order per chat. The same durability promise as the journal."""
 
@@ -92,6 +102,10 @@ class Outbox(Protocol):
 
     async def undelivered(self, key: SessionKey) -> tuple[Delivery, ...]:
         """Return everything of a chat that has not reached its end state, in order."""
+        ...
+
+    async def dead(self, *, limit: int) -> tuple[DeadGroup, ...]:
+        """Return the dead letters that are kept, grouped, those of the latest date first, *limit* groups at most."""
         ...
 
     async def purge(self, older_than: datetime) -> int:

@@ -9,7 +9,7 @@ from typing import Any
 
 from gateway.events import OutboundMessage, Part, Receipt, SessionKey
 from gateway.ports.journal import Lease
-from gateway.ports.outbox import Delivery, PartRow, PartState
+from gateway.ports.outbox import DeadGroup, Delivery, PartRow, PartState
 from gateway.store.lanes import fence
 from gateway.store.rows import moment, quote, read_key, read_outbound, read_part, unquote, write_key, write_part
 
@@ -226,6 +226,22 @@ def open_chats(database: sqlite3.Connection) -> list[SessionKey]:
     """Return the chats that have something to deliver, the longest waiting first."""
     found = database.execute("SELECT key FROM outbox WHERE open = 1 GROUP BY key ORDER BY min(seq)")
     return [read_key(key) for (key,) in found]
+
+
+def dead_groups(database: sqlite3.Connection) -> tuple[DeadGroup, ...]:
+    """Return the dead letters by channel and reason, the latest first."""
+    found: dict[tuple[str, str], tuple[int, int]] = {}
+    for key, reason, count, newest in database.execute(
+        "SELECT key, reason, count(*), max(at) FROM dead WHERE key != '' GROUP BY key, reason"
+    ):
+        group = (read_key(key).channel, unquote(reason))
+        before, latest = found.get(group, (0, newest))
+        found[group] = (before + count, max(newest, latest))
+    groups = (
+        DeadGroup(channel=channel, reason=reason, count=count, newest=moment(newest))
+        for (channel, reason), (count, newest) in found.items()
+    )
+    return tuple(sorted(groups, key=lambda group: group.newest, reverse=True))
 
 
 def encode_parts(parts: Sequence[Part]) -> list[tuple[int, str]]:

@@ -9,7 +9,7 @@ from functools import partial
 from gateway.errors import StoreDown
 from gateway.events import OutboundMessage, Part, Receipt, SessionKey
 from gateway.ports.journal import Lease
-from gateway.ports.outbox import Delivery, PartRow, PartState
+from gateway.ports.outbox import DeadGroup, Delivery, PartRow, PartState
 from gateway.store import ledger
 from gateway.store.base import Engine
 from gateway.store.ledger import Ended
@@ -104,6 +104,10 @@ class SqliteOutbox:
     async def undelivered(self, key: SessionKey) -> tuple[Delivery, ...]:
         """Return everything of a chat that has not reached its end state, in order."""
         return await self._engine.writer.submit(lambda database: ledger.undelivered(database, key))
+
+    async def dead(self, *, limit: int) -> tuple[DeadGroup, ...]:
+        """Return the dead letters that are kept, by channel and reason, the latest first."""
+        return await self._engine.writer.submit(lambda database: ledger.dead_groups(database)[:limit])
 
     async def purge(self, older_than: datetime) -> int:
         """Blank the texts of what ended before *older_than*; remove the rows another 23 days later."""

@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 
 from gateway.errors import LeaseLost
-from gateway.events import Attachment, OutboundMessage, Part
+from gateway.events import Attachment, OutboundMessage, Part, SessionKey
 from gateway.ports.journal import Lease
 from gateway.ports.outbox import Delivery, PartState
 from gateway.ports.store import Store
@@ -155,6 +155,27 @@ async def test_a_refused_part_ends_its_message(store: Store) -> None:
         (parts[2].id, ANN, "blocked"),
     ]
     assert [part["state"] for part in story.parts] == ["sent", "dead", "dead"]
+
+
+async def test_dead_letters_are_told_by_channel_and_reason(house: House) -> None:
+    """Chats of one channel are one line, whoever they were; the latest reason stands first."""
+    store = await house.open()
+    deaths = [(ANN, "blocked"), (BOB, "blocked"), (SessionKey("slack", "C1/9"), "channel_not_found")]
+    for minute, (key, reason) in enumerate(deaths):
+        house.wall.advance(minutes=minute)
+        await answer(store, said(id=f"d{minute}", key=key), "one")
+        delivery = await store.outbox.next(key)
+        assert delivery is not None
+        parts = [replace(part, key=key) for part in parts_of(delivery.message, 2)]
+        await store.outbox.freeze(delivery.message, parts)
+        await store.outbox.bury(parts[0], reason)
+    groups = await store.outbox.dead(limit=10)
+    assert [(group.channel, group.reason, group.count) for group in groups] == [
+        ("slack", "channel_not_found", 2),
+        ("telegram", "blocked", 4),
+    ]
+    assert groups[0].newest == house.wall.now()
+    assert await store.outbox.dead(limit=1) == groups[:1]
 
 
 async def test_a_message_of_no_parts_is_delivered(store: Store) -> None:

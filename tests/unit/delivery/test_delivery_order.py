@@ -7,6 +7,7 @@ from dataclasses import replace
 from datetime import timedelta
 
 import pytest
+from structlog.testing import capture_logs
 
 from gateway.delivery.courier import ATTEMPTS
 from gateway.delivery.cutter import Cutter
@@ -74,12 +75,17 @@ async def test_waiting_is_never_giving_up(opens: Opens, clock: Clock) -> None:
 
 
 async def test_a_refusal_buries_the_rest_of_the_answer_at_once(opens: Opens) -> None:
-    """Blocked: never tried again, later parts go with it, and the next answer is tried on its own (F19)."""
+    """Blocked: never tried again, later parts go with it, the operator is told once, the next answer is tried (F19)."""
     gateway = await opens(PLAIN)
     gateway.platform.fail(Fault.REFUSED)
-    await gateway.answer("word " * 60)
-    await gateway.answer("next")
-    await gateway.settled()
+    with capture_logs() as logs:
+        await gateway.answer("word " * 60)
+        await gateway.answer("next")
+        await gateway.settled()
+    (told,) = [line for line in logs if line["log_level"] in ("warning", "error")]
+    assert (told["event"], told["channel"], told["parts"], told["reason"]) == (
+        "delivery.dead", "telegram", 3, "403 blocked",
+    )  # fmt: skip
     assert gateway.platform.texts(ANN) == ["next"]
     assert len(gateway.platform.calls) == 2
     assert (await gateway.store.journal.depth())["dead"] == 3
