@@ -1,0 +1,149 @@
+"""The files of the quarantine: one an event, 0600, in ``<home>/quarantine``. Everything here blocks.
+
+FORMATS.md, Numbers: 64 KB of each, the newest 1,000. ``….json`` is set aside, ``….working`` is being worked on by a
+cautious process, ``….part`` is being written.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+import structlog
+
+from gateway.errors import StoreDown
+from gateway.ports import PlatformEvent
+
+log = structlog.get_logger(__name__)
+
+LONGEST = 64 * 1024  # bytes of an event that are kept, as they stand in the file
+MOST = 1_000  # events that are kept
+KEPT, WORKING = ".json", ".working"
+KILLED = "it was being handled when the process was killed"
+_PART = ".part"
+_LONGEST_ID = 512
+
+
+@dataclass(frozen=True, slots=True)
+class SetAside:
+    """One line for the operator: an event in quarantine. No word of it."""
+
+    file: Path
+    channel: str
+    reason: str
+    at: str
+
+
+class Folder:
+    """The folder, as its one writer sees it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def settle(self) -> list[str]:
+        """Set aside what a killed process was working on, and return its name; remove what is left over."""
+        if not self.path.is_dir():
+            return []
+        self.path.chmod(0o700)
+        for part in self.path.glob(f"*{_PART}"):
+            part.unlink()
+        killers = sorted(self.path.glob(f"*{WORKING}"))
+        for file in killers:
+            file.replace(file.with_suffix(KEPT))
+        if killers:
+            _sync(self.path)
+        for name in self.names()[:-MOST]:
+            self.remove(f"{name}{KEPT}")
+        return [file.stem for file in killers]
+
+    def names(self) -> list[str]:
+        """Return the names of the events set aside, the oldest first."""
+        return _names(self.path)
+
+    def age(self, name: str) -> float:
+        """Return when an event was set aside, as a timestamp."""
+        return _age(self.path / f"{name}{KEPT}")
+
+    def write(self, name: str, event: PlatformEvent, reason: str, at: datetime) -> None:
+        """Write one file, durable and whole or not at all; raises StoreDown."""
+        kept = {
+            "channel": event.channel,
+            "id": event.id[:_LONGEST_ID],
+            "at": at.isoformat(),
+            "reason": reason,
+            "raw": _cut(event.raw),
+        }
+        part = self.path / f"{name}{_PART}"
+        try:
+            self.path.mkdir(mode=0o700, exist_ok=True)
+            with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="ascii") as out:
+                json.dump(kept, out)
+                out.flush()
+                os.fsync(out.fileno())
+            part.replace(self.path / name)
+            _sync(self.path)
+        except OSError as wrong:
+            with suppress(OSError):
+                part.unlink()
+            raise StoreDown(f"the quarantine cannot be written: {wrong.strerror}") from wrong
+
+    def remove(self, name: str) -> None:
+        """Remove a file; one that cannot be removed is said, and stays."""
+        try:
+            (self.path / name).unlink(missing_ok=True)
+        except OSError as wrong:
+            log.warning("quarantine.left", file=name, error=wrong.strerror)
+
+
+def count(folder: Path) -> int:
+    """Return how many events are set aside."""
+    return len(_names(folder))
+
+
+def look(folder: Path, most: int = MOST) -> tuple[SetAside, ...]:
+    """Return what is set aside, the newest first, at most *most*."""
+    return tuple(_look(folder / f"{name}{KEPT}") for name in reversed(_names(folder)[-most:]))
+
+
+def _look(file: Path) -> SetAside:
+    try:
+        kept = json.loads(file.read_text(encoding="utf-8"))
+        return SetAside(file, str(kept["channel"]), str(kept["reason"]), str(kept["at"]))
+    except (OSError, ValueError, KeyError, TypeError):
+        return SetAside(file, file.stem.rpartition("-")[0], "the file itself cannot be read", "")
+
+
+def _names(folder: Path) -> list[str]:
+    try:
+        with os.scandir(folder) as entries:
+            files = [Path(entry.path) for entry in entries if entry.name.endswith(KEPT)]
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    return [file.stem for file in sorted(files, key=lambda file: (_age(file), file.name))]
+
+
+def _age(file: Path) -> float:
+    try:
+        return file.stat().st_mtime
+    except OSError:  # gone meanwhile
+        return 0.0
+
+
+def _sync(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _cut(raw: str) -> str:
+    """Return the beginning of *raw* that takes at most LONGEST bytes as JSON in ASCII."""
+    kept = raw[:LONGEST]
+    while (size := len(json.dumps(kept)) - 2) > LONGEST:  # the quotes do not count
+        kept = kept[: len(kept) * LONGEST // size]
+    return kept

@@ -1,0 +1,400 @@
+"""The quarantine keeps the promises of Intake.handle (gateway/ports/channel.py), also against who writes the events."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import json
+import os
+import signal
+import stat
+import subprocess
+import sys
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+
+from gateway.errors import ParlourError, RetryLater, StoreDown, Unreadable, UserMistake
+from gateway.ports import PlatformEvent
+from gateway.quarantine import CALM, Quarantine, count, look
+from gateway.quarantine import folder as files
+from tests.fakes.clock import Clock
+from tests.fakes.meter import FakeMeter
+
+NOW = datetime(2026, 11, 21, 21, 0, tzinfo=UTC)
+
+
+def event(number: int | str = 1, *, channel: str = "telegram", raw: str = '{"text": "canary"}') -> PlatformEvent:
+    """Return an event; the same number is the same event come again."""
+    return PlatformEvent(channel=channel, id=str(number), raw=raw)
+
+
+def quarantine(
+    folder: Path, *, unclean_stops: int = 0, meter: FakeMeter | None = None, clock: Callable[[], float] = lambda: 0.0
+) -> Quarantine:
+    """Open a quarantine as a start does."""
+    return Quarantine(folder, unclean_stops=unclean_stops, meter=meter or FakeMeter(), now=lambda: NOW, clock=clock)
+
+
+class Work:
+    """What an adapter does with an event: counted, and broken as a test wants."""
+
+    def __init__(self, error: BaseException | None = None) -> None:
+        self.error = error
+        self.times = 0
+
+    async def __call__(self) -> None:
+        self.times += 1
+        if self.error is not None:
+            raise self.error
+
+
+def names(folder: Path) -> list[str]:
+    """Return what stands in the folder."""
+    return sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
+
+
+async def test_what_cannot_be_read_is_set_aside_and_passed_over(tmp_path: Path) -> None:
+    """The platform is told at once; come again, also after a restart, the event is not even looked at."""
+    folder, meter = tmp_path / "quarantine", FakeMeter()
+    work = Work(Unreadable("a message without a sender"))
+    keeper = quarantine(folder, meter=meter)
+    await keeper.handle(event(), work)
+    await keeper.handle(event(), work)
+    await quarantine(folder).handle(event(), work)
+    assert work.times == 1
+    (kept,) = look(folder)
+    assert (kept.channel, kept.reason, kept.at) == ("telegram", "a message without a sender", NOW.isoformat())
+    assert json.loads(kept.file.read_text())["raw"] == event().raw
+    assert meter.total("quarantined") == count(folder) == 1
+    fine = Work()
+    await keeper.handle(event(2), fine)
+    assert fine.times == 1
+
+
+async def test_a_bug_raises_twice_and_is_then_set_aside(tmp_path: Path) -> None:
+    """So that it comes again twice: a bug may be one of the moment. What worked meanwhile clears the count."""
+    keeper = quarantine(tmp_path)
+    bug = Work(KeyError("canary"))
+    for _ in range(2):
+        with pytest.raises(KeyError):
+            await keeper.handle(event(), bug)
+    await keeper.handle(event(), Work())
+    for _ in range(2):
+        with pytest.raises(KeyError):
+            await keeper.handle(event(), bug)
+    assert names(tmp_path) == []
+    await keeper.handle(event(), bug)
+    (kept,) = look(tmp_path)
+    assert kept.reason == "it broke us 3 times: KeyError"
+
+
+@pytest.mark.parametrize("error", [StoreDown("full"), RetryLater(timedelta(1)), ExceptionGroup("x", [StoreDown("y")])])
+async def test_what_is_not_the_events_fault_counts_for_nothing(error: Exception, tmp_path: Path) -> None:
+    """A store that is down for a hundred tries passes through each time, and the event is taken when it is back."""
+    keeper = quarantine(tmp_path)
+    for _ in range(100):
+        with pytest.raises((ParlourError, ExceptionGroup)):
+            await keeper.handle(event(), Work(error))
+    fine = Work()
+    await keeper.handle(event(), fine)
+    assert fine.times == 1
+    assert names(tmp_path) == []
+
+
+async def test_unreadable_out_of_a_task_group_is_unreadable(tmp_path: Path) -> None:
+    """An adapter may work in a task group; only when other errors came too does the event come again."""
+    keeper = quarantine(tmp_path)
+    await keeper.handle(event(), Work(ExceptionGroup("x", [Unreadable("no text")])))
+    assert [kept.reason for kept in look(tmp_path)] == ["no text"]
+    with pytest.raises(ExceptionGroup):
+        await keeper.handle(event(2), Work(ExceptionGroup("x", [Unreadable("no text"), StoreDown("full")])))
+
+
+async def test_no_word_of_an_event_is_logged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Neither its text nor an exception that quotes it: they stand in the file alone."""
+    keeper = quarantine(tmp_path)
+    for number, error in enumerate((Unreadable("odd"), KeyError("canary")), 1):
+        for _ in range(3):
+            try:
+                await keeper.handle(event(number), Work(error))
+            except KeyError:
+                continue
+    told = capsys.readouterr()
+    assert count(tmp_path) == 2
+    assert "set_aside" in told.out + told.err
+    assert "canary" not in told.out + told.err
+
+
+async def test_a_disk_that_will_not_have_it_is_a_store_that_is_down(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is confirmed that is not on disk: the event comes again, and no half file stays."""
+    folder = tmp_path / "quarantine"
+
+    def full(_: int) -> NoReturn:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    for stops in (0, 2):
+        work = Work(Unreadable("odd"))
+        keeper = quarantine(folder, unclean_stops=stops)
+        with pytest.raises(StoreDown, match="No space left"):
+            await keeper.handle(event(), work)
+        assert work.times == (1 if stops == 0 else 0)
+        assert names(folder) == []
+    monkeypatch.undo()
+    await keeper.handle(event(), work)
+    assert count(folder) == 1
+
+
+async def test_while_cautious_the_event_is_on_disk_during_the_work(tmp_path: Path) -> None:
+    """0600 in a 0700 folder under any umask, file and folder synced before the work begins, gone after it."""
+    folder = tmp_path / "quarantine"
+    folder.mkdir(mode=0o755)
+    keeper = quarantine(folder, unclean_stops=2)
+    seen: list[tuple[str, int, int]] = []
+
+    async def work() -> None:
+        (file,) = folder.iterdir()
+        seen.append((file.suffix, stat.S_IMODE(file.stat().st_mode), stat.S_IMODE(folder.stat().st_mode)))
+
+    before = os.umask(0)
+    try:
+        await keeper.handle(event(), work)
+    finally:
+        os.umask(before)
+    assert seen == [(".working", 0o600, 0o700)]
+    assert names(folder) == []
+    with pytest.raises(StoreDown):
+        await keeper.handle(event(), Work(StoreDown("full")))
+    assert names(folder) == []
+
+
+async def test_file_and_folder_are_synced_before_the_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A power cut during the work finds the event's name and its bytes."""
+    keeper = quarantine(tmp_path / "quarantine", unclean_stops=2)
+    synced: list[bool] = []
+    fsync = os.fsync
+
+    def noting(descriptor: int) -> None:
+        synced.append(stat.S_ISDIR(os.fstat(descriptor).st_mode))
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", noting)
+
+    async def work() -> None:
+        assert synced == [False, True]
+
+    await keeper.handle(event(), work)
+    assert synced == [False, True]
+
+
+async def test_caution_ends_after_ten_calm_minutes(tmp_path: Path, clock: Clock) -> None:
+    """One unclean stop is no warning, two are; ten minutes alive, by the process's own clock, and it is over."""
+    assert not quarantine(tmp_path, unclean_stops=1).is_cautious
+    keeper = quarantine(tmp_path, unclean_stops=2, clock=lambda: clock.seconds)
+    clock.set_wall(timedelta(days=1))
+    await asyncio.sleep(CALM.total_seconds() - 1)
+    assert keeper.is_cautious
+    await asyncio.sleep(1)
+    assert not keeper.is_cautious
+    on_disk: list[str] = []
+
+    async def work() -> None:
+        on_disk.extend(names(tmp_path))
+
+    await keeper.handle(event(), work)
+    assert on_disk == []
+
+
+async def test_two_channels_never_work_at_once_while_cautious(tmp_path: Path) -> None:
+    """If they did, a kill would set aside both, and one of them did nothing."""
+    keeper = quarantine(tmp_path, unclean_stops=2)
+    at_work: list[str] = []
+    gate, first = asyncio.Event(), asyncio.Event()
+
+    def work_of(channel: str) -> Callable[[], asyncio.Future[None]]:
+        async def work() -> None:
+            assert [name.partition("-")[0] for name in names(tmp_path)] == [channel]
+            at_work.append(channel)
+            first.set()
+            await gate.wait()
+
+        return lambda: asyncio.ensure_future(work())
+
+    async with asyncio.TaskGroup() as tasks:
+        for channel in ("telegram", "slack"):
+            tasks.create_task(keeper.handle(event(channel=channel), work_of(channel)))
+        await first.wait()
+        gate.set()
+    assert at_work == ["telegram", "slack"]
+    assert names(tmp_path) == []
+
+
+@pytest.mark.parametrize("moment", ["writing", "working"])
+async def test_a_cancelled_event_leaves_no_accusation(
+    moment: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stop in mid-work, or while its file is being written, must not look like a kill at the next start."""
+    keeper = quarantine(tmp_path, unclean_stops=2)
+    loop = asyncio.get_running_loop()
+    reached, release = asyncio.Event(), asyncio.Event()
+    if moment == "writing":
+        fsync = os.fsync
+
+        def slow(descriptor: int) -> None:
+            loop.call_soon_threadsafe(reached.set)
+            asyncio.run_coroutine_threadsafe(release.wait(), loop).result(10)
+            fsync(descriptor)
+
+        monkeypatch.setattr(os, "fsync", slow)
+
+    async def work() -> None:
+        reached.set()
+        await asyncio.Event().wait()
+
+    task = asyncio.create_task(keeper.handle(event(), work))
+    await reached.wait()
+    task.cancel()
+    loop.call_soon(task.cancel)  # and once more, as an impatient shutdown does
+    loop.call_soon(release.set)
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert names(tmp_path) == []
+
+
+async def test_an_event_is_kept_up_to_64_kb_whatever_it_is_made_of(tmp_path: Path) -> None:
+    """Megabytes, emoji and half surrogate pairs: the file stays below 64 KB and a little, and can be read."""
+    keeper = quarantine(tmp_path)
+    for number, sign in enumerate(("a", "😀", "\ud800", "\x00", '"')):
+        await keeper.handle(event(number, raw=sign * 1_000_000), Work(Unreadable("odd")))
+    await keeper.handle(event("9" * 100_000), Work(Unreadable("odd")))
+    assert count(tmp_path) == 6
+    for kept in look(tmp_path):
+        assert kept.reason == "odd"
+        assert kept.file.stat().st_size < files.LONGEST + 2_000
+    sizes = [len(json.loads(kept.file.read_text())["raw"]) for kept in look(tmp_path)]
+    assert max(sizes) == files.LONGEST
+
+
+async def test_the_newest_thousand_are_kept_without_reading_the_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A flood costs the same for every event; what leaves the folder leaves the memory, and after a restart too."""
+    monkeypatch.setattr(files, "MOST", 5)
+    monkeypatch.setattr("gateway.quarantine.keeper.MOST", 5)
+    keeper = quarantine(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "scandir", lambda _: pytest.fail("the folder was read for an event"))
+        for number in range(12):
+            await keeper.handle(event(number), Work(Unreadable(str(number))))
+            os.utime(keeper._folder.path / f"{list(keeper._kept)[-1]}.json", (number, number))
+    assert [kept.reason for kept in look(tmp_path)] == ["11", "10", "9", "8", "7"]
+    assert len(keeper._kept) == 5
+    monkeypatch.setattr(files, "MOST", 3)
+    quarantine(tmp_path)
+    assert [kept.reason for kept in look(tmp_path)] == ["11", "10", "9"]
+
+
+async def test_what_broke_us_once_is_forgotten_in_a_flood(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Events that break us once and never come again do not fill the memory."""
+    monkeypatch.setattr("gateway.quarantine.keeper.MOST", 5)
+    keeper = quarantine(tmp_path)
+    for number in range(50):
+        with pytest.raises(KeyError):
+            await keeper.handle(event(number), Work(KeyError()))
+    assert len(keeper._broken) == 5
+
+
+async def test_events_without_an_id_do_not_silence_each_other(tmp_path: Path) -> None:
+    """An event with an empty id is known by its text; a channel's name cannot pass for another's."""
+    keeper = quarantine(tmp_path)
+    await keeper.handle(event("", raw="one"), Work(Unreadable("odd")))
+    for other in (event("", raw="two"), event("1", channel="telegram-work"), event("../../x\0", channel="telegram")):
+        work = Work()
+        await keeper.handle(other, work)
+        assert work.times == 1
+    await keeper.handle(event("../../x\0"), Work(Unreadable("odd")))
+    assert {kept.file.parent for kept in look(tmp_path)} == {tmp_path}
+    assert len(names(tmp_path)) == 2
+
+
+async def test_what_is_old_is_pruned_and_what_is_dropped_is_handled_again(tmp_path: Path) -> None:
+    """90 days, as dead letters are; an operator who mended the bug drops the event, and its next coming counts."""
+    keeper = quarantine(tmp_path)
+    for number in (1, 2, 3):
+        await keeper.handle(event(number), Work(Unreadable(str(number))))
+    old, recent, dropped = list(keeper._kept)
+    for name, days in ((old, 91), (recent, 89), (dropped, 1)):
+        at = (NOW - timedelta(days=days)).timestamp()
+        os.utime(tmp_path / f"{name}.json", (at, at))
+    assert await keeper.prune() == 1
+    assert await keeper.drop(dropped)
+    assert not await keeper.drop("../schema")
+    assert [kept.reason for kept in look(tmp_path)] == ["2"]
+    for number, times in ((1, 1), (2, 0), (3, 1)):
+        work = Work()
+        await keeper.handle(event(number), work)
+        assert work.times == times
+
+
+def test_a_folder_that_cannot_be_used_is_one_line(tmp_path: Path) -> None:
+    """A file in its place, or a broken name: the start says so instead of ending with a traceback."""
+    folder = tmp_path / "quarantine"
+    folder.mkdir()
+    (folder / "x.working").mkdir()
+    (folder / "x.json").mkdir()
+    (folder / "x.json" / "y").touch()
+    with pytest.raises(UserMistake, match="give it to the user who runs Parlour"):
+        quarantine(folder)
+
+
+def test_a_file_that_cannot_be_read_is_still_counted(tmp_path: Path) -> None:
+    """Somebody's editor left half a file: the operator is told, and the event stays passed over."""
+    (tmp_path / "telegram-0123.json").write_text("{")
+    (kept,) = look(tmp_path)
+    assert (kept.channel, kept.reason) == ("telegram", "the file itself cannot be read")
+
+
+KILLED = """
+import asyncio, os, signal, sys
+from datetime import UTC, datetime
+from pathlib import Path
+from gateway.ports import PlatformEvent
+from gateway.quarantine import Quarantine
+
+class Meter:
+    def count(self, *_, **__): ...
+    def gauge(self, *_, **__): ...
+    def time(self, *_, **__): ...
+
+async def die():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+async def main():
+    keeper = Quarantine(Path(sys.argv[1]), unclean_stops=2, meter=Meter(), now=lambda: datetime.now(UTC))
+    await keeper.handle(PlatformEvent(channel="telegram", id="1", raw="poison"), die)
+    print("passed over")
+
+asyncio.run(main())
+"""
+
+
+def test_an_event_that_kills_the_process_is_set_aside_at_the_next_start(tmp_path: Path) -> None:
+    """A real kill -9 in mid-work: the next process sets the event aside, passes it over, and is cautious itself."""
+    command = [sys.executable, "-c", KILLED, str(tmp_path)]
+    died = subprocess.run(command, capture_output=True, check=False)  # noqa: S603 - our own interpreter
+    assert died.returncode == -signal.SIGKILL
+    assert [Path(name).suffix for name in names(tmp_path)] == [".working"]
+    again = subprocess.run(command, capture_output=True, text=True, check=True)  # noqa: S603
+    assert again.stdout.endswith("passed over\n")
+    (kept,) = look(tmp_path)
+    assert (kept.channel, kept.reason) == ("telegram", "it was being handled when the process was killed")
+    (tmp_path / "slack-0123.working").write_text("{}")
+    meter = FakeMeter()
+    assert quarantine(tmp_path, unclean_stops=0, meter=meter).is_cautious
+    assert meter.total("quarantined") == 1
