@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -13,7 +14,7 @@ from telegram.constants import ChatAction
 from telegram.error import ChatMigrated, InvalidToken, TelegramError
 
 from channels.telegram.activity import TYPING_EVERY, Activities
-from channels.telegram.codec import LIMIT, MAX_PARTS, Account, Garbled, Outgoing, is_arrival, outgoing, parse, render
+from channels.telegram.codec import LIMIT, MAX_PARTS, Account, Outgoing, event_id, is_arrival, outgoing, parse, render
 from channels.telegram.gestures import Gestures
 from channels.telegram.groups import Groups
 from channels.telegram.menu import commands, put_menu
@@ -22,7 +23,7 @@ from channels.telegram.polling import Poller, Waits
 from channels.telegram.wire import entities_of, is_unchanged, make_bot, make_poll_request, send_failure
 from gateway.errors import OutcomeUnknown, RetryLater, SendRefused
 from gateway.events import OutboundKind, OutboundMessage, Part, Receipt, SessionKey
-from gateway.ports import Activity, Capabilities, ChannelContext, Verdict
+from gateway.ports import Activity, Capabilities, ChannelContext, PlatformEvent, Verdict
 from gateway.words import say
 
 log = structlog.get_logger(__name__)
@@ -56,7 +57,14 @@ class TelegramChannel:
         self._bot = make_bot(
             self._settings.token.get_secret_value(), self._settings.base_url, self._settings.file_url, waiting
         )
-        self._poller = Poller(self.name, f"{self._bot.base_url}/getUpdates", waiting, self._take, waits or Waits())
+        self._poller = Poller(
+            self.name,
+            f"{self._bot.base_url}/getUpdates",
+            waiting,
+            self._take,
+            waits or Waits(),
+            is_cautious=lambda: self._intake.is_cautious,
+        )
         self._pace = Pace()
         self._groups = Groups(self._bot, context.state)
         self._activities = Activities(typing=self._type, draft=self._put_draft, every=typing)
@@ -93,12 +101,12 @@ class TelegramChannel:
         return self._settings.group_policy == "open" and not self._reads_all
 
     async def _take(self, update: Mapping[str, Any]) -> None:
-        """Hand one update over; returns when it is durable, refused or no affair of ours. Raises StoreDown."""
-        try:
-            heard = parse(update, channel=self.name, me=self._me, now=datetime.now(UTC))
-        except Garbled as error:
-            log.warning("telegram.update_unreadable", channel=self.name, reason=str(error))
-            return
+        """Hand one update over; returns when Telegram may be told. What it raises lets the update come again."""
+        event = PlatformEvent(channel=self.name, id=event_id(update), raw=json.dumps(update))
+        await self._intake.handle(event, lambda: self._hear(update))
+
+    async def _hear(self, update: Mapping[str, Any]) -> None:
+        heard = parse(update, channel=self.name, me=self._me, now=datetime.now(UTC))
         if heard is None:
             return
         heard = await self._groups.with_facts(heard)

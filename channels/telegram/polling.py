@@ -28,7 +28,6 @@ Take = Callable[[Mapping[str, Any]], Awaitable[None]]
 POLL_SECONDS = 25
 _BATCH = 100
 _KINDS = json.dumps(["message", "edited_message", "callback_query", "my_chat_member"])
-_ATTEMPTS = 3  # of an update that something of ours breaks down on
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,8 +43,18 @@ class Waits:
 class Poller:
     """Fetches updates and hands each to *take*, in order; it returns when one is durable, or no affair of ours."""
 
-    def __init__(self, name: str, address: str, request: QuietRequest, take: Take, waits: Waits) -> None:
-        """Poll *address*, which holds the token, over *request*, which `close` closes."""
+    def __init__(
+        self,
+        name: str,
+        address: str,
+        request: QuietRequest,
+        take: Take,
+        waits: Waits,
+        *,
+        is_cautious: Callable[[], bool],
+    ) -> None:
+        """Poll *address*, which holds the token, over *request*, which `close` closes; one by one while cautious."""
+        self._is_cautious = is_cautious
         self._name = name
         self._address = address
         self._take = take
@@ -55,7 +64,6 @@ class Poller:
         self._heard_at: float | None = None
         self._failures = 0
         self._is_conflict_told = False
-        self._broken: tuple[int, int] = (0, 0)  # an update, and how often it broke us
 
     def is_hearing(self) -> bool:
         """Say whether the last good poll is not longer ago than two polls take."""
@@ -128,7 +136,7 @@ class Poller:
 
     async def _poll(self) -> Sequence[Mapping[str, Any]]:
         """Ask for what is new. The raw objects: one that cannot be read must not cost those beside it."""
-        asked: dict[str, Any] = {"timeout": POLL_SECONDS, "limit": _BATCH, "allowed_updates": _KINDS}
+        asked: dict[str, Any] = {"timeout": POLL_SECONDS, "limit": self._batch(), "allowed_updates": _KINDS}
         if self._offset is not None:
             # Only to confirm what was just stored: a short poll, and without an offset from then on. Update ids
             # restart at random after a quiet week, and an old offset would confirm what nobody has heard.
@@ -136,9 +144,12 @@ class Poller:
         seconds = float(asked["timeout"]) + 5.0
         found = await self._request.post(f"{self._address}?{urlencode(asked)}", read_timeout=seconds)
         self._offset = None
-        if not isinstance(found, list):
-            raise TelegramError("the answer to getUpdates is no list")
+        if not isinstance(found, list) or not all(_is_update(each) for each in found):
+            raise TelegramError("the answer to getUpdates is no list of updates")
         return found
+
+    def _batch(self) -> int:
+        return 1 if self._is_cautious() else _BATCH
 
     async def _take_all(self, updates: Sequence[Mapping[str, Any]]) -> None:
         for update in updates:
@@ -148,16 +159,12 @@ class Poller:
                 log.warning("telegram.waits_for_store", channel=self._name, reason=str(error))
                 await asyncio.sleep(self._waits.store)
                 return
-            except Exception:  # the channel boundary: what we break down on comes again, but not for ever
+            except Exception:  # the channel boundary: it comes again, and the intake says how often
                 log.exception("telegram.update_failed", channel=self._name, update=update["update_id"])
-                if not self._gives_up(update):
-                    await asyncio.sleep(self._waits.store)
-                    return
+                await asyncio.sleep(self._waits.store)
+                return
             self._offset = int(update["update_id"]) + 1
 
-    def _gives_up(self, update: Mapping[str, Any]) -> bool:
-        ident, times = int(update["update_id"]), 1
-        if self._broken[0] == ident:
-            times += self._broken[1]
-        self._broken = (ident, times)
-        return times >= _ATTEMPTS
+
+def _is_update(found: Any) -> bool:
+    return isinstance(found, dict) and isinstance(found.get("update_id"), int)

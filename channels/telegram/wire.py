@@ -48,7 +48,7 @@ class QuietRequest(HTTPXRequest):
         """Return the object of a response; raise TelegramError when it is none."""
         try:
             found = json.loads(payload.decode("utf-8", "replace"))
-        except ValueError:
+        except (ValueError, RecursionError):
             raise TelegramError("the answer is no JSON") from None
         if not isinstance(found, dict):
             raise TelegramError("the answer is no JSON object")

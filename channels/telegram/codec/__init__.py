@@ -1,7 +1,7 @@
 """Telegram's shapes, pure: updates into `InboundMessage`, Markdown into texts with entities."""
 
 from channels.telegram.codec.parse import Account as Account
-from channels.telegram.codec.parse import Garbled as Garbled
+from channels.telegram.codec.parse import event_id as event_id
 from channels.telegram.codec.parse import is_arrival as is_arrival
 from channels.telegram.codec.parse import parse as parse
 from channels.telegram.codec.render import LIMIT as LIMIT

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
 from channels.telegram.codec.content import attachments, spoken, words
+from gateway.errors import Unreadable
 from gateway.events import ChatKind, InboundKind, InboundMessage, Sender, SessionKey
 from gateway.text import clean
 
@@ -15,10 +19,6 @@ _KINDS = {"private": ChatKind.DIRECT, "group": ChatKind.GROUP, "supergroup": Cha
 _NAMED = 64  # characters of a name
 _ADDED = "added/"  # what the event id of our arrival begins with
 _QUOTED = 4_000  # characters of a quoted text
-
-
-class Garbled(ValueError):
-    """An update that cannot be read. The text names what was wrong, never what was said."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +31,7 @@ class Account:
 
 
 def parse(update: Mapping[str, Any], *, channel: str, me: Account, now: datetime) -> InboundMessage | None:
-    """Return what a person did, or None for what is no affair of ours; raise Garbled.
+    """Return what a person did, or None for what is no affair of ours; raise Unreadable.
 
     An edit is the same message with the time of the edit as its revision. Being added to a group is the
     one who did it saying /start there.
@@ -46,7 +46,7 @@ def parse(update: Mapping[str, Any], *, channel: str, me: Account, now: datetime
         if "my_chat_member" in update:
             return _added(update["my_chat_member"], channel, me)
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError, OSError) as error:
-        raise Garbled(f"{type(error).__name__} in {', '.join(sorted(map(str, update)))[:200]}") from None
+        raise Unreadable(f"{type(error).__name__} in {', '.join(sorted(map(str, update)))[:200]}") from None
     return None
 
 
@@ -109,6 +109,20 @@ def _added(change: Mapping[str, Any], channel: str, me: Account) -> InboundMessa
         bot=me.username,
         is_addressed=True,
     )
+
+
+def event_id(update: Mapping[str, Any]) -> str:
+    """Return what names *update* when it comes again; update ids begin anew after a quiet week, and so do not."""
+    for field in ("message", "edited_message"):
+        with suppress(KeyError, TypeError, ValueError, OverflowError):
+            message = update[field]
+            revision = int(message.get("edit_date", 0)) if isinstance(message, Mapping) else 0
+            return f"{field}/{int(message['chat']['id'])}/{int(message['message_id'])}/{revision}"
+    with suppress(KeyError, TypeError, ValueError, OverflowError):
+        return f"button/{int(update['callback_query']['id'])}"
+    # What is said by somebody, or cannot be read: the same words are the same event.
+    content = {name: value for name, value in update.items() if name != "update_id"}
+    return f"content/{hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()}"
 
 
 def is_arrival(message: InboundMessage) -> bool:

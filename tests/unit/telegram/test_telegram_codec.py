@@ -13,11 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from channels.telegram import kind
-from channels.telegram.codec import LIMIT, MAX_PARTS, Account, Garbled, outgoing, parse, render
+from channels.telegram.codec import LIMIT, MAX_PARTS, Account, event_id, outgoing, parse, render
 from channels.telegram.codec.entities import styled
 from channels.telegram.settings import TelegramSettings
 from gateway.admission import Admitted, Reason, Rejected, admit, policy_of
-from gateway.errors import SettingsMistake
+from gateway.errors import SettingsMistake, Unreadable
 from gateway.events import InboundMessage, OutboundMessage, Part, SessionKey
 from gateway.words import say
 from tests.fakes.telegram_rules import checked_text
@@ -116,14 +116,29 @@ JSON = st.recursive(
 @settings(max_examples=200, deadline=None)
 @given(st.sampled_from(["message", "edited_message", "callback_query", "my_chat_member", "poll"]), JSON)
 def test_no_update_breaks_the_codec(field: str, content: Any) -> None:
-    """Whatever shape comes: a message, nothing of ours, or Garbled, whose text holds no word of it."""
+    """Whatever shape comes: a message, nothing of ours, or Unreadable, whose text holds no word of it."""
     found, said = None, ""
     try:
         found = parse({"update_id": 1, field: content}, channel="telegram", me=ME, now=NOW)
-    except Garbled as error:
+    except Unreadable as error:
         said = str(error).partition(" in ")[2]
     assert said in ("", f"{field}, update_id", f"update_id, {field}")
     assert found is None or found.key.channel == "telegram"
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.sampled_from(["message", "edited_message", "callback_query", "my_chat_member"]), JSON, st.integers())
+def test_an_event_is_named_the_same_when_it_comes_again(field: str, content: Any, ident: int) -> None:
+    """Whatever shape comes: its name does not hang on the update's id, which begins anew after a quiet week."""
+    assert event_id({"update_id": 1, field: content}) == event_id({"update_id": ident, field: content})
+
+
+def test_an_edit_is_another_event() -> None:
+    """A message, its edit and the edit after that have names of their own."""
+    update = json.loads((PAYLOADS / "private_edited.json").read_text("utf-8"))
+    said = {"message": {**update["edited_message"], "edit_date": 0}}
+    again = {"edited_message": {**update["edited_message"], "edit_date": 1_800_000_000}}
+    assert len({event_id(each) for each in (said, update, again)}) == 3
 
 
 MARKDOWN = st.lists(
