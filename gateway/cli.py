@@ -23,6 +23,8 @@ sessions = typer.Typer(help="What was said, by session.", no_args_is_help=True)
 web = typer.Typer(help="The chat page.", no_args_is_help=True)
 app.add_typer(sessions, name="sessions")
 app.add_typer(web, name="web")
+quarantine = typer.Typer(help="Platform events that could not be read, or that broke us.", no_args_is_help=True)
+app.add_typer(quarantine, name="quarantine")
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON lines.")]
 
@@ -171,9 +173,29 @@ def prune() -> None:
     remove()
 
 
+@quarantine.command("list")
+def list_quarantine(as_json: AsJson = False) -> None:
+    """List what was set aside, the newest first, with the file that each stands in."""
+    from gateway.commands.asking import list_quarantine as show
+
+    show(as_json=as_json)
+
+
+@quarantine.command("drop")
+def drop_from_quarantine(name: Annotated[str, typer.Argument(help="As `list` names it.")]) -> None:
+    """Remove one, so that it is handled when its platform brings it again."""
+    from gateway.commands.asking import drop_from_quarantine as drop
+
+    drop(name)
+
+
 @web.command("login")
 def login() -> None:
     """Print a code that lets a browser in: ten minutes, once."""
     from gateway.commands.asking import web_login
 
     web_login()
+
+
+if __name__ == "__main__":
+    main()

@@ -5,7 +5,6 @@ ParlourError
 │   ├── SettingsMistake      a setting is wrong
 │   ├── HomeInUse            another gateway owns the home folder
 │   └── NewerData            the home was written by a newer Parlour
-├── Refusal                  a person's request is declined; the text is theirs to read
 ├── FileUnavailable          a file cannot be had; the text is a phrase for a person
 ├── Unreadable               a platform's event cannot be read, nor will it be when it comes again
 ├── StoreDown                the journal cannot write now; nothing was confirmed, ask again when it is back
@@ -49,10 +48,6 @@ class HomeInUse(UserMistake):
 
 class NewerData(UserMistake):
     """The home folder was written by a newer Parlour; the text holds the command that restores the snapshot."""
-
-
-class Refusal(ParlourError):
-    """A person's request is declined; the text is a whole sentence for them."""
 
 
 class FileUnavailable(ParlourError):

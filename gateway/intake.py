@@ -25,7 +25,7 @@ class GatewayIntake:
         self, journal: Journal, *, admit: Admit, classify: Classify, quarantine: Quarantine, meter: Meter
     ) -> None:
         self._journal = journal
-        self._quarantine = quarantine
+        self.quarantine = quarantine
         self._admit = admit
         self._classify = classify
         self._meter = meter
@@ -33,11 +33,11 @@ class GatewayIntake:
     @property
     def is_cautious(self) -> bool:
         """Say whether events are to be fetched and handled one at a time."""
-        return self._quarantine.is_cautious
+        return self.quarantine.is_cautious
 
     async def handle(self, event: PlatformEvent, work: Callable[[], Awaitable[None]]) -> None:
         """Run *work* with *event* in our keeping; see the port."""
-        await self._quarantine.handle(event, work)
+        await self.quarantine.handle(event, work)
 
     async def receive(self, message: InboundMessage) -> Accepted:
         """Admit and store *message*; raises StoreDown when it could not be made durable."""

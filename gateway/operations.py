@@ -6,6 +6,7 @@ the same generators itself. Lines are JSON objects; the command line turns them 
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import is_dataclass
@@ -22,6 +23,7 @@ from gateway.errors import UserMistake
 from gateway.events import SessionKey, reference
 from gateway.home import Home
 from gateway.ports import Channel, Sessions, Store
+from gateway.quarantine import Quarantine, look
 
 Operation: TypeAlias = Callable[[Line], AsyncIterator[Line]]
 Receive: TypeAlias = Callable[[], Awaitable[Mapping[str, Any] | None]]
@@ -30,6 +32,15 @@ Send: TypeAlias = Callable[[Mapping[str, Any]], Awaitable[None]]
 _MOST_LINES = 1_000
 _MOST_DEAD = 20
 _NO_GATEWAY = "no gateway runs here; start one with `parlour run`"
+
+
+class KeepsQuarantine(Protocol):
+    """What has the platform events that were set aside."""
+
+    @property
+    def quarantine(self) -> Quarantine:
+        """The quarantine of this home."""
+        ...
 
 
 class Operated(Protocol):
@@ -48,6 +59,11 @@ class Operated(Protocol):
     @property
     def sessions(self) -> Sessions:
         """What was said."""
+        ...
+
+    @property
+    def intake(self) -> KeepsQuarantine:
+        """Where platform events come in."""
         ...
 
     @property
@@ -113,6 +129,8 @@ class Operations:
             "turn": self.turn,
             "backup": self.backup,
             "prune": self.prune,
+            "quarantine list": self.list_quarantine,
+            "quarantine drop": self.drop_from_quarantine,
             "web login": self.web_login,
             "why": self.why,
         }
@@ -170,7 +188,19 @@ class Operations:
 
     async def prune(self, _: Line) -> AsyncIterator[Line]:
         """Remove what is past its time."""
-        yield {"rows": await self._app.store.prune()}
+        yield {"rows": await self._app.store.prune(), "events": await self._app.intake.quarantine.prune()}
+
+    async def list_quarantine(self, _: Line) -> AsyncIterator[Line]:
+        """A line per platform event that was set aside, the newest first; no word of it."""
+        for event in await asyncio.to_thread(look, self._app.home.quarantine):
+            yield {"name": event.file.stem, **_plain(event)}
+
+    async def drop_from_quarantine(self, arguments: Line) -> AsyncIterator[Line]:
+        """Remove one event, so that it is handled when the platform brings it again."""
+        name = str(arguments.get("name", ""))
+        if not await self._app.intake.quarantine.drop(name):
+            raise UserMistake(f"nothing called {name!r} is in quarantine; `parlour quarantine list` shows what is")
+        yield {"name": name}
 
     async def web_login(self, _: Line) -> AsyncIterator[Line]:
         """A login code for the page, good once."""

@@ -10,6 +10,7 @@ import structlog
 
 from gateway.errors import StoreDown
 from gateway.ports import Channel, Meter, Store
+from gateway.quarantine import Quarantine
 
 log = structlog.get_logger(__name__)
 
@@ -106,11 +107,11 @@ def _say_how_it_ended(name: str, run: asyncio.Task[None]) -> None:
         log.warning("channel.ended", channel=name)
 
 
-async def prune_for_ever(store: Store) -> None:
+async def prune_for_ever(store: Store, quarantine: Quarantine) -> None:
     """Remove what is past its time, at start and every few hours."""
     while True:
         try:
-            removed = await store.prune()
+            removed = await store.prune() + await quarantine.prune()
         except StoreDown:
             log.warning("prune.store_down")
         else:

@@ -18,7 +18,7 @@ from pathlib import Path, PurePosixPath
 PACKAGES = ("gateway", "channels", "agent")
 # Operators' lines stand where they arise (docs/adr/0002-words.md).
 OPERATORS = frozenset({"words", "settings", "doctor", "cli", "logs", "operations", "home", "errors"})
-SHOWN = frozenset({"OutboundMessage", "Refusal", "Reply", "ShownLine", "Accepted", "Activity", "BadFrame"})
+SHOWN = frozenset({"OutboundMessage", "Reply", "ShownLine", "Accepted", "Activity", "BadFrame"})
 FIELDS = frozenset({"text", "line"})
 LEAST = 3  # words
 

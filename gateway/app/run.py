@@ -51,7 +51,7 @@ async def serve(app: App, stop: asyncio.Event, *, ready: Callable[[App], None] |
             services,
             projector=app.projector.run,
             background=app.background.run,
-            prune=lambda: prune_for_ever(app.store),
+            prune=lambda: prune_for_ever(app.store, app.intake.quarantine),
         )
         delivery = _start(services, delivery=app.deliverer.run)
         pool = _start(services, pool=app.pool.run)

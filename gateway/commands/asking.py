@@ -120,7 +120,25 @@ def make_backup(file: Path) -> None:
 def prune() -> None:
     """Remove what is past its time."""
     (line,) = ask("prune")
-    typer.echo(f"{line['rows']} rows removed")
+    typer.echo(f"{line['rows']} rows and {line['events']} quarantined events removed")
+
+
+def list_quarantine(*, as_json: bool) -> None:
+    """Print what was set aside, and where it stands."""
+    lines = ask("quarantine list")
+    _print_lines(
+        lines,
+        as_json,
+        lambda line: f"{line['at'][:19]}Z  {line['name']}  {line['reason']}  (it stands in {line['file']})",
+    )
+    if not lines and not as_json:
+        typer.echo("nothing is in quarantine")
+
+
+def drop_from_quarantine(name: str) -> None:
+    """Remove one event from quarantine."""
+    ask("quarantine drop", {"name": name})
+    typer.echo(f"{name} is dropped; it is handled when its platform brings it again")
 
 
 def web_login() -> None:

@@ -40,7 +40,6 @@ def test_no_sentence_stands_outside_the_catalogue() -> None:
 
 PLANTED = [
     'OutboundMessage(id=i, key=k, text="I am very sorry")',
-    'raise Refusal("You may not do that")',
     "Reply(text=f'There are {n} of them')",
     'events.OutboundMessage(text="Please wait " + "a moment")',
     'Reply(text="Not now, sorry" if busy else say("a.b"))',
@@ -81,7 +80,7 @@ def test_operators_lines_may_stand_where_they_arise(tmp_path: Path) -> None:
     """Settings, doctor, the CLI and logs speak English to whoever runs the gateway (ADR 2)."""
     for name in ("gateway/cli/run.py", "gateway/doctor.py", "channels/web/settings.py", "gateway/words/en/web.py"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text('Refusal("This is for the operator")')
+        (tmp_path / name).write_text('Reply("This is for the operator")')
     assert not list(sentences.files(tmp_path))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ from gateway.events import SessionKey
 from gateway.home import Home
 from gateway.operations import Operations
 from gateway.ports import Channel, Store
+from gateway.quarantine import Quarantine
+from tests.fakes.meter import FakeMeter
 from tests.fakes.store import open_inline_store
 from tests.fakes.turns import ANN, answer, parts_of, said
 from tests.fakes.web import FakeHouse
@@ -29,6 +32,10 @@ class Office:
         self.store = store
         self.sessions = FakeHouse()
         self.refusals = RefusalLog()
+        self.intake = self
+        self.quarantine = Quarantine(
+            self.home.quarantine, unclean_stops=0, meter=FakeMeter(), now=lambda: datetime.now(UTC)
+        )
         self.channels: Mapping[str, Channel] = {}
 
     def readiness(self) -> Mapping[str, bool | None]:
