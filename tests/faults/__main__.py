@@ -1,7 +1,8 @@
-"""The whole matrix: every call of one turn and of fifty, every fault, both kinds of platform.
+"""The whole matrix: every call of one turn and of fifty, every fault, on the relay and on the three platforms.
 
-python -m tests.faults                      everything (an hour on two cores)
+python -m tests.faults                      the relay, everything (an hour on two cores)
 python -m tests.faults --chats 1            one turn only
+python -m tests.faults --platform slack --mode kill_before reply_lost
 python -m tests.faults --mode kill_before --at 57 --no-key    one scenario, its folder kept if it goes wrong
 """
 
@@ -14,46 +15,70 @@ import sys
 import time
 from dataclasses import replace
 
-from tests.faults.matrix import cases, count, kinds, play_all, summary, verdict
+from tests.faults.matrix import cases, count, count_sends, kinds, losses, places, play_all, summary, verdict
 from tests.faults.nursery import Zygote, open_zygote
+from tests.faults.order import CHANNEL
 from tests.faults.scenario import Case
 from tests.faults.shim import Mode
+from tests.faults.stages import PLATFORMS
 
-FAULTS = [mode for mode in Mode if mode is not Mode.COUNT]
+LOST = "reply_lost"  # the platform's fault, not ours: done, and never told
+_OURS = {mode.name.lower(): mode for mode in Mode if mode is not Mode.COUNT}
+
+
+def bases(options: argparse.Namespace) -> list[Case]:
+    """Return the places that were asked for."""
+    relay = [Case(chats=chats, whole_life=options.whole_life) for chats in options.chats]
+    return [
+        base
+        for platform in options.platform
+        for base in (relay if platform == CHANNEL else places(platform))
+        if options.place is None or platform == CHANNEL or base.is_thread == (options.place == "thread")
+    ]
 
 
 async def play(zygote: Zygote, options: argparse.Namespace) -> bool:
     """Play what was asked for, print as it goes; say whether everything held."""
     is_fine = True
-    for chats in options.chats:
-        base = Case(chats=chats, whole_life=options.whole_life)
+    for base in bases(options):
         points = await count(zygote, base)
-        print(f"{chats} chat(s): {len(points)} points: {kinds(points)}", flush=True)
+        print(f"{base.place}: {len(points)} points: {kinds(points)}", flush=True)
         if options.list:
             print("\n".join(f"{n} {point}" for n, point in enumerate(points, 1)))
-        for mode in options.mode or FAULTS:
-            numbers = options.at or range(1, len(points) + 1, options.every)
-            every = cases(base, mode, numbers)
-            if options.key is not None:
-                every = [replace(case, send_key=options.key) for case in every]
+        for mode in options.mode:
+            if mode == LOST and base.platform == CHANNEL:
+                continue  # the relay loses replies in tests of its own
+            every = await chosen(zygote, base, mode, options, len(points))
             started = time.monotonic()
             outcomes = await play_all(zygote, every, at_once=options.at_once)
             seconds = time.monotonic() - started
-            print(f"{chats} chat(s), {mode.name.lower()}: {summary(outcomes)} ({seconds:.0f} s)", flush=True)
+            print(f"{base.place}, {mode}: {summary(outcomes)} ({seconds:.0f} s)", flush=True)
             if wrong := verdict(outcomes):
                 is_fine = False
                 print(wrong, flush=True)
     return is_fine
 
 
+async def chosen(zygote: Zygote, base: Case, mode: str, options: argparse.Namespace, points: int) -> list[Case]:
+    """Return the cases of one mode."""
+    total = await count_sends(zygote, base) if mode == LOST else points
+    numbers = options.at or range(1, total + 1, options.every)
+    if mode == LOST:
+        return losses(base, numbers)
+    every = cases(base, _OURS[mode], numbers)
+    return every if options.key is None else [replace(case, send_key=options.key) for case in every]
+
+
 def main() -> None:
     """Read the command line; exit 1 when a promise was broken."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--chats", type=int, nargs="+", default=[1, 50])
-    parser.add_argument("--mode", type=lambda name: Mode[name.upper()], nargs="+", help="these faults only")
+    parser.add_argument("--platform", choices=(CHANNEL, *PLATFORMS), nargs="+", default=[CHANNEL])
+    parser.add_argument("--place", choices=("direct", "thread"), help="of a platform; both without it")
+    parser.add_argument("--chats", type=int, nargs="+", default=[1, 50], help="of the relay")
+    parser.add_argument("--mode", choices=(*_OURS, LOST), nargs="+", default=[*_OURS, LOST], help="these faults only")
     parser.add_argument("--at", type=int, nargs="+", help="these points only")
     parser.add_argument("--every", type=int, default=1, help="every n-th point")
-    parser.add_argument("--key", action=argparse.BooleanOptionalAction, help="the platform recognises a repeated send")
+    parser.add_argument("--key", action=argparse.BooleanOptionalAction, help="the relay recognises a repeated send")
     parser.add_argument("--whole-life", action="store_true", help="from before the start to the end, not only the turn")
     parser.add_argument("--at-once", type=int, default=4, help="scenarios side by side")
     parser.add_argument("--list", action="store_true", help="print every point")

@@ -1,4 +1,4 @@
-"""The process under test: the whole gateway, with a relay channel, a tool that leaves traces, and the shim."""
+"""The process under test: the whole gateway, with one channel, a tool that leaves traces, and the shim."""
 
 from __future__ import annotations
 
@@ -19,11 +19,13 @@ from gateway.errors import StoreDown
 from gateway.settings import Settings
 from tests.fakes.relay import RelayKind, RelaySettings
 from tests.faults.order import CHANNEL, Order, traces
+from tests.faults.real_channels import is_up, platform_channel
 from tests.faults.sabotage import SABOTAGES
 from tests.faults.shim import Mode, Shim
 from tests.faults.thin_model import ThinModel
 
 _LOOK_AGAIN = 0.005  # seconds; another process's disk and threads give no event to wait for
+_QUIET = 10  # looks in a row that find no new call: what a channel does on connecting is over
 _SPACE_RETURNS = 0.15  # seconds after the disk was first full
 
 
@@ -66,12 +68,17 @@ def settings_of(order: Order) -> Settings:
 
 
 def plugins_of(order: Order) -> Plugins:
-    """Return the relay channel, open to everybody, and the tools."""
-    block = RelaySettings(base_url=order.relay, send_key=order.send_key, preview_seconds=order.preview_seconds)
-    policy = Policy(channel=CHANNEL, entries=frozenset({Entry.parse("*")}))
-    channel = ExtraChannel(name=CHANNEL, kind=RelayKind(), settings=block, policy=policy)
+    """Return the channel of the platform, and the tools."""
     models = (ThinModel(order.model),) if order.is_thin else ()
+    channel = _relay(order) if order.platform == CHANNEL else platform_channel(order)
     return Plugins(channels=(channel,), tools=tools(Path(order.root)), models=models)
+
+
+def _relay(order: Order) -> ExtraChannel:
+    """Return the relay channel, open to everybody."""
+    block = RelaySettings(base_url=order.base, send_key=order.send_key, preview_seconds=order.preview_seconds)
+    policy = Policy(channel=CHANNEL, entries=frozenset({Entry.parse("*")}))
+    return ExtraChannel(name=CHANNEL, kind=RelayKind(), settings=block, policy=policy)
 
 
 class Child:
@@ -83,6 +90,7 @@ class Child:
         self._shim = Shim()
         self._stop = asyncio.Event()
         self._app: App | None = None
+        self._settling: asyncio.Task[None] | None = None
 
     async def live(self) -> None:
         """Run until told to finish."""
@@ -97,9 +105,10 @@ class Child:
         try:
             await self._serve()
         finally:
-            helper.cancel()
-            refill.cancel()
-            await asyncio.wait([helper, refill])
+            beside = [task for task in (helper, refill, self._settling) if task is not None]
+            for task in beside:
+                task.cancel()
+            await asyncio.wait(beside)
 
     async def _serve(self) -> None:
         settings, plugins = settings_of(self._order), plugins_of(self._order)
@@ -114,9 +123,23 @@ class Child:
 
     def _ready(self, app: App) -> None:
         self._app = app
+        self._settling = asyncio.create_task(self._settle(app), name="settle")
+
+    async def _settle(self, app: App) -> None:
+        """Begin to count when the channel hears its platform and is quiet: from there on it is the message's way."""
         if not self._order.whole_life:
+            if self._order.platform != CHANNEL:
+                await self._wait_quiet(app)
             self._arm()
         self._tell(ready=True)
+
+    async def _wait_quiet(self, app: App) -> None:
+        self._shim.arm(Mode.COUNT, 0)
+        counted, quiet = -1, 0
+        while quiet < _QUIET or not is_up(app.channels[self._order.platform]):
+            quiet = quiet + 1 if self._shim.counted == counted else 0
+            counted = self._shim.counted
+            await asyncio.sleep(_LOOK_AGAIN)
 
     def _tell(self, **news: Any) -> None:
         self._writer.write(json.dumps(news).encode() + b"\n")

@@ -6,17 +6,16 @@ import json
 import shutil
 import sqlite3
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gateway.text import split
-from tests.fakes.relay import TEXT_LIMIT, Shown
-from tests.faults.order import CHANNEL, traces
+from tests.faults.order import traces
 from tests.faults.peers import LAST_WORD, Asked, Peers
 from tests.faults.shim import Mode
+from tests.faults.stages import Stage
 
 UNKNOWN = "outcome unknown: it may have happened"
 _ANSWERED = "answered"
@@ -31,6 +30,7 @@ FROM step s JOIN inbox i ON i.turn = s.turn WHERE s.kind = 'model'
 class Stored:
     """What the journal held at one instant, per chat."""
 
+    received: frozenset[str]
     committed: frozenset[str]
     asked: frozenset[tuple[str, int]]  # (chat, tool results in the request) whose reply is a stored step
 
@@ -44,19 +44,21 @@ class Findings:
     unknown: int = 0
 
 
-def stored(root: Path, copy: Path) -> Stored:
+def stored(root: Path, copy: Path, chat_of: Callable[[str], str]) -> Stored:
     """Read a dead process's journal, on a copy, since opening it would recover it."""
     copy.mkdir()
     for path in (root / "home").glob("journal.db*"):
         shutil.copy(path, copy)
+    nothing = Stored(frozenset(), frozenset(), frozenset())
     if not (copy / "journal.db").exists():
-        return Stored(frozenset(), frozenset())
+        return nothing
     with closing(sqlite3.connect(copy / "journal.db")) as journal:
         if not journal.execute("SELECT count(*) FROM sqlite_master WHERE name IN ('record', 'step')").fetchone()[0]:
-            return Stored(frozenset(), frozenset())
-        committed = {_chat(key) for (key,) in journal.execute("SELECT key FROM record")}
-        replies = {(_chat(key), results) for key, results in journal.execute(_STORED_REPLIES)}
-    return Stored(frozenset(committed), frozenset(replies))
+            return nothing
+        received = frozenset(chat_of(key) for (key,) in journal.execute("SELECT key FROM inbox"))
+        committed = frozenset(chat_of(key) for (key,) in journal.execute("SELECT key FROM record"))
+        replies = frozenset((chat_of(key), results) for key, results in journal.execute(_STORED_REPLIES))
+    return Stored(received, committed, replies)
 
 
 def asked_again(before: Stored, requests: Iterable[Asked]) -> list[str]:
@@ -70,22 +72,24 @@ def asked_again(before: Stored, requests: Iterable[Asked]) -> list[str]:
     return wrong
 
 
-def examine(root: Path, chats: Sequence[str], peers: Peers, mode: Mode, send_key: bool) -> Findings:
+def examine(root: Path, chats: Sequence[str], peers: Peers, mode: Mode) -> Findings:
     """Check everything that a person, an operator or the next start could see."""
-    findings = Findings()
+    findings, stage = Findings(), peers.stage
     findings.wrong += _files(root / "home")
-    findings.wrong += _journal(root / "home" / "journal.db", chats)
-    turns = _turns(root / "home", findings)
+    findings.wrong += _journal(root / "home" / "journal.db", chats, stage)
+    turns = _turns(root / "home", stage, findings)
     ran = _ran(traces(root), findings)
     for chat in chats:
         turn = turns.get(chat)
         if turn is None:
             findings.wrong.append(f"{chat} has no complete turn in a transcript")
             continue
-        _chat_shows(chat, turn, peers.relay.chat(chat), findings, send_key=send_key)
+        _chat_shows(chat, turn, stage, findings)
         _tool_ran_once(chat, turn, ran[chat], findings, is_kill=mode.kills)
-    strangers = {message.chat for message in peers.relay.shown} - set(chats)
-    findings.wrong += [f"something was said in {chat}" for chat in strangers]
+    if elsewhere := stage.count_shown() - sum(len(stage.shown(chat)) for chat in chats):
+        findings.wrong.append(f"{elsewhere} message(s) stand where nobody asked")
+    if not stage.is_settled():
+        findings.wrong.append("the platform was not told of everything")
     return findings
 
 
@@ -115,16 +119,17 @@ def _parses(data: bytes) -> bool:
     return True
 
 
-def _journal(path: Path, chats: Sequence[str]) -> list[str]:
+def _journal(path: Path, chats: Sequence[str], stage: Stage) -> list[str]:
     """The journal is whole: one answered row per message, nothing open, nothing dead."""
     with closing(sqlite3.connect(path)) as journal:
         (integrity,) = journal.execute("PRAGMA integrity_check").fetchone()
-        rows = Counter(journal.execute("SELECT key, state FROM inbox WHERE ended_at IS NOT NULL").fetchall())
+        ended = journal.execute("SELECT key, state FROM inbox WHERE ended_at IS NOT NULL").fetchall()
         (alive,) = journal.execute("SELECT count(*) FROM inbox WHERE ended_at IS NULL").fetchone()
         (undelivered,) = journal.execute("SELECT count(*) FROM outbox WHERE open IS NOT NULL").fetchone()
         dead = journal.execute("SELECT id, reason FROM dead").fetchall()
     wrong = [] if integrity == "ok" else [f"journal: {integrity}"]
-    expected = Counter({(f"{CHANNEL}:{chat}", _ANSWERED): 1 for chat in chats})
+    rows = Counter((stage.chat_of(key), state) for key, state in ended)
+    expected = Counter({(chat, _ANSWERED): 1 for chat in chats})
     wrong += [] if rows == expected else [f"inbox ended as {dict(rows - expected)}, missing {dict(expected - rows)}"]
     wrong += [f"{alive} inbox row(s) have not ended"] if alive else []
     wrong += [f"{undelivered} outbox row(s) are open"] if undelivered else []
@@ -132,14 +137,14 @@ def _journal(path: Path, chats: Sequence[str]) -> list[str]:
     return wrong
 
 
-def _turns(home: Path, findings: Findings) -> dict[str, list[Mapping[str, Any]]]:
+def _turns(home: Path, stage: Stage, findings: Findings) -> dict[str, list[Mapping[str, Any]]]:
     """Return the lines of each chat's one closed turn."""
     turns: dict[str, list[Mapping[str, Any]]] = {}
     for path in home.rglob("*.jsonl"):
         lines = [json.loads(line) for line in path.read_bytes().splitlines() if _parses(line)]
         if not lines or lines[0].get("kind") != "head":
             continue
-        chat = _chat(lines[0]["key"])
+        chat = stage.chat_of(lines[0]["key"])
         ends = [line for line in lines if line.get("kind") == "end"]
         if chat in turns or len(ends) != 1:
             findings.wrong.append(f"{chat} has {len(ends)} closed turn(s) in {path.name}")
@@ -151,26 +156,31 @@ def _turns(home: Path, findings: Findings) -> dict[str, list[Mapping[str, Any]]]
     return turns
 
 
-def _chat_shows(
-    chat: str, turn: Sequence[Mapping[str, Any]], shown: Sequence[Shown], findings: Findings, *, send_key: bool
-) -> None:
+def _chat_shows(chat: str, turn: Sequence[Mapping[str, Any]], stage: Stage, findings: Findings) -> None:
     """The chat shows what the transcript says, whole and in order, and whatever might be a second time says so."""
     answers = [line["content"] for line in turn if line.get("role") == "assistant" and not line.get("tool_calls")]
     if len(answers) != 1 or not answers[0].endswith(LAST_WORD):
         findings.wrong.append(f"{chat}: the transcript holds the answers {answers}")
         return
-    parts = [_flat(part) for part in split(answers[0], limit=TEXT_LIMIT)]
+    parts = [_flat(part) for part in stage.parts(answers[0])]
     assert len(parts) == 2, "the scripted answer makes two parts"
+    shown = stage.shown(chat)
     texts = [_flat(message.text) for message in shown]
     places = [max((n for n, text in enumerate(texts) if text == part), default=-1) for part in parts]
     if -1 in places or places != sorted(places):
-        findings.wrong.append(f"{chat} shows {texts}, the transcript says {parts}")
-    marked = sum(message.is_marked for message in shown)
-    findings.marked += marked
-    if len(shown) - marked > len(parts):
-        findings.wrong.append(f"{chat} shows {len(shown)} messages, {marked} of them marked: {texts}")
-    if send_key and marked:
-        findings.wrong.append(f"{chat}: marked, although the platform has keys")
+        findings.wrong.append(f"{chat} shows {_brief(texts)}, the transcript says {_brief(parts)}")
+    unmarked = [_flat(message.text) for message in shown if not message.is_marked]
+    findings.marked += len(shown) - len(unmarked)
+    if len(unmarked) > len(parts) or len(set(unmarked)) < len(unmarked):
+        findings.wrong.append(
+            f"{chat} shows {len(shown)} messages, {len(shown) - len(unmarked)} of them marked: {_brief(texts)}"
+        )
+    if len(unmarked) < len(shown) and not stage.may_mark:
+        findings.wrong.append(f"{chat}: marked, although the platform can be asked")
+
+
+def _brief(texts: Iterable[str]) -> list[str]:
+    return [text if len(text) < 200 else f"{text[:80]} … {text[-80:]}" for text in texts]
 
 
 def _ran(path: Path, findings: Findings) -> Counter[str]:
@@ -199,10 +209,6 @@ def _tool_ran_once(
         findings.wrong.append(f"{chat}: the model was told it is on record, and there are {ran} traces")
     if is_kill and not is_unknown and not results[0].startswith("on record"):
         findings.wrong.append(f"{chat}: the tool said {results[0]!r}")
-
-
-def _chat(key: str) -> str:
-    return key.partition(":")[2]
 
 
 def _flat(text: str) -> str:

@@ -22,6 +22,18 @@ async def count(zygote: Zygote, case: Case) -> list[str]:
     return outcome.points
 
 
+def places(platform: str) -> list[Case]:
+    """Return the cases that a real platform's matrix begins with."""
+    return [Case(platform=platform, is_thread=is_thread) for is_thread in (False, True)]
+
+
+async def count_sends(zygote: Zygote, case: Case) -> int:
+    """Play *case* without a fault; return how many posts and edits it makes."""
+    outcome = await Scenario(zygote, replace(case, mode=Mode.COUNT, at=0)).play()
+    assert not outcome.wrong, str(outcome)
+    return outcome.sends
+
+
 def spread(total: int, wanted: int, share: int = 0, shares: int = 1) -> list[int]:
     """Return *wanted* of the numbers 1 to *total*, evenly spread, of these the share number *share* of *shares*."""
     wanted = min(wanted, total)
@@ -30,8 +42,13 @@ def spread(total: int, wanted: int, share: int = 0, shares: int = 1) -> list[int
 
 
 def cases(base: Case, mode: Mode, points: Iterable[int]) -> list[Case]:
-    """Return one case per point; platforms with and without keys and with and without a memory take turns."""
+    """Return one case per point; relays with and without keys and with and without a memory take turns."""
     return [replace(base, mode=mode, at=at, send_key=n % 2 == 0, forgets_acks=n % 4 < 2) for n, at in enumerate(points)]
+
+
+def losses(base: Case, sends: Iterable[int]) -> list[Case]:
+    """Return one case per send whose reply is lost."""
+    return [replace(base, lose=number) for number in sends]
 
 
 async def play_all(zygote: Zygote, every: Sequence[Case], *, at_once: int = AT_ONCE) -> list[Outcome]:
@@ -52,7 +69,7 @@ def summary(outcomes: Sequence[Outcome]) -> str:
     struck = [outcome for outcome in outcomes if outcome.struck]
     restarts = sum(len(outcome.lives) - 1 for outcome in outcomes)
     return (
-        f"{len(outcomes)} scenarios, {len(struck)} struck, {restarts} restarts,"
+        f"{len(outcomes)} points, {len(struck)} struck, {restarts} restarts,"
         f" {sum(outcome.marked for outcome in outcomes)} marked as possible repeats,"
         f" {sum(outcome.unknown for outcome in outcomes)} tool outcomes unknown,"
         f" {sum(bool(outcome.wrong) for outcome in outcomes)} wrong"

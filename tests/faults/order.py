@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from tests.faults.shim import Mode
@@ -18,10 +19,12 @@ class Order:
     root: str  # everything under it is watched; the home and the tool's traces stand there
     report: str  # where the shim writes what it struck
     log: str
-    relay: str  # address of the platform
+    base: str  # address of the platform
     model: str  # address of the scripted model
     mode: int = Mode.COUNT
     at: int = 0
+    platform: str = CHANNEL
+    notes: Mapping[str, str] = field(default_factory=dict)  # what the channel has noted before this life
     whole_life: bool = False  # count from before the start, not from readiness
     send_key: bool = True
     preview_seconds: float = 0.01

@@ -1,18 +1,19 @@
-"""What the gateway talks to in a scenario: people on a relay platform, a model that never answers the same twice."""
+"""What the gateway talks to in a scenario: people on a platform, a model that never answers the same twice."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from tests.fakes.openai_server import Answer, Call, FakeOpenAI, open_server
-from tests.fakes.relay import Relay, open_relay
+from tests.faults.stages import RelayStage, Stage
 
 LAST_WORD = "The end."
+_PIECES = 8  # that an answer is streamed in, unless it is short
 _CHAT = re.compile(r"in chat (c\d+)")
 
 
@@ -43,21 +44,33 @@ def asked(body: Mapping[str, Any]) -> Asked:
     return Asked(found[1], sum(message["role"] == "tool" for message in messages[last:]))
 
 
-def script(body: Mapping[str, Any], n: int) -> Answer:
-    """First the tool, then an answer of two parts; both say which call of the model they are."""
-    who = asked(body)
-    if who.results == 0:
-        call = Call(name="put_on_record", arguments=json.dumps({"what": who.chat}), id=f"call_{n}")
-        return Answer(text=f"Draft {n} for {who.chat}: I put it on record first.", calls=(call,), pieces=40, gap=0.01)
-    sentences = " ".join(f"This is sentence {s} of answer {n}, which nobody has read before." for s in range(1, 4))
-    return Answer(text=f"Answer {n} for {who.chat}. {sentences} {LAST_WORD}", pieces=100, gap=0.01)
+def scripted(sentences: int) -> Callable[[Mapping[str, Any], int], Answer]:
+    """Return a model that first calls the tool, then answers at that length, both saying which call they are."""
+
+    def script(body: Mapping[str, Any], n: int) -> Answer:
+        who = asked(body)
+        if who.results == 0:
+            call = Call(name="put_on_record", arguments=json.dumps({"what": who.chat}), id=f"call_{n}")
+            return Answer(
+                text=f"Draft {n} for {who.chat}: I put it on record first.", calls=(call,), pieces=40, gap=0.01
+            )
+        said = " ".join(
+            f"This is sentence {s} of answer {n}, which nobody has read before." for s in range(1, sentences + 1)
+        )
+        text = f"Answer {n} for {who.chat}. {said} {LAST_WORD}"
+        return Answer(text=text, pieces=max(len(text) // _PIECES, 100), gap=0.01)
+
+    return script
+
+
+script = scripted(RelayStage.sentences)
 
 
 @dataclass(slots=True)
 class Peers:
     """Both servers of one scenario."""
 
-    relay: Relay
+    stage: Stage
     model: FakeOpenAI
 
     def asked(self, since: int = 0) -> list[Asked]:
@@ -66,17 +79,19 @@ class Peers:
 
     def is_answered(self, chat: str) -> bool:
         """Say whether the chat shows a whole answer."""
-        return any(message.text.endswith(LAST_WORD) for message in self.relay.chat(chat))
+        return any(message.text.endswith(LAST_WORD) for message in self.stage.shown(chat))
 
     async def wait_answered(self, chats: Sequence[str]) -> None:
-        """Return when every chat shows a whole answer."""
+        """Return when every chat shows a whole answer, and the platform holds nothing back."""
         for chat in chats:
             while not self.is_answered(chat):
-                await self.relay.wait_changed()
+                await self.stage.wait_changed()
+        while not self.stage.is_settled():
+            await self.stage.wait_changed()
 
 
 @asynccontextmanager
-async def open_peers(relay: Relay) -> AsyncIterator[Peers]:
+async def open_peers(stage: Stage) -> AsyncIterator[Peers]:
     """Serve both until the block ends."""
-    async with open_relay(relay), open_server(script) as model:
-        yield Peers(relay, model)
+    async with stage.open(), open_server(scripted(stage.sentences)) as model:
+        yield Peers(stage, model)

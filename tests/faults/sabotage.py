@@ -5,15 +5,24 @@ Each patches the class in its own process, a forked child, and so harms nobody e
 
 from __future__ import annotations
 
+import asyncio
+import secrets
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from agent.tools.registry import Toolbox
-from gateway.events import InboundMessage
-from gateway.ports import Accepted, Lease, Step
+from channels.discord.adapter import DiscordChannel
+from channels.discord.rest import Rest
+from channels.slack.adapter import SlackChannel
+from channels.telegram.adapter import TelegramChannel
+from gateway.events import InboundMessage, Part, Receipt
+from gateway.intake import GatewayIntake
+from gateway.ports import Accepted, Lease, Step, Verdict
 from gateway.store.journal import SqliteJournal
 from tests.fakes.door import OpenDoor
 from tests.fakes.relay import RelayChannel
+
+_MOMENT = 0.3  # seconds; a platform is told within it
 
 
 def _acks_early() -> None:
@@ -60,9 +69,55 @@ def _marks_nothing() -> None:
     RelayChannel.send = unmarked  # type: ignore[method-assign]
 
 
+def _stores_later() -> None:
+    """Say that a message is durable a moment before it is."""
+    receive = GatewayIntake.receive
+    later: set[asyncio.Task[Accepted]] = set()
+
+    async def store(self: GatewayIntake, message: InboundMessage) -> Accepted:
+        await asyncio.sleep(_MOMENT)
+        return await receive(self, message)
+
+    async def hasty(self: GatewayIntake, message: InboundMessage) -> Accepted:
+        task = asyncio.create_task(store(self, message))
+        later.add(task)
+        return Accepted(verdict=Verdict.ACCEPTED)
+
+    GatewayIntake.receive = hasty  # type: ignore[method-assign]
+
+
+def _asks_nobody() -> None:
+    """Take for granted that what is not known to stand in a chat does not, and send it under another key."""
+
+    async def nothing(self: Any, part: Part) -> Receipt | None:
+        """Find nothing."""
+
+    for channel in (SlackChannel, DiscordChannel):
+        channel.find = nothing  # type: ignore[method-assign]
+    post = Rest.post
+
+    async def other(self: Rest, chat: str, text: str, *, nonce: str, **more: Any) -> str:
+        return await post(self, chat, text, nonce=secrets.token_hex(8), **more)
+
+    Rest.post = other  # type: ignore[method-assign]
+
+
+def _telegram_marks_nothing() -> None:
+    """Send again what may stand there, without a word."""
+    send = TelegramChannel.send
+
+    async def unmarked(self: TelegramChannel, part: Part, *, marked: bool = False) -> Receipt:
+        return await send(self, part)
+
+    TelegramChannel.send = unmarked  # type: ignore[method-assign]
+
+
 SABOTAGES: Mapping[str, Callable[[], None]] = {
     "acks_early": _acks_early,
     "forgets_steps": _forgets_steps,
     "repeats_tools": _repeats_tools,
     "marks_nothing": _marks_nothing,
+    "stores_later": _stores_later,
+    "asks_nobody": _asks_nobody,
+    "telegram_marks_nothing": _telegram_marks_nothing,
 }

@@ -6,12 +6,12 @@ import asyncio
 import shutil
 from dataclasses import dataclass, field
 
-from tests.fakes.relay import Relay
 from tests.faults import examine
 from tests.faults.nursery import Line, Zygote, open_line
-from tests.faults.order import Order
+from tests.faults.order import CHANNEL, Order
 from tests.faults.peers import Peers, open_peers, request_of, sender_of
 from tests.faults.shim import Mode
+from tests.faults.stages import Scene, stage_of
 
 _PACE, _SLOW_PACE = 0.01, 0.1  # seconds between the edits of a preview; of fifty at once
 _LIVES = 3  # a fault may end the first; the later ones are left alone
@@ -21,7 +21,10 @@ _LIVES = 3  # a fault may end the first; the later ones are left alone
 class Case:
     """Which fault, where, and on what."""
 
+    platform: str = CHANNEL
+    is_thread: bool = False  # a mention in a thread of a group; else a direct chat
     chats: int = 1
+    lose: int = 0  # instead of a fault of ours: this send's reply never arrives
     mode: Mode = Mode.COUNT
     at: int = 0
     whole_life: bool = False
@@ -32,8 +35,20 @@ class Case:
 
     def __str__(self) -> str:
         where = "life" if self.whole_life else "turn"
-        key = "key" if self.send_key else "no-key"
-        return f"{self.mode.name.lower()} at {where} {self.at}, {self.chats} chat(s), {key}"
+        what = f"reply_lost at send {self.lose}" if self.lose else f"{self.mode.name.lower()} at {where} {self.at}"
+        return f"{what}, {self.place}"
+
+    @property
+    def place(self) -> str:
+        """Where it happens."""
+        if self.platform == CHANNEL:
+            return f"{self.chats} chat(s), {'key' if self.send_key else 'no-key'}"
+        return f"{self.platform} {'thread' if self.is_thread else 'direct'}"
+
+    @property
+    def scene(self) -> Scene:
+        """What the platform has to know of it."""
+        return Scene(is_thread=self.is_thread, knows_keys=self.send_key, forgets_acks=self.forgets_acks, lose=self.lose)
 
 
 @dataclass(slots=True)
@@ -56,6 +71,7 @@ class Outcome:
     requests: int = 0
     marked: int = 0
     unknown: int = 0  # tool results "outcome unknown"
+    sends: int = 0  # posts and edits of ours that the platform was asked for
 
     @property
     def points(self) -> list[str]:
@@ -80,10 +96,9 @@ class Scenario:
     async def play(self) -> Outcome:
         """Run the faulty life, then undisturbed ones until one is idle, and examine what is left."""
         outcome = self._outcome
-        relay = Relay(knows_keys=self._case.send_key, forgets_acks=self._case.forgets_acks)
-        async with open_peers(relay) as peers:
+        async with open_peers(stage_of(self._case.platform, self._case.scene)) as peers:
             for number in range(_LIVES):
-                before = examine.stored(self._room / "root", self._room / f"copy{number}") if number else None
+                before = self._look_at_the_dead(peers, number) if number else None
                 asked_before = len(peers.model.bodies)
                 life = await self._live(peers, is_first=number == 0)
                 outcome.lives.append(life)
@@ -91,11 +106,12 @@ class Scenario:
                     outcome.wrong += examine.asked_again(before, peers.asked(asked_before))
                 if life.is_idle and life.status == 0:
                     break
-            outcome.struck = self._report()
+            outcome.struck = self._report() or peers.stage.replies.lost
+            outcome.sends = peers.stage.replies.sends
             outcome.requests = len(peers.model.bodies)
             self._judge_lives()
             if outcome.lives[-1].is_idle:
-                found = examine.examine(self._room / "root", self._chats, peers, self._case.mode, self._case.send_key)
+                found = examine.examine(self._room / "root", self._chats, peers, self._case.mode)
                 outcome.wrong += found.wrong
                 outcome.marked, outcome.unknown = found.marked, found.unknown
         if outcome.wrong:
@@ -103,6 +119,13 @@ class Scenario:
         else:
             shutil.rmtree(self._room)
         return outcome
+
+    def _look_at_the_dead(self, peers: Peers, number: int) -> examine.Stored:
+        """Read what the life before left; what the platform was told must be in it."""
+        stored = examine.stored(self._room / "root", self._room / f"copy{number}", peers.stage.chat_of)
+        if peers.stage.is_told() and not set(self._chats) <= stored.received:
+            self._outcome.wrong.append("the platform was told of a message that is not stored")
+        return stored
 
     def _judge_lives(self) -> None:
         first, last = self._outcome.lives[0], self._outcome.lives[-1]
@@ -120,7 +143,9 @@ class Scenario:
             root=str(self._room / "root"),
             report=str(self._room / "report"),
             log=str(self._room / "log"),
-            relay=peers.relay.base,
+            base=peers.stage.base,
+            platform=self._case.platform,
+            notes=peers.stage.notes if is_first else {},
             model=peers.model.base,
             mode=self._case.mode if is_first else Mode.COUNT,
             at=self._case.at,
@@ -165,10 +190,10 @@ class Scenario:
 
     def _say(self, peers: Peers) -> None:
         """Let people write, once: a first life may have been too short for it."""
-        if peers.relay.updates:
+        if peers.stage.names:
             return
         for chat in self._chats:
-            peers.relay.say(chat, request_of(chat), sender=sender_of(chat))
+            peers.stage.say(chat, request_of(chat), sender=sender_of(chat))
 
     def _report(self) -> str:
         report = self._room / "report"

@@ -17,6 +17,7 @@ from tests.faults.nursery import Line, Zygote, open_line
 from tests.faults.order import CHANNEL, Order, traces
 from tests.faults.peers import LAST_WORD, Asked, Peers, asked, request_of, script
 from tests.faults.shim import Mode
+from tests.faults.stages import RelayStage, Scene
 
 POISON = "c0"
 
@@ -37,7 +38,7 @@ class Gateway:
             root=str(self.root),
             report=str(self.room / "report"),
             log=str(self.room / "log"),
-            relay=self._peers.relay.base,
+            base=self._peers.stage.base,
             model=self._peers.model.base,
             grace=grace,
             is_signalled=is_signalled,
@@ -73,16 +74,16 @@ async def test_sigterm_lets_a_turn_finish_within_its_grace(zygote: Zygote) -> No
         return Answer(text=answer.text, calls=answer.calls, pieces=40, latency=0.3)
 
     async with open_relay() as relay, open_server(slow) as model:
-        gateway = Gateway(zygote, Peers(relay, model))
+        gateway = Gateway(zygote, Peers(RelayStage(Scene(), relay), model))
         async with gateway.start(is_signalled=True) as line:
             assert await line.wait("ready"), gateway.log()
             relay.say("c0", request_of("c0"))
             await model.arrived.wait()
             os.kill(line.pid, signal.SIGTERM)
             assert (await line.wait("exit"))["exit"] == 0, gateway.log()
-        assert Peers(relay, model).is_answered("c0"), gateway.log()
+        assert Peers(RelayStage(Scene(), relay), model).is_answered("c0"), gateway.log()
         assert len(model.bodies) == 2
-        assert not examine.examine(gateway.root, ["c0"], Peers(relay, model), Mode.COUNT, send_key=True).wrong
+        assert not examine.examine(gateway.root, ["c0"], Peers(RelayStage(Scene(), relay), model), Mode.COUNT).wrong
 
 
 async def test_sigterm_saves_the_steps_of_a_turn_that_does_not_end_in_time(zygote: Zygote) -> None:
@@ -93,7 +94,7 @@ async def test_sigterm_saves_the_steps_of_a_turn_that_does_not_end_in_time(zygot
         return Answer(fault=Fault.HANG) if is_hanging and asked(body).results else script(body, n)
 
     async with open_relay() as relay, open_server(hangs) as model:
-        peers = Peers(relay, model)
+        peers = Peers(RelayStage(Scene(), relay), model)
         gateway = Gateway(zygote, peers)
         async with gateway.start(is_signalled=True, grace=0.2) as line:
             assert await line.wait("ready"), gateway.log()
@@ -107,7 +108,7 @@ async def test_sigterm_saves_the_steps_of_a_turn_that_does_not_end_in_time(zygot
         before = len(model.bodies)
         await end_well(gateway, peers, ["c0"])
         assert set(peers.asked(before)) == {Asked("c0", 1)}
-        assert not examine.examine(gateway.root, ["c0"], peers, Mode.COUNT, send_key=True).wrong
+        assert not examine.examine(gateway.root, ["c0"], peers, Mode.COUNT).wrong
 
 
 class Poisoned:
@@ -149,7 +150,7 @@ async def test_a_message_that_kills_runs_alone_and_is_set_aside_after_three_lone
     relay = Relay()
     poisoned = Poisoned()
     async with open_relay(relay), open_server(poisoned) as model:
-        peers = Peers(relay, model)
+        peers = Peers(RelayStage(Scene(), relay), model)
         gateway = Gateway(zygote, peers)
         relay.say("c1", request_of("c1"))
         relay.say(POISON, request_of(POISON))
@@ -179,7 +180,7 @@ async def test_a_tool_that_kills_is_the_end_of_its_message_only(zygote: Zygote) 
         return Answer(text="Now.", calls=(Call(name="die", id=f"call_{n}"),))
 
     async with open_relay() as relay, open_server(murderous) as model:
-        gateway = Gateway(zygote, Peers(relay, model))
+        gateway = Gateway(zygote, Peers(RelayStage(Scene(), relay), model))
         relay.say(POISON, request_of(POISON))
         for _ in range(5):
             async with gateway.start() as line:

@@ -23,7 +23,8 @@ from pathlib import Path
 
 import uvicorn
 
-from agent.llm import litellm_model
+from agent.llm.litellm_model import LitellmModel
+from agent.llm.port import ModelConfig
 from agent.memory.files import disk
 from gateway.errors import UserMistake
 from tests.faults.child import Child
@@ -75,7 +76,7 @@ def _import_the_rest() -> None:
     reading, writing = os.pipe()
     pid = os.fork()
     if not pid:
-        litellm_model._load()
+        asyncio.run(LitellmModel(ModelConfig(model="openai/warm")).warm())
         uvicorn.Config(_nothing).load()
         for group in _GROUPS:
             for entry in entry_points(group=group):

@@ -1,0 +1,85 @@
+"""TRUST.md F1 and F18 on Telegram, Slack and Discord: the real channel and library, killed on a message's way.
+
+A person writes in a direct chat, and in a thread of a group; the answer streams and makes two parts. Whatever the call
+at which the gateway dies, and whichever reply of the platform is lost: after the restart there is one answer. On Slack
+and Discord nothing is marked, since they can be asked; on Telegram what may be there twice says so. The platform was
+never told of what is not stored. A spread of the points is played here; all of them: `python -m tests.faults
+--platform telegram slack discord --mode kill_before reply_lost`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from tests.faults.matrix import count, losses, places, play_all, summary, verdict
+from tests.faults.nursery import Zygote
+from tests.faults.scenario import Case
+from tests.faults.shim import Mode
+from tests.faults.stages import PLATFORMS
+
+PLACES = [place for platform in PLATFORMS for place in places(platform)]
+KILLS = 5  # of each place
+LEAST = 100  # points that one turn makes at the very least
+
+Record = Callable[[str, object], None]
+
+
+def steps(points: list[str]) -> list[int]:
+    """Return the points at which something has left or is durable: writes to the journal's log alone change nothing."""
+    return [n for n, point in enumerate(points, 1) if point.split()[0] in ("send", "fsync", "connect")]
+
+
+@pytest.mark.parametrize("place", PLACES, ids=[place.place for place in PLACES])
+async def test_killed_on_the_way(zygote: Zygote, place: Case, record_property: Record) -> None:
+    """Killed at any step between the message's arrival and its answer's end: one answer, nothing doubled unmarked."""
+    points = await count(zygote, place)
+    assert len(points) >= LEAST
+    at = steps(points)
+    shift = 0.75 if place.is_thread else 0.25  # so that the two places of a platform play different ones
+    chosen = [at[int((n + shift) * len(at) / KILLS)] for n in range(KILLS)]
+    outcomes = await play_all(zygote, [replace(place, mode=Mode.KILL_BEFORE, at=n) for n in chosen])
+    record_property("figure", f"{place.place}, kill_before, of {len(points)} points: {summary(outcomes)}")
+    assert not verdict(outcomes), verdict(outcomes)
+    assert sum(bool(outcome.struck) for outcome in outcomes) >= KILLS - 1  # two runs differ by a call or two
+
+
+@pytest.mark.parametrize("place", PLACES, ids=[place.place for place in PLACES])
+async def test_a_reply_is_lost(zygote: Zygote, place: Case, record_property: Record) -> None:
+    """Posted or edited, and the reply never came: one answer, and only Telegram may show a part twice, marked."""
+    outcomes = await play_all(zygote, losses(place, (1, 6)))
+    record_property("figure", f"{place.place}, reply_lost: {summary(outcomes)}")
+    assert not verdict(outcomes), verdict(outcomes)
+    assert outcomes[0].struck
+
+
+def _first_write(points: list[str]) -> list[int]:
+    return [1 + next(n for n, point in enumerate(points) if point == "write journal.db-wal")]
+
+
+def _after_sends(points: list[str]) -> list[int]:
+    sends = [n for n, point in enumerate(points, 1) if point.startswith("send")]
+    return sorted({min(n + 1, len(points)) for n in sends[-5:]})
+
+
+# Who breaks which promise on which platform, the points at which it shows, and a word of what is then said.
+SABOTEURS = [
+    ("stores_later", "telegram", _first_write, "told of a message that is not stored"),
+    ("stores_later", "slack", _first_write, "told of a message that is not stored"),
+    ("telegram_marks_nothing", "telegram", _after_sends, "messages, 0 of them marked"),
+    ("asks_nobody", "slack", _after_sends, "messages, 0 of them marked"),
+    ("asks_nobody", "discord", _after_sends, "messages, 0 of them marked"),
+]
+
+
+@pytest.mark.parametrize(("sabotage", "platform", "where", "said"), SABOTEURS)
+async def test_a_channel_that_breaks_a_promise_is_found_out(
+    zygote: Zygote, sabotage: str, platform: str, where: Callable[[list[str]], list[int]], said: str
+) -> None:
+    """The examination of a platform is worth something: each of these fails it, and for the right reason."""
+    base = Case(platform=platform, sabotage=sabotage, patience=3.0)
+    points = await count(zygote, base)
+    outcomes = await play_all(zygote, [replace(base, mode=Mode.KILL_BEFORE, at=n) for n in where(points)])
+    assert said in verdict(outcomes), summary(outcomes)
