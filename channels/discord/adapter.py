@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
@@ -13,17 +13,22 @@ import structlog
 
 from channels.discord import codec
 from channels.discord.client import GatewayClient
+from channels.discord.commands import Commands, try_to_register
 from channels.discord.connection import Connection, refused
-from channels.discord.finding import find
+from channels.discord.downloads import Downloads
 from channels.discord.follows import Follows
-from channels.discord.inbound import Inbound
+from channels.discord.history import History
+from channels.discord.inbound import Inbound, Notes
+from channels.discord.interactions import Interactions
+from channels.discord.lookups import Lookups
 from channels.discord.marks import Marks
+from channels.discord.outbox import Outbox
 from channels.discord.rest import Rest
 from channels.discord.signs import Signs
-from gateway.errors import RetryLater, SendRefused, UserMistake
-from gateway.events import InboundKind, InboundMessage, OutboundKind, OutboundMessage, Part, Receipt, SessionKey
+from channels.discord.threads import Threads
+from gateway.errors import RetryLater, UserMistake
+from gateway.events import Attachment, InboundKind, InboundMessage, OutboundMessage, Part, Receipt, SessionKey
 from gateway.ports import Accepted, Activity, Capabilities, ChannelContext, Verdict
-from gateway.words import say
 
 log = structlog.get_logger(__name__)
 
@@ -36,6 +41,7 @@ CAPABILITIES = Capabilities(
     rings=True,
     preview_every=timedelta(seconds=1.2),
     shows_activity=True,
+    file_limit=codec.FILE_LIMIT,
 )
 
 _FATAL_PAUSE = 900.0  # after a refused token or intent: each try costs one of the day's 1,000 IDENTIFYs
@@ -66,12 +72,58 @@ class DiscordChannel:
         }
         self._rest = Rest(**addresses)
         self._signs = Signs(self._rest, name=self.name, reaction=context.settings.reaction)
-        marks = Marks(context.state, now)
-        follows = Follows(context.state, is_on=getattr(context.settings, "follow_threads", True))
-        inbound = Inbound(self.name, context.intake, self._rest, marks, follows, now=now, answered=self._answered)
+        self._downloads = Downloads(self._rest, api_url=context.settings.api_url, proxy=proxy)
+        notes = self._notes(context)
+        self._interactions = notes.interactions
+        lookups = Lookups(self._rest)
+        self._history = History(self.name, self._rest, lookups, client=lambda: self._inbound.client)
+        self._inbound = Inbound(
+            self.name,
+            context.intake,
+            self._rest,
+            notes,
+            lookups=lookups,
+            history=self._history,
+            now=now,
+            answered=self._answered,
+        )
+        self._outbox = Outbox(
+            self._rest,
+            notes.threads,
+            notes.interactions,
+            self._signs,
+            context.blobs,
+            file_limit=self._file_limit,
+            now=now,
+        )
+        self._threads = notes.threads
+        self._commands = Commands(self.name, context.state, self._rest, where=context.settings.commands)
         make = partial(GatewayClient, **addresses, identify_pause=identify_pause)
-        self._connection = Connection(self.name, inbound, marks, make=make, now=now)
+        self._connection = Connection(
+            self.name, self._inbound, notes.marks, make=make, now=now, on_ready=self._on_ready
+        )
         self._was_refused = False
+
+    def _notes(self, context: ChannelContext) -> Notes:
+        state, settings = context.state, context.settings
+        in_threads = getattr(settings, "reply_in", "channel") == "thread"
+        return Notes(
+            marks=Marks(state, self._now),
+            follows=Follows(state, is_on=getattr(settings, "follow_threads", True)),
+            threads=Threads(state, self._rest, name=self.name, is_on=in_threads, exists=self._is_known_thread),
+            interactions=Interactions(self.name, state, self._rest, self._now),
+        )
+
+    def _is_known_thread(self, chat: str) -> bool:
+        client = self._inbound.client
+        return client is not None and client.place(chat) is not None
+
+    def _file_limit(self, chat: str) -> int:
+        client = self._inbound.client
+        return client.file_limit(chat) if client else codec.FILE_LIMIT
+
+    def _on_ready(self, guilds: Sequence[str]) -> None:
+        self._signs.begin(partial(try_to_register, self._commands, guilds), "commands")
 
     # Receiving.
 
@@ -81,6 +133,7 @@ class DiscordChannel:
             await asyncio.sleep(_FATAL_PAUSE)
         try:
             if not self._rest.me:
+                await self._interactions.open()
                 await self._rest.login(self._token)
             await self._connection.run(self._token)
         except discord.LoginFailure:
@@ -121,63 +174,43 @@ class DiscordChannel:
     async def send(self, part: Part, *, marked: bool = False) -> Receipt:
         """Post *part* under its id as nonce; the library's own repeats find the message that stands."""
         self._must_be_logged_in()
-        text = codec.written(part, marked=marked)
-        if part.visible_to:
-            message_id = await self._whisper(part, text)
-        else:
-            chat = _chat(part.key)
-            message_id = await self._rest.post(chat, text, nonce=part.id, reply_to=_reply_to(part))
-            if part.kind is not OutboundKind.PREVIEW:
-                self._signs.answered(chat, part.reply_to)
-        return Receipt(part=part.id, message_id=message_id, at=self._now())
-
-    async def _whisper(self, part: Part, text: str) -> str:
-        """Send what one person alone may see: as a direct message; where they take none, one line says so."""
-        try:
-            return await self._rest.post(await self._rest.direct(part.visible_to), text, nonce=part.id)
-        except SendRefused:
-            # One line for all parts of the message: they share the key.
-            line, _, _ = part.id.rpartition(".")
-            return await self._rest.post(
-                _chat(part.key), say("discord.write_privately"), nonce=f"{line}.0p", reply_to=part.reply_to
-            )
+        return self._receipt(part, await self._outbox.send(part, marked=marked))
 
     async def edit(self, message_id: str, part: Part) -> Receipt:
         """Replace what stands under *message_id*."""
         self._must_be_logged_in()
-        chat = await self._rest.direct(part.visible_to) if part.visible_to else _chat(part.key)
-        await self._rest.edit(chat, message_id, codec.written(part))
-        if part.kind is not OutboundKind.PREVIEW:
-            self._signs.answered(chat, part.reply_to)
-        return Receipt(part=part.id, message_id=message_id, at=self._now())
+        await self._outbox.edit(message_id, part)
+        return self._receipt(part, message_id)
 
     async def find(self, part: Part) -> Receipt | None:
         """Look for *part* among what we said after the message it answers."""
         self._must_be_logged_in()
-        chat = await self._rest.direct(part.visible_to) if part.visible_to else _chat(part.key)
-        found = await find(self._rest, chat, part, self._now())
-        return Receipt(part=part.id, message_id=found, at=self._now()) if found else None
+        found = await self._outbox.find(part)
+        return self._receipt(part, found) if found else None
+
+    def _receipt(self, part: Part, message_id: str) -> Receipt:
+        return Receipt(part=part.id, message_id=message_id, at=self._now())
+
+    def fetch(self, attachment: Attachment) -> AsyncGenerator[bytes, None]:
+        """Yield a file of a message; see `gateway.ports.HasFiles`."""
+        return self._downloads.fetch(attachment)
+
+    async def before(self, message: InboundMessage, *, since: datetime | None, limit: int) -> Sequence[InboundMessage]:
+        """Return what was said before *message*; see `gateway.ports.HasHistory`."""
+        self._must_be_logged_in()
+        return await self._history.before(message, since=since, limit=limit)
 
     async def show(self, activity: Activity) -> None:
         """Type as long as the work lasts; Discord has no room for a status text."""
         if self._rest.me:
-            self._signs.typing(_chat(activity.key), on=activity.on)
+            self._signs.typing(activity.key.chat, partial(self._threads.chat, activity.key), on=activity.on)
 
     async def close(self) -> None:
         """End typing and release the connections."""
         await self._signs.close()
+        await self._downloads.close()
         await self._rest.close()
 
     def _must_be_logged_in(self) -> None:
         if not self._rest.me:
             raise RetryLater(_NOT_YET, "not logged in yet")
-
-
-def _chat(key: SessionKey) -> str:
-    """Return the Discord channel behind a session: the thread where it is one."""
-    return key.thread or key.chat
-
-
-def _reply_to(part: Part) -> str:
-    """Only the first part shows what it answers."""
-    return part.reply_to if part.id.endswith(".1") and part.reply_to.isdigit() else ""

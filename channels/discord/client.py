@@ -21,6 +21,8 @@ from channels.discord.codec import Me, Place, Profile
 
 Tell = Callable[[str, Mapping[str, Any]], None]  # an event's name and payload; must not raise
 
+ODD = "ODD"  # what is told when the library breaks down on an event: its name and payload
+_MUST_BE_READ = frozenset({"READY", "RESUMED"})  # without these there is no session: the connection is begun anew
 _WAIT = 30.0  # seconds that the library waits for a rate limit itself; a longer one is RateLimited (its minimum)
 
 
@@ -50,6 +52,18 @@ class Listening(ConnectionState["GatewayClient"]):
 
     tell: Tell
 
+    def guard(self) -> None:
+        """Keep what the library cannot parse from ending it: such an event is told as odd, and passed over."""
+        for name, parse in self.parsers.items():
+            if name not in _MUST_BE_READ:
+                self.parsers[name] = partial(self._parse, name, parse)
+
+    def _parse(self, name: str, parse: Callable[[Any], None], data: Any) -> None:
+        try:
+            parse(data)
+        except Exception as error:  # noqa: BLE001 - the channel boundary: whatever the library trips over
+            self.tell(ODD, {"t": name, "d": data, "error": type(error).__name__})
+
     def parse_message_create(self, data: Any) -> None:
         """Hand over a new message."""
         self.tell("MESSAGE_CREATE", data)
@@ -66,6 +80,10 @@ class Listening(ConnectionState["GatewayClient"]):
         """Hand over many deletions."""
         self.tell("MESSAGE_DELETE_BULK", data)
 
+    def parse_interaction_create(self, data: Any) -> None:
+        """Hand over a command that was chosen, or a button that was pressed."""
+        self.tell("INTERACTION_CREATE", data)
+
     def parse_ready(self, data: Any) -> None:
         """Begin a session that knows nothing of what came before."""
         super().parse_ready(data)
@@ -78,8 +96,10 @@ class Listening(ConnectionState["GatewayClient"]):
 
     def parse_guild_create(self, data: Any) -> None:
         """Learn a guild, its channels and threads."""
-        super().parse_guild_create(data)
-        self.tell("GUILD_CREATE", data)
+        try:
+            super().parse_guild_create(data)
+        finally:
+            self.tell("GUILD_CREATE", data)  # its chats are asked for one by one, where the library lost them
 
 
 class GatewayClient(discord.Client):
@@ -113,6 +133,7 @@ class GatewayClient(discord.Client):
         self.http = self._http(self.loop)
         state = Listening(dispatch=self.dispatch, handlers=self._handlers, hooks=self._hooks, http=self.http, **options)
         state.tell = self._tell
+        state.guard()
         return state
 
     def dispatch(self, event: str, /, *args: Any, **kwargs: Any) -> None:
@@ -138,8 +159,26 @@ class GatewayClient(discord.Client):
             guild, parent = str(channel.guild.id), str(channel.parent_id)
             return Place(id=chat, guild=guild, parent=parent, is_private=channel.is_private())
         if isinstance(channel, discord.abc.GuildChannel):
-            return Place(id=chat, guild=str(channel.guild.id))
+            has_threads = isinstance(channel, discord.TextChannel)
+            return Place(id=chat, guild=str(channel.guild.id), has_threads=has_threads)
         return None
+
+    def may(self, chat: str, right: str) -> bool:
+        """Say whether we have a permission (its name in the library) in a chat; yes where nothing is known."""
+        channel = self.get_channel(int(chat))
+        if isinstance(channel, discord.abc.GuildChannel | discord.Thread) and channel.guild.me is not None:
+            try:
+                return bool(getattr(channel.permissions_for(channel.guild.me), right))
+            except discord.ClientException:  # a thread whose parent we were not told of
+                return True
+        return True
+
+    def file_limit(self, chat: str) -> int:
+        """Return how many bytes a file may have in a chat."""
+        channel = self.get_channel(int(chat))
+        if isinstance(channel, discord.abc.GuildChannel | discord.Thread):
+            return channel.guild.filesize_limit
+        return discord.utils.DEFAULT_FILE_SIZE_LIMIT_BYTES
 
     def me_in(self, guild_id: str) -> Me:
         """Say who we are in a guild; "" = in direct messages."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from typing import Any
@@ -13,7 +14,7 @@ import discord
 import structlog
 
 from channels.discord.client import GatewayClient
-from channels.discord.gates import Event, Gates, Happening
+from channels.discord.gates import Event, Gates, Happening, aside
 from channels.discord.inbound import Inbound
 from channels.discord.marks import Marks
 from gateway.errors import StoreDown, UserMistake
@@ -22,11 +23,18 @@ log = structlog.get_logger(__name__)
 
 _SAVE_EVERY = 5.0  # seconds between two savings of what moved
 _ACCOUNT_EVERY = 60.0
-_PAUSES = (1.0, 60.0)  # between two connections
+_PAUSES = (1.0, 120.0)  # between two connections: each costs one of the 1,000 IDENTIFYs of a day
 _CALM_AFTER = 300.0  # a connection that held so long was a good one
 _CLOSE_WITHIN = 5.0
 _BAD_TOKEN = 4004
 _HELLO = 1_000  # characters; a hello is short
+_HAPPENINGS = {
+    "MESSAGE_CREATE": Happening.SAID,
+    "MESSAGE_UPDATE": Happening.EDITED,
+    "MESSAGE_DELETE": Happening.DELETED,
+    "MESSAGE_DELETE_BULK": Happening.DELETED,
+    "INTERACTION_CREATE": Happening.USED,
+}
 _REFUSALS = {
     "token": "Discord refuses the token; make a new one in the developer portal (Bot, Reset Token) and set `token`",
     "intent": (
@@ -52,8 +60,11 @@ class Connection:
         *,
         make: Callable[..., GatewayClient],
         now: Callable[[], datetime],
+        on_ready: Callable[[Sequence[str]], None],
     ) -> None:
         self._name = name
+        self._on_ready = on_ready
+        self._awaited: set[str] = set()  # guilds of this session that have not come yet
         self._inbound = inbound
         self._marks = marks
         self._make = make
@@ -131,7 +142,13 @@ class Connection:
         try:
             self._sort(gates, name, data)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            log.warning("discord.unreadable", channel=self._name, event=name, error=type(error).__name__)
+            self._put_odd(gates, {"t": name, "d": data, "error": type(error).__name__})
+
+    @staticmethod
+    def _put_odd(gates: Gates, seen: Mapping[str, Any]) -> None:
+        """Have an event set aside that nobody can read: it names neither its chat nor itself."""
+        digest = hashlib.sha256(json.dumps(seen, sort_keys=True, default=str).encode()).hexdigest()[:24]
+        gates.put(aside(), Event(happening=Happening.ODD, ident=digest, payload=seen))
 
     def _sort(self, gates: Gates, name: str, data: Mapping[str, Any]) -> None:
         match name:
@@ -140,30 +157,38 @@ class Connection:
                 gates.begin_session()
                 for chat in self._marks.direct:
                     gates.put(chat)
-                log.info("discord.ready", channel=self._name, guilds=len(data["guilds"]))
+                guilds = [str(guild["id"]) for guild in data["guilds"]]
+                self._awaited = set(guilds)
+                self._on_ready(guilds)
+                log.info("discord.ready", channel=self._name, guilds=len(guilds))
             case "DISCONNECTED":
                 self._connected = False
             case "RESUMED":
                 self._connected = True
             case "GUILD_CREATE":
                 self._look_for_news(gates, data)
-            case "MESSAGE_CREATE" | "MESSAGE_UPDATE":
-                happening = Happening.SAID if name == "MESSAGE_CREATE" else Happening.EDITED
-                event = Event(happening=happening, ident=str(int(data["id"])), payload=data)
-                gates.put(str(int(data["channel_id"])), event)
-            case "MESSAGE_DELETE" | "MESSAGE_DELETE_BULK":
+            case "ODD":
+                self._put_odd(gates, data)
+            case _ if name in _HAPPENINGS:
                 for ident in data["ids"] if name == "MESSAGE_DELETE_BULK" else [data["id"]]:
-                    event = Event(happening=Happening.DELETED, ident=str(int(ident)), payload=data)
-                    gates.put(str(int(data["channel_id"])), event)
+                    event = Event(happening=_HAPPENINGS[name], ident=str(int(ident)), payload=data)
+                    chat = str(int(data["channel_id"]))
+                    # A command is to be confirmed within three seconds, whatever is being read back.
+                    gates.put(aside(chat) if event.happening is Happening.USED else chat, event)
 
     def _look_for_news(self, gates: Gates, guild: Mapping[str, Any]) -> None:
-        """Read the chats of a guild in which something was said since their marks."""
+        """Read the chats of a guild in which something was said since their marks, and those used of late."""
         for channel in [*(guild.get("channels") or ()), *(guild.get("threads") or ())]:
-            newest = channel.get("last_message_id")
-            if newest is None or self._marks.covers(str(channel["id"]), int(newest)):
-                gates.is_known(str(channel["id"]))
+            chat, newest = str(channel["id"]), channel.get("last_message_id")
+            if newest is None or (self._marks.covers(chat, int(newest)) and not self._marks.is_in_use(chat)):
+                gates.is_known(chat)
             else:
-                gates.put(str(channel["id"]))
+                gates.put(chat)
+        # Threads that were archived meanwhile stand in no guild's list.
+        self._awaited.discard(str(guild.get("id")))
+        if not self._awaited:
+            for chat in self._marks.used:
+                gates.put(chat)
 
     async def _keep_marks(self) -> None:
         """Save what moved, now and then. The account's mark moves only while nothing waits."""

@@ -13,10 +13,20 @@ from gateway.errors import FormatRefused, OutcomeUnknown, RetryLater, SendFailed
 
 # docs.discord.com/developers/topics/opcodes-and-status-codes, JSON error codes
 CANNOT_DIRECT = 50007  # the person takes no direct messages from us
+CANNOT_REPLY = 160002  # without the right to read the history
 _INVALID_BODY = 50035
+_TOO_LARGE = 40005
 _UNREACHABLE_FOR = timedelta(seconds=5)
 _TOKEN_REFUSED_FOR = timedelta(minutes=5)
 _BANNED_FOR = timedelta(minutes=1)  # a 429 of Cloudflare's, which may name no time
+
+
+class Denied(SendRefused):
+    """Discord said no, and why: its JSON error code."""
+
+    def __init__(self, reason: str, code: int) -> None:
+        super().__init__(reason)
+        self.code = code
 
 
 @contextmanager
@@ -51,7 +61,9 @@ def refusal(error: discord.HTTPException) -> SendFailed:
         return RetryLater(_TOKEN_REFUSED_FOR, reason)
     if error.code == _INVALID_BODY:
         return FormatRefused(reason)
-    return SendRefused(reason)
+    if error.code == _TOO_LARGE or error.status == 413:
+        return Denied("the file is larger than Discord takes there", _TOO_LARGE)
+    return Denied(reason, error.code)
 
 
 def _retry_after(error: discord.HTTPException) -> timedelta:

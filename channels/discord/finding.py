@@ -18,12 +18,15 @@ _PAGES = 5  # of a hundred messages
 _RECENT = timedelta(hours=1)  # the same words, said longer ago, may be another message
 
 
-async def find(rest: Rest, chat: str, part: Part, now: datetime) -> str:
-    """Return the id of the message that is *part*, or ""; raise OutcomeUnknown when the chat does not tell."""
+async def find(rest: Rest, chat: str, part: Part, now: datetime, *, size: int = 0) -> str:
+    """Return the id of the message that is *part*, or ""; raise OutcomeUnknown when the chat does not tell.
+
+    *size* is how many bytes its file has, where it is one.
+    """
     if part.reply_to.isdigit() and not part.visible_to:
-        return await _after(rest, chat, part, int(part.reply_to))
+        return await _after(rest, chat, part, int(part.reply_to), size)
     page = await rest.history(chat)
-    same = [message for message in page if _is_it(message, part, rest.me)]
+    same = [message for message in page if _is_it(message, part, rest.me, size)]
     if not same:
         if len(page) < 100 or now - codec.moment_of(page[0]["id"]) > _RECENT:
             return ""
@@ -34,11 +37,11 @@ async def find(rest: Rest, chat: str, part: Part, now: datetime) -> str:
     return newest
 
 
-async def _after(rest: Rest, chat: str, part: Part, after: int) -> str:
+async def _after(rest: Rest, chat: str, part: Part, after: int, size: int) -> str:
     for _ in range(_PAGES):
         page = await rest.history(chat, after=after)
         for message in page:
-            if _is_it(message, part, rest.me):
+            if _is_it(message, part, rest.me, size):
                 return str(message["id"])
         if len(page) < 100:
             return ""
@@ -46,9 +49,13 @@ async def _after(rest: Rest, chat: str, part: Part, after: int) -> str:
     raise OutcomeUnknown("too much was said since")
 
 
-def _is_it(message: Mapping[str, Any], part: Part, me: str) -> bool:
+def _is_it(message: Mapping[str, Any], part: Part, me: str, size: int) -> bool:
     if str((message.get("author") or {}).get("id")) != me:
         return False
     if message.get("nonce") is not None:
         return str(message["nonce"]) == part.id
+    if part.file is not None:
+        # A caption may be empty, and Discord changes names: what counts is the size.
+        sizes = [int(each.get("size") or 0) for each in message.get("attachments") or ()]
+        return sizes == [size]
     return codec.is_the_same(str(message.get("content") or ""), part)

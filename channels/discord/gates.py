@@ -32,15 +32,36 @@ class Happening(StrEnum):
     SAID = "said"
     EDITED = "edited"
     DELETED = "deleted"
+    USED = "used"  # a command was chosen, a button pressed
+    ODD = "odd"  # nobody can read it
+
+
+_ASIDE = "!"
+
+
+def aside(chat: str = "") -> str:
+    """Return the gate for what happened in *chat* and has no history: it never waits for one to be read."""
+    return f"{_ASIDE}{chat}"
+
+
+def is_aside(gate: str) -> bool:
+    """Say whether a gate is one of `aside`."""
+    return gate.startswith(_ASIDE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """One message that came, changed or went."""
+    """One message that came, changed or went; or what else happened in a chat."""
 
     happening: Happening
     ident: str
     payload: Mapping[str, Any]
+
+    @property
+    def name(self) -> str:
+        """The same when Discord brings the event again, over the gateway or as history."""
+        revision = self.payload.get("edited_timestamp") if self.happening is not Happening.DELETED else ""
+        return f"{self.happening}/{self.ident}/{revision or ''}".rstrip("/")
 
 
 class House(Protocol):

@@ -15,7 +15,25 @@ from gateway.ports import ChannelState
 
 OLDEST = timedelta(hours=24)  # what was said longer ago is not read back
 _MARGIN = timedelta(minutes=1)  # between an event's own time and our hearing of it
-_MOST_DIRECT = 200  # direct chats that are read after a new session, the last used ones
+_MOST_USED = 200  # chats of each kind that are read after a new session, the last used ones
+
+
+class _Recent:
+    """The chats of one kind that were used last, in order of use; saved when one joins."""
+
+    def __init__(self, note: str) -> None:
+        self.note = note
+        self.chats: dict[str, None] = {}
+        self.is_new = False
+
+    def use(self, chat: str) -> None:
+        if next(reversed(self.chats), None) == chat:
+            return
+        self.is_new = self.is_new or chat not in self.chats
+        self.chats.pop(chat, None)
+        self.chats[chat] = None
+        while len(self.chats) > _MOST_USED:
+            del self.chats[next(iter(self.chats))]
 
 
 class Marks:
@@ -28,18 +46,27 @@ class Marks:
         self._unsaved: set[str] = set()
         self._lasting: set[str] = set()  # chats that have a durable mark
         self._account = 0
-        self._direct: dict[str, None] = {}  # in order of use
-        self._is_new_direct = False
+        self._recents = (_Recent("direct"), _Recent("used"))
 
     async def open(self) -> None:
         """Read what an earlier run noted."""
         self._account = int(await self._state.load("account") or 0)
-        self._direct = dict.fromkeys(json.loads(await self._state.load("direct") or "[]"))
+        for recent in self._recents:
+            recent.chats = dict.fromkeys(json.loads(await self._state.load(recent.note) or "[]"))
 
     @property
     def direct(self) -> tuple[str, ...]:
         """The direct chats to read after a new session: Discord lists none."""
-        return tuple(self._direct)
+        return tuple(self._recents[0].chats)
+
+    @property
+    def used(self) -> tuple[str, ...]:
+        """The chats of servers that were used last: what was answered there may have been edited meanwhile."""
+        return tuple(self._recents[1].chats)
+
+    def is_in_use(self, chat: str) -> bool:
+        """Say whether *chat* is one of `used`."""
+        return chat in self._recents[1].chats
 
     async def floor(self, chat: str) -> int:
         """Return the id after which *chat* is to be read; 0 on the very first start: nothing is."""
@@ -63,20 +90,13 @@ class Marks:
             if durably:
                 self._unsaved.add(chat)
 
-    def note_direct(self, chat: str) -> None:
-        """Remember a direct chat."""
-        if next(reversed(self._direct), None) == chat:
-            return
-        self._is_new_direct = self._is_new_direct or chat not in self._direct
-        self._direct.pop(chat, None)
-        self._direct[chat] = None
-        while len(self._direct) > _MOST_DIRECT:
-            del self._direct[next(iter(self._direct))]
+    def note_used(self, chat: str, *, is_direct: bool) -> None:
+        """Remember a chat in which we were spoken to."""
+        self._recents[0 if is_direct else 1].use(chat)
 
     async def save(self) -> None:
         """Write what changed; raises StoreDown."""
-        if self._is_new_direct:
-            await self._save_direct()
+        await self._save_recents()
         for chat in list(self._unsaved):
             await self._save_one(chat)
 
@@ -84,8 +104,7 @@ class Marks:
         """Write a chat's first mark at once: without one, nobody would know after a crash where to read on."""
         if chat in self._unsaved and chat not in self._lasting:
             await self._save_one(chat)
-        if self._is_new_direct:
-            await self._save_direct()
+        await self._save_recents()
 
     async def _save_one(self, chat: str) -> None:
         mark = self._marks[chat]
@@ -94,9 +113,11 @@ class Marks:
         if self._marks[chat] == mark:
             self._unsaved.discard(chat)
 
-    async def _save_direct(self) -> None:
-        await self._state.save("direct", json.dumps(list(self._direct)))
-        self._is_new_direct = False
+    async def _save_recents(self) -> None:
+        for recent in self._recents:
+            if recent.is_new:
+                await self._state.save(recent.note, json.dumps(list(recent.chats)))
+                recent.is_new = False
 
     async def save_account(self, heard: datetime) -> None:
         """Note that everything up to *heard* was handed over, in chats that have no mark too."""

@@ -8,14 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
+from io import BytesIO
 from typing import Any
 
 import discord
+from discord.http import Route
 
 from channels.discord.client import GatewayClient
-from channels.discord.errors import sending
+from channels.discord.errors import CANNOT_REPLY, Denied, sending
 
 _PAGE = 100  # messages of one request, Discord's most
+_FOR_ONE = 1 << 6 | 1 << 2  # ephemeral, without embeds
 
 
 class Rest:
@@ -47,17 +50,29 @@ class Rest:
 
     # Sending.
 
-    async def post(self, chat: str, text: str, *, nonce: str, reply_to: str = "") -> str:
-        """Post *text* once per *nonce* and return the message's id."""
-        answering: dict[str, Any] = {}
+    async def post(
+        self, chat: str, text: str, *, nonce: str, reply_to: str = "", file: tuple[str, bytes] | None = None
+    ) -> str:
+        """Post *text* and the *file* (name, bytes) once per *nonce* and return the message's id."""
+        try:
+            return await self._post(chat, text, nonce, reply_to, file)
+        except Denied as error:
+            if not (reply_to and error.code == CANNOT_REPLY):
+                raise
+        return await self._post(chat, text, nonce, "", file)
+
+    async def _post(self, chat: str, text: str, nonce: str, reply_to: str, file: tuple[str, bytes] | None) -> str:
+        extras: dict[str, Any] = {}
         if reply_to:
             # What it answers may be deleted meanwhile: then it stands alone.
-            answering["reference"] = discord.MessageReference(
+            extras["reference"] = discord.MessageReference(
                 message_id=int(reply_to), channel_id=int(chat), fail_if_not_exists=False
             )
+        if file is not None:
+            extras["file"] = discord.File(BytesIO(file[1]), filename=file[0])
         with sending():
             message = await self._client.get_partial_messageable(int(chat)).send(
-                text, nonce=nonce, mention_author=False, suppress_embeds=True, **answering
+                text or None, nonce=nonce, mention_author=False, suppress_embeds=True, **extras
             )
         return str(message.id)
 
@@ -86,6 +101,55 @@ class Rest:
         with sending():
             await call(int(chat), int(message_id), emoji)
 
+    async def start_thread(self, chat: str, message_id: str, name: str) -> None:
+        """Begin a thread from a message; it has the message's id."""
+        with sending():
+            await self._client.http.start_thread_with_message(
+                int(chat), int(message_id), name=name, auto_archive_duration=1440
+            )
+
+    # Native commands. The token in the address is what allows these.
+
+    async def put_commands(self, guild: str, commands: Sequence[dict[str, Any]]) -> None:
+        """Have *commands*, and no others, in a guild; "" = everywhere."""
+        app, payload = int(self._client.application_id or self.me), list(commands)
+        with sending():
+            if guild:
+                await self._client.http.bulk_upsert_guild_commands(app, int(guild), payload)
+            else:
+                await self._client.http.bulk_upsert_global_commands(app, payload)
+
+    async def respond(self, interaction: str, token: str, answer: Mapping[str, Any]) -> None:
+        """Give an interaction its first answer."""
+        path = "/interactions/{interaction}/{webhook_token}/callback"
+        route = Route("POST", path, interaction=int(interaction), webhook_token=token)
+        with sending():
+            await self._client.http.request(route, json=answer)
+
+    async def edit_original(self, token: str, text: str) -> str:
+        """Put *text* where "is thinking" stands, or what took its place; return the message's id."""
+        return await self._answer("PATCH", "/messages/@original", token, {"content": text})
+
+    async def follow_up(self, token: str, text: str) -> str:
+        """Say more to the one who used the command, and to nobody else."""
+        return await self._answer("POST", "", token, {"content": text, "flags": _FOR_ONE})
+
+    async def delete_original(self, token: str) -> None:
+        """Take "is thinking" away."""
+        with sending():
+            await self._client.http.request(self._webhook("DELETE", "/messages/@original", token))
+
+    async def _answer(self, method: str, where: str, token: str, body: Mapping[str, Any]) -> str:
+        with sending():
+            message = await self._client.http.request(
+                self._webhook(method, where, token), json={**body, "allowed_mentions": {"parse": []}}
+            )
+        return str(message["id"])
+
+    def _webhook(self, method: str, where: str, token: str) -> Route:
+        path = "/webhooks/{webhook_id}/{webhook_token}" + where
+        return Route(method, path, webhook_id=int(self._client.application_id or self.me), webhook_token=token)
+
     # Reading.
 
     async def history(
@@ -95,6 +159,11 @@ class Rest:
         with sending():
             page = await self._client.http.logs_from(int(chat), limit, before=before or None, after=after or None)
         return sorted(page, key=lambda message: int(message["id"]))
+
+    async def message(self, chat: str, message_id: str) -> Mapping[str, Any]:
+        """Return one message."""
+        with sending():
+            return await self._client.http.get_message(int(chat), int(message_id))
 
     async def channel(self, chat: str) -> Mapping[str, Any]:
         """Return a channel object."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from pydantic import BaseModel, SecretStr, field_validator, model_validator
 
@@ -21,6 +21,9 @@ class DiscordSettings(BaseModel):
     token: SecretStr | None = None
     api_url: str = "https://discord.com/api/v10"
     gateway_url: str = "wss://gateway.discord.gg/"
+    commands: Literal["global", "guild", "off"] = (
+        "global"  # where native commands are; guild = at once, in servers only
+    )
     reaction: str = "👀"  # on what was heard, until it is answered; empty = none
 
     @field_validator("token")

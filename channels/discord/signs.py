@@ -36,14 +36,14 @@ class Signs:
         self._typing: dict[str, asyncio.Task[None]] = {}
         self._reacted: OrderedDict[str, None] = OrderedDict()
 
-    def typing(self, chat: str, *, on: bool) -> None:
-        """Begin or end typing; either may be asked for twice."""
-        task = self._typing.get(chat)
+    def typing(self, name: str, where: Callable[[], Awaitable[str]], *, on: bool) -> None:
+        """Begin or end typing for the session *name*, in the chat that *where* finds; either may be asked for twice."""
+        task = self._typing.get(name)
         if not on and task is not None:
             task.cancel()
-            del self._typing[chat]
+            del self._typing[name]
         elif on and (task is None or task.done()):
-            self._typing[chat] = self.begin(partial(self._keep_typing, chat), f"typing {chat}")
+            self._typing[name] = self.begin(partial(self._keep_typing, where), f"typing {name}")
 
     def heard(self, chat: str, message_id: str) -> None:
         """Show that a message was taken in."""
@@ -85,11 +85,11 @@ class Signs:
         except Exception:  # the channel boundary: a sign is never worth a turn
             log.exception("discord.sign_broken", channel=self._name, sign=name.split()[0])
 
-    async def _keep_typing(self, chat: str) -> None:
+    async def _keep_typing(self, where: Callable[[], Awaitable[str]]) -> None:
         end = asyncio.get_running_loop().time() + _LONGEST_TYPING
         while asyncio.get_running_loop().time() < end:
             try:
-                await self._rest.typing(chat)
+                await self._rest.typing(await where())
             except RetryLater as error:
                 await asyncio.sleep(error.delay.total_seconds())
             await asyncio.sleep(_TYPING_EVERY)

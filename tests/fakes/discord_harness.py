@@ -21,7 +21,7 @@ from tests.fakes.web import FakeHouse
 def block(discord: Discord, **fields: Any) -> DiscordSettings:
     """Return the settings that point at *discord*."""
     addresses = {"api_url": f"http://{discord.base}/api/v10", "gateway_url": f"ws://{discord.base}/gateway"}
-    return DiscordSettings(**{"token": TOKEN, **addresses, **fields})
+    return DiscordSettings(**{"token": TOKEN, "commands": "off", **addresses, **fields})
 
 
 class NotedChannel(DiscordChannel):

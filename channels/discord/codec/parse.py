@@ -21,6 +21,7 @@ _EPOCH = datetime(2015, 1, 1, tzinfo=UTC)
 _WORDS = (0, 19)  # message types that a person writes: default and reply
 _DIRECT = (1, 3)  # channel types: a person, a group of people
 _THREADS = (10, 11, 12)
+_TEXTS = (0, 5)  # text and announcement channels
 _PRIVATE_THREAD = 12
 _VOICE_MESSAGE = 1 << 13
 _FORWARD = 1  # message_reference.type
@@ -38,6 +39,7 @@ class Place:
     parent: str = ""  # of a thread
     is_direct: bool = False
     is_private: bool = False  # a thread that only the invited read
+    has_threads: bool = False  # a message there can begin one
 
     @property
     def chat(self) -> str:
@@ -68,6 +70,29 @@ class Profile:
     is_admin: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class FileAddress:
+    """Where a file is, and which message of ours to ask when its signed address has ended."""
+
+    chat: str
+    message: str
+    attachment: str
+    url: str
+
+    def written(self) -> str:
+        """Return one line that `read` understands."""
+        return f"{self.chat}/{self.message}/{self.attachment} {self.url}"
+
+    @classmethod
+    def read(cls, line: str) -> FileAddress:
+        """Undo `written`; raise ValueError for what is none."""
+        place, blank, url = line.partition(" ")
+        chat, message, attachment = place.split("/")
+        if not (blank and chat.isdigit() and message.isdigit() and attachment.isdigit()):
+            raise ValueError("no address of a file")
+        return cls(chat, message, attachment, url)
+
+
 def moment_of(snowflake: str | int) -> datetime:
     """Return when the thing with this id was made."""
     return _EPOCH + timedelta(milliseconds=int(snowflake) >> 22)
@@ -88,6 +113,19 @@ def place_of(payload: Payload) -> Place:
         parent=str(payload.get("parent_id") or "") if is_thread else "",
         is_direct=kind in _DIRECT,
         is_private=kind == _PRIVATE_THREAD,
+        has_threads=kind in _TEXTS,
+    )
+
+
+def place_beside(message: InboundMessage) -> Place:
+    """Return the place of what was said before *message*, for whoever reads on from there."""
+    thread = message.key.thread
+    return Place(
+        id=thread or message.key.chat,
+        guild=message.guild,
+        parent=message.key.parent.chat if thread else "",
+        is_direct=message.chat_kind is ChatKind.DIRECT,
+        is_private=message.is_private,
     )
 
 
@@ -216,7 +254,9 @@ def _attachment(payload: Payload, message: Payload) -> Attachment:
         name=clean(str(payload.get("filename") or "file")),
         size=int(payload.get("size") or 0),
         media_type=media,
-        url=str(payload.get("url") or ""),
+        url=FileAddress(
+            str(message["channel_id"]), str(message["id"]), str(payload.get("id") or ""), str(payload.get("url") or "")
+        ).written(),
         caption=clean(str(payload.get("description") or "")),
     )
 

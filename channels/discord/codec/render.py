@@ -10,6 +10,7 @@ from gateway.text import bound, plain, split
 from gateway.words import say
 
 LIMIT = 2_000  # characters of a message (docs.discord.com/developers/resources/message, content)
+FILE_LIMIT = 10 << 20  # bytes of a file, where a server has no boosts
 MOST_PARTS = 40
 _MARK_ROOM = 110  # for the line that says a part may repeat: it joins a part that was cut long before
 _ROOM = LIMIT - _MARK_ROOM
@@ -55,6 +56,8 @@ def _fitting(piece: str) -> Iterator[tuple[str, str]]:
 def written(part: Part, *, marked: bool = False) -> str:
     """Return what is sent for *part*; a marked one says so first."""
     text = part.payload or part.plain
+    if part.file is not None:
+        text = write(part.file.caption)[:_ROOM]
     return f"{say('delivery.may_repeat')}\n{text}"[:LIMIT] if marked else text
 
 

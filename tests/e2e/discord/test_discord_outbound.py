@@ -126,11 +126,13 @@ async def test_what_discords_answers_mean(
 
 async def test_a_full_bucket_stalls_its_own_chat_alone(discord: Discord, channel: NotedChannel) -> None:
     """Another chat's message goes out while one waits for its limit."""
-    discord.limit = (1, 2.0)
+    discord.limit = (1, 0.7)
     one, two = parts(channel, "one")[0], replace(parts(channel, "two")[0], id=f"{TURN}.2.1")
     waiting = [asyncio.create_task(channel.send(each)) for each in (one, two)]
     await discord.until(lambda: discord.chat(GENERAL))
-    await channel.send(replace(parts(channel, "else")[0], id=f"{TURN}.3.1", key=SessionKey("discord", RANDOM)))
+    other = replace(parts(channel, "else")[0], id=f"{TURN}.3.1", key=SessionKey("discord", RANDOM))
+    waiting.append(asyncio.create_task(channel.send(other)))
+    await discord.until(lambda: discord.chat(RANDOM))
     assert len(discord.chat(GENERAL)) == 1
     await asyncio.gather(*waiting)
     assert discord.chat(GENERAL) == ["one", "two"]

@@ -34,6 +34,11 @@ class QuietRest:
         self.reacted.append((message_id, on))
 
 
+async def seventh() -> str:
+    """Return the chat."""
+    return "7"
+
+
 def signs(rest: QuietRest, reaction: str = "👀") -> Signs:
     """Build the signs of a channel."""
     return Signs(cast("Rest", rest), name="discord", reaction=reaction)
@@ -44,12 +49,12 @@ async def test_typing_lasts_until_it_is_ended(clock: Clock) -> None:
     rest = QuietRest(clock)
     rest.failures.append(RetryLater(timedelta(seconds=3)))
     begun = signs(rest)
-    begun.typing("7", on=True)
-    begun.typing("7", on=True)
+    begun.typing("7", seventh, on=True)
+    begun.typing("7", seventh, on=True)
     await asyncio.sleep(30)
     assert rest.typed == [11.0, 19.0, 27.0]
-    begun.typing("7", on=False)
-    begun.typing("7", on=False)
+    begun.typing("7", seventh, on=False)
+    begun.typing("7", seventh, on=False)
     await asyncio.sleep(60)
     assert len(rest.typed) == 3
 
@@ -59,10 +64,10 @@ async def test_typing_ends_with_the_channel_and_with_a_refusal(clock: Clock) -> 
     rest = QuietRest(clock)
     rest.failures.append(SendRefused("closed"))
     begun = signs(rest)
-    begun.typing("7", on=True)
+    begun.typing("7", seventh, on=True)
     await asyncio.sleep(20)
     assert rest.typed == []
-    begun.typing("7", on=True)
+    begun.typing("7", seventh, on=True)
     await asyncio.sleep(1)
     await begun.close()
     await asyncio.sleep(60)

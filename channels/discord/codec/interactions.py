@@ -1,0 +1,87 @@
+"""What an interaction says: a native command as the text that everybody could type, a button as its value.
+
+Field names are Discord's (docs.discord.com/developers/interactions/receiving-and-responding).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from channels.discord.codec.parse import Me, Place, Profile, moment_of, place_of
+from gateway.events import ChatKind, InboundKind, InboundMessage, Sender, SessionKey
+from gateway.text import clean
+
+_COMMAND, _BUTTON = 2, 3  # interaction types
+_CHAT_INPUT = 1
+_ADMINISTRATOR, _MANAGE_GUILD = 1 << 3, 1 << 5
+_ANSWER, _DEFERRED_ANSWER, _DEFERRED_UPDATE = 4, 5, 6  # callback types
+_EPHEMERAL = 1 << 6
+
+
+def read_interaction(channel: str, payload: Mapping[str, Any], me: Me) -> InboundMessage | None:
+    """Read an interaction object; None for the kinds we never asked for. It speaks to us by what it is."""
+    data, kind = payload["data"], payload["type"]
+    if kind == _COMMAND and data.get("type", _CHAT_INPUT) == _CHAT_INPUT:
+        values = [str(option["value"]) for option in data.get("options") or () if "value" in option]
+        text, of_kind = " ".join([f"/{data['name']}", *values]), InboundKind.MESSAGE
+    elif kind == _BUTTON:
+        text, of_kind = str(data["custom_id"]), InboundKind.BUTTON
+    else:
+        return None
+    place = _place(payload)
+    ident = str(int(payload["id"]))
+    return InboundMessage(
+        key=SessionKey(channel, place.chat),
+        message_id="",
+        sender=_sender(payload),
+        text=clean(text),
+        sent_at=moment_of(ident),
+        kind=of_kind,
+        chat_kind=ChatKind.DIRECT if place.is_direct else ChatKind.GROUP,
+        bot=me.handle,
+        event_ids=(ident,),
+        is_addressed=True,
+        guild=place.guild,
+        is_private=place.is_private,
+    )
+
+
+def first_answer(message: InboundMessage) -> Mapping[str, Any]:
+    """Return what Discord is told within three seconds.
+
+    In a shared chat "is thinking" is shown to the sender alone, since what follows may be theirs alone.
+    """
+    if message.kind is InboundKind.BUTTON:
+        return {"type": _DEFERRED_UPDATE}
+    flags = {} if message.chat_kind is ChatKind.DIRECT else {"data": {"flags": _EPHEMERAL}}
+    return {"type": _DEFERRED_ANSWER, **flags}
+
+
+def whole_answer(line: str) -> Mapping[str, Any]:
+    """Return an answer that is one line, for the sender alone."""
+    return {"type": _ANSWER, "data": {"content": line, "flags": _EPHEMERAL, "allowed_mentions": {"parse": []}}}
+
+
+def _place(payload: Mapping[str, Any]) -> Place:
+    guild = str(payload.get("guild_id") or "")
+    channel = {"guild_id": guild, **(payload.get("channel") or {}), "id": payload["channel_id"]}
+    return place_of({"type": 0 if guild else 1, **channel})
+
+
+def _sender(payload: Mapping[str, Any]) -> Sender:
+    member = payload.get("member") or {}
+    user = member.get("user") or payload["user"]
+    rights = int(member.get("permissions") or 0)
+    profile = Profile(
+        roles=tuple(str(role) for role in member.get("roles") or ()),
+        name=str(member.get("nick") or user.get("global_name") or user.get("username") or ""),
+        is_admin=bool(rights & (_ADMINISTRATOR | _MANAGE_GUILD)),
+    )
+    return Sender(
+        id=str(int(user["id"])),
+        name=clean(profile.name),
+        is_bot=bool(user.get("bot")),
+        is_admin=profile.is_admin,
+        roles=profile.roles,
+    )

@@ -1,0 +1,81 @@
+"""Native commands: what a person sees behind the slash. The commands themselves are the gateway's."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import structlog
+
+from channels.discord.rest import Rest
+from gateway.errors import SendFailed, SendRefused
+from gateway.ports import ChannelState
+from gateway.text import plain
+from gateway.words import catalogue, say
+
+log = structlog.get_logger(__name__)
+
+_HELP = "commands.help_"
+_LONGEST = 100  # characters of a description
+_MOST = 100  # commands of a bot
+_NOTE = "commands"
+_EVERYWHERE = ""
+_NONE: tuple[dict[str, Any], ...] = ()
+
+
+def definition() -> Sequence[dict[str, Any]]:
+    """Return every command as Discord is told it: each has its line of help in the catalogue."""
+    names = sorted({key.removeprefix(_HELP) for key in catalogue("en") if key.startswith(_HELP)} - {"title"})
+    option = {"type": 3, "name": "text", "description": _short(say("discord.option")), "required": False}
+    return [
+        {"type": 1, "name": name, "description": _short(say(f"{_HELP}{name}")), "options": [option]}
+        for name in names[:_MOST]
+    ]
+
+
+def _short(text: str) -> str:
+    return plain(text)[:_LONGEST]
+
+
+class Commands:
+    """Registers the commands of a block; tells Discord only what changed."""
+
+    def __init__(self, name: str, state: ChannelState, rest: Rest, *, where: str) -> None:
+        """Register them `global`, in each `guild` (at once, but not in direct messages), or `off`."""
+        self._name = name
+        self._state = state
+        self._rest = rest
+        self._where = where
+
+    async def register(self, guilds: Sequence[str]) -> None:
+        """Bring what Discord shows up to date; *guilds* are ours. Raises StoreDown and SendFailed: later, then."""
+        noted: dict[str, str] = json.loads(await self._state.load(_NOTE) or "{}")
+        places = {"global": (_EVERYWHERE,), "guild": tuple(guilds)}.get(self._where, ())
+        commands = definition()
+        for place in (*places, *(set(noted) - set(places))):
+            wanted = commands if place in places else _NONE
+            mark = hashlib.sha256(json.dumps([self._rest.me, *wanted]).encode()).hexdigest()[:16] if wanted else ""
+            if noted.get(place, "") != mark and await self._put(place, wanted):
+                noted[place] = mark
+                kept = {place: mark for place, mark in noted.items() if mark}
+                await self._state.save(_NOTE, json.dumps(kept) if kept else None)
+
+    async def _put(self, guild: str, commands: Sequence[dict[str, Any]]) -> bool:
+        try:
+            await self._rest.put_commands(guild, commands)
+        except SendRefused as error:
+            hint = "invite the bot with the scope applications.commands"
+            log.warning("discord.commands_refused", channel=self._name, guild=guild, reason=str(error), mend=hint)
+            return False
+        log.info("discord.commands_registered", channel=self._name, guild=guild, commands=len(commands))
+        return True
+
+
+async def try_to_register(commands: Commands, guilds: Sequence[str]) -> None:
+    """Register; what fails now is tried again with the next session."""
+    try:
+        await commands.register(guilds)
+    except SendFailed as error:
+        log.info("discord.commands_later", reason=str(error))

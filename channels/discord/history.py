@@ -1,0 +1,108 @@
+"""What was said before a mention: asked of Discord when the turn runs, by whom with the facts that admission needs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+import structlog
+
+from channels.discord import codec
+from channels.discord.client import GatewayClient
+from channels.discord.codec import Me, Profile
+from channels.discord.lookups import Lookups
+from channels.discord.rest import Rest
+from gateway.errors import SendFailed, SendRefused
+from gateway.events import ChatKind, InboundMessage
+
+log = structlog.get_logger(__name__)
+
+_MOST = 100  # messages of one request
+_AT_ONCE = 8  # look-ups of members
+
+
+class History:
+    """Reads the chats of one block back."""
+
+    def __init__(self, name: str, rest: Rest, lookups: Lookups, *, client: Callable[[], GatewayClient | None]) -> None:
+        self._name = name
+        self._rest = rest
+        self._lookups = lookups
+        self._client = client
+        self._said: set[str] = set()  # chats that may not be read back
+
+    async def before(self, message: InboundMessage, *, since: datetime | None, limit: int) -> Sequence[InboundMessage]:
+        """Return what was said before *message*; see `gateway.ports.HasHistory`."""
+        client = self._client()
+        if client is None or message.chat_kind is ChatKind.DIRECT or not message.message_id:
+            return ()
+        begins = message.key.thread == message.message_id  # its thread has nothing in it yet
+        chat = message.key.parent.chat if begins else message.key.thread or message.key.chat
+        if self.is_closed(client, chat):
+            return ()
+        payloads = await self._payloads(message, chat, "" if begins else message.key.thread, min(limit, _MOST))
+        me = client.me_in(message.guild)
+        profiles = await self._profiles(
+            message.guild, [each for each in payloads if not codec.is_ours(each, me)], client
+        )
+        said = (self._read(message, payload, me, profiles) for payload in payloads)
+        return [each for each in said if each is not None and (since is None or each.sent_at > since)]
+
+    def is_closed(self, client: GatewayClient, chat: str) -> bool:
+        """Say whether we may not read *chat* back: then Discord shows nothing, without a word."""
+        if client.may(chat, "read_message_history"):
+            return False
+        if chat not in self._said:
+            self._said.add(chat)
+            log.warning("discord.no_history", channel=self._name, chat=chat, mend="allow Read Message History")
+        return True
+
+    async def _payloads(self, message: InboundMessage, chat: str, thread: str, limit: int) -> list[Mapping[str, Any]]:
+        try:
+            page = await self._rest.history(chat, before=int(message.message_id), limit=limit)
+        except SendRefused as error:
+            log.info("discord.chat_closed", channel=self._name, chat=chat, reason=str(error))
+            return []
+        if not thread or any(str(each["id"]) == thread for each in page):
+            return list(page)
+        start = await self._start(message.key.parent.chat, thread)
+        return [start, *page] if start else list(page)
+
+    async def _start(self, parent: str, thread: str) -> Mapping[str, Any] | None:
+        """Return the message a thread began from: in its parent, or, for a forum's post, in itself."""
+        for chat in (parent, thread):
+            try:
+                return await self._rest.message(chat, thread)
+            except SendRefused:
+                continue
+        return None
+
+    async def _profiles(
+        self, guild: str, payloads: Sequence[Mapping[str, Any]], client: GatewayClient
+    ) -> Mapping[str, Profile | None]:
+        slots = asyncio.Semaphore(_AT_ONCE)
+
+        async def look_up(payload: Mapping[str, Any]) -> Profile | None:
+            async with slots:
+                try:
+                    return await self._lookups.profile(guild, payload, client)
+                except SendFailed:  # who cannot be known now has no roles
+                    return Profile()
+
+        authors = {str(payload["author"]["id"]): payload for payload in payloads}
+        found = await asyncio.gather(*(look_up(payload) for payload in authors.values()))
+        return dict(zip(authors, found, strict=True))
+
+    def _read(
+        self, message: InboundMessage, payload: Mapping[str, Any], me: Me, profiles: Mapping[str, Profile | None]
+    ) -> InboundMessage | None:
+        try:
+            place = codec.place_beside(message)
+            return codec.read_message(
+                message.key.channel, payload, place, me, profiles.get(str(payload["author"]["id"]))
+            )
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            log.info("discord.unreadable", channel=self._name, error=type(error).__name__)
+            return None
