@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 
 import structlog
 
-from agent.llm.port import ChatModel, ChatReply, ChatRequest, Sink, estimate, spent_by
+from agent.llm.port import ChatModel, ChatReply, ChatRequest, Sees, Sink, estimate, spent_by
 from gateway.errors import ContextOverflow, ModelBusy, ModelFailed, ModelRefused
 from gateway.ports import Meter
 
@@ -70,6 +70,11 @@ class ModelClient:
                 )
         assert first is not None  # noqa: S101 - models is not empty
         raise first
+
+    async def sees(self) -> bool:
+        """Say whether the model that is asked first looks at pictures."""
+        first = self._models[0]
+        return await first.sees() if isinstance(first, Sees) else False
 
     async def warm(self) -> None:
         """Warm every model, one after the other: they share what is slow."""

@@ -13,6 +13,7 @@ import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import cache
 from typing import Any
 
 import structlog
@@ -54,11 +55,25 @@ class LitellmModel:
         self._now = now
         self._litellm: Any = None  # the module, once it is loaded
         self._has_price = True
+        self._sees = {"on": True, "off": False}.get(config.vision)
+
+    async def sees(self) -> bool:
+        """Say whether the model looks at pictures: as configured, else as litellm's table has it."""
+        if self._sees is None:
+            await self.warm()
+            self._sees = await asyncio.to_thread(self._ask_table)
+        return self._sees
+
+    def _ask_table(self) -> bool:
+        try:
+            return bool(self._litellm.supports_vision(model=self.name))
+        except Exception:  # noqa: BLE001 - litellm raises whatever it likes for a model that is not in its table
+            return False
 
     async def warm(self) -> None:
         """Import litellm in a thread and let it build what its first call needs."""
         if self._litellm is None:
-            self._litellm = await asyncio.to_thread(_load)
+            self._litellm = await asyncio.to_thread(load_litellm)
 
     async def close(self) -> None:
         """Close litellm's pooled connections, those of other models included; they reopen when used."""
@@ -132,9 +147,12 @@ class LitellmModel:
             extra["_skip_mcp_handler"] = True
         if request.max_tokens is not None:
             extra["max_tokens"] = request.max_tokens
+        messages = outgoing(request.messages, self.name)
+        if any(isinstance(message.get("content"), list) for message in messages) and not await self.sees():
+            messages = [without_pictures(message) for message in messages]
         return await self._litellm.acompletion(
             model=self.name,
-            messages=outgoing(request.messages, self.name),
+            messages=messages,
             api_base=self._config.api_base or None,
             api_key=self._key(),
             # Ours is the limit that counts; this one only has to be there, and constant, for the pool's sake.
@@ -214,15 +232,34 @@ def _with_thinking(message: Mapping[str, Any], model: str) -> dict[str, Any]:
     return kept
 
 
+def without_pictures(message: dict[str, Any]) -> dict[str, Any]:
+    """Return *message* for a model that cannot see: a fallback may be another kind than the model it stands in for."""
+    content = message.get("content")
+    if not isinstance(content, list) or not any(_is_picture(part) for part in content):
+        return message
+    words = [part for part in content if not _is_picture(part)]
+    return {**message, "content": [*words, {"type": "text", "text": "(pictures that you cannot see)"}]}
+
+
+def _is_picture(part: object) -> bool:
+    return isinstance(part, Mapping) and part.get("type") == "image_url"
+
+
+_MARK = {"type": "ephemeral"}
+
+
 def _marked(message: dict[str, Any]) -> dict[str, Any]:
     content = message.get("content")
+    if isinstance(content, list) and content and message.get("role") != "tool":
+        return {**message, "content": [*content[:-1], {**content[-1], "cache_control": _MARK}]}
     if not isinstance(content, str) or not content or message.get("role") == "tool":
         return message
-    return {**message, "content": [{"type": "text", "text": content, "cache_control": {"type": "ephemeral"}}]}
+    return {**message, "content": [{"type": "text", "text": content, "cache_control": _MARK}]}
 
 
-def _load() -> Any:
-    """Import litellm with its guards up; runs in a thread."""
+@cache
+def load_litellm() -> Any:
+    """Import litellm with its guards up, once; takes seconds, so it runs in a thread."""
     for name, value in _GUARDS.items():
         os.environ.setdefault(name, value)
     litellm: Any = importlib.import_module("litellm")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from gateway.errors import ModelFailed
 
@@ -79,10 +79,20 @@ class ModelConfig:
     timeout: float = 120.0  # for a whole plain answer, and for the first piece of a streamed one
     stream_silence: float = 30.0  # between two pieces
     context_window: int | None = None
+    vision: str = "auto"  # auto, on or off: whether it looks at pictures
 
     def __repr__(self) -> str:
         """Never show the key."""
         return f"ModelConfig(model={self.model!r}, api_base={self.api_base!r})"
+
+
+@runtime_checkable
+class Sees(Protocol):
+    """A model that knows whether it looks at pictures; one that does not know is taken for blind."""
+
+    async def sees(self) -> bool:
+        """Say whether pictures may be in a request; what it takes to know happens off the event loop."""
+        ...
 
 
 class ChatModel(Protocol):
@@ -121,5 +131,17 @@ def spent_by(error: ModelFailed) -> ChatReply | None:
 
 def estimate(request: ChatRequest, text: str = "") -> Tokens:
     """Guess the tokens of a call that ended without figures: a token is about four characters."""
-    sent = sum(len(json.dumps(part, ensure_ascii=False, default=str)) for part in (*request.messages, *request.tools))
+    parts = [*map(_without_bytes, request.messages), *request.tools]
+    sent = sum(len(json.dumps(part, ensure_ascii=False, default=str)) for part in parts)
     return Tokens(input=sent // 4, output=(len(text) + 3) // 4, is_estimate=True)
+
+
+_PICTURE = {"type": "image_url", "image_url": {"url": "." * 4_000}}  # about a thousand tokens, however many bytes
+
+
+def _without_bytes(message: Mapping[str, Any]) -> Mapping[str, Any]:
+    content = message.get("content")
+    if not isinstance(content, list):
+        return message
+    is_picture = [isinstance(part, Mapping) and part.get("type") == "image_url" for part in content]
+    return {**message, "content": [_PICTURE if is_p else part for part, is_p in zip(content, is_picture, strict=True)]}

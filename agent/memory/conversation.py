@@ -6,6 +6,7 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 
 import structlog
@@ -23,8 +24,10 @@ from agent.memory.window import (
     Snapshot,
     Turn,
     Window,
+    ballast,
     fold,
     kept_lines,
+    last_heard,
     last_messages,
     move,
     render,
@@ -67,6 +70,7 @@ class Conversation:
         self._snapshot: Snapshot | None = None
         self._messages: list[Message] = []
         self._deltas: list[Line] = []
+        self._pictures = self._background = 0
 
     @property
     def messages(self) -> Sequence[Message]:
@@ -99,6 +103,26 @@ class Conversation:
     def deltas(self) -> Sequence[Line]:
         """The delta lines since the snapshot, oldest first."""
         return self._deltas
+
+    @property
+    def pictures(self) -> int:
+        """How many pictures ride along until the next snapshot."""
+        return self._pictures
+
+    @property
+    def background(self) -> int:
+        """How many characters of what others said ride along until the next snapshot."""
+        return self._background
+
+    @property
+    def last_heard(self) -> datetime | None:
+        """When the newest message of a person was sent, as far as the window knows."""
+        return last_heard(self._state.turns)
+
+    @property
+    def lines(self) -> Sequence[Line]:
+        """The lines of the window, oldest first."""
+        return [line for turn in self._state.turns for line in turn.lines]
 
     def snapshot_with(self, lines: Sequence[Line], blobs: Mapping[str, str]) -> Snapshot:
         """Return the snapshot in force once *lines* (a turn's opening) are part of the conversation."""
@@ -177,6 +201,9 @@ class Conversation:
             if turn.lines:
                 self._state.turns.append(turn)
                 self._messages.extend(render([turn]))
+                pictures, background = ballast([turn])
+                self._pictures += pictures
+                self._background += background
                 self._deltas.extend(line for line in turn.lines if kind_of(line) == "delta")
         self.next_index = max(self.next_index, record.to_index)
 
@@ -195,6 +222,7 @@ class Conversation:
 
     def _show(self) -> None:
         self._messages = render(self._state.turns)
+        self._pictures, self._background = ballast(self._state.turns)
         self._deltas = [line for turn in self._state.turns for line in turn.lines if kind_of(line) == "delta"]
 
     def _load_snapshot(self, texts: Mapping[str, str]) -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+from agent.attachments.facts import Fact, attachment_of, fact_of, facts_in, shown
 from agent.memory.files.blocks import Block
 from agent.memory.files.chain import Chain
 from agent.memory.files.disk import Disk
@@ -101,25 +103,36 @@ def _seen(turn: str, line: Line, gone: set[object]) -> list[ShownLine]:
     kind, role = kind_of(line), line.get("role")
     if kind in ("command", "notice"):
         asked, told = ("content", "reply") if kind == "command" else ("asked", "content")
-        said = FORGOTTEN if line.get("mid") and line.get("mid") in gone else line.get(asked)
-        both = [_line(turn, "user", line, said), _line(turn, kind, line, line.get(told))]
+        is_gone = line.get("mid") and line.get("mid") in gone
+        said = (
+            _line(turn, "user", line, FORGOTTEN)
+            if is_gone
+            else _line(turn, "user", line, line.get(asked), facts_in(line))
+        )
+        both = [said, _line(turn, kind, line, line.get(told))]
         return [each for each in both if each.text]
     if kind != "message" or role not in ("user", "assistant") or (role == "assistant" and line.get("tool_calls")):
         return []
-    content = FORGOTTEN if line.get("mid") and line.get("mid") in gone else line.get("content")
-    return [_line(turn, str(role), line, content)] if content else []
+    if line.get("mid") and line.get("mid") in gone:
+        return [_line(turn, str(role), line, FORGOTTEN)]
+    files = facts_in(line)
+    content = line.get("content")
+    return [_line(turn, str(role), line, content, files)] if content or files else []
 
 
-def _line(turn: str, role: str, line: Line, content: object) -> ShownLine:
+def _line(turn: str, role: str, line: Line, content: object, files: Sequence[Fact] = ()) -> ShownLine:
     by = line.get("by")
+    typed = content if isinstance(content, str) else _text(content)
     return ShownLine(
         id=turn,
         turn=turn,
         role=role,
-        text=content if isinstance(content, str) else _text(content),
+        text="\n".join(part for part in (typed, shown(files)) if part),
         at=read_stamp(line.get("timestamp")) or _EPOCH,
         name=str(by.get("name", "")) if role == "user" and isinstance(by, dict) else "",
         message_id=str(line.get("mid", "")) if role == "user" else "",
+        typed=typed if role == "user" else "",
+        attachments=tuple(attachment_of(each) for each in files if each.get("blob")),
     )
 
 
@@ -130,16 +143,7 @@ def _text(content: object) -> str:
 
 
 def _numbered(line: ShownLine, n: int) -> ShownLine:
-    return ShownLine(
-        id=f"{line.turn}/{n}",
-        turn=line.turn,
-        role=line.role,
-        text=line.text,
-        at=line.at,
-        name=line.name,
-        message_id=line.message_id,
-        state=line.state,
-    )
+    return replace(line, id=f"{line.turn}/{n}")
 
 
 def _waiting(rows: Sequence[InboxRow], turns: dict[str, list[Line]]) -> list[ShownLine]:
@@ -156,7 +160,7 @@ def _waiting(rows: Sequence[InboxRow], turns: dict[str, list[Line]]) -> list[Sho
                 id=f"{turn_id(message)}/0",
                 turn=turn,
                 role="user",
-                text=message.text,
+                text="\n".join(part for part in (message.text, shown(map(fact_of, message.attachments))) if part),
                 at=message.sent_at,
                 name=message.sender.name,
                 message_id=message.message_id,

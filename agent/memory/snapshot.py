@@ -19,6 +19,8 @@ from gateway.ports import Documents, Line
 
 DELTA_TOKENS = 2_000  # of all deltas since the snapshot; beyond it a new snapshot folds them in
 CHARS_PER_TOKEN = 4
+PICTURES = 20  # that ride along; with more, a new snapshot makes facts of them
+BACKGROUND_TOKENS = 12_000  # of what others said before mentions; beyond it a new snapshot drops it
 ABILITIES = "ABILITIES"
 _SCOPES_IN_MEMORY = 2_000
 
@@ -121,8 +123,9 @@ def _stamp(path: str) -> Stamp:
 def opening(conversation: Conversation, view: MemoryView, zone: str, *, abilities: str, at: int) -> Opening:
     """Return what a turn has to begin with: nothing, a delta, or a new snapshot.
 
-    A snapshot is taken on the first turn, after the window moved, when zone or abilities changed,
-    and when the deltas would exceed 2,000 tokens. *at* is the index of the turn's first message.
+    A snapshot is taken on the first turn, after the window moved, when zone or abilities changed, when the
+    deltas would exceed 2,000 tokens, and when too many pictures or too much background ride along.
+    *at* is the index of the turn's first message.
     """
     taken = conversation.snapshot
     if (
@@ -130,6 +133,8 @@ def opening(conversation: Conversation, view: MemoryView, zone: str, *, abilitie
         or taken.zone != zone
         or taken.texts.get(ABILITIES, "") != abilities
         or taken.replay_from != conversation.replay_from
+        or conversation.pictures > PICTURES
+        or conversation.background > BACKGROUND_TOKENS * CHARS_PER_TOKEN
     ):
         return _snapshot(conversation, view, zone, abilities, at)
     deltas = conversation.deltas

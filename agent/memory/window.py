@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 
-from agent.memory.files.lines import FORGOTTEN, from_user, kind_of, replayable, to_messages
+from agent.attachments.facts import facts_in, settled
+from agent.memory.files.lines import FORGOTTEN, from_user, kind_of, read_stamp, replayable, to_messages
 from agent.memory.files.transcript import anchor_index, consolidated_index
 from gateway.ports import Line
 
@@ -71,7 +73,7 @@ def fold(state: Window, low: int, high: int, lines: Sequence[Line]) -> None:
     kept = kept_lines(lines)
     if any(kind_of(line) == "snapshot" for line in kept):
         for turn in state.turns:
-            turn.lines = [line for line in turn.lines if kind_of(line) != "delta"]
+            turn.lines = [settled(line) for line in turn.lines if kind_of(line) != "delta"]
         n = max(n for n, line in enumerate(kept) if kind_of(line) == "snapshot")
         state.snapshot = kept[n]
         kept = [line for m, line in enumerate(kept) if kind_of(line) != "delta" or m > n]
@@ -112,7 +114,26 @@ def says(turn: Turn, gone: frozenset[str]) -> bool:
 
 
 def _without(line: Line, gone: frozenset[str]) -> Line:
-    return {**line, "content": FORGOTTEN} if kind_of(line) == "message" and line.get("mid") in gone else line
+    if kind_of(line) != "message" or line.get("mid") not in gone:
+        return line
+    kept = {name: value for name, value in line.items() if name not in ("files", "quoted")}
+    return {**kept, "content": FORGOTTEN}
+
+
+def ballast(turns: Sequence[Turn]) -> tuple[int, int]:
+    """Return how many pictures, and how many characters of background, ride along until the next snapshot."""
+    lines = [line for turn in turns for line in turn.lines if "files" in line or "quoted" in line]
+    pictures = sum(1 for line in lines for fact in facts_in(line) if "seen" in fact)
+    return pictures, sum(len(str(line.get("quoted", ""))) for line in lines)
+
+
+def last_heard(turns: Sequence[Turn]) -> datetime | None:
+    """Return when the newest message of a person was sent, by the platform's clock."""
+    for turn in reversed(turns):
+        said = [read_stamp(line.get("timestamp")) for line in turn.lines if line.get("role") == "user"]
+        if times := [at for at in said if at is not None]:
+            return max(times)
+    return None
 
 
 def render(turns: Sequence[Turn]) -> list[Message]:

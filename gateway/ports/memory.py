@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 
-from gateway.events import SessionKey
+from gateway.events import Attachment, SessionKey
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,6 +22,8 @@ class ShownLine:
     name: str = ""  # who spoke, for user lines
     message_id: str = ""  # the platform's (or the page's own) id of a user line
     state: str = "done"  # waiting = accepted, not answered yet
+    typed: str = ""  # of `text`, what a person wrote, without the lines that name files
+    attachments: tuple[Attachment, ...] = ()  # the stored files that came with it, or went out with it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -71,6 +71,15 @@ class Llm(Frozen):
     timeout_seconds: Seconds = 120
     stream_silence_seconds: Seconds = 30
     attempts: Annotated[int, Field(ge=1, le=10)] = 2
+    vision: Literal["auto", "on", "off"] = "auto"  # whether it looks at pictures; auto = what litellm knows
+    transcription_model: str = ""  # as litellm names it; empty = voice messages are not listened to
+
+
+class Files(Frozen):
+    """Files that people send and are sent."""
+
+    max_mb: Annotated[int, Field(ge=1, le=100)] = 20  # megabytes of one file
+    text_chars: Annotated[int, Field(ge=100, le=1_000_000)] = 20_000  # of one document that the model reads
 
 
 class Agent(Frozen):
@@ -242,6 +251,7 @@ class Settings(BaseSettings):
     timezone: TimeZone = Field(default_factory=machine_zone)
     language: Language = "en"
     llm: Llm = Llm()
+    files: Files = Files()
     agent: Agent = Agent()
     agents: Agents = Agents()
     tools: Tools = Tools()

@@ -19,18 +19,22 @@ class FileBlobs:
 
     async def put(self, scope: str, data: bytes) -> str:
         """Store *data* durably and return ``<scope>/<sha256>``. Raises OSError when the disk is full."""
-        digest = hashlib.sha256(data).hexdigest()
-        path = attachment_path(self._home, scope, digest)
 
-        def write() -> None:
+        def write() -> str:
+            digest = hashlib.sha256(data).hexdigest()
+            path = attachment_path(self._home, scope, digest)
             if self._disk.size(path) != len(data):
                 self._disk.replace(path, data)
+            return digest
 
-        await asyncio.to_thread(write)
-        return f"{scope}/{digest}"
+        return f"{scope}/{await asyncio.to_thread(write)}"
 
     async def get(self, reference: str) -> bytes | None:
         """Return the bytes; None when they are lost or are not what their name says. Raises ValueError for no name."""
         scope, _, digest = reference.rpartition("/")
-        data = await asyncio.to_thread(self._disk.load, attachment_path(self._home, scope, digest))
-        return data if data is not None and hashlib.sha256(data).hexdigest() == digest else None
+
+        def read() -> bytes | None:
+            data = self._disk.load(attachment_path(self._home, scope, digest))
+            return data if data is not None and hashlib.sha256(data).hexdigest() == digest else None
+
+        return await asyncio.to_thread(read)

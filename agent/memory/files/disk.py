@@ -110,6 +110,14 @@ class Disk:
             if not entry.name.startswith(f"{stem}{_RUN}-"):
                 entry.unlink(missing_ok=True)
 
+    def remove(self, path: Path) -> None:
+        """Take a file away, durably; one that is not there is no error."""
+        try:
+            path.unlink()
+        except FileNotFoundError:
+            return
+        self.sync_folder(path.parent)
+
     def make_folder(self, path: Path) -> None:
         """Make a folder and what is missing above it, private and durable."""
         if path.is_dir():

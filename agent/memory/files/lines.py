@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from agent.attachments.facts import facts_in, pictures_in, told
 from gateway.ports import Line
 
 VERSION = 1
@@ -48,7 +49,10 @@ def head(transcript: str, key: str, created: datetime, *, segment: int = 0, base
 
 
 def message(i: int, turn: str, role: str, content: Any, at: datetime, **fields: Any) -> Line:
-    """Say something: *fields* are those of FORMATS.md (by, mid, head, origin, tool_calls, …); None is left out."""
+    """Say something: *fields* are those of FORMATS.md (by, mid, head, origin, tool_calls, …); None is left out.
+
+    `files` are facts (agent/attachments/facts.py); `quoted` is what the model reads before the words, and nobody else.
+    """
     line: dict[str, Any] = {"i": i, "turn": turn, "role": role, "content": content, "timestamp": stamp(at)}
     return line | {name: value for name, value in fields.items() if value is not None}
 
@@ -156,10 +160,19 @@ def to_messages(line: Line) -> list[dict[str, Any]]:
 
 def _user(line: Line) -> dict[str, Any]:
     content, when = line.get("content"), line.get("head")
+    files = facts_in(line)
+    if files and isinstance(content, str):
+        content = "\n".join([content, *told(files)] if content else told(files))
     if when and isinstance(content, list):
         content = [{"type": "text", "text": f"[{when}]"}, *content]
     elif when:
         content = f"[{when}] {content}"
+    # What others said before comes first, and ends before the bracket of whom we answer.
+    if isinstance(content, str) and isinstance(line.get("quoted"), str):
+        content = f"{line['quoted']}\n{content}"
+    pictures = pictures_in(files)
+    if pictures and isinstance(content, str):
+        content = [{"type": "text", "text": content}, *pictures]
     return {"role": "user", "content": content}
 
 

@@ -1,0 +1,160 @@
+"""What is said in a voice message or a recording, through a transcription model."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import structlog
+
+from agent.attachments.facts import clean
+from agent.attachments.names import ending
+from agent.llm.client import OnUsage
+from agent.llm.litellm_model import load_litellm
+from agent.llm.port import ChatReply, ChatRequest, Tokens
+from gateway.errors import FileUnavailable
+from gateway.ports import Meter
+
+log = structlog.get_logger(__name__)
+
+MOST_BYTES = 25_000_000  # what the providers take
+_DEADLINE = 60.0  # seconds
+_PURPOSE = "transcription"
+_FAILED = "it could not be listened to"
+# The ending is what providers tell the formats apart by.
+_ENDINGS = {
+    "audio/ogg": "ogg",
+    "audio/opus": "ogg",
+    "audio/mpeg": "mp3",
+    "audio/mp3": "mp3",
+    "audio/mp4": "m4a",
+    "audio/x-m4a": "m4a",
+    "audio/m4a": "m4a",
+    "audio/aac": "m4a",
+    "audio/wav": "wav",
+    "audio/x-wav": "wav",
+    "audio/webm": "webm",
+    "audio/flac": "flac",
+}
+_TAKEN = frozenset({"flac", "mp3", "mp4", "mpeg", "mpga", "m4a", "ogg", "oga", "wav", "webm"})
+
+
+@dataclass(frozen=True, slots=True)
+class Purse:
+    """On whose account a call is made, and for which turn."""
+
+    turn: str
+    person: str
+    chat: str
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """What was said, and for how long where that is known."""
+
+    text: str
+    seconds: float | None = None
+
+
+class Ears(Protocol):
+    """Something that listens."""
+
+    async def hear(self, data: bytes, *, name: str, media_type: str, purse: Purse) -> Heard:
+        """Return what is said in *data*. Raises FileUnavailable in a person's words."""
+        ...
+
+
+class LitellmEars:
+    """Listens through litellm's `atranscription`: one request, a usage row whenever it was answered."""
+
+    def __init__(
+        self,
+        model: str,
+        *,
+        api_base: str = "",
+        api_key: str = "",
+        on_usage: OnUsage,
+        meter: Meter,
+        deadline: float = _DEADLINE,
+    ) -> None:
+        """Ask *model* (as litellm names it) at *api_base*; nothing is loaded before the first voice comes."""
+        self._model = model
+        self._api_base = api_base
+        self._api_key = api_key
+        self._on_usage = on_usage
+        self._meter = meter
+        self._deadline = deadline
+
+    async def hear(self, data: bytes, *, name: str, media_type: str, purse: Purse) -> Heard:
+        """See `Ears.hear`."""
+        if len(data) > MOST_BYTES:
+            raise FileUnavailable(f"too long to listen to: more than {MOST_BYTES // 1_000_000} MB")
+        outcome = "failed"
+        try:
+            async with asyncio.timeout(self._deadline):
+                said = await self._ask(data, name, media_type)
+            outcome = "answered"
+        except TimeoutError:
+            raise FileUnavailable("it took too long to listen to") from None
+        except Exception as error:  # noqa: BLE001 - the provider's boundary: litellm raises whatever its providers do
+            # Not chained, nor quoted: the provider's text may hold the key.
+            log.warning("hearing.failed", model=self._model, turn=purse.turn, error=type(error).__name__)
+            raise FileUnavailable(_FAILED) from None
+        finally:
+            self._meter.count("model_calls", purpose=_PURPOSE, outcome=outcome)
+        self._account(said, purse)
+        text = " ".join(clean(str(getattr(said, "text", None) or "")).split())
+        if not text:
+            raise FileUnavailable("nothing is said in it")
+        return Heard(text, _seconds(said, data))
+
+    async def _ask(self, data: bytes, name: str, media_type: str) -> Any:
+        litellm = await asyncio.to_thread(load_litellm)
+        last = ending(name)
+        file = f"voice.{last if last in _TAKEN else _ENDINGS.get(media_type, 'ogg')}"
+        return await litellm.atranscription(
+            model=self._model,
+            file=(file, data, media_type or "audio/ogg"),
+            api_base=self._api_base or None,
+            api_key=self._api_key or None,
+            timeout=self._deadline,
+            max_retries=0,
+        )
+
+    def _account(self, said: Any, purse: Purse) -> None:
+        usage = getattr(said, "usage", None)
+        tokens = Tokens(input=_count(usage, "input_tokens"), output=_count(usage, "output_tokens"))
+        cost = (getattr(said, "_hidden_params", None) or {}).get("response_cost")
+        self._on_usage(
+            ChatReply(
+                text="",
+                tool_calls=(),
+                model=self._model,
+                tokens=tokens,
+                cost=float(cost) if isinstance(cost, int | float) else None,
+            ),
+            ChatRequest(messages=(), turn=purse.turn, purpose=_PURPOSE, person=purse.person, chat=purse.chat),
+        )
+
+
+def _count(usage: Any, name: str) -> int:
+    value = getattr(usage, name, 0)
+    return value if isinstance(value, int) else 0
+
+
+def _seconds(said: Any, data: bytes) -> float | None:
+    """Return how long it lasts: as the provider says, else as an Ogg stream's last page does."""
+    given = getattr(said, "duration", None) or getattr(getattr(said, "usage", None), "seconds", None)
+    if isinstance(given, int | float) and given > 0:
+        return round(float(given), 1)
+    return _ogg_seconds(data)
+
+
+def _ogg_seconds(data: bytes) -> float | None:
+    """Read the length of Opus in Ogg, which counts 48,000 a second whatever it was recorded at."""
+    last = data.rfind(b"OggS", max(len(data) - 65_536, 0))
+    if not data.startswith(b"OggS") or b"OpusHead" not in data[:256] or last < 0 or last + 14 > len(data):
+        return None
+    position = int.from_bytes(data[last + 6 : last + 14], "little", signed=True)
+    return round(position / 48_000, 1) if 0 < position < 48_000 * 86_400 else None

@@ -1,0 +1,149 @@
+"""Files that came with messages: fetched when their turn begins, stored in the scope, read as far as they can be."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+import structlog
+
+from agent.attachments.facts import UNTRUSTED, Fact, clean, fact_of
+from agent.attachments.hearing import Ears, Purse
+from agent.attachments.reading import Reader, Text
+from agent.attachments.texts import decoded, kind_of
+from gateway.errors import FileUnavailable
+from gateway.events import Attachment, SessionKey
+from gateway.ports import Blobs, Files
+
+log = structlog.get_logger(__name__)
+
+MOST_FILES = 20  # of one message
+MOST_PICTURES = 10  # of one message that the model is shown
+MOST_TEXTS = 4  # times the characters of one file: what all documents of a message may take together
+_AT_ONCE = 6  # files in memory, all chats together
+_UNKNOWN = "this kind of file cannot be read here"
+
+
+class FilesIn:
+    """Turns attachments into facts. Whatever a file holds, the turn goes on: what failed is a phrase in its fact."""
+
+    def __init__(
+        self,
+        files: Files,
+        blobs: Blobs,
+        *,
+        text_chars: int,
+        sees: Callable[[], Awaitable[bool]],
+        ears: Ears | None = None,
+        reader: Reader | None = None,
+    ) -> None:
+        """Fetch through *files*; *sees* says whether the model looks at pictures, *ears* listen where there are any."""
+        self._files = files
+        self._blobs = blobs
+        self._text_chars = text_chars
+        self._sees = sees
+        self._ears = ears
+        self._reader = reader or Reader()
+        self._slots = asyncio.Semaphore(_AT_ONCE)
+
+    async def take(
+        self, scope: str, key: SessionKey, attachments: Sequence[Attachment], purse: Purse
+    ) -> tuple[Fact, ...]:
+        """Return a fact for each attachment, in their order. Raises nothing but cancellation."""
+        looked_at = attachments[:MOST_FILES]
+        async with asyncio.TaskGroup() as tasks:
+            taken = [tasks.create_task(self._take(scope, key, each, purse), name="attachment") for each in looked_at]
+        facts = [task.result() for task in taken]
+        too_many = f"not looked at: more than {MOST_FILES} files in one message"
+        facts += [{**fact_of(each), "failed": too_many} for each in attachments[MOST_FILES:]]
+        return tuple(_within(facts, MOST_TEXTS * self._text_chars))
+
+    async def _take(self, scope: str, key: SessionKey, attachment: Attachment, purse: Purse) -> dict[str, Any]:
+        fact = fact_of(attachment)
+        async with self._slots:
+            try:
+                data = await self._bytes(scope, key, attachment)
+                fact |= {"size": len(data), "blob": await self._blobs.put(scope, data)}
+                return fact | await self._read(scope, data, fact, purse)
+            except FileUnavailable as error:
+                return {**fact, "failed": " ".join(clean(str(error)).split())[:200]}
+            except OSError as error:
+                log.warning("attachments.not_stored", key=str(key), error=error.strerror)
+                return {**fact, "failed": "it could not be stored"}
+
+    async def _bytes(self, scope: str, key: SessionKey, attachment: Attachment) -> bytes:
+        # What is asked again was stored the first time; a reference into another scope is nobody's to give.
+        if attachment.blob:
+            kept = await self._blobs.get(attachment.blob) if attachment.blob.rpartition("/")[0] == scope else None
+            if kept is None:
+                raise FileUnavailable("it is not kept here any more")
+            return kept
+        return await self._files.fetch(key, attachment)
+
+    async def _read(self, scope: str, data: bytes, fact: Fact, purse: Purse) -> dict[str, Any]:
+        if not data:
+            raise FileUnavailable("it is empty")
+        what = kind_of(data, kind=fact["kind"], name=fact["name"], media_type=fact.get("media_type", ""))
+        if what == "picture":
+            return await self._see(scope, data)
+        if what == "sound":
+            return await self._hear(data, fact, purse)
+        if what in ("film", "svg"):
+            raise FileUnavailable("films are not looked at" if what == "film" else "drawings in SVG are not looked at")
+        if what == "text":
+            found = decoded(data, self._text_chars)
+            if found is None:
+                raise FileUnavailable(_UNKNOWN)
+            return _document(Text(clean(found[0]), found[1]))
+        return _document(await self._reader.document(data, what, self._text_chars))
+
+    async def _see(self, scope: str, data: bytes) -> dict[str, Any]:
+        if not await self._sees():
+            raise FileUnavailable("not looked at, for the model in use cannot see pictures")
+        picture = await self._reader.picture(data)
+        seen = {"blob": await self._blobs.put(scope, picture.data), "media_type": picture.media_type}
+        return {"seen": seen, "origin": UNTRUSTED}
+
+    async def _hear(self, data: bytes, fact: Fact, purse: Purse) -> dict[str, Any]:
+        if self._ears is None:
+            raise FileUnavailable("not listened to, for no transcription model is set")
+        heard = await self._ears.hear(data, name=fact["name"], media_type=fact.get("media_type", ""), purse=purse)
+        found: dict[str, Any] = {"said": heard.text[: self._text_chars]}
+        if heard.seconds is not None:
+            found["seconds"] = heard.seconds
+        # A voice message is what its sender says; a recording may be anybody's.
+        return found if fact["kind"] == "voice" else {**found, "origin": UNTRUSTED}
+
+
+def _document(text: Text) -> dict[str, Any]:
+    if not text.text.strip():
+        raise FileUnavailable("there is no text in it")
+    found: dict[str, Any] = {"text": text.text, "origin": UNTRUSTED}
+    if text.is_cut:
+        found["is_cut"] = True
+    if text.pages:
+        found["pages"] = text.pages
+    return found
+
+
+def _within(facts: Sequence[dict[str, Any]], chars: int) -> list[dict[str, Any]]:
+    """Return *facts* with no more text, and no more pictures, than one message may bring into the prompt."""
+    kept: list[dict[str, Any]] = []
+    pictures = 0
+    for each in facts:
+        fact = each
+        if "seen" in fact:
+            pictures += 1
+            if pictures > MOST_PICTURES:
+                fact = {name: value for name, value in fact.items() if name != "seen"}
+                fact["failed"] = f"not looked at: more than {MOST_PICTURES} pictures in one message"
+        if "text" in fact:
+            if len(fact["text"]) > chars:
+                fact = {**fact, "text": fact["text"][:chars], "is_cut": True}
+            chars -= len(fact["text"])
+            if not fact["text"]:
+                fact = {name: value for name, value in fact.items() if name not in ("text", "is_cut")}
+                fact["failed"] = "not read: the files before it were long enough"
+        kept.append(fact)
+    return kept
