@@ -2,3 +2,4 @@
 
 from agent.memory.door import Session as Session
 from agent.memory.door import SessionManager as SessionManager
+from agent.memory.store import MemoryStore as MemoryStore

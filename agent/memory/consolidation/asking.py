@@ -1,0 +1,67 @@
+"""Asking a provider, as [001] has them: anything with an async `chat`. One deadline per call; never raises."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Iterator, Sequence
+from datetime import timedelta
+from typing import Any, Protocol
+
+import structlog
+
+from agent.memory.consolidation.answer import Answer, Unusable, read_answer
+from agent.memory.consolidation.prompt import TOOL_CHOICE, messages, messages_without_tools, tools
+from gateway.errors import ModelBusy, ModelRefused, ModelTimeout, ModelUnreachable
+
+log = structlog.get_logger(__name__)
+
+_NOT_NOW = (TimeoutError, OSError, ModelBusy, ModelUnreachable, ModelTimeout)
+_REFUSED = (ModelRefused, TypeError, ValueError, NotImplementedError)
+_ABOUT_TOOLS = re.compile(r"tool|\b400\b|bad.?request|unsupported|not support|invalid", re.IGNORECASE)
+
+
+class Provider(Protocol):
+    """What the seeds call an LLMProvider."""
+
+    async def chat(self, **asked: Any) -> Any:
+        """Take `messages`, `model`, `tools` and `tool_choice`; return `.content` and `.tool_calls`."""
+        ...
+
+
+async def ask(
+    provider: Provider, model: str, memory: str, lines: Sequence[str], *, deadline: timedelta
+) -> Answer | Unusable:
+    """Return what the model makes of the conversation.
+
+    The tool is forced; a provider that refuses that is asked with `auto`, and one that refuses tools without them.
+    """
+    refused = ""
+    for attempt in _attempts(memory, lines):
+        try:
+            async with asyncio.timeout(deadline.total_seconds()):
+                response = await provider.chat(model=model, **attempt)
+        except _NOT_NOW as error:
+            log.warning("consolidation.not_now", error=type(error).__name__)
+            return Unusable(type(error).__name__)
+        except Exception as error:  # the provider's boundary: its libraries raise whatever they like
+            if not isinstance(error, _REFUSED) and not _ABOUT_TOOLS.search(f"{type(error).__name__} {error}"):
+                log.exception("consolidation.provider_failed")
+                return Unusable(type(error).__name__)
+            refused = type(error).__name__
+            continue
+        content = getattr(response, "content", None)
+        if getattr(response, "finish_reason", None) == "error":  # some return what others raise
+            refused = "the provider's error"
+            if _ABOUT_TOOLS.search(str(content)):
+                continue
+            return Unusable(refused)
+        return read_answer(content, getattr(response, "tool_calls", None))
+    log.warning("consolidation.refused", error=refused)
+    return Unusable(f"refused: {refused}")
+
+
+def _attempts(memory: str, lines: Sequence[str]) -> Iterator[dict[str, Any]]:
+    yield {"messages": messages(memory, lines), "tools": tools(), "tool_choice": dict(TOOL_CHOICE)}
+    yield {"messages": messages(memory, lines), "tools": tools(), "tool_choice": "auto"}
+    yield {"messages": messages_without_tools(memory, lines)}

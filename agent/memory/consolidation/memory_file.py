@@ -1,0 +1,54 @@
+"""A scope's MEMORY.md, changed by compare-and-set: nobody who saved it meanwhile is overwritten."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import structlog
+
+from agent.memory.consolidation.revise import conflict_copy
+from agent.memory.consolidation.three_way import Conflict
+from agent.memory.files.disk import Disk
+from agent.memory.files.documents import read_text
+
+log = structlog.get_logger(__name__)
+
+MEMORY_MD = "MEMORY.md"
+_LOCK = ".lock"  # the scope's, which every writer of ours takes
+
+
+class MemoryFile:
+    """MEMORY.md with compare-and-set, under the scope's lock; an editor's save shows in the rev. Blocks."""
+
+    def __init__(self, folder: Path, disk: Disk) -> None:
+        self._path = folder / MEMORY_MD
+        self._disk = disk
+
+    def read(self) -> tuple[str, str]:
+        """Return text and rev, as `Documents` has them."""
+        data = self._disk.load(self._path)
+        return ("", "") if data is None else (read_text(data), _rev(data))
+
+    def write(self, text: str, *, was: str) -> str | None:
+        """Replace the text if its rev is still *was*; return the new rev, or None when somebody was quicker."""
+        data = text.encode("utf-8", "replace")
+        with self._disk.locked(self._path.with_name(_LOCK)):
+            now = self._disk.load(self._path)
+            if ("" if now is None else _rev(now)) != was:
+                return None
+            if now != data:
+                self._disk.replace(self._path, data)
+        return _rev(data)
+
+    def keep_conflicts(self, conflicts: tuple[Conflict, ...]) -> None:
+        """Keep what we would have written beside the file, where a person wrote something else."""
+        if conflicts:
+            data = conflict_copy(conflicts).encode("utf-8", "replace")
+            path = self._path.with_name(f"MEMORY.conflict-{_rev(data)[:8]}.md")
+            self._disk.replace(path, data)
+            log.warning("memory.conflict", file=path.name, entries=len(conflicts))
+
+
+def _rev(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()

@@ -1,0 +1,126 @@
+"""An answer is stored before it is applied: what was paid for is not paid for again (FORMATS.md; TRUST.md F7).
+
+One small file per session, in the scope's memory folder, says how far its consolidation has come.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from agent.memory.consolidation.merge import Staged
+from agent.memory.consolidation.slice import Message
+from agent.memory.files.disk import Disk
+from agent.memory.files.lines import decode, read_stamp, stamp
+from agent.memory.scopes import quote
+
+PENDING = ".pending"
+STAGED = ".staged"
+FAILURES_BEFORE_RAW = 3
+_WAITS = (timedelta(0), timedelta(minutes=5))  # after the first failure, after the second
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredAnswer:
+    """What a model said about a range of a transcript, and what it was shown."""
+
+    entry: str
+    transcript: str
+    start: int
+    end: int
+    timestamp: str
+    origin: str
+    base: str  # MEMORY.md as the model saw it
+    history_entry: str
+    memory_update: str
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """A range that is in an entry or in the raw archive; the session's pointer follows."""
+
+    transcript: str
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class State:
+    """How far the consolidation of one session has come."""
+
+    failures: int = 0  # in a row
+    length: int = 0  # messages there were at the last failure
+    retry_at: datetime | None = None
+    answer: StoredAnswer | None = None
+    done: Done | None = None
+
+    def failed(self, at: datetime, length: int) -> State:
+        """Return the state after one more failure."""
+        wait = _WAITS[min(self.failures, len(_WAITS) - 1)]
+        return dataclasses.replace(self, failures=self.failures + 1, length=length, retry_at=at + wait)
+
+    def waits(self, at: datetime, length: int) -> bool:
+        """Say whether the next try is still to wait; asking again about the same messages is somebody's wish."""
+        return self.retry_at is not None and at < self.retry_at and length != self.length
+
+
+class Pending:
+    """The states of a scope's sessions, on the disk. Blocks."""
+
+    def __init__(self, folder: Path, disk: Disk) -> None:
+        self._folder = folder
+        self._disk = disk
+
+    def load(self, session: str) -> State:
+        """Return the session's state; a file that cannot be read is an empty one, which costs one call."""
+        data = self._disk.load(self._path(session))
+        found = decode(data) if data is not None else None
+        if found is None or found.get("session") != session:
+            return State()
+        try:
+            answer, done = found.get("answer"), found.get("done")
+            return State(
+                failures=int(found.get("failures", 0)),
+                length=int(found.get("length", 0)),
+                retry_at=read_stamp(found.get("retry_at")),
+                answer=StoredAnswer(**answer) if answer else None,
+                done=Done(**done) if done else None,
+            )
+        except (TypeError, ValueError):
+            return State()
+
+    def save(self, session: str, state: State) -> None:
+        """Store the state, durably and whole. Raises OSError."""
+        line: dict[str, Any] = {"v": 1, "session": session, **dataclasses.asdict(state)}
+        line["retry_at"] = stamp(state.retry_at) if state.retry_at else None
+        self._disk.replace(self._path(session), json.dumps(line, separators=(",", ":")).encode() + b"\n")
+
+    def _path(self, session: str) -> Path:
+        return self._folder / PENDING / f"{quote(session)}.json"
+
+
+def name_of(session: str, messages: Sequence[Message]) -> str:
+    """Return a name for exactly these messages of a session, where no transcript has given it one."""
+    said = json.dumps([session, [dict(message) for message in messages]], sort_keys=True, default=str)
+    return "m" + sha256(said.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+
+
+def stage(
+    folder: Path, disk: Disk, entry: str, why: str, at: datetime, staged: Staged | None = None, proposed: str = ""
+) -> None:
+    """Put aside what waits for a yes, under its entry's id; once, however often it is asked for. Raises OSError."""
+    waiting: dict[str, Any] = {"v": 1, "entry": entry, "why": why, "at": stamp(at)}
+    if staged is not None:
+        waiting["removals"] = [dataclasses.asdict(left) for left in staged.removals]
+        waiting["additions"] = list(staged.additions)
+    if proposed:
+        waiting["proposed"] = proposed
+    path = folder / STAGED / f"{quote(entry)}.json"
+    if disk.size(path) is None:
+        disk.replace(path, json.dumps(waiting, ensure_ascii=False, indent=1).encode("utf-8", "replace") + b"\n")

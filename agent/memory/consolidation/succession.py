@@ -1,0 +1,153 @@
+"""When one entry may stand for another: it still says all of its words.
+
+Explainable on purpose, and stricter than a likeness: "allergic to peanuts" and "allergic to penicillin" are four words
+alike, and losing the first one hurts somebody. A rewording that fails the rule costs a line that stands twice.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from dataclasses import dataclass
+from functools import lru_cache
+
+import regex
+
+from agent.memory.consolidation.entries import Entry, Kind
+
+_FEW = 3  # an entry of fewer words means nothing without its heading
+_WALL = 12  # words that a successor may have beyond three times the old entry's: a wall of text succeeds nobody
+# Scripts without spaces between words: each sign counts as one.
+_SIGN = regex.compile(r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}]")
+_WORD = regex.compile(
+    _SIGN.pattern + r""
+    r"|\p{Emoji_Presentation}"
+    r"|[\p{L}\p{M}\p{N}_]+(?:['’][\p{L}]+)?(?:[.:/@+#%-]*[\p{L}\p{M}\p{N}_]+)*[+#%]*"
+    r"|[$€£¥]"
+)
+_GLUE = frozenset(
+    word
+    for line in (
+        "a an the is are am be has have of to in on at for as by and that this it its the their his her my your our",
+        "they he she we i you who which user user's user’s users s",
+        "der die das den dem des ein eine einen einem einer ist sind hat haben und im am zu",
+        "le la les l un une des est sont et de du el los las una es son y il lo gli è e o os",
+    )
+    for word in line.split()
+)
+_NO = frozenset(
+    word
+    for line in (
+        "no not never none nobody nothing without neither nor cannot don't doesn't didn't isn't aren't wasn't weren't",
+        "won't can't couldn't shouldn't wouldn't hasn't haven't hadn't former formerly anymore",
+        "nicht nie niemals kein keine keinen keinem keiner ohne nichts non mai senza pas jamais sans aucun aucune",
+        "nunca sin nada ningún ninguna não nem sem niet geen nooit zonder не нет никогда без ні nie nigdy bez",
+        "inte aldrig ingen ikke aldri 不 没 無 无 非 未 否",
+    )
+    for word in line.split()
+)
+_ENDINGS = frozenset(("", "s", "es", "e", "d", "ed", "ing", "n", "en", "er", "r", "'s", "’s"))
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """The words of a text: all of them in order, and which of them carry it."""
+
+    words: tuple[str, ...]  # folded, in order
+    carrying: tuple[str, ...]  # those that are no glue
+    exact: tuple[str, ...]  # names and numbers, in order: never inflected, never swapped
+    is_negated: bool
+
+
+@lru_cache(maxsize=8_192)
+def said(text: str) -> Said:
+    """Return what *text* says."""
+    found = [match.group() for match in _WORD.finditer(unicodedata.normalize("NFKC", text))]
+    words = tuple(word.casefold() for word in found)
+    carrying = tuple(word for word in words if word not in _GLUE)
+    exact = tuple(word for n, word in enumerate(words) if word not in _GLUE and _is_exact(found[n], first=n == 0))
+    return Said(words, carrying, exact, any(word in _NO for word in words))
+
+
+def _is_exact(word: str, *, first: bool) -> bool:
+    """Say whether a word is a name or a number; the first word of a text is capitalised for no reason."""
+    if any(character.isnumeric() for character in word) or _SIGN.match(word):
+        return True
+    return word != word.lower() and not (first and word == word.capitalize())
+
+
+def is_same(old: Entry, new: Entry) -> bool:
+    """Say whether two entries have the same words in the same order (code: the same characters)."""
+    if Kind.FENCE in (old.kind, new.kind):
+        return old.kind is new.kind and _trimmed(old.raw) == _trimmed(new.raw)
+    one, other = said(old.text), said(new.text)
+    return one.words == other.words and (bool(one.words) or old.text == new.text)
+
+
+def succeeds(new: Entry, old: Entry) -> bool:
+    """Say whether *new* may stand for *old*: the same words, or a rewording that keeps every one of them.
+
+    Names, numbers, links stay as they are and in their order; other words may be inflected; articles and the like
+    may go. What says the same word in the heading above it counts too. A new `not` makes it another statement,
+    and so does a text many times as long. An entry of one or two words needs its heading's words as well.
+    """
+    if Kind.RULE in (old.kind, new.kind):
+        return old.kind is new.kind
+    same = is_same(old, new)
+    if Kind.FENCE in (old.kind, new.kind) and not same:
+        return False
+    mine, its = said(old.text), said(new.text)
+    needed = list(mine.carrying)
+    if old.context and len(needed) < _FEW and old.kind is not Kind.HEADING:
+        needed += said(old.context[-1]).carrying
+    around = tuple(word for text in new.context for word in said(text).words)
+    if same:
+        return _all_in(needed[len(mine.carrying) :], around + its.words)
+    if not mine.carrying or len(its.carrying) > 3 * len(needed) + _WALL:
+        return False
+    if its.is_negated and not mine.is_negated:
+        return False
+    return _in_order(_anchors(mine), around + its.words) and _all_in(needed, around + its.words)
+
+
+def _anchors(mine: Said) -> tuple[str, ...]:
+    """Return the words whose order matters: names and numbers, and what the entry begins with, often a name too."""
+    if not mine.exact or mine.words[0] in mine.exact or mine.words[0] in _GLUE:
+        return mine.exact
+    return (mine.words[0], *mine.exact)
+
+
+def _in_order(anchors: tuple[str, ...], words: tuple[str, ...]) -> bool:
+    n = 0
+    for word in words:
+        if n < len(anchors) and (word == anchors[n] or (n == 0 and is_inflection(anchors[n], word))):
+            n += 1
+    return n == len(anchors)
+
+
+def _all_in(needed: list[str], words: tuple[str, ...]) -> bool:
+    have = frozenset(words)
+    return all(word in have or any(is_inflection(word, other) for other in have) for word in needed)
+
+
+def is_inflection(one: str, other: str) -> bool:
+    """Say whether two folded words differ in a usual ending alone: prefer(s|red|ring), stud(y|ies), cat(s)."""
+    if one == other:
+        return True
+    if one[:3] != other[:3] or any(map(str.isnumeric, one + other)):
+        return False
+    n = 0
+    while n < min(len(one), len(other)) and one[n] == other[n]:
+        n += 1
+    endings = {one[n:], other[n:]}
+    if n == 3:
+        return endings == {"", "s"}
+    if n < 4:
+        return False
+    if "y" in endings:
+        return bool(endings & {"ies", "ied"})
+    doubled = one[n - 1]  # prefer, preferred
+    return all(ending in _ENDINGS or (ending[0] == doubled and ending[1:] in _ENDINGS) for ending in endings)
+
+
+def _trimmed(raw: str) -> str:
+    return "\n".join(line.rstrip() for line in raw.strip("\n").split("\n"))

@@ -1,0 +1,138 @@
+"""Somebody saved MEMORY.md while a model was thinking about it: both texts survive, entry by entry (TRUST.md F9)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+
+from agent.memory.consolidation.entries import Entry, Kind, parse, render
+
+_Key = tuple[Kind, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Conflict:
+    """Both changed the same entries, each in another way. The text has *theirs*; *mine* belongs in a conflict copy."""
+
+    base: str
+    mine: str
+    theirs: str
+
+
+@dataclass(frozen=True, slots=True)
+class Reconciled:
+    """The one text that holds both changes, and where it could not."""
+
+    text: str
+    conflicts: tuple[Conflict, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Edit:
+    """Entries *low* to *high* of the base became *new*; an insertion when there are none of them."""
+
+    low: int
+    high: int
+    new: tuple[Entry, ...]
+
+
+def three_way(base: str, mine: str, theirs: str) -> Reconciled:
+    """Return *theirs* with what changed from *base* to *mine*. What only one of them touched is as that one has it.
+
+    What both inserted at one place stands one after the other, theirs first, and once when it is the same.
+    Removing an entry that the other one changed is no conflict when it is we who removed it.
+    """
+    if mine in (base, theirs):
+        return Reconciled(theirs)
+    if theirs == base:
+        return Reconciled(mine)
+    old = parse(base)
+    ours, their_edits = _edits(old, parse(mine)), _edits(old, parse(theirs))
+    known = {_key(entry) for edit in their_edits for entry in edit.new}
+    kept: list[Entry] = []
+    conflicts: list[Conflict] = []
+    position = 0
+    while position <= len(old):
+        here = [edit for edit in their_edits if edit.low == edit.high == position]
+        kept += [entry for edit in here for entry in edit.new]
+        here = [edit for edit in ours if edit.low == edit.high == position]
+        kept += [entry for edit in here for entry in edit.new if _key(entry) not in known]
+        if position == len(old):
+            break
+        position = _step(position, old, ours, their_edits, kept, conflicts)
+    return Reconciled(render(kept), tuple(conflicts))
+
+
+def _step(
+    position: int,
+    old: list[Entry],
+    ours: list[_Edit],
+    theirs: list[_Edit],
+    kept: list[Entry],
+    conflicts: list[Conflict],
+) -> int:
+    """Take one entry of the base, or the stretch around it that somebody changed; return where the next begins."""
+    low, high = position, position + 1
+    touching: tuple[list[_Edit], list[_Edit]] = ([], [])
+    while True:
+        touching = (_within(ours, low, high), _within(theirs, low, high))
+        reach = max([high, *(edit.high for side in touching for edit in side)])
+        if reach == high:
+            break
+        high = reach
+    mine, other = (_apply(side, old, low, high) for side in touching)
+    before = old[low:high]
+    if _keys(mine) in (_keys(before), _keys(other)) or not mine:
+        kept += other
+    elif _keys(other) == _keys(before):
+        kept += mine
+    else:
+        kept += other
+        conflicts.append(Conflict(_raws(before), _raws(mine), _raws(other)))
+    # What was inserted inside the stretch goes behind it.
+    inside = [edit for side in (theirs, ours) for edit in side if edit.low == edit.high and low < edit.low < high]
+    kept += [entry for edit in inside for entry in edit.new if _key(entry) not in {_key(each) for each in kept}]
+    return high
+
+
+def _within(edits: list[_Edit], low: int, high: int) -> list[_Edit]:
+    return [edit for edit in edits if edit.low < high and edit.high > low and edit.high > edit.low]
+
+
+def _apply(edits: list[_Edit], old: list[Entry], low: int, high: int) -> list[Entry]:
+    made: list[Entry] = []
+    position = low
+    for edit in edits:
+        made += [*old[position : edit.low], *edit.new]
+        position = edit.high
+    return made + old[position:high]
+
+
+def _edits(old: list[Entry], new: list[Entry]) -> list[_Edit]:
+    """Return what turns *old* into *new*; as many for as many are changed one by one."""
+    found: list[_Edit] = []
+    matcher = SequenceMatcher(None, _keys(old), _keys(new), autojunk=False)
+    for tag, i1, i2, j1, j2 in matcher.get_opcodes():
+        if tag == "equal":
+            continue
+        if i2 - i1 == j2 - j1:
+            found += [_Edit(i1 + n, i1 + n + 1, (new[j1 + n],)) for n in range(i2 - i1)]
+        elif i2 > i1 and j2 - j1 > i2 - i1:  # the first were changed, the rest came behind them
+            found += [_Edit(i1 + n, i1 + n + 1, (new[j1 + n],)) for n in range(i2 - i1)]
+            found.append(_Edit(i2, i2, tuple(new[j1 + i2 - i1 : j2])))
+        else:
+            found.append(_Edit(i1, i2, tuple(new[j1:j2])))
+    return found
+
+
+def _key(entry: Entry) -> _Key:
+    return entry.kind, entry.raw.rstrip()
+
+
+def _keys(entries: Sequence[Entry]) -> list[_Key]:
+    return [_key(entry) for entry in entries]
+
+
+def _raws(entries: Sequence[Entry]) -> str:
+    return "\n".join(entry.raw for entry in entries)

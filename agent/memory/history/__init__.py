@@ -1,0 +1,1 @@
+"""What happened, entry by entry: history.jsonl, the record; HISTORY.md, the same for people."""
