@@ -1,62 +1,70 @@
-"""A Slack app in one workspace: hears by Socket Mode, speaks by the Web API."""
+"""A Slack app in one workspace: hears by Socket Mode or HTTP, speaks by the Web API."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import structlog
-from slack_sdk.web.async_slack_response import AsyncSlackResponse
 
 from channels.slack import codec
 from channels.slack.api import Refused, SlackApi, scopes_of
 from channels.slack.catchup import CatchUp
+from channels.slack.downloads import Downloads
 from channels.slack.ears import Ears
 from channels.slack.errands import Errands
+from channels.slack.history import History
 from channels.slack.ledger import find
-from channels.slack.pace import Bucket, Paces
 from channels.slack.settings import SlackSettings
 from channels.slack.socket import PING, Socket
+from channels.slack.speech import Speech
 from channels.slack.status import Status
-from gateway.errors import ParlourError, RetryLater, SettingsMistake
-from gateway.events import OutboundKind, OutboundMessage, Part, Receipt, SessionKey
+from channels.slack.streams import Streams
+from channels.slack.uploads import LIMIT, SCOPE, Uploads
+from gateway.errors import ParlourError, SendRefused, SettingsMistake
+from gateway.events import Attachment, InboundMessage, OutboundKind, OutboundMessage, Part, Receipt, SessionKey
 from gateway.ports import Activity, Capabilities, ChannelContext
 from gateway.words import say
 
 log = structlog.get_logger(__name__)
 
 _EVERY = timedelta(seconds=1.2)  # between the edits of one preview
-_EDITS = (20, 1.25)  # of previews in the workspace: chat.update is Tier 3, the answers' own edits come on top
-_POSTS = (5, 1.0)  # of one chat: a short burst, then one a second
 
 
 class SlackChannel:
-    """One configured block. Implements `gateway.ports.Channel`."""
-
-    capabilities = Capabilities(
-        text_limit=codec.LIMIT,
-        edits=True,
-        rings=True,
-        preview_every=_EVERY,
-        shows_activity=True,
-    )
+    """One configured block. Implements `gateway.ports.Channel`, `HasFiles` and `HasHistory`."""
 
     def __init__(self, context: ChannelContext, *, ping: timedelta = PING) -> None:
         settings: SlackSettings = context.settings
         if settings.bot_token is None:
             raise SettingsMistake(f"channels.{context.name} needs a bot_token (xoxb-…)")
         self.name = context.name
+        self.capabilities = Capabilities(
+            text_limit=codec.LIMIT,
+            edits=True,
+            rings=True,
+            preview_every=_EVERY,
+            shows_activity=True,
+            file_limit=LIMIT,
+        )
         self._app_token = settings.app_token.get_secret_value() if settings.app_token else ""
+        self._by_http = settings.by_http
         self._ping = ping
         self._api = SlackApi(settings.bot_token.get_secret_value(), settings.base_url)
         self._errands = Errands(self._api, reaction=settings.reaction)
         self._ears = Ears(context, self._api, self._errands)
+        self._history = History(context, self._api, self._ears)
         self._catch_up = CatchUp(self._api, self._ears, self._ears.marks)
         self._status = Status(self._api)
-        self._posts = Paces(*_POSTS)
-        self._edits = Bucket(*_EDITS)
+        self._streams = Streams(self._api, self._ears.asker) if settings.streaming == "native" else None
+        self._speech = Speech(self._api, self._errands, self._streams)
+        self._uploads = Uploads(self._api, context.blobs, context.state)
+        self._downloads = Downloads(self._api, settings.base_url)
         self._socket: Socket | None = None
+        self._serving: codec.Me | None = None  # by HTTP, while we run
         self._me: codec.Me | None = None
         self._scopes: frozenset[str] = frozenset()
 
@@ -64,41 +72,55 @@ class SlackChannel:
 
     async def run(self) -> None:
         """Listen until cancelled; raise when Slack refuses us or cannot be reached."""
-        if not self._app_token:
-            raise SettingsMistake(f"channels.{self.name} needs an app_token (xapp-…): events come by Socket Mode")
+        if not self._app_token and not self._by_http:
+            raise SettingsMistake(f"channels.{self.name} needs an app_token (xapp-…), or a signing_secret for HTTP")
         me = await self._identify(anew=True)
         await self._ears.marks.load()
-        self._socket = Socket(
-            self._app_token,
-            self._api.client,
-            lambda body: self._ears.hear(body, me),
-            returned=self._catch_up.want,
-            ping=self._ping,
-        )
-        log.info("slack.listening", channel=self.name, team=me.team, user=me.user)
+        log.info("slack.listening", channel=self.name, team=me.team, user=me.user, by_http=self._by_http)
         refusal: ParlourError | None = None
-        try:
-            async with asyncio.TaskGroup() as tasks:
-                beside = [
-                    tasks.create_task(self._errands.run(), name=f"{self.name} errands"),
-                    tasks.create_task(self._status.run(), name=f"{self.name} status"),
-                    tasks.create_task(self._catch_up.run(me), name=f"{self.name} catch-up"),
-                ]
-                try:
-                    await self._socket.run()
-                except ParlourError as error:
-                    refusal = error  # raised below as what it is, not as a group of one
-                for task in beside:
-                    task.cancel()
-        finally:
-            self._socket = None
+        async with asyncio.TaskGroup() as tasks:
+            beside = [
+                tasks.create_task(self._errands.run(), name=f"{self.name} errands"),
+                tasks.create_task(self._status.run(), name=f"{self.name} status"),
+                tasks.create_task(self._catch_up.run(me), name=f"{self.name} catch-up"),
+            ]
+            try:
+                await self._listen(me)
+            except ParlourError as error:
+                refusal = error  # raised below as what it is, not as a group of one
+            for task in beside:
+                task.cancel()
         if refusal is not None:
             raise refusal
+
+    async def _listen(self, me: codec.Me) -> None:
+        try:
+            if self._by_http:
+                self._serving = me
+                self._catch_up.want()
+                await asyncio.Event().wait()
+            self._socket = Socket(
+                self._app_token,
+                self._api.client,
+                lambda body: self._ears.hear(body, me),
+                returned=self._catch_up.want,
+                ping=self._ping,
+            )
+            await self._socket.run()
+        finally:
+            self._socket = self._serving = None
+
+    async def hear(self, body: dict[str, Any]) -> bool:
+        """Take in what Slack brought by HTTP; False = not durable, or not now: it shall bring it again."""
+        return self._serving is not None and await self._ears.hear(body, self._serving)
 
     async def _identify(self, *, anew: bool = False) -> codec.Me:
         if self._me is None or anew:
             answer = await self._api.post("auth.test")
             self._scopes = scopes_of(answer)
+            # A file that may not be sent is better no file to begin with.
+            can_send = not self._scopes or SCOPE in self._scopes
+            self.capabilities = replace(self.capabilities, file_limit=LIMIT if can_send else 0)
             self._me = codec.Me(
                 user=str(answer["user_id"]),
                 bot=str(answer.get("bot_id") or ""),
@@ -108,12 +130,22 @@ class SlackChannel:
         return self._me
 
     def is_ready(self) -> bool:
-        """Say whether Slack gave a sign of life within two ping intervals."""
-        return self._socket is not None and self._socket.is_heard()
+        """Say whether Slack gave a sign of life within two ping intervals; by HTTP, whether it knew our token."""
+        return self._serving is not None or (self._socket is not None and self._socket.is_heard())
 
     def is_watched(self, key: SessionKey) -> bool:  # noqa: ARG002 - the port's signature
         """Slack does not say who looks on, so every chat is streamed to."""
         return True
+
+    # -- files and what was said before ----------------------------------------------------------
+
+    def fetch(self, attachment: Attachment) -> AsyncGenerator[bytes, None]:
+        """Yield a file that somebody sent; see `gateway.ports.HasFiles`."""
+        return self._downloads.fetch(attachment)
+
+    async def before(self, message: InboundMessage, *, since: datetime | None, limit: int) -> Sequence[InboundMessage]:
+        """Return what was said before us; see `gateway.ports.HasHistory`."""
+        return await self._history.before(message, await self._identify(), since=since, limit=limit)
 
     # -- sending -------------------------------------------------------------------------------
 
@@ -123,54 +155,38 @@ class SlackChannel:
 
     async def send(self, part: Part, *, marked: bool = False) -> Receipt:
         """Post one part; the send key rides in its metadata."""
-        await self._posts.turn(part.key.parent.chat)
-        if part.visible_to:
-            return await self._whisper(part, marked=marked)
-        answer = await self._post(part, codec.body(part, marked=marked), metadata=codec.metadata(part))
-        self._settle(part)
-        return _receipt(part, str(answer["ts"]))
+        if part.file is not None:
+            return _receipt(part, await self._send_file(part, part.file, marked=marked))
+        return _receipt(part, await self._speech.post(part, marked=marked))
+
+    async def _send_file(self, part: Part, file: Attachment, *, marked: bool) -> str:
+        if part.visible_to and not part.key.chat.startswith("D"):
+            await self._speech.refer_to_privacy(part)
+            raise SendRefused("Slack shows no file to one person alone")
+        try:
+            return await self._uploads.send(part, file, marked=marked)
+        except Refused as error:
+            if error.code != "missing_scope":
+                raise
+            log.warning("slack.no_files", channel=self.name, needs=error.needed or SCOPE)
+            self.capabilities = replace(self.capabilities, file_limit=0)
+            return await self._speech.say_instead(part, say("slack.no_files", name=file.name))
 
     async def edit(self, message_id: str, part: Part) -> Receipt:
         """Replace the text under *message_id*; its key becomes the part's."""
-        if part.kind is OutboundKind.PREVIEW:
-            if wait := self._edits.wait():
-                raise RetryLater(timedelta(seconds=wait), "the workspace's edits are used up for now")
-            self._edits.take()
-        body = codec.body(part, marked=False)
-        del body["mrkdwn"]  # chat.update has no such switch
-        await self._api.post("chat.update", **body, ts=message_id, metadata=codec.metadata(part))
-        self._settle(part)
+        await self._speech.edit(message_id, part)
         return _receipt(part, message_id)
 
     async def find(self, part: Part) -> Receipt | None:
-        """Read back whether *part* stands in the chat, by the key in its metadata."""
+        """Read back whether *part* stands in the chat, by the key in its metadata, or by its file."""
         me = await self._identify()
-        ts = await find(self._api, part, me, self._scopes)
+        if part.file is not None:
+            ident = await self._uploads.find(part, self._scopes)
+            if ident or self.capabilities.file_limit:
+                return _receipt(part, ident) if ident else None
+        streams = self._streams is not None and part.kind is OutboundKind.PREVIEW and bool(part.key.thread)
+        ts = await find(self._api, part, me, self._scopes, streams=streams)
         return _receipt(part, ts) if ts else None
-
-    async def _post(self, part: Part, body: dict[str, object], **more: object) -> AsyncSlackResponse:
-        if part.key.thread:
-            body["thread_ts"] = part.key.thread
-        return await self._api.post("chat.postMessage", **body, unfurl_links=False, unfurl_media=False, **more)
-
-    async def _whisper(self, part: Part, *, marked: bool) -> Receipt:
-        """Show a part to one person alone; where Slack will not, everybody is told where to ask, and nothing else."""
-        body = codec.body(part, marked=marked)
-        if part.key.thread:
-            body["thread_ts"] = part.key.thread
-        try:
-            answer = await self._api.post("chat.postEphemeral", **body, user=part.visible_to)
-        except Refused as error:
-            if part.id.endswith(".1"):
-                line = {**body, "text": say("slack.write_privately"), "mrkdwn": False}
-                await self._post(part, line)
-            raise Refused(f"chat.postEphemeral: {error.code}") from error
-        return _receipt(part, str(answer["message_ts"]))
-
-    def _settle(self, part: Part) -> None:
-        """Take the acknowledging reaction back once the answer stands."""
-        if part.kind is not OutboundKind.PREVIEW and part.reply_to and part.id.endswith(".1"):
-            self._errands.unreact(part.key.parent.chat, part.reply_to)
 
     # -- the rest ------------------------------------------------------------------------------
 

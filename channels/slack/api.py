@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager
 from datetime import timedelta
 from typing import Any
 
@@ -14,6 +15,7 @@ from slack_sdk.web.async_slack_response import AsyncSlackResponse
 from gateway.errors import FormatRefused, OutcomeUnknown, RetryLater, SendRefused
 
 _TIMEOUT = 30.0  # seconds for a whole call
+_UPLOAD = aiohttp.ClientTimeout(total=50)  # within what delivery gives one call
 _UNREACHABLE = timedelta(seconds=2)
 _ASKED = timedelta(seconds=30)  # where Slack names no time
 _TOKEN = timedelta(minutes=1)
@@ -57,11 +59,15 @@ class SlackApi:
     def client(self) -> AsyncWebClient:
         """The library's client: no retries, one pool of connections."""
         if self._client is None:
-            self._session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=_TIMEOUT))
             self._client = AsyncWebClient(
-                token=self._token, base_url=self._base_url, session=self._session, retry_handlers=[]
+                token=self._token, base_url=self._base_url, session=self._pool(), retry_handlers=[]
             )
         return self._client
+
+    def _pool(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            self._session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=_TIMEOUT))
+        return self._session
 
     async def post(self, method: str, **body: Any) -> AsyncSlackResponse:
         """Call *method* with a JSON body; raise one of SendFailed."""
@@ -70,6 +76,24 @@ class SlackApi:
     async def get(self, method: str, **query: Any) -> AsyncSlackResponse:
         """Call a reading *method*; raise one of SendFailed."""
         return await self._call(method, {"http_verb": "GET", "params": query})
+
+    async def ask(self, method: str, **query: Any) -> AsyncSlackResponse:
+        """Call a *method* that takes no JSON; raise one of SendFailed."""
+        return await self._call(method, {"params": query})
+
+    def open(self, url: str, *, timeout: aiohttp.ClientTimeout) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
+        """Ask for a file of Slack's with the token; redirects are the caller's to judge."""
+        headers = {"Authorization": f"Bearer {self._token}", "Accept-Encoding": "identity"}
+        return self._pool().get(url, headers=headers, timeout=timeout, allow_redirects=False)
+
+    async def upload(self, url: str, data: bytes) -> None:
+        """Bring bytes to an address that Slack gave for them; raise one of SendFailed. Nobody sees them yet."""
+        try:
+            async with self._pool().post(url, data=data, timeout=_UPLOAD, allow_redirects=False) as response:
+                if response.status != 200:
+                    raise OutcomeUnknown(f"upload: HTTP {response.status}")
+        except (TimeoutError, aiohttp.ClientError, OSError) as error:
+            raise OutcomeUnknown(f"upload: {type(error).__name__}") from error
 
     async def _call(self, method: str, arguments: Mapping[str, Any]) -> AsyncSlackResponse:
         try:

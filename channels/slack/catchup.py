@@ -1,6 +1,7 @@
 """What was said while nobody listened: Slack gives up after minutes, history does not.
 
-Each place in use is read from its mark, oldest first, through the gate that live events pass as well.
+Each place in use is read from its mark, oldest first, through the gate that live events pass as well. What was taken
+before and edited since is found on the way; what was deleted since cannot be: history does not hold it any more.
 """
 
 from __future__ import annotations
@@ -25,6 +26,9 @@ _OLDEST = 7 * 24 * 3_600  # seconds; older than that is no conversation any more
 _PLACES = 100
 _PAGE = 100
 _PAGES = 3  # of one place; what is older stays unread, and that is said
+_EDITED_IN = 20  # places, the latest, of which older words are looked at once more
+_EDITED_OF = 50  # words of each
+_EDITED_FOR = 24 * 3_600  # seconds before the mark, in a thread
 _SAVE_EVERY = 5.0
 _LONGEST_WAIT = 60.0
 
@@ -37,10 +41,16 @@ class CatchUp:
         self._ears = ears
         self._marks = marks
         self._wanted = asyncio.Event()
+        self._from: dict[str, str] = {}
         self.passes = 0  # how often all places were read
 
     def want(self) -> None:
-        """Read all places soon: there may be something that Slack will not deliver."""
+        """Read all places soon: there may be something that Slack will not deliver.
+
+        From the marks of now: what comes from here on moves them past what is still unread.
+        """
+        for place, mark in self._marks.places():
+            self._from[place] = min(mark, self._from.get(place, mark), key=number)
         self._wanted.set()
 
     async def run(self, me: Me) -> None:
@@ -64,11 +74,13 @@ class CatchUp:
             log.info("slack.marks_wait", reason=str(error))
 
     async def _read_all(self, me: Me) -> None:
-        places = self._marks.places()[:_PLACES]
+        places, self._from = list(self._from.items())[:_PLACES], {}
         taken = 0
-        for place, mark in places:
+        for turn, (place, mark) in enumerate(places):
             try:
                 taken += await self._read(place, mark, me)
+                if turn < _EDITED_IN:
+                    await self._read_edits(place, mark, me)
             except Refused as error:
                 log.warning("slack.no_catch_up", place=place, reason=error.code, needs=error.needed)
             except (SendFailed, StoreDown) as error:
@@ -81,10 +93,21 @@ class CatchUp:
         async with self._ears.gate(chat):
             messages = await self._messages(chat, thread, mark)
             for message in messages:
-                event = {**message, "type": "message", "channel": chat}
-                event["channel_type"] = "im" if chat.startswith("D") else "channel"
-                await self._ears.take({"type": "event_callback", "event": event}, me)
+                await self._ears.take(_event(message, chat), me)
         return len(messages)
+
+    async def _read_edits(self, place: str, mark: str, me: Me) -> None:
+        """Hand in what was taken before the mark and edited after it; whoever knows the edit takes it for a repeat."""
+        chat, _, thread = place.partition("/")
+        query: dict[str, Any] = {"channel": chat, "latest": mark, "inclusive": "true", "limit": _EDITED_OF}
+        if thread:
+            query |= {"ts": thread, "oldest": f"{max(number(mark)[0] - _EDITED_FOR, 0)}.000000"}
+        async with self._ears.gate(chat):
+            page = await self._page("conversations.replies" if thread else "conversations.history", query)
+            for message in page.get("messages") or ():
+                edited = str((message.get("edited") or {}).get("ts") or "")
+                if number(str(message.get("ts") or "")) <= number(mark) < number(edited):
+                    await self._ears.take(_event(message, chat), me, is_old=True)
 
     async def _messages(self, chat: str, thread: str, mark: str) -> list[Mapping[str, Any]]:
         oldest = max(mark, f"{int(time.time()) - _OLDEST}.000000", key=number)
@@ -112,3 +135,9 @@ class CatchUp:
             answer = await self._api.get(method, **arguments)
         data: Mapping[str, Any] = answer.data if isinstance(answer.data, dict) else {}
         return data
+
+
+def _event(message: Mapping[str, Any], chat: str) -> dict[str, Any]:
+    """Return *message* of a history in the shape of an event, which has no id."""
+    kind = "im" if chat.startswith("D") else "channel"
+    return {"type": "event_callback", "event": {**message, "type": "message", "channel": chat, "channel_type": kind}}

@@ -10,35 +10,58 @@ from gateway.ports import ChannelState
 
 _NOTE = "threads"
 _KEPT = 500  # the newest; an older thread needs a mention again
+_ALWAYS = "0.000000"
 
 
 class Threads:
-    """Which threads we follow, in one durable note that is written only when that changes."""
+    """Which threads we follow, in one durable note that is written only when that changes.
+
+    A thread's value is the ts of the message that called us in, "" when its people turned to somebody else.
+    """
 
     def __init__(self, state: ChannelState) -> None:
         self._state = state
-        self._known: OrderedDict[str, bool] | None = None
+        self._known: OrderedDict[str, str] | None = None
         self._writing = asyncio.Lock()
 
     async def is_followed(self, place: str, *, otherwise: bool) -> bool:
         """Say whether the thread is ours; *otherwise* is the answer for one that we know nothing of."""
-        return (await self._load()).get(place, otherwise)
+        since = (await self._load()).get(place)
+        return otherwise if since is None else bool(since)
 
-    async def note(self, place: str, *, follow: bool) -> None:
-        """Remember durably; raises StoreDown when it could not be stored."""
+    async def since(self, place: str) -> str:
+        """Return the ts of the message that called us in; "" when we do not follow the thread."""
+        return (await self._load()).get(place, "")
+
+    async def follow(self, place: str, ts: str) -> None:
+        """Follow from the message *ts* on; a second call changes nothing. Raises StoreDown."""
+        if not await self.since(place):
+            await self._note(place, ts)
+
+    async def leave(self, place: str) -> None:
+        """Follow no longer. Raises StoreDown."""
+        await self._note(place, "")
+
+    async def _note(self, place: str, since: str) -> None:
         async with self._writing:
             known = await self._load()
-            if known.get(place) is follow:
+            if known.get(place) == since:
                 return
             changed = OrderedDict(known)
             changed.pop(place, None)
-            changed[place] = follow
+            changed[place] = since
             while len(changed) > _KEPT:
                 changed.popitem(last=False)
             await self._state.save(_NOTE, json.dumps(changed))
             self._known = changed
 
-    async def _load(self) -> OrderedDict[str, bool]:
+    async def _load(self) -> OrderedDict[str, str]:
         if self._known is None:
-            self._known = OrderedDict(json.loads(await self._state.load(_NOTE) or "{}"))
+            kept = json.loads(await self._state.load(_NOTE) or "{}")
+            # Earlier notes said yes or no.
+            self._known = OrderedDict((place, _since(since)) for place, since in kept.items())
         return self._known
+
+
+def _since(kept: object) -> str:
+    return kept if isinstance(kept, str) else _ALWAYS if kept else ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from channels.slack.api import SlackApi
@@ -14,35 +15,62 @@ _HISTORY = {"C": ("channels:history", "groups:history"), "G": ("groups:history",
 _PAGE = 100
 _PAGES = 10
 
+Is = Callable[[Mapping[str, Any]], bool]
 
-def missing_scopes(chat: str, scopes: frozenset[str]) -> list[str]:
+
+def missing_scopes(chat: str, scopes: frozenset[str], *, metadata: bool = True) -> list[str]:
     """Return which scopes reading back in *chat* needs and the token has not."""
     history = _HISTORY.get(chat[:1], ())
     missing = [] if not history or any(scope in scopes for scope in history) else [history[0]]
-    return missing if _METADATA in scopes else [*missing, _METADATA]
+    return [*missing, _METADATA] if metadata and _METADATA not in scopes else missing
 
 
-async def find(api: SlackApi, part: Part, me: Me, scopes: frozenset[str]) -> str:
+async def find(api: SlackApi, part: Part, me: Me, scopes: frozenset[str], *, streams: bool = False) -> str:
     """Return the ts of the message that is *part*; "" = it certainly does not stand there.
 
-    Raises RetryLater, and OutcomeUnknown where it cannot be told: no scopes, a private line, or more
-    messages than are worth reading.
+    *streams*: a preview may have been begun as a stream, which carries no key: it is the one message of ours
+    below the question that has none. Raises RetryLater, and OutcomeUnknown where it cannot be told: no scopes,
+    a private line, or more messages than are worth reading.
     """
-    chat = part.key.parent.chat
     if part.visible_to:
         raise OutcomeUnknown("what only one person sees cannot be read back")
-    if missing := missing_scopes(chat, scopes):
+    _allow(missing_scopes(part.key.parent.chat, scopes))
+
+    def is_it(message: Mapping[str, Any]) -> bool:
+        if message.get("user") != me.user:
+            return False
+        key = part_of(message)
+        return key == part.id or (streams and not key and not message.get("files"))
+
+    return await _asked(api, part, is_it)
+
+
+async def shown_with(api: SlackApi, part: Part, file: str, scopes: frozenset[str]) -> str:
+    """Return *file* if a message of the chat shows it, "" if none does; raises as `find`."""
+    _allow(missing_scopes(part.key.parent.chat, scopes, metadata=False))
+
+    def is_it(message: Mapping[str, Any]) -> bool:
+        return any(each.get("id") == file for each in message.get("files") or ())
+
+    return file if await _asked(api, part, is_it) else ""
+
+
+def _allow(missing: list[str]) -> None:
+    if missing:
         raise OutcomeUnknown(f"reading back needs {', '.join(missing)}")
+
+
+async def _asked(api: SlackApi, part: Part, is_it: Is) -> str:
     try:
-        return await _search(api, part, me, chat)
+        return await _search(api, part, is_it)
     except RetryLater:
         raise
     except SendFailed as error:
         raise OutcomeUnknown(f"reading back: {error}") from error
 
 
-async def _search(api: SlackApi, part: Part, me: Me, chat: str) -> str:
-    query: dict[str, Any] = {"channel": chat, "limit": _PAGE, "include_all_metadata": "true"}
+async def _search(api: SlackApi, part: Part, is_it: Is) -> str:
+    query: dict[str, Any] = {"channel": part.key.parent.chat, "limit": _PAGE, "include_all_metadata": "true"}
     if part.reply_to:
         query["oldest"] = part.reply_to  # an answer is younger than its question
     if part.key.thread:
@@ -51,7 +79,7 @@ async def _search(api: SlackApi, part: Part, me: Me, chat: str) -> str:
     for _ in range(_PAGES):
         page = await api.get(method, **query)
         for message in page.get("messages") or ():
-            if message.get("user") == me.user and part_of(message) == part.id:
+            if is_it(message):
                 return str(message["ts"])
         cursor = str((page.get("response_metadata") or {}).get("next_cursor") or "")
         if not cursor:

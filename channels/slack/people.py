@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from typing import Any
 
 from channels.slack.api import SlackApi
 from channels.slack.codec import Person
+from gateway.errors import SendFailed
 from gateway.text import clean
 
 _KEPT_FOR = 300.0  # seconds; PEOPLE.md: a right that was taken away is gone within five minutes
 _KEPT = 2_000
+_AT_ONCE = 8
+_PATIENCE = 3.0  # seconds for a whole room
 
 
 class People:
@@ -40,6 +45,22 @@ class People:
             self._known.popitem(last=False)
         return found
 
+    async def known(self, users: Iterable[str], home: str) -> Mapping[str, Person]:
+        """Return who *users* are, as far as Slack says it within a few seconds."""
+        found: dict[str, Person] = {}
+        slots = asyncio.Semaphore(_AT_ONCE)
+
+        async def ask(user: str) -> None:
+            async with slots:
+                with suppress(SendFailed):
+                    found[user] = await self.person(user, home)
+
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_PATIENCE), asyncio.TaskGroup() as tasks:
+                for user in set(users):
+                    tasks.create_task(ask(user), name=f"who is {user}")
+        return found
+
 
 def person_of(user: Mapping[str, Any], home: str) -> Person:
     """Read a user object."""
@@ -50,7 +71,8 @@ def person_of(user: Mapping[str, Any], home: str) -> Person:
     return Person(
         name=clean(str(name)),
         team=team,
-        is_guest=is_foreign or bool(user.get("is_restricted") or user.get("is_ultra_restricted")),
+        # Whoever was removed from the workspace is no member of it any more.
+        is_guest=is_foreign or any(user.get(name) for name in ("is_restricted", "is_ultra_restricted", "deleted")),
         is_admin=not is_foreign and bool(user.get("is_admin") or user.get("is_owner")),
         is_bot=bool(user.get("is_bot")),
     )

@@ -16,7 +16,7 @@ _SHAPES: Mapping[str, tuple[str, str]] = {
 
 
 class SlackSettings(BaseModel):
-    """An app in one workspace, in socket mode unless only the signing secret is there."""
+    """An app in one workspace: events come by Socket Mode, or by HTTP where only the signing secret is there."""
 
     entry_shapes: ClassVar[Mapping[str, str]] = {
         "user": r"[UW][A-Z0-9]{2,20}",
@@ -30,6 +30,7 @@ class SlackSettings(BaseModel):
     signing_secret: SecretStr | None = None
     base_url: str = "https://slack.com/api/"
     reply_in: Literal["thread", "channel"] = "thread"
+    streaming: Literal["edit", "native"] = "edit"  # how an answer grows: by edits, or by Slack's own streams
     reaction: str = "eyes"  # on what was heard, until it is answered; empty = none
 
     @field_validator("bot_token", "app_token", "signing_secret")
@@ -43,6 +44,11 @@ class SlackSettings(BaseModel):
         if not re.fullmatch(shape, secret.get_secret_value(), re.ASCII):
             raise ValueError(f"is not {name}")
         return secret
+
+    @property
+    def by_http(self) -> bool:
+        """Say whether Slack brings events to us, rather than over a connection of ours."""
+        return self.app_token is None and self.signing_secret is not None
 
     @field_validator("reaction")
     @classmethod
@@ -64,6 +70,7 @@ class SlackSettings(BaseModel):
             raise ValueError("needs a bot token (xoxb-…); set `bot_token`, or `enabled` to false")
         if self.enabled and self.app_token is None and self.signing_secret is None:
             raise ValueError(
-                "needs an app-level token (xapp-…) for socket mode; set `app_token`, or `enabled` to false"
+                "needs an app-level token (xapp-…) for socket mode, or a signing secret for HTTP; set `app_token`"
+                " (or `signing_secret`), or `enabled` to false"
             )
         return self

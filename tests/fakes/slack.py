@@ -59,7 +59,7 @@ def build(server: SlackServer, house: FakeHouse, **more: Any) -> SlackChannel:
     built = kind.open(house.context("slack", settings(server, **more)))
     assert isinstance(built, SlackChannel)
     built._ping = PING
-    built._posts = Paces(1_000, 0.001)
+    built._speech.posts = Paces(1_000, 0.001)
     house.channel = built
     return built
 

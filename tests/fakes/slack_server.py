@@ -9,7 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import re
+import time
+from collections import deque
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -17,6 +20,8 @@ from typing import Any
 
 from aiohttp import WSMsgType, web
 
+from tests.fakes.slack_methods import SlackMethods
+from tests.fakes.slack_push import push
 from tests.fakes.slack_workspace import ALL_SCOPES as ALL_SCOPES
 from tests.fakes.slack_workspace import ANN as ANN
 from tests.fakes.slack_workspace import APP_TOKEN as APP_TOKEN
@@ -31,9 +36,9 @@ from tests.fakes.slack_workspace import SECRET as SECRET
 from tests.fakes.slack_workspace import TEAM as TEAM
 from tests.fakes.slack_workspace import Fault as Fault
 from tests.fakes.slack_workspace import Place as Place
-from tests.fakes.slack_workspace import Workspace as Workspace
+from tests.fakes.slack_workspace import SlackError as SlackError
 
-_NEEDS = {
+NEEDS = {
     "chat.postMessage": "chat:write",
     "chat.postEphemeral": "chat:write",
     "chat.update": "chat:write",
@@ -41,12 +46,30 @@ _NEEDS = {
     "reactions.add": "reactions:write",
     "reactions.remove": "reactions:write",
     "assistant.threads.setStatus": "assistant:write",
+    "chat.startStream": "chat:write",
+    "chat.appendStream": "chat:write",
+    "chat.stopStream": "chat:write",
+    "files.getUploadURLExternal": "files:write",
+    "files.completeUploadExternal": "files:write",
+    "files.info": "files:read",
+    "bots.info": "users:read",
 }
-_HISTORY = {"im": "im:history", "channel": "channels:history", "group": "groups:history", "mpim": "mpim:history"}
-_JSON = frozenset(("chat.postMessage", "chat.postEphemeral", "chat.update", "assistant.threads.setStatus"))
+_JSON = frozenset(
+    (
+        *("chat.postMessage", "chat.postEphemeral", "chat.update", "assistant.threads.setStatus"),
+        *("chat.startStream", "chat.appendStream", "chat.stopStream", "files.completeUploadExternal"),
+    )
+)
+_NO_JSON = frozenset(("files.getUploadURLExternal", "files.info", "users.info", "bots.info"))
+# Calls a minute: https://docs.slack.dev/apis/web-api/rate-limits, Tiers 2 to 4. Messages are counted for each chat.
+_TIERS = {
+    **dict.fromkeys(("chat.startStream", "chat.stopStream", "reactions.remove"), 20),
+    **dict.fromkeys(("conversations.history", "conversations.replies", "chat.update", "reactions.add"), 50),
+    **dict.fromkeys(("users.info", "files.info", "chat.appendStream", "files.completeUploadExternal"), 100),
+    "chat.postMessage": 60,
+}
+_MINUTE = 60.0
 _RETRIES = 3
-_TOO_LONG = 40_000
-_TOO_LONG_TO_EDIT = 4_000
 
 
 @dataclass(slots=True)
@@ -56,15 +79,7 @@ class _Envelope:
     deliveries: int = 0
 
 
-class SlackError(Exception):
-    """An answer with `ok: false`."""
-
-    def __init__(self, error: str, **more: Any) -> None:
-        super().__init__(error)
-        self.answer = {"ok": False, "error": error, **more}
-
-
-class SlackServer(Workspace):
+class SlackServer(SlackMethods):
     """One workspace with one app, served."""
 
     def __init__(self) -> None:
@@ -76,7 +91,10 @@ class SlackServer(Workspace):
         self.deliveries: list[str] = []  # event ids as they were delivered, repeats included
         self.sockets: list[web.WebSocketResponse] = []
         self.connections = 0
+        self.hook = ""  # where events are brought by HTTP, instead of over a socket
+        self.is_socket_mode = True
         self._tickets: set[str] = set()
+        self._recent: dict[tuple[str, str], deque[float]] = {}
         self._envelopes: dict[str, _Envelope] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -90,6 +108,14 @@ class SlackServer(Workspace):
     async def _deliver(self, kind: str, payload: dict[str, Any]) -> None:
         ident = payload.get("event_id") or payload["trigger_id"]
         for attempt in range(_RETRIES + 1):
+            if self.hook:
+                self.deliveries.append(ident)
+                if await push(self.hook, kind, payload, attempt):
+                    self.acks.append(ident)
+                    self._change()
+                    return
+                await asyncio.sleep(self.ack_within)
+                continue
             await self.until(lambda: bool(self.sockets))
             envelope = _Envelope({"type": kind, "envelope_id": f"env-{next(self._numbers)}", "payload": payload})
             envelope.frame["accepts_response_payload"] = kind != "events_api"
@@ -144,7 +170,11 @@ class SlackServer(Workspace):
             async for _ in socket:
                 pass
             return socket
-        hello = {"type": "hello", "num_connections": 1, "connection_info": {"app_id": "A0PARLOUR"}}
+        if not self.is_socket_mode:
+            await socket.send_str(json.dumps({"type": "disconnect", "reason": "link_disabled", "debug_info": {}}))
+            await socket.close()
+            return socket
+        hello = {"type": "hello", "num_connections": 1, "connection_info": {"app_id": self.app_id}}
         await socket.send_str(json.dumps({**hello, "debug_info": {"approximate_connection_time": 18_060}}))
         self.sockets.append(socket)
         self.connections += 1
@@ -171,7 +201,7 @@ class SlackServer(Workspace):
         method = request.match_info["method"]
         arguments = await _arguments(request)
         self.calls.append((method, arguments))
-        fault = self._fault(method)
+        fault = self._fault(method) or self._overrun(method, arguments)
         answer: dict[str, Any] = {"ok": True}
         if fault is None or fault.does:
             try:
@@ -184,6 +214,20 @@ class SlackServer(Workspace):
     def _fault(self, method: str) -> Fault | None:
         waiting = self.faults.get(method)
         return waiting.pop(0) if waiting else None
+
+    def _overrun(self, method: str, arguments: Mapping[str, Any]) -> Fault | None:
+        """Count a call in its bucket; past the limit it is a 429 that says how long to wait."""
+        limit = _TIERS.get(method)
+        if limit is None:
+            return None
+        chat = str(arguments.get("channel")) if method == "chat.postMessage" else ""
+        recent, now = self._recent.setdefault((method, chat), deque()), time.monotonic()
+        while recent and now - recent[0] > _MINUTE:
+            recent.popleft()
+        if len(recent) >= limit:
+            return Fault(status=429, error="ratelimited", retry_after=math.ceil(_MINUTE - now + recent[0]))
+        recent.append(now)
+        return None
 
     async def _answer(self, request: web.Request, answer: dict[str, Any], fault: Fault | None) -> web.StreamResponse:
         headers = {"x-oauth-scopes": ",".join(sorted(self.scopes))}
@@ -210,123 +254,16 @@ class SlackServer(Workspace):
             raise SlackError("invalid_auth")
         if method in _JSON and not request.content_type == "application/json":
             raise SlackError("invalid_post_type")
-        self._require(_NEEDS.get(method, ""))
+        if method in _NO_JSON and request.content_type == "application/json":
+            raise SlackError("invalid_arguments")
+        self._require(NEEDS.get(method, ""))
         found: dict[str, Any] = handler(arguments)
         return found
-
-    def _require(self, scope: str) -> None:
-        if scope and scope not in self.scopes:
-            raise SlackError("missing_scope", needed=scope, provided=",".join(sorted(self.scopes)))
-
-    def _place(self, arguments: Mapping[str, Any], *, writes: bool = False) -> Place:
-        place = self.places.get(str(arguments.get("channel") or arguments.get("channel_id")))
-        if place is None:
-            raise SlackError("channel_not_found")
-        if BOT_USER not in place.members:
-            raise SlackError("not_in_channel" if place.kind == "channel" else "channel_not_found")
-        if writes and place.is_archived:
-            raise SlackError("is_archived")
-        return place
 
     def _apps_connections_open(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         ticket = f"ticket-{next(self._numbers)}"
         self._tickets.add(ticket)
         return {"url": f"{self.base.replace('http', 'ws', 1)}/link?ticket={ticket}"}
-
-    def _auth_test(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        return {"user_id": BOT_USER, "user": "parlour", "bot_id": BOT_ID, "team_id": TEAM, "team": "Home"}
-
-    def _users_info(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        if arguments["user"] not in self.users:
-            raise SlackError("user_not_found")
-        return {"user": self.users[arguments["user"]]}
-
-    def _chat_postmessage(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        place = self._place(arguments, writes=True)
-        message = {
-            "type": "message",
-            "user": BOT_USER,
-            "bot_id": BOT_ID,
-            "ts": self._ts(),
-            **_text(arguments, _TOO_LONG),
-        }
-        if thread := arguments.get("thread_ts"):
-            if not any(known["ts"] == thread for known in place.messages):
-                raise SlackError("thread_not_found")
-            message["thread_ts"] = thread
-        message["preview"] = bool(arguments.get("unfurl_links", True)) or bool(arguments.get("unfurl_media", True))
-        place.messages.append(message)
-        # Our own words come back as events, as every bot's do.
-        self.tell(place.id, {key: value for key, value in message.items() if key != "metadata"})
-        return {"channel": place.id, "ts": message["ts"], "message": message}
-
-    def _chat_postephemeral(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        place = self._place(arguments, writes=True)
-        if arguments["user"] not in place.members:
-            raise SlackError("user_not_in_channel")
-        if "metadata" in arguments:
-            raise SlackError("invalid_arguments")
-        ts = self._ts()
-        place.whispers.append({"user": arguments["user"], "ts": ts, **_text(arguments, _TOO_LONG)})
-        return {"message_ts": ts}
-
-    def _chat_update(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        place = self._place(arguments, writes=True)
-        message = next((known for known in place.messages if known["ts"] == arguments["ts"]), None)
-        if message is None:
-            raise SlackError("message_not_found")
-        if message["user"] != BOT_USER:
-            raise SlackError("cant_update_message")
-        before = dict(message)
-        message.setdefault("was", []).append(message["text"])
-        message.update(_text(arguments, _TOO_LONG_TO_EDIT), edited={"user": BOT_USER, "ts": self._ts()})
-        self._changed_event(place.id, message, before)
-        return {"channel": place.id, "ts": message["ts"], "text": message["text"]}
-
-    def _conversations_history(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        place = self._place(arguments)
-        self._require(_HISTORY[place.kind])
-        top = [known for known in place.messages if known.get("thread_ts", known["ts"]) == known["ts"]]
-        return self._page(list(reversed(top)), arguments)
-
-    def _conversations_replies(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        place = self._place(arguments)
-        self._require(_HISTORY[place.kind])
-        thread = [known for known in place.messages if arguments["ts"] in (known["ts"], known.get("thread_ts"))]
-        if not thread:
-            raise SlackError("thread_not_found")
-        return self._page(thread, arguments)
-
-    def _page(self, messages: list[dict[str, Any]], arguments: Mapping[str, Any]) -> dict[str, Any]:
-        oldest, start, limit = arguments.get("oldest", "0"), int(arguments.get("cursor") or 0), int(arguments["limit"])
-        found = [message for message in messages if _number(message["ts"]) > _number(oldest)]
-        page = [dict(message) for message in found[start : start + limit]]
-        reads = arguments.get("include_all_metadata") in ("1", "true") and "metadata.message:read" in self.scopes
-        for message in page:
-            if not reads:
-                message.pop("metadata", None)
-        more = str(start + limit) if start + limit < len(found) else ""
-        return {"messages": page, "has_more": bool(more), "response_metadata": {"next_cursor": more}}
-
-    def _reactions_add(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        key = (arguments["channel"], arguments["timestamp"], arguments["name"])
-        self._message(key[0], key[1])
-        if key in self.reactions:
-            raise SlackError("already_reacted")
-        self.reactions.add(key)
-        return {}
-
-    def _reactions_remove(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        key = (arguments["channel"], arguments["timestamp"], arguments["name"])
-        if key not in self.reactions:
-            raise SlackError("no_reaction")
-        self.reactions.discard(key)
-        return {}
-
-    def _assistant_threads_setstatus(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        self._place(arguments)
-        self.statuses[(arguments["channel_id"], arguments["thread_ts"])] = arguments["status"]
-        return {}
 
     # -- up and down ---------------------------------------------------------------------------
 
@@ -338,11 +275,6 @@ class SlackServer(Workspace):
             await socket.close()
 
 
-def _number(ts: str) -> tuple[int, int]:
-    seconds, _, rest = str(ts).partition(".")
-    return int(seconds), int((rest or "0").ljust(6, "0"))
-
-
 async def _arguments(request: web.Request) -> dict[str, Any]:
     if request.content_type == "application/json":
         found: dict[str, Any] = await request.json()
@@ -350,27 +282,15 @@ async def _arguments(request: web.Request) -> dict[str, Any]:
     return {**request.query, **{key: str(value) for key, value in (await request.post()).items()}}
 
 
-def _text(arguments: Mapping[str, Any], limit: int) -> dict[str, Any]:
-    """Return what is kept of a text, or refuse it as Slack does."""
-    text = arguments.get("text") or ""
-    if not text.strip():
-        raise SlackError("no_text")
-    if len(text) > limit:
-        raise SlackError("msg_too_long")
-    kept: dict[str, Any] = {"text": text}
-    if metadata := arguments.get("metadata"):
-        if set(metadata) != {"event_type", "event_payload"} or not isinstance(metadata["event_payload"], dict):
-            raise SlackError("invalid_metadata_format")
-        kept["metadata"] = metadata
-    return kept
-
-
 @asynccontextmanager
 async def slack_server(server: SlackServer | None = None, *, port: int = 0) -> AsyncIterator[SlackServer]:
     """Run a workspace on this machine."""
     server = server or SlackServer()
-    app = web.Application()
+    app = web.Application(client_max_size=1 << 27)
     app.router.add_route("*", "/api/{method}", server._api)
+    app.router.add_get("/", server._login)
+    app.router.add_get("/files-pri/{file}/{how}", server._download)
+    app.router.add_post("/upload/{file}", server._upload)
     app.router.add_get("/link", server._link)
     runner = web.AppRunner(app, shutdown_timeout=0.1)
     await runner.setup()

@@ -19,6 +19,7 @@ ALL_SCOPES = frozenset(
     (
         *("app_mentions:read", "chat:write", "commands", "im:history", "channels:history", "groups:history"),
         *("mpim:history", "users:read", "reactions:write", "assistant:write", "metadata.message:read"),
+        *("files:read", "files:write"),
     )
 )
 
@@ -46,6 +47,14 @@ class Place:
     is_archived: bool = False
 
 
+class SlackError(Exception):
+    """An answer with `ok: false`."""
+
+    def __init__(self, error: str, **more: Any) -> None:
+        super().__init__(error)
+        self.answer = {"ok": False, "error": error, **more}
+
+
 class Workspace:
     """One workspace with one app."""
 
@@ -69,6 +78,7 @@ class Workspace:
         self.statuses: dict[tuple[str, str], str] = {}
         self._numbers = count(1)
         self._last = 0  # microseconds
+        self.ago = 0.0  # seconds that the workspace's clock is behind
         self._changed = asyncio.Event()
 
     # -- what a test looks at ------------------------------------------------------------------
@@ -121,12 +131,13 @@ class Workspace:
         if f"<@{BOT_USER}" in message["text"] and self.places[place].kind != "im":
             self.event({**message, **where, "type": "app_mention"})
 
-    def edit(self, place: str, ts: str, text: str) -> None:
+    def edit(self, place: str, ts: str, text: str, *, quiet: bool = False) -> None:
         """Let the author change a message."""
         message = self._message(place, ts)
         before = dict(message)
         message.update(text=text, edited={"user": message["user"], "ts": self._ts()})
-        self._changed_event(place, message, before)
+        if not quiet:
+            self._changed_event(place, message, before)
 
     def unfurl(self, place: str, ts: str) -> None:
         """Let Slack add a preview to a message, which tells us that it changed."""
@@ -149,10 +160,12 @@ class Workspace:
             }
         )
 
-    def delete(self, place: str, ts: str) -> None:
+    def delete(self, place: str, ts: str, *, quiet: bool = False) -> None:
         """Let the author delete a message."""
         message = self._message(place, ts)
         self.places[place].messages.remove(message)
+        if quiet:
+            return
         self.event(
             {
                 "type": "message",
@@ -182,7 +195,7 @@ class Workspace:
         return event_id
 
     def _ts(self) -> str:
-        self._last = max(self._last + 1, time.time_ns() // 1_000)
+        self._last = max(self._last + 1, time.time_ns() // 1_000 - int(self.ago * 1_000_000))
         return f"{self._last // 1_000_000}.{self._last % 1_000_000:06d}"
 
     def _message(self, place: str, ts: str) -> dict[str, Any]:

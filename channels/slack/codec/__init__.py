@@ -1,9 +1,16 @@
 """Slack's payloads in and Slack's dialect out: pure, no I/O and no library."""
 
+from channels.slack.codec.envelope import chat_of as chat_of
+from channels.slack.codec.envelope import event_of as event_of
+from channels.slack.codec.envelope import raw_of as raw_of
+from channels.slack.codec.files import address as address
+from channels.slack.codec.files import is_id as is_id
+from channels.slack.codec.files import shared_at as shared_at
 from channels.slack.codec.inbound import Heard as Heard
 from channels.slack.codec.inbound import Me as Me
 from channels.slack.codec.inbound import Person as Person
 from channels.slack.codec.inbound import compose as compose
+from channels.slack.codec.inbound import moment as moment
 from channels.slack.codec.inbound import read as read
 from channels.slack.codec.mrkdwn import escape as escape
 from channels.slack.codec.mrkdwn import mrkdwn as mrkdwn

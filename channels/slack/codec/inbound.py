@@ -6,12 +6,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from channels.slack.codec.files import attachments
 from channels.slack.codec.text import mentions, readable
+from gateway.errors import Unreadable
 from gateway.events import Attachment, ChatKind, InboundKind, InboundMessage, Sender, SessionKey
 from gateway.text import clean
 
@@ -19,6 +21,7 @@ from gateway.text import clean
 _SPOKEN = frozenset({"", "file_share", "me_message", "thread_broadcast"})
 _TS = re.compile(r"(\d{1,11})\.(\d{1,6})\Z", re.ASCII)
 _NOT_PEOPLE = frozenset({"USLACKBOT"})
+_BROKEN = (KeyError, TypeError, AttributeError, ValueError)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +65,8 @@ class Heard:
     calls_us: bool = False  # our mention is in it, or was before the edit
     calls_others: bool = False  # it begins with somebody else's mention
     is_below_us: bool = False  # a reply in a thread that a message of ours started
-    revision: str = ""
+    revision: str = ""  # when its author last edited it
+    is_change: bool = False  # the event says that it was edited; it was told when it was written
     event_id: str = ""
     files: tuple[Attachment, ...] = ()
 
@@ -83,9 +87,15 @@ def moment(ts: str) -> datetime:
 def read(body: Mapping[str, Any], me: Me, *, in_threads: bool, now: datetime) -> Heard | None:
     """Return what *body* (an event or a slash command) says, or None when it is nothing for us.
 
-    *in_threads*: a channel's message starts the thread of its own ts. Raises KeyError, TypeError,
-    AttributeError or ValueError for a payload that cannot be read.
+    *in_threads*: a channel's message starts the thread of its own ts. Raises Unreadable.
     """
+    try:
+        return _read(body, me, in_threads=in_threads, now=now)
+    except _BROKEN as error:
+        raise Unreadable(f"no shape that we know: {type(error).__name__}") from error
+
+
+def _read(body: Mapping[str, Any], me: Me, *, in_threads: bool, now: datetime) -> Heard | None:
     if "command" in body and "event" not in body:
         return _slash(body, me, now)
     if body.get("type") != "event_callback":
@@ -111,7 +121,7 @@ def _spoken(
     *,
     in_threads: bool,
     kind: InboundKind = InboundKind.MESSAGE,
-    revision: str = "",
+    is_change: bool = False,
     before: str = "",
 ) -> Heard:
     user, ts, text = str(message.get("user") or ""), str(message["ts"]), str(message.get("text") or "")
@@ -120,7 +130,7 @@ def _spoken(
     called = mentions(text)
     return Heard(
         kind=kind,
-        chat=str(event["channel"]),
+        chat=_chat(event["channel"]),
         thread=_thread(message, ts, starts_one=in_threads and not is_direct),
         ts=ts,
         at=moment(ts),
@@ -134,10 +144,23 @@ def _spoken(
         calls_us=me.user in called or me.user in mentions(before) or event["type"] == "app_mention",
         calls_others=_begins_elsewhere(text, me),
         is_below_us=message.get("parent_user_id") == me.user,
-        revision=revision,
+        revision=_revision(message),
+        is_change=is_change,
         event_id=str(body.get("event_id") or ""),
-        files=_files(message.get("files") or ()),
+        files=attachments(message.get("files") or ()),
     )
+
+
+def _chat(chat: object) -> str:
+    if not isinstance(chat, str) or not chat:
+        raise TypeError("a chat is named by its id")
+    return chat
+
+
+def _revision(message: Mapping[str, Any]) -> str:
+    """Return when a person changed their words, "" while they stand as written. History tells it this way alone."""
+    edited = message.get("edited") or {}
+    return str(edited["ts"]) if edited and edited.get("user") == message.get("user") else ""
 
 
 def _changed(body: Mapping[str, Any], event: Mapping[str, Any], me: Me, *, in_threads: bool) -> Heard | None:
@@ -156,7 +179,7 @@ def _changed(body: Mapping[str, Any], event: Mapping[str, Any], me: Me, *, in_th
         message,
         me,
         in_threads=in_threads,
-        revision=str(edited["ts"]),
+        is_change=True,
         before=str(before.get("text") or ""),
     )
     return None if heard.is_bot or heard.is_self else heard
@@ -168,7 +191,7 @@ def _deleted(
     """A person's message is gone. Where Slack does not say whose it was, only the journal can know it."""
     if (before.get("subtype") or "") not in _SPOKEN:
         return None
-    gone = {**before, "ts": event.get("deleted_ts") or before["ts"], "text": "", "files": ()}
+    gone = {**before, "ts": event.get("deleted_ts") or before["ts"], "text": "", "files": (), "edited": None}
     heard = _spoken(body, event, gone, me, in_threads=in_threads, kind=InboundKind.DELETION)
     return None if heard.is_bot or heard.is_self else heard
 
@@ -181,7 +204,7 @@ def _slash(body: Mapping[str, Any], me: Me, now: datetime) -> Heard:
     team = str(body.get("team_id") or "")
     return Heard(
         kind=InboundKind.COMMAND,
-        chat=str(body["channel_id"]),
+        chat=_chat(body["channel_id"]),
         thread="",
         ts="",
         at=now,
@@ -211,28 +234,6 @@ def _thread(message: Mapping[str, Any], ts: str, *, starts_one: bool) -> str:
 def _begins_elsewhere(text: str, me: Me) -> bool:
     called = mentions(text)
     return bool(called) and me.user not in called and text.lstrip().startswith(f"<@{called[0]}")
-
-
-def _files(files: Sequence[Mapping[str, Any]]) -> tuple[Attachment, ...]:
-    return tuple(
-        Attachment(
-            kind=_kind(str(file.get("mimetype") or ""), str(file.get("subtype") or "")),
-            name=clean(str(file.get("name") or file.get("id") or "file")),
-            size=int(file.get("size") or 0),
-            media_type=str(file.get("mimetype") or ""),
-            url=str(file.get("url_private_download") or file.get("url_private") or ""),
-            caption=clean(str(file.get("alt_txt") or "")),
-        )
-        for file in files
-        if file.get("mode") not in ("tombstone", "hidden_by_limit")
-    )
-
-
-def _kind(media_type: str, subtype: str) -> str:
-    if subtype == "slack_audio":
-        return "voice"
-    family = media_type.partition("/")[0]
-    return family if family in ("image", "audio", "video") else "document"
 
 
 def compose(

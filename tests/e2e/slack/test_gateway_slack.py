@@ -71,7 +71,7 @@ async def test_people_are_answered_where_they_wrote() -> None:
         server.say(ROOM, EVE, f"{CALL} stranger")
         server.say(ROOM, ANN, "not for you")
         await server.until(lambda: all(server.shown(ROOM, ts) for ts in times))
-        assert ["ANN asks" in server.shown(ROOM, ts)[0] for ts in times] == [True, False]
+        assert [server.shown(ROOM, ts)[0].endswith(f"{ANN} asks") for ts in times] == [True, False]
         server.say(ROOM, ANN, "and a follow-up", thread=times[0])
         await server.until(lambda: len(server.shown(ROOM, times[0])) == 2)
         await server.until(lambda: not server.reactions)
@@ -177,7 +177,7 @@ async def test_two_threads_at_once_keep_their_streams_apart() -> None:
             self.go_on = asyncio.Event()
 
         async def complete(self, request: ChatRequest, *, sink: Sink | None = None) -> ChatReply:
-            word = "alpha" if "alpha" in str(request.messages[-1]["content"]) else "beta"
+            word = "alpha" if str(request.messages[-1]["content"]).endswith("alpha") else "beta"
             if sink is not None:
                 sink(f"{word} begins, with enough words to be worth showing")
             await self.go_on.wait()

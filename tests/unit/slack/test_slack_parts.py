@@ -112,7 +112,7 @@ async def test_marks_and_threads_survive_a_restart_and_stay_small() -> None:
     marks, threads = Marks(state), Threads(state)
     for n in range(1, 600):
         marks.taken(f"C{n}", f"{n}.000001")
-        await threads.note(f"C1/{n}.000001", follow=True)
+        await threads.follow(f"C1/{n}.000001", f"{n}.000002")
     await marks.save()
     again, known = Marks(state), Threads(state)
     await again.load()
@@ -123,7 +123,8 @@ async def test_marks_and_threads_survive_a_restart_and_stay_small() -> None:
     assert await known.is_followed("C2/1.000001", otherwise=True)
     state.notes.clear()
     await again.save()
-    await known.note("C1/599.000001", follow=True)
+    await known.follow("C1/599.000001", "700.000001")
+    assert await known.since("C1/599.000001") == "599.000002"
     assert state.notes == {}
 
 

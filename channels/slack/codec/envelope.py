@@ -1,0 +1,34 @@
+"""What is known of a payload before anybody reads it: which event it is, and which chat has to wait for it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+
+def event_of(body: Mapping[str, Any], raw: str) -> str:
+    """Return what is the same when Slack brings *body* again; never raises.
+
+    Its event or trigger id; where there is none (history), the kind, the chat and the message's ts.
+    """
+    for name in ("event_id", "trigger_id"):
+        if isinstance(body.get(name), str) and body[name]:
+            return str(body[name])
+    event = body.get("event")
+    if isinstance(event, dict):
+        return "/".join(str(event.get(name, "")) for name in ("type", "channel", "ts"))
+    return hashlib.sha256(raw.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+
+
+def chat_of(body: Mapping[str, Any]) -> str:
+    """Return the chat that *body* is about, as far as that can be told without reading it; never raises."""
+    event = body.get("event")
+    found = event.get("channel") if isinstance(event, dict) else body.get("channel_id")
+    return found if isinstance(found, str) else ""
+
+
+def raw_of(body: Mapping[str, Any]) -> str:
+    """Return *body* as text, for the quarantine."""
+    return json.dumps(body)

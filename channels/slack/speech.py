@@ -1,0 +1,106 @@
+"""What we say: posts, edits, lines for one person alone. One try per call; what it came to is the ledger's to know."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from channels.slack import codec
+from channels.slack.api import Refused, SlackApi
+from channels.slack.errands import Errands
+from channels.slack.pace import Bucket, Paces
+from channels.slack.streams import Streams
+from gateway.errors import RetryLater
+from gateway.events import OutboundKind, Part
+from gateway.words import say
+
+_EDITS = (20, 1.25)  # of previews in the workspace: chat.update is Tier 3, the answers' own edits come on top
+_POSTS = (5, 1.0)  # of one chat: a short burst, then one a second
+_STILL_OPEN = "streaming_state_conflict"
+
+
+class Speech:
+    """Speaks in one workspace. *streams*, where they are wanted, show previews."""
+
+    def __init__(self, api: SlackApi, errands: Errands, streams: Streams | None) -> None:
+        self._api = api
+        self._errands = errands
+        self._streams = streams
+        self.posts = Paces(*_POSTS)
+        self.edits = Bucket(*_EDITS)
+
+    async def post(self, part: Part, *, marked: bool) -> str:
+        """Post *part* and return its ts; its send key rides in the metadata."""
+        await self.posts.turn(part.key.parent.chat)
+        if part.visible_to:
+            return await self._whisper(part, marked=marked)
+        may_stream = self._streams if part.kind is OutboundKind.PREVIEW and not marked else None
+        if may_stream is not None and (ts := await may_stream.begin(part)):
+            return ts
+        answer = await self._post(part, codec.body(part, marked=marked), metadata=codec.metadata(part))
+        self._settle(part)
+        return str(answer["ts"])
+
+    async def edit(self, ts: str, part: Part) -> None:
+        """Replace what stands under *ts*; its key becomes the part's."""
+        chat = part.key.parent.chat
+        if part.kind is OutboundKind.PREVIEW:
+            if self._streams is not None and await self._streams.go_on(ts, part):
+                return
+            if wait := self.edits.wait():
+                raise RetryLater(timedelta(seconds=wait), "the workspace's edits are used up for now")
+            self.edits.take()
+        elif self._streams is not None:
+            await self._streams.end(ts, chat)
+        try:
+            await self._update(ts, part)
+        except Refused as error:
+            if self._streams is None or error.code != _STILL_OPEN:
+                raise
+            # Begun by an earlier run, which did not live to end it.
+            await self._streams.end(ts, chat, surely=True)
+            await self._update(ts, part)
+        self._settle(part)
+
+    async def say_instead(self, part: Part, line: str) -> str:
+        """Post *line* in the place of *part*, under its key; return the ts."""
+        await self.posts.turn(part.key.parent.chat)
+        plain = {"channel": part.key.parent.chat, "text": codec.escape(line), "mrkdwn": False, "parse": "none"}
+        answer = await self._post(part, plain, metadata=codec.metadata(part))
+        self._settle(part)
+        return str(answer["ts"])
+
+    async def refer_to_privacy(self, part: Part) -> None:
+        """Tell the one person of a private part to write privately; nobody else sees even that."""
+        line = {"channel": part.key.parent.chat, "text": say("slack.write_privately"), "mrkdwn": False}
+        await self._api.post("chat.postEphemeral", **_placed(part, line), user=part.visible_to)
+
+    async def _update(self, ts: str, part: Part) -> None:
+        body = codec.body(part, marked=False)
+        del body["mrkdwn"]  # chat.update has no such switch
+        await self._api.post("chat.update", **body, ts=ts, metadata=codec.metadata(part))
+
+    async def _post(self, part: Part, body: dict[str, Any], **more: object) -> Any:
+        return await self._api.post(
+            "chat.postMessage", **_placed(part, body), unfurl_links=False, unfurl_media=False, **more
+        )
+
+    async def _whisper(self, part: Part, *, marked: bool) -> str:
+        """Show a part to one person alone; where Slack will not, everybody is told where to ask, and nothing else."""
+        body = _placed(part, codec.body(part, marked=marked))
+        try:
+            answer = await self._api.post("chat.postEphemeral", **body, user=part.visible_to)
+        except Refused as error:
+            if part.id.endswith(".1"):
+                await self._post(part, {**body, "text": say("slack.write_privately"), "mrkdwn": False})
+            raise Refused(f"chat.postEphemeral: {error.code}") from error
+        return str(answer["message_ts"])
+
+    def _settle(self, part: Part) -> None:
+        """Take the acknowledging reaction back once the answer stands."""
+        if part.kind is not OutboundKind.PREVIEW and part.reply_to and part.id.endswith(".1"):
+            self._errands.unreact(part.key.parent.chat, part.reply_to)
+
+
+def _placed(part: Part, body: dict[str, Any]) -> dict[str, Any]:
+    return {**body, "thread_ts": part.key.thread} if part.key.thread else body
