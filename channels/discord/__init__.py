@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from channels.discord import setup
 from channels.discord.settings import DiscordSettings
-from gateway.ports import Channel, ChannelContext
+from gateway.ports import Channel, ChannelContext, Finding, Question
 
 
 class DiscordKind:
-    """The kind `discord`."""
+    """The kind `discord`; implements `gateway.ports.SetsUp` too."""
 
     name = "discord"
+    title = setup.TITLE
+    steps: Sequence[str] = setup.STEPS
     settings: type[Any] = DiscordSettings
 
     def open(self, context: ChannelContext) -> Channel:
@@ -30,6 +33,14 @@ class DiscordKind:
         import discord  # noqa: F401 - doctor tells a missing library by its ImportError
 
         return ()
+
+    def questions(self) -> Sequence[Question]:
+        """Return what has to be asked, in order."""
+        return setup.questions()
+
+    async def verify(self, settings: Any, environment: Mapping[str, str]) -> Sequence[Finding]:  # noqa: ARG002 - the port's signature
+        """Ask Discord whether the block would work: token, intent, sessions, servers."""
+        return await setup.verify(settings)
 
 
 kind = DiscordKind()

@@ -51,7 +51,7 @@ class Fault:
     """What happens to the next request of a kind, instead of or after its effect."""
 
     method: str
-    kind: str  # the last word of the route: messages, typing, reactions, members, channels, @me
+    kind: str  # the last word of the route: messages, typing, reactions, members, channels, users
     what: str  # one of
     # lost: done, and the answer is lost · "done 502": done, and that is the answer · drop: not done ·
     # limit, global, cloudflare: 429 · "403 50013": a status and a code

@@ -1,0 +1,145 @@
+"""What `parlour init` asks about Discord, and what real calls say of a block. The library is not imported here."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from gateway.ports import Finding, Level, Question
+
+if TYPE_CHECKING:
+    import aiohttp
+
+TITLE = "Discord"
+PORTAL = "https://discord.com/developers/applications"
+STEPS = (
+    f"Open {PORTAL}, New Application, give it a name.",
+    "Bot: Reset Token, copy it. On the same page switch Message Content Intent on, Save Changes.",
+    "Invite it to your server with the link that the check below prints.",
+    "In Discord: Settings, Advanced, Developer Mode on; right-click your own name, Copy User ID.",
+)
+
+# docs.discord.com/developers/topics/permissions: all that the bot ever uses, by the names that Discord shows.
+PERMISSIONS: Mapping[str, int] = {
+    "Add Reactions": 1 << 6,
+    "View Channels": 1 << 10,
+    "Send Messages": 1 << 11,
+    "Attach Files": 1 << 15,
+    "Read Message History": 1 << 16,
+    "Create Public Threads": 1 << 35,
+    "Send Messages in Threads": 1 << 38,
+}
+_CONTENT_INTENT = 1 << 18 | 1 << 19  # flags of the application: approved, or on by the switch
+_WITHIN = 12.0  # seconds for all calls
+_FEW_LEFT = 50  # of a day's 1,000 sessions
+
+
+def questions() -> Sequence[Question]:
+    """Return what has to be asked, in order."""
+    return (
+        Question(
+            setting="token",
+            text="The bot's token",
+            help=f"{PORTAL}, your application, Bot, Reset Token",
+            is_secret=True,
+        ),
+        Question(
+            setting="allow_from",
+            text="Who may write: user ids, or guild:ID, role:ID, chat:ID, with commas between them",
+            help="Developer Mode on (Settings, Advanced), then right-click a name, a server or a role: Copy ID",
+        ),
+    )
+
+
+def invite(application: str) -> str:
+    """Return the link that adds the bot to a server, with the rights it uses and no others."""
+    return (
+        f"https://discord.com/oauth2/authorize?client_id={application}"
+        f"&scope=bot+applications.commands&permissions={sum(PERMISSIONS.values())}"
+    )
+
+
+async def verify(settings: Any) -> Sequence[Finding]:
+    """Ask Discord whether the block would work. Never raises for what Discord answers."""
+    import aiohttp
+
+    if settings.token is None:
+        return [Finding(level=Level.WRONG, text=f"no token is set; {STEPS[1]}")]
+    headers = {"Authorization": f"Bot {settings.token.get_secret_value()}", "User-Agent": "DiscordBot (parlour, 0)"}
+    try:
+        async with asyncio.timeout(_WITHIN), aiohttp.ClientSession(headers=headers) as session:
+            return await _Check(session, settings.api_url.rstrip("/")).run()
+    except (aiohttp.ClientError, OSError, TimeoutError) as error:
+        text = f"Discord cannot be reached at {settings.api_url} ({type(error).__name__}); is there a network, a proxy?"
+        return [Finding(level=Level.WRONG, text=text)]
+    except (KeyError, TypeError, ValueError, AttributeError):
+        text = f"what answers at {settings.api_url} is not Discord; correct `api_url`, or leave it out"
+        return [Finding(level=Level.WRONG, text=text)]
+
+
+class _Refused(Exception):
+    """An answer that is no success."""
+
+
+class _Check:
+    def __init__(self, session: aiohttp.ClientSession, base: str) -> None:
+        self._session = session
+        self._base = base
+
+    async def run(self) -> list[Finding]:
+        try:
+            me = await self._get("/users/@me")
+        except _Refused as error:
+            return [Finding(level=Level.WRONG, text=_why(str(error)))]
+        findings = [Finding(level=Level.GOOD, text=f"the token is {me['username']}'s")]
+        try:
+            application = await self._get("/applications/@me")
+            findings.append(_intent(int(application.get("flags") or 0)))
+            findings.append(_sessions((await self._get("/gateway/bot"))["session_start_limit"]))
+            findings.append(_guilds(await self._get("/users/@me/guilds?limit=200"), str(application["id"])))
+        except _Refused as error:
+            findings.append(Finding(level=Level.WARNING, text=f"Discord answered {error}; ask again in a minute"))
+        return findings
+
+    async def _get(self, path: str) -> Any:
+        async with self._session.get(f"{self._base}{path}", allow_redirects=False) as response:
+            if response.status != 200:
+                raise _Refused(str(response.status))
+            return await response.json(content_type=None)
+
+
+def _why(status: str) -> str:
+    if status == "401":
+        return f"Discord refuses the token; make a new one ({PORTAL}, your bot, Bot, Reset Token) and set `token`"
+    if status == "429":
+        return "Discord asks us to wait; check again in a few minutes"
+    return f"Discord answered {status}; if that lasts, see https://discordstatus.com"
+
+
+def _intent(flags: int) -> Finding:
+    if flags & _CONTENT_INTENT:
+        return Finding(level=Level.GOOD, text="Message Content Intent is on")
+    text = (
+        f"Message Content Intent is off, and Discord would end the connection; switch it on: {PORTAL},"
+        " your application, Bot, Privileged Gateway Intents, Save Changes"
+    )
+    return Finding(level=Level.WRONG, text=text)
+
+
+def _sessions(limit: Mapping[str, Any]) -> Finding:
+    left, minutes = int(limit["remaining"]), int(limit["reset_after"]) // 60_000
+    if left > _FEW_LEFT:
+        return Finding(level=Level.GOOD, text=f"{left} of {limit['total']} sessions are left today")
+    level = Level.WARNING if left else Level.WRONG
+    text = f"only {left} of {limit['total']} sessions are left; new ones in {minutes} minutes. What keeps restarting?"
+    return Finding(level=level, text=text)
+
+
+def _guilds(guilds: Sequence[Mapping[str, Any]], application: str) -> Finding:
+    link = invite(application)
+    if not guilds:
+        return Finding(level=Level.WARNING, text=f"the bot is in no server; open this link and add it to yours: {link}")
+    names = ", ".join(str(guild["name"]) for guild in guilds[:5])
+    more = f" and {len(guilds) - 5} more" if len(guilds) > 5 else ""
+    return Finding(level=Level.GOOD, text=f"it is in {names}{more}; another one: {link}")

@@ -1,0 +1,77 @@
+"""Setting Discord up: what is asked, and what real calls find, each with what to click."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+
+from channels.discord import kind, setup
+from gateway.ports import Finding, Level, SetsUp
+from tests.fakes.discord_facts import BOT
+from tests.fakes.discord_harness import block
+from tests.fakes.discord_server import CONTENT_INTENT, Discord, open_discord
+
+
+@pytest.fixture
+async def discord() -> AsyncIterator[Discord]:
+    """Give a Discord."""
+    async with open_discord() as discord:
+        yield discord
+
+
+async def found(discord: Discord) -> dict[Level, list[str]]:
+    """Return the findings by level."""
+    findings: dict[Level, list[str]] = {level: [] for level in Level}
+    for each in await kind.verify(block(discord), {}):
+        assert isinstance(each, Finding)
+        assert "\n" not in each.text
+        findings[each.level].append(each.text)
+    return findings
+
+
+def test_what_is_asked_can_be_answered() -> None:
+    """Every question names a field of the block, and the token is a secret."""
+    assert isinstance(kind, SetsUp)
+    assert [(each.setting, each.is_secret) for each in kind.questions()] == [("token", True), ("allow_from", False)]
+
+
+@pytest.mark.parametrize("flags", [CONTENT_INTENT, CONTENT_INTENT << 1], ids=["approved", "limited"])
+async def test_a_block_that_works_has_good_findings_alone(discord: Discord, flags: int) -> None:
+    """Token, intent, sessions and servers; nothing is changed there."""
+    discord.application_flags = flags
+    findings = await found(discord)
+    assert len(findings[Level.GOOD]) == 4
+    assert not findings[Level.WRONG]
+    assert not findings[Level.WARNING]
+    assert {each.method for each in discord.requests} == {"GET"}
+
+
+async def test_a_bot_in_no_server_is_told_its_invite_link(discord: Discord) -> None:
+    """The link names the application, both scopes and exactly the rights that are used."""
+    discord.has_joined = False
+    (warning,) = (await found(discord))[Level.WARNING]
+    query = parse_qs(urlsplit(warning.rpartition(" ")[2]).query)
+    rights = str(sum(setup.PERMISSIONS.values()))
+    assert query == {"client_id": [BOT], "scope": ["bot applications.commands"], "permissions": [rights]}
+
+
+async def test_what_is_wrong_says_what_to_click(discord: Discord) -> None:
+    """A token that is refused, an intent that is off, a day's sessions used up."""
+    discord.application_flags, discord.identifies_left = 0, 0
+    findings = await found(discord)
+    assert "Privileged Gateway Intents" in findings[Level.WRONG][0]
+    assert "0 of 1000 sessions" in findings[Level.WRONG][1]
+    discord.token = "another"
+    findings = await found(discord)
+    assert "Reset Token" in findings[Level.WRONG][0]
+    assert not findings[Level.GOOD]
+
+
+@pytest.mark.parametrize("trouble", ["drop", "500 0", "429 0"])
+async def test_a_discord_that_is_not_there_is_a_finding_too(discord: Discord, trouble: str) -> None:
+    """Unreachable, broken or busy: one line, no exception."""
+    discord.fail("GET", "users", trouble, times=2)
+    (wrong,) = (await found(discord))[Level.WRONG]
+    assert "Discord" in wrong
