@@ -69,7 +69,7 @@ class Courier:
         preview = self._desk.previews.get(delivery.message.turn)
         if preview is not None:
             # The answer never waits behind a preview, and must know what became of it.
-            await preview.close()
+            await preview.wait_closed()
             delivery = await self._desk.durably(lambda: self._desk.outbox.next(self._key))
         if delivery is not None and self._taken[0] != delivery.message.id:
             self._taken = (delivery.message.id, asyncio.get_running_loop().time())

@@ -11,7 +11,7 @@ import structlog
 
 from gateway.delivery.courier import Courier
 from gateway.delivery.desk import Desk, backoff
-from gateway.delivery.preview import NoPreview, TurnPreview
+from gateway.delivery.preview import TurnPreview
 from gateway.errors import StoreDown
 from gateway.events import SessionKey
 from gateway.ports import Channel, Lease, Meter, Outbox, Preview
@@ -165,3 +165,16 @@ class Deliverer:
 def _shows_text(channel: Channel) -> bool:
     capabilities = channel.capabilities
     return capabilities.preview_every is not None and capabilities.edits
+
+
+class NoPreview:
+    """What a turn gets where nothing can be shown."""
+
+    def show(self, text: str) -> None:
+        """Show nothing."""
+
+    def status(self, text: str) -> None:
+        """Show nothing."""
+
+    async def close(self) -> None:
+        """Do nothing."""

@@ -39,8 +39,8 @@ class FileLost(SendRefused):
 class Closable(Protocol):
     """A preview, as far as delivery needs it."""
 
-    async def close(self) -> None:
-        """Stop, and wait for the edit under way."""
+    async def wait_closed(self) -> None:
+        """Stop, and return when nothing of it is under way any more."""
         ...
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import structlog
 
-from gateway.delivery.desk import Desk
+from gateway.delivery.desk import Closable, Desk
 from gateway.delivery.postman import placeholder
 from gateway.errors import LeaseLost, OutcomeUnknown, RetryLater, SendFailed, SendRefused, StoreDown
 from gateway.events import InboundKind, OutboundKind, OutboundMessage, Part
@@ -20,22 +20,10 @@ log = structlog.get_logger(__name__)
 _FIRST_WORDS = 40  # characters that are worth a notification at once; fewer wait for one pace
 _LONGEST_HOLD = 1.0  # seconds that the first words are held back at most
 _SAYS_STOP_AFTER = 15.0  # PEOPLE.md: from then on the status says how to stop
-_CLOSE_WITHIN = 5.0  # seconds that closing waits for the call under way
+_CLOSE_WITHIN = 5.0  # seconds that the call under way has when it is closed
+_TURN_WAITS = 0.5  # seconds that a turn waits for that: its worker is wanted where the platform is well
 _SHOW_WITHIN = 5.0
 _STRIKES = 3  # bugs of a channel in one preview
-
-
-class NoPreview:
-    """What a turn gets where nothing can be shown."""
-
-    def show(self, text: str) -> None:
-        """Show nothing."""
-
-    def status(self, text: str) -> None:
-        """Show nothing."""
-
-    async def close(self) -> None:
-        """Do nothing."""
 
 
 class TurnPreview:
@@ -52,6 +40,7 @@ class TurnPreview:
         self._opened = self._loop.time()
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
+        self._before: Closable | None = None
         self._is_closed = False
         self._shows_text = channel.capabilities.preview_every is not None and channel.capabilities.edits
         every = channel.capabilities.preview_every
@@ -69,6 +58,7 @@ class TurnPreview:
 
     def start(self, tasks: asyncio.TaskGroup) -> None:
         """Begin; called once."""
+        self._before = self._desk.previews.get(self._lease.turn)
         self._desk.previews[self._lease.turn] = self
         self._task = tasks.create_task(self._run(), name=f"preview {self._lease.turn}")
 
@@ -88,20 +78,29 @@ class TurnPreview:
         self._wake.set()
 
     async def close(self) -> None:
-        """Stop at once, but for the call under way; typing is over when this returns."""
+        """Stop, but for the call under way; where that takes long, typing and it end a little later by themselves."""
+        self._end_soon()
+        if self._task is not None:
+            await asyncio.wait({self._task}, timeout=_TURN_WAITS)
+
+    async def wait_closed(self) -> None:
+        """Stop, and return when nothing of it is under way any more."""
+        self._end_soon()
+        if self._task is not None:
+            await asyncio.wait({self._task})
+
+    def _end_soon(self) -> None:
+        if not self._is_closed and self._task is not None:
+            self._loop.call_later(_CLOSE_WITHIN, self._task.cancel)
         self._is_closed = True
         self._wake.set()
-        if self._task is None:
-            return
-        done, _ = await asyncio.wait({self._task}, timeout=_CLOSE_WITHIN)
-        if not done:
-            self._task.cancel()
-            await asyncio.wait({self._task})
 
     # -- its task ------------------------------------------------------------------------------
 
     async def _run(self) -> None:
         try:
+            if self._before is not None:  # the same turn, given back a moment ago
+                await self._before.wait_closed()
             await self._show_activity(Activity(key=self._lease.key, on=True))
             while not self._is_closed:
                 await self._wait()
@@ -154,6 +153,8 @@ class TurnPreview:
         try:
             async with asyncio.timeout(_SHOW_WITHIN):
                 await self._channel.show(activity)
+        except TimeoutError:
+            log.info("preview.activity_slow", channel=self._channel.name)
         except Exception:  # the channel boundary: showing is never worth a turn
             log.exception("preview.activity_failed", channel=self._channel.name)
 

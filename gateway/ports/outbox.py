@@ -125,7 +125,10 @@ class Preview(Protocol):
         ...
 
     async def close(self) -> None:
-        """Stop editing and wait for the edit that is under way; typing ends here on every path."""
+        """Stop editing and end typing, on every path; waits a moment for the call that is under way, never long.
+
+        The turn's answer is not sent before that call has ended.
+        """
         ...
 
 

@@ -98,6 +98,10 @@ class Platform:
         """Plan *fault* for the next *calls* calls (of one kind, of one chat)."""
         self._planned.append(_Planned(fault, what, chat, seconds, calls))
 
+    def heal(self) -> None:
+        """Plan nothing any more."""
+        self._planned.clear()
+
     def texts(self, key: SessionKey) -> list[str]:
         """Return what stands in a chat, top to bottom."""
         return [posted.text for posted in self.chats[key.chat]]

@@ -198,9 +198,9 @@ async def test_no_fault_of_a_preview_fails_its_turn(opens: Opens, fault: Fault, 
         preview.show(f"{WORDS} {n}")
         await asyncio.sleep(0.7)
     await preview.close()
-    assert not gateway.channel.is_typing(ANN)
     await gateway.commit(lease, "The answer")
     await gateway.settled()
+    assert not gateway.channel.is_typing(ANN)
     assert gateway.platform.texts(ANN) == ["The answer"]
 
 
@@ -422,3 +422,85 @@ async def test_a_preview_outside_a_running_delivery_shows_nothing(opens: Opens) 
     await shown(gateway, lease)
     assert gateway.platform.calls == []
     assert gateway.channel.activities == []
+
+
+async def test_a_platform_that_hangs_holds_no_turn(opens: Opens, clock: Clock) -> None:
+    """The turn goes on after half a second; typing and the call end by themselves, before the answer is sent."""
+    gateway = await opens()
+    gateway.platform.fail(Fault.HANG, what="edit")
+    lease = await gateway.turn()
+    preview = gateway.preview(lease)
+    preview.show(WORDS)
+    await asyncio.sleep(2)
+    preview.show(f"{WORDS} and more")
+    await asyncio.sleep(1)
+    before = clock.seconds
+    await preview.close()
+    assert clock.seconds - before == pytest.approx(0.5)
+    assert gateway.channel.is_typing(ANN)
+    await gateway.commit(lease, "The answer")
+    await gateway.settled()
+    assert clock.seconds - before == pytest.approx(5, abs=0.2)
+    assert not gateway.channel.is_typing(ANN)
+    assert gateway.platform.texts(ANN) == ["The answer"]
+
+
+async def test_the_same_turn_waits_for_its_own_last_preview(opens: Opens) -> None:
+    """Given back while a first send hangs, and claimed again at once: the two never send beside each other."""
+    gateway = await opens()
+    gateway.platform.fail(Fault.HANG, what="send")
+    lease = await gateway.turn()
+    preview = gateway.preview(lease)
+    preview.show(WORDS)
+    await asyncio.sleep(2)
+    await preview.close()
+    await gateway.store.journal.release(lease, attempt_counts=False)
+    again = await gateway.store.journal.claim(ANN)
+    assert again is not None
+    preview = gateway.preview(again)
+    preview.show(WORDS)
+    await asyncio.sleep(10)
+    await preview.close()
+    assert gateway.platform.texts(ANN) == [WORDS]
+    assert [call.what for call in gateway.platform.calls] == ["send", "find", "send"]
+    await gateway.commit(again, "The answer")
+    await gateway.settled()
+    assert gateway.platform.texts(ANN) == ["The answer"]
+
+
+async def test_streams_of_one_chats_threads_keep_apart(opens: Opens) -> None:
+    """Two topics, a thread and its chat answer at once: each stream grows in its place and becomes its answer."""
+    gateway = await opens()
+    keys = [ANN, SessionKey("telegram", "42/7"), SessionKey("telegram", "42/8"), BOB]
+    leases = [await gateway.turn(key) for key in keys]
+    previews = [gateway.preview(lease) for lease in leases]
+    for n in range(6):
+        for key, preview in zip(keys, previews, strict=True):
+            preview.show(f"{key}: {WORDS[:40]} {n}")
+        await asyncio.sleep(0.7)
+    for preview in previews:
+        await preview.close()
+    for key in keys:
+        (posted,) = gateway.platform.chats[key.chat]
+        assert len(posted.versions) > 2
+        assert all(version.startswith(f"{key}: ") for version in posted.versions)
+    for key, lease in zip(keys, leases, strict=True):
+        await gateway.commit(lease, f"The answer in {key}")
+    await gateway.settled()
+    assert [gateway.platform.texts(key) for key in keys] == [[f"The answer in {key}"] for key in keys]
+
+
+async def test_two_turns_of_one_chat_keep_their_streams_apart(opens: Opens) -> None:
+    """A preview belongs to its turn: the next stream begins below, and neither answer takes the other's place."""
+    gateway = await opens()
+    gateway.platform.latency = 0.3
+    first = await gateway.turn()
+    await shown(gateway, first, f"1 {WORDS}")
+    await gateway.commit(first, "First")
+    second = await gateway.turn()
+    await shown(gateway, second, f"2 {WORDS}")
+    await gateway.commit(second, "Second")
+    await gateway.settled()
+    assert [posted.versions for posted in gateway.platform.chats["42"]] == [
+        [f"1 {WORDS}", "First"], [f"2 {WORDS}", "Second"],
+    ]  # fmt: skip
