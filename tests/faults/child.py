@@ -82,7 +82,7 @@ def _relay(order: Order) -> ExtraChannel:
 
 
 class Child:
-    """One life of the gateway, steered over a socket: it says `ready` and `idle`, it is told `finish`."""
+    """One life of the gateway, steered over a socket: it says `ready`, `armed`, `idle`; it is told `arm`, `finish`."""
 
     def __init__(self, order: Order, connection: socket.socket) -> None:
         self._order = order
@@ -130,7 +130,8 @@ class Child:
         if not self._order.whole_life:
             if self._order.platform != CHANNEL:
                 await self._wait_quiet(app)
-            self._arm()
+            if not self._order.is_later:
+                self._arm()
         self._tell(ready=True)
 
     async def _wait_quiet(self, app: App) -> None:
@@ -146,8 +147,13 @@ class Child:
 
     async def _obey(self, reader: asyncio.StreamReader) -> None:
         while line := await reader.readline():
-            if json.loads(line) == "finish":
+            what = json.loads(line)
+            if what in ("arm", "finish"):
                 await self._wait_idle()
+            if what == "arm":
+                self._arm()
+                self._tell(armed=True)
+            elif what == "finish":
                 if not self._order.whole_life:
                     self._shim.disarm()
                 self._tell(idle=True, counted=self._shim.counted, points=list(self._shim.points()))

@@ -26,6 +26,7 @@ class Order:
     platform: str = CHANNEL
     notes: Mapping[str, str] = field(default_factory=dict)  # what the channel has noted before this life
     whole_life: bool = False  # count from before the start, not from readiness
+    is_later: bool = False  # count from when it is told to, not from readiness
     send_key: bool = True
     preview_seconds: float = 0.01
     grace: float = 25.0

@@ -16,7 +16,7 @@ from tests.faults.stages.port import Replies, Scene, Seen, Stage, seen
 
 _ROOT = "1700000000.000100"
 _SENDS = frozenset(("chat.postMessage", "chat.update"))
-_AGAIN = 0.5  # seconds until an envelope comes again; Slack takes three
+_AGAIN = 1.0  # seconds until an envelope comes again; Slack takes three
 
 
 class _Losing(SlackServer):
@@ -92,8 +92,8 @@ class SlackStage(Stage):
         return not self._asked.isdisjoint(self.server.acks)
 
     def is_settled(self) -> bool:
-        """Say whether every event of the message was acknowledged."""
-        return self._asked <= set(self.server.acks)
+        """Say whether Slack is done with every event of the message."""
+        return self._asked <= {*self.server.acks, *self.server.given_up}
 
     async def wait_changed(self) -> None:
         """Return at the next thing that happens."""
