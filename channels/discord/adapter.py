@@ -36,6 +36,7 @@ CAPABILITIES = Capabilities(
     text_limit=codec.LIMIT,
     max_parts=codec.MOST_PARTS,
     edits=True,
+    finds=True,
     send_key=True,
     send_key_for=timedelta(minutes=2),  # the nonce is remembered for "a few minutes"
     rings=True,

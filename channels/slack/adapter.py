@@ -45,6 +45,7 @@ class SlackChannel:
         self.capabilities = Capabilities(
             text_limit=codec.LIMIT,
             edits=True,
+            finds=True,
             rings=True,
             preview_every=_EVERY,
             shows_activity=True,
