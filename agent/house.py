@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from agent.memory.desk import MemoryDesk
 from agent.memory.files import lines as build
 from agent.pool import Pool
 from gateway.events import InboundMessage, OutboundKind, Role, SessionKey
@@ -38,6 +39,7 @@ class AgentHouse:
     sessions: Sessions
     people: People
     sums: Usage
+    memory: MemoryDesk
     default_zone: str
     now: Callable[[], datetime]
     facts: Callable[[], Mapping[str, Any]]  # version, model, uptime_seconds, workers

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol
 
+from agent.memory.desk import MemoryDesk
 from gateway.events import InboundMessage, Role, SessionKey
 from gateway.ports import InboxRow, Job, Lease, ShownLine
 
@@ -23,6 +24,11 @@ class Reply:
 
 class House(Protocol):
     """What commands may ask of the rest of the house."""
+
+    @property
+    def memory(self) -> MemoryDesk:
+        """What is remembered, its versions, and taking them back."""
+        ...
 
     async def stop(self, key: SessionKey, *, sender: str) -> tuple[bool, int]:
         """Stop turn and queue; an empty sender means everybody's."""

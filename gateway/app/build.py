@@ -21,6 +21,7 @@ from agent.llm.registry import open_model
 from agent.loop import Loop
 from agent.memory.background import Background
 from agent.memory.conversation import Conversations
+from agent.memory.desk import MemoryDesk
 from agent.memory.files.attachments import FileBlobs
 from agent.memory.files.disk import Disk
 from agent.memory.files.documents import FileDocuments
@@ -175,7 +176,8 @@ def _build(
     quarantine = Quarantine(home.quarantine, unclean_stops=unclean_stops, meter=meter, now=_now)
     intake = GatewayIntake(store.journal, admit=noted, classify=classify, quarantine=quarantine, meter=meter)
     blobs = FileBlobs(home.path)
-    keeper = Keeper(home.path, Disk(), Versions(home.path), now=_now)
+    versions = Versions(home.path)
+    keeper = Keeper(home.path, Disk(), versions, now=_now)
     documents = FileDocuments(home.path, keeper=keeper)
     memory = ScopeMemory(home.path, documents)
     conversations = Conversations(
@@ -202,6 +204,7 @@ def _build(
         sessions=sessions,
         people=store.people,
         sums=store.usage,
+        memory=MemoryDesk(documents, versions, store.journal, sessions),
         default_zone=settings.timezone,
         facts=lambda: {
             "version": version("parlour"),

@@ -13,7 +13,8 @@ from importlib import import_module
 
 FALLBACK = "en"
 _areas = (
-    "commands", "console", "delivery", "discord", "failures", "frames", "offline", "pool", "slack", "telegram", "web",
+    "commands", "console", "delivery", "discord", "failures", "frames", "memory", "offline", "pool", "slack",
+    "telegram", "web",
 )  # fmt: skip
 
 

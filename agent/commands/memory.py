@@ -1,0 +1,126 @@
+"""/remember and /memory: having something kept, and arguing with what is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from zoneinfo import ZoneInfo
+
+from agent.commands.port import CommandContext, Reply, command
+from agent.memory.desk import NoSuchVersion, Origin, Overtaken
+from agent.memory.versions import BY_HAND, Version
+from gateway.events import ChatKind, Role
+from gateway.ports import Job
+from gateway.words import say
+
+_LONGEST_FACT = 1_000
+_LONGEST_QUOTE = 200
+_LONGEST_SHOWN = 6_000  # characters of memory that one answer shows
+
+
+@command("remember")
+async def remember(context: CommandContext) -> Reply:
+    """Keep a fact; it is known from the next turn on, and the version says who wanted it."""
+    fact = " ".join(context.args.split())
+    if not fact:
+        return Reply(text=say("memory.remember_what", context.language), is_private=True)
+    if len(fact) > _LONGEST_FACT:
+        return Reply(text=say("memory.too_long", context.language, most=_LONGEST_FACT), is_private=True)
+    job = Job(
+        id=f"remember:{context.turn}.0.0",
+        kind="remember",
+        scope=context.scope,
+        payload={"fact": fact, "origin": "user", "turn": context.turn, "by": context.person},
+        due_at=context.now,
+    )
+    return Reply(text=say("memory.remembered", context.language), jobs=(job,))
+
+
+@command("memory")
+async def memory(context: CommandContext) -> Reply:
+    """Show what is remembered here; or where a line came from, what changed, and take a change back."""
+    word, _, rest = context.args.partition(" ")
+    act = _ACTS.get(word.lower(), _usage)
+    return Reply(text=await act(context, rest.strip()), is_private=True)
+
+
+async def _show(context: CommandContext, _: str) -> str:
+    texts = await context.house.memory.shown(context.scope)
+    if not texts:
+        return say("memory.empty", context.language)
+    both = "\n\n".join([say("memory.title", context.language), *texts.values()])
+    if len(both) <= _LONGEST_SHOWN:
+        return both
+    return f"{both[:_LONGEST_SHOWN]}…\n\n{say('memory.cut', context.language, length=len(both))}"
+
+
+async def _log(context: CommandContext, _: str) -> str:
+    changes = await context.house.memory.log(context.scope)
+    if not changes:
+        return say("memory.no_changes", context.language)
+    return "\n".join(f"- {_change(context, each)}" for each in changes)
+
+
+async def _diff(context: CommandContext, sha: str) -> str:
+    found = await context.house.memory.diff(context.scope, sha)
+    if found is None:
+        return say("memory.no_such_change" if sha else "memory.no_changes", context.language, sha=sha[:40])
+    version, changed = found
+    return f"{_change(context, version)}\n\n```diff\n{changed}\n```"
+
+
+async def _why(context: CommandContext, text: str) -> str:
+    if not text:
+        return say("memory.why_what", context.language)
+    origins = await context.house.memory.why(context.scope, text)
+    if not origins:
+        return say("memory.no_such_line", context.language)
+    return "\n\n".join(_origin(context, each) for each in origins)
+
+
+async def _undo(context: CommandContext, sha: str) -> str:
+    is_shared = context.row.message.chat_kind is ChatKind.GROUP
+    if is_shared and not context.role.covers(Role.STEWARD):
+        return say("commands.only_steward", context.language, command="memory undo")
+    if not sha:
+        return say("memory.undo_what", context.language)
+    done = await context.house.memory.undo(context.scope, sha, by=context.person)
+    if isinstance(done, NoSuchVersion):
+        return say("memory.no_such_change", context.language, sha=sha[:40])
+    if isinstance(done, Overtaken):
+        return say("memory.overtaken", context.language)
+    return say("memory.undone", context.language)
+
+
+async def _usage(context: CommandContext, _: str) -> str:
+    return say("memory.usage", context.language)
+
+
+Act = Callable[[CommandContext, str], Awaitable[str]]
+_ACTS: Mapping[str, Act] = {"": _show, "show": _show, "log": _log, "diff": _diff, "why": _why, "undo": _undo}
+
+
+def _change(context: CommandContext, version: Version) -> str:
+    """Return one line on a change: its name, when, and why, in words."""
+    return f"`{version.short}` {_when(context, version)}: {_cause(context, version)}"
+
+
+def _when(context: CommandContext, version: Version) -> str:
+    return f"{version.at.astimezone(ZoneInfo(context.house.zone(context.scope))):%Y-%m-%d %H:%M}"
+
+
+def _cause(context: CommandContext, version: Version) -> str:
+    kind = version.why.split(":")[0].split(" ")[0]
+    if version.why == BY_HAND:
+        return say("memory.cause_hand", context.language)
+    known = {"remember": "memory.cause_remember", "undo": "memory.cause_undo"}
+    return say(known.get(kind, "memory.cause_other"), context.language, why=version.why[:60])
+
+
+def _origin(context: CommandContext, origin: Origin) -> str:
+    lines = [f"> {origin.line}", _change(context, origin.version)]
+    if origin.said is not None:
+        quote = " ".join(origin.said.text.split())
+        quote = quote if len(quote) <= _LONGEST_QUOTE else f"{quote[:_LONGEST_QUOTE]}…"
+        who = origin.said.name or say("memory.somebody", context.language)
+        lines.append(say("memory.said", context.language, who=who, quote=quote))
+    return "\n".join(lines)

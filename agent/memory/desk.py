@@ -1,0 +1,152 @@
+"""Arguing with memory: what is remembered, where each line came from, what changed, and taking a change back."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from agent.memory.consolidation.operations import Operation, apply, operations_between
+from agent.memory.versions import Version, Versions
+from gateway.ports import Document, Journal, Sessions, ShownLine
+
+_LOOK_BACK = 2_000  # lines of a session that are searched for the message a fact came from
+_SHORTEST = 3  # characters that a question about memory must have
+_TRIES = 3
+_REMEMBER = "remember:"  # then the turn, the line's index and a number: the cause of what the tool kept
+
+
+class Keeps(Protocol):
+    """Documents that keep versions of themselves."""
+
+    async def read(self, scope: str, name: str) -> Document:
+        """Return the text as it stands now."""
+        ...
+
+    async def write(self, scope: str, name: str, text: str, *, was: str, why: str, by: str = "") -> Document | None:
+        """Replace the text if its rev is still *was*."""
+        ...
+
+    async def notice(self, scope: str) -> None:
+        """Keep what people changed by hand."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Origin:
+    """Where a remembered line came from."""
+
+    line: str
+    name: str  # of the document
+    version: Version
+    said: ShownLine | None = None  # the message behind it, where it can still be found
+
+
+@dataclass(frozen=True, slots=True)
+class TakenBack:
+    """The change is undone, by the new version."""
+
+    lines: int
+
+
+@dataclass(frozen=True, slots=True)
+class Overtaken:
+    """Later changes stand on this one; nothing was done."""
+
+
+@dataclass(frozen=True, slots=True)
+class NoSuchVersion:
+    """No version has that name, or several have."""
+
+
+class MemoryDesk:
+    """What the memory commands ask. Everything is of one scope, which comes from the event."""
+
+    def __init__(self, documents: Keeps, versions: Versions, journal: Journal, sessions: Sessions) -> None:
+        self._documents = documents
+        self._versions = versions
+        self._journal = journal
+        self._sessions = sessions
+
+    async def shown(self, scope: str) -> dict[str, str]:
+        """Return what is remembered about the person or chat, by document; only those that say something."""
+        texts = {name: (await self._documents.read(scope, name)).text.strip() for name in ("USER.md", "MEMORY.md")}
+        return {name: text for name, text in texts.items() if text}
+
+    async def log(self, scope: str, *, limit: int = 10, ours: Callable[[Version], bool] | None = None) -> list[Version]:
+        """Return the newest changes, the newest first; those that *ours* picks, if it is given."""
+        await self._documents.notice(scope)
+        found = await asyncio.to_thread(self._versions.log, scope, limit=limit if ours is None else 1_000)
+        return [each for each in found if ours is None or ours(each)][:limit]
+
+    async def diff(self, scope: str, sha: str = "") -> tuple[Version, str] | None:
+        """Return a change and what it changed; the newest one by default."""
+        await self._documents.notice(scope)
+        if not sha:
+            newest = await self.log(scope, limit=1)
+            sha = newest[0].sha if newest else ""
+        version = await asyncio.to_thread(self._versions.find, scope, sha) if sha else None
+        if version is None:
+            return None
+        return version, await asyncio.to_thread(self._versions.diff, scope, version.sha)
+
+    async def why(self, scope: str, text: str, *, limit: int = 3) -> list[Origin]:
+        """Return where the remembered lines that hold *text* came from; [] when there is no such line."""
+        wanted = " ".join(text.casefold().split())
+        if len(wanted) < _SHORTEST:
+            return []
+        await self._documents.notice(scope)
+        found: list[Origin] = []
+        for name in ("MEMORY.md", "USER.md"):
+            for line in (await self._documents.read(scope, name)).text.splitlines():
+                if len(found) == limit:
+                    return found
+                if wanted in " ".join(line.casefold().split()) and not line.startswith("#"):
+                    version = await asyncio.to_thread(self._versions.source, scope, name, line)
+                    if version is not None:
+                        found.append(
+                            Origin(line=line.strip(), name=name, version=version, said=await self._said(version))
+                        )
+        return found
+
+    async def undo(self, scope: str, sha: str, *, by: str) -> TakenBack | Overtaken | NoSuchVersion:
+        """Take back what the version *sha* changed, and that alone; later changes stay."""
+        await self._documents.notice(scope)
+        version = await asyncio.to_thread(self._versions.find, scope, sha)
+        if version is None:
+            return NoSuchVersion()
+        after = await asyncio.to_thread(self._versions.texts, scope, version.sha)
+        before = await asyncio.to_thread(self._versions.before, scope, version.sha) or {}
+        back = {name: operations_between(_text(after, name), _text(before, name)) for name in version.names}
+        for name, operations in back.items():  # all of it, or nothing
+            if apply(operations, (await self._documents.read(scope, name)).text).refused:
+                return Overtaken()
+        lines = [await self._do(scope, name, each, why=f"undo {version.short}", by=by) for name, each in back.items()]
+        return Overtaken() if None in lines else TakenBack(sum(filter(None, lines)))
+
+    async def _do(self, scope: str, name: str, operations: Sequence[Operation], *, why: str, by: str) -> int | None:
+        """Change one document and return how many operations changed something; None when it cannot be done now."""
+        for _ in range(_TRIES):
+            document = await self._documents.read(scope, name)
+            applied = apply(operations, document.text)
+            if applied.refused:
+                return None
+            if await self._documents.write(scope, name, applied.text, was=document.rev, why=why, by=by):
+                return applied.done
+        return None
+
+    async def _said(self, version: Version) -> ShownLine | None:
+        """Return the person's message in the turn that wanted something remembered."""
+        if not version.why.startswith(_REMEMBER):
+            return None
+        turn = version.why.removeprefix(_REMEMBER).split(".")[0]
+        story = await self._journal.story(turn)
+        if story is None:
+            return None
+        lines = await self._sessions.shown(story.key, limit=_LOOK_BACK)
+        return next((line for line in lines if line.turn == story.turn and line.role == "user"), None)
+
+
+def _text(texts: dict[str, bytes], name: str) -> str:
+    return texts.get(name, b"").decode("utf-8", "replace")

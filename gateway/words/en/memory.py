@@ -1,0 +1,27 @@
+"""What the memory commands answer."""
+
+SENTENCES = {
+    "remember_what": "Tell me what to remember: `/remember I like tea`.",
+    "too_long": "A fact is at most {most} characters; please say it in fewer words, or in several facts.",
+    "remembered": "I will remember that.",
+    "empty": "I remember nothing here yet. `/remember <fact>` begins.",
+    "title": "This is what I remember here:",
+    "cut": "That is the beginning of {length} characters; `/memory why <words>` looks for one line.",
+    "usage": (
+        "`/memory` shows what I remember here\n`/memory why <words>` where a line came from\n`/memory log` what changed"
+        "\n`/memory diff [change]` one change\n`/memory undo <change>` take a change back"
+    ),
+    "no_changes": "Nothing has changed what I remember here yet.",
+    "no_such_change": "I know no change called {sha}. `/memory log` names them.",
+    "why_what": "Tell me some words of the line you mean: `/memory why tea`.",
+    "no_such_line": "I remember nothing that has these words.",
+    "undo_what": "Tell me which change: `/memory log` names them.",
+    "overtaken": "Later changes stand on that one, so I cannot take it back alone. `/memory log` names them.",
+    "undone": "Taken back. It counts from your next message on.",
+    "cause_hand": "edited by hand",
+    "cause_remember": "somebody asked me to remember it",
+    "cause_undo": "an earlier change was taken back ({why})",
+    "cause_other": "{why}",
+    "said": "{who} wrote: {quote}",
+    "somebody": "Somebody",
+}

@@ -1,0 +1,113 @@
+"""Memory that can be argued with, in the chat itself: what is kept, why, since when, and taking it back."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from agent.memory.files.documents import document_path
+from gateway.admission import Entry, Grants, GroupPolicy, Policy
+from tests.fakes.pocket import Pocket, gateway
+
+SCOPE = "people/pocket%3aann"
+
+
+def change(text: str) -> str:
+    """Return the first change that an answer names."""
+    found = re.search(r"`([0-9a-f]{8})`", text)
+    assert found, text
+    return found[1]
+
+
+async def say(pocket: Pocket, *texts: str, **facts: Any) -> Sequence[str]:
+    """Say each text in Ann's chat and return the answers."""
+    return [await pocket.channel.ask("ann", text, **facts) for text in texts]
+
+
+async def test_a_fact_can_be_asked_for_its_source_and_taken_back() -> None:
+    """From /remember to the version, the message behind it, and out again; what came later stays."""
+    async with gateway() as pocket:
+        empty, _, _, shown, why = await say(
+            pocket, "/memory", "/remember I like green tea", "/remember my dog is Bello", "/memory", "/memory why TEA"
+        )
+        assert "nothing here yet" in empty
+        assert "- I like green tea\n- my dog is Bello" in shown
+        assert "> - I like green tea" in why
+        assert "asked me to remember" in why
+        assert "/remember I like green tea" in why
+        sha = change(why)
+        diff, log, undone, after = await say(
+            pocket, f"/memory diff {sha}", "/memory log", f"/memory undo {sha}", "/memory"
+        )
+        assert "+- I like green tea" in diff
+        assert log.count("asked me to remember") == 2
+        assert undone.startswith("Taken back")
+        assert "green tea" not in after
+        assert "- my dog is Bello" in after
+        [again] = await say(pocket, f"/memory undo {sha}")
+        assert "cannot take it back" in again
+
+
+async def test_what_is_typed_wrong_is_answered_with_what_to_type() -> None:
+    """Each mistake has its own sentence, and nothing changes."""
+    async with gateway() as pocket:
+        answers = await say(
+            pocket,
+            "/remember",
+            f"/remember {'x' * 2000}",
+            "/memory undo",
+            "/memory undo zzzzzzzz",
+            "/memory why",
+            "/memory why cheese",
+            "/memory diff",
+            "/memory log",
+            "/memory frobnicate",
+        )
+        for answer, words in zip(
+            answers,
+            (
+                "/remember I like tea",
+                "at most 1000",
+                "/memory log",
+                "no change called zzzzzzzz",
+                "/memory why tea",
+                "has these words",
+                "Nothing has changed",
+                "Nothing has changed",
+                "/memory undo <change>",
+            ),
+            strict=True,
+        ):
+            assert words in answer
+        assert not document_path(pocket.home, SCOPE, "MEMORY.md").exists()
+
+
+async def test_a_persons_own_edit_shows_as_theirs() -> None:
+    """Saved in an editor while the gateway runs: it is in the log as an edit by hand, and can be undone as well."""
+    async with gateway() as pocket:
+        await say(pocket, "/remember I like tea")
+        await say(pocket, "hello")
+        document_path(pocket.home, SCOPE, "MEMORY.md").write_text("- I like tea\n- I like cake\n")
+        [why] = await say(pocket, "/memory why cake")
+        assert "edited by hand" in why
+        undone, shown = await say(pocket, f"/memory undo {change(why)}", "/memory")
+        assert undone.startswith("Taken back")
+        assert "cake" not in shown
+
+
+async def test_in_a_shared_chat_undoing_is_for_stewards_and_answers_are_private() -> None:
+    """Everybody may look and have something kept; what is printed about memory is seen by its sender alone."""
+    policy = Policy(
+        channel="pocket", entries=frozenset({Entry(Grants.EVERYONE)}), group_policy=GroupPolicy.OPEN
+    )
+    async with gateway(policy=policy) as pocket:
+        ask = pocket.channel.ask
+        await ask("room", "/remember the office is in Bonn", group=True)
+        why = await ask("room", "/memory why bonn", group=True, sender="bob")
+        assert pocket.channel.posts["room"][-1].visible_to == "bob"
+        refused = await ask("room", f"/memory undo {change(why)}", group=True, sender="bob")
+        assert refused == "Only an admin of this chat may use /memory undo here."
+        done = await ask("room", f"/memory undo {change(why)}", group=True, sender="eve", is_admin=True)
+        assert done.startswith("Taken back")
+        assert "nothing here yet" in await ask("ann", "/memory")
