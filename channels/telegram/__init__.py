@@ -28,9 +28,15 @@ class TelegramKind:
             ) from missing
         return TelegramChannel(context)
 
-    def routes(self, channel: Channel) -> Sequence[Any]:  # noqa: ARG002 - the port's signature
-        """Return nothing: Telegram is polled."""
-        return ()
+    def routes(self, channel: Channel) -> Sequence[Any]:
+        """Return where Telegram calls in webhook mode; nobody is answered there otherwise."""
+        from starlette.routing import Route
+
+        from channels.telegram.adapter import TelegramChannel
+
+        if not isinstance(channel, TelegramChannel) or not channel.is_called:
+            return ()
+        return (Route(f"/hooks/{channel.name}", channel.hook, methods=["POST"]),)
 
     def check(self, settings: Any, environment: Mapping[str, str]) -> Sequence[str]:  # noqa: ARG002 - the port's signature
         """Return what is wrong with the block; no network."""

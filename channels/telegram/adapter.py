@@ -2,41 +2,43 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any, TypeVar
+from typing import Any
 
 import structlog
-from telegram import LinkPreviewOptions, ReplyParameters, User
-from telegram.constants import ChatAction
-from telegram.error import ChatMigrated, InvalidToken, TelegramError
+from starlette.requests import Request
+from starlette.responses import Response
+from telegram import User
 
-from channels.telegram.activity import TYPING_EVERY, Activities
-from channels.telegram.codec import LIMIT, MAX_PARTS, Account, Outgoing, event_id, is_arrival, outgoing, parse, render
+from channels.telegram.activity import TYPING_EVERY
+from channels.telegram.alone import TokenLock
+from channels.telegram.codec import LIMIT, MAX_PARTS, Account, event_id, is_arrival, parse, render
+from channels.telegram.files import LARGEST_OUT, Files
 from channels.telegram.gestures import Gestures
 from channels.telegram.groups import Groups
 from channels.telegram.menu import commands, put_menu
+from channels.telegram.overheard import Overheard
 from channels.telegram.pace import Pace
-from channels.telegram.polling import Poller, Waits
-from channels.telegram.wire import entities_of, is_unchanged, make_bot, make_poll_request, send_failure
-from gateway.errors import OutcomeUnknown, RetryLater, SendRefused
-from gateway.events import OutboundKind, OutboundMessage, Part, Receipt, SessionKey
-from gateway.ports import Activity, Capabilities, ChannelContext, PlatformEvent, Verdict
+from channels.telegram.patience import Patience, Waits
+from channels.telegram.polling import Poller
+from channels.telegram.speaking import Speaker
+from channels.telegram.webhook import Hook
+from channels.telegram.wire import make_bot, make_poll_request
+from gateway.events import Attachment, ChatKind, InboundKind, InboundMessage, OutboundMessage, Part, Receipt, SessionKey
+from gateway.ports import Accepted, Activity, Capabilities, ChannelContext, PlatformEvent, Verdict
 from gateway.words import say
 
 log = structlog.get_logger(__name__)
 
-T = TypeVar("T")
-
-_DRAFT = "draft:"  # what stands before a draft's id where a message's id would be
-_NO_PREVIEW = LinkPreviewOptions(is_disabled=True)
 _PREVIEW_EVERY = timedelta(seconds=1.2)
+_NOT_ADDRESSED = "not-addressed"  # of admission's reasons: an admitted person who spoke to others
 
 
 class TelegramChannel:
-    """One bot. Implements `gateway.ports.Channel`."""
+    """One bot. Implements `gateway.ports.Channel`, `HasFiles` and `HasHistory`."""
 
     capabilities = Capabilities(
         text_limit=LIMIT,
@@ -45,30 +47,57 @@ class TelegramChannel:
         rings=True,
         preview_every=_PREVIEW_EVERY,
         shows_activity=True,
+        file_limit=LARGEST_OUT,
         max_parts=MAX_PARTS,
     )
 
     def __init__(self, context: ChannelContext, *, waits: Waits | None = None, typing: float = TYPING_EVERY) -> None:
         """Build it from a block's settings; *waits* and *typing* (seconds) are for tests that cannot wait."""
         self.name = context.name
-        self._settings = context.settings
+        self._settings = settings = context.settings
         self._intake = context.intake
-        waiting = make_poll_request()
-        self._bot = make_bot(
-            self._settings.token.get_secret_value(), self._settings.base_url, self._settings.file_url, waiting
-        )
-        self._poller = Poller(
-            self.name,
-            f"{self._bot.base_url}/getUpdates",
-            waiting,
-            self._take,
-            waits or Waits(),
-            is_cautious=lambda: self._intake.is_cautious,
-        )
-        self._pace = Pace()
+        self._waits = waits or Waits()
+        token = settings.token.get_secret_value()
+        polling = make_poll_request()
+        self._bot = make_bot(token, settings.base_url, settings.file_url, polling)
+        self._alone = TokenLock(token, settings.base_url)
+        self._patience = Patience(self.name, self._waits)
+        if settings.mode == "webhook":
+            self._hook: Hook | None = Hook(
+                self.name,
+                self._bot,
+                self._take,
+                self._patience,
+                waits=self._waits,
+                url=settings.webhook_url,
+                secret=settings.webhook_secret.get_secret_value(),
+            )
+            self._ears: Poller | Hook = self._hook
+        else:
+            self._hook = None
+            self._ears = Poller(
+                self.name,
+                f"{self._bot.base_url}/getUpdates",
+                polling,
+                self._take,
+                self._patience,
+                waits=self._waits,
+                is_cautious=lambda: self._intake.is_cautious,
+            )
+        pace = Pace()
         self._groups = Groups(self._bot, context.state)
-        self._activities = Activities(typing=self._type, draft=self._put_draft, every=typing)
-        self._gestures = Gestures(self._bot, self._groups, self._pace, self._settings.reaction)
+        self._gestures = Gestures(self._bot, self._groups, pace, settings.reaction)
+        self._files = Files(self._bot, context.blobs)
+        self._speaker = Speaker(
+            self.name,
+            self._bot,
+            groups=self._groups,
+            pace=pace,
+            gestures=self._gestures,
+            files=self._files,
+            typing=typing,
+        )
+        self._overheard = Overheard()
         self._me = Account(id="", username="")
         self._reads_all = False
 
@@ -76,12 +105,40 @@ class TelegramChannel:
 
     async def run(self) -> None:
         """Hear until cancelled; raise SettingsMistake when Telegram refuses the token."""
-        await self._introduce(await self._poller.patiently(self._bot.get_me))
-        await self._poller.run()
+        await self._be_alone()
+        try:
+            await self._introduce(await self._patience.patiently(self._bot.get_me))
+            await self._ears.run()
+        finally:
+            self._alone.release()
 
     def is_ready(self) -> bool:
-        """Say whether the last good poll is not long ago."""
-        return self._poller.is_hearing()
+        """Say whether the last good poll, or the last good word of the webhook, is not long ago."""
+        return self._ears.is_hearing()
+
+    @property
+    def is_called(self) -> bool:
+        """Say whether Telegram is to call us, instead of being asked."""
+        return self._hook is not None
+
+    async def hook(self, request: Request) -> Response:
+        """Answer a call of the webhook."""
+        return Response(status_code=404) if self._hook is None else await self._hook.answer(request)
+
+    async def _be_alone(self) -> None:
+        """Return when no other process of this machine uses this bot; who does is said once."""
+        is_told = False
+        while not await asyncio.to_thread(self._alone.take):
+            if not is_told:
+                is_told = True
+                log.error(
+                    "telegram.token_in_use",
+                    channel=self.name,
+                    process=self._alone.holder(),
+                    mend="another Parlour on this machine uses this bot's token; stop it, or give this one a bot of"
+                    " its own with @BotFather. It is tried again by itself",
+                )
+            await asyncio.sleep(self._waits.conflict)
 
     async def _introduce(self, me: User) -> None:
         self._me = Account(id=str(me.id), username=str(me.username), commands=frozenset(commands()))
@@ -111,6 +168,7 @@ class TelegramChannel:
             return
         heard = await self._groups.with_facts(heard)
         accepted = await self._intake.receive(heard)
+        self._listen(heard, accepted)
         # Only now: nothing is shown before admission.
         if accepted.verdict is Verdict.ACCEPTED:
             self._gestures.taken(heard)
@@ -118,6 +176,23 @@ class TelegramChannel:
                 self._gestures.tell(heard.key, say("telegram.privacy"))
         if accepted.line:
             self._gestures.tell(heard.key, accepted.line)
+
+    def _listen(self, heard: InboundMessage, accepted: Accepted) -> None:
+        """Keep in mind what admitted people say to each other; what is said to us has a place of its own."""
+        if heard.chat_kind is not ChatKind.GROUP or heard.kind is not InboundKind.MESSAGE:
+            return
+        if accepted.verdict is Verdict.REJECTED and accepted.reason == _NOT_ADDRESSED:
+            self._overheard.note(heard)
+        else:
+            self._overheard.forget(heard)
+
+    async def before(self, message: InboundMessage, *, since: datetime | None, limit: int) -> Sequence[InboundMessage]:
+        """Return what was heard in the place of *message* before it, since the start of this process."""
+        return self._overheard.before(message, since=since, limit=limit)
+
+    def fetch(self, attachment: Attachment) -> AsyncGenerator[bytes, None]:
+        """Yield a file that came with a message."""
+        return self._files.fetch(attachment)
 
     # -- speaking ------------------------------------------------------------------------------
 
@@ -130,161 +205,25 @@ class TelegramChannel:
         return render(message)
 
     async def send(self, part: Part, *, marked: bool = False) -> Receipt:
-        """Send one part; a preview in a private chat is a draft."""
-        if _is_preview(part) and _is_direct(part.key):
-            return await self._draft(part, None)
-        if part.visible_to and not _is_direct(part.key):
-            return await self._send_privately(part, marked=marked)
-        return await self._post(part, part.key, marked=marked)
+        """Send one part."""
+        return await self._speaker.send(part, marked=marked)
 
     async def edit(self, message_id: str, part: Part) -> Receipt:
-        """Replace a message's text; a draft can only be drafted again."""
-        if message_id.startswith(_DRAFT):
-            if not _is_preview(part):
-                raise SendRefused("a draft is no message")
-            return await self._draft(part, int(message_id.removeprefix(_DRAFT)))
-        if not _is_preview(part):
-            self._keep_pace(part.key)
-        elif not self._pace.take_spare(part.key.parent.chat):
-            # The next edit says everything, and the last one is never left out.
-            return _receipt(part, message_id)
-        words = outgoing(part)
-        try:
-            await self._ask(
-                part,
-                part.key,
-                lambda chat: self._bot.edit_message_text(
-                    words.text,
-                    chat_id=chat,
-                    message_id=int(message_id),
-                    entities=entities_of(words.entities),
-                    link_preview_options=_NO_PREVIEW,
-                ),
-            )
-        except _UnchangedError:
-            log.debug("telegram.unchanged", channel=self.name, part=part.id)
-        self._gestures.answered(part)
-        return _receipt(part, message_id)
+        """Replace a message's text."""
+        return await self._speaker.edit(message_id, part)
 
     async def find(self, part: Part) -> Receipt | None:
         """Say that a draft is gone; of messages Telegram tells a bot nothing."""
-        if _is_preview(part) and _is_direct(part.key):
-            return None
-        raise OutcomeUnknown("Telegram cannot be asked")
+        return await self._speaker.find(part)
 
     async def show(self, activity: Activity) -> None:
-        """Show typing, and what is being done as a draft; or end both."""
-        if not activity.on:
-            await self._activities.end(activity.key)
-            return
-        self._activities.begin(activity.key)
-        if activity.text and _is_direct(activity.key):
-            await self._activities.status(activity.key, Outgoing(activity.text))
+        """Show or end typing and status."""
+        await self._speaker.show(activity)
 
     async def close(self) -> None:
         """End what is under way, and the connections."""
-        await self._activities.close()
+        await self._speaker.close()
         await self._gestures.close()
-        await self._poller.close()
+        await self._files.close()
+        await self._ears.close()
         await self._bot.request.shutdown()
-
-    async def _post(self, part: Part, key: SessionKey, *, marked: bool) -> Receipt:
-        self._keep_pace(key)
-        words = outgoing(part, marked=marked)
-        sent = await self._ask(
-            part,
-            key,
-            lambda chat: self._bot.send_message(
-                chat,
-                words.text,
-                entities=entities_of(words.entities),
-                message_thread_id=_topic(key),
-                link_preview_options=_NO_PREVIEW,
-                reply_parameters=_reply(part, key),
-            ),
-        )
-        self._gestures.answered(part)
-        return Receipt(part=part.id, message_id=str(sent.message_id), at=sent.date)
-
-    async def _send_privately(self, part: Part, *, marked: bool) -> Receipt:
-        """Send what one person may see into their own chat; where Telegram refuses, say in one line what to do."""
-        try:
-            return await self._post(part, SessionKey(self.name, part.visible_to), marked=marked)
-        except SendRefused:
-            if not part.id.endswith(".1"):
-                raise
-        line = replace(part, payload="", plain=say("telegram.write_first"))
-        return await self._post(line, part.key, marked=marked)
-
-    async def _draft(self, part: Part, draft_id: int | None) -> Receipt:
-        try:
-            ident = await self._activities.draft(part.key, draft_id, outgoing(part))
-        except TelegramError as error:
-            if isinstance(error, InvalidToken):  # a server of one's own that does not know drafts: no reason to wait
-                raise SendRefused("this server has no drafts") from None
-            raise send_failure(error, is_formatted=bool(part.payload)) from None
-        return _receipt(part, f"{_DRAFT}{ident}")
-
-    async def _put_draft(self, key: SessionKey, draft_id: int, words: Outgoing) -> None:
-        await self._pace.turn()
-        await self._bot.send_message_draft(
-            int(key.parent.chat),
-            draft_id,
-            words.text,
-            message_thread_id=_topic(key),
-            entities=entities_of(words.entities),
-        )
-
-    async def _type(self, key: SessionKey) -> None:
-        await self._pace.turn()
-        chat = await self._groups.destination(key)
-        await self._bot.send_chat_action(chat, ChatAction.TYPING, message_thread_id=_topic(key))
-
-    def _keep_pace(self, key: SessionKey) -> None:
-        seconds = self._pace.take(key.parent.chat)
-        if seconds:
-            raise RetryLater(timedelta(seconds=seconds), "our own pace")
-
-    async def _ask(self, part: Part, key: SessionKey, call: Callable[[int], Awaitable[T]]) -> T:
-        """Make a call that delivers *part*, in the chat where *key* is now; raise SendFailed."""
-        chat = await self._groups.destination(key)
-        await self._pace.turn()
-        try:
-            try:
-                return await call(chat)
-            except ChatMigrated as moved:
-                await self._groups.has_moved(chat, moved.new_chat_id)
-                return await call(moved.new_chat_id)
-        except TelegramError as error:
-            if is_unchanged(error):
-                raise _UnchangedError from None
-            raise send_failure(error, is_formatted=bool(part.payload)) from None
-
-
-class _UnchangedError(Exception):
-    """The message reads like that already."""
-
-
-def _is_direct(key: SessionKey) -> bool:
-    """Say whether *key* is a private chat: people's ids are positive, groups' are negative."""
-    return not key.chat.startswith("-")
-
-
-def _is_preview(part: Part) -> bool:
-    """Say whether *part* is the turn's preview itself, not a line that takes its place."""
-    return part.kind is OutboundKind.PREVIEW and part.id.split(".")[1:2] == ["0"]
-
-
-def _topic(key: SessionKey) -> int | None:
-    return int(key.thread) if key.thread else None
-
-
-def _reply(part: Part, key: SessionKey) -> ReplyParameters | None:
-    """In a group an answer names its question; in a private chat that would only repeat it."""
-    if not part.reply_to.isdecimal() or _is_direct(key):
-        return None
-    return ReplyParameters(int(part.reply_to), allow_sending_without_reply=True)
-
-
-def _receipt(part: Part, message_id: str) -> Receipt:
-    return Receipt(part=part.id, message_id=message_id, at=datetime.now(UTC))

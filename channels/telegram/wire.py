@@ -32,6 +32,7 @@ os.environ.setdefault("PTB_TIMEDELTA", "true")
 _CONNECTIONS = 32
 _READ_SECONDS = 20.0
 _CONNECT_SECONDS = 10.0
+_FILE_SECONDS = 90.0  # without a byte taken, of a file on its way out
 _UNREACHED = timedelta(seconds=2)
 _TOKEN_REFUSED = timedelta(seconds=60)
 
@@ -65,6 +66,7 @@ def make_bot(token: str, base_url: str, file_url: str, polling: HTTPXRequest) ->
             connection_pool_size=_CONNECTIONS,
             read_timeout=_READ_SECONDS,
             write_timeout=_READ_SECONDS,
+            media_write_timeout=_FILE_SECONDS,
             connect_timeout=_CONNECT_SECONDS,
             pool_timeout=_READ_SECONDS,
         ),
@@ -109,6 +111,8 @@ def send_failure(error: TelegramError, *, is_formatted: bool) -> SendFailed:
     if isinstance(error, InvalidToken | EndPointNotFound):
         # A token may be put right again; polling says what to do about it.
         return RetryLater(_TOKEN_REFUSED, "Telegram refuses the token")
+    if "request entity too large" in error.message.lower():
+        return SendRefused("larger than Telegram takes")
     if "too many requests" in error.message.lower():  # asked to wait for 0 seconds: the library drops the number
         return RetryLater(timedelta(seconds=1))
     if isinstance(error.__cause__, _NEVER_SENT):

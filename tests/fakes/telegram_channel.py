@@ -11,13 +11,13 @@ from typing import Any
 from pydantic import SecretStr
 
 from channels.telegram.adapter import TelegramChannel
-from channels.telegram.polling import Waits
+from channels.telegram.patience import Waits
 from channels.telegram.settings import TelegramSettings
 from gateway.settings.blocks import combined
 from tests.fakes.telegram_server import TelegramServer
 from tests.fakes.web import FakeHouse
 
-QUICK = Waits(store=0.01, first=0.01, longest=0.02, conflict=0.05)
+QUICK = Waits(store=0.01, first=0.01, longest=0.02, conflict=0.05, watch=0.05)
 
 
 @dataclass
@@ -32,8 +32,15 @@ class Line:
 def block(server: TelegramServer, **fields: Any) -> Any:
     """Return a channel block that leads to *server*."""
     model = combined(TelegramSettings)
-    base = f"{server.base}/bot"
-    return model(**{"kind": "telegram", "token": SecretStr(server.token), "base_url": base, "file_url": base} | fields)
+    return model(
+        **{
+            "kind": "telegram",
+            "token": SecretStr(server.token),
+            "base_url": f"{server.base}/bot",
+            "file_url": f"{server.base}/file/bot",
+        }
+        | fields
+    )
 
 
 @asynccontextmanager

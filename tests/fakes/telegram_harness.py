@@ -9,7 +9,7 @@ from typing import Any
 
 from channels.telegram import kind
 from channels.telegram.adapter import TelegramChannel
-from channels.telegram.polling import Waits
+from channels.telegram.patience import Waits
 from gateway.events import Part, Receipt, SessionKey
 from gateway.ports import Activity, ChannelContext, ChannelKind
 from gateway.words import say
@@ -89,7 +89,7 @@ class TelegramPerson:
     def _look(self) -> None:
         shown = self.shown
         shown.confirmed = [self._names[each] for each in self._server.confirmed if each in self._names]
-        shown.is_busy = bool(self._server.actions) and self._channel._activities.is_live(SessionKey("telegram", _KEY))
+        shown.is_busy = bool(self._server.actions) and self._channel._speaker.is_live(SessionKey("telegram", _KEY))
         shown.messages, shown.marked = {}, []
         for post in self._server.posts:
             part = self._channel.parts.get(str(post.id), "")

@@ -8,6 +8,7 @@ from typing import Any
 
 LIMIT = 4096  # UTF-16 units after entities parsing
 ENTITIES = 100
+CAPTION = 1024
 reactions = frozenset(["👀", "👍", "👌", "🤔", "✍", "🫡", "⚡", "❤", "🔥", "🤝", "🙏", "🤓", "👨\u200d💻"])
 _KNOWN = frozenset(
     ("bold", "italic", "underline", "strikethrough", "spoiler", "blockquote", "code", "pre", "text_link")
@@ -48,6 +49,14 @@ def checked_text(fields: Mapping[str, Any]) -> tuple[str, list[dict[str, Any]]]:
     for one, other in combinations(entities, 2):
         _check_pair(one, other)
     return text, entities
+
+
+def checked_caption(fields: Mapping[str, Any]) -> tuple[str, list[dict[str, Any]]]:
+    """Return the caption of a call, or refuse it."""
+    text = str(fields.get("caption", ""))
+    if len(text.encode("utf-16-le")) // 2 > CAPTION:
+        raise ApiError(400, "Bad Request: message caption is too long")
+    return text, []
 
 
 def _check(entity: Mapping[str, Any], units: bytes) -> None:

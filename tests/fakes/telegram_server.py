@@ -11,13 +11,15 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 from aiohttp import web
 
+from tests.fakes.telegram_files import Files, Sent
+from tests.fakes.telegram_hooks import Hooks
 from tests.fakes.telegram_rules import ApiError, checked_text, reactions
 
 TOKEN = "123456789:AAH-abcdefghijklmnopqrstuvwxyz012"
@@ -38,6 +40,8 @@ class Post:
     thread: int | None
     reply_to: int | None
     has_preview: bool
+    is_silent: bool = False
+    file: Sent | None = None
     versions: list[str] = field(default_factory=list)
 
 
@@ -72,7 +76,6 @@ class TelegramServer:
     def __init__(self) -> None:
         self.base = ""
         self.privacy = True
-        self.webhook = ""
         self.topics_in_private = False
         self.per_minute = 20  # messages into one group
         self.now: Callable[[], int] = lambda: START
@@ -91,6 +94,8 @@ class TelegramServer:
         self.updates: deque[dict[str, Any]] = deque()
         self.confirmed: list[int] = []
         self.on_call: Callable[[str, str], None] = lambda method, when: None  # "before" it is done, "after"
+        self.files = Files(self)
+        self.hooks = Hooks(self)
         self._next_update = 870_000_001
         self._last_update_at = self.now()
         self._sent_at: dict[int, deque[int]] = {}
@@ -181,7 +186,8 @@ class TelegramServer:
 
     def app(self) -> web.Application:
         """Return the routes."""
-        app = web.Application()
+        app = web.Application(client_max_size=60_000_000)
+        app.router.add_get("/file/bot{token}/{path:.*}", self.files.serve)
         app.router.add_route("*", "/bot{token}/{method}", self._handle)
         return app
 
@@ -189,10 +195,10 @@ class TelegramServer:
         method = request.match_info["method"]
         if request.match_info["token"] != self.token:
             return _error(ApiError(401, "Unauthorized"))
-        fields = {**request.query, **{name: str(value) for name, value in (await request.post()).items()}}
+        fields = {**request.query, **(await request.post())}
         read = {name: _value(name, value) for name, value in fields.items()}
         self.calls.append((method, read))
-        call = getattr(self, f"_do_{_snake(method)}", None)
+        call = self._call_of(_snake(method))
         if call is None or method in self.unknown_methods:
             return _error(ApiError(404, "Not Found"))
         queue = self.faults.get(method)
@@ -212,6 +218,10 @@ class TelegramServer:
             return self._break(request, Fault("drop"))
         return web.json_response({"ok": True, "result": result})
 
+    def _call_of(self, name: str) -> Callable[[Mapping[str, Any]], Awaitable[Any]] | None:
+        found = (getattr(room, f"do_{name}", None) for room in (self.files, self.hooks))
+        return getattr(self, f"_do_{name}", None) or next((call for call in found if call is not None), None)
+
     def _break(self, request: web.Request, fault: Fault) -> web.StreamResponse:
         if fault.kind == "garbage":
             return web.Response(text="<html>secret words of a user</html>")
@@ -229,7 +239,7 @@ class TelegramServer:
         return {**BOT, **flags, "supports_inline_queries": False, "has_main_web_app": False}
 
     async def _do_get_updates(self, asked: Mapping[str, Any]) -> Any:
-        if self.webhook:
+        if self.hooks.url:
             raise ApiError(409, "Conflict: can't use getUpdates method while webhook is active; use deleteWebhook")
         if self._poll is not None:
             self._poll.set()  # the newer poll ends the older one
@@ -238,14 +248,14 @@ class TelegramServer:
         try:
             with suppress(TimeoutError):
                 async with asyncio.timeout(float(asked.get("timeout", 0))):
-                    while not self._ready(asked) and not mine.is_set():
+                    while not self.ready(asked) and not mine.is_set():
                         await self._wait_either(mine)
             if mine.is_set():
                 raise ApiError(
                     409,
                     "Conflict: terminated by other getUpdates request; make sure that only one bot instance is running",
                 )
-            return [{k: v for k, v in each.items() if k != "_at"} for each in self._ready(asked)]
+            return [{k: v for k, v in each.items() if k != "_at"} for each in self.ready(asked)]
         finally:
             if self._poll is mine:
                 self._poll = None
@@ -265,7 +275,8 @@ class TelegramServer:
             for task in tasks:
                 task.cancel()
 
-    def _ready(self, asked: Mapping[str, Any]) -> list[dict[str, Any]]:
+    def ready(self, asked: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """Return what a poll would be given: nothing that is older than a day."""
         allowed = asked.get("allowed_updates") or []
         fresh = [each for each in self.updates if self.now() - int(each["_at"]) <= _QUEUE_AGE]
         wanted = [each for each in fresh if not allowed or set(each) & set(allowed)]
@@ -303,8 +314,13 @@ class TelegramServer:
         at.append(self.now())
 
     async def _do_send_message(self, fields: Mapping[str, Any]) -> Any:
+        return self.post(fields, *checked_text(fields))
+
+    def post(
+        self, fields: Mapping[str, Any], text: str, entities: list[dict[str, Any]], *, file: Sent | None = None
+    ) -> dict[str, Any]:
+        """Let the bot say something; what is refused of any message is refused here."""
         chat = self._place(fields)
-        text, entities = checked_text(fields)
         reply = fields.get("reply_parameters")
         answered = int(reply["message_id"]) if reply else None
         if answered is not None and answered not in chat.known - chat.deleted:
@@ -315,8 +331,9 @@ class TelegramServer:
         chat.last_id += 1
         chat.known.add(chat.last_id)
         thread = fields.get("message_thread_id")
-        is_quiet = bool(fields.get("link_preview_options", {}).get("is_disabled"))
-        post = Post(chat.last_id, chat.id, text, entities, thread, answered, not is_quiet, [text])
+        has_preview = not fields.get("link_preview_options", {}).get("is_disabled") and file is None
+        is_silent = bool(fields.get("disable_notification"))
+        post = Post(chat.last_id, chat.id, text, entities, thread, answered, has_preview, is_silent, file, [text])
         self.posts.append(post)
         self.drafts = [
             each for each in self.drafts if each["chat_id"] != chat.id or each.get("message_thread_id") != thread
@@ -328,6 +345,8 @@ class TelegramServer:
         post = next((p for p in self.posts if p.chat == chat.id and p.id == int(fields["message_id"])), None)
         if post is None or post.id in chat.deleted:
             raise ApiError(400, "Bad Request: message to edit not found")
+        if post.file is not None:
+            raise ApiError(400, "Bad Request: there is no text in the message to edit")
         text, entities = checked_text(fields)
         if (text, entities) == (post.text, post.entities):
             raise ApiError(
@@ -394,9 +413,7 @@ class TelegramServer:
             "from": BOT,
             "chat": {"id": chat.id, "type": chat.type, "title": "t"},
             "date": self.now(),
-            "text": post.text,
-            "entities": post.entities,
-        }
+        } | ({"caption": post.text} if post.file else {"text": post.text, "entities": post.entities})
         return message | ({"message_thread_id": post.thread, "is_topic_message": True} if post.thread else {})
 
 
@@ -404,9 +421,15 @@ def _snake(method: str) -> str:
     return "".join(f"_{char.lower()}" if char.isupper() else char for char in method)
 
 
-def _value(name: str, text: str) -> Any:
-    """Read one field as the server does: text is text, everything else is JSON."""
-    if name in ("text", "action", "callback_query_id"):
+_TEXTS = ("text", "caption", "action", "callback_query_id", "file_id", "url", "secret_token")
+
+
+def _value(name: str, value: Any) -> Any:
+    """Read one field as the server does: files are name and bytes, text is text, everything else is JSON."""
+    if isinstance(value, web.FileField):
+        return value.filename, value.file.read()
+    text = value.decode() if isinstance(value, bytes | bytearray) else str(value)
+    if name in _TEXTS:
         return text
     try:
         return json.loads(text)
@@ -434,4 +457,5 @@ async def open_telegram(server: TelegramServer | None = None, *, port: int = 0) 
         server.base = f"http://127.0.0.1:{runner.addresses[0][1]}"
         yield server
     finally:
+        await server.hooks.stop()
         await runner.cleanup()

@@ -1,5 +1,6 @@
 """Telegram's shapes, pure: updates into `InboundMessage`, Markdown into texts with entities."""
 
+from channels.telegram.codec.content import FILE_SCHEME as FILE_SCHEME
 from channels.telegram.codec.parse import Account as Account
 from channels.telegram.codec.parse import event_id as event_id
 from channels.telegram.codec.parse import is_arrival as is_arrival

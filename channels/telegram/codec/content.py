@@ -18,7 +18,7 @@ _FILES = (
     ("animation", "video", "animation.mp4", "video/mp4"),
     ("document", "document", "document", ""),
 )
-_SCHEME = "telegram-file:"  # the address that holds the token is asked for when the file is fetched
+FILE_SCHEME = "telegram-file:"  # the address that holds the token is asked for when the file is fetched
 
 
 def spoken(message: Mapping[str, Any]) -> str:
@@ -42,7 +42,7 @@ def attachments(message: Mapping[str, Any]) -> tuple[Attachment, ...]:
     caption = clean(str(message.get("caption", "")))
     if "sticker" in message:
         sticker = message["sticker"]
-        return (_attachment(sticker, "image", "sticker.webp", "image/webp", str(sticker.get("emoji", ""))),)
+        return (_attachment(sticker, *_sticker(sticker), str(sticker.get("emoji", ""))),)
     for field, kind, name, media_type in _FILES:
         # An animation comes with a `document` of the same file, for old clients; the first that fits counts.
         if field in message:
@@ -52,13 +52,25 @@ def attachments(message: Mapping[str, Any]) -> tuple[Attachment, ...]:
     return ()
 
 
+def _sticker(sticker: Mapping[str, Any]) -> tuple[str, str, str]:
+    """Return kind, name and media type: a still one is an image, of the moving ones some are video."""
+    if sticker.get("is_video"):
+        return "video", "sticker.webm", "video/webm"
+    if sticker.get("is_animated"):
+        return "document", "sticker.tgs", "application/x-tgsticker"
+    return "image", "sticker.webp", "image/webp"
+
+
 def _attachment(file: Mapping[str, Any], kind: str, name: str, media_type: str, caption: str) -> Attachment:
+    media_type = clean(str(file.get("mime_type") or media_type))
+    if kind == "document" and media_type.partition("/")[0] in ("image", "audio", "video"):
+        kind = media_type.partition("/")[0]  # sent "as a file", to keep it as it is
     return Attachment(
         kind=kind,
         name=clean(str(file.get("file_name") or name)),
         size=int(file.get("file_size", 0)),
-        media_type=clean(str(file.get("mime_type") or media_type)),
-        url=f"{_SCHEME}{file['file_id']}",
+        media_type=media_type,
+        url=f"{FILE_SCHEME}{file['file_id']}",
         caption=caption,
     )
 

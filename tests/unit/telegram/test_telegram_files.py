@@ -1,0 +1,240 @@
+"""Files over the wire: fetched when they are asked for, sent as what Telegram shows, and no address in any log."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+
+import pytest
+
+from channels.telegram import files
+from gateway.errors import FileUnavailable, OutcomeUnknown, RetryLater, SendRefused
+from gateway.events import Attachment, Part, SessionKey
+from gateway.logs import configure_logs
+from gateway.ports import HasFiles, HasHistory
+from gateway.words import say
+from tests.fakes.telegram_channel import Line, open_line
+from tests.fakes.telegram_files import png
+from tests.fakes.telegram_server import Fault, TelegramServer, open_telegram
+
+ANN = SessionKey("telegram", "42")
+TOPIC = SessionKey("telegram", "-1001234567890/7")
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[TelegramServer]:
+    """Give a Telegram in which Ann and a topic of the team have a chat with the bot."""
+    async with open_telegram() as server:
+        server.chat(42)
+        team = server.chat(-1001234567890)
+        team.topics, team.known, team.last_id = {7}, {1, 2, 3}, 3
+        yield server
+
+
+@pytest.fixture
+async def line(server: TelegramServer) -> AsyncIterator[Line]:
+    """Give a channel that sends and fetches, and hears nothing."""
+    async with open_line(server, runs=False) as line:
+        yield line
+
+
+async def fetched(line: Line, ident: str, size: int = 5) -> bytes:
+    """Fetch a file whole, as the house does."""
+    data = bytearray()
+    async with aclosing(line.channel.fetch(attached(ident, size))) as pieces:
+        async for piece in pieces:
+            data += piece
+    return bytes(data)
+
+
+def attached(ident: str, size: int = 5) -> Attachment:
+    """Return the fact of a file that came with a message."""
+    return Attachment(kind="document", name="a.bin", size=size, url=f"telegram-file:{ident}")
+
+
+async def test_a_file_is_fetched_in_pieces(line: Line) -> None:
+    """getFile, then the bytes as they come; stopping early is no trouble; a channel of files and of what was heard."""
+    assert isinstance(line.channel, HasFiles)
+    assert isinstance(line.channel, HasHistory)
+    data = bytes(range(256)) * 2000
+    ident = line.server.files.keep(data)
+    assert await fetched(line, ident) == data
+    seen = 0
+    async with aclosing(line.channel.fetch(attached(ident))) as pieces:
+        async for piece in pieces:
+            seen += len(piece)
+            break
+    assert 0 < seen < len(data)
+    assert [name for name, _ in line.server.calls] == ["getFile", "getFile"]
+
+
+TROUBLES = {
+    "gone": files.GONE,
+    "status": files.NOT_NOW,
+    "cut": files.NOT_NOW,
+    "elsewhere": files.NOT_NOW,  # an address that is not Telegram's is not followed
+}
+
+
+@pytest.mark.parametrize("fault", TROUBLES)
+async def test_what_goes_wrong_with_a_download_is_said_in_words(line: Line, fault: str) -> None:
+    """A file that is gone, refused, broken off or elsewhere is a phrase for a person, and nothing else."""
+    ident = line.server.files.keep(b"x" * 200_000)
+    line.server.files.faults.append(fault)
+    with pytest.raises(FileUnavailable, match=TROUBLES[fault]):
+        await fetched(line, ident)
+
+
+async def test_what_telegram_does_not_hand_to_bots(line: Line) -> None:
+    """Over 20 MB: said by the size it names, without a call; and by Telegram itself where it names none."""
+    with pytest.raises(FileUnavailable, match="20 MB"):
+        await fetched(line, "big", 20_000_001)
+    assert line.server.calls == []
+    line.server.files.keep(b"0" * 20_000_001, "big")
+    with pytest.raises(FileUnavailable, match="20 MB"):
+        await fetched(line, "big", 0)
+    with pytest.raises(FileUnavailable, match=files.GONE):
+        await fetched(line, "unknown")
+
+
+async def test_only_telegram_s_own_ids_are_followed(line: Line) -> None:
+    """An address in place of an id, and a path that leads out of the server's files, are refused."""
+    foreign = Attachment(kind="document", name="x", size=1, url="http://127.0.0.1:9/x")
+    with pytest.raises(FileUnavailable):
+        async with aclosing(line.channel.fetch(foreign)) as pieces:
+            await anext(pieces)
+    assert line.server.calls == []
+    line.server.files.keep(b"x", "file")
+    for root, words in (("/var/lib", "--local"), ("..", files.GONE), ("http://evil.example", files.GONE)):
+        line.server.files.root = root
+        with pytest.raises(FileUnavailable, match=words):
+            await fetched(line, "file")
+    assert line.server.files.downloads == []
+
+
+async def test_getfile_is_asked_twice_at_most(line: Line) -> None:
+    """One failure is everyday; a server that stays down, or asks to wait, is said."""
+    ident = line.server.files.keep(b"x")
+    line.server.fail("getFile", Fault("drop"))
+    assert await fetched(line, ident) == b"x"
+    line.server.fail("getFile", Fault("status", 502), Fault("status", 502))
+    with pytest.raises(FileUnavailable, match=files.NOT_NOW):
+        await fetched(line, ident)
+    line.server.fail("getFile", Fault("status", 429, retry_after=9))
+    with pytest.raises(FileUnavailable, match=files.NOT_NOW):
+        await fetched(line, ident)
+
+
+async def test_no_log_line_has_the_address_of_a_file(line: Line) -> None:
+    """It holds the token: at the lowest level, through success and every failure, no line has it."""
+    out = io.StringIO()
+    configure_logs(level="debug", form="json", stream=out)
+    ident = line.server.files.keep(b"x" * 100_000)
+    assert await fetched(line, ident)
+    for fault in TROUBLES:
+        line.server.files.faults.append(fault)
+        with pytest.raises(FileUnavailable) as caught:
+            await fetched(line, ident)
+        assert line.server.token.partition(":")[2] not in f"{caught.value} {caught.value.__cause__}"
+    assert "telegram.file_refused" in out.getvalue()
+    assert line.server.token.partition(":")[2] not in out.getvalue()
+
+
+def outgoing(file: Attachment, key: SessionKey = ANN, *, plain: str = "", reply_to: str = "") -> Part:
+    """Return the part that a file becomes."""
+    return Part(id="tabcdefghijklmnop.1.2", key=key, payload="", plain=plain, reply_to=reply_to, file=file)
+
+
+async def stored(line: Line, data: bytes, media_type: str, caption: str = "", name: str = "a.png") -> Attachment:
+    """Return a file of ours."""
+    blob = await line.house.blobs.put("people/ann", data)
+    kind = media_type.partition("/")[0]
+    return Attachment(kind=kind, name=name, size=len(data), media_type=media_type, blob=blob, caption=caption)
+
+
+async def test_an_image_is_a_photo_with_its_caption(line: Line) -> None:
+    """In its topic, as a reply, with a caption that fits; the receipt names the message."""
+    file = await stored(line, png(640, 480), "image/png", caption="word " * 400)
+    receipt = await line.channel.send(outgoing(file, TOPIC, reply_to="2"))
+    (post,) = line.server.posts
+    assert post.file is not None
+    assert (post.file.kind, post.file.data) == ("photo", png(640, 480))
+    assert (post.thread, post.reply_to, receipt.message_id) == (7, 2, str(post.id))
+    assert post.text.startswith("word word")
+    assert len(post.text) <= 1024
+
+
+DOCUMENTS = {
+    "wide": (png(9_000, 20), "image/png"),
+    "large": (png(8_000, 8_000), "image/png"),
+    "no image": (b"<html>", "image/png"),
+    "heavy": (png(90, 90, 10_000_001), "image/png"),
+    "drawing": (b"<svg/>", "image/svg+xml"),
+    "pdf": (b"%PDF", "application/pdf"),
+}
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+async def test_what_is_no_photo_is_a_document(line: Line, name: str) -> None:
+    """Too wide, too large, too heavy or none that Telegram can decode: the same bytes arrive as a document, once."""
+    data, media_type = DOCUMENTS[name]
+    await line.channel.send(outgoing(await stored(line, data, media_type, name="../../a b.png")))
+    (post,) = line.server.posts
+    assert post.file is not None
+    assert (post.file.kind, post.file.name, post.file.data) == ("document", ".._.._a b.png", data)
+
+
+async def test_a_text_can_be_a_file(line: Line) -> None:
+    """A part without a blob is its own text: a long answer in a group as answer.md."""
+    file = Attachment(kind="document", name="answer.md", size=9, media_type="text/markdown")
+    await line.channel.send(outgoing(file, TOPIC, plain="# Größe\n"))
+    (post,) = line.server.posts
+    assert post.file is not None
+    assert (post.file.name, post.file.data.decode()) == ("answer.md", "# Größe\n")
+
+
+async def test_a_doubtful_file_says_so_in_its_caption(line: Line) -> None:
+    """Telegram has no send key for files either: a resend is marked, however long the caption is."""
+    for caption in ("", "a chart", "😀" * 900):
+        await line.channel.send(outgoing(await stored(line, png(9, 9), "image/png", caption)), marked=True)
+    assert [post.text.endswith(say("delivery.may_repeat")) for post in line.server.posts] == [True] * 3
+
+
+async def test_a_file_that_is_lost_or_too_large_is_refused(line: Line) -> None:
+    """Lost bytes are FileUnavailable, for the line that takes their place; over 50 MB nothing leaves us."""
+    lost = Attachment(kind="document", name="x", size=3, blob="people/ann/00")
+    with pytest.raises(FileUnavailable):
+        await line.channel.send(outgoing(lost))
+    with pytest.raises(SendRefused):
+        await line.channel.send(outgoing(await stored(line, b"0" * 50_000_001, "application/zip")))
+    with pytest.raises(SendRefused):
+        await line.channel.send(outgoing(await stored(line, b"", "application/zip")))
+    assert line.server.calls == []
+
+
+REFUSALS = {
+    "blocked": (Fault("status", 403, description="Forbidden: bot was blocked by the user"), SendRefused),
+    "refused": (Fault("status", 400, description="Bad Request: chat not found"), SendRefused),
+    "large": (Fault("status", 413, description="Request Entity Too Large"), SendRefused),
+    "later": (Fault("status", 429, retry_after=17), RetryLater),
+    "server": (Fault("status", 502, description="Bad Gateway"), OutcomeUnknown),
+    "lost": (Fault("lost"), OutcomeUnknown),
+}
+
+
+@pytest.mark.parametrize("name", REFUSALS)
+async def test_what_goes_wrong_with_a_file_has_its_name(line: Line, name: str) -> None:
+    """As with texts: each failure tells delivery what to do, and one call is one try."""
+    fault, expected = REFUSALS[name]
+    line.server.fail("sendPhoto", fault)
+    with pytest.raises(expected):
+        await line.channel.send(outgoing(await stored(line, png(9, 9), "image/png")))
+    assert [method for method, _ in line.server.calls] == ["sendPhoto"]
+
+
+async def test_a_file_takes_no_text_s_place(line: Line) -> None:
+    """A preview cannot become a file: it is refused, so that the file is sent as a message of its own."""
+    file = await stored(line, png(9, 9), "image/png")
+    with pytest.raises(SendRefused):
+        await line.channel.edit("5", outgoing(file))
