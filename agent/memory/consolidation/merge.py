@@ -66,9 +66,7 @@ def merge(current: str, proposed: str, *, budget: int) -> Merged:
     new = parse("" if proposed.strip() == NOTHING_YET else proposed)
     if not new:
         left = [old[n] for n in _statements(old)]
-        return Merged(
-            text=current, staged=_stage(Why.EMPTY, left) if left and proposed.strip() != NOTHING_YET else None
-        )
+        return Merged(text=current, staged=_stage(Why.EMPTY, left) if left else None)
     heirs = find_heirs(old, new)
     stated = _statements(old)
     lost = [n for n in stated if n not in heirs]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
 
 from agent.memory.consolidation.entries import Entry, Kind, parse, render
@@ -47,7 +47,7 @@ def three_way(base: str, mine: str, theirs: str) -> Reconciled:
         return Reconciled(theirs)
     if theirs == base:
         return Reconciled(mine)
-    old = parse(base)
+    old = _spaced(parse(base), parse(theirs))
     ours, their_edits = _edits(old, parse(mine)), _edits(old, parse(theirs))
     known = {_key(entry) for edit in their_edits for entry in edit.new}
     kept: list[Entry] = []
@@ -124,6 +124,15 @@ def _edits(old: list[Entry], new: list[Entry]) -> list[_Edit]:
         else:
             found.append(_Edit(i1, i2, tuple(new[j1:j2])))
     return found
+
+
+def _spaced(old: list[Entry], theirs: list[Entry]) -> list[Entry]:
+    """Return *old* with the blank lines that *theirs* has before the same entries."""
+    spaced = list(old)
+    for low, at, length in SequenceMatcher(None, _keys(old), _keys(theirs), autojunk=False).get_matching_blocks():
+        for n in range(length):
+            spaced[low + n] = replace(old[low + n], gap=theirs[at + n].gap)
+    return spaced
 
 
 def _key(entry: Entry) -> _Key:

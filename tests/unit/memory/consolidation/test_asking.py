@@ -1,0 +1,96 @@
+"""Asking a provider: what is tried when it refuses, and that nothing it does is raised."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from types import SimpleNamespace
+from typing import Any
+
+from agent.memory.consolidation.answer import Answer, Unusable
+from agent.memory.consolidation.asking import ask
+from agent.memory.consolidation.prompt import TOOL_CHOICE
+from gateway.errors import ModelBusy, ModelRefused
+from tests.fakes.clock import Clock
+
+GOOD = {"history_entry": "[2026-03-06 10:00] Talked.", "memory_update": "- likes tea"}
+READ = Answer("[2026-03-06 10:00] Talked.", "- likes tea")
+LINES = ["[2026-03-06 10:00] USER: hi"]
+
+
+class Picky:
+    """A provider that raises or returns what it was given for each call, in turn, and remembers what it was asked."""
+
+    def __init__(self, *does: Any) -> None:
+        self.does = list(does)
+        self.asked: list[dict[str, Any]] = []
+
+    async def chat(self, **asked: Any) -> Any:
+        self.asked.append(asked)
+        does = self.does.pop(0)
+        if isinstance(does, BaseException):
+            raise does
+        return does
+
+
+def calling(arguments: Any = None) -> Any:
+    """Return a response that calls the tool."""
+    return SimpleNamespace(content=None, tool_calls=[SimpleNamespace(name="save_memory", arguments=arguments or GOOD)])
+
+
+async def answer(provider: Any) -> Answer | Unusable:
+    """Ask with a deadline that matters to nobody else."""
+    return await ask(provider, "m", "- old", LINES, deadline=timedelta(seconds=30))
+
+
+async def test_the_tool_is_forced_first() -> None:
+    """One call, when it works."""
+    provider = Picky(calling())
+    assert await answer(provider) == READ
+    [asked] = provider.asked
+    assert asked["tool_choice"] == TOOL_CHOICE
+    assert asked["model"] == "m"
+
+
+async def test_a_provider_that_refuses_a_forced_tool_is_asked_with_auto() -> None:
+    """Whether it raises that or returns it; then without tools, for the JSON of [004]."""
+    text = '{"history_entry": "[2026-03-06 10:00] Talked.", "memory_update": "- likes tea"}'
+    error = SimpleNamespace(content="Error: tool_choice is not supported", tool_calls=[], finish_reason="error")
+    for refusal in (ModelRefused("no"), RuntimeError("400: tool_choice unsupported"), error):
+        provider = Picky(refusal, calling())
+        assert await answer(provider) == READ
+        assert [asked.get("tool_choice") for asked in provider.asked] == [TOOL_CHOICE, "auto"]
+    provider = Picky(TypeError("unexpected keyword 'tools'"), ModelRefused("no"), SimpleNamespace(content=text))
+    assert await answer(provider) == READ
+    assert "tools" not in provider.asked[2]
+    assert "Return JSON" in provider.asked[2]["messages"][1]["content"]
+
+
+async def test_what_refuses_everything_gives_a_reason() -> None:
+    """After three calls, and no more."""
+    provider = Picky(*[ModelRefused("no")] * 3)
+    assert await answer(provider) == Unusable("refused: ModelRefused")
+
+
+async def test_trouble_is_not_asked_again_at_once() -> None:
+    """A busy or broken provider is left in peace."""
+    for trouble, reason in (
+        (ModelBusy("later", delay=timedelta(seconds=1)), "ModelBusy"),
+        (ConnectionResetError(), "ConnectionResetError"),
+        (RuntimeError("boom"), "RuntimeError"),
+        (SimpleNamespace(content="Error: overloaded", finish_reason="error"), "the provider's error"),
+    ):
+        provider = Picky(trouble)
+        assert await answer(provider) == Unusable(reason)
+        assert len(provider.asked) == 1
+
+
+async def test_hangs_for_minutes(clock: Clock) -> None:
+    """There is a deadline per call."""
+
+    class Hanging:
+        async def chat(self, **asked: Any) -> Any:
+            await asyncio.Event().wait()
+
+    assert await answer(Hanging()) == Unusable("TimeoutError")
+    assert clock.seconds == 30
