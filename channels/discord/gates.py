@@ -60,8 +60,10 @@ class Event:
     @property
     def name(self) -> str:
         """The same when Discord brings the event again, over the gateway or as history."""
-        revision = self.payload.get("edited_timestamp") if self.happening is not Happening.DELETED else ""
-        return f"{self.happening}/{self.ident}/{revision or ''}".rstrip("/")
+        if self.happening not in (Happening.SAID, Happening.EDITED):
+            return f"{self.happening}/{self.ident}"
+        revision = self.payload.get("edited_timestamp") or ""
+        return f"message/{self.ident}/{revision}".rstrip("/")
 
 
 class House(Protocol):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from datetime import timedelta
 
 import pytest
@@ -13,24 +12,11 @@ from gateway.events import ChatKind, InboundKind, InboundMessage
 from gateway.ports import Accepted, Verdict
 from tests.fakes.discord_facts import ADMIN_ROLE, ANN, BEN, BOT, BOT_ROLE, GENERAL, GUILD, RANDOM, TEAM_ROLE
 from tests.fakes.discord_harness import connected, ready
-from tests.fakes.discord_server import Discord, open_discord
+from tests.fakes.discord_server import Discord
 from tests.fakes.web import FakeHouse
 
 CALL = f"<@{BOT}>"
 STEP = timedelta(seconds=1)
-
-
-@pytest.fixture
-async def discord() -> AsyncIterator[Discord]:
-    """Give a Discord."""
-    async with open_discord() as discord:
-        yield discord
-
-
-@pytest.fixture
-async def house() -> FakeHouse:
-    """Give a house that stores."""
-    return FakeHouse()
 
 
 async def heard(house: FakeHouse, number: int) -> InboundMessage:

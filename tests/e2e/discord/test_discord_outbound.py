@@ -15,18 +15,11 @@ from gateway.ports import Activity
 from gateway.words import say
 from tests.fakes.discord_facts import ANN, GENERAL, RANDOM
 from tests.fakes.discord_harness import NotedChannel, connected
-from tests.fakes.discord_server import Discord, open_discord
+from tests.fakes.discord_server import Discord
 from tests.fakes.web import FakeHouse
 
 TURN = "tabcdefghijklmnop"
 KEY = SessionKey("discord", GENERAL)
-
-
-@pytest.fixture
-async def discord() -> AsyncIterator[Discord]:
-    """Give a Discord."""
-    async with open_discord() as discord:
-        yield discord
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
@@ -11,14 +10,7 @@ from channels.discord import kind, setup
 from gateway.ports import Finding, Level, SetsUp
 from tests.fakes.discord_facts import BOT
 from tests.fakes.discord_harness import block
-from tests.fakes.discord_server import CONTENT_INTENT, Discord, open_discord
-
-
-@pytest.fixture
-async def discord() -> AsyncIterator[Discord]:
-    """Give a Discord."""
-    async with open_discord() as discord:
-        yield discord
+from tests.fakes.discord_server import CONTENT_INTENT, Discord
 
 
 async def found(discord: Discord) -> dict[Level, list[str]]:

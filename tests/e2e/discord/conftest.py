@@ -1,0 +1,23 @@
+"""A Discord and a house for every test."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from tests.fakes.discord_server import Discord, open_discord
+from tests.fakes.web import FakeHouse
+
+
+@pytest.fixture
+async def discord() -> AsyncIterator[Discord]:
+    """Give a Discord."""
+    async with open_discord() as discord:
+        yield discord
+
+
+@pytest.fixture
+async def house() -> FakeHouse:
+    """Give a house that stores."""
+    return FakeHouse()
