@@ -12,7 +12,7 @@ from io import BytesIO
 from typing import Any
 
 import discord
-from discord.http import Route
+from discord.http import Route, handle_message_parameters
 
 from channels.discord.client import GatewayClient
 from channels.discord.errors import CANNOT_REPLY, Denied, sending
@@ -65,22 +65,30 @@ class Rest:
         extras: dict[str, Any] = {}
         if reply_to:
             # What it answers may be deleted meanwhile: then it stands alone.
-            extras["reference"] = discord.MessageReference(
+            extras["message_reference"] = discord.MessageReference(
                 message_id=int(reply_to), channel_id=int(chat), fail_if_not_exists=False
-            )
+            ).to_message_reference_dict()
         if file is not None:
             extras["file"] = discord.File(BytesIO(file[1]), filename=file[0])
-        with sending():
-            message = await self._client.get_partial_messageable(int(chat)).send(
-                text or None, nonce=nonce, mention_author=False, suppress_embeds=True, **extras
-            )
-        return str(message.id)
+        # The library would read the whole answer; all we want of it is the id.
+        with (
+            handle_message_parameters(
+                text or None,
+                nonce=nonce,
+                flags=discord.MessageFlags(suppress_embeds=True),
+                allowed_mentions=discord.AllowedMentions.none(),
+                mention_author=False,
+                **extras,
+            ) as params,
+            sending(),
+        ):
+            message = await self._client.http.send_message(int(chat), params=params)
+        return str(message["id"])
 
     async def edit(self, chat: str, message_id: str, text: str) -> None:
         """Replace a message of ours."""
-        message = self._client.get_partial_messageable(int(chat)).get_partial_message(int(message_id))
-        with sending():
-            await message.edit(content=text)
+        with handle_message_parameters(text, allowed_mentions=discord.AllowedMentions.none()) as params, sending():
+            await self._client.http.edit_message(int(chat), int(message_id), params=params)
 
     async def direct(self, user: str) -> str:
         """Return the id of our direct chat with somebody, opening it if need be."""

@@ -33,7 +33,8 @@ class Cdn:
         name = name.replace(" ", "_")  # Discord does so
         self.files[ident] = (name, data)
         facts = {"id": ident, "filename": name, "size": len(data), **facts}
-        return facts | {"url": self._address(ident, name)}
+        address = self._address(ident, name)
+        return facts | {"url": address, "proxy_url": address}
 
     def sign(self, message: dict[str, Any]) -> dict[str, Any]:
         """Return *message* with fresh addresses, as every answer over REST has."""
