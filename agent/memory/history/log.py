@@ -179,7 +179,8 @@ class HistoryLog:
         ]
         if not entries:
             return
-        self._file.append(b"".join(encode(_line(entry)) for entry in entries))
+        # Whole or not at all: half of it would look like a history of ours.
+        self._disk.replace(self._file.path, b"".join(encode(_line(entry)) for entry in entries))
         log.info("history.taken_over", entries=len(entries))
         self._disk.replace(self._folder / CURSOR, b"%d\n" % entries[-1].cursor)
         self._mirror.rebuild([_pair(each) for each in entries])

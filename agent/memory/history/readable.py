@@ -51,14 +51,15 @@ class Mirror:
 
     def _mend(self, new: Sequence[Shown], derived: bytes) -> None:
         current = self._disk.load(self._path) or b""
+        behind = _bytes(new)
         if derived.startswith(current):
             self._append(derived[len(current) :])
-        elif len(current) < len(derived):
+        elif not current.startswith(derived.removesuffix(behind)) and len(current) < len(derived):
             digest = hashlib.sha256(current).hexdigest()[:8]
             self._disk.replace(self._path.with_name(f"{HISTORY_MD}.edited-{digest}"), current)
             self._disk.replace(self._path, derived)
-        elif not current.endswith(_bytes(new)):
-            self._append((b"" if current.endswith(b"\n\n") else b"\n\n") + _bytes(new))
+        elif not current.endswith(behind):
+            self._append((b"" if current.endswith(b"\n\n") else b"\n" if current.endswith(b"\n") else b"\n\n") + behind)
 
     def _append(self, data: bytes) -> None:
         if not data:
