@@ -32,7 +32,7 @@ def bases(options: argparse.Namespace) -> list[Case]:
     return [
         base
         for platform in options.platform
-        for base in (relay if platform == CHANNEL else places(platform))
+        for base in (relay if platform == CHANNEL else places(platform, is_strict=options.strict))
         if options.place is None or platform == CHANNEL or base.is_thread == (options.place == "thread")
     ]
 
@@ -74,6 +74,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--platform", choices=(CHANNEL, *PLATFORMS), nargs="+", default=[CHANNEL])
     parser.add_argument("--place", choices=("direct", "thread"), help="of a platform; both without it")
+    parser.add_argument("--strict", action="store_true", help="of a platform, under delivery.once: strict")
     parser.add_argument("--chats", type=int, nargs="+", default=[1, 50], help="of the relay")
     parser.add_argument("--mode", choices=(*_OURS, LOST), nargs="+", default=[*_OURS, LOST], help="these faults only")
     parser.add_argument("--at", type=int, nargs="+", help="these points only")

@@ -63,6 +63,7 @@ def settings_of(order: Order) -> Settings:
         "llm": {"model": "openai/test", "api_base": order.model, "api_key": "sk-none"},
         "web": {"port": 0},
         "agent": {"shutdown_grace_seconds": order.grace},
+        "delivery": {"once": "strict" if order.is_strict else "marked"},
     }
     return Settings.model_validate(values)
 

@@ -22,9 +22,9 @@ async def count(zygote: Zygote, case: Case) -> list[str]:
     return outcome.points
 
 
-def places(platform: str) -> list[Case]:
+def places(platform: str, *, is_strict: bool = False) -> list[Case]:
     """Return the cases that a real platform's matrix begins with."""
-    return [Case(platform=platform, is_thread=is_thread) for is_thread in (False, True)]
+    return [Case(platform=platform, is_thread=is_thread, is_strict=is_strict) for is_thread in (False, True)]
 
 
 async def count_sends(zygote: Zygote, case: Case) -> int:
@@ -71,6 +71,7 @@ def summary(outcomes: Sequence[Outcome]) -> str:
     return (
         f"{len(outcomes)} points, {len(struck)} struck, {restarts} restarts,"
         f" {sum(outcome.marked for outcome in outcomes)} marked as possible repeats,"
+        f" {sum(outcome.orphans for outcome in outcomes)} placeholders left,"
         f" {sum(outcome.unknown for outcome in outcomes)} tool outcomes unknown,"
         f" {sum(bool(outcome.wrong) for outcome in outcomes)} wrong"
     )

@@ -24,6 +24,7 @@ class Order:
     mode: int = Mode.COUNT
     at: int = 0
     platform: str = CHANNEL
+    is_strict: bool = False  # `delivery.once: strict`
     notes: Mapping[str, str] = field(default_factory=dict)  # what the channel has noted before this life
     whole_life: bool = False  # count from before the start, not from readiness
     is_later: bool = False  # count from when it is told to, not from readiness

@@ -23,6 +23,7 @@ class Case:
 
     platform: str = CHANNEL
     is_thread: bool = False  # a mention in a thread of a group; else a direct chat
+    is_strict: bool = False  # `delivery.once: strict`
     chats: int = 1
     lose: int = 0  # instead of a fault of ours: this send's reply never arrives
     mode: Mode = Mode.COUNT
@@ -43,12 +44,24 @@ class Case:
         """Where it happens."""
         if self.platform == CHANNEL:
             return f"{self.chats} chat(s), {'key' if self.send_key else 'no-key'}"
-        return f"{self.platform} {'thread' if self.is_thread else 'direct'}"
+        return f"{self.platform} {'thread' if self.is_thread else 'direct'}{' strict' if self.is_strict else ''}"
 
     @property
     def scene(self) -> Scene:
         """What the platform has to know of it."""
-        return Scene(is_thread=self.is_thread, knows_keys=self.send_key, forgets_acks=self.forgets_acks, lose=self.lose)
+        return Scene(
+            is_thread=self.is_thread,
+            is_strict=self.is_strict,
+            knows_keys=self.send_key,
+            forgets_acks=self.forgets_acks,
+            lose=self.lose,
+        )
+            is_thread=self.is_thread,
+            is_strict=self.is_strict,
+            knows_keys=self.send_key,
+            forgets_acks=self.forgets_acks,
+            lose=self.lose,
+        )
 
 
 @dataclass(slots=True)
@@ -71,6 +84,7 @@ class Outcome:
     requests: int = 0
     marked: int = 0
     unknown: int = 0  # tool results "outcome unknown"
+    orphans: int = 0  # placeholders that nothing was put into
     sends: int = 0  # posts and edits of ours that the platform was asked for
 
     @property
@@ -107,6 +121,7 @@ class Scenario:
                 if life.is_idle and life.status == 0:
                     break
             outcome.struck = self._report() or peers.stage.replies.lost
+            outcome.orphans = peers.stage.count_orphans()
             outcome.sends = peers.stage.replies.sends
             outcome.requests = len(peers.model.bodies)
             self._judge_lives()
@@ -145,6 +160,7 @@ class Scenario:
             log=str(self._room / "log"),
             base=peers.stage.base,
             platform=self._case.platform,
+            is_strict=self._case.is_strict,
             notes=peers.stage.notes if is_first else {},
             model=peers.model.base,
             mode=self._case.mode if is_first else Mode.COUNT,

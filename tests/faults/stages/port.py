@@ -18,6 +18,7 @@ class Scene:
     is_thread: bool = False  # a mention in a thread of a group; else a direct chat
     knows_keys: bool = True  # the relay only: a repeated key is the same message
     forgets_acks: bool = False  # the relay only: everything is handed out again after a restart
+    is_strict: bool = False  # `delivery.once: strict`
     lose: int = 0  # the reply to this one of our sends and edits never arrives, although it was done
 
 
@@ -73,6 +74,10 @@ class Stage(ABC):
     @abstractmethod
     def count_shown(self) -> int:
         """Return how many messages of ours stand anywhere."""
+
+    def count_orphans(self) -> int:
+        """Return how many placeholders stand that nothing was put into; they are no messages."""
+        return 0
 
     @abstractmethod
     def parts(self, text: str) -> Sequence[str]:
