@@ -56,12 +56,6 @@ class Case:
             forgets_acks=self.forgets_acks,
             lose=self.lose,
         )
-            is_thread=self.is_thread,
-            is_strict=self.is_strict,
-            knows_keys=self.send_key,
-            forgets_acks=self.forgets_acks,
-            lose=self.lose,
-        )
 
 
 @dataclass(slots=True)
