@@ -1,7 +1,8 @@
 """The door of the web server: Host and Origin are checked before anything else sees a request.
 
 Host, because a name that an attacker's DNS points at us (rebinding) is the only way for a foreign page to
-share our origin; Origin, because browsers send WebSockets and posts with cookies from any page.
+share our origin; Origin, because browsers send WebSockets and posts with cookies from any page. What platforms
+call (HOOKS) may leave the Origin out.
 Forwarding headers are not read at all: anybody can send them.
 """
 
@@ -20,6 +21,8 @@ from starlette.websockets import WebSocket
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 _WILDCARDS = frozenset({"", "0.0.0.0", "::"})  # noqa: S104 - compared with, never bound to
 _SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
+# Under this path platforms call us: they have no page and no cookie, and prove themselves by a secret of their own.
+HOOKS = "/hooks/"
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 _HEADERS = {
     "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
@@ -122,7 +125,8 @@ class Guard:
         origins: Iterable[str] = headers.getlist("origin")
         if all(self._door.admits(origin, host) for origin in origins):
             # Browsers name the origin of every post and WebSocket; whatever leaves it out is no page of ours.
-            return bool(origins) or (scope["type"] == "http" and scope["method"] in _SAFE)
+            is_harmless = scope["type"] == "http" and (scope["method"] in _SAFE or scope["path"].startswith(HOOKS))
+            return bool(origins) or is_harmless
         return False
 
 

@@ -45,16 +45,22 @@ def block(server: TelegramServer, **fields: Any) -> Any:
 
 @asynccontextmanager
 async def open_line(
-    server: TelegramServer, house: FakeHouse | None = None, *, runs: bool = True, typing: float = 0.05, **fields: Any
+    server: TelegramServer,
+    house: FakeHouse | None = None,
+    *,
+    runs: bool = True,
+    typing: float = 0.05,
+    first: str = "getUpdates",
+    **fields: Any,
 ) -> AsyncIterator[Line]:
-    """Run the channel until the block ends; with *runs* False it only sends."""
+    """Run the channel until the block ends, from its *first* call on; with *runs* False it only sends."""
     house = house or FakeHouse()
     channel = TelegramChannel(house.context("telegram", block(server, **fields)), waits=QUICK, typing=typing)
     house.channel = channel
     running = asyncio.create_task(channel.run(), name="telegram channel") if runs else None
     try:
         if running is not None:
-            polled = server.until(lambda: any(name == "getUpdates" for name, _ in server.calls))
+            polled = server.until(lambda: any(name == first for name, _ in server.calls))
             polling = asyncio.create_task(polled, name="first poll")
             await asyncio.wait({polling, running}, return_when=asyncio.FIRST_COMPLETED)
             polling.cancel()
