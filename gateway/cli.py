@@ -80,11 +80,41 @@ def chat() -> None:
 
 
 @app.command()
-def doctor(as_json: AsJson = False) -> None:
+def init(
+    yes: Annotated[
+        bool, typer.Option("--yes", "-y", help="Ask nothing: take options, environment and what is there already.")
+    ] = False,
+    keep: Annotated[bool, typer.Option("--keep", help="With --yes: write what could not be verified too.")] = False,
+    model: Annotated[str | None, typer.Option(help="As litellm names it; `none` is offline.")] = None,
+    api_base: Annotated[str | None, typer.Option(help="The address of a model server of your own.")] = None,
+    platform: Annotated[list[str] | None, typer.Option(help="Set this platform up; may be given again.")] = None,
+    owner: Annotated[list[str] | None, typer.Option(help="channel:user_id; may be given again.")] = None,
+    timezone: Annotated[str | None, typer.Option(help="An IANA name, such as Europe/Berlin.")] = None,
+) -> None:
+    """Ask for a model and your platforms, verify every answer by a real call, and write the configuration.
+
+    Secrets are asked for, or come from the environment (PARLOUR_LLM__API_KEY, PARLOUR_CHANNELS__TELEGRAM__TOKEN, each
+    also with _FILE behind it): an option would stand in the shell's history.
+    """
+    from gateway.commands.init import Options, set_up
+
+    options = Options(model=model, api_base=api_base, platforms=platform or (), owners=owner or (), timezone=timezone)
+    raise typer.Exit(set_up(options, asks=not yes, keeps=keep))
+
+
+@app.command()
+def doctor(
+    as_json: AsJson = False,
+    offline: Annotated[bool, typer.Option("--offline", help="Ask neither the platforms nor the model.")] = False,
+    model: Annotated[
+        bool,
+        typer.Option("--model", help="Ask the model even if it answered within a day; costs a few tokens."),
+    ] = False,
+) -> None:
     """Look at everything that could be wrong; exit code 2 when something is."""
     from gateway.commands.offline import look
 
-    raise typer.Exit(look(as_json=as_json))
+    raise typer.Exit(look(as_json=as_json, is_offline=offline, asks_model=model))
 
 
 @app.command()

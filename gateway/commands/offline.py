@@ -2,30 +2,71 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 from collections import Counter
+from collections.abc import AsyncIterator, Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 
 import typer
 
-from gateway.doctor import Level, examine
+from gateway.doctor import LATELY, Finding, Level, ask_platforms, examine, from_platform, last_answer, traces
+from gateway.home import Home
+from gateway.logs import configure_logs
 from gateway.restore import restore
-from gateway.settings import check_settings, home_of
+from gateway.settings import Settings, check_settings, home_of, secret_values
 
 
-def look(*, as_json: bool) -> int:
+def look(*, as_json: bool, is_offline: bool, asks_model: bool) -> int:
     """Print every finding; return 2 when one of them fails, else 0."""
-    findings = list(examine(check_settings(os.environ), os.environ))
-    for finding in findings:
-        if as_json:
-            typer.echo(json.dumps({"level": finding.level, "name": finding.name, "text": finding.text}))
-        else:
-            typer.echo(f"{finding.level:4}  {finding.name}: {finding.text}")
-    counted = Counter(finding.level for finding in findings)
+    counted: Counter[Level] = Counter()
+
+    async def tell() -> None:
+        async for finding in _findings(os.environ, is_offline=is_offline, asks_model=asks_model):
+            counted[finding.level] += 1
+            typer.echo(_as_json(finding) if as_json else f"{finding.level:4}  {finding.name}: {finding.text}")
+
+    asyncio.run(tell())
     if not as_json:
         typer.echo(f"{counted[Level.FAIL]} to mend, {counted[Level.WARN]} to consider")
     return 2 if counted[Level.FAIL] else 0
+
+
+def _as_json(finding: Finding) -> str:
+    return json.dumps({"id": finding.id, "level": finding.level, "name": finding.name, "text": finding.text})
+
+
+async def _findings(environment: Mapping[str, str], *, is_offline: bool, asks_model: bool) -> AsyncIterator[Finding]:
+    report = check_settings(environment)
+    for finding in examine(report, environment):
+        yield finding
+    async for finding in traces(Home(report.home)):
+        yield finding
+    settings = report.settings
+    if settings is None or is_offline:
+        return
+    # What the libraries log of their calls is not the doctor's to print.
+    configure_logs(level="error", form=settings.log.format, secrets=secret_values(settings))
+    async for finding in ask_platforms(settings, environment):
+        yield finding
+    if settings.llm.model:
+        yield await _model(settings, asks_model=asks_model)
+
+
+async def _model(settings: Settings, *, asks_model: bool) -> Finding:
+    """Ask the model when told to, or when it has said nothing for a day: a call costs a few tokens."""
+    llm = settings.llm
+    silent = await asyncio.to_thread(last_answer, Home(settings.home), llm.model, datetime.now(UTC))
+    if not asks_model and silent is not None and silent < LATELY:
+        minutes = max(0, int(silent.total_seconds() // 60))
+        line = f"{llm.model} answered {minutes} minutes ago; `parlour doctor --model` asks it now, for a few tokens"
+        return Finding(Level.OK, "model", line, "answers")
+    from gateway.commands.init_model import try_model
+
+    said = from_platform("model", await try_model(llm))
+    return Finding(said.level, said.name, said.text, "answers")
 
 
 def put_back(file: Path, *, force: bool) -> None:

@@ -34,6 +34,7 @@ class Finding:
 
     level: Level
     text: str
+    id: str = ""  # what it is about, for programs, the same in every release: token, webhook, privacy_mode
 
 
 @runtime_checkable

@@ -1,4 +1,4 @@
-"""`parlour doctor`: everything that could be wrong, looked at without changing anything, in words."""
+"""What can be seen on this machine alone: settings, rights, space, the journal."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ import os
 import shutil
 import stat
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from enum import StrEnum
 from importlib.metadata import entry_points
 from pathlib import Path
 
+from gateway.doctor.findings import Finding, Level
 from gateway.home import Home, is_held
 from gateway.preflight import before_start
 from gateway.restore import journal_damage
@@ -18,23 +17,6 @@ from gateway.settings import Report, Settings
 
 _LITTLE_SPACE = 500 * 1024 * 1024  # bytes
 _TOO_LITTLE_SPACE = 50 * 1024 * 1024
-
-
-class Level(StrEnum):
-    """How a finding stands."""
-
-    OK = "OK"
-    WARN = "WARN"  # works, and should be mended
-    FAIL = "FAIL"  # does not start, or loses something
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One line of the doctor's."""
-
-    level: Level
-    name: str
-    text: str
 
 
 def examine(report: Report, environment: Mapping[str, str]) -> Iterator[Finding]:
@@ -131,7 +113,7 @@ def _model(settings: Settings) -> Iterator[Finding]:
             " provider's own variable holds the key",
         )
     else:
-        yield Finding(Level.OK, "model", f"{llm.model} is set; it is not called from here")
+        yield Finding(Level.OK, "model", f"{llm.model} is set")
 
 
 def _access(settings: Settings) -> Iterator[Finding]:

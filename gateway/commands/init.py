@@ -1,0 +1,291 @@
+"""`parlour init`: asks for what is needed, one thing at a time, verifies each answer by a real call, and writes it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import entry_points
+
+import typer
+from pydantic import ValidationError
+
+from gateway.commands.init_desk import Desk, as_list, as_text, block_of, changes_of, lines_of, wrong_with
+from gateway.commands.init_files import Changes, Path_, names_of
+from gateway.commands.init_talk import Nobody, Talk, Terminal
+from gateway.doctor import verify
+from gateway.errors import UserMistake
+from gateway.home import is_held
+from gateway.logs import configure_logs
+from gateway.ports.setup import Finding, Level, Question, SetsUp
+from gateway.settings import Block, Kinds, check_settings
+from gateway.settings.mistakes import sentence
+from gateway.settings.model import Llm, machine_zone
+from gateway.settings.names import variable
+from gateway.settings.types import valid_zone
+
+_AGAIN, _KEEP, _SKIP = "again", "keep", "skip"
+_OFFLINE = ("", "none", "offline")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What was said on the command line; nothing of it is secret, for everybody may read a process's arguments."""
+
+    model: str | None = None
+    api_base: str | None = None
+    platforms: Sequence[str] = ()
+    owners: Sequence[str] = ()
+    timezone: str | None = None
+
+
+class Init:
+    """One run. Each step is written when it is verified, so that an interruption loses the step alone."""
+
+    def __init__(
+        self,
+        environment: Mapping[str, str],
+        talk: Talk,
+        options: Options,
+        *,
+        kinds: Kinds | None = None,
+        setups: Mapping[str, SetsUp] | None = None,
+    ) -> None:
+        self._environment = environment
+        self._talk = talk
+        self._options = options
+        self._kinds = kinds or Kinds.installed()
+        self._setups = setups if setups is not None else installed_setups()
+        self._desk = Desk(environment, talk, self._kinds)
+        self._unknown = [name for name in options.platforms if name not in self._setups]
+
+    def run(self) -> None:
+        """Ask everything. Raises UserMistake for what a script left out."""
+        if self._unknown:
+            known = ", ".join(sorted(self._setups)) or "none"
+            raise UserMistake(f"no platform called {self._unknown[0]!r} can be set up here; there are: {known}")
+        self._talk.say(f"Parlour keeps everything in {self._desk.home.path}. Enter keeps what stands in [ ].")
+        self._model()
+        for name, setup in sorted(self._setups.items(), key=lambda item: item[1].title):
+            self._platform(name, setup)
+        self._owner()
+        self._zone()
+        self._say_what_is_next()
+
+    # -- steps -------------------------------------------------------------------------------------
+
+    def _model(self) -> None:
+        self._talk.say("\nThe model", look="title")
+        self._talk.say(
+            "  As litellm names it, such as openai/gpt-5, anthropic/claude-sonnet-4-5 or ollama/qwen3.", look="hint"
+        )
+        self._talk.say(
+            "  `none` is the built-in `offline`: it finds what it was told to remember, and no more.", look="hint"
+        )
+        present = self._desk.present()
+        answers = {
+            name: given if given is not None else str(present.get(("llm", name), ""))
+            for name, given in (("model", self._options.model), ("api_base", self._options.api_base), ("api_key", None))
+        }
+        while True:
+            answers = self._ask_for_model(answers)
+            if answers["model"].lower() in _OFFLINE:
+                if present.get(("llm", "model")):
+                    self._desk.write(Changes(plain={("llm", "model"): ""}))
+                return
+            wrong, finding = self._try_model(answers)
+            if finding is None:
+                self._talk.say(f"  {wrong}", look="wrong")
+                is_over = False
+            else:
+                self._talk.show(finding)
+                is_over = finding.level is not Level.WRONG
+            choice = _KEEP if is_over else self._choose(may_keep=finding is not None)
+            if choice == _SKIP:
+                return
+            if choice == _KEEP:
+                changes = changes_of(("llm",), answers, secret=("api_key",))
+                if present.get(("llm", "api_base")) and not answers["api_base"]:
+                    changes.plain["llm", "api_base"] = ""
+                if self._desk.write(changes):
+                    return
+
+    def _ask_for_model(self, before: Mapping[str, str]) -> dict[str, str]:
+        ask = self._talk.ask
+        model = ask("Model", default=before["model"])
+        if model.lower() in _OFFLINE:
+            return {**before, "model": ""}
+        base = ask("Address of your own server, if it is one (- is none)", default=before["api_base"])
+        key = ask("Key, from the provider's console (not shown)", default=before["api_key"], is_secret=True)
+        return {"model": model, "api_base": "" if base == "-" else base, "api_key": key}
+
+    def _try_model(self, answers: Mapping[str, str]) -> tuple[str, Finding | None]:
+        from gateway.commands.init_model import try_model
+
+        try:
+            llm = Llm.model_validate({name: value for name, value in answers.items() if value})
+        except ValidationError as wrong:
+            return lines_of(wrong, answers)[0], None
+        self._talk.say("  asking it for one word …", look="hint")
+        return "", asyncio.run(try_model(llm))
+
+    def _platform(self, name: str, setup: SetsUp) -> None:
+        present = self._desk.present()
+        block = block_of(name, present)
+        mine = {path[2]: value for path, value in present.items() if path[:2] == ("channels", block) and len(path) == 3}
+        is_there = bool(mine) and str(mine.get("enabled", "true")).lower() != "false"
+        is_wanted = name in self._options.platforms or is_there
+        self._talk.say(f"\n{setup.title}", look="title")
+        if not self._talk.agrees(f"Connect {setup.title}?", default=is_wanted):
+            return
+        for number, step in enumerate(setup.steps, 1):
+            self._talk.say(f"  {number}. {step}", look="hint")
+        answers = {each.setting: as_text(mine.get(each.setting, each.default)) for each in setup.questions()}
+        rest = {key: value for key, value in mine.items() if key not in answers and key != "enabled"}
+        while True:
+            settings = self._ask_for_platform(name, setup, answers, rest)
+            choice = self._judge(setup, settings)
+            if choice == _SKIP:
+                return
+            if choice == _KEEP:
+                secret = [each.setting for each in setup.questions() if each.is_secret]
+                changes = changes_of(("channels", block), answers, secret=secret, typed=settings)
+                if block != name:
+                    changes.plain["channels", block, "kind"] = name
+                if "enabled" in mine and not is_there:
+                    changes.plain["channels", block, "enabled"] = "true"
+                if self._desk.write(changes):
+                    return
+
+    def _judge(self, setup: SetsUp, settings: Block | None) -> str:
+        """Ask the platform about *settings*, show what it says, and return what shall become of them."""
+        if settings is None:
+            return self._choose(may_keep=False)
+        findings = asyncio.run(verify(setup, settings, self._environment))
+        for finding in findings:
+            self._talk.show(finding)
+        is_wrong = any(finding.level is Level.WRONG for finding in findings)
+        return self._choose(may_keep=True) if is_wrong else _KEEP
+
+    def _ask_for_platform(
+        self, name: str, setup: SetsUp, answers: dict[str, str], rest: Mapping[str, object]
+    ) -> Block | None:
+        """Ask every question, each until its answer has the right shape; None when together they are wrong."""
+        model = self._kinds.model(name)
+        if model is None:
+            raise UserMistake(f"this Parlour has no settings for {name}")
+        for question in setup.questions():
+            answers[question.setting] = self._ask(name, model, question, answers[question.setting])
+        given = {key: value for key, value in answers.items() if value}
+        try:
+            return model.model_validate({"kind": name, **rest, **given})
+        except ValidationError as wrong:
+            for line in lines_of(wrong, given):
+                self._talk.say(f"  {line}", look="wrong")
+            return None
+
+    def _ask(self, name: str, model: type[Block], question: Question, before: str) -> str:
+        if question.help:
+            self._talk.say(f"  {question.help}", look="hint")
+        needed = "" if question.is_optional else variable(f"channels.{name}.{question.setting}")
+        while True:
+            answer = self._talk.ask(question.text, default=before, is_secret=question.is_secret, variable=needed)
+            if answer == "-" and question.is_optional:
+                return ""
+            wrong = wrong_with(model, question.setting, answer) if answer else ""
+            if not answer and not question.is_optional:
+                wrong = "is needed"
+            if not wrong:
+                return answer
+            self._talk.say(f"  {sentence(question.setting, wrong)}", look="wrong")
+            if not self._talk.is_person:
+                raise UserMistake(sentence(variable(f"channels.{name}.{question.setting}"), wrong))
+            before = before if before != answer else ""
+
+    def _owner(self) -> None:
+        present = self._desk.present()
+        before = list(self._options.owners) or as_list(present.get(("owners",), ""))
+        self._talk.say("\nThe owner", look="title")
+        self._talk.say(
+            "  Who may decide everything: channel:user_id, such as telegram:501; several with commas.", look="hint"
+        )
+        while True:
+            guess = ", ".join(before) or self._guess_owner(present)
+            answer = self._talk.ask("Owner", default=guess)
+            if not answer:
+                return
+            if self._desk.write(Changes(plain={("owners",): as_list(answer)})):
+                return
+            self._mend_or_end()
+
+    def _guess_owner(self, present: Mapping[Path_, object]) -> str:
+        """Who alone may write somewhere is probably the owner; only a person is asked, so nobody becomes it unasked."""
+        if not self._talk.is_person:
+            return ""
+        for path, value in present.items():
+            entries = as_list(value)
+            if path[0] == "channels" and path[-1] == "allow_from" and len(entries) == 1 and ":" not in entries[0]:
+                return "" if entries == ["*"] else f"{path[1]}:{entries[0]}"
+        return ""
+
+    def _zone(self) -> None:
+        present = self._desk.present()
+        before = str(present.get(("timezone",), ""))
+        self._talk.say("\nTime", look="title")
+        while True:
+            answer = self._talk.ask("Time zone", default=self._options.timezone or before or machine_zone())
+            try:
+                valid_zone(answer)
+            except ValueError as wrong:
+                self._talk.say(f"  {wrong}", look="wrong")
+                self._mend_or_end()
+                continue
+            is_machines = not before and answer == machine_zone()
+            if is_machines or self._desk.write(Changes(plain={("timezone",): answer})):
+                return
+
+    # -- small answers ---------------------------------------------------------------------------------
+
+    def _choose(self, *, may_keep: bool) -> str:
+        return self._talk.choose("Correct it, or", (_AGAIN, _KEEP, _SKIP) if may_keep else (_AGAIN, _SKIP))
+
+    def _mend_or_end(self) -> None:
+        if not self._talk.is_person:
+            raise UserMistake("nothing of this step was written; mend it and run `parlour init` again")
+
+    def _say_what_is_next(self) -> None:
+        self._talk.say("\nWritten" if self._desk.written else "\nNothing had to be written.", look="title")
+        for line in names_of(self._desk.written):
+            self._talk.say(f"  {line}", look="result")
+        for mistake in check_settings(self._environment, self._kinds).mistakes:
+            self._talk.say(f"  Still to mend: {mistake}", look="wrong")
+        if is_held(self._desk.home):
+            self._talk.say("A gateway runs on this home: restart it, for it reads its settings at its start.")
+        else:
+            self._talk.say("Next: `parlour run`; and `parlour doctor` looks at everything again.")
+
+
+def installed_setups() -> dict[str, SetsUp]:
+    """Return every installed kind that can be set up by questions."""
+    found = {}
+    for point in entry_points(group="parlour.channels"):
+        kind = point.load()
+        if isinstance(kind, SetsUp):
+            found[point.name] = kind
+    return found
+
+
+def set_up(options: Options, *, asks: bool, keeps: bool) -> int:
+    """Run `parlour init`; return the exit code."""
+    if asks and not sys.stdin.isatty():
+        raise UserMistake("`parlour init` asks on a terminal, and there is none; for scripts there is --yes")
+    configure_logs(level="error", form="text", secrets=())
+    talk = Terminal() if asks else Nobody(keeps=keeps)
+    try:
+        Init(os.environ, talk, options).run()
+    except (KeyboardInterrupt, typer.Abort):
+        typer.echo("\nStopped. What was verified is written; `parlour init` goes on from there.", err=True)
+        return 130
+    return 0

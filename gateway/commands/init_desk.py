@@ -1,0 +1,137 @@
+"""What is set already, from every source, and the writing of what shall be."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from gateway.commands.init_files import Changes, Files, Path_, Value, Written
+from gateway.commands.init_talk import Talk
+from gateway.errors import SettingsMistake
+from gateway.settings import Kinds, home_of
+from gateway.settings.mistakes import errors_by_path, explain, sentence
+from gateway.settings.resolve import spelled
+from gateway.settings.sources import Leaf, find_file, read_environment, read_file, read_secret_file, read_secrets
+from gateway.settings.types import split_list
+
+
+class Desk:
+    """The settings as they are, and the pen."""
+
+    def __init__(self, environment: Mapping[str, str], talk: Talk, kinds: Kinds) -> None:
+        self._environment = environment
+        self._talk = talk
+        self._files = Files(home_of(environment), environment, kinds)
+        self.home = self._files.home
+        self.written: list[Written] = []
+
+    def present(self) -> dict[Path_, object]:
+        """Return what is set, the strongest source's word, secrets behind `_file` read."""
+        found: dict[Path_, object] = {}
+        for leaf in (*self._at_home(), *map(spelled, read_environment(self._environment))):
+            path, value = leaf.path, leaf.value
+            if path[-1].endswith("_file") and isinstance(value, str):
+                try:
+                    value = read_secret_file(Path(value).expanduser(), leaf.place)
+                except SettingsMistake:
+                    continue
+                path = (*path[:-1], path[-1].removesuffix("_file"))
+            if value not in (None, {}):
+                found[path] = value
+        return found
+
+    def _at_home(self) -> list[Leaf]:
+        file = find_file(self.home.path)
+        return [spelled(leaf) for leaf in (*(read_file(file) if file else ()), *read_secrets(self.home.path))]
+
+    def write(self, changes: Changes) -> bool:
+        """Write *changes* but for what stands there already; False, the reason said, when they would be wrong.
+
+        A script gets SettingsMistake instead.
+        """
+        there = {leaf.path: leaf.value for leaf in self._at_home()}
+        plain = {path: value for path, value in changes.plain.items() if not _stands(there.get(path), value)}
+        secret = {path: value for path, value in changes.secret.items() if there.get(path) != value}
+        if not plain and not secret:
+            return True
+        try:
+            self.written += self._files.write(Changes(plain, secret))
+        except SettingsMistake as wrong:
+            if not self._talk.is_person:
+                raise
+            for line in str(wrong).splitlines():
+                self._talk.say(f"  {line}", look="wrong")
+            return False
+        self._say_what_is_stronger({**plain, **secret})
+        return True
+
+    def _say_what_is_stronger(self, written: Mapping[Path_, Value]) -> None:
+        for leaf in map(spelled, read_environment(self._environment)):
+            path = leaf.path if leaf.path in written else (*leaf.path[:-1], leaf.path[-1].removesuffix("_file"))
+            if self._talk.is_person and path in written and not _stands(leaf.value, written[path]):
+                line = f"  {leaf.place} in the environment is stronger than the file; change it there too"
+                self._talk.say(line, look="wrong")
+
+
+def block_of(kind: str, present: Mapping[Path_, object]) -> str:
+    """Return the name of the block of *kind*: the one there is, or the kind's own."""
+    if any(path[:2] == ("channels", kind) for path in present):
+        return kind
+    named = (
+        path[1] for path, said in present.items() if path[0] == "channels" and path[2:] == ("kind",) and said == kind
+    )
+    return next(named, kind)
+
+
+def changes_of(group: Path_, answers: Mapping[str, str], *, secret: Iterable[str], typed: Any = None) -> Changes:
+    """Return answers as changes; what its model holds as a list is written as one."""
+    changes = Changes()
+    for name, answer in answers.items():
+        path = (*group, name)
+        if name in secret:
+            if answer:
+                changes.secret[path] = answer
+        elif isinstance(getattr(typed, name, None), tuple):
+            changes.plain[path] = [str(each) for each in getattr(typed, name)]
+        elif answer:
+            changes.plain[path] = answer
+    return changes
+
+
+def wrong_with(model: type[BaseModel], setting: str, answer: str) -> str:
+    """Say what is wrong with one answer by itself, or ""."""
+    try:
+        model.model_validate({setting: answer})
+    except ValidationError as wrong:
+        for path, error in errors_by_path(wrong):
+            if path and path[0] == setting:
+                return explain(error, answer)
+    return ""
+
+
+def lines_of(wrong: ValidationError, values: Mapping[str, object]) -> list[str]:
+    """Return a line per mistake."""
+    return [
+        sentence(".".join(path), explain(error, values.get(path[0]) if path else None))
+        for path, error in errors_by_path(wrong)
+    ]
+
+
+def as_text(value: object) -> str:
+    """Return a setting's value as it would be typed."""
+    return ", ".join(str(each) for each in value) if isinstance(value, list | tuple) else str(value)
+
+
+def as_list(value: object) -> list[str]:
+    """Return a list that was written in JSON, in YAML or with commas."""
+    found = split_list(value)
+    return [str(each).strip() for each in found if str(each).strip()] if isinstance(found, list | tuple) else []
+
+
+def _stands(there: object, value: Value) -> bool:
+    if isinstance(value, list):
+        return as_list(there or "") == value
+    return (there or "") == value

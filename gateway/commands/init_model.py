@@ -1,0 +1,87 @@
+"""One tiny real call to the model, and what came of it in words: for `parlour init` and `parlour doctor`."""
+
+from __future__ import annotations
+
+import re
+import time
+
+from agent.llm.port import ChatRequest, ModelConfig
+from agent.llm.registry import open_model
+from gateway.errors import (
+    ContextOverflow,
+    ModelBusy,
+    ModelEmpty,
+    ModelFailed,
+    ModelRefused,
+    ModelTimeout,
+    ModelUnreachable,
+    SettingsMistake,
+)
+from gateway.ports.setup import Finding, Level
+from gateway.settings.model import Llm
+
+_SECONDS = 30.0
+_TOKENS = 16  # enough to see that it speaks
+_STATUS = re.compile(r"HTTP ([0-9]{3})")
+
+
+async def try_model(llm: Llm, *, seconds: float = _SECONDS) -> Finding:
+    """Ask *llm* for a word and say what came of it; takes a few tokens of whoever pays for the key. Never raises."""
+    config = ModelConfig(
+        model=llm.model,
+        api_base=str(llm.api_base or ""),
+        api_key=llm.api_key.get_secret_value() if llm.api_key else "",
+        timeout=seconds,
+        stream_silence=seconds,
+        context_window=llm.context_window,
+    )
+    try:
+        model = open_model(config)
+    except SettingsMistake as wrong:
+        return Finding(level=Level.WRONG, text=str(wrong), id="model")
+    question = [{"role": "user", "content": "Say ok."}]
+    begun = time.monotonic()
+    try:
+        await model.warm()
+        begun = time.monotonic()
+        await model.complete(ChatRequest(messages=question, turn="t-setup", max_tokens=_TOKENS))
+    except (ModelEmpty, ContextOverflow):
+        pass  # it thought about it until its few tokens were gone: it is there, and it takes the key
+    except ModelBusy:
+        text = f"{llm.model} is there, and too busy to answer just now"
+        return Finding(level=Level.WARNING, text=text, id="model")
+    except ModelFailed as failed:
+        return Finding(level=Level.WRONG, text=_in_words(failed, llm), id="model")
+    finally:
+        await model.close()
+    return Finding(level=Level.GOOD, text=f"{llm.model} answered in {time.monotonic() - begun:.1f} s", id="model")
+
+
+def _in_words(failed: ModelFailed, llm: Llm) -> str:
+    where = f"at {llm.api_base}" if llm.api_base else "at its provider"
+    if isinstance(failed, ModelUnreachable):
+        return f"{llm.model}: nothing that answers {where}; see that the address is right and can be reached from here"
+    if isinstance(failed, ModelTimeout):
+        return f"{llm.model}: no answer {where} in {_SECONDS:.0f} s; see that the address is right"
+    if isinstance(failed, ModelRefused):
+        return f"{llm.model}: {_refused(str(failed), llm, where)}"
+    return f"{llm.model}: what answers {where} does not speak a model's language; see that the address is right"
+
+
+def _refused(said: str, llm: Llm, where: str) -> str:
+    found = _STATUS.search(said)
+    status = int(found[1]) if found else 0
+    if "quota" in said:
+        return "the account behind this key has no credit left; add some at the provider, or use another key"
+    if status in (401, 403) and llm.api_key is None:
+        return "it wants a key, and none is set"
+    if status in (401, 403):
+        return f"the key is not accepted (HTTP {status}); copy it again, it belongs to this provider"
+    if status == 404:
+        mend = "; an address often ends in /v1" if llm.api_base else ""
+        return f"there is no model of this name {where} (HTTP 404); see its list of models{mend}"
+    if status == 400 and "/" not in llm.model:
+        return "no provider is known for this name; write provider/model, such as openai/gpt-5"
+    return (
+        f"the request is not accepted {where} ({f'HTTP {status}' if status else 'no reason given'}); is the name right?"
+    )

@@ -1,0 +1,119 @@
+"""What went wrong lately, as the home tells it: quarantine, dead letters, unclean stops, deaf channels."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import AsyncIterator, Iterator
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from gateway.control import call, connect
+from gateway.doctor.findings import Finding, Level
+from gateway.errors import UserMistake
+from gateway.home import Home
+from gateway.quarantine import count, look
+
+_SHOWN = 3
+_DEAD = 5
+LATELY = timedelta(days=1)
+
+
+async def traces(home: Home) -> AsyncIterator[Finding]:
+    """Yield what the home tells, through the gateway that runs on it or from the files themselves."""
+    for finding in await asyncio.to_thread(lambda: list(_quarantine(home))):
+        yield finding
+    try:
+        status = await _status(home)
+    except UserMistake as wrong:
+        yield Finding(Level.WARN, "gateway", str(wrong))
+        return
+    if status is None:
+        status = await asyncio.to_thread(_journal, home) if home.journal.exists() else {}
+    for finding in _told(status):
+        yield finding
+
+
+def _quarantine(home: Home) -> Iterator[Finding]:
+    held = count(home.quarantine)
+    for event in look(home.quarantine, _SHOWN):
+        at = f" at {event.at[:19]}Z" if event.at else ""
+        line = f"an event of {event.channel} was set aside{at}: {event.reason}; it stands in {event.file}"
+        yield Finding(Level.WARN, "quarantine", line)
+    if held > _SHOWN:
+        line = (
+            f"and {held - _SHOWN:,} more; `parlour quarantine list` shows them, `parlour quarantine drop` lets one in"
+        )
+        yield Finding(Level.WARN, "quarantine", line)
+    if not held:
+        yield Finding(Level.OK, "quarantine", "is empty")
+
+
+async def _status(home: Home) -> dict[str, Any] | None:
+    """Return what a running gateway says of itself; None when none runs."""
+    async with connect(home) as connection:
+        if connection is None:
+            return None
+        lines = [line async for line in call(connection, "status", {})]
+        return dict(lines[0]) if lines else {}
+
+
+def _told(status: dict[str, Any]) -> Iterator[Finding]:
+    for name, hears in dict(status.get("channels", {})).items():
+        if hears is False:
+            line = "the gateway does not hear it now; its log says why"
+            yield Finding(Level.WARN, f"channel {name}", line, "heard")
+    groups = list(status.get("dead_letters", ()))
+    for group in groups[:_DEAD]:
+        line = f"{group['count']} to {group['channel']}, the last {str(group['newest'])[:19]}Z: {group['reason']}"
+        yield Finding(Level.WARN, "given up", line)
+    if len(groups) > _DEAD:
+        yield Finding(Level.WARN, "given up", "and more of other kinds; `parlour status` names them")
+    stops = int(status.get("unclean_stops", 0))
+    if stops:
+        times = "was killed" if stops == 1 else f"was killed {stops} times in a row"
+        yield Finding(
+            Level.WARN, "stops", f"the gateway {times}; see its log, the memory it may have, and the quarantine"
+        )
+
+
+def _read(home: Home, read: Any) -> Any:
+    """Read from the journal without changing it; None where it cannot be read, which another check says."""
+    if not home.journal.exists():
+        return None
+    try:
+        address = f"{home.journal.resolve().as_uri()}?mode=ro"
+        with closing(sqlite3.connect(address, uri=True, timeout=2)) as database:
+            return read(database)
+    except sqlite3.Error:
+        return None
+
+
+def _journal(home: Home) -> dict[str, Any]:
+    """Return what the journal of a gateway that does not run tells."""
+    # Here, since the store's own imports are not light, and most doctors need none of it.
+    from gateway.store.ledger import dead_groups
+
+    def read(database: sqlite3.Connection) -> dict[str, Any]:
+        meta = dict(database.execute("SELECT name, value FROM meta WHERE name IN ('clean', 'unclean_stops')"))
+        stops = int(meta.get("unclean_stops", "0")) + (meta.get("clean") == "0")
+        dead = [
+            {"channel": group.channel, "count": group.count, "newest": group.newest.isoformat(), "reason": group.reason}
+            for group in dead_groups(database)
+        ]
+        return {"unclean_stops": stops, "dead_letters": dead}
+
+    return _read(home, read) or {}
+
+
+def last_answer(home: Home, model: str, now: datetime) -> timedelta | None:
+    """Return how long ago *model* last said something, by the journal; None when it never did. Blocks."""
+
+    def read(database: sqlite3.Connection) -> int | None:
+        query = "SELECT max(at) FROM usage WHERE model = ? AND tokens_out > 0"
+        (at,) = database.execute(query, (model,)).fetchone()
+        return int(at) if at is not None else None
+
+    at = _read(home, read)
+    return None if at is None else now - datetime.fromtimestamp(at / 1_000_000, UTC)
