@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 from collections.abc import Sequence
@@ -48,9 +49,14 @@ class Commands:
         self._state = state
         self._rest = rest
         self._where = where
+        self._alone = asyncio.Lock()  # sessions may follow each other quickly
 
     async def register(self, guilds: Sequence[str]) -> None:
         """Bring what Discord shows up to date; *guilds* are ours. Raises StoreDown and SendFailed: later, then."""
+        async with self._alone:
+            await self._register(guilds)
+
+    async def _register(self, guilds: Sequence[str]) -> None:
         noted: dict[str, str] = json.loads(await self._state.load(_NOTE) or "{}")
         places = {"global": (_EVERYWHERE,), "guild": tuple(guilds)}.get(self._where, ())
         commands = definition()

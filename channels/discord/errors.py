@@ -16,6 +16,7 @@ CANNOT_DIRECT = 50007  # the person takes no direct messages from us
 CANNOT_REPLY = 160002  # without the right to read the history
 _INVALID_BODY = 50035
 _TOO_LARGE = 40005
+_TOKEN_OF_INTERACTION = 50027  # invalid webhook token: its fifteen minutes are over
 _UNREACHABLE_FOR = timedelta(seconds=5)
 _TOKEN_REFUSED_FOR = timedelta(minutes=5)
 _BANNED_FOR = timedelta(minutes=1)  # a 429 of Cloudflare's, which may name no time
@@ -57,7 +58,7 @@ def refusal(error: discord.HTTPException) -> SendFailed:
         return RetryLater(_retry_after(error), reason)
     if error.status >= 500:
         return OutcomeUnknown(reason)
-    if error.status == 401:
+    if error.status == 401 and error.code != _TOKEN_OF_INTERACTION:
         return RetryLater(_TOKEN_REFUSED_FOR, reason)
     if error.code == _INVALID_BODY:
         return FormatRefused(reason)

@@ -1,0 +1,225 @@
+"""Native commands and buttons: registered once, confirmed within three seconds, answered where they wait."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+
+import pytest
+
+from channels.discord.commands import definition
+from gateway.events import ChatKind, InboundKind, InboundMessage, OutboundKind, OutboundMessage, Part, turn_id
+from gateway.ports import Accepted, Verdict
+from tests.fakes.discord_facts import ADMIN_ROLE, ANN, BEN, BOT, GENERAL, GUILD
+from tests.fakes.discord_harness import NotedChannel, connected
+from tests.fakes.discord_interactions import Interaction
+from tests.fakes.discord_server import Discord
+from tests.fakes.web import FakeHouse
+
+
+@asynccontextmanager
+async def registered(house: FakeHouse, discord: Discord, where: str = "global") -> AsyncIterator[NotedChannel]:
+    """Run the channel; its commands are there when the block begins."""
+    async with connected(house, discord, commands=where) as channel:
+        await discord.until(lambda: discord.interactions.registered)
+        yield channel
+
+
+def answer(channel: NotedChannel, message: InboundMessage, text: str, *, private: bool = False) -> list[Part]:
+    """Cut what a command answers, as the gateway does."""
+    shared = message.chat_kind is ChatKind.GROUP
+    row = OutboundMessage(
+        id=f"{turn_id(message)}.1",
+        key=message.key,
+        text=text,
+        kind=OutboundKind.NOTICE,
+        visible_to=message.sender.id if private and shared else "",
+    )
+    return list(channel.render(row))
+
+
+async def asked(house: FakeHouse, discord: Discord, used: Interaction) -> InboundMessage:
+    """Return the command as the house got it, once Discord shows that we think."""
+    message = (await house.wait_deliveries(1))[-1]
+    await discord.until(lambda: used.acknowledged)
+    return message
+
+
+async def test_commands_are_registered_only_when_they_changed(discord: Discord, house: FakeHouse) -> None:
+    """Discord allows 200 creations a day: a restart costs none, a change costs one overwrite."""
+    for _ in range(2):
+        async with connected(house, discord, commands="global") as channel:
+            await discord.until(lambda: discord.interactions.registered)
+            await channel._commands.register([GUILD])
+    assert discord.interactions.registrations == 1
+    assert {each["name"] for each in discord.interactions.registered[""]} >= {"help", "new", "stop", "status", "usage"}
+    house.state.notes["commands"] = '{"": "of an older release"}'
+    async with connected(house, discord, commands="global"):
+        await discord.until(lambda: discord.interactions.registrations == 2)
+
+
+async def test_commands_move_between_everywhere_and_the_servers(discord: Discord, house: FakeHouse) -> None:
+    """What is registered elsewhere from before is taken away, so that nobody sees a command twice."""
+    for where, everywhere, here in (("guild", False, True), ("global", True, False), ("off", False, False)):
+        async with connected(house, discord, commands=where) as channel:
+            await channel._commands.register([GUILD])
+        assert bool(discord.interactions.registered.get("")) is everywhere
+        assert bool(discord.interactions.registered.get(GUILD)) is here
+
+
+async def test_commands_that_cannot_be_registered_cost_nothing_else(discord: Discord, house: FakeHouse) -> None:
+    """A bot that was invited without the scope still hears and answers."""
+    discord.fail("PUT", "commands", "403 50001")
+    async with connected(house, discord, commands="global"):
+        discord.say(discord.direct(ANN), ANN, "hello")
+        await house.wait_deliveries(1)
+    assert "commands" not in house.state.notes
+
+
+def test_every_command_fits_discords_rules() -> None:
+    """Names and descriptions as the catalogue has them, an optional text for each."""
+    for each in definition():
+        assert 1 <= len(each["description"]) <= 100
+        assert "`" not in each["description"]
+        assert [option["required"] for option in each["options"]] == [False]
+
+
+async def test_a_command_is_what_one_could_have_typed(discord: Discord, house: FakeHouse) -> None:
+    """Text, facts and an event id; it speaks to us by what it is, and names no message."""
+    discord.members[BEN]["roles"] = [ADMIN_ROLE]
+    async with registered(house, discord):
+        used = discord.interactions.use(GENERAL, BEN, "timezone", "Europe/Berlin")
+        message = await asked(house, discord, used)
+    assert (message.text, message.message_id, message.event_ids) == ("/timezone Europe/Berlin", "", (used.id,))
+    assert (str(message.key), message.guild, message.is_addressed) == (f"discord:{GENERAL}", GUILD, True)
+    assert (message.sender.id, message.sender.roles, message.sender.is_admin) == (BEN, (ADMIN_ROLE,), True)
+
+
+async def test_a_private_answer_stays_with_its_sender(discord: Discord, house: FakeHouse) -> None:
+    """In a shared chat all of it is ephemeral, its length notwithstanding; and a repeat changes nothing."""
+    async with registered(house, discord) as channel:
+        used = discord.interactions.use(GENERAL, ANN, "usage")
+        message = await asked(house, discord, used)
+        assert used.is_thinking
+        assert used.is_ephemeral
+        parts = answer(channel, message, "yours: " + "word " * 600, private=True)
+        receipts = [await channel.send(part) for part in (parts[0], parts[0], *parts[1:])]
+        assert await channel.find(parts[0]) is None  # putting it there again is no second one
+    assert used.original is not None
+    assert used.original.startswith("yours:")
+    assert [is_private for _, is_private in used.follow_ups] == [True] * (len(parts) - 1)
+    assert all(receipt.message_id for receipt in receipts)
+    assert discord.chat(GENERAL) == []
+    assert discord.chat(discord.direct(ANN)) == []
+
+
+async def test_what_everybody_may_see_is_a_message_with_its_key(discord: Discord, house: FakeHouse) -> None:
+    """ "Is thinking" goes away, and the answer stands in the chat once."""
+    async with registered(house, discord) as channel:
+        used = discord.interactions.use(GENERAL, ANN, "new")
+        (part,) = answer(channel, await asked(house, discord, used), "New session started.")
+        discord.fail("POST", "messages", "done 502")
+        await channel.send(part)
+        await discord.until(lambda: used.is_deleted)
+    assert discord.chat(GENERAL) == ["New session started."]
+    assert not used.is_thinking
+
+
+async def test_in_a_direct_chat_the_answer_takes_the_place(discord: Discord, house: FakeHouse) -> None:
+    """Nobody else is there: nothing is ephemeral, and the chat keeps it."""
+    direct = discord.direct(ANN)
+    async with registered(house, discord) as channel:
+        used = discord.interactions.use(direct, ANN, "usage")
+        message = await asked(house, discord, used)
+        for part in answer(channel, message, "yours", private=True):
+            await channel.send(part)
+    assert not used.is_ephemeral
+    assert discord.chat(direct) == ["yours"]
+
+
+@pytest.mark.parametrize("private", [True, False])
+async def test_after_fifteen_minutes_the_chat_has_the_answer(discord: Discord, house: FakeHouse, private: bool) -> None:
+    """The place is gone; what is private becomes a direct message."""
+    async with registered(house, discord) as channel:
+        used = discord.interactions.use(GENERAL, ANN, "usage")
+        (part,) = answer(channel, await asked(house, discord, used), "yours", private=private)
+        discord.skew += timedelta(minutes=16)
+        await channel.send(part)
+    assert discord.chat(discord.direct(ANN) if private else GENERAL) == ["yours"]
+
+
+async def test_a_restart_in_between_answers_in_the_same_place(discord: Discord, house: FakeHouse) -> None:
+    """The place is noted with the row, and forgotten once its time is over."""
+    async with registered(house, discord):
+        used = discord.interactions.use(GENERAL, ANN, "usage")
+        message = await asked(house, discord, used)
+        await discord.until(lambda: used.is_thinking)
+    async with connected(house, discord) as channel:
+        (part,) = answer(channel, message, "yours", private=True)
+        await channel.send(part)
+    assert used.original == "yours"
+
+
+async def test_three_seconds_too_late_is_not_lost(discord: Discord, house: FakeHouse) -> None:
+    """Discord forgot the command, we did not: its answer stands in the chat."""
+    async with registered(house, discord) as channel:
+        house.is_down = True
+        used = discord.interactions.use(GENERAL, ANN, "new")
+        await house.wait_deliveries(1)
+        assert not used.acknowledged  # nothing is confirmed that is not stored
+        discord.skew += timedelta(seconds=4)
+        house.is_down = False
+        await discord.until(lambda: any(each.kind == "callback" for each in discord.requests))
+        (part,) = answer(channel, house.accepted[0], "New session started.")
+        await channel.send(part)
+    assert discord.chat(GENERAL) == ["New session started."]
+
+
+async def test_a_second_delivery_is_no_second_command(discord: Discord, house: FakeHouse) -> None:
+    """The event id decides, and the place stays the first one's."""
+    async with registered(house, discord) as channel:
+        used = discord.interactions.use(GENERAL, ANN, "usage")
+        message = await asked(house, discord, used)
+        discord.interactions.repeat(used)
+        await house.wait_deliveries(2)
+        assert len(house.accepted) == 1
+        (part,) = answer(channel, message, "yours", private=True)
+        await channel.send(part)
+    assert used.original == "yours"
+
+
+async def test_a_strangers_command_is_not_even_confirmed(discord: Discord, house: FakeHouse) -> None:
+    """No word, no place, no note."""
+    house.verdict = Accepted(verdict=Verdict.REJECTED, reason="stranger")
+    async with registered(house, discord):
+        used = discord.interactions.use(GENERAL, ANN, "usage")
+        await house.wait_deliveries(1)
+        await asyncio.sleep(0)
+    assert not used.acknowledged
+    assert "interactions" not in house.state.notes
+    assert not [each for each in discord.requests if each.kind == "callback"]
+
+
+async def test_a_refused_command_can_be_told_why(discord: Discord, house: FakeHouse) -> None:
+    """The line is shown to the sender alone."""
+    house.verdict = Accepted(verdict=Verdict.REJECTED, reason="stranger", line="Ask Ann to let you in.")
+    async with registered(house, discord):
+        discord.interactions.use(GENERAL, BEN, "usage")
+        await discord.until(lambda: any(each.kind == "callback" for each in discord.requests))
+    body = discord.requests[-1].body
+    assert (body["type"], body["data"]["content"], body["data"]["flags"]) == (4, "Ask Ann to let you in.", 64)
+
+
+async def test_a_button_is_its_value(discord: Discord, house: FakeHouse) -> None:
+    """Confirmed without a word: what follows from it is said in the chat."""
+    async with registered(house, discord):
+        message = discord.say(GENERAL, BOT, "Shall I?")
+        pressed = discord.interactions.press(message, ANN, "yes:7")
+        heard = await asked(house, discord, pressed)
+    assert (heard.kind, heard.text, heard.message_id, heard.event_ids) == (
+        InboundKind.BUTTON, "yes:7", "", (pressed.id,),
+    )  # fmt: skip
+    assert pressed.acknowledged == 6
+    assert "interactions" not in house.state.notes
