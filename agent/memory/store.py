@@ -130,8 +130,8 @@ class MemoryStore:
         async with lock:
             try:
                 return await self._consolidate(session, provider, model, archive_all, memory_window)
-            except OSError:
-                log.exception("consolidation.cannot_write", session=session.key)
+            except OSError as error:
+                log.warning("consolidation.cannot_write", session=session.key, error=error.strerror)
                 return False
 
     # -- one consolidation -------------------------------------------------------------------------

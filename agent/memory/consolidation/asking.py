@@ -44,9 +44,10 @@ async def ask(
         except _NOT_NOW as error:
             log.warning("consolidation.not_now", error=type(error).__name__)
             return Unusable(type(error).__name__)
-        except Exception as error:  # the provider's boundary: its libraries raise whatever they like
+        except Exception as error:  # noqa: BLE001 - the provider's boundary: its libraries raise whatever they like
             if not isinstance(error, _REFUSED) and not _ABOUT_TOOLS.search(f"{type(error).__name__} {error}"):
-                log.exception("consolidation.provider_failed")
+                # No trace and no text of it: providers quote what they were sent.
+                log.warning("consolidation.provider_failed", error=type(error).__name__)
                 return Unusable(type(error).__name__)
             refused = type(error).__name__
             continue
