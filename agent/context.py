@@ -5,6 +5,7 @@ Nothing volatile is in the system prompt; time and names ride with each user lin
 
 from __future__ import annotations
 
+import asyncio
 import re
 import unicodedata
 from collections.abc import Mapping, Sequence
@@ -13,12 +14,16 @@ from datetime import datetime
 from typing import Any
 from zoneinfo import ZoneInfo
 
+from agent.attachments.facts import Fact, fact_of
+from agent.attachments.hearing import Purse
+from agent.attachments.intake import FilesIn
 from agent.draft import Draft
+from agent.heard import quoted
 from agent.memory.conversation import Conversation
 from agent.memory.files import lines as build
 from agent.memory.snapshot import ScopeMemory, opening, system_prompt
-from gateway.events import Attachment, InboundKind, InboundMessage
-from gateway.ports import InboxRow, Line
+from gateway.events import ChatKind, InboundKind, InboundMessage
+from gateway.ports import InboxRow, Line, Overheard
 
 NAME_LENGTH = 64
 _UNSAFE = re.compile(r"[\[\]<>{}()]")
@@ -35,9 +40,19 @@ class Place:
 class Context:
     """Builds prompts from conversations and scope memory."""
 
-    def __init__(self, memory: ScopeMemory, *, abilities: str) -> None:
+    def __init__(
+        self,
+        memory: ScopeMemory,
+        *,
+        abilities: str,
+        files: FilesIn | None = None,
+        overheard: Overheard | None = None,
+    ) -> None:
+        """Without *files* an attachment is its bare fact; without *overheard* nothing is read first."""
         self._memory = memory
         self._abilities = abilities
+        self._files = files
+        self._overheard = overheard
 
     async def assemble(
         self,
@@ -46,28 +61,32 @@ class Context:
         notes: Sequence[InboxRow],
         conversation: Conversation,
         place: Place,
+        purse: Purse | None = None,
     ) -> list[Mapping[str, Any]]:
-        """Open the draft (unless an earlier attempt did) and return system prompt and history."""
+        """Open the draft (unless an earlier attempt did) and return system prompt and history.
+
+        Files are fetched and the chat is read on account of *purse*; without one they are left alone.
+        """
         if not draft.is_resumed:
+            before: tuple[InboundMessage, ...] = ()
+            if purse is not None and rows[0].message.chat_kind is ChatKind.GROUP:
+                before = await self._before(draft, rows[0].message, conversation)
+            facts = await self._facts(rows, place, purse)
             view = await self._memory.view(place.scope)
             begun = opening(conversation, view, place.zone, abilities=self._abilities, at=draft.next_index)
             told = [self.note(draft, row, place.zone) for row in notes]
-            said = [self.user(draft, row, place.zone) for row in rows]
+            said = [
+                _user(draft, row, place.zone, files, before if row is rows[0] else ())
+                for row, files in zip(rows, facts, strict=True)
+            ]
             draft.open([*begun.lines, *told, *said], begun.blobs, rows)
         snapshot = conversation.snapshot_with(draft.lines, draft.blobs)
         return [{"role": "system", "content": system_prompt(snapshot)}, *conversation.messages_with(draft.lines)]
 
-    def user(self, draft: Draft, row: InboxRow, zone: str) -> Line:
-        """Render what a person wrote as a transcript line."""
-        message = row.message
-        return draft.message(
-            "user",
-            content(message),
-            message.sent_at,
-            **speaker(message),
-            head=head(message, zone),
-            origin="user",
-        )
+    async def steered(self, draft: Draft, rows: Sequence[InboxRow], place: Place, purse: Purse) -> list[Line]:
+        """Render what the sender wrote meanwhile as transcript lines."""
+        facts = await self._facts(rows, place, purse)
+        return [_user(draft, row, place.zone, files, ()) for row, files in zip(rows, facts, strict=True)]
 
     def note(self, draft: Draft, row: InboxRow, zone: str) -> Line:
         """Render an edit or deletion that came after its turn."""
@@ -76,13 +95,50 @@ class Context:
             return build.forgotten(message.message_id)
         return draft.message(
             "user",
-            content(message),
+            message.text,
             message.sent_at,
             **speaker(message),
             # In the head, so that people and searches read nothing but what was typed.
             head=f"{head(message, zone)}, an earlier message edited to",
             origin="user",
+            files=[fact_of(each) for each in message.attachments] or None,
         )
+
+    async def _facts(self, rows: Sequence[InboxRow], place: Place, purse: Purse | None) -> Sequence[Sequence[Fact]]:
+        """Return the facts of each row's files; usually there are none, and nothing is done."""
+        if not any(row.message.attachments for row in rows):
+            return [()] * len(rows)
+        async with asyncio.TaskGroup() as tasks:
+            taken = [tasks.create_task(self._take(row.message, place, purse), name="files") for row in rows]
+        return [task.result() for task in taken]
+
+    async def _take(self, message: InboundMessage, place: Place, purse: Purse | None) -> Sequence[Fact]:
+        if self._files is None or purse is None or not message.attachments:
+            return [fact_of(each) for each in message.attachments]
+        return await self._files.take(place.scope, message.key, message.attachments, purse)
+
+    async def _before(
+        self, draft: Draft, message: InboundMessage, conversation: Conversation
+    ) -> tuple[InboundMessage, ...]:
+        """Return what was said in the chat since we last heard somebody there."""
+        if self._overheard is None or message.kind is not InboundKind.MESSAGE:
+            return ()
+        return await self._overheard.before(message, since=conversation.last_heard or draft.begun_anew)
+
+
+def _user(draft: Draft, row: InboxRow, zone: str, files: Sequence[Fact], before: Sequence[InboundMessage]) -> Line:
+    """Render what a person wrote as a transcript line."""
+    message = row.message
+    return draft.message(
+        "user",
+        message.text,
+        message.sent_at,
+        **speaker(message),
+        head=head(message, zone),
+        origin="user",
+        files=list(files) or None,
+        quoted=quoted(message, before, lambda each: head(each, zone)) or None,
+    )
 
 
 def speaker(message: InboundMessage) -> dict[str, Any]:
@@ -109,19 +165,3 @@ def clean_name(name: str) -> str:
     """Make a display name harmless in a prompt: one line, no brackets or controls, at most 64 characters."""
     flat = "".join(" " if unicodedata.category(each)[0] in "CZ" else each for each in name)
     return " ".join(_UNSAFE.sub("", flat).split())[:NAME_LENGTH].strip()
-
-
-def content(message: InboundMessage) -> str:
-    """Return the text with what it quotes and the files it carries, as facts."""
-    parts = [message.text] if message.text else []
-    if message.quoted:
-        quoted = "\n".join(f"> {line}" for line in message.quoted.splitlines())
-        parts.insert(0, quoted)
-    parts.extend(fact(attachment) for attachment in message.attachments)
-    return "\n".join(parts)
-
-
-def fact(attachment: Attachment) -> str:
-    """Return one line on a file: kind, name, size."""
-    caption = f": {attachment.caption}" if attachment.caption else ""
-    return f"({attachment.kind} {clean_name(attachment.name)}, {attachment.size} bytes{caption})"

@@ -4,12 +4,23 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from agent.attachments.facts import attachment_of, fact_of
 from agent.llm.port import ChatReply, ToolCall
 from agent.memory.files import lines as build
+from gateway.events import Attachment
 from gateway.ports import EndState, InboxRow, Job, Lease, Line, Step, TurnRecord
+
+
+@dataclass(slots=True)
+class Staged:
+    """What a tool call leaves to the turn's commit."""
+
+    remember: list[str] = field(default_factory=list)
+    send: list[Attachment] = field(default_factory=list)
 
 
 class Draft:
@@ -36,6 +47,18 @@ class Draft:
     def is_resumed(self) -> bool:
         """An earlier attempt stored this turn's opening."""
         return self._next_step > 0 and self._opening is None
+
+    @property
+    def begun_anew(self) -> datetime | None:
+        """When /new began this transcript, while nothing stands in it yet; what was before stays there."""
+        session = self._lease.session
+        return session.created_at if session.scope and not session.next_index else None
+
+    @property
+    def attachments(self) -> tuple[Attachment, ...]:
+        """What the turn's tools want sent with its answer, read off its lines, so that a resumed turn has it too."""
+        staged = [fact for line in self.lines for fact in line.get("send", ())]
+        return tuple(attachment_of(fact) for fact in staged)
 
     @property
     def next_index(self) -> int:
@@ -89,9 +112,13 @@ class Draft:
         """Note that *call* is about to happen; it carries no line, only the fact."""
         return self._step("intent", (), call=call.id)
 
-    def result(self, call: ToolCall, text: str, *, remember: Sequence[str]) -> Step:
-        """Add the result of *call*, and what it wants remembered once the turn is committed."""
-        extra = {"remember": list(remember)} if remember else {}
+    def result(self, call: ToolCall, text: str, staged: Staged | None = None) -> Step:
+        """Add the result of *call*, and what it wants remembered and sent once the turn is committed."""
+        extra: dict[str, Any] = {}
+        if staged is not None and staged.remember:
+            extra["remember"] = list(staged.remember)
+        if staged is not None and staged.send:
+            extra["send"] = [fact_of(each) | {"blob": each.blob} for each in staged.send]
         line = self.message("tool", text, self._now(), tool_call_id=call.id, name=call.name, **extra)
         return self._step("result", (line,), call=call.id)
 

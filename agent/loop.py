@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import structlog
 
-from agent.draft import Draft
+from agent.draft import Draft, Staged
 from agent.llm.client import ModelClient
 from agent.llm.port import ChatReply, ChatRequest, ToolCall
 from agent.tools.port import ToolContext
@@ -55,8 +55,9 @@ class Seat:
     prompt: Sequence[Mapping[str, Any]]  # system and history, the same bytes as the turn before
     preview: Preview
     is_watched: bool  # streaming costs CPU; only where somebody sees it
-    context: Callable[[ToolCall, list[str]], ToolContext]
-    render: Callable[[Sequence[InboxRow]], list[Mapping[str, Any]]]  # steered rows as user lines
+    context: Callable[[ToolCall, Staged], ToolContext]
+    render: Callable[[Sequence[InboxRow]], Awaitable[list[Mapping[str, Any]]]]  # steered rows as user lines
+    show: Callable[[Sequence[Mapping[str, Any]]], Awaitable[Sequence[Mapping[str, Any]]]]  # puts pictures in
     doing: Callable[[str], None]
 
 
@@ -96,7 +97,7 @@ class Loop:
 
     async def _ask(self, seat: Seat) -> ChatReply:
         request = ChatRequest(
-            messages=[*seat.prompt, *seat.draft.messages],
+            messages=await seat.show([*seat.prompt, *seat.draft.messages]),
             tools=self._toolbox.schemas,
             turn=seat.lease.turn,
             person=seat.person,
@@ -120,11 +121,11 @@ class Loop:
             else:
                 await self._run_call(seat, call)
                 continue
-            await self._store.step(seat.lease, seat.draft.result(call, text, remember=()))
+            await self._store.step(seat.lease, seat.draft.result(call, text))
         return is_last or len(seat.draft.finished_calls) >= self._max_calls
 
     async def _run_call(self, seat: Seat, call: ToolCall) -> None:
-        remember: list[str] = []
+        staged = Staged()
         is_repeatable = self._toolbox.is_repeatable(call.name)
         if not is_repeatable and call.id in seat.draft.intents:
             text = _UNKNOWN
@@ -134,13 +135,13 @@ class Loop:
             seat.doing(call.name)
             seat.preview.status(call.name)
             try:
-                outcome = await self._toolbox.run(call, seat.context(call, remember))
+                outcome = await self._toolbox.run(call, seat.context(call, staged))
             finally:
                 seat.doing("")
                 seat.preview.status("")
             text = outcome.text
-        await self._store.step(seat.lease, seat.draft.result(call, text, remember=remember))
+        await self._store.step(seat.lease, seat.draft.result(call, text, staged))
 
     async def _take_in(self, seat: Seat, rows: Sequence[InboxRow]) -> None:
         if rows:
-            await self._store.step(seat.lease, seat.draft.steer(rows, seat.render(rows)))
+            await self._store.step(seat.lease, seat.draft.steer(rows, await seat.render(rows)))

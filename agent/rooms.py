@@ -6,16 +6,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+from agent.attachments.outgoing import FilesOut
+from agent.attachments.pictures import Pictures
 from agent.commands import House, Router
 from agent.context import Context, Place
 from agent.draft import Draft
 from agent.loop import Loop
+from agent.memory.consolidator import consolidation
 from agent.memory.conversation import Conversation, Conversations
 from agent.memory.jobs import MemoryJobs
 from agent.memory.scopes import person_of, scope_of
 from agent.patient import PatientJournal
 from agent.pool import Running
-from gateway.events import ChatKind, InboundKind, OutboundKind, OutboundMessage
+from gateway.events import Attachment, ChatKind, InboundKind, OutboundKind, OutboundMessage
 from gateway.ports import Commit, InboxRow, Job, Lease, Meter, Previews, SearchIndex, TurnRecord
 
 Admits = Callable[[InboxRow], bool]
@@ -36,6 +39,8 @@ class Rooms:
     house: House
     memory_jobs: MemoryJobs
     search: SearchIndex
+    pictures: Pictures
+    outgoing: FilesOut
     admits: Admits
     zone: Callable[[str], str]
     meter: Meter
@@ -63,7 +68,7 @@ class Rooms:
         """Store the turn and what follows from it; past this point /stop comes too late."""
         lease = running.lease
         person = self.person(lease.rows[0])
-        every = (*draft.jobs(person, record.at), *jobs)
+        every = (*draft.jobs(person, record.at), *jobs, *self._consolidation(conversation, record))
         running.is_committing = True
         marked = conversation.with_mark(record)
         stored = await self.journal.commit(lease, Commit(record=marked, outbound=tuple(outbound), jobs=every))
@@ -72,6 +77,14 @@ class Rooms:
             self.meter.count("turn_failures", failure=record.failure)
         for job in every:
             self.memory_jobs.note(job)
+
+    @staticmethod
+    def _consolidation(conversation: Conversation, record: TurnRecord) -> tuple[Job, ...]:
+        """Return the job that is due when this record fills the window."""
+        taken = None if record.new_transcript else conversation.due(record.to_index)
+        if taken is None:
+            return ()
+        return (consolidation(record.key, record.scope, record.transcript, taken, record.at),)
 
     def place(self, row: InboxRow) -> Place:
         """Return whose memory the row reads and which clock it goes by."""
@@ -83,7 +96,9 @@ class Rooms:
         return person_of(row.message, self.kinds(row.message.key.channel))
 
 
-def to_chat(lease: Lease, text: str, kind: OutboundKind, is_private: bool = False) -> tuple[OutboundMessage, ...]:
+def to_chat(
+    lease: Lease, text: str, kind: OutboundKind, is_private: bool = False, attachments: Sequence[Attachment] = ()
+) -> tuple[OutboundMessage, ...]:
     """Return the turn's one message to its chat; nothing for an empty text."""
     if not text:
         return ()
@@ -97,5 +112,7 @@ def to_chat(lease: Lease, text: str, kind: OutboundKind, is_private: bool = Fals
             kind=kind,
             reply_to=message.message_id if message.kind in _TYPED else "",
             visible_to=message.sender.id if is_private and shared else "",
+            chat_kind=message.chat_kind,
+            attachments=tuple(attachments),
         ),
     )

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
+from agent.attachments.facts import fact_of
+from agent.attachments.hearing import Purse
 from agent.commands.talk import original_of
-from agent.context import Place, content, speaker
-from agent.draft import Draft
+from agent.context import Place, speaker
+from agent.draft import Draft, Staged
 from agent.llm.port import ToolCall
 from agent.loop import Seat, Thought
 from agent.memory.conversation import Conversation
@@ -71,7 +74,7 @@ class TurnWork:
             draft = Draft(lease, place.scope)
             await self._rooms.context.assemble(draft, lease.rows, lease.notes, conversation, place)
         for call in draft.open_calls:
-            draft.result(call, "stopped by the user", remember=())
+            draft.result(call, "stopped by the user")
         await self._close(running, conversation, draft, EndState.STOPPED, notice=line)
 
     async def bury(self, lease: Lease) -> None:
@@ -98,7 +101,9 @@ class TurnWork:
         preview = self._rooms.previews.open(lease)
         try:
             draft = Draft(lease, place.scope)
-            prompt = await self._rooms.context.assemble(draft, lease.rows, lease.notes, conversation, place)
+            person = self._rooms.person(lease.rows[0])
+            purse = Purse(lease.turn, person, str(lease.key))
+            prompt = await self._rooms.context.assemble(draft, lease.rows, lease.notes, conversation, place, purse)
             running.draft = draft
 
             def doing(tool: str) -> None:
@@ -107,13 +112,14 @@ class TurnWork:
             thought = await self._rooms.loop.think(
                 Seat(
                     lease=lease,
-                    person=self._rooms.person(lease.rows[0]),
+                    person=person,
                     draft=draft,
                     prompt=prompt,
                     preview=preview,
                     is_watched=self._rooms.previews.is_watched(lease.key),
-                    context=lambda call, remember: self._tool_context(lease, place, call, remember),
-                    render=lambda rows: [self._rooms.context.user(draft, row, place.zone) for row in rows],
+                    context=lambda call, staged: self._tool_context(running, conversation, place, call, staged),
+                    render=lambda rows: self._rooms.context.steered(draft, rows, place, purse),
+                    show=lambda messages: self._rooms.pictures.show(messages, place.scope),
                     doing=doing,
                 )
             )
@@ -129,9 +135,10 @@ class TurnWork:
                 running, conversation, draft, EndState.ANSWERED, notice=line, failure=thought.failure.name
             )
             return
-        draft.add(draft.message("assistant", thought.text, self._rooms.now()))
+        sent = [fact_of(each) | {"blob": each.blob} for each in draft.attachments]
+        draft.add(draft.message("assistant", thought.text, self._rooms.now(), files=sent or None))
         text = f"{thought.text}\n\n{say('delivery.cut', self._rooms.language)}" if thought.is_cut else thought.text
-        answer = to_chat(running.lease, text, OutboundKind.ANSWER)
+        answer = to_chat(running.lease, text, OutboundKind.ANSWER, attachments=draft.attachments)
         record = draft.record(
             EndState.ANSWERED, self._rooms.now(), supersedes=original_of(running.lease.rows[0].message.message_id)
         )
@@ -166,7 +173,9 @@ class TurnWork:
             draft.add(self._rooms.context.note(draft, row, place.zone))
         for row in lease.rows:
             is_last = row is lease.rows[-1]
-            said = {"asked": content(row.message), **speaker(row.message)}
+            said: dict[str, Any] = {"asked": row.message.text, **speaker(row.message)}
+            if row.message.attachments:  # as facts alone: nothing is fetched for who is turned away
+                said["files"] = [fact_of(each) for each in row.message.attachments]
             draft.add(build.notice(lease.turn, line if is_last else "", now, **said))
         record = draft.record(outcome, now, failure=failure)
         running.is_committing = True
@@ -177,8 +186,14 @@ class TurnWork:
         self._rooms.conversations.forget(lease.key)  # it knows nothing of the notes
         return outcome
 
-    def _tool_context(self, lease: Lease, place: Place, call: ToolCall, remember: list[str]) -> ToolContext:
+    def _tool_context(
+        self, running: Running, conversation: Conversation, place: Place, call: ToolCall, staged: Staged
+    ) -> ToolContext:
+        lease = running.lease
         row = lease.rows[0]
+        draft = running.draft
+        said = draft.lines if draft is not None else []
+        sent = len(draft.attachments) if draft is not None else 0
         return ToolContext(
             person=self._rooms.person(row),
             sender=row.message.sender,
@@ -188,5 +203,8 @@ class TurnWork:
             call=call.id,
             now=self._rooms.now(),
             search=bind(self._rooms.search, place.scope),
-            remember=remember.append,
+            remember=staged.remember.append,
+            send=self._rooms.outgoing.bind(
+                place.scope, lease.key, lambda: [*conversation.lines, *said], staged.send, sent=sent
+            ),
         )

@@ -232,7 +232,7 @@ def html(data: bytes, _chars: int) -> dict[str, Any]:
 
     soup = BeautifulSoup(data[:HTML_BYTES], "html.parser")
     title = soup.title.get_text(" ", strip=True) if soup.title else ""
-    for tag in soup(["head", "script", "style", "noscript", "template", "svg", "iframe", "object", "img"]):
+    for tag in soup(["head", "title", "script", "style", "noscript", "template", "svg", "iframe", "object", "img"]):
         tag.extract()
     try:
         text = MarkdownConverter(heading_style="ATX", bullets="-").convert_soup(soup)

@@ -98,7 +98,7 @@ def told(files: Iterable[Fact]) -> Iterator[str]:
     """Yield what the model reads for each file: its fact, and the text of a document as a fenced block."""
     for each in files:
         text = each.get("text")
-        if not text:
+        if not isinstance(text, str) or not text:
             yield in_line(each)
             continue
         what = "its beginning" if each.get("is_cut") else "its text"
@@ -145,10 +145,11 @@ def blobs_in(files: Iterable[Fact]) -> list[str]:
 
 def attachment_of(fact: Fact) -> Attachment:
     """Return a stored file as an attachment again, for what is sent or asked once more."""
+    size = fact.get("size")
     return Attachment(
         kind=str(fact.get("kind", "document")),
         name=str(fact.get("name", "")),
-        size=int(fact.get("size") or 0),
+        size=size if isinstance(size, int) else 0,
         media_type=str(fact.get("media_type", "")),
         blob=str(fact.get("blob", "")),
         caption=str(fact.get("caption", "")),

@@ -11,7 +11,7 @@ import structlog
 from agent.attachments.facts import clean
 from agent.attachments.names import ending
 from agent.llm.client import OnUsage
-from agent.llm.litellm_model import load_litellm
+from agent.llm.litellm_model import key_for, load_litellm
 from agent.llm.port import ChatReply, ChatRequest, Tokens
 from gateway.errors import FileUnavailable
 from gateway.ports import Meter
@@ -117,7 +117,7 @@ class LitellmEars:
             model=self._model,
             file=(file, data, media_type or "audio/ogg"),
             api_base=self._api_base or None,
-            api_key=self._api_key or None,
+            api_key=key_for(self._model, self._api_base, self._api_key),
             timeout=self._deadline,
             max_retries=0,
         )
@@ -132,7 +132,8 @@ class LitellmEars:
                 tool_calls=(),
                 model=self._model,
                 tokens=tokens,
-                cost=float(cost) if isinstance(cost, int | float) else None,
+                # litellm says 0 where its table prices seconds that the answer does not name.
+                cost=float(cost) if isinstance(cost, int | float) and cost > 0 else None,
             ),
             ChatRequest(messages=(), turn=purse.turn, purpose=_PURPOSE, person=purse.person, chat=purse.chat),
         )

@@ -56,7 +56,8 @@ async def retry(context: CommandContext) -> Reply:
     if not asked:
         return Reply(text=say("commands.nothing_to_retry", context.language))
     turn = asked[-1].turn
-    text = "\n\n".join(line.text for line in asked if line.turn == turn)
+    again_asked = [line for line in asked if line.turn == turn]
+    text = "\n\n".join(line.typed for line in again_asked if line.typed)
     original = original_of(asked[-1].message_id) or turn
     again = replace(
         context.row.message,
@@ -66,7 +67,8 @@ async def retry(context: CommandContext) -> Reply:
         event_ids=(),
         revision="",
         text=text,
-        attachments=(),
+        quoted="",
+        attachments=tuple(each for line in again_asked for each in line.attachments),  # by their stored bytes
     )
     is_taken = await context.house.accept(again, context.role)
     return Reply(text=say("commands.retry" if is_taken else "commands.retry_full", context.language))

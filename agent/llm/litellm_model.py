@@ -154,21 +154,13 @@ class LitellmModel:
             model=self.name,
             messages=messages,
             api_base=self._config.api_base or None,
-            api_key=self._key(),
+            api_key=key_for(self.name, self._config.api_base, self._config.api_key),
             # Ours is the limit that counts; this one only has to be there, and constant, for the pool's sake.
             timeout=self._config.timeout * (_LONGEST_STREAM + 1),
             num_retries=0,
             max_retries=0,
             **extra,
         )
-
-    def _key(self) -> str | None:
-        """Return the configured key; litellm finds a provider's own variable when there is none.
-
-        At an address of the operator's choice OPENAI_API_KEY is not sent along by itself.
-        """
-        is_own_server = self._config.api_base and self.name.startswith("openai/")
-        return self._config.api_key or (_NO_KEY if is_own_server else None)
 
     def _reply(self, request: ChatRequest, gathered: Gathered) -> ChatReply:
         if gathered.is_empty:
@@ -209,6 +201,14 @@ class LitellmModel:
             self._has_price = False
             return None
         return float(sum(paid))
+
+
+def key_for(model: str, api_base: str, api_key: str) -> str | None:
+    """Return the key to send: the configured one; litellm finds a provider's own variable when there is none.
+
+    At an address of the operator's choice OPENAI_API_KEY is not sent along by itself.
+    """
+    return api_key or (_NO_KEY if api_base and model.startswith("openai/") else None)
 
 
 def outgoing(messages: Sequence[Mapping[str, Any]], model: str) -> list[dict[str, Any]]:

@@ -18,7 +18,8 @@ from typing import Annotated, Any, Protocol
 from pydantic import BaseModel, ConfigDict, Field, create_model
 from pydantic.fields import FieldInfo
 
-from gateway.events import Sender, SessionKey
+from gateway.errors import ToolFailed
+from gateway.events import Attachment, Sender, SessionKey
 from gateway.ports import Hit, SearchIndex
 
 
@@ -28,6 +29,22 @@ class Search(Protocol):
     async def __call__(self, query: str, *, limit: int = 6) -> Sequence[Hit]:
         """Return the best hits, best first."""
         ...
+
+
+class Send(Protocol):
+    """Files for the chat it was bound to, out of its scope alone."""
+
+    async def __call__(self, name: str, text: str = "") -> Attachment:
+        """Stage a file of *text*, or without any the file *name* of the scope; it is sent with the answer.
+
+        Raises ToolFailed.
+        """
+        ...
+
+
+async def no_files(name: str, text: str = "") -> Attachment:  # noqa: ARG001 - the signature of `Send`
+    """Send nothing: there is no chat that takes files."""
+    raise ToolFailed("files cannot be sent here")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +60,7 @@ class ToolContext:
     now: datetime
     search: Search  # `bind(index, scope)`
     remember: Callable[[str], None]  # stages a memory operation; it happens when the turn is committed
+    send: Send = no_files  # stages a file; it is sent when the turn is committed
 
 
 def bind(index: SearchIndex, scope: str) -> Search:

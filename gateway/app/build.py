@@ -12,10 +12,11 @@ from importlib.metadata import entry_points, version
 
 import structlog
 
+from agent.attachments.pictures import Pictures
 from agent.commands import Router
 from agent.context import Context
 from agent.house import AgentHouse
-from agent.llm.client import ModelClient
+from agent.llm.client import ModelClient, OnUsage
 from agent.llm.port import ChatReply, ChatRequest, ModelConfig
 from agent.llm.registry import open_model
 from agent.loop import Loop
@@ -39,6 +40,7 @@ from agent.tools.registry import Toolbox
 from agent.turn import TurnWork
 from gateway.admission import RefusalLog
 from gateway.app.addressee import addressee, is_private
+from gateway.app.attachments import files_in, files_out, overheard
 from gateway.app.channels import Doors, Plugins, judge_of, kinds_of, noting, open_doors, still_admits
 from gateway.delivery import Deliverer
 from gateway.errors import SettingsMistake, UserMistake
@@ -195,7 +197,8 @@ def _build(
     is_strict = settings.delivery.once == "strict"
     deliverer = Deliverer(store.outbox, doors.channels, meter=meter, now=_now, is_strict=is_strict)
     started = time.monotonic()
-    model = _open_model(settings, store, meter, plugins)
+    spend = _spending(store)
+    model = _open_model(settings, spend, meter, plugins)
     house = AgentHouse(
         journal=store.journal,
         outbox=store.outbox,
@@ -219,7 +222,12 @@ def _build(
         journal=patient,
         previews=deliverer,
         conversations=conversations,
-        context=Context(memory, abilities=toolbox.abilities()),
+        context=Context(
+            memory,
+            abilities=toolbox.abilities(),
+            files=files_in(settings, doors, blobs, model, on_usage=spend, meter=meter),
+            overheard=overheard(doors, judge),
+        ),
         loop=Loop(
             model,
             toolbox,
@@ -231,6 +239,8 @@ def _build(
         house=house,
         memory_jobs=memory_jobs,
         search=PlainSearch(home.path, documents),
+        pictures=Pictures(blobs),
+        outgoing=files_out(settings, home, doors, blobs),
         admits=lambda row: still_admits(noted, row),
         zone=house.zone,
         meter=meter,
@@ -268,8 +278,8 @@ def _build(
     )
 
 
-def _open_model(settings: Settings, store: Store, meter: PrometheusMeter, plugins: Plugins) -> ModelClient:
-    llm = settings.llm
+def _spending(store: Store) -> OnUsage:
+    """Return what notes a model call in the journal."""
 
     def spend(reply: ChatReply, request: ChatRequest) -> None:
         store.journal.spend(
@@ -287,6 +297,11 @@ def _open_model(settings: Settings, store: Store, meter: PrometheusMeter, plugin
             )
         )
 
+    return spend
+
+
+def _open_model(settings: Settings, on_usage: OnUsage, meter: PrometheusMeter, plugins: Plugins) -> ModelClient:
+    llm = settings.llm
     models = list(plugins.models) or [
         open_model(
             ModelConfig(
@@ -296,8 +311,9 @@ def _open_model(settings: Settings, store: Store, meter: PrometheusMeter, plugin
                 timeout=llm.timeout_seconds,
                 stream_silence=llm.stream_silence_seconds,
                 context_window=llm.context_window,
+                vision=llm.vision,
             )
         )
         for name in (llm.model, *llm.fallbacks)
     ]
-    return ModelClient(models, attempts=llm.attempts, on_usage=spend, meter=meter, now=_now)
+    return ModelClient(models, attempts=llm.attempts, on_usage=on_usage, meter=meter, now=_now)

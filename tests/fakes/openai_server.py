@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import base64
 import json
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -80,6 +81,15 @@ def chatter(body: Mapping[str, Any], n: int) -> Answer:
     return Answer(text=f"Answer {n} to {str(last)[-60:]!r}.")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sound:
+    """What came to be listened to."""
+
+    model: str
+    name: str
+    data: bytes
+
+
 @dataclass(slots=True)
 class FakeOpenAI:
     """The server's state: what it will say, and what it was asked.
@@ -93,6 +103,8 @@ class FakeOpenAI:
     base: str = ""
     bodies: list[bytes] = field(default_factory=list)
     headers: list[Mapping[str, str]] = field(default_factory=list)
+    transcript: Answer = field(default_factory=lambda: Answer(text="what was said"))  # of every sound; faults count
+    sounds: list[Sound] = field(default_factory=list)
     peers: set[tuple[str, int]] = field(default_factory=set)  # one per connection
     arrived: asyncio.Event = field(default_factory=asyncio.Event)  # set at each request; clear it to wait for the next
     left: asyncio.Event = field(default_factory=asyncio.Event)  # set when a client went away before its answer
@@ -103,10 +115,34 @@ class FakeOpenAI:
         return [json.loads(body) for body in self.bodies]
 
     def app(self) -> web.Application:
-        """Return the ASGI-less application: one route."""
+        """Return the ASGI-less application: two routes."""
         app = web.Application(client_max_size=1 << 28)
         app.router.add_post("/v1/chat/completions", self._complete)
+        app.router.add_post("/v1/audio/transcriptions", self._transcribe)
         return app
+
+    async def _transcribe(self, request: web.Request) -> web.StreamResponse:
+        form = await request.post()
+        file, answer = form["file"], self.transcript
+        assert isinstance(file, web.FileField)
+        self.headers.append(dict(request.headers))
+        self.sounds.append(Sound(model=str(form["model"]), name=file.filename, data=file.file.read()))
+        self.arrived.set()
+        if file.filename.rpartition(".")[2] not in _SOUNDS:
+            return _refusal(Answer(fault=Fault.BAD_REQUEST))
+        if answer.fault in _STATUS:
+            return _refusal(answer)
+        if answer.fault is Fault.HANG:
+            await asyncio.Event().wait()
+        tokens_in, tokens_out, _ = answer.tokens
+        usage = {
+            "type": "tokens",
+            "input_tokens": tokens_in,
+            "input_token_details": {"text_tokens": 0, "audio_tokens": tokens_in},
+            "output_tokens": tokens_out,
+            "total_tokens": tokens_in + tokens_out,
+        }
+        return web.json_response({"text": answer.text, "usage": usage})
 
     async def _complete(self, request: web.Request) -> web.StreamResponse:
         raw = await request.read()
@@ -135,6 +171,8 @@ class FakeOpenAI:
             await asyncio.sleep(delay)
         if answer.fault in _STATUS:
             return _refusal(answer)
+        if not all(map(_is_readable, _pictures(body))):
+            return _refusal(Answer(fault=Fault.BAD_REQUEST))
         if answer.fault is Fault.HANG:
             await asyncio.Event().wait()
         if answer.fault is Fault.DROP:
@@ -194,6 +232,28 @@ _STATUS: dict[Fault | None, tuple[int, str, str]] = {
     Fault.NOT_FOUND: (404, "model_not_found", "The model does not exist"),
     Fault.OVERFLOW: (400, "context_length_exceeded", OVERFLOW),
 }
+
+
+_SOUNDS = frozenset({"flac", "mp3", "mp4", "mpeg", "mpga", "m4a", "ogg", "oga", "wav", "webm"})
+_PICTURES = {"image/jpeg": b"\xff\xd8\xff", "image/png": b"\x89PNG", "image/webp": b"RIFF", "image/gif": b"GIF8"}
+
+
+def _pictures(body: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the addresses of all pictures in the messages."""
+    for message in body["messages"]:
+        for part in message["content"] if isinstance(message["content"], list) else ():
+            if part["type"] == "image_url":
+                yield part["image_url"]["url"]
+
+
+def _is_readable(address: str) -> bool:
+    """Say whether a picture can be had: a data URL whose bytes are what it says; nothing is fetched from here."""
+    kind, _, data = address.removeprefix("data:").partition(";base64,")
+    try:
+        start = base64.b64decode(data, validate=True)
+    except ValueError:
+        return False
+    return kind in _PICTURES and start.startswith(_PICTURES[kind])
 
 
 def _refusal(answer: Answer) -> web.Response:

@@ -18,6 +18,7 @@ from agent.llm.port import ChatReply, ChatRequest, Sink, Tokens
 from gateway.admission import Policy
 from gateway.app import App, ExtraChannel, Plugins, open_app, serve
 from gateway.events import (
+    Attachment,
     ChatKind,
     InboundKind,
     InboundMessage,
@@ -108,6 +109,8 @@ class PocketChannel:
         is_admin: bool = False,
         bot: str = "parlour_bot",
         album: str = "",
+        quoted: str = "",
+        attachments: Sequence[Attachment] = (),
     ) -> tuple[Accepted, asyncio.Future[float]]:
         """Hand a message over; the future is done when it is answered, with the time of the clock then."""
         number = number or f"{next(self._numbers):020d}"
@@ -122,6 +125,8 @@ class PocketChannel:
             chat_kind=ChatKind.GROUP if group else ChatKind.DIRECT,
             bot=bot,
             album=album,
+            quoted=quoted,
+            attachments=tuple(attachments),
         )
         future: asyncio.Future[float] = asyncio.get_running_loop().create_future()
         self._waiting[number] = future
@@ -258,6 +263,7 @@ async def gateway(
     environment: Mapping[str, str] | None = None,
     capabilities: Capabilities = PLAIN,
     policy: Policy | None = None,
+    kind: PocketKind | None = None,
 ) -> AsyncIterator[Pocket]:
     """Run the whole gateway, web server included, on a fresh home (or *home*)."""
     with tempfile.TemporaryDirectory(prefix="parlour-pocket-") as folder:
@@ -265,7 +271,7 @@ async def gateway(
         settings = load_settings(
             {"PARLOUR_HOME": str(place), "PARLOUR_WEB__PORT": "0", "PARLOUR_LOG__LEVEL": "error", **(environment or {})}
         )
-        kind = PocketKind(capabilities)
+        kind = kind or PocketKind(capabilities)
         policy = policy or Policy(channel="pocket", is_local=True)
         extra = ExtraChannel(name="pocket", kind=kind, settings=None, policy=policy)
         plugins = Plugins(channels=(extra,), tools=tools, models=() if model is None else (model,))

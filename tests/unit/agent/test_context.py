@@ -1,4 +1,4 @@
-"""How a message reads in a prompt: its head, names that can do no harm, quotes and files."""
+"""How a message reads in a prompt: its head, and names that can do no harm."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 from hypothesis import given
 from hypothesis import strategies as some
 
-from agent.context import NAME_LENGTH, clean_name, content, head, local
-from gateway.events import Attachment, Sender
+from agent.context import NAME_LENGTH, clean_name, head, local
+from gateway.events import Sender
 from tests.fakes.turns import said
 
 
@@ -30,11 +30,3 @@ def test_a_head_says_when_and_who_in_the_chats_zone() -> None:
     named = replace(message, sender=Sender(id="ann", name="Ann [admin]\n"))
     assert head(named, "UTC") == "Sat 21 Nov 21:00 UTC, Ann admin"
     assert local(datetime(2026, 7, 1, 10, 5, tzinfo=UTC), "Europe/Berlin") == "Wed 1 Jul 12:05 CEST"
-
-
-def test_content_holds_quotes_and_files_as_facts() -> None:
-    """What is quoted is marked line by line; a file is its kind, name and size, never a path or an address."""
-    photo = Attachment(kind="image", name="a[1].png", size=12, url="https://secret", caption="a cat")
-    message = said("what is this?", id="1", quoted="one\ntwo", attachments=(photo,))
-    assert content(message) == "> one\n> two\nwhat is this?\n(image a1.png, 12 bytes: a cat)"
-    assert content(said("", id="1", attachments=(photo,))) == "(image a1.png, 12 bytes: a cat)"

@@ -5,11 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from agent.draft import Draft
+from agent.draft import Draft, Staged
 from agent.llm.port import ChatReply, Tokens, ToolCall
 from agent.memory.files import lines as build
+from gateway.events import Attachment
 from gateway.ports import EndState, InboxRow, Lease, SessionRow, Step
 from tests.fakes.turns import ANN, START, said
+
+CHART = Attachment(
+    kind="document", name="chart.csv", size=3, media_type="text/csv", blob=f"people/ann/{'a' * 64}", caption=""
+)
 
 
 def lease(*seqs: int, steps: Sequence[Step] = (), notes: Sequence[InboxRow] = ()) -> Lease:
@@ -41,7 +46,7 @@ def test_a_resumed_draft_is_the_draft_that_was() -> None:
     assert opening is not None
     asked = first.model(reply(ToolCall("a", "boil", "{}"), ToolCall("b", "ring", "{}"), text="one moment"))
     intent = first.intent(first.open_calls[0])
-    result = first.result(first.open_calls[0], "boiled", remember=["it boils"])
+    result = first.result(first.open_calls[0], "boiled", Staged(remember=["it boils"], send=[CHART]))
     later = InboxRow(seq=3, message=said("more", id="3"), accepted_at=START)
     steer = first.steer([later], [first.message("user", "more", START)])
     again = Draft(lease(1, 2, 3, steps=[opening, asked, intent, result, steer]), "people/ann")
@@ -54,6 +59,7 @@ def test_a_resumed_draft_is_the_draft_that_was() -> None:
     assert again.take_opening() is None
     assert again.jobs("ann", START) == first.jobs("ann", START)
     assert [job.payload["fact"] for job in again.jobs("ann", START)] == ["it boils"]
+    assert again.attachments == first.attachments == (CHART,)
     done = again.record(EndState.ANSWERED, START)
     assert done == first.record(EndState.ANSWERED, START)
     assert done.inbox == (1, 2, 3)
