@@ -8,7 +8,7 @@ from typing import Any
 
 from channels.telegram.settings import TelegramSettings
 from gateway.errors import SettingsMistake
-from gateway.ports import Channel, ChannelContext
+from gateway.ports import Channel, ChannelContext, Finding, Level, Question
 
 
 class TelegramKind:
@@ -16,6 +16,11 @@ class TelegramKind:
 
     name = "telegram"
     settings: type[Any] = TelegramSettings
+    title = "Telegram"
+    steps: Sequence[str] = (
+        "In Telegram, open a chat with @BotFather and send /newbot; choose a name, and a username that ends in bot.",
+        "It answers with a token such as 123456789:AA…: whoever has it is the bot, so keep it to yourself.",
+    )
 
     def open(self, context: ChannelContext) -> Channel:
         """Build the channel; it connects when it runs."""
@@ -37,6 +42,33 @@ class TelegramKind:
         if not isinstance(channel, TelegramChannel) or not channel.is_called:
             return ()
         return (Route(f"/hooks/{channel.name}", channel.hook, methods=["POST"]),)
+
+    def questions(self) -> Sequence[Question]:
+        """Return what has to be asked: the token, and who may speak."""
+        return (
+            Question(
+                setting="token",
+                text="The bot's token",
+                help="@BotFather, /mybots, the bot, API Token",
+                is_secret=True,
+            ),
+            Question(
+                setting="allow_from",
+                text="Your own Telegram id, so that you are heard (several with commas)",
+                help="write to @userinfobot, which answers with it; or leave it empty, write to your bot, and read"
+                " the log line admission.refused, which names it",
+                is_optional=True,
+            ),
+        )
+
+    async def verify(self, settings: Any, environment: Mapping[str, str]) -> Sequence[Finding]:
+        """Ask Telegram about token, privacy mode, webhook and other pollers."""
+        try:
+            from channels.telegram.setup import verify
+        except ModuleNotFoundError as missing:
+            line = f"{missing.name} is not installed; run pip install 'parlour[telegram]'"
+            return (Finding(level=Level.WRONG, text=line),)
+        return await verify(settings, environment)
 
     def check(self, settings: Any, environment: Mapping[str, str]) -> Sequence[str]:  # noqa: ARG002 - the port's signature
         """Return what is wrong with the block; no network."""

@@ -24,6 +24,7 @@ from channels.telegram.overheard import Overheard
 from channels.telegram.pace import Pace
 from channels.telegram.patience import Patience, Waits
 from channels.telegram.polling import Poller
+from channels.telegram.setup import PRIVACY_CLICKS
 from channels.telegram.speaking import Speaker
 from channels.telegram.webhook import Hook
 from channels.telegram.wire import make_bot, make_poll_request
@@ -147,8 +148,7 @@ class TelegramChannel:
             log.warning(
                 "telegram.privacy_mode",
                 channel=self.name,
-                mend="group_policy is open, but Telegram hides what does not mention the bot; in @BotFather: /mybots,"
-                " the bot, Bot Settings, Group Privacy, Turn off; then remove it from its groups and add it again",
+                mend=f"group_policy is open, but Telegram hides what does not mention the bot; {PRIVACY_CLICKS}",
             )
         log.info("telegram.connected", channel=self.name, bot=self._me.username, reads_all=self._reads_all)
         self._gestures.spawn(put_menu(self._bot), "menu")

@@ -52,6 +52,7 @@ class Chat:
     id: int
     type: str
     blocked: bool = False
+    has_put_us_out: bool = False
     moved_to: int | None = None
     topics: set[int] = field(default_factory=set)
     admins: set[int] = field(default_factory=set)
@@ -76,6 +77,7 @@ class TelegramServer:
     def __init__(self) -> None:
         self.base = ""
         self.privacy = True
+        self.joins_groups = True
         self.topics_in_private = False
         self.per_minute = 20  # messages into one group
         self.now: Callable[[], int] = lambda: START
@@ -235,7 +237,7 @@ class TelegramServer:
         return web.Response()
 
     async def _do_get_me(self, _: Mapping[str, Any]) -> Any:
-        flags = {"can_join_groups": True, "can_read_all_group_messages": not self.privacy}
+        flags = {"can_join_groups": self.joins_groups, "can_read_all_group_messages": not self.privacy}
         return {**BOT, **flags, "supports_inline_queries": False, "has_main_web_app": False}
 
     async def _do_get_updates(self, asked: Mapping[str, Any]) -> Any:
@@ -394,6 +396,12 @@ class TelegramServer:
             raise ApiError(400, "Bad Request: BOT_COMMAND_DESCRIPTION_INVALID")
         self.menu, self.menu_sets = list(fields["commands"]), self.menu_sets + 1
         return True
+
+    async def _do_get_chat_member(self, fields: Mapping[str, Any]) -> Any:
+        chat = self._place(fields)
+        is_there = int(fields["user_id"]) == BOT["id"] and not chat.has_put_us_out
+        user = {"id": int(fields["user_id"]), "is_bot": True, "first_name": "Parlour"}
+        return {"status": "member" if is_there else "left", "user": user}
 
     async def _do_get_chat_administrators(self, fields: Mapping[str, Any]) -> Any:
         rights = (
