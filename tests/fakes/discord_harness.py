@@ -12,16 +12,17 @@ from channels.discord.adapter import DiscordChannel
 from channels.discord.settings import DiscordSettings
 from gateway.events import OutboundKind, Part, Receipt, SessionKey
 from gateway.ports import ChannelKind
+from gateway.settings.blocks import combined
 from tests.fakes.discord_facts import ANN, BOT, TOKEN
 from tests.fakes.discord_server import Discord, open_discord
 from tests.fakes.platform import Person, Platform, Shown
 from tests.fakes.web import FakeHouse
 
 
-def block(discord: Discord, **fields: Any) -> DiscordSettings:
+def block(discord: Discord, **fields: Any) -> Any:
     """Return the settings that point at *discord*."""
     addresses = {"api_url": f"http://{discord.base}/api/v10", "gateway_url": f"ws://{discord.base}/gateway"}
-    return DiscordSettings(**{"token": TOKEN, "commands": "off", **addresses, **fields})
+    return combined(DiscordSettings)(**{"token": TOKEN, "commands": "off", **addresses, **fields})
 
 
 class NotedChannel(DiscordChannel):

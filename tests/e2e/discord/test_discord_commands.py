@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
@@ -116,7 +115,7 @@ async def test_a_private_answer_stays_with_its_sender(discord: Discord, house: F
 
 
 async def test_what_everybody_may_see_is_a_message_with_its_key(discord: Discord, house: FakeHouse) -> None:
-    """ "Is thinking" goes away, and the answer stands in the chat once."""
+    """That we think goes away, and the answer stands in the chat once."""
     async with registered(house, discord) as channel:
         used = discord.interactions.use(GENERAL, ANN, "new")
         (part,) = answer(channel, await asked(house, discord, used), "New session started.")
@@ -195,8 +194,8 @@ async def test_a_strangers_command_is_not_even_confirmed(discord: Discord, house
     house.verdict = Accepted(verdict=Verdict.REJECTED, reason="stranger")
     async with registered(house, discord):
         used = discord.interactions.use(GENERAL, ANN, "usage")
-        await house.wait_deliveries(1)
-        await asyncio.sleep(0)
+        discord.interactions.repeat(used)
+        await house.wait_deliveries(2)  # one after the other: the first is done with
     assert not used.acknowledged
     assert "interactions" not in house.state.notes
     assert not [each for each in discord.requests if each.kind == "callback"]

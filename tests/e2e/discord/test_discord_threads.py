@@ -1,0 +1,131 @@
+"""`reply_in: thread`: a mention begins a thread, and its whole conversation stands there."""
+
+from __future__ import annotations
+
+import pytest
+
+from gateway.events import InboundKind, OutboundKind, OutboundMessage, SessionKey
+from gateway.ports import Accepted, Activity, Verdict
+from tests.fakes.discord_facts import ANN, BEN, BOT, GENERAL
+from tests.fakes.discord_harness import NotedChannel, connected
+from tests.fakes.discord_server import Discord
+from tests.fakes.web import FakeHouse
+
+CALL = f"<@{BOT}>"
+TURN = "tabcdefghijklmnop"
+THREADS = {"reply_in": "thread", "follow_threads": True}
+
+
+async def answer(channel: NotedChannel, key: SessionKey, text: str, reply_to: str) -> None:
+    """Show a preview and put the answer into its place, as delivery does."""
+    await channel.show(Activity(key=key, on=True))
+    preview = OutboundMessage(id=f"{TURN}.0", key=key, text="so far", kind=OutboundKind.PREVIEW, reply_to=reply_to)
+    receipt = await channel.send(channel.render(preview)[0])
+    await channel.show(Activity(key=key, on=False))
+    (part,) = channel.render(OutboundMessage(id=f"{TURN}.1", key=key, text=text, reply_to=reply_to))
+    await channel.edit(receipt.message_id, part)
+
+
+async def test_a_mention_begins_a_thread_and_is_answered_there(discord: Discord, house: FakeHouse) -> None:
+    """The thread has the message's id and first words; typing, preview and answer stand in it, and nothing outside."""
+    async with connected(house, discord, **THREADS) as channel:
+        asked = discord.say(GENERAL, ANN, f"{CALL} how high is the roof?")
+        (message,) = await house.wait_deliveries(1)
+        assert str(message.key) == f"discord:{GENERAL}/{asked}"
+        await answer(channel, message.key, "Nine metres.", asked)
+        assert discord.is_typing(asked)
+    assert discord.channels[asked]["name"] == "Parlour how high is the roof?"
+    assert (discord.chat(asked), discord.chat(GENERAL)) == (["Nine metres."], [])
+    assert "message_reference" not in discord.messages[asked][0]
+
+
+async def test_a_thread_goes_on_without_a_mention_and_the_channel_does_not(discord: Discord, house: FakeHouse) -> None:
+    """What is said in it is for us, until somebody else is addressed there; the channel itself needs our name."""
+    async with connected(house, discord, **THREADS):
+        thread = discord.say(GENERAL, ANN, f"{CALL} hello")
+        await discord.until(lambda: thread in discord.channels)
+        for number, text in enumerate(("go on", f"<@{BEN}> you?", "and now"), 2):
+            discord.say(thread, ANN, text)
+            await house.wait_deliveries(number)
+        discord.say(GENERAL, ANN, "not for you")
+        messages = await house.wait_deliveries(5)
+    assert [each.is_addressed for each in messages] == [True, True, False, False, False]
+    assert [each.key.chat for each in messages] == [*[f"{GENERAL}/{thread}"] * 4, GENERAL]
+
+
+async def test_two_mentions_are_two_threads(discord: Discord, house: FakeHouse) -> None:
+    """Two people who ask at once each have their own."""
+    async with connected(house, discord, **THREADS) as channel:
+        idents = [discord.say(GENERAL, user, f"{CALL} {user}") for user in (ANN, BEN)]
+        for message in await house.wait_deliveries(2):
+            await answer(channel, message.key, f"to {message.sender.id}", message.message_id)
+            discord.rest._nonces.clear()  # one turn id for both, here
+    assert [discord.chat(ident) for ident in idents] == [[f"to {ANN}"], [f"to {BEN}"]]
+
+
+async def test_a_correction_finds_its_thread(discord: Discord, house: FakeHouse) -> None:
+    """An edit that names us no more and a deletion go to the session that the message began; over a restart too."""
+    async with connected(house, discord, **THREADS):
+        asked = discord.say(GENERAL, ANN, f"{CALL} hello")
+        await discord.until(lambda: asked in discord.channels)
+    async with connected(house, discord, **THREADS):
+        discord.edit(asked, "never mind")
+        discord.delete(asked)
+        _, edit, deletion = await house.wait_deliveries(3)
+    assert {edit.key.thread, deletion.key.thread} == {asked}
+    assert (edit.text, deletion.kind) == ("never mind", InboundKind.DELETION)
+
+
+async def test_without_the_right_to_begin_one_the_channel_has_the_answer(
+    discord: Discord, house: FakeHouse, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As a reply to the question, and the operator is told once what to allow. The session stays the message's own."""
+    discord.denied = {"create_public_threads"}
+    async with connected(house, discord, **THREADS) as channel:
+        for number in (1, 2):
+            asked = discord.say(GENERAL, ANN, f"{CALL} {number}")
+            message = (await house.wait_deliveries(number))[-1]
+            await answer(channel, message.key, f"answer {number}", asked)
+            discord.rest._nonces.clear()
+    assert discord.chat(GENERAL) == ["answer 1", "answer 2"]
+    assert discord.find(asked)[0] == GENERAL
+    assert discord.messages[GENERAL][-1]["message_reference"]["message_id"] == asked
+    assert capsys.readouterr().out.count("allow Create Public Threads") == 1
+
+
+async def test_a_restart_before_the_thread_was_begun_begins_it(discord: Discord, house: FakeHouse) -> None:
+    """The thread is begun when it is needed, and found when it is there already."""
+    async with connected(house, discord, **THREADS):
+        discord.fail("POST", "threads", "503 0", times=9)
+        asked = discord.say(GENERAL, ANN, f"{CALL} hello")
+        (message,) = await house.wait_deliveries(1)
+        await discord.until(lambda: any(each.kind == "threads" for each in discord.requests))
+    assert asked not in discord.channels
+    discord.faults.clear()
+    async with connected(house, discord, **THREADS) as channel:
+        await answer(channel, message.key, "there", asked)
+    async with connected(house, discord, **THREADS) as channel:
+        (part,) = channel.render(OutboundMessage(id=f"{TURN}.2", key=message.key, text="again", reply_to=asked))
+        await channel.send(part)
+    assert discord.chat(asked) == ["there", "again"]
+
+
+async def test_strangers_begin_no_thread(discord: Discord, house: FakeHouse) -> None:
+    """Whoever is not admitted changes nothing on the server."""
+    house.verdict = Accepted(verdict=Verdict.REJECTED, reason="stranger")
+    async with connected(house, discord, **THREADS):
+        for number in (1, 2):
+            discord.say(GENERAL, ANN, f"{CALL} {number}")
+            await house.wait_deliveries(number)  # one after the other: the first is done with
+    assert {each.method for each in discord.requests} == {"GET"}
+    assert house.state.notes == {}
+
+
+async def test_commands_and_direct_chats_begin_none(discord: Discord, house: FakeHouse) -> None:
+    """What acts on the channel's own session stays in it."""
+    async with connected(house, discord, **THREADS):
+        discord.say(GENERAL, ANN, f"{CALL} /stop")
+        await house.wait_deliveries(1)
+        discord.say(discord.direct(ANN), ANN, "hello")
+        messages = await house.wait_deliveries(2)
+    assert [each.key.thread for each in messages] == ["", ""]
