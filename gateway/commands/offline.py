@@ -24,7 +24,7 @@ def look(*, as_json: bool, is_offline: bool, asks_model: bool) -> int:
     counted: Counter[Level] = Counter()
 
     async def tell() -> None:
-        async for finding in _findings(os.environ, is_offline=is_offline, asks_model=asks_model):
+        async for finding in findings(os.environ, is_offline=is_offline, asks_model=asks_model):
             counted[finding.level] += 1
             typer.echo(_as_json(finding) if as_json else f"{finding.level:4}  {finding.name}: {finding.text}")
 
@@ -38,7 +38,8 @@ def _as_json(finding: Finding) -> str:
     return json.dumps({"id": finding.id, "level": finding.level, "name": finding.name, "text": finding.text})
 
 
-async def _findings(environment: Mapping[str, str], *, is_offline: bool, asks_model: bool) -> AsyncIterator[Finding]:
+async def findings(environment: Mapping[str, str], *, is_offline: bool, asks_model: bool) -> AsyncIterator[Finding]:
+    """Yield everything the doctor sees: this machine, what went wrong lately, then what others have to say."""
     report = check_settings(environment)
     for finding in examine(report, environment):
         yield finding

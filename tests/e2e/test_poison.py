@@ -1,0 +1,73 @@
+"""TRUST.md F25 at the door: an event that kills the process as soon as it is read is set aside, it alone."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import stat
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from gateway.commands.offline import findings
+from gateway.quarantine import look
+from tests.fakes.poisoned import GIBBERISH, POISON
+from tests.fakes.relay import Relay, open_relay
+
+
+@asynccontextmanager
+async def life(home: Path, relay: Relay) -> AsyncIterator[asyncio.subprocess.Process]:
+    """Start a gateway; it is gone at the end of the block."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("PARLOUR_")}
+    command = [sys.executable, "-m", "tests.fakes.poisoned", str(home), relay.base]
+    with (home.parent / "log").open("ab") as log:
+        process = await asyncio.create_subprocess_exec(*command, stdout=log, stderr=log, env=kept)
+    try:
+        yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+
+
+async def wait_answers(relay: Relay, *chats: str) -> None:
+    """Return when each chat shows an answer."""
+    while not all(relay.chat(chat) for chat in chats):
+        await relay.wait_changed()
+
+
+async def test_an_event_that_kills_is_set_aside_and_its_neighbours_are_answered(tmp_path: Path) -> None:
+    """Two lives end at once; the third is cautious and dies of it once more; the fourth answers everybody else."""
+    home = tmp_path / "home"
+    async with open_relay() as relay:
+        relay.say("before", "hello")
+        relay.say("poisoned", f"a drop of {POISON}")
+        relay.say("after", "hello")
+        for number in range(3):
+            async with life(home, relay) as process:
+                assert await process.wait() == -signal.SIGKILL, f"life {number}:\n{(tmp_path / 'log').read_text()}"
+        async with life(home, relay) as process:
+            relay.say("odd", f"some {GIBBERISH}")
+            relay.say("late", "hello")
+            await wait_answers(relay, "before", "after", "late")
+            process.send_signal(signal.SIGTERM)
+            assert await process.wait() == 0, (tmp_path / "log").read_text()
+        assert not relay.chat("poisoned")
+        turns = {
+            chat: {part.key.partition(".")[0] for part in relay.chat(chat)} for chat in ("before", "after", "late")
+        }
+        assert [len(answered) for answered in turns.values()] == [1, 1, 1]
+    odd, killer = look(home / "quarantine")
+    assert (odd.channel, odd.reason) == ("relay", "a text that is none")
+    assert killer.reason == "it was being handled when the process was killed"
+    assert stat.S_IMODE(killer.file.stat().st_mode) == 0o600
+    log = (tmp_path / "log").read_text()
+    assert POISON not in log
+    assert GIBBERISH not in log
+    told = [f async for f in findings({"PARLOUR_HOME": str(home)}, is_offline=True, asks_model=False)]
+    lines = [finding.text for finding in told if finding.name == "quarantine"]
+    assert len(lines) == 2
+    assert str(killer.file) in lines[1]
+    assert POISON not in "".join(finding.text for finding in told)

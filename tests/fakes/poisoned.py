@@ -1,0 +1,78 @@
+"""A gateway on the relay platform whose codec takes the process with it at one word.
+
+`python -m tests.fakes.poisoned HOME RELAY` runs it until SIGTERM, or until somebody says the word.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from typing import Any
+
+from gateway.admission import Entry, Policy
+from gateway.app import ExtraChannel, Plugins, run
+from gateway.errors import OutcomeUnknown, RetryLater, StoreDown, Unreadable
+from gateway.logs import configure_logs
+from gateway.ports import Channel, ChannelContext, PlatformEvent
+from gateway.settings import Settings
+from tests.fakes.relay import RelayChannel, RelayKind, RelaySettings
+
+POISON = "arsenic"
+GIBBERISH = "gibberish"
+_PAUSE = 0.05
+
+
+class CarefulChannel(RelayChannel):
+    """A relay channel that hands every event over as the port says."""
+
+    async def run(self) -> None:
+        """Poll; while the house is cautious one event is taken from a poll, and the rest comes again."""
+        while True:
+            try:
+                news = await self._call("GET", f"/updates?after={self._accepted}")
+                self._is_ready = True
+                for update in news[:1] if self._intake.is_cautious else news:
+                    await self._take(update)
+                    self._accepted = update["update"]
+            except (RetryLater, OutcomeUnknown, StoreDown):
+                self._is_ready = False
+                await asyncio.sleep(_PAUSE)
+
+    async def _take(self, update: dict[str, Any]) -> None:
+        async def work() -> None:
+            if POISON in update["text"]:
+                os.kill(os.getpid(), signal.SIGKILL)
+            if GIBBERISH in update["text"]:
+                raise Unreadable("a text that is none")
+            await self._intake.receive(self._parse(update))
+
+        event = PlatformEvent(channel=self.name, id=str(update["update"]), raw=json.dumps(update))
+        await self._intake.handle(event, work)
+
+
+class CarefulKind(RelayKind):
+    """The kind of it."""
+
+    def open(self, context: ChannelContext) -> Channel:
+        """Build the channel."""
+        return CarefulChannel(context.name, context.settings, context.intake)
+
+
+def main(home: str, relay: str) -> None:
+    """Run the gateway."""
+    configure_logs(level="info", form="json", secrets=())
+    channel = ExtraChannel(
+        name="relay",
+        kind=CarefulKind(),
+        settings=RelaySettings(base_url=relay),
+        policy=Policy(channel="relay", entries=frozenset({Entry.parse("*")})),
+    )
+    settings = Settings.model_validate({"home": home, "timezone": "UTC", "web": {"port": 0}})
+    asyncio.run(run(settings, plugins=Plugins(channels=(channel,))))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
