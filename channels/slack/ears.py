@@ -72,7 +72,14 @@ class Ears:
         is_taken = await self._handle(body, work)
         if heard and not is_old:
             self._mark(heard[0], taken=is_taken)
+            await self._store_place()
         return is_taken
+
+    async def _store_place(self) -> None:
+        try:
+            await self.marks.save_new()
+        except StoreDown as error:
+            log.info("slack.marks_wait", reason=str(error))  # with the next ones
 
     async def _handle(self, body: dict[str, Any], work: Callable[[], Awaitable[None]]) -> bool:
         raw = raw_of(body)
@@ -123,6 +130,8 @@ class Ears:
             self._askers.popitem(last=False)
         accepted = await self._intake.receive(message)
         await self._remember(heard, message, accepted)
+        if heard.thread and heard.thread == heard.ts and accepted.verdict is Verdict.ACCEPTED:
+            self.marks.taken(heard.place, heard.ts)  # our answer begins a thread, in which people may go on
         if not is_old:
             self._acknowledge(heard, message, accepted)
 

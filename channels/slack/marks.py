@@ -29,12 +29,14 @@ class Marks:
         self._marks: OrderedDict[str, str] = OrderedDict()
         self._missed: dict[str, set[str]] = {}
         self._saved = ""
+        self._stored: frozenset[str] = frozenset()
 
     async def load(self) -> None:
         """Read what an earlier run left; called before the first message."""
         if not self._marks:
             self._saved = await self._state.load(_NOTE) or "{}"
             self._marks = OrderedDict(json.loads(self._saved))
+            self._stored = frozenset(self._marks)
 
     def taken(self, place: str, ts: str) -> None:
         """Say that a message is durable."""
@@ -66,8 +68,14 @@ class Marks:
         """Store the marks if they changed; raises StoreDown."""
         note = json.dumps({place: self._mark(place) for place in self._marks})
         if note != self._saved:
+            places = frozenset(self._marks)
             await self._state.save(_NOTE, note)
-            self._saved = note
+            self._saved, self._stored = note, places
+
+    async def save_new(self) -> None:
+        """Store the marks if there is a place that no stored mark names: after a kill nobody would read it."""
+        if not self._stored.issuperset(self._marks):
+            await self.save()
 
 
 def _before(ts: str) -> str:

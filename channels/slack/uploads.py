@@ -18,7 +18,7 @@ import structlog
 from channels.slack.api import Refused, SlackApi
 from channels.slack.codec import mrkdwn, shared_at
 from channels.slack.ledger import shown_with
-from gateway.errors import OutcomeUnknown, RetryLater, SendFailed, SendRefused
+from gateway.errors import FileUnavailable, OutcomeUnknown, RetryLater, SendFailed, SendRefused
 from gateway.events import Attachment, Part
 from gateway.ports import Blobs, ChannelState
 from gateway.words import say
@@ -79,7 +79,7 @@ class Uploads:
     async def _bytes(self, part: Part, file: Attachment) -> bytes:
         data = await self._blobs.get(file.blob) if file.blob else part.plain.encode("utf-8", "replace")
         if data is None:
-            raise SendRefused("the file's bytes are lost")
+            raise FileUnavailable("its bytes are lost")
         if not data:
             raise SendRefused("Slack takes no empty files")
         if len(data) > LIMIT:

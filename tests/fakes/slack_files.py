@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,6 +29,8 @@ class KeptFile:
 
 class FileShelf(Workspace):
     """The part of a workspace that keeps files."""
+
+    on_call: Callable[[str, str], None]
 
     def __init__(self) -> None:
         super().__init__()
@@ -79,6 +81,7 @@ class FileShelf(Workspace):
         file = self.files[request.match_info["file"]]
         assert "Authorization" not in request.headers, "the address is proof enough, and not always Slack's own host"
         data = await request.read()
+        self.on_call("upload", "before")
         status = self.upload_faults.pop(0) if self.upload_faults else 200
         if status == 200 and len(data) != file.length:
             return web.Response(status=400, text="length does not match")
@@ -86,6 +89,7 @@ class FileShelf(Workspace):
             file.data = data
             self.uploads.append(file.id)
         self._change()
+        self.on_call("upload", "after")
         return web.Response(status=status, text=f"OK - {len(data)}")
 
     # -- methods -------------------------------------------------------------------------------

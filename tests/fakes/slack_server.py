@@ -13,7 +13,7 @@ import math
 import re
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -91,6 +91,9 @@ class SlackServer(SlackMethods):
         self.deliveries: list[str] = []  # event ids as they were delivered, repeats included
         self.sockets: list[web.WebSocketResponse] = []
         self.connections = 0
+        self.on_call: Callable[[str, str], None] = lambda method, when: None  # "before" and "after" each is done
+        self.holds: dict[str, asyncio.Event] = {}  # "after <method>": it is done, and the answer waits for ever
+        self.pending: dict[str, tuple[str, dict[str, Any]]] = {}  # what was not acknowledged
         self.hook = ""  # where events are brought by HTTP, instead of over a socket
         self.is_socket_mode = True
         self._tickets: set[str] = set()
@@ -107,12 +110,12 @@ class SlackServer(SlackMethods):
 
     async def _deliver(self, kind: str, payload: dict[str, Any]) -> None:
         ident = payload.get("event_id") or payload["trigger_id"]
+        self.pending[ident] = (kind, payload)
         for attempt in range(_RETRIES + 1):
             if self.hook:
                 self.deliveries.append(ident)
                 if await push(self.hook, kind, payload, attempt):
-                    self.acks.append(ident)
-                    self._change()
+                    self._acked(ident)
                     return
                 await asyncio.sleep(self.ack_within)
                 continue
@@ -129,11 +132,20 @@ class SlackServer(SlackMethods):
             with suppress(TimeoutError):
                 async with asyncio.timeout(self.ack_within):
                     await envelope.acked.wait()
-                self.acks.append(ident)
-                self._change()
+                self._acked(ident)
                 return
         self.given_up.append(ident)
         self._change()
+
+    def _acked(self, ident: str) -> None:
+        self.acks.append(ident)
+        self.pending.pop(ident, None)
+        self._change()
+
+    def deliver_again(self) -> None:
+        """Bring what nobody acknowledged, as after the app came back."""
+        for kind, payload in list(self.pending.values()):
+            self._send(kind, payload)
 
     async def refresh(self, reason: str = "refresh_requested") -> None:
         """Ask every connection to come again, and close it, as Slack does every few hours."""
@@ -191,6 +203,7 @@ class SlackServer(SlackMethods):
 
     def _ack(self, frame: Mapping[str, Any]) -> None:
         assert set(frame) <= {"envelope_id", "payload"}, f"no ack: {frame}"
+        self.on_call("ack", "before")
         envelope = self._envelopes.pop(frame["envelope_id"], None)
         if envelope is not None:
             envelope.acked.set()
@@ -201,6 +214,8 @@ class SlackServer(SlackMethods):
         method = request.match_info["method"]
         arguments = await _arguments(request)
         self.calls.append((method, arguments))
+        self.on_call(method, "before")
+        await self._hold(f"before {method}")
         fault = self._fault(method) or self._overrun(method, arguments)
         answer: dict[str, Any] = {"ok": True}
         if fault is None or fault.does:
@@ -209,7 +224,15 @@ class SlackServer(SlackMethods):
             except SlackError as error:
                 answer = error.answer
         self._change()
+        self.on_call(method, "after")
+        await self._hold(f"after {method}")
         return await self._answer(request, answer, fault)
+
+    async def _hold(self, when: str) -> None:
+        """Say that a call came so far, and never answer it, where a test wants to kill the caller right there."""
+        if when in self.holds:
+            self.holds[when].set()
+            await asyncio.Event().wait()
 
     def _fault(self, method: str) -> Fault | None:
         waiting = self.faults.get(method)

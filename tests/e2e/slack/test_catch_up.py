@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 from gateway.errors import StoreDown
 from tests.fakes.slack import eventually, running, slack
 from tests.fakes.slack_server import ANN, BOB, BOT_USER, DM, ROOM, Fault, slack_server
@@ -74,20 +76,24 @@ async def test_a_refused_or_limited_history_is_no_failure() -> None:
 
 
 async def test_the_marks_wait_for_a_store_that_is_down() -> None:
-    """A mark that cannot be stored is an older mark, and so a second reading of the same."""
+    """A new place is stored at once, before anything can kill us; a mark that cannot be stored is an older mark."""
     async with slack() as up:
-        up.server.say(DM, ANN, "first")
+        first = up.server.say(DM, ANN, "first")
         await up.server.until(lambda: len(up.server.acks) == 1)
+        assert json.loads(up.house.state.notes["marks"]) == {DM: first}
 
         async def save(name: str, value: str | None) -> None:
             raise StoreDown("the disk is full")
 
         keeps, up.house.state.save = up.house.state.save, save  # type: ignore[method-assign]
+        second = up.server.say(DM, ANN, "second")
+        up.server.say(ROOM, ANN, "a new place")
+        await up.server.until(lambda: len(up.server.acks) == 3)
         await up.channel._catch_up._save()
         up.house.state.save = keeps  # type: ignore[method-assign]
-        assert "marks" not in up.house.state.notes
+        assert json.loads(up.house.state.notes["marks"]) == {DM: first}
         await up.channel._catch_up._save()
-        assert DM in up.house.state.notes["marks"]
+        assert json.loads(up.house.state.notes["marks"])[DM] == second
 
 
 async def test_a_silence_is_followed_by_a_reading_a_refresh_is_not() -> None:

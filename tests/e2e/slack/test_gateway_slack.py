@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 from agent.llm.port import ChatReply, ChatRequest, Sink
 from gateway.words import say
-from tests.fakes.pocket import InstantModel, Pocket, gateway
+from tests.fakes.pocket import InstantModel
+from tests.fakes.slack_gateway import CALL, HeldModel, house
 from tests.fakes.slack_server import (
     ANN,
     APP_TOKEN,
@@ -21,44 +19,8 @@ from tests.fakes.slack_server import (
     EVE,
     ROOM,
     Fault,
-    SlackServer,
     slack_server,
 )
-
-CALL = f"<@{BOT_USER}>"
-
-
-class HeldModel(InstantModel):
-    """Answers once it is let."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.go_on = asyncio.Event()
-        self.asked = asyncio.Event()
-
-    async def complete(self, request: ChatRequest, *, sink: Sink | None = None) -> ChatReply:
-        """Wait, then repeat the last message."""
-        self.asked.set()
-        await self.go_on.wait()
-        return await super().complete(request, sink=sink)
-
-
-@asynccontextmanager
-async def house(
-    server: SlackServer, *, home: Path | None = None, model: Any = None, environment: Mapping[str, str] | None = None
-) -> AsyncIterator[Pocket]:
-    """Run the gateway with a Slack block for Ann and Bob; it is connected when the block begins."""
-    variables = {
-        "PARLOUR_CHANNELS__SLACK__BOT_TOKEN": BOT_TOKEN,
-        "PARLOUR_CHANNELS__SLACK__APP_TOKEN": APP_TOKEN,
-        "PARLOUR_CHANNELS__SLACK__BASE_URL": f"{server.base}/api/",
-        "PARLOUR_CHANNELS__SLACK__ALLOW_FROM": f"{ANN},{BOB}",
-        **(environment or {}),
-    }
-    before = server.connections
-    async with gateway(home=home, model=model or InstantModel(), environment=variables) as pocket:
-        await server.until(lambda: server.connections > before)
-        yield pocket
 
 
 async def test_people_are_answered_where_they_wrote() -> None:
