@@ -59,6 +59,11 @@ class Home:
         return self.path / "quarantine"
 
     @property
+    def downloads(self) -> Path:
+        """Where the terminal chat saves files that it is sent."""
+        return self.path / "downloads"
+
+    @property
     def backups(self) -> Path:
         """Snapshots before migrations, and what a restore replaced."""
         return self.path / "backups"

@@ -69,15 +69,20 @@ class Screen:
         if self._is_live and self._live is None and status is not None:
             self._draw(f"*{status or say('console.thinking')}*")
 
-    def message(self, text: str, note: str) -> None:
+    def message(self, text: str, note: str, *, is_plain: bool = False) -> None:
         """Print a message for good, in the preview's place."""
         self._erase()
         if note:
             self._console.print(note, style="dim")
-        if self._is_live:
+        if self._is_live and not is_plain:
             self._markdown(text)
         else:
             self._console.print(text)
+
+    def line(self, text: str) -> None:
+        """Print a line of ours beside an answer."""
+        self._erase()
+        self._console.print(text, style="dim" if self._is_live else None)
 
     def settle(self) -> None:
         """The answer is there: remove what was only shown meanwhile."""

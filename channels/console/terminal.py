@@ -13,6 +13,7 @@ import uuid
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, TextIO
 
+from channels.console.downloads import Downloads
 from channels.console.screen import Screen
 from gateway.words import say
 
@@ -35,10 +36,12 @@ def inert(text: str) -> str:
 class Conversation:
     """The frames of one attachment, and what they mean for the message that waits for its answer."""
 
-    def __init__(self, receive: Receive, send: Send, screen: Screen) -> None:
+    def __init__(self, receive: Receive, send: Send, screen: Screen, downloads: Downloads | None) -> None:
         self._receive = receive
         self._send = send
         self._screen = screen
+        self._downloads = downloads
+        self._following = 0  # parts that are still to come behind the last text
         self._shown: set[str] = set()  # parts
         self._waiting = ""  # id of the message whose answer is waited for
         self._turn = ""
@@ -62,13 +65,13 @@ class Conversation:
         """Handle frames until the gateway is gone."""
         while (frame := await self._receive()) is not None:
             self._news.set()
-            self._handle(frame)
+            await self._handle(frame)
         self.over.set()
         self._answered.set()
 
     async def ask(self, text: str) -> None:
         """Say *text* and return when it is answered, refused, or the gateway is gone."""
-        self._waiting, self._turn = uuid.uuid4().hex, ""
+        self._waiting, self._turn, self._following = uuid.uuid4().hex, "", 0
         self._answered.clear()
         saying = {"type": "say", "id": self._waiting, "text": text}
         await self._send(saying)
@@ -86,7 +89,7 @@ class Conversation:
         """Ask for the end of the answer under way."""
         await self._send({"type": "say", "id": uuid.uuid4().hex, "text": "/stop"})
 
-    def _handle(self, frame: Frame) -> None:
+    async def _handle(self, frame: Frame) -> None:
         match frame["type"]:
             case "accepted" if frame["id"] == self._waiting:
                 self._turn = str(frame["turn"])
@@ -99,25 +102,46 @@ class Conversation:
             case "activity":
                 self._screen.activity(inert(str(frame["text"])) if frame["on"] else None)
             case "message":
-                self._show(frame)
+                await self._show(frame)
             case "history":
-                self._look(frame)
+                await self._look(frame)
 
     def _refuse(self, frame: Frame) -> None:
         self._screen.trouble(inert(str(frame["line"])))
         self.refused += 1
         self._answered.set()
 
-    def _show(self, frame: Frame) -> None:
+    async def _show(self, frame: Frame) -> None:
         if frame["part"] in self._shown and not frame["marked"]:
             return
         self._shown.add(str(frame["part"]))
         note = say("delivery.may_repeat") if frame["marked"] else ""
-        self._screen.message(inert(str(frame["text"])), note)
-        if frame["last"] and frame["turn"] == self._turn:
-            self._answered.set()
+        if frame["text"] or note:
+            self._screen.message(inert(str(frame["text"])), note, is_plain=bool(frame["is_plain"]))
+        if frame["file"]:
+            await self._keep(frame["file"])
+        if frame["turn"] == self._turn:
+            self._count(frame)
 
-    def _look(self, frame: Frame) -> None:
+    def _count(self, frame: Frame) -> None:
+        """Notice the end of the answer: its last text, or the last of the parts that follow it."""
+        if frame["follow"]:
+            self._following = int(frame["follow"])
+        elif frame["last"] or self._following == 1:
+            self._answered.set()
+        elif self._following:
+            self._following -= 1
+
+    async def _keep(self, file: Frame) -> None:
+        """Save a file that came, and say where."""
+        name, size = inert(str(file["name"])), int(file["size"])
+        path = None
+        if self._downloads is not None:
+            path = await self._downloads.save(name, str(file["blob"]), str(file["text"]))
+        sentence = "console.file_saved" if path is not None else "console.file"
+        self._screen.line(say(sentence, name=name, size=f"{size:,}", place=path))
+
+    async def _look(self, frame: Frame) -> None:
         mine = [line for line in frame["lines"] if line["message"] == self._waiting]
         if not mine or any(line["state"] == "waiting" for line in mine):
             return
@@ -126,16 +150,25 @@ class Conversation:
             for line in frame["lines"]:
                 if line["turn"] == turn and line["message"] == "":
                     self._screen.message(inert(str(line["text"])), "")
+                    for file in line["files"]:
+                        await self._keep(file)
         self._answered.set()
 
 
-async def chat(receive: Receive, send: Send, *, stdin: TextIO = sys.stdin, screen: Screen | None = None) -> int:
-    """Hold a conversation until /quit or the end of *stdin*; return the exit code.
+async def chat(
+    receive: Receive,
+    send: Send,
+    *,
+    stdin: TextIO = sys.stdin,
+    screen: Screen | None = None,
+    downloads: Downloads | None = None,
+) -> int:
+    """Hold a conversation until /quit or the end of *stdin*; files go to *downloads*. Return the exit code.
 
     0 when everything was answered, 1 when the gateway went away or a message was not taken.
     """
     screen = Screen(is_live=stdin.isatty()) if screen is None else screen
-    conversation = Conversation(receive, send, screen)
+    conversation = Conversation(receive, send, screen, downloads)
     await conversation.begin()
     async with asyncio.TaskGroup() as tasks:
         listening = tasks.create_task(conversation.listen(), name="terminal frames")

@@ -17,8 +17,18 @@ import structlog
 from channels.frames import codec
 from channels.frames.codec import BadFrame, Frame, Look, Ping, Say
 from channels.frames.windows import Pace, Window
-from gateway.errors import StoreDown
-from gateway.events import InboundMessage, OutboundKind, OutboundMessage, Part, Receipt, Sender, SessionKey, turn_id
+from gateway.errors import FileUnavailable, StoreDown
+from gateway.events import (
+    Attachment,
+    InboundMessage,
+    OutboundKind,
+    OutboundMessage,
+    Part,
+    Receipt,
+    Sender,
+    SessionKey,
+    turn_id,
+)
 from gateway.ports import Activity, Capabilities, ChannelContext, Verdict
 
 log = structlog.get_logger(__name__)
@@ -31,6 +41,8 @@ CAPABILITIES = Capabilities(
     send_key=True,
     preview_every=timedelta(milliseconds=50),
     shows_activity=True,
+    finds=True,
+    file_limit=codec.LARGEST_FILE,
 )
 
 Receive = Callable[[], Awaitable[object]]  # a frame as JSON text or as an object; None when the window is gone
@@ -58,6 +70,7 @@ class FrameChannel:
         self.name = context.name
         self._intake = context.intake
         self._sessions = context.sessions
+        self._blobs = context.blobs
         self._now = now
         self._running = False
         self._windows: dict[SessionKey, set[Window]] = {}
@@ -88,7 +101,9 @@ class FrameChannel:
         return codec.render(message)
 
     async def send(self, part: Part, *, marked: bool = False) -> Receipt:
-        """Hand *part* to every open window of its chat; always succeeds, see the module's word."""
+        """Hand *part* to every open window of its chat; fails only for a file that is lost, see the module's word."""
+        if part.file is not None and part.file.blob and await self._blobs.get(part.file.blob) is None:
+            raise FileUnavailable("it is lost")
         return self._show(part, marked=marked)
 
     async def edit(self, message_id: str, part: Part) -> Receipt:
@@ -120,7 +135,7 @@ class FrameChannel:
         self._windows.setdefault(window.key, set()).add(window)
         try:
             # Registered before the history is read, or what is sent meanwhile would be in neither.
-            await send(codec.history(await self._sessions.shown(window.key, limit=HISTORY_LINES)))
+            await send(await self._history(window.key))
             for frame in self._live.get(window.key, Live()).frames():
                 window.push(frame)
             await _first_of(
@@ -148,7 +163,7 @@ class FrameChannel:
             case Say():
                 await self._hear(window, frame)
             case Look():
-                window.push(codec.history(await self._sessions.shown(window.key, limit=HISTORY_LINES)))
+                window.push(await self._history(window.key))
             case Ping():
                 window.push(codec.pong())
 
@@ -169,6 +184,10 @@ class FrameChannel:
         else:
             window.push(codec.rejected(saying, answer))
 
+    async def _history(self, key: SessionKey) -> Frame:
+        lines = await self._sessions.shown(key, limit=HISTORY_LINES)
+        return codec.history(lines, lambda file: self._address(key, file, ""))
+
     async def _write(self, window: Window, send: Send) -> None:
         while True:
             await send(await window.take())
@@ -181,12 +200,17 @@ class FrameChannel:
     # All windows of a chat.
 
     def _show(self, part: Part, *, marked: bool = False, replaces: str = "") -> Receipt:
-        frame = codec.shown(part, marked=marked, replaces=replaces)
+        file = self._address(part.key, part.file, part.plain) if part.file is not None else None
+        frame = codec.shown(part, marked=marked, replaces=replaces, file=file)
         live = self._live.setdefault(part.key, Live())
         live.preview = frame if part.kind is OutboundKind.PREVIEW else None
         self._tidy(part.key)
         self._push(part.key, frame, visible_to=part.visible_to)
         return Receipt(part=part.id, message_id=replaces or part.id, at=self._now())
+
+    def _address(self, key: SessionKey, file: Attachment, text: str) -> Frame:  # noqa: ARG002 - the page needs the key
+        """Say what a window needs to show *file* and to get it; *text* is the file itself where nothing is stored."""
+        return {**codec.shown_file(file), "blob": file.blob, "text": "" if file.blob else text}
 
     def _push(self, key: SessionKey, frame: Frame, *, visible_to: str = "") -> None:
         for window in self._windows.get(key, ()):

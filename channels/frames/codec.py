@@ -9,23 +9,25 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, TypeAlias
 
 from gateway.errors import ParlourError
-from gateway.events import InboundMessage, OutboundKind, OutboundMessage, Part, Sender, SessionKey
+from gateway.events import Attachment, InboundMessage, OutboundKind, OutboundMessage, Part, Sender, SessionKey
 from gateway.ports import Accepted, Activity, ShownLine
 from gateway.text import bound, clean, plain
 from gateway.words import say
 
 Frame: TypeAlias = Mapping[str, Any]
+Address: TypeAlias = Callable[[Attachment], Frame]  # where a window finds a file, in its own words
 
 LONGEST_FRAME = 1_000_000  # bytes of JSON
 LONGEST_SAYING = 100_000  # characters of one message
 TEXT_LIMIT = 60_000  # characters of one part
 MOST_PARTS = 40
+LARGEST_FILE = 50_000_000  # bytes; they are read whole
 
 _ID = re.compile(r"[A-Za-z0-9_-]{8,64}\Z")
 
@@ -95,13 +97,13 @@ def inbound(saying: Say, *, key: SessionKey, sender: Sender, at: datetime) -> In
 
 
 def render(message: OutboundMessage) -> tuple[Part, ...]:
-    """Cut *message* into parts; a part's payload is JSON: its Markdown, and whether it is the last."""
+    """Cut *message* into parts; a part's payload is JSON: its Markdown, and whether it is the last text."""
     pieces = bound(message.text, limit=TEXT_LIMIT, max_parts=MOST_PARTS)
     return tuple(
         Part(
             id=f"{message.id}.{n}",
             key=message.key,
-            payload=json.dumps({"text": piece, "last": n == len(pieces)}, ensure_ascii=False),
+            payload=json.dumps(_said(piece, len(message.attachments), is_last=n == len(pieces)), ensure_ascii=False),
             plain=plain(piece),
             reply_to=message.reply_to,
             visible_to=message.visible_to,
@@ -111,34 +113,56 @@ def render(message: OutboundMessage) -> tuple[Part, ...]:
     )
 
 
-def shown(part: Part, *, marked: bool = False, replaces: str = "") -> Frame:
-    """Return the frame that shows *part*; a preview is the turn's text so far."""
-    payload = json.loads(part.payload)
+def _said(text: str, files: int, *, is_last: bool) -> Frame:
+    said: dict[str, Any] = {"text": text, "last": is_last and not files}
+    if is_last and files:
+        said["follow"] = files  # so many more parts are to come
+    return said
+
+
+def shown(part: Part, *, marked: bool = False, replaces: str = "", file: Frame | None = None) -> Frame:
+    """Return the frame that shows *part*; a preview is the turn's text so far. A *file* says where its bytes are.
+
+    What comes without a payload is no Markdown (`is_plain`), and does not know whether it is the last: the last
+    text says how many parts `follow` it.
+    """
+    payload = json.loads(part.payload) if part.payload else {"text": part.plain, "last": False}
+    text = part.file.caption if part.file is not None else str(payload["text"])
     if part.kind is OutboundKind.PREVIEW:
-        return {"type": "preview", "turn": part.turn, "text": payload["text"]}
+        return {"type": "preview", "turn": part.turn, "text": text}
     return {
         "type": "message",
         "part": part.id,
         "turn": part.turn,
-        "text": payload["text"],
+        "text": clean(text),
+        "is_plain": not part.payload,
         "last": payload["last"],
+        "follow": payload.get("follow", 0),
         "kind": part.kind.value,
         "marked": marked,
         "replaces": replaces,
+        "file": file,
     }
 
 
-def history(lines: Sequence[ShownLine]) -> Frame:
-    """Return everything a window shows when it (re)connects."""
-    return {"type": "history", "lines": [_line(line) for line in lines]}
+def shown_file(file: Attachment) -> Frame:
+    """Return what every window says of a file."""
+    return {"name": clean(file.name) or "file", "size": file.size}
 
 
-def _line(line: ShownLine) -> Frame:
+def history(lines: Sequence[ShownLine], address: Address) -> Frame:
+    """Return everything a window shows when it (re)connects; *address* says where it finds a file."""
+    return {"type": "history", "lines": [_line(line, address) for line in lines]}
+
+
+def _line(line: ShownLine, address: Address) -> Frame:
     return {
+        "files": [address(each) for each in line.attachments],
         "id": line.id,
         "turn": line.turn,
         "role": line.role,
-        "text": clean(line.text),
+        # Their names stand in the files, not in what was said.
+        "text": clean(line.typed if line.attachments and line.role == "user" else line.text),
         "at": line.at.isoformat(),
         "name": line.name,
         "message": line.message_id,

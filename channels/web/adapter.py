@@ -10,11 +10,14 @@ from datetime import UTC, datetime
 from starlette.requests import HTTPConnection
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
+from channels.frames import codec
 from channels.frames.channel import FrameChannel, Receive, Send
 from channels.frames.codec import Frame
+from channels.frames.names import file_name
 from channels.frames.windows import Window
 from channels.web.login import Login, Logins
-from gateway.events import SessionKey
+from channels.web.shelf import Shelf
+from gateway.events import Attachment, SessionKey
 from gateway.ports import ChannelContext
 
 OWNER = "owner"
@@ -36,6 +39,7 @@ class WebChannel(FrameChannel):
         super().__init__(context, now=now)
         self.logins = Logins(context.state, now=now)
         self._open: dict[str, set[Window]] = {}  # by the digest of the login
+        self._shelf = Shelf()
 
     @property
     def cookie(self) -> str:
@@ -73,6 +77,19 @@ class WebChannel(FrameChannel):
                 del self._open[digest]
         # "Service restart": the page comes back by itself, and asks for a code if it must.
         await _close(socket, 1012)
+
+    async def download(self, visitor: Visitor, token: str) -> tuple[str, bytes] | None:
+        """Return name and bytes of a file that *visitor* was shown; None when there is none (any more)."""
+        kept = self._shelf.get(visitor.who, token)
+        if kept is None:
+            return None
+        data = await self._blobs.get(kept.file.blob) if kept.file.blob else kept.text.encode()
+        return None if data is None else (file_name(kept.file.name), data)
+
+    def _address(self, key: SessionKey, file: Attachment, text: str) -> Frame:
+        # A reference names the scope, which is nobody's business on the wire.
+        token = self._shelf.put(key.chat, file, "" if file.blob else text)
+        return {**codec.shown_file(file), "href": f"files/{token}"}
 
     def _window(self, visitor: Visitor) -> Window:
         login = visitor.login

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import cache, partial
 from importlib.resources import files
+from urllib.parse import quote
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -57,6 +58,7 @@ def routes(channel: WebChannel, *, prefix: str = "") -> list[BaseRoute]:
     return [
         Route(f"{prefix}/", _page, methods=["GET"]),
         Route(f"{prefix}/assets/{{name}}", _asset, methods=["GET"]),
+        Route(f"{prefix}/files/{{token}}", _bound(_file, channel), methods=["GET"]),
         Route(f"{prefix}/session", _bound(_session, channel), methods=["GET"]),
         Route(f"{prefix}/login", _bound(_login, channel), methods=["POST"]),
         Route(f"{prefix}/logout", _bound(_logout, channel), methods=["POST"]),
@@ -84,6 +86,22 @@ def _answer(request: Request, asset: Asset, headers: dict[str, str]) -> Response
     if request.headers.get("if-none-match") == asset.tag:
         return Response(status_code=304, headers=headers)
     return Response(asset.body, media_type=asset.media_type, headers=headers)
+
+
+async def _file(channel: WebChannel, request: Request) -> Response:
+    """Hand out a file, to be saved and never to be shown: what is in it may be anybody's."""
+    visitor = await channel.visitor(request)
+    if visitor is None:
+        return Response(status_code=401)
+    found = await channel.download(visitor, request.path_params["token"])
+    if found is None:
+        return Response(status_code=404)
+    name, data = found
+    headers = {
+        "Content-Disposition": f"attachment; filename*=UTF-8''{quote(name, safe='')}",
+        "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'; sandbox",
+    }
+    return Response(data, media_type="application/octet-stream", headers=headers)
 
 
 async def _session(channel: WebChannel, request: Request) -> Response:

@@ -61,7 +61,7 @@ async def _chat(settings: Settings) -> int:
     async with connect(Home(settings.home)) as connection:
         if connection is not None:
             await connection.send({"do": "chat attach", "with": {}})
-            return await _converse(connection)
+            return await _converse(connection, settings)
     refuse(settings)
     # The terminal belongs to the conversation.
     configure_logs(level="error", form=settings.log.format, secrets=secret_values(settings))
@@ -80,17 +80,21 @@ async def _chat_with_own_gateway(settings: Settings) -> int:
         ours, theirs = connection_pair()
         attached = services.create_task(Operations(app).attach({}, theirs), name="terminal")
         try:
-            return await _converse(ours)
+            return await _converse(ours, settings)
         finally:
             await ours.close()
             await attached
             stop.set()
 
 
-async def _converse(connection: Connection) -> int:
+async def _converse(connection: Connection, settings: Settings) -> int:
+    from agent.memory.files.attachments import FileBlobs
+    from channels.console.downloads import Downloads
     from channels.console.terminal import chat
 
-    return await chat(_receiver(connection), connection.send)
+    # Whoever opens the control socket owns the home, so that the terminal reads what is stored itself.
+    downloads = Downloads(Home(settings.home).downloads, FileBlobs(settings.home).get)
+    return await chat(_receiver(connection), connection.send, downloads=downloads)
 
 
 def _receiver(connection: Connection) -> Callable[[], Any]:

@@ -31,7 +31,7 @@ class Cutter:
 
     def cut(self, message: OutboundMessage, preview: PartRow | None) -> list[Part]:
         """Return the parts in their order: text, then a part per attachment; none when there is nothing to show."""
-        texts = self._render(replace(message, attachments=()))
+        texts = self._render(message)
         parts = [
             *(self._for_group(message, texts) or texts),
             *(self._file(message, each) for each in message.attachments),

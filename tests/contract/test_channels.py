@@ -21,8 +21,8 @@ from channels.console import kind as console_kind
 from channels.console.adapter import ConsoleChannel
 from channels.console.terminal import inert
 from channels.web import kind as web_kind
-from gateway.errors import OutcomeUnknown
-from gateway.events import InboundKind, OutboundKind, OutboundMessage, SessionKey
+from gateway.errors import FileUnavailable, OutcomeUnknown
+from gateway.events import Attachment, InboundKind, OutboundKind, OutboundMessage, Part, SessionKey
 from gateway.ports import Accepted, Activity, ChannelKind, Verdict
 from gateway.words import say
 from tests.fakes.discord_harness import DiscordHarness
@@ -92,6 +92,8 @@ class FramePerson:
 
     def _message(self, frame: Mapping[str, Any]) -> None:
         self.shown.messages[frame["part"]] = frame["text"]
+        if frame["file"]:
+            self.shown.files[frame["part"]] = frame["file"]
         if frame["marked"]:
             self.shown.marked.append(frame["part"])
 
@@ -127,7 +129,14 @@ class WebHarness:
                     async with _reading(read, person):
                         yield person
 
-            yield Platform(served.channel, served.key, join)
+            async def files(person: Person) -> list[tuple[str, bytes]]:
+                found = []
+                for file in person.shown.files.values():
+                    async with session.get(f"{served.url}{file['href']}") as answer:
+                        found.append((str(file["name"]), await answer.read()))
+                return found
+
+            yield Platform(served.channel, served.key, join, files=files)
 
 
 class ConsoleHarness:
@@ -161,7 +170,15 @@ class ConsoleHarness:
         async with asyncio.TaskGroup() as services:
             running = services.create_task(channel.run(), name="console channel")
             await asyncio.sleep(0)
-            yield Platform(channel, SessionKey("console", "owner"), join)
+
+            async def files(person: Person) -> list[tuple[str, bytes]]:
+                found = []
+                for file in person.shown.files.values():
+                    stored = await house.blobs.get(file["blob"]) if file["blob"] else file["text"].encode()
+                    found.append((str(file["name"]), stored or b""))
+                return found
+
+            yield Platform(channel, SessionKey("console", "owner"), join, files=files)
             running.cancel()
 
 
@@ -314,6 +331,38 @@ async def test_a_part_that_is_sent_stands_in_the_chat(platform: Platform, person
     assert receipt.message_id
     assert receipt.at.tzinfo is not None
     await person.shown.until(lambda: list(person.shown.messages.values()) == [platform.late])
+
+
+async def test_a_part_without_formatting_stands_as_it_is(platform: Platform, person: Person) -> None:
+    """An empty payload means the plain text: what delivery itself says, and what the platform could not format."""
+    line = say("delivery.no_files", name="plan.pdf")
+    part = Part(id=f"{TURN}.1.1", key=platform.key, payload="", plain=line)
+    await platform.channel.send(part)
+    await person.shown.until(lambda: list(person.shown.messages.values()) == [line])
+
+
+async def test_a_file_stands_in_the_chat(platform: Platform, person: Person, house: FakeHouse) -> None:
+    """A stored file and a text that is one arrive byte for byte, under their names, in order."""
+    if platform.files is None:
+        pytest.skip("its harness does not look at files")
+    data = bytes(range(256)) * 40
+    blob = await house.blobs.put("people/ann", data)
+    stored = Attachment(kind="document", name="plan.bin", size=len(data), blob=blob)
+    text = Attachment(kind="document", name="answer.md", size=12, media_type="text/markdown")
+    for n, file in enumerate((stored, text), 1):
+        part = Part(id=f"{TURN}.1.{n}", key=platform.key, payload="", plain="" if file.blob else "# Grüße\n", file=file)
+        assert (await platform.channel.send(part)).part == part.id
+    await person.shown.until(lambda: len(person.shown.messages) == 2)
+    assert await platform.files(person) == [("plan.bin", data), ("answer.md", "# Grüße\n".encode())]
+
+
+async def test_a_lost_file_is_no_outcome_that_nobody_knows(platform: Platform) -> None:
+    """Where files can be sent, bytes that are gone are said at once, so that delivery sends a line in their place."""
+    if not platform.channel.capabilities.file_limit:
+        pytest.skip("no files here")
+    lost = Attachment(kind="document", name="plan.pdf", size=4, blob=f"people/ann/{'0' * 64}")
+    with pytest.raises(FileUnavailable):
+        await platform.channel.send(Part(id=f"{TURN}.1.1", key=platform.key, payload="", plain="", file=lost))
 
 
 async def test_a_part_sent_again_stands_once(platform: Platform, person: Person) -> None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from gateway.events import SessionKey
 from gateway.ports import Channel, ChannelKind
@@ -18,6 +18,7 @@ class Shown:
     """What one person sees of a chat, folded from whatever the platform sends."""
 
     messages: dict[str, str] = field(default_factory=dict)  # in order, by the platform's id
+    files: dict[str, Mapping[str, Any]] = field(default_factory=dict)  # by message, where our own frames say them
     previews: list[str] = field(default_factory=list)
     marked: list[str] = field(default_factory=list)
     confirmed: list[str] = field(default_factory=list)  # ids of messages the platform was told are durable
@@ -59,6 +60,7 @@ class Platform:
     can_be_asked: bool = True  # whether a part stands there; else a resend is marked
     late: str = "It is **late**."  # how this sentence looks to people
     ident: Callable[[str], str] = str  # from the id a person said something under to the platform's own
+    files: Callable[[Person], Awaitable[list[tuple[str, bytes]]]] | None = None  # that stand in the chat, in order
 
 
 class Harness(Protocol):

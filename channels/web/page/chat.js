@@ -39,9 +39,13 @@ export class Chat {
     this.forget();
     for (const line of lines) {
       if (line.role === "user") {
-        this.mark(this.say({ id: line.message || line.id, text: line.text, at: line.at }), "accepted");
+        const said = this.say({ id: line.message || line.id, text: line.text, at: line.at });
+        this.mark(said, "accepted");
+        this.files(said, line.files ?? []);
       } else {
-        this.write(this.line(line.role, line.at), line.text);
+        const told = this.line(line.role, line.at);
+        this.write(told, line.text);
+        this.files(told, line.files ?? []);
         this.told.set(line.turn, [...(this.told.get(line.turn) ?? []), { role: line.role, text: line.text }]);
       }
     }
@@ -126,7 +130,7 @@ export class Chat {
   }
 
   /** Show a message of the server's: in its preview's place, or anew; a part that stands is written over. */
-  message({ part, turn, text, kind, marked, replaces }) {
+  message({ part, turn, text, is_plain: isPlain, kind, marked, replaces, file }) {
     this.waiting.delete(turn);
     const known = this.parts.get(part) ?? this.parts.get(replaces);
     if (!known && this.wasTold(turn, kind, text)) return;
@@ -135,9 +139,11 @@ export class Chat {
     if (line === preview) this.previews.delete(turn);
     line.classList.remove("streaming");
     this.parts.set(part, line);
-    this.write(line, text);
+    if (isPlain) this.writePlain(line, text);
+    else this.write(line, text);
+    this.files(line, file ? [file] : []);
     if (marked) this.note(line, this.words.may_repeat);
-    this.spoken.textContent = line.querySelector(".body").textContent;
+    this.spoken.textContent = file ? file.name : line.querySelector(".body").textContent;
     this.follow();
   }
 
@@ -157,6 +163,32 @@ export class Chat {
 
   write(line, text) {
     show(line.querySelector(".body"), text, this.words);
+  }
+
+  writePlain(line, text) {
+    const body = line.querySelector(".body");
+    body.textContent = text;
+    body.shownBlocks = undefined;
+  }
+
+  /** Show a link per file below what was said; following one saves it. */
+  files(line, files) {
+    line.querySelector(".files")?.remove();
+    if (files.length === 0) return;
+    const list = document.createElement("div");
+    list.className = "files";
+    for (const file of files) {
+      const link = document.createElement("a");
+      link.className = "file";
+      link.href = file.href;
+      link.download = file.name;
+      link.dir = "auto";
+      const size = document.createElement("small");
+      size.textContent = sizeOf(file.size);
+      link.append(file.name, " ", size);
+      list.append(link);
+    }
+    line.querySelector(".body").after(list);
   }
 
   line(role, at) {
@@ -209,4 +241,11 @@ export class Chat {
     this.newest.hidden = true;
     this.follow();
   }
+}
+
+/** A number of bytes as people read it. */
+function sizeOf(bytes) {
+  const unit = bytes < 1e3 ? "byte" : bytes < 1e6 ? "kilobyte" : "megabyte";
+  const amount = bytes / { byte: 1, kilobyte: 1e3, megabyte: 1e6 }[unit];
+  return new Intl.NumberFormat([], { style: "unit", unit, maximumFractionDigits: 1 }).format(amount);
 }

@@ -6,4 +6,6 @@ SENTENCES = {
     "thinking": "thinking …",
     "gone": "The gateway is gone. What was marked with ✓ is stored and will be answered.",
     "bye": "Bye.",
+    "file": "[file] {name} ({size} bytes)",
+    "file_saved": "[file] {name} ({size} bytes): saved as {place}",
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.errors import OutcomeUnknown, RetryLater, SendFailed, SendRefused
+from gateway.errors import FileUnavailable, OutcomeUnknown, RetryLater, SendFailed, SendRefused
 from gateway.events import Attachment, Part, SessionKey
 from gateway.words import say
 from tests.fakes.slack import TURN, Slack, build, eventually, slack
@@ -190,8 +190,9 @@ async def test_a_private_file_is_shown_to_nobody() -> None:
 async def test_what_cannot_be_sent_is_refused_before_slack_is_asked() -> None:
     """Bytes that are lost, and none at all."""
     async with slack() as up:
-        for part in (file_part(DM, blob="chats/x/" + "0" * 64), file_part(DM, blob=await up.house.blobs.put("c", b""))):
-            with pytest.raises(SendRefused):
-                await up.channel.send(part)
+        with pytest.raises(FileUnavailable):
+            await up.channel.send(file_part(DM, blob="chats/x/" + "0" * 64))
+        with pytest.raises(SendRefused):
+            await up.channel.send(file_part(DM, blob=await up.house.blobs.put("c", b"")))
         assert up.server.called("files.getUploadURLExternal") == []
         assert BOT_TOKEN not in str(up.house.state.notes)
