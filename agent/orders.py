@@ -86,6 +86,7 @@ class Orders:
             person=self._rooms.person(row),
             turn=lease.turn,
             transcript=lease.session.transcript,
+            length=lease.session.next_index,
             language=self._rooms.language,
             now=self._rooms.now(),
             house=self._rooms.house,

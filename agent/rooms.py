@@ -12,6 +12,7 @@ from agent.commands import House, Router
 from agent.context import Context, Place
 from agent.draft import Draft
 from agent.loop import Loop
+from agent.memory.consolidator import consolidation
 from agent.memory.conversation import Conversation, Conversations
 from agent.memory.jobs import MemoryJobs
 from agent.memory.scopes import person_of, scope_of
@@ -67,7 +68,7 @@ class Rooms:
         """Store the turn and what follows from it; past this point /stop comes too late."""
         lease = running.lease
         person = self.person(lease.rows[0])
-        every = (*draft.jobs(person, record.at), *jobs)
+        every = (*draft.jobs(person, record.at), *jobs, *self._consolidation(conversation, record))
         running.is_committing = True
         marked = conversation.with_mark(record)
         stored = await self.journal.commit(lease, Commit(record=marked, outbound=tuple(outbound), jobs=every))
@@ -76,6 +77,14 @@ class Rooms:
             self.meter.count("turn_failures", failure=record.failure)
         for job in every:
             self.memory_jobs.note(job)
+
+    @staticmethod
+    def _consolidation(conversation: Conversation, record: TurnRecord) -> tuple[Job, ...]:
+        """Return the job that is due when this record fills the window."""
+        taken = None if record.new_transcript else conversation.due(record.to_index)
+        if taken is None:
+            return ()
+        return (consolidation(record.key, record.scope, record.transcript, taken, record.at),)
 
     def place(self, row: InboxRow) -> Place:
         """Return whose memory the row reads and which clock it goes by."""

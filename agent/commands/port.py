@@ -81,6 +81,7 @@ class CommandContext:
     person: str
     turn: str
     transcript: str
+    length: int  # messages of the transcript
     language: str
     now: datetime
     house: House

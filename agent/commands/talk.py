@@ -40,7 +40,12 @@ async def new(context: CommandContext) -> Reply:
         id=f"summarise:{context.transcript}",
         kind="summarise",
         scope=context.scope,
-        payload={"key": str(context.key), "transcript": context.transcript, "turn": context.turn},
+        payload={
+            "key": str(context.key),
+            "transcript": context.transcript,
+            "turn": context.turn,
+            "length": context.length,
+        },
         due_at=context.now,
     )
     return Reply(text=say("commands.new", context.language), new_transcript=True, jobs=(job,))

@@ -145,6 +145,8 @@ class LitellmModel:
             extra["tools"] = [dict(tool) for tool in request.tools]
             # Or litellm imports its MCP proxy for every call with tools, which needs a package that is not there.
             extra["_skip_mcp_handler"] = True
+            if request.tool_choice:
+                extra["tool_choice"] = request.tool_choice
         if request.max_tokens is not None:
             extra["max_tokens"] = request.max_tokens
         messages = outgoing(request.messages, self.name)

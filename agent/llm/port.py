@@ -45,6 +45,7 @@ class ChatRequest:
 
     messages: Sequence[Mapping[str, Any]]
     tools: Sequence[Mapping[str, Any]] = ()
+    tool_choice: str | Mapping[str, Any] = ""  # OpenAI's; "" = the model decides
     turn: str
     purpose: str = "answer"
     person: str = ""  # whose purse the call is on

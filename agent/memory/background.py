@@ -35,6 +35,7 @@ class Later:
 
     delay: timedelta
     reason: str  # for the operator; no word of anybody's
+    counts: bool = True  # as an attempt; what only waits for its turn has not been tried
 
 
 Handler: TypeAlias = Callable[[Job], Awaitable[Later | None]]  # None = done
@@ -71,6 +72,7 @@ class Background:
         self._now = now
         self._meter = meter
         self._running: set[str] = set()
+        self._owed: list[Job] = []  # quick ones that were leased when the store went down
         self._freed = asyncio.Event()
         self.tally = Tally()
 
@@ -92,9 +94,11 @@ class Background:
     async def _begin(self, tasks: asyncio.TaskGroup) -> bool:
         """Take what is due; False when there was nothing that can begin now."""
         self._freed.clear()
-        quick = await self._jobs.due(self._now(), _QUICK_AT_ONCE, kinds=tuple(self._quick))
+        quick = self._owed or list(await self._jobs.due(self._now(), _QUICK_AT_ONCE, kinds=tuple(self._quick)))
+        self._owed = list(quick)
         for job in quick:
             await self._do(job, self._quick[job.kind])
+            self._owed.remove(job)
         free = self._at_once - len(self._running)
         slow = await self._jobs.due(self._now(), free, kinds=tuple(self._slow)) if free and self._slow else ()
         for job in slow:
@@ -142,7 +146,7 @@ class Background:
             self.tally.done += 1
             self.tally.last_done, self.tally.last_reason = self._now(), ""
         else:
-            await self._jobs.put_off(job, later.delay, later.reason)
+            await self._jobs.put_off(job, later.delay, later.reason, counts=later.counts)
             self.tally.put_off += 1
             self.tally.last_reason = later.reason
             log.info("background.later", job=job.id, kind=job.kind, reason=later.reason)

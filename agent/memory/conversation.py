@@ -11,6 +11,7 @@ from pathlib import Path
 
 import structlog
 
+from agent.memory.consolidation.slice import Keep, Slice, is_due, take
 from agent.memory.files import lines as build
 from agent.memory.files.blobs import Blobs
 from agent.memory.files.chain import Chain
@@ -57,6 +58,7 @@ class Conversation:
         window: int,
         blobs: Blobs,
         consolidates: bool = False,
+        keep: Keep = Keep.HALF,
     ) -> None:
         self.key = key
         self.scope = scope
@@ -64,6 +66,7 @@ class Conversation:
         self.next_index = next_index
         self.window = window
         self.consolidates = consolidates and window > 0
+        self._keep = keep
         self.seen_rev = ""  # a state of memory that was compared and brought nothing new
         self._blobs = blobs
         self._state = Window()
@@ -177,6 +180,12 @@ class Conversation:
             return build.mark(state.replay_from, state.consolidated)
         return None
 
+    def due(self, to_index: int) -> Slice | None:
+        """Return what is to be consolidated once there are *to_index* messages; usually nothing."""
+        if not self.consolidates or not is_due(to_index, self.consolidated, self.window, self._keep):
+            return None
+        return take(to_index, self.consolidated, self.window, self._keep)
+
     def adopt(self, record: TurnRecord) -> None:
         """Take in a committed record of this transcript; the same one twice is once. Costs what is new."""
         if self._is_known(record) or record.transcript != self.transcript:
@@ -274,6 +283,7 @@ class Conversations:
         capacity: int = 500,
         window: int = 100,
         consolidates: bool = False,
+        keep: Keep = Keep.HALF,
         disk: Disk | None = None,
     ) -> None:
         """Keep *capacity* conversations open; *consolidates* says that pointers, not marks, move the window."""
@@ -282,6 +292,7 @@ class Conversations:
         self._capacity = capacity
         self._window = window
         self._consolidates = consolidates
+        self._keep = keep
         self._disk = disk or Disk()
         self._blobs = Blobs(self._disk, home)
         self._open: OrderedDict[SessionKey, Conversation] = OrderedDict()
@@ -318,6 +329,7 @@ class Conversations:
             window=self._window,
             blobs=self._blobs,
             consolidates=self._consolidates,
+            keep=self._keep,
         )
         if not session.next_index:
             return conversation

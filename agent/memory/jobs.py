@@ -38,7 +38,7 @@ class MemoryJobs:
         self._jobs = jobs
         self._meter = meter
         self._documents = documents
-        self._applying = asyncio.Lock()
+        self.writing = asyncio.Lock()  # whoever changes memory beside the turns; `still` holds it
         # Scopes that are known to have nothing pending; any other is asked for once.
         self._settled: OrderedDict[str, None] = OrderedDict()
 
@@ -67,17 +67,17 @@ class MemoryJobs:
         """Apply one job whose time has come; the handler of kind `REMEMBER` for `Background`."""
         if _needs_review(job):
             return Later(_REVIEW, "waits for a yes")
-        async with self._applying:
+        async with self.writing:
             return await self._apply(job)
 
     @asynccontextmanager
     async def still(self) -> AsyncIterator[None]:
         """Apply no job until the block ends."""
-        async with self._applying:
+        async with self.writing:
             yield
 
     async def _settle_one(self, job: Job) -> None:
-        async with self._applying:
+        async with self.writing:
             later = await self._apply(job)
         if later is None:
             await self._jobs.finish(job)

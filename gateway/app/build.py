@@ -21,6 +21,8 @@ from agent.llm.port import ChatReply, ChatRequest, ModelConfig
 from agent.llm.registry import open_model
 from agent.loop import Loop
 from agent.memory.background import Background
+from agent.memory.consolidation.slice import Keep
+from agent.memory.consolidator import Consolidator
 from agent.memory.conversation import Conversations
 from agent.memory.desk import MemoryDesk
 from agent.memory.files.attachments import FileBlobs
@@ -29,6 +31,7 @@ from agent.memory.files.documents import FileDocuments
 from agent.memory.files.projector import Projector
 from agent.memory.jobs import REMEMBER, MemoryJobs
 from agent.memory.keeping import Keeper
+from agent.memory.revising import Reviser
 from agent.memory.search.plain import PlainSearch
 from agent.memory.sessions import StoredSessions
 from agent.memory.snapshot import ScopeMemory
@@ -182,16 +185,18 @@ def _build(
     keeper = Keeper(home.path, Disk(), versions, now=_now)
     documents = FileDocuments(home.path, keeper=keeper)
     memory = ScopeMemory(home.path, documents)
+    consolidates = bool(settings.llm.model or plugins.models)  # the offline model can only answer
     conversations = Conversations(
         home.path,
         store.records,
         capacity=settings.agent.session_cache,
         window=settings.agents.defaults.memory_window,
+        consolidates=consolidates,
+        keep=Keep(settings.consolidation.keep),
     )
     sessions = StoredSessions(home.path, store.records, store.journal)
     projector = Projector(home.path, store.records)
     memory_jobs = MemoryJobs(store.jobs, documents, meter=meter)
-    background = Background(store.jobs, quick={REMEMBER: memory_jobs.apply}, slow={}, meter=meter)
     kinds = kinds_of(settings, plugins)
     doors = open_doors(settings, plugins, intake, sessions, blobs, store) if channels else Doors({}, kinds, ())
     is_strict = settings.delivery.once == "strict"
@@ -247,6 +252,24 @@ def _build(
         now=_now,
         kinds=lambda channel: kinds.get(channel, channel),
         language=settings.language,
+    )
+    consolidator = Consolidator(
+        home=home.path,
+        jobs=store.jobs,
+        records=store.records,
+        session=store.journal.session,
+        flush=projector.flush,
+        adopt=conversations.adopt,
+        reviser=Reviser(home.path, documents, now=_now),
+        model=model,
+        zone=house.zone,
+        now=_now,
+    )
+    background = Background(
+        store.jobs,
+        quick={REMEMBER: memory_jobs.apply, **consolidator.quick},
+        slow=consolidator.slow if consolidates else {},
+        meter=meter,
     )
     pool = Pool(store.journal, TurnWork(rooms), workers=settings.agent.workers, meter=meter, clock=time.monotonic)
     house.pool = pool

@@ -325,8 +325,8 @@ class Jobs(Protocol):
         """Remove *job*."""
         ...
 
-    async def put_off(self, job: Job, delay: timedelta, reason: str) -> None:
-        """Make *job* due again after *delay*, its attempt counted."""
+    async def put_off(self, job: Job, delay: timedelta, reason: str, *, counts: bool = True) -> None:
+        """Make *job* due again after *delay*; its attempt is counted, unless it only had to wait for its turn."""
         ...
 
     async def wait_changed(self, at_most: timedelta) -> None:

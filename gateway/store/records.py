@@ -107,13 +107,13 @@ class SqliteJobs:
             lambda database: database.execute("DELETE FROM job WHERE id = ?", (quote(job.id),)).close()
         )
 
-    async def put_off(self, job: Job, delay: timedelta, reason: str) -> None:
-        """Make *job* due again after *delay*, its attempt counted."""
+    async def put_off(self, job: Job, delay: timedelta, reason: str, *, counts: bool = True) -> None:
+        """Make *job* due again after *delay*, its attempt counted if it *counts*."""
         due_at = micros(self._engine.clock() + delay)
         await self._engine.writer.submit(
             lambda database: database.execute(
-                "UPDATE job SET leased = 0, attempts = attempts + 1, due_at = ?, reason = ? WHERE id = ?",
-                (due_at, quote(reason), quote(job.id)),
+                "UPDATE job SET leased = 0, attempts = attempts + ?, due_at = ?, reason = ? WHERE id = ?",
+                (int(counts), due_at, quote(reason), quote(job.id)),
             ).close(),
             lambda _: self._engine.queued_job.set(),
         )

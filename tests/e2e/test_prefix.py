@@ -58,6 +58,13 @@ class Gate:
 def script(body: Mapping[str, Any], n: int) -> Answer:
     """Call a tool where the last message asks for one, otherwise answer differently each time."""
     last = body["messages"][-1]
+    if "consolidation agent" in str(body["messages"][0]["content"]):
+        memory = str(last["content"]).partition("Long-term Memory\n")[2].partition("\n\n## Conversation")[0]
+        saved = {
+            "history_entry": f"[2026-11-22 10:0{n % 10}] They talked.",
+            "memory_update": f"{memory}\n- summary {n}",
+        }
+        return Answer(text="", calls=(Call(name="save_memory", arguments=json.dumps(saved), id=f"call_{n}"),))
     if last["role"] == "user" and "go to the gate" in str(last["content"]):
         return Answer(text="", calls=(Call(name="gate", id=f"call_{n}"),))
     if last["role"] == "user" and "remember" in str(last["content"]) and "[memory]" not in str(last["content"]):
@@ -67,15 +74,15 @@ def script(body: Mapping[str, Any], n: int) -> Answer:
 
 
 def is_main(body: bytes) -> bool:
-    """Say whether a request is the watched session's: the other one's messages say so."""
-    return b"second session" not in body
+    """Say whether a request is the watched session's: the other one's messages say so, and consolidation's own do."""
+    return b"second session" not in body and b"consolidation agent" not in body
 
 
 async def test_fifty_turns_keep_the_prefix(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The prefix breaks exactly where DESIGN.md ("Prompt") says that it may, and nowhere else.
 
     Meanwhile there are tools, a steer, an edit, a rename, a new zone, a deletion, a second session of the scope,
-    a cold cache and a restart every ten turns.
+    a cold cache, a restart every ten turns, and consolidations that move the window.
     """
     async with open_server(script) as server:
         for start in range(0, TURNS, 10):
@@ -96,6 +103,7 @@ async def test_fifty_turns_keep_the_prefix(tmp_path: Path, capsys: pytest.Captur
     assert sorted(causes) == sorted(
         ["first turn", "zone", "deleted message", *["window moved"] * causes.count("window moved")]
     )
+    assert "window moved" in causes
     steered = [turn for turn, said in _said(tmp_path / "home").items() if len(said) == 2]
     assert len(steered) == 1
     # The deltas of memory edits, own and the other session's, are in the conversation and broke nothing.
@@ -148,6 +156,7 @@ def _environment(server: FakeOpenAI) -> dict[str, str]:
         "PARLOUR_LLM__API_KEY": "test-key",
         "PARLOUR_AGENT__OVERLAP": "steer",
         "PARLOUR_TIMEZONE": "Europe/Berlin",
+        "PARLOUR_AGENTS__DEFAULTS__MEMORY_WINDOW": "40",
     }
 
 

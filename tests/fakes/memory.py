@@ -124,7 +124,7 @@ class FakeJobs:
         """Remove, once or twice."""
         self.jobs.pop(job.id, None)
 
-    async def put_off(self, job: Job, delay: timedelta, reason: str) -> None:
+    async def put_off(self, job: Job, delay: timedelta, reason: str, *, counts: bool = True) -> None:
         """Count the attempt and make it due later."""
         self.reasons.append(reason)
         self.leased.discard(job.id)
@@ -135,7 +135,7 @@ class FakeJobs:
                 scope=job.scope,
                 payload=job.payload,
                 due_at=self.now + delay,
-                attempts=job.attempts + 1,
+                attempts=job.attempts + counts,
             )
 
     async def wait_changed(self, at_most: timedelta) -> None:

@@ -10,7 +10,7 @@ from agent.memory.files.chain import Chain, archive_of
 from agent.memory.files.disk import Disk
 from agent.memory.files.forget import taken_back
 from agent.memory.files.lines import FORGOTTEN, kind_of
-from agent.memory.files.transcript import read_all, read_window
+from agent.memory.files.transcript import consolidated_index, read_all, read_window
 from gateway.ports import Line, TurnRecord
 
 
@@ -34,13 +34,31 @@ def read_passage(
     return [_without(found[i], gone) for i in sorted(found)]
 
 
-def _blocks(disk: Disk, path: Path, transcript: str, low: int) -> Sequence[Block]:
+def extent(disk: Disk, path: Path, transcript: str, *, pending: Sequence[TurnRecord] = ()) -> tuple[int, int]:
+    """Return up to where *transcript* is in a summary, and how many messages it has. As `read_passage`. Blocks."""
+    chain = _chain(disk, path, transcript)
+    window = read_window(chain) if chain is not None and chain.end else None
+    low = window.consolidated if window else 0
+    high = max([0, *(block.to_index for block in (window.blocks if window else ()))])
+    for record in pending:
+        if record.transcript == transcript:
+            high = max(high, record.to_index)
+            low = max([low, *(consolidated_index(line) for line in record.lines if kind_of(line) == "pointer")])
+    return low, high
+
+
+def _chain(disk: Disk, path: Path, transcript: str) -> Chain | None:
     chain = Chain(disk, path, transcript)
-    if chain.transcript != transcript:
-        archive = archive_of(path, transcript)
-        if archive is None:
-            return ()
-        chain = Chain(disk, archive)
+    if chain.transcript == transcript:
+        return chain
+    archive = archive_of(path, transcript)
+    return Chain(disk, archive) if archive is not None else None
+
+
+def _blocks(disk: Disk, path: Path, transcript: str, low: int) -> Sequence[Block]:
+    chain = _chain(disk, path, transcript)
+    if chain is None:
+        return ()
     window = read_window(chain)
     return window.blocks if low >= window.replay_from else read_all(chain).blocks
 

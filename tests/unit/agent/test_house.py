@@ -49,6 +49,7 @@ async def test_stop_keeps_what_is_not_on_its_way_yet(clock: Clock) -> None:
         sessions=None,  # type: ignore[arg-type]  # /stop asks for no history
         people=store.people,
         sums=store.usage,
+        memory=None,  # type: ignore[arg-type]  # nor for memory
         default_zone="UTC",
         facts=dict,
         pool=pool,

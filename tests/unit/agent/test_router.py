@@ -37,6 +37,7 @@ def context(text: str, role: Role) -> CommandContext:
         scope="people/telegram-42",
         person="telegram:42",
         turn="t1",
+        length=0,
         transcript="x",
         language="en",
         now=NOW,

@@ -7,7 +7,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
 
-from agent.memory.background import Background, Later
+import pytest
+
+from agent.memory.background import Background, Handler, Later
 from gateway.errors import StoreDown
 from gateway.ports import Job
 from tests.fakes.clock import Clock
@@ -100,7 +102,8 @@ async def test_a_job_that_breaks_waits_and_the_others_go_on(clock: Clock) -> Non
     assert jobs.jobs["bad"].due_at > START
 
 
-async def test_a_store_that_is_down_costs_nothing_but_time(clock: Clock) -> None:
+@pytest.mark.parametrize("pace", ["quick", "slow"])
+async def test_a_store_that_is_down_costs_nothing_but_time(clock: Clock, pace: str) -> None:
     """A job whose end could not be stored is handled again: handlers change things once."""
     calls: list[str] = []
 
@@ -119,7 +122,8 @@ async def test_a_store_that_is_down_costs_nothing_but_time(clock: Clock) -> None
         calls.append(each.id)
 
     await jobs.put(job("a"))
-    async with at_work(Background(jobs, quick={}, slow={"think": handle}, now=lambda: START)):
+    handlers: dict[str, dict[str, Handler]] = {"quick": {}, "slow": {}, pace: {"think": handle}}
+    async with at_work(Background(jobs, now=lambda: START, **handlers)):
         await asyncio.sleep(10)
     assert calls == ["a", "a"]
     assert jobs.jobs == {}

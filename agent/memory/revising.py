@@ -1,0 +1,78 @@
+"""Bringing a model's answer into a scope's MEMORY.md by compare-and-set; what may not go in by itself is staged."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
+
+import structlog
+
+from agent.memory.consolidation.memory_file import MEMORY_MD, MemoryFile
+from agent.memory.consolidation.merge import Staged
+from agent.memory.consolidation.pending import StoredAnswer, stage
+from agent.memory.consolidation.revise import BUDGET, revise
+from agent.memory.consolidation.slice import UNTRUSTED
+from agent.memory.files.disk import Disk
+from agent.memory.scopes import scope_folder
+from gateway.ports import Documents
+
+log = structlog.get_logger(__name__)
+
+_TRIES = 3  # of a compare-and-set before the rest waits for a person
+_TOO_LARGE = 8  # budgets: such a MEMORY.md is somebody's data; no model is sent it, and none rewrites it
+
+
+class Reviser:
+    """Changes MEMORY.md of any scope. *budget* is in characters."""
+
+    def __init__(
+        self,
+        home: Path,
+        documents: Documents,
+        *,
+        now: Callable[[], datetime],
+        budget: int = BUDGET,
+        disk: Disk | None = None,
+    ) -> None:
+        self._home = home
+        self._documents = documents
+        self._now = now
+        self._budget = budget
+        self._disk = disk or Disk()
+
+    async def text(self, scope: str) -> str:
+        """Return MEMORY.md as a model may be shown it."""
+        return (await self._documents.read(scope, MEMORY_MD)).text[: _TOO_LARGE * self._budget]
+
+    async def revise(self, scope: str, answer: StoredAnswer) -> None:
+        """Merge what a model said about `answer.base` into what stands there now. Doing it twice is doing it once."""
+        if answer.origin == UNTRUSTED:
+            await self._stage(scope, answer, "untrusted")
+            return
+        if len(answer.base) >= _TOO_LARGE * self._budget:
+            await self._stage(scope, answer, "too large")
+            return
+        for _ in range(_TRIES):
+            document = await self._documents.read(scope, MEMORY_MD)
+            revision = revise(answer.base, answer.memory_update, document.text, budget=self._budget)
+            if revision.conflicts:
+                await asyncio.to_thread(MemoryFile(self._folder(scope), self._disk).keep_conflicts, revision.conflicts)
+            if revision.text == document.text or await self._documents.write(
+                scope, MEMORY_MD, revision.text, was=document.rev, why=answer.entry
+            ):
+                if revision.merged.staged is not None:
+                    await self._stage(scope, answer, revision.merged.staged.why, revision.merged.staged)
+                return
+        await self._stage(scope, answer, "busy")
+
+    async def _stage(self, scope: str, answer: StoredAnswer, why: str, staged: Staged | None = None) -> None:
+        log.warning("consolidation.staged", entry=answer.entry, why=why)
+        proposed = "" if staged is not None else answer.memory_update
+        await asyncio.to_thread(
+            lambda: stage(self._folder(scope), self._disk, answer.entry, why, self._now(), staged, proposed)
+        )
+
+    def _folder(self, scope: str) -> Path:
+        return scope_folder(self._home, scope) / "memory"
