@@ -135,11 +135,21 @@ def journal_damage(file: Path) -> str:
     if not file.exists():
         return ""
     try:
-        with closing(sqlite3.connect(f"{file.resolve().as_uri()}?mode=ro", uri=True, timeout=2)) as connection:
+        with closing(sqlite3.connect(read_only(file), uri=True, timeout=2)) as connection:
             answer = str(connection.execute("PRAGMA quick_check(1)").fetchone()[0])
     except sqlite3.DatabaseError as wrong:
         return str(wrong)
     return "" if answer == "ok" else answer.splitlines()[0]
+
+
+def read_only(file: Path) -> str:
+    """Return the address under which SQLite reads a journal and leaves nothing beside it.
+
+    Even a reader makes the two files of the write-ahead log where they are missing, and they would be the reader's:
+    the doctor of another user would keep the gateway out. Without a log the file itself is everything.
+    """
+    has_log = file.with_name(f"{file.name}-wal").exists()
+    return f"{file.resolve().as_uri()}?mode=ro{'' if has_log else '&immutable=1'}"
 
 
 def _swap(home: Home, staging: Path) -> None:

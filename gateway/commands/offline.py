@@ -22,6 +22,9 @@ from gateway.settings import Settings, check_settings, home_of, secret_values
 def look(*, as_json: bool, is_offline: bool, asks_model: bool) -> int:
     """Print every finding; return 2 when one of them fails, else 0."""
     counted: Counter[Level] = Counter()
+    # What the libraries log of their calls is not the doctor's to print.
+    settings = check_settings(os.environ).settings
+    configure_logs(level="error", form="auto", secrets=secret_values(settings))
 
     async def tell() -> None:
         async for finding in findings(os.environ, is_offline=is_offline, asks_model=asks_model):
@@ -48,8 +51,6 @@ async def findings(environment: Mapping[str, str], *, is_offline: bool, asks_mod
     settings = report.settings
     if settings is None or is_offline:
         return
-    # What the libraries log of their calls is not the doctor's to print.
-    configure_logs(level="error", form=settings.log.format, secrets=secret_values(settings))
     async for finding in ask_platforms(settings, environment):
         yield finding
     if settings.llm.model:

@@ -14,6 +14,7 @@ from gateway.doctor.findings import Finding, Level
 from gateway.errors import UserMistake
 from gateway.home import Home
 from gateway.quarantine import count, look
+from gateway.restore import read_only
 
 _SHOWN = 3
 _DEAD = 5
@@ -83,8 +84,7 @@ def _read(home: Home, read: Any) -> Any:
     if not home.journal.exists():
         return None
     try:
-        address = f"{home.journal.resolve().as_uri()}?mode=ro"
-        with closing(sqlite3.connect(address, uri=True, timeout=2)) as database:
+        with closing(sqlite3.connect(read_only(home.journal), uri=True, timeout=2)) as database:
             return read(database)
     except sqlite3.Error:
         return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import socket
 import stat
@@ -13,6 +14,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+import structlog
 
 from gateway import cli
 from gateway.home import Home, hold_lock
@@ -22,14 +24,18 @@ TOKEN = "PARLOUR_CHANNELS__TELEGRAM__TOKEN"
 
 @pytest.fixture(autouse=True)
 def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A home of its own, a free port, nothing inherited, and the umask as it was."""
+    """A home of its own, a free port, nothing inherited; umask and logs as they were."""
     for name in list(os.environ):
         if name.startswith("PARLOUR_"):
             monkeypatch.delenv(name)
     monkeypatch.setenv("PARLOUR_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("PARLOUR_WEB__PORT", "0")
     before = os.umask(0o077)
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
     yield
+    root.handlers[:], root.level = handlers, level
+    structlog.reset_defaults()
     os.umask(before)
 
 

@@ -1,0 +1,219 @@
+"""The doctor asks the platforms and the model, tells what went wrong lately, and changes nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import sqlite3
+from collections.abc import AsyncIterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.app import Plugins, open_app, serve
+from gateway.commands.offline import findings
+from gateway.doctor import Finding, Level, verify
+from gateway.ports import PlatformEvent, setup
+from gateway.ports.journal import UsageRow
+from gateway.ports.store import Limits
+from gateway.quarantine import Quarantine
+from gateway.settings import load_settings
+from gateway.store import open_store
+from tests.fakes.clock import Clock
+from tests.fakes.discord_server import Discord, open_discord
+from tests.fakes.meter import FakeMeter
+from tests.fakes.openai_server import open_server
+from tests.fakes.parrot import ParrotKind, ParrotSettings
+from tests.fakes.telegram_server import TelegramServer, open_telegram
+
+
+@pytest.fixture(autouse=True)
+def _own_runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> dict[str, str]:
+    """A home that is there, and a free port."""
+    (tmp_path / "home").mkdir(mode=0o700)
+    return {"PARLOUR_HOME": str(tmp_path / "home"), "PARLOUR_WEB__PORT": "0"}
+
+
+@pytest.fixture
+async def telegram(environment: dict[str, str]) -> AsyncIterator[TelegramServer]:
+    """A small Telegram, and a block that leads to it."""
+    async with open_telegram() as server:
+        server.say("waiting")
+        environment |= {
+            "PARLOUR_CHANNELS__TELEGRAM__TOKEN": server.token,
+            "PARLOUR_CHANNELS__TELEGRAM__BASE_URL": f"{server.base}/bot",
+            "PARLOUR_CHANNELS__TELEGRAM__FILE_URL": f"{server.base}/file/bot",
+        }
+        yield server
+
+
+@pytest.fixture
+async def discord(environment: dict[str, str]) -> AsyncIterator[Discord]:
+    """A small Discord, and a block that leads to it."""
+    async with open_discord() as server:
+        environment |= {
+            "PARLOUR_CHANNELS__DISCORD__TOKEN": server.token,
+            "PARLOUR_CHANNELS__DISCORD__API_URL": f"http://{server.base}/api/v10",
+            "PARLOUR_CHANNELS__DISCORD__GATEWAY_URL": f"ws://{server.base}/gateway",
+        }
+        yield server
+
+
+async def told(environment: Mapping[str, str], *, is_offline: bool = False, asks_model: bool = False) -> list[Finding]:
+    """Return everything that the doctor says."""
+    return [each async for each in findings(environment, is_offline=is_offline, asks_model=asks_model)]
+
+
+def failing(found: Sequence[Finding], level: Level = Level.FAIL) -> dict[str, str]:
+    """Return the lines of a level, by id."""
+    return {each.id: each.text for each in found if each.level is level}
+
+
+def line_of(found: Sequence[Finding], ident: str) -> str:
+    """Return the first line of an id."""
+    return next(each.text for each in found if each.id == ident)
+
+
+async def test_planted_mistakes_of_two_platforms_are_found_at_once(
+    environment: dict[str, str], telegram: TelegramServer, discord: Discord
+) -> None:
+    """A wrong token here, a missing intent there: each a line with what to click, and no token in any."""
+    wrong = "987654321:AAH-wrong_wrong-wrong_wrong-wrong-xyz"
+    environment["PARLOUR_CHANNELS__TELEGRAM__TOKEN"] = wrong
+    discord.application_flags = 0
+    found = await told(environment)
+    mistakes = failing(found)
+    assert "@BotFather" in mistakes["channel.telegram"]
+    assert "Privileged Gateway Intents" in mistakes["channel.discord"]
+    assert len(mistakes) == 2
+    assert not [each for each in found if wrong in each.text or discord.token in each.text]
+
+
+async def test_privacy_mode_and_a_webhook_are_found(environment: dict[str, str], telegram: TelegramServer) -> None:
+    """What hides messages from a bot that shall hear all, and what takes them away from one that polls."""
+    environment["PARLOUR_CHANNELS__TELEGRAM__GROUP_POLICY"] = "open"
+    warned = failing(await told(environment), Level.WARN)
+    assert "Group Privacy" in warned["channel.telegram"]
+    telegram.privacy = False
+    assert not failing(await told(environment))
+    await telegram.hooks.do_set_webhook({"url": "https://elsewhere.example/hook"})
+    assert "elsewhere.example" in failing(await told(environment))["channel.telegram"]
+
+
+async def test_offline_nobody_is_asked(environment: dict[str, str], telegram: TelegramServer) -> None:
+    """`--offline` makes no call, to no platform and to no model."""
+    environment |= {"PARLOUR_LLM__MODEL": "openai/x", "PARLOUR_LLM__API_BASE": "http://127.0.0.1:9/v1"}
+    assert not failing(await told(environment, is_offline=True))
+    assert not telegram.calls
+
+
+class Silent(ParrotKind):
+    """A platform that takes the connection and says nothing, or a kind with a bug."""
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self._error = error
+
+    async def verify(self, settings: Any, environment: Mapping[str, str]) -> Sequence[setup.Finding]:
+        if self._error is not None:
+            raise self._error
+        await asyncio.Event().wait()
+        return ()
+
+
+async def test_a_silent_platform_and_a_bug_are_findings(clock: Clock) -> None:
+    """The doctor ends within 15 seconds, and a traceback is nobody's line."""
+    (silent,) = await verify(Silent(), ParrotSettings(), {})
+    assert clock.seconds == 15
+    assert (silent.level, silent.text) == (
+        setup.Level.WRONG,
+        "Parrot did not answer within 15 s; is this machine online?",
+    )
+    (broken,) = await verify(Silent(KeyError("canary")), ParrotSettings(), {})
+    assert broken.text == "Parrot could not be asked (KeyError); is this machine online?"
+
+
+async def test_a_model_is_asked_only_when_it_was_silent_for_a_day(environment: dict[str, str]) -> None:
+    """A tiny call costs money: none when an answer is known of, unless somebody wants it; unreachable fails."""
+    async with open_server() as server:
+        environment |= {"PARLOUR_LLM__MODEL": "openai/test", "PARLOUR_LLM__API_BASE": server.base}
+        home = Path(environment["PARLOUR_HOME"])
+        found = await told(environment)
+        assert line_of(found, "model.answers").startswith("openai/test answered in ")
+        assert len(server.bodies) == 1
+        for age, calls in ((timedelta(days=2), 2), (timedelta(minutes=5), 2)):
+            store = await open_store(home, "", Limits())
+            at = datetime.now(UTC) - age
+            spent = {"tokens_in": 1, "tokens_out": 1, "tokens_cached": 0, "cost": None, "at": at}
+            store.journal.spend(
+                UsageRow(turn="t1", person="p", chat="c", purpose="answer", model="openai/test", **spent)
+            )
+            await store.close()
+            found = await told(environment)
+            assert len(server.bodies) == calls
+        assert "answered 5 minutes ago" in line_of(found, "model.answers")
+        await told(environment, asks_model=True)
+        assert len(server.bodies) == 3
+        environment["PARLOUR_LLM__API_BASE"] = "http://127.0.0.1:9/v1"
+        assert "nothing that answers" in failing(await told(environment, asks_model=True))["model.answers"]
+
+
+def content(home: Path) -> dict[str, str]:
+    """Return every file and what is in it."""
+    return {
+        str(path.relative_to(home)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(home.rglob("*"))
+        if path.is_file()
+    }
+
+
+async def test_a_stopped_home_tells_what_went_wrong(environment: dict[str, str]) -> None:
+    """Killed twice, something in quarantine, by channel and reason and with the file's path; nothing is touched."""
+    home = Path(environment["PARLOUR_HOME"])
+
+    async def work() -> None:
+        raise ValueError
+
+    keeper = Quarantine(home / "quarantine", unclean_stops=0, meter=FakeMeter(), now=lambda: datetime.now(UTC))
+    for _ in range(3):
+        try:
+            await keeper.handle(PlatformEvent(channel="slack", id="1", raw="canary"), work)
+        except ValueError:
+            continue
+    store = await open_store(home, "", Limits())
+    await store.close()
+    with sqlite3.connect(home / "journal.db") as database:
+        database.execute("UPDATE meta SET value = '0' WHERE name = 'clean'")
+        database.execute("UPDATE meta SET value = '1' WHERE name = 'unclean_stops'")
+        database.execute(
+            "INSERT INTO dead (id, turn, key, reason, at) VALUES ('x', 't', 'telegram:42', 'blocked by the person', 1)"
+        )
+    database.close()
+    before = content(home)
+    found = await told(environment)
+    assert content(home) == before
+    warned = failing(found, Level.WARN)
+    assert "an event of slack was set aside" in warned["quarantine"]
+    assert "it broke us 3 times: ValueError; it stands in " in warned["quarantine"]
+    assert warned["given.up"].startswith("1 to telegram, the last 1970-01-01T00:00:00Z: blocked by the person")
+    assert "killed 2 times in a row" in warned["stops"]
+    assert "canary" not in str(found)
+
+
+async def test_a_running_gateway_is_asked_itself(environment: dict[str, str]) -> None:
+    """While the home is held the answers come through the control socket: a deaf channel is a warning of its own."""
+    settings = load_settings(environment)
+    stop, ready = asyncio.Event(), asyncio.Event()
+    async with open_app(settings, plugins=Plugins()) as app, asyncio.TaskGroup() as tasks:
+        tasks.create_task(serve(app, stop, ready=lambda _: ready.set()))
+        await ready.wait()
+        found = await told(environment, is_offline=True)
+        stop.set()
+    assert {each.id: each.text for each in found}["lock"] == "a gateway runs on this home"
+    assert not failing(found)
