@@ -260,6 +260,7 @@ def _build(
         session=store.journal.session,
         flush=projector.flush,
         adopt=conversations.adopt,
+        writing=memory_jobs.writing,
         reviser=Reviser(home.path, documents, now=_now),
         model=model,
         zone=house.zone,
