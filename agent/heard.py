@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from agent.attachments.facts import clean
 from gateway.events import InboundMessage
 
 TOKENS = 4_000
@@ -57,4 +58,4 @@ def _said(message: InboundMessage, head: Head) -> str:
 
 def _marked(text: str) -> str:
     """Mark every line, so that none can pass for the bracket of a message or for the end of the background."""
-    return "\n".join(f"> {line}" for line in text.splitlines())
+    return "\n".join(f"> {line}" for line in clean(text).splitlines())

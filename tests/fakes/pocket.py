@@ -110,6 +110,7 @@ class PocketChannel:
         bot: str = "parlour_bot",
         album: str = "",
         quoted: str = "",
+        is_addressed: bool = False,
         attachments: Sequence[Attachment] = (),
     ) -> tuple[Accepted, asyncio.Future[float]]:
         """Hand a message over; the future is done when it is answered, with the time of the clock then."""
@@ -126,6 +127,7 @@ class PocketChannel:
             bot=bot,
             album=album,
             quoted=quoted,
+            is_addressed=is_addressed,
             attachments=tuple(attachments),
         )
         future: asyncio.Future[float] = asyncio.get_running_loop().create_future()

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from gateway.errors import FileUnavailable
-from gateway.events import Attachment, ChatKind, InboundMessage, Part, Receipt, Sender, SessionKey
+from gateway.events import Attachment, ChatKind, InboundMessage, OutboundMessage, Part, Receipt, Sender, SessionKey
 from gateway.ports import Capabilities, Channel, ChannelContext
 from tests.fakes.pocket import PLAIN, PocketChannel, PocketKind
 
@@ -52,7 +52,7 @@ class Shelf:
         message = InboundMessage(
             key=SessionKey("pocket", chat),
             message_id=f"h{len(said)}",
-            sender=Sender(id=by.lower(), name=by, **facts),
+            sender=Sender(id=by.split()[0].lower(), name=by, **facts),
             text=text,
             sent_at=at,
             chat_kind=ChatKind.GROUP,
@@ -68,6 +68,7 @@ class FilePocket(PocketChannel):
         super().__init__(context, capabilities)
         self.shelf = shelf
         self.arrived: list[Sent] = []
+        self.kinds: dict[str, ChatKind] = {}
         self._blobs = context.blobs
 
     async def fetch(self, attachment: Attachment) -> AsyncGenerator[bytes, None]:
@@ -89,6 +90,11 @@ class FilePocket(PocketChannel):
         fresh = [each for each in said if since is None or each.sent_at > since]
         start = fresh[:1] if message.key.thread and len(fresh) > limit else []
         return [*start, *fresh[-limit:]]
+
+    def render(self, message: OutboundMessage) -> Sequence[Part]:
+        """Note what kind of chat it goes to."""
+        self.kinds[message.key.chat] = message.chat_kind
+        return super().render(message)
 
     async def send(self, part: Part, *, marked: bool = False) -> Receipt:
         """Take a file's bytes, or a text as ever."""
