@@ -10,10 +10,11 @@ quiet := $(if $(findstring s,$(firstword -$(MAKEFLAGS))),--quiet)
 pip := $(BIN)/python -m pip --disable-pip-version-check --no-input $(quiet) install
 compile := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --only-binary :all: --exclude-newer "$(COOLDOWN)"
 
-.PHONY: help install run test check bench format lock clean
+.PHONY: help install init run test check bench format lock clean
 
 help:
 	@echo "make run      the gateway with its web chat on http://127.0.0.1:8787"
+	@echo "make init     asks for a model and your platforms, and writes the configuration"
 	@echo "make test     every check and every test"
 	@echo "make check    ruff, mypy --strict, import-linter, dead links"
 	@echo "make bench    the measurements"
@@ -35,7 +36,10 @@ $(VENV)/.installed: requirements.lock pyproject.toml
 	@$(pip) --no-deps --no-build-isolation --editable .
 	@$(BIN)/python -m compileall -q gateway channels agent
 	@touch $@
-	@echo "installed"
+	@echo "installed; make init asks for a model and your platforms, make run needs neither"
+
+init: install
+	@$(BIN)/parlour init
 
 run: install
 	@$(BIN)/parlour run

@@ -150,9 +150,19 @@ async def test_a_model_is_asked_only_when_it_was_silent_for_a_day(environment: d
         for age, calls in ((timedelta(days=2), 2), (timedelta(minutes=5), 2)):
             store = await open_store(home, "", Limits())
             at = datetime.now(UTC) - age
-            spent = {"tokens_in": 1, "tokens_out": 1, "tokens_cached": 0, "cost": None, "at": at}
             store.journal.spend(
-                UsageRow(turn="t1", person="p", chat="c", purpose="answer", model="openai/test", **spent)
+                UsageRow(
+                    turn="t1",
+                    person="p",
+                    chat="c",
+                    purpose="answer",
+                    model="openai/test",
+                    tokens_in=1,
+                    tokens_out=1,
+                    tokens_cached=0,
+                    cost=None,
+                    at=at,
+                )
             )
             await store.close()
             found = await told(environment)
