@@ -22,6 +22,7 @@ class Parrot:
 
     def __init__(self, answer: Callable[[str], str] = lambda text: f"You said: {text}") -> None:
         self.asked: list[str] = []
+        self.heard: list[str] = []  # what people said in each request, whole
         self.go_on = asyncio.Event()
         self.go_on.set()
         self.thinks = asyncio.Event()
@@ -29,6 +30,7 @@ class Parrot:
 
     async def complete(self, request: ChatRequest, *, sink: Sink | None = None) -> ChatReply:
         """Answer the last line of the last message."""
+        self.heard.append("\n".join(str(each["content"]) for each in request.messages if each["role"] == "user"))
         asked = str(request.messages[-1]["content"]).splitlines()[-1].rpartition("] ")[2]
         self.asked.append(asked)
         self.thinks.set()
@@ -59,7 +61,8 @@ def house(
         "ALLOW_FROM": f"42,43,chat:{TEAM}",
         **more,
     }
-    return gateway(home=home, model=model, environment={f"{block}{name}": value for name, value in fields.items()})
+    environment = {name if name.startswith("PARLOUR_") else f"{block}{name}": each for name, each in fields.items()}
+    return gateway(home=home, model=model, environment=environment)
 
 
 def mention(text: str) -> dict[str, Any]:

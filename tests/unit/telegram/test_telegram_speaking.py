@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -216,6 +217,24 @@ async def test_a_stream_in_a_group_is_one_message(line: Line) -> None:
     assert post.versions == ["It", "It is", "It is late", "It is late."]
     with pytest.raises(OutcomeUnknown):
         await line.channel.find(preview(line, "It", GROUP))
+
+
+async def test_a_placed_part_is_a_silent_message(line: Line) -> None:
+    """delivery.once: strict: in private too a placeholder is a message that stays and rings nobody; it is edited."""
+    for key in (ANN, GROUP):
+        blank = replace(preview(line, "…", key), is_placed=True)
+        receipt = await line.channel.send(blank)
+        await line.channel.edit(receipt.message_id, preview(line, "It is", key))
+        await line.channel.edit(receipt.message_id, part(line, "It is late.", key))
+        with pytest.raises(OutcomeUnknown):
+            await line.channel.find(blank)
+    await line.channel.send(part(line, "This rings.", ANN))
+    assert [(post.text, post.is_silent, len(post.versions)) for post in line.server.posts] == [
+        ("It is late.", True, 3),
+        ("It is late.", True, 3),
+        ("This rings.", False, 1),
+    ]
+    assert line.server.drafts == []
 
 
 async def test_two_topics_keep_their_streams_apart(line: Line) -> None:

@@ -1,0 +1,20 @@
+"""Waits that prove the same when they are shorter, and locks of these tests alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gateway.delivery import desk
+
+
+@pytest.fixture(autouse=True)
+def _in_a_hurry(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+    monkeypatch.setattr(desk, "FIRST_DELAY", 0.05)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(_private(tmp_path_factory.getbasetemp() / "runtime")))
+
+
+def _private(folder: Path) -> Path:
+    folder.mkdir(mode=0o700, exist_ok=True)
+    return folder
