@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from playwright.async_api import Browser, Page, expect
 
 from gateway.errors import StoreDown
-from gateway.events import OutboundKind, OutboundMessage
+from gateway.events import Attachment, OutboundKind, OutboundMessage, Part
 from gateway.ports import Accepted, Verdict
 from gateway.words import catalogue
 from tests.e2e.browser import open_browser
@@ -378,3 +379,37 @@ async def test_a_resend_that_may_repeat_says_so(browser: Browser, served: Served
     await served.channel.send(part, marked=True)
     await expect(page.locator(".line.assistant .note")).to_have_text(catalogue("en")["delivery.may_repeat"])
     await expect(page.locator(".line.assistant")).to_have_count(1)
+
+
+async def test_a_file_is_a_link_that_saves_it(browser: Browser, served: Served, house: FakeHouse) -> None:
+    """Below the answer, with its size, before and after a reload; a page in it never runs in ours."""
+    data = b"<script>document.title = 'owned'</script>"
+    blob = await house.blobs.put("people/ann", data)
+    file = Attachment(kind="document", name="<b>plan</b>.html", size=len(data), media_type="text/html", blob=blob)
+    page = await visit(browser, served.url)
+    await say(page, "the plan, please")
+    await expect(page.locator(".line.assistant strong")).to_have_text("the plan, please")
+    turn = house.lines[-1].turn
+    await served.channel.send(Part(id=f"{turn}.1.2", key=served.key, payload="", plain="", file=file))
+    link = page.locator(".line.assistant a.file")
+    await expect(link).to_contain_text("<b>plan</b>.html 41 byte")
+    async with page.expect_download() as download:
+        await link.click()
+    saved = await download.value
+    assert (await saved.path()).read_bytes() == data
+    assert await page.title() == "Parlour"
+    house.lines[-1] = replace(house.lines[-1], attachments=(file,))
+    await page.reload()
+    await expect(page.locator(".line.assistant a.file")).to_have_count(1)
+    async with page.expect_download() as download:
+        await page.locator(".line.assistant a.file").click()
+    assert (await (await download.value).path()).read_bytes() == data
+
+
+async def test_a_line_without_formatting_is_shown_as_it_is(browser: Browser, served: Served) -> None:
+    """What delivery says of a file that is missing is text, whatever its name looks like."""
+    page = await visit(browser, served.url)
+    line = "(A file belongs here, **x** <img src=x>, but I do not have it any more.)"
+    await served.channel.send(Part(id="t.1.2", key=served.key, payload="", plain=line))
+    await expect(page.locator(".line.assistant .body")).to_have_text(line)
+    await expect(page.locator(".line.assistant strong")).to_have_count(0)

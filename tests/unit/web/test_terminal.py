@@ -6,6 +6,8 @@ import asyncio
 import io
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,9 +15,10 @@ from rich.console import Console
 
 from channels.console import kind
 from channels.console.adapter import ConsoleChannel
+from channels.console.downloads import Downloads
 from channels.console.screen import Screen
 from channels.console.terminal import chat, inert
-from gateway.events import OutboundKind, OutboundMessage, turn_id
+from gateway.events import Attachment, OutboundKind, OutboundMessage, Part, turn_id
 from gateway.ports import Accepted, Verdict
 from gateway.words import say
 from tests.fakes.clock import Clock
@@ -199,3 +202,88 @@ async def test_a_marked_resend_is_printed_with_its_mark() -> None:
         await house.channel.send(part, marked=True)
         assert await talking == 0
     assert printed.getvalue() == f"{say('delivery.may_repeat')}\nonce\n"
+
+
+async def with_files(house: FakeHouse, downloads: Downloads | None, *files: Attachment, text: str = "Here.") -> str:
+    """Ask one thing in a pipe, let the answer be *text* and *files*, and return what was printed at the end."""
+    printed = io.StringIO()
+    screen = Screen(is_live=False, console=Console(file=printed, width=10_000, markup=False, highlight=False))
+    async with attached(house) as wire:
+        talking = asyncio.create_task(
+            chat(wire.down.get, wire.up.put, stdin=io.StringIO("hi\n"), screen=screen, downloads=downloads)
+        )
+        (message,) = await house.wait_deliveries(1)
+        channel = house.channel
+        assert channel is not None
+        answer = OutboundMessage(id=f"{turn_id(message)}.1", key=message.key, text=text, attachments=files)
+        parts = list(channel.render(answer))
+        for n, file in enumerate(files, len(parts) + 1):
+            parts.append(Part(id=f"{answer.id}.{n}", key=message.key, payload="", plain="", file=file))
+        for part in parts:
+            assert not talking.done()
+            await channel.send(part)
+            await asyncio.sleep(0.01)
+        assert await talking == 0
+    return printed.getvalue()
+
+
+def download(blob: str, name: str) -> Attachment:
+    """Return a file of three bytes."""
+    return Attachment(kind="document", name=name, size=3, blob=blob)
+
+
+async def test_files_are_saved_and_waited_for(tmp_path: Path) -> None:
+    """A pipe ends behind the last file, not behind the text; each is said with its place, and only we can read it."""
+    house, folder = FakeHouse(), tmp_path / "downloads"
+    blob = await house.blobs.put("people/ann", b"one")
+    other = await house.blobs.put("people/ann", b"two")
+    names = [download(blob, "plan.pdf"), download(other, "plan.pdf"), download(blob, "plan.pdf")]
+    printed = await with_files(house, Downloads(folder, house.blobs.get), *names)
+    saved = [
+        say("console.file_saved", name="plan.pdf", size="3", place=folder / name) for name in ("plan.pdf", "plan-2.pdf")
+    ]
+    assert printed.splitlines() == ["Here.", saved[0], saved[1], saved[0]]
+    assert (folder / "plan.pdf").read_bytes() == b"one"
+    assert (folder / "plan-2.pdf").read_bytes() == b"two"
+    assert {path.stat().st_mode & 0o777 for path in folder.iterdir()} == {0o600}
+    assert folder.stat().st_mode & 0o777 == 0o700
+
+
+async def test_a_file_that_cannot_be_saved_is_named(tmp_path: Path) -> None:
+    """Where there is no folder, or the bytes are gone from the home, the terminal says what came."""
+    house = FakeHouse()
+    blob = await house.blobs.put("people/ann", b"one")
+    line = say("console.file", name="plan.pdf", size="3")
+    assert await with_files(house, None, download(blob, "plan.pdf")) == f"Here.\n{line}\n"
+    (tmp_path / "file").write_text("in the way")
+    house = FakeHouse(blobs=house.blobs)
+    blocked = Downloads(tmp_path / "file", house.blobs.get)
+    assert await with_files(house, blocked, download(blob, "plan.pdf")) == f"Here.\n{line}\n"
+
+
+async def test_a_files_name_writes_nowhere_else(tmp_path: Path) -> None:
+    """A path, a hidden file or an escape sequence as a name saves one visible file in the folder."""
+    house, folder = FakeHouse(), tmp_path / "a" / "downloads"
+    blob = await house.blobs.put("people/ann", b"one")
+    printed = await with_files(house, Downloads(folder, house.blobs.get), download(blob, "../\x1b[2J.ssh/x\u202egnp"))
+    assert [path.name for path in folder.iterdir()] == ["[2J.ssh xgnp"]
+    assert not {"\x1b", "\u202e"} & set(printed)
+
+
+async def test_a_line_in_a_files_place_ends_the_answer_too() -> None:
+    """Delivery's own line counts as the part it stands for, so that nobody waits for a file that never comes."""
+    house = FakeHouse()
+    printed = io.StringIO()
+    screen = Screen(is_live=False, console=Console(file=printed, width=200))
+    async with attached(house) as wire:
+        talking = asyncio.create_task(chat(wire.down.get, wire.up.put, stdin=io.StringIO("hi\n"), screen=screen))
+        (message,) = await house.wait_deliveries(1)
+        assert house.channel is not None
+        answer = OutboundMessage(
+            id=f"{turn_id(message)}.1", key=message.key, text="once", attachments=(download("people/ann/x", "x"),)
+        )
+        (part,) = house.channel.render(answer)
+        await house.channel.send(part)
+        await house.channel.send(replace(part, id=f"{answer.id}.2", payload="", plain="*gone*"))
+        assert await talking == 0
+    assert printed.getvalue() == "once\n*gone*\n"
