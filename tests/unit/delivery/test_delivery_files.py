@@ -15,6 +15,7 @@ from gateway.words import say
 from tests.fakes.channel import FILING, KEYED, RINGING, Fault, Platform, Posted
 from tests.fakes.turns import ANN
 from tests.unit.delivery.conftest import Gateway, Opens
+from tests.unit.delivery.test_delivery_crash import POINTS, Death, MortalOutbox, mortal
 from tests.unit.delivery.test_delivery_previews import shown
 
 MARK = say("delivery.may_repeat")
@@ -255,3 +256,38 @@ def test_names_and_sizes_are_one_short_line() -> None:
     assert [shown_size(size) for size in (0, 999, 1_000, 1_550_000, 10_000_000, 2_000_000_000)] == [
         "0 B", "999 B", "1 kB", "1.6 MB", "10 MB", "2 GB",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("finds", [True, False], ids=["history", "blind"])
+@pytest.mark.parametrize("is_after", [False, True], ids=["before", "after"])
+async def test_no_death_doubles_or_loses_a_file(opens: Opens, finds: bool, is_after: bool) -> None:
+    """Whichever call the process dies at, beginning, whole and own file each stand in order, at most once unmarked."""
+    for at in range(1, POINTS):
+        death = Death(at, is_after=is_after)
+        gateway = await opens(FILING, Platform(finds=finds))
+        own = file(gateway=gateway)
+        await gateway.kill()
+        gateway.wrap = lambda outbox, death=death: MortalOutbox(outbox, death)  # type: ignore[misc]
+        healthy = gateway.platform.call
+        mortal(gateway.platform, death)
+        await gateway.start()
+        await gateway.say(LONG, chat_kind=ChatKind.GROUP, attachments=(own,))
+        settling = asyncio.create_task(gateway.settled())
+        dying = asyncio.create_task(death.happened.wait())
+        await asyncio.wait({settling, dying}, return_when=asyncio.FIRST_COMPLETED)
+        settling.cancel()
+        dying.cancel()
+        await asyncio.wait({settling, dying})
+        gateway.platform.call = healthy  # type: ignore[method-assign]
+        gateway.wrap = lambda outbox: outbox
+        await gateway.restart()
+        await gateway.settled()
+        stood = [posted for posted in chat(gateway) if not posted.is_marked]
+        files = [posted.file for posted in chat(gateway)]
+        assert list(dict.fromkeys(files)) == [None, LONG.encode(), b"%PDF"]
+        assert len({posted.part for posted in stood}) == len(stood)
+        assert len(files) == 3 or not finds
+        if not death.happened.is_set():
+            assert at > 4
+            return
+    pytest.fail("the story has more calls than points")
