@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from typing import Any
 
+from channels.slack.scopes import manifest
 from channels.slack.settings import SlackSettings
-from gateway.ports import Channel, ChannelContext
+from gateway.ports import Channel, ChannelContext, Finding, Level, Question
+
+_NO_LIBRARY = "needs Slack's library; run pip install 'parlour[slack]'"
 
 
 class SlackKind:
-    """The kind `slack`."""
+    """The kind `slack`. Implements `gateway.ports.ChannelKind` and `SetsUp`."""
 
     name = "slack"
     settings: type[Any] = SlackSettings
+    title = "Slack"
+    steps: Sequence[str] = (
+        "Open https://api.slack.com/apps, choose Create New App, From a manifest, and your workspace.",
+        f"Choose JSON and paste this: {json.dumps(manifest(), ensure_ascii=False)}",
+        "(deploy/slack-least.yaml grants as little as works; in both files each scope says what it is for.)",
+        "Basic Information, App-Level Tokens, Generate: add the scope connections:write.",
+        "Install App, Install to Workspace.",
+    )
 
     def open(self, context: ChannelContext) -> Channel:
         """Build the channel; the library is loaded now, and connects when it runs."""
@@ -22,21 +34,58 @@ class SlackKind:
 
         return SlackChannel(context)
 
-    def routes(self, channel: Channel) -> Sequence[Any]:  # noqa: ARG002 - the port's signature
-        """Return nothing: events come over Socket Mode."""
-        return ()
+    def routes(self, channel: Channel) -> Sequence[Any]:
+        """Return where Slack brings events by HTTP; nobody is answered there in Socket Mode."""
+        from channels.slack.adapter import SlackChannel
+
+        return channel.routes() if isinstance(channel, SlackChannel) else ()
 
     def check(self, settings: Any, environment: Mapping[str, str]) -> Sequence[str]:  # noqa: ARG002 - the port's signature
         """Return what would keep the block from working; the tokens' shapes are the settings' own affair."""
         wrong: list[str] = []
-        if find_spec("slack_bolt") is None or find_spec("aiohttp") is None:
-            wrong.append("needs Slack's library; run pip install 'parlour[slack]'")
-        if settings.app_token is None:
+        if not _has_library():
+            wrong.append(_NO_LIBRARY)
+        if settings.app_token is None and settings.signing_secret is None:
             wrong.append(
-                "needs an app-level token (xapp-…), since events come by Socket Mode: create one under Basic"
-                " Information with the scope connections:write, and set `app_token`"
+                "needs an app-level token (xapp-…): create one under Basic Information with the scope"
+                " connections:write, and set `app_token`; or set `signing_secret` to have events by HTTP"
             )
         return wrong
+
+    def questions(self) -> Sequence[Question]:
+        """Return what has to be asked: two tokens, and who may speak."""
+        return (
+            Question(
+                setting="bot_token",
+                text="The bot token (xoxb-…)",
+                help="Install App, Bot User OAuth Token",
+                is_secret=True,
+            ),
+            Question(
+                setting="app_token",
+                text="The app-level token (xapp-…)",
+                help="Basic Information, App-Level Tokens; it has the scope connections:write",
+                is_secret=True,
+            ),
+            Question(
+                setting="allow_from",
+                text="Who may write: your own member id (U…), or team:T… for the whole workspace (several with commas)",
+                help="your profile, ⋮, Copy member ID; the workspace's id begins with T in the address of its web page",
+                is_optional=True,
+            ),
+        )
+
+    async def verify(self, settings: Any, environment: Mapping[str, str]) -> Sequence[Finding]:
+        """Ask Slack about tokens, scopes, Socket Mode and workspace."""
+        if not _has_library():
+            return (Finding(level=Level.WRONG, text=_NO_LIBRARY),)
+        from channels.slack.setup import verify
+
+        return await verify(settings, environment)
+
+
+def _has_library() -> bool:
+    return all(find_spec(name) is not None for name in ("slack_bolt", "aiohttp"))
 
 
 kind = SlackKind()

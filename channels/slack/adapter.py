@@ -53,6 +53,7 @@ class SlackChannel:
         )
         self._app_token = settings.app_token.get_secret_value() if settings.app_token else ""
         self._by_http = settings.by_http
+        self._signing_secret = settings.signing_secret.get_secret_value() if settings.signing_secret else ""
         self._ping = ping
         self._api = SlackApi(settings.bot_token.get_secret_value(), settings.base_url)
         self._errands = Errands(self._api, reaction=settings.reaction)
@@ -110,6 +111,14 @@ class SlackChannel:
             await self._socket.run()
         finally:
             self._socket = self._serving = None
+
+    def routes(self) -> Sequence[Any]:
+        """Return where Slack brings events to, if that is how they come."""
+        if not self._by_http:
+            return ()
+        from channels.slack.webhook import Webhook
+
+        return (Webhook(self.name, self._signing_secret, self.hear).route(),)
 
     async def hear(self, body: dict[str, Any]) -> bool:
         """Take in what Slack brought by HTTP; False = not durable, or not now: it shall bring it again."""

@@ -13,6 +13,7 @@ from tests.fakes.pocket import InstantModel, Pocket, gateway
 from tests.fakes.slack_server import ANN, APP_TOKEN, BOB, BOT_TOKEN, BOT_USER, SlackServer
 
 CALL = f"<@{BOT_USER}>"
+_APP = "PARLOUR_CHANNELS__SLACK__APP_TOKEN"
 
 
 class HeldModel(InstantModel):
@@ -71,8 +72,10 @@ async def house(
     """Run the gateway; it is connected, and has read what it missed, when the block begins."""
     before = server.connections
     found = {**variables(server), **(environment or {})}
+    if not found[_APP]:
+        del found[_APP]
     async with gateway(home=home, model=model or InstantModel(), environment=found) as pocket:
-        if found.get("PARLOUR_CHANNELS__SLACK__APP_TOKEN"):
+        if _APP in found:
             await server.until(lambda: server.connections > before)
         yield pocket
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -18,8 +19,10 @@ from channels.slack.ledger import missing_scopes
 from channels.slack.marks import Marks, number
 from channels.slack.pace import Bucket
 from channels.slack.people import person_of
+from channels.slack.scopes import SCOPES, missing
+from channels.slack.scopes import manifest as wanted
 from channels.slack.settings import SlackSettings
-from tests.fakes.slack_server import ALL_SCOPES, APP_TOKEN, BOT_TOKEN
+from tests.fakes.slack_server import ALL_SCOPES, APP_TOKEN, BOT_TOKEN, NEEDS
 from tests.fakes.web import FakeState
 
 DEPLOY = Path(__file__).parents[3] / "deploy"
@@ -32,18 +35,36 @@ def manifest(name: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", ["least", "full"])
-def test_a_manifest_asks_for_what_it_uses(name: str) -> None:
-    """Socket Mode is on, each event has its scope, each scope its reason, and none is beyond what we know of."""
+def test_a_manifest_is_what_init_says_and_each_scope_has_its_reason(name: str) -> None:
+    """The file and what `parlour init` shows are the same app; scopes say what for, and events have their scopes."""
     app = manifest(name)
-    scopes = set(app["oauth_config"]["scopes"]["bot"])
-    assert scopes <= ALL_SCOPES
-    assert scopes == ALL_SCOPES or name == "least"
+    assert app == wanted(full=name == "full")
+    scopes = app["oauth_config"]["scopes"]["bot"]
     assert app["settings"]["socket_mode_enabled"] is True
     needs = {"app_mention": "app_mentions:read", "message.im": "im:history", "message.channels": "channels:history"}
     needs |= {"message.groups": "groups:history", "message.mpim": "mpim:history"}
-    assert {needs[event] for event in app["settings"]["event_subscriptions"]["bot_events"]} <= scopes
+    assert {needs[event] for event in app["settings"]["event_subscriptions"]["bot_events"]} <= set(scopes)
     lines = (DEPLOY / f"slack-{name}.yaml").read_text("utf-8").splitlines()
-    assert all(" # " in line for line in lines if line.strip().removeprefix("- ").split(" ")[0] in scopes)
+    reasons = [line.strip().removeprefix("- ") for line in lines if line.strip().startswith("- ") and " # " in line]
+    told = dict(reason.split(" # ") for reason in reasons)
+    assert told == {scope.name: scope.use for scope in SCOPES if scope.name in scopes}
+
+
+def test_the_full_manifest_asks_for_what_slack_demands_and_no_more() -> None:
+    """Every method we call has its scope, as the strict server demands it; every scope is of use for something."""
+    ours = {method: scope.name for scope in SCOPES for method in scope.methods}
+    told = {method: scope for method, scope in NEEDS.items() if method in ours}
+    assert {method: ours[method] for method in told} == told
+    called: set[str] = set()
+    for file in (Path(__file__).parents[3] / "channels" / "slack").rglob("*.py"):
+        if file.name != "scopes.py":
+            called |= set(re.findall(r'"((?:[a-z]+\.)+[a-zA-Z]+)"', file.read_text("utf-8"))) & NEEDS.keys()
+    assert called <= ours.keys()
+    assert called >= set(NEEDS)
+    assert {scope.name for scope in SCOPES} == ALL_SCOPES
+    least = {scope.name for scope in SCOPES if scope.is_least}
+    assert [scope.name for scope in missing(least)] == [scope.name for scope in SCOPES if not scope.is_least]
+    assert missing(ALL_SCOPES) == []
 
 
 def test_what_reading_back_needs_is_named() -> None:
@@ -58,9 +79,14 @@ def test_doctor_says_what_a_block_lacks() -> None:
     """One line that says how to mend it; a whole block has none."""
     whole = SlackSettings.model_validate({"bot_token": BOT_TOKEN, "app_token": APP_TOKEN})
     assert kind.check(whole, {}) == []
-    lacking = SlackSettings.model_validate({"bot_token": BOT_TOKEN, "signing_secret": "0" * 32})
+    by_http = SlackSettings.model_validate({"bot_token": BOT_TOKEN, "signing_secret": "0" * 32})
+    assert kind.check(by_http, {}) == []
+    assert by_http.by_http
+    assert not whole.by_http
+    lacking = SlackSettings.model_validate({"bot_token": BOT_TOKEN, "enabled": False})
     (line,) = kind.check(lacking, {})
     assert "connections:write" in line
+    assert "signing_secret" in line
 
 
 def test_the_library_is_loaded_when_a_channel_opens() -> None:

@@ -1,0 +1,162 @@
+"""Whether a block would work: real calls with its tokens, each finding one line that says what to click."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
+from typing import Any
+
+import aiohttp
+from slack_sdk.web.async_slack_response import AsyncSlackResponse
+
+from channels.slack.api import Refused, SlackApi, TokenRefused, scopes_of
+from channels.slack.scopes import missing
+from channels.slack.settings import SlackSettings
+from gateway.errors import SendFailed
+from gateway.ports import Finding, Level
+
+_PATIENCE = 14.0  # seconds in all
+_HELLO = 5.0
+_APP = re.compile(r"xapp-\d+-(A[A-Z0-9]+)-")
+
+
+async def verify(settings: Any, environment: Mapping[str, str]) -> Sequence[Finding]:
+    """Ask Slack; see `gateway.ports.SetsUp`."""
+    found: list[Finding] = []
+    api = SlackApi(settings.bot_token.get_secret_value() if settings.bot_token else "", settings.base_url)
+    try:
+        async with asyncio.timeout(_PATIENCE), aclosing(_findings(api, settings, environment)) as findings:
+            async for finding in findings:
+                found += [finding]  # one by one: what was found before the time is over counts
+    except TimeoutError:
+        found.append(_wrong(f"Slack does not answer in time at {settings.base_url}"))
+    finally:
+        await api.close()
+    return found
+
+
+async def _findings(
+    api: SlackApi, settings: SlackSettings, environment: Mapping[str, str]
+) -> AsyncGenerator[Finding, None]:
+    try:
+        me = await api.post("auth.test")
+    except SendFailed as error:
+        yield _bot_refused(error, settings.base_url)
+        return
+    yield _good(f"Slack knows the bot as @{me.get('user')} in {me.get('team')} ({me['team_id']})")
+    for finding in _scopes(me):
+        yield finding
+    for entry in getattr(settings, "allow_from", ()):
+        if entry.startswith("team:") and entry != f"team:{me['team_id']}":
+            yield _warning(f"allow_from names {entry}, but the bot token is of another workspace, {me['team_id']}")
+    if settings.by_http:
+        yield _by_http(environment)
+        return
+    async for finding in _socket(api, settings, me):
+        yield finding
+
+
+def _scopes(me: AsyncSlackResponse) -> Sequence[Finding]:
+    granted = scopes_of(me)
+    if not granted:
+        return [_warning("Slack does not say which scopes the token has")]
+    lacks = missing(granted)
+    mend = "add it under OAuth & Permissions, Scopes, Bot Token Scopes, and reinstall the app"
+    return [
+        Finding(
+            level=Level.WRONG if scope.is_needed else Level.WARNING,
+            text=f"without the scope {scope.name} {scope.lost}; {mend}",
+        )
+        for scope in lacks
+    ] or [_good("the bot has every scope that is of use")]
+
+
+def _by_http(environment: Mapping[str, str]) -> Finding:
+    public = environment.get("PARLOUR_WEB__PUBLIC_URL", "").rstrip("/")
+    where = f"{public or 'https://<your web.public_url>'}/hooks/<the block's name>"
+    return _good(
+        f"events come by HTTP: under Event Subscriptions, Slash Commands and Interactivity the address is {where},"
+        " and Socket Mode is off; whether Slack reaches it, its own check there says"
+    )
+
+
+async def _socket(api: SlackApi, settings: SlackSettings, me: AsyncSlackResponse) -> AsyncGenerator[Finding, None]:
+    token = settings.app_token.get_secret_value() if settings.app_token else ""
+    other = await _other_app(api, token, me)
+    if other:
+        yield other
+    app = SlackApi(token, settings.base_url)
+    try:
+        answer = await app.post("apps.connections.open")
+        yield await _greeting(str(answer["url"]))
+    except Refused as error:
+        yield _wrong(
+            f"Slack opens no connection with the app-level token ({error.code}): it needs the scope connections:write"
+            " (Basic Information, App-Level Tokens), and Socket Mode has to be on (Socket Mode, Enable)"
+        )
+    except TokenRefused as error:
+        yield _wrong(
+            f"Slack refuses the app-level token ({error.code}): generate one under Basic Information, App-Level"
+            " Tokens, with the scope connections:write"
+        )
+    except SendFailed as error:
+        yield _wrong(f"Slack could not be asked for a connection: {error}")
+    finally:
+        await app.close()
+
+
+async def _other_app(api: SlackApi, token: str, me: AsyncSlackResponse) -> Finding | None:
+    """Compare the app that the app-level token names with the bot's own."""
+    named = _APP.match(token)
+    if not named or not me.get("bot_id"):
+        return None
+    try:
+        bot = await api.get("bots.info", bot=str(me["bot_id"]))
+    except SendFailed:
+        return None  # without users:read it cannot be told
+    own = str((bot.get("bot") or {}).get("app_id") or "")
+    if not own or own == named[1]:
+        return None
+    return _wrong(
+        f"the two tokens are of two apps: the app-level token is of {named[1]}, the bot token of {own}; take both"
+        " from the same app"
+    )
+
+
+async def _greeting(url: str) -> Finding:
+    """Connect for a moment. An event that falls into it is not acknowledged, and so comes again to whoever runs."""
+    try:
+        async with (
+            asyncio.timeout(_HELLO),
+            aiohttp.ClientSession() as session,
+            session.ws_connect(url) as socket,
+        ):
+            said = json.loads(await socket.receive_str())
+    except (TimeoutError, aiohttp.ClientError, OSError, ValueError, TypeError) as error:
+        return _wrong(f"the connection for events cannot be made ({type(error).__name__}); does a proxy block wss?")
+    if said.get("type") == "hello":
+        return _good("Socket Mode is on and greets us")
+    if said.get("reason") == "link_disabled":
+        return _wrong("Socket Mode is off; switch it on in the app's settings: Socket Mode, Enable Socket Mode")
+    return _warning(f"Slack closes the connection for events at once: {said.get('reason') or said.get('type')}")
+
+
+def _bot_refused(error: SendFailed, base_url: str) -> Finding:
+    if isinstance(error, TokenRefused | Refused):
+        return _wrong(f"Slack refuses the bot token ({error.code}): copy it from Install App, Bot User OAuth Token")
+    return _wrong(f"Slack cannot be reached at {base_url}: {error}")
+
+
+def _good(text: str) -> Finding:
+    return Finding(level=Level.GOOD, text=text)
+
+
+def _warning(text: str) -> Finding:
+    return Finding(level=Level.WARNING, text=text)
+
+
+def _wrong(text: str) -> Finding:
+    return Finding(level=Level.WRONG, text=text)
