@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -21,7 +21,7 @@ from agent.pool import Running
 from gateway.events import Attachment, ChatKind, InboundKind, OutboundKind, OutboundMessage
 from gateway.ports import Commit, InboxRow, Job, Lease, Meter, Previews, SearchIndex, TurnRecord
 
-Admits = Callable[[InboxRow], bool]
+Admits = Callable[[InboxRow], Awaitable[bool]]
 
 _TYPED = frozenset({InboundKind.MESSAGE, InboundKind.COMMAND})  # what stands in a chat, so that one can answer to it
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -30,8 +29,6 @@ from gateway.ports import (
 from gateway.words import say
 from gateway.words.failures import BY_NAME, tell
 
-Admits = Callable[[InboxRow], bool]
-
 _TYPED = frozenset({InboundKind.MESSAGE, InboundKind.COMMAND})  # what stands in a chat, so that one can answer to it
 
 
@@ -47,7 +44,7 @@ class TurnWork:
         """Run the turn to its commit, as a command, as a thought, or as a refusal."""
         lease = running.lease
         head = lease.rows[0]
-        if not self._rooms.admits(head):
+        if not await self._rooms.admits(head):
             return await self._turn_away(running, EndState.REFUSED, say("commands.revoked", self._rooms.language))
         if head.message.kind is not InboundKind.JOB and self._rooms.now() - head.message.sent_at > EXPIRES:
             first = lease.key not in self._told_expired

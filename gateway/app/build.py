@@ -44,7 +44,7 @@ from agent.turn import TurnWork
 from gateway.admission import RefusalLog
 from gateway.app.addressee import addressee, is_private
 from gateway.app.attachments import files_in, files_out, overheard
-from gateway.app.channels import Doors, Plugins, judge_of, kinds_of, noting, open_doors, still_admits
+from gateway.app.channels import Doors, Gate, Plugins, judge_of, kinds_of, noting, open_doors
 from gateway.delivery import Deliverer
 from gateway.errors import SettingsMistake, UserMistake
 from gateway.events import InboundKind, InboundMessage, Role, SessionKey, turn_id
@@ -212,7 +212,7 @@ def _build(
         sessions=sessions,
         people=store.people,
         sums=store.usage,
-        memory=MemoryDesk(documents, versions, store.journal, sessions),
+        memory=MemoryDesk(home.path, documents, versions, store.journal, sessions),
         default_zone=settings.timezone,
         facts=lambda: {
             "version": version("parlour"),
@@ -246,7 +246,7 @@ def _build(
         search=PlainSearch(home.path, documents),
         pictures=Pictures(blobs),
         outgoing=files_out(settings, home, doors, blobs),
-        admits=lambda row: still_admits(noted, row),
+        admits=Gate(noted, doors.channels, _now).still_admits,
         zone=house.zone,
         meter=meter,
         now=_now,

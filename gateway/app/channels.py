@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from importlib.metadata import entry_points
 from typing import Any
+
+import structlog
 
 from agent.llm.port import ChatModel
 from agent.tools.port import Tool
 from gateway.admission import Admitted, Policy, RefusalLog, Rejected, admit, policy_of
-from gateway.events import InboundKind, InboundMessage
-from gateway.ports import Blobs, Channel, ChannelContext, ChannelKind, InboxRow, Intake, Sessions, Store
+from gateway.errors import ParlourError
+from gateway.events import InboundKind, InboundMessage, Sender
+from gateway.ports import Blobs, Channel, ChannelContext, ChannelKind, InboxRow, Intake, KnowsSenders, Sessions, Store
 from gateway.settings import Settings
 
+log = structlog.get_logger(__name__)
+
 Judge = Callable[[InboundMessage], Admitted | Rejected]
+_FACTS_HOLD = timedelta(minutes=5)  # what an event or a look-up said of a sender (PEOPLE.md)
+_PATIENCE = 15.0  # seconds for a look-up; then it fails closed
 _LOCAL = frozenset({"web", "console"})  # who got through their door is the owner
 
 
@@ -108,11 +116,35 @@ def may_be_read(judge: Judge, message: InboundMessage) -> bool:
     return isinstance(judge(replace(message, is_addressed=True)), Admitted)
 
 
-def still_admits(judge: Judge, row: InboxRow) -> bool:
-    """Judge a row again at claim: a role may have been revoked while it waited.
+class Gate:
+    """Judges a row again when its turn begins: a role may have been revoked while it waited."""
 
-    Whether it was addressed to us was settled when it came, and our own jobs are nobody's message.
-    """
-    if row.message.kind is InboundKind.JOB:
-        return True
-    return may_be_read(judge, row.message)
+    def __init__(self, judge: Judge, channels: Mapping[str, Channel], now: Callable[[], datetime]) -> None:
+        self._judge = judge
+        self._channels = channels
+        self._now = now
+
+    async def still_admits(self, row: InboxRow) -> bool:
+        """Say whether *row* may be answered.
+
+        Whether it was addressed to us was settled when it came, and our own jobs are nobody's message.
+        """
+        message = row.message
+        if message.kind is InboundKind.JOB:
+            return True
+        channel = self._channels.get(message.key.channel)
+        is_dated = bool(message.sender.roles) and self._now() - row.accepted_at >= _FACTS_HOLD
+        if is_dated and isinstance(channel, KnowsSenders):
+            message = replace(message, sender=await self._sender_now(channel, message))
+        return may_be_read(self._judge, message)
+
+    @staticmethod
+    async def _sender_now(channel: KnowsSenders, message: InboundMessage) -> Sender:
+        try:
+            async with asyncio.timeout(_PATIENCE):
+                return await channel.sender(message)
+        except (ParlourError, TimeoutError) as error:
+            log.warning("gate.unanswered", key=str(message.key), reason=str(error) or type(error).__name__)
+        except Exception:  # the channel boundary: what cannot be known grants nothing
+            log.exception("gate.failed", key=str(message.key))
+        return replace(message.sender, roles=(), is_admin=False)

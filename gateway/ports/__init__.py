@@ -53,6 +53,7 @@ from gateway.ports.outbox import PartRow as PartRow
 from gateway.ports.outbox import PartState as PartState
 from gateway.ports.outbox import Preview as Preview
 from gateway.ports.outbox import Previews as Previews
+from gateway.ports.senders import KnowsSenders as KnowsSenders
 from gateway.ports.setup import Finding as Finding
 from gateway.ports.setup import Level as Level
 from gateway.ports.setup import Question as Question
