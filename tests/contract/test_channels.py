@@ -493,3 +493,25 @@ async def test_a_channel_is_ready_while_it_runs(platform: Platform) -> None:
     assert platform.channel.is_ready()
     assert platform.channel.name == platform.key.channel
     assert platform.channel.capabilities.text_limit > 0
+
+
+async def test_a_channel_that_is_begun_anew_hears_again(platform: Platform, house: FakeHouse) -> None:
+    """The supervisor cancels a deaf channel's run and begins another: connections, windows and all come back."""
+    channel = platform.channel
+    runs = [task for task in asyncio.all_tasks() if _code(task) is type(channel).run.__code__]
+    assert len(runs) == 1
+    for n in range(2):
+        runs[-1].cancel()
+        await asyncio.wait(runs)
+        runs.append(asyncio.create_task(channel.run(), name="begun anew"))
+        await _until(channel.is_ready)
+        async with platform.join() as person:
+            await person.say(f"and again {n}", f"message-000{n}")
+            await person.shown.until(lambda person=person, n=n: f"message-000{n}" in person.shown.confirmed)  # type: ignore[misc]
+    assert [heard.text for heard in house.deliveries][-1] == "and again 1"
+    runs[-1].cancel()
+    await asyncio.wait(runs)
+
+
+def _code(task: asyncio.Task[Any]) -> object:
+    return getattr(task.get_coro(), "cr_code", None)
