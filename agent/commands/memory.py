@@ -112,15 +112,24 @@ def _cause(context: CommandContext, version: Version) -> str:
     kind = version.why.split(":")[0].split(" ")[0]
     if version.why == BY_HAND:
         return say("memory.cause_hand", context.language)
-    known = {"remember": "memory.cause_remember", "undo": "memory.cause_undo"}
+    known = {
+        "remember": "memory.cause_remember",
+        "undo": "memory.cause_undo",
+        "consolidation": "memory.cause_consolidation",
+    }
     return say(known.get(kind, "memory.cause_other"), context.language, why=version.why[:60])
 
 
 def _origin(context: CommandContext, origin: Origin) -> str:
     lines = [f"> {origin.line}", _change(context, origin.version)]
     if origin.said is not None:
-        quote = " ".join(origin.said.text.split())
-        quote = quote if len(quote) <= _LONGEST_QUOTE else f"{quote[:_LONGEST_QUOTE]}…"
         who = origin.said.name or say("memory.somebody", context.language)
-        lines.append(say("memory.said", context.language, who=who, quote=quote))
+        lines.append(say("memory.said", context.language, who=who, quote=_short(origin.said.text)))
+    if origin.entry is not None:
+        lines.append(say("memory.summary", context.language, quote=_short(origin.entry.content)))
     return "\n".join(lines)
+
+
+def _short(text: str) -> str:
+    flat = " ".join(text.split())
+    return flat if len(flat) <= _LONGEST_QUOTE else f"{flat[:_LONGEST_QUOTE]}…"

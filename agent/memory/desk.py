@@ -5,9 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 from agent.memory.consolidation.operations import Operation, apply, operations_between
+from agent.memory.history.log import HistoryEntry, HistoryLog
+from agent.memory.revising import CONSOLIDATION
+from agent.memory.scopes import scope_folder
 from agent.memory.versions import Version, Versions
 from gateway.ports import Document, Journal, Sessions, ShownLine
 
@@ -41,6 +45,7 @@ class Origin:
     name: str  # of the document
     version: Version
     said: ShownLine | None = None  # the message behind it, where it can still be found
+    entry: HistoryEntry | None = None  # or the summary it came with
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +68,8 @@ class NoSuchVersion:
 class MemoryDesk:
     """What the memory commands ask. Everything is of one scope, which comes from the event."""
 
-    def __init__(self, documents: Keeps, versions: Versions, journal: Journal, sessions: Sessions) -> None:
+    def __init__(self, home: Path, documents: Keeps, versions: Versions, journal: Journal, sessions: Sessions) -> None:
+        self._home = home
         self._documents = documents
         self._versions = versions
         self._journal = journal
@@ -106,7 +112,13 @@ class MemoryDesk:
                     version = await asyncio.to_thread(self._versions.source, scope, name, line)
                     if version is not None:
                         found.append(
-                            Origin(line=line.strip(), name=name, version=version, said=await self._said(version))
+                            Origin(
+                                line=line.strip(),
+                                name=name,
+                                version=version,
+                                said=await self._said(version),
+                                entry=await asyncio.to_thread(self._entry, scope, version),
+                            )
                         )
         return found
 
@@ -135,6 +147,13 @@ class MemoryDesk:
             if await self._documents.write(scope, name, applied.text, was=document.rev, why=why, by=by):
                 return applied.done
         return None
+
+    def _entry(self, scope: str, version: Version) -> HistoryEntry | None:
+        """Return the summary that a consolidation's change came with."""
+        if not version.why.startswith(CONSOLIDATION):
+            return None
+        folder = scope_folder(self._home, scope) / "memory"
+        return HistoryLog(folder).find(version.why.removeprefix(CONSOLIDATION))
 
     async def _said(self, version: Version) -> ShownLine | None:
         """Return the person's message in the turn that wanted something remembered."""

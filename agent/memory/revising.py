@@ -20,6 +20,7 @@ from gateway.ports import Documents
 
 log = structlog.get_logger(__name__)
 
+CONSOLIDATION = "consolidation "  # then the entry: the cause of a version
 _TRIES = 3  # of a compare-and-set before the rest waits for a person
 _TOO_LARGE = 8  # budgets: such a MEMORY.md is somebody's data; no model is sent it, and none rewrites it
 
@@ -60,7 +61,7 @@ class Reviser:
             if revision.conflicts:
                 await asyncio.to_thread(MemoryFile(self._folder(scope), self._disk).keep_conflicts, revision.conflicts)
             if revision.text == document.text or await self._documents.write(
-                scope, MEMORY_MD, revision.text, was=document.rev, why=answer.entry
+                scope, MEMORY_MD, revision.text, was=document.rev, why=f"{CONSOLIDATION}{answer.entry}"
             ):
                 if revision.merged.staged is not None:
                     await self._stage(scope, answer, revision.merged.staged.why, revision.merged.staged)

@@ -21,6 +21,8 @@ SENTENCES = {
     "cause_hand": "edited by hand",
     "cause_remember": "somebody asked me to remember it",
     "cause_undo": "an earlier change was taken back ({why})",
+    "cause_consolidation": "I summarised what was said before",
+    "summary": "The summary it came with: {quote}",
     "cause_other": "{why}",
     "said": "{who} wrote: {quote}",
     "somebody": "Somebody",

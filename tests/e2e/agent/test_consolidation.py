@@ -1,0 +1,226 @@
+"""Consolidation through the whole gateway: a reply never waits for it, nothing falls between window and summary."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from agent.llm.port import ChatReply, ChatRequest, Sink, Tokens, ToolCall
+from agent.memory.files.chain import Chain
+from agent.memory.files.disk import Disk
+from agent.memory.files.lines import kind_of
+from agent.memory.files.transcript import read_all
+from agent.memory.history.log import HistoryEntry, HistoryLog
+from gateway.errors import ModelUnreachable
+from gateway.ports import Job
+from tests.fakes.pocket import Pocket, gateway
+
+SCOPE = "people/pocket%3aann"
+WINDOW = {"PARLOUR_AGENTS__DEFAULTS__MEMORY_WINDOW": "10"}
+
+Summarise = Callable[[int, str], dict[str, str]]
+
+
+def politely(n: int, memory: str) -> dict[str, str]:
+    """Summarise as a good model does: what stands there stays, one fact comes to it."""
+    return {
+        "history_entry": f"[2026-11-22 10:00] Summary number {n}.",
+        "memory_update": f"{memory}\n- fact {n}".strip(),
+    }
+
+
+class Model:
+    """Answers at once; summarises when it is let, and as it is told."""
+
+    def __init__(self, summarise: Summarise = politely) -> None:
+        self.name = "test/model"
+        self.summarise = summarise
+        self.asked: list[str] = []  # what consolidations were shown
+        self.fails = 0
+        self.go_on = asyncio.Event()
+        self.go_on.set()
+        self.thinking = asyncio.Event()
+        self.prompts: list[Sequence[Any]] = []
+
+    async def complete(self, request: ChatRequest, *, sink: Sink | None = None) -> ChatReply:
+        """Answer, or summarise."""
+        if request.purpose == "answer":
+            self.prompts.append(request.messages)
+            said = str(request.messages[-1]["content"])
+            return ChatReply(text=f"re {said[-20:]}", tool_calls=(), model=self.name, tokens=Tokens(1, 1), cost=0.0)
+        self.thinking.set()
+        await self.go_on.wait()
+        if self.fails:
+            self.fails -= 1
+            raise ModelUnreachable("down")
+        shown = str(request.messages[-1]["content"])
+        self.asked.append(shown)
+        memory = shown.partition("Long-term Memory\n")[2].partition("\n\n## Conversation")[0]
+        saved = self.summarise(len(self.asked), "" if memory == "(empty)" else memory)
+        call = ToolCall("c1", "save_memory", json.dumps(saved))
+        return ChatReply(text="", tool_calls=(call,), model=self.name, tokens=Tokens(1, 1), cost=0.0)
+
+    async def warm(self) -> None:
+        """Nothing to load."""
+
+    async def close(self) -> None:
+        """Nothing to close."""
+
+
+@asynccontextmanager
+async def at_work(model: Model, home: Path | None = None) -> AsyncIterator[Pocket]:
+    """Run a gateway with a window of ten messages."""
+    async with gateway(model=model, environment=WINDOW, home=home) as pocket:
+        yield pocket
+
+
+async def talk(pocket: Pocket, turns: int, chat: str = "ann") -> None:
+    """Say so many things, each answered before the next."""
+    for n in range(turns):
+        await pocket.channel.ask(chat, f"thing {n}")
+
+
+async def jobs(pocket: Pocket, wanted: Callable[[Sequence[Job]], bool]) -> Sequence[Job]:
+    """Return the scope's jobs once they are as *wanted*."""
+    while True:
+        found = await pocket.app.store.jobs.pending_in(SCOPE)
+        if wanted(found):
+            return found
+        await asyncio.sleep(0.01)
+
+
+async def quiet(pocket: Pocket) -> None:
+    """Return when no job is left and every record is in its file."""
+    await jobs(pocket, lambda found: not found)
+    await pocket.idle()
+
+
+def entries(home: Path) -> Sequence[HistoryEntry]:
+    """Return the history of Ann's scope."""
+    return HistoryLog(home / SCOPE / "memory").after(0)
+
+
+def pointers(home: Path, name: str = "pocket%3aann.jsonl") -> list[int]:
+    """Return the pointers in a transcript."""
+    blocks = read_all(Chain(Disk(), home / SCOPE / "sessions" / name)).blocks
+    return [line["last_consolidated"] for block in blocks for line in block.lines if kind_of(line) == "pointer"]
+
+
+async def test_a_full_window_becomes_an_entry_a_fact_and_a_pointer() -> None:
+    """Ten messages: the older five are summarised, the newer stay; the next turn's prompt begins after the pointer."""
+    model = Model()
+    async with at_work(model) as pocket:
+        await talk(pocket, 5)
+        await quiet(pocket)
+        assert [(each.start, each.end, each.session) for each in entries(pocket.home)] == [(0, 5, "pocket:ann")]
+        assert pointers(pocket.home) == [5]
+        assert "] USER: thing 0\n" in model.asked[0]
+        assert "thing 3" not in model.asked[0]
+        memory = pocket.home / SCOPE / "memory"
+        assert (memory / "MEMORY.md").read_text() == "- fact 1\n"
+        assert "Summary number 1." in (memory / "HISTORY.md").read_text()
+        await pocket.channel.ask("ann", "and now")
+        shown = str(model.prompts[-1])
+        assert "fact 1" in str(model.prompts[-1][0])  # the system prompt, by a new snapshot
+        # The turn that holds the pointer is replayed whole: nothing is in neither place.
+        assert "thing 2" in shown
+        assert "thing 1" not in shown
+
+
+async def test_a_reply_never_waits_for_a_consolidation() -> None:
+    """While the model thinks about the past, people go on talking, and nothing of that is behind the pointer."""
+    model = Model()
+    model.go_on.clear()
+    async with at_work(model) as pocket:
+        await talk(pocket, 5)
+        await model.thinking.wait()
+        await talk(pocket, 4)
+        await talk(pocket, 2, chat="bob")
+        assert len(model.asked) == 0
+        model.go_on.set()
+        await quiet(pocket)
+        ranges = [(each.start, each.end) for each in entries(pocket.home) if each.session == "pocket:ann"]
+        assert ranges[0] == (0, 5)
+        await pocket.channel.ask("ann", "and now")
+        # Nothing that was said is in neither place.
+        shown = str(model.prompts[-1])
+        covered = ranges[-1][1]
+        assert all(f"thing {n}" in shown for n in range(4) if 10 + 2 * n >= covered)
+
+
+async def test_a_crash_between_answer_and_pointer_pays_once(tmp_path: Path) -> None:
+    """Killed when the answer is stored and nothing of it applied: the next start applies it without asking again."""
+    model = Model()
+    async with at_work(model, tmp_path / "home") as pocket:
+        pocket.app.background._quick = {}  # nothing is applied before the kill
+        await talk(pocket, 5)
+        await jobs(pocket, lambda found: any(job.kind == "apply" for job in found))
+        dead = pocket.kill(tmp_path / "copy")
+    async with at_work(model, dead) as pocket:
+        await quiet(pocket)
+        assert len(model.asked) == 1
+        assert [(each.start, each.end) for each in entries(dead)] == [(0, 5)]
+        assert pointers(dead) == [5]
+        await talk(pocket, 1)
+        assert "fact 1" in str(model.prompts[-1][0])
+
+
+async def test_a_model_that_is_down_waits_and_the_window_with_it() -> None:
+    """A failure costs nothing that was said: the job stays, every message is still in the prompt."""
+    model = Model()
+    model.fails = 2  # the client asks twice
+    async with at_work(model) as pocket:
+        await talk(pocket, 9)
+        await jobs(pocket, lambda found: any(job.attempts for job in found))
+        assert entries(pocket.home) == ()
+        assert "thing 0" in str(model.prompts[-1])
+        [job] = await pocket.app.store.jobs.pending_in(SCOPE)
+        assert (job.kind, job.attempts) == ("consolidate", 1)
+
+
+async def test_a_model_that_wipes_memory_wipes_nothing() -> None:
+    """An answer that leaves out what was remembered adds what it adds; the rest stands (TRUST.md F8)."""
+    model = Model(lambda n, _: {"history_entry": f"[2026-11-22 10:00] {n}", "memory_update": f"- only fact {n}"})
+    async with at_work(model) as pocket:
+        for n in range(3):
+            await pocket.channel.ask("ann", f"/remember keepsake {n}")
+        await talk(pocket, 20)
+        await quiet(pocket)
+        text = (pocket.home / SCOPE / "memory" / "MEMORY.md").read_text()
+        assert all(f"- keepsake {n}" in text for n in range(3))
+        assert "- only fact 1" in text
+
+
+async def test_new_is_answered_at_once_and_its_archive_is_summarised() -> None:
+    """The chat goes on while the old one is summarised; what consolidation had already is not in it twice."""
+    model = Model()
+    async with at_work(model) as pocket:
+        await talk(pocket, 6)
+        await quiet(pocket)
+        model.go_on.clear()
+        model.thinking.clear()
+        assert await pocket.channel.ask("ann", "/new") == "New session started."
+        await model.thinking.wait()
+        await pocket.channel.ask("ann", "a fresh start")
+        assert "thing" not in str(model.prompts[-1][1:])
+        model.go_on.set()
+        await quiet(pocket)
+        assert [(each.start, each.end) for each in entries(pocket.home)] == [(0, 5), (5, 12)]
+
+
+async def test_a_version_of_memory_names_its_entry() -> None:
+    """Each consolidation's change is in the log under the entry it came with, and can be taken back."""
+    model = Model()
+    async with at_work(model) as pocket:
+        await talk(pocket, 5)
+        await quiet(pocket)
+        [entry] = entries(pocket.home)
+        [change] = await pocket.app.house.memory.log(SCOPE)
+        assert change.why == f"consolidation {entry.entry}"
+        why = await pocket.channel.ask("ann", "/memory why fact 1")
+        assert "I summarised what was said before" in why
+        assert "Summary number 1." in why
