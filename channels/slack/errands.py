@@ -9,6 +9,7 @@ from collections.abc import Mapping
 import structlog
 
 from channels.slack.api import Refused, SlackApi
+from channels.slack.codec import LINE
 from gateway.errors import SendFailed
 
 log = structlog.get_logger(__name__)
@@ -48,7 +49,7 @@ class Errands:
         if thread:
             body["thread_ts"] = thread
         if is_direct:
-            self._put("chat.postMessage", **body)
+            self._put("chat.postMessage", **body, metadata=LINE)
         else:
             self._put("chat.postEphemeral", **body, user=user)
 

@@ -39,8 +39,8 @@ async def find(api: SlackApi, part: Part, me: Me, scopes: frozenset[str], *, str
     def is_it(message: Mapping[str, Any]) -> bool:
         if message.get("user") != me.user:
             return False
-        key = part_of(message)
-        return key == part.id or (streams and not key and not message.get("files"))
+        has_none = not message.get("metadata") and not message.get("files")
+        return part_of(message) == part.id or (streams and has_none)
 
     return await _asked(api, part, is_it)
 

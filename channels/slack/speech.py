@@ -92,7 +92,8 @@ class Speech:
             answer = await self._api.post("chat.postEphemeral", **body, user=part.visible_to)
         except Refused as error:
             if part.id.endswith(".1"):
-                await self._post(part, {**body, "text": say("slack.write_privately"), "mrkdwn": False})
+                line = {**body, "text": say("slack.write_privately"), "mrkdwn": False}
+                await self._post(part, line, metadata=codec.LINE)
             raise Refused(f"chat.postEphemeral: {error.code}") from error
         return str(answer["message_ts"])
 

@@ -101,4 +101,4 @@ def stable(text: str) -> str:
     head, newline, last = text[:_LONGEST].rpartition("\n")
     sign = _SIGNS.search(last)
     kept = f"{head}{newline}{last[: sign.start()] if sign else last}"
-    return _CALLS.sub("<\u200b", kept)
+    return _CALLS.sub("<\u200b", kept.rstrip())

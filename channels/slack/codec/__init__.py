@@ -15,6 +15,7 @@ from channels.slack.codec.inbound import read as read
 from channels.slack.codec.mrkdwn import escape as escape
 from channels.slack.codec.mrkdwn import mrkdwn as mrkdwn
 from channels.slack.codec.outbound import LIMIT as LIMIT
+from channels.slack.codec.outbound import LINE as LINE
 from channels.slack.codec.outbound import body as body
 from channels.slack.codec.outbound import metadata as metadata
 from channels.slack.codec.outbound import part_of as part_of

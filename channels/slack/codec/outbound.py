@@ -15,6 +15,7 @@ _ROOM = 3_850  # what is left beside the mark of a repeated send
 # Escaping and marks make a text longer, five times at the worst: tried from the top, the same way every time.
 _SOURCES = (3_600, 2_400, 1_500, 700)
 _EVENT = "parlour_part"
+LINE: Mapping[str, Any] = {"event_type": "parlour_line", "event_payload": {}}  # of what is no part of an answer
 
 
 def render(message: OutboundMessage, *, max_parts: int) -> list[Part]:
