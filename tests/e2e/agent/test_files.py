@@ -17,6 +17,7 @@ from PIL import Image
 
 from agent.attachments.names import in_words
 from agent.memory.scopes import attachment_path
+from agent.tools.port import ToolContext, tool
 from gateway.admission import Policy
 from gateway.events import InboundKind, SessionKey
 from gateway.ports import UsageRow
@@ -439,3 +440,25 @@ async def test_files_are_private_and_in_their_scope() -> None:
         path = attachment_path(at.pocket.home, SCOPE, digest)
         assert path.read_bytes() == b"hello"
         assert [each.stat().st_mode & 0o777 for each in (path, path.parent)] == [0o600, 0o700]
+
+
+async def test_a_file_that_joins_a_running_turn_is_read() -> None:
+    """What its sender adds while a tool runs comes with its files, fetched for the step that tells of them."""
+    begun, go = asyncio.Event(), asyncio.Event()
+
+    @tool("Wait.", name="gate")
+    async def gate(_: ToolContext) -> str:
+        begun.set()
+        await go.wait()
+        return "open"
+
+    stage, shelf = Stage(calls(("gate", "{}")), "done"), Shelf()
+    settings = {"PARLOUR_AGENT__OVERLAP": "steer"}
+    async with gateway(model=stage, tools=[gate], kind=FilePocketKind(shelf), environment=settings) as pocket:
+        await pocket.channel.say("c", "begin")
+        await begun.wait()
+        await pocket.channel.say("c", "and this", attachments=[shelf.put("n.txt", b"hello there")])
+        go.set()
+        request = await stage.called(2)
+        assert "``` n.txt\nhello there\n```" in str(request.messages[-1]["content"])
+        await pocket.idle()

@@ -14,7 +14,7 @@ import pytest
 from agent.memory.files.documents import FileDocuments
 from agent.memory.search.plain import PlainSearch
 from gateway.admission import Entry, Policy
-from gateway.events import ChatKind, SessionKey
+from gateway.events import ChatKind, InboundKind, SessionKey
 from tests.fakes.openai_server import FakeOpenAI, open_server
 from tests.fakes.pocket import Pocket, gateway
 from tests.fakes.pocket_files import FilePocket, FilePocketKind, Shelf
@@ -214,3 +214,16 @@ async def test_an_edit_of_an_old_message_is_no_reading() -> None:
         await here.ask("two", number="2")
         assert [number for number, _ in here.shelf.asked] == ["1", "2"]
         assert any("an earlier message edited to] one, mended" in each for each in here.said())
+
+
+async def test_a_deleted_mention_takes_what_was_read_along() -> None:
+    """On the disk as in the prompt: the words of others were there for that message alone."""
+    async with group() as here:
+        here.shelf.tell("g", "the roof leaks", by="Bob", at=datetime.now(UTC) - timedelta(minutes=9))
+        await here.ask("one", number="1")
+        await here.pocket.channel.say("g", "", group=True, number="1", kind=InboundKind.DELETION)
+        await here.ask("two", number="2")
+        await here.pocket.idle()
+        assert not any("the roof leaks" in each for each in here.said())
+        assert [line.get("quoted") for line in here.lines()] == [None, None]
+        assert not any(b"the roof leaks" in path.read_bytes() for path in (here.pocket.home / SCOPE).rglob("*.jsonl"))
