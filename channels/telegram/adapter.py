@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -83,6 +84,7 @@ class TelegramChannel:
                 self._take,
                 self._patience,
                 waits=self._waits,
+                prepare=self._prepare,
                 is_cautious=lambda: self._intake.is_cautious,
             )
         pace = Pace()
@@ -161,6 +163,14 @@ class TelegramChannel:
         """Hand one update over; returns when Telegram may be told. What it raises lets the update come again."""
         event = PlatformEvent(channel=self.name, id=event_id(update), raw=json.dumps(update))
         await self._intake.handle(event, lambda: self._hear(update))
+
+    async def _prepare(self, updates: Sequence[Mapping[str, Any]]) -> None:
+        """Ask Telegram beforehand for what the messages of a batch do not say, so that they keep their order."""
+        for update in updates:
+            with suppress(Exception):  # whatever is wrong with it is told when it is handled
+                heard = parse(update, channel=self.name, me=self._me, now=datetime.now(UTC))
+                if heard is not None:
+                    await self._groups.with_facts(heard)
 
     async def _hear(self, update: Mapping[str, Any]) -> None:
         heard = parse(update, channel=self.name, me=self._me, now=datetime.now(UTC))

@@ -29,7 +29,7 @@ KINDS = ("message", "edited_message", "callback_query", "my_chat_member")
 
 
 class Poller:
-    """Fetches updates and hands each to *take*, in order; it returns when one is durable, or no affair of ours."""
+    """Fetches updates and hands each to *take*, in order; *take* returns when Telegram may be told."""
 
     def __init__(
         self,
@@ -40,9 +40,14 @@ class Poller:
         patience: Patience,
         *,
         waits: Waits,
+        prepare: Callable[[Sequence[Mapping[str, Any]]], Awaitable[None]],
         is_cautious: Callable[[], bool],
     ) -> None:
-        """Poll *address*, which holds the token, over *request*, which `close` closes; one by one while cautious."""
+        """Poll *address*, which holds the token, over *request*, which `close` closes; one by one while cautious.
+
+        *prepare* looks up what handling a batch will need, so that handling it need not wait.
+        """
+        self._prepare = prepare
         self._is_cautious = is_cautious
         self._name = name
         self._address = address
@@ -89,18 +94,27 @@ class Poller:
         return 1 if self._is_cautious() else _BATCH
 
     async def _take_all(self, updates: Sequence[Mapping[str, Any]]) -> None:
-        for update in updates:
-            try:
-                await self._take(update)
-            except StoreDown as error:
-                log.warning("telegram.waits_for_store", channel=self._name, reason=str(error))
-                await asyncio.sleep(self._waits.store)
-                return
-            except Exception:  # the channel boundary: it comes again, and the intake says how often
-                log.exception("telegram.update_failed", channel=self._name, update=update["update_id"])
-                await asyncio.sleep(self._waits.store)
+        """Hand a batch over at once, in its order: what waited for us is in the journal together, and merges there.
+
+        The offset goes up to the first that could not be taken; what comes again behind it is known by its id.
+        """
+        if len(updates) > 1:
+            await self._prepare(updates)
+        results = await asyncio.gather(*(self._take(update) for update in updates), return_exceptions=True)
+        for update, wrong in zip(updates, results, strict=True):
+            if wrong is not None:
+                await self._not_taken(update, wrong)
                 return
             self._offset = int(update["update_id"]) + 1
+
+    async def _not_taken(self, update: Mapping[str, Any], wrong: BaseException) -> None:
+        if isinstance(wrong, StoreDown):
+            log.warning("telegram.waits_for_store", channel=self._name, reason=str(wrong))
+        elif isinstance(wrong, Exception):  # the channel boundary: it comes again, and the intake says how often
+            log.error("telegram.update_failed", channel=self._name, update=update["update_id"], exc_info=wrong)
+        else:
+            raise wrong
+        await asyncio.sleep(self._waits.store)
 
 
 def _is_update(found: Any) -> bool:
