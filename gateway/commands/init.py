@@ -8,6 +8,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import entry_points
+from pathlib import Path
 
 import typer
 from pydantic import ValidationError
@@ -77,7 +78,7 @@ class Init:
     # -- steps -------------------------------------------------------------------------------------
 
     def _model(self) -> None:
-        self._talk.say("\nThe model", look="title")
+        self._talk.say("The model", look="title")
         self._talk.say(
             "  As litellm names it, such as openai/gpt-5, anthropic/claude-sonnet-4-5 or ollama/qwen3.", look="hint"
         )
@@ -114,7 +115,7 @@ class Init:
 
     def _ask_for_model(self, before: Mapping[str, str]) -> dict[str, str]:
         ask = self._talk.ask
-        model = ask("Model", default=before["model"])
+        model = ask("Model", default=before["model"] or "none")
         if model.lower() in _OFFLINE:
             return {**before, "model": ""}
         base = ask("Address of your own server, if it is one (- is none)", default=before["api_base"])
@@ -137,7 +138,7 @@ class Init:
         mine = {path[2]: value for path, value in present.items() if path[:2] == ("channels", block) and len(path) == 3}
         is_there = bool(mine) and str(mine.get("enabled", "true")).lower() != "false"
         is_wanted = name in self._options.platforms or is_there
-        self._talk.say(f"\n{setup.title}", look="title")
+        self._talk.say(f"{setup.title}", look="title")
         if not self._talk.agrees(f"Connect {setup.title}?", default=is_wanted):
             return
         for number, step in enumerate(setup.steps, 1):
@@ -207,7 +208,7 @@ class Init:
     def _owner(self) -> None:
         present = self._desk.present()
         before = list(self._options.owners) or as_list(present.get(("owners",), ""))
-        self._talk.say("\nThe owner", look="title")
+        self._talk.say("The owner", look="title")
         self._talk.say(
             "  Who may decide everything: channel:user_id, such as telegram:501; several with commas.", look="hint"
         )
@@ -233,7 +234,7 @@ class Init:
     def _zone(self) -> None:
         present = self._desk.present()
         before = str(present.get(("timezone",), ""))
-        self._talk.say("\nTime", look="title")
+        self._talk.say("Time", look="title")
         while True:
             answer = self._talk.ask("Time zone", default=self._options.timezone or before or machine_zone())
             try:
@@ -256,7 +257,7 @@ class Init:
             raise UserMistake("nothing of this step was written; mend it and run `parlour init` again")
 
     def _say_what_is_next(self) -> None:
-        self._talk.say("\nWritten" if self._desk.written else "\nNothing had to be written.", look="title")
+        self._talk.say("Written" if self._desk.written else "Nothing had to be written.", look="title")
         for line in names_of(self._desk.written):
             self._talk.say(f"  {line}", look="result")
         for mistake in check_settings(self._environment, self._kinds).mistakes:
@@ -264,7 +265,10 @@ class Init:
         if is_held(self._desk.home):
             self._talk.say("A gateway runs on this home: restart it, for it reads its settings at its start.")
         else:
-            self._talk.say("Next: `parlour run`; and `parlour doctor` looks at everything again.")
+            # In our image there is no other way to start it than compose's.
+            is_ours = str(self._desk.home.path) == "/data" and Path("/.dockerenv").exists()
+            start = "docker compose up --detach" if is_ours else "parlour run"
+            self._talk.say(f"Next: `{start}`; and `parlour doctor` looks at everything again.")
 
 
 def installed_setups() -> dict[str, SetsUp]:

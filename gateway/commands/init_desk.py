@@ -60,13 +60,18 @@ class Desk:
         try:
             self.written += self._files.write(Changes(plain, secret))
         except SettingsMistake as wrong:
-            if not self._talk.is_person:
-                raise
-            for line in str(wrong).splitlines():
-                self._talk.say(f"  {line}", look="wrong")
-            return False
+            return self._is_not_written(str(wrong))
+        except OSError as wrong:
+            return self._is_not_written(f"{self.home.path} cannot be written now ({wrong.strerror}); make room there")
         self._say_what_is_stronger({**plain, **secret})
         return True
+
+    def _is_not_written(self, why: str) -> bool:
+        if not self._talk.is_person:
+            raise SettingsMistake(why)
+        for line in why.splitlines():
+            self._talk.say(f"  {line}", look="wrong")
+        return False
 
     def _say_what_is_stronger(self, written: Mapping[Path_, Value]) -> None:
         for leaf in map(spelled, read_environment(self._environment)):

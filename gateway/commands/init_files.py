@@ -24,6 +24,7 @@ from ruamel.yaml.tag import Tag
 
 from gateway.errors import SettingsMistake, UserMistake
 from gateway.home import Home, make_private, write_private
+from gateway.preflight import home_mistake
 from gateway.settings import Kinds, check_settings
 from gateway.settings.names import snake
 from gateway.settings.resolve import spelled
@@ -65,7 +66,11 @@ class Files:
         self.home = Home(path)
         self._environment = environment
         self._kinds = kinds
-        self.text()  # what cannot be read is said before anything is asked
+        # What cannot be read or written is said before anything is asked.
+        mistake = home_mistake(path)
+        if mistake:
+            raise UserMistake(mistake)
+        self.text()
 
     @property
     def file(self) -> Path:

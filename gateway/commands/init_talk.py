@@ -60,6 +60,8 @@ class Terminal:
 
     def say(self, text: str, *, look: str = "") -> None:
         """See `Talk`."""
+        if look == "title":
+            self._console.print()
         self._console.print(escape(clean(text)), style=_LOOKS.get(look, ""))
 
     def show(self, finding: Finding) -> None:

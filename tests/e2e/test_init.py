@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import pty
 import re
@@ -323,6 +324,36 @@ def test_a_script_is_told_what_is_missing(environment: dict[str, str]) -> None:
         init(environment, Nobody(keeps=False), Options(platforms=("parot",)))
     with pytest.raises((SettingsMistake, UserMistake)):
         init({"PARLOUR_HOME": environment["PARLOUR_HOME"]}, Nobody(keeps=False), Options(owners=("nobody",)))
+
+
+def test_a_full_disk_is_said_and_nothing_stands_half(
+    home: Path, environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The step is asked again, so that nothing typed is lost, and goes through once there is room."""
+    fsync = os.fsync
+    tries: list[int] = []
+
+    def full_at_first(descriptor: int) -> None:
+        tries.append(descriptor)
+        if len(tries) == 1:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", full_at_first)
+    person = Person({"Connect": ["y"], "Ring": [TOKEN], "Who": ["501"]})
+    init(environment, person)
+    assert "cannot be written now (No space left on device)" in person.told
+    assert person.told.count("? Ring [kept]") == 1
+    assert sorted(files(home)) == ["parlour.yaml", "secrets/channels__parrot__token"]
+
+
+def test_a_home_that_cannot_be_is_said_before_anything_is_asked(home: Path, environment: dict[str, str]) -> None:
+    """Nobody types a key first and learns then that it has no place."""
+    home.touch()
+    person = Person({})
+    with pytest.raises(UserMistake, match="is not a folder"):
+        init(environment, person)
+    assert not person.seen
 
 
 def test_a_second_spelling_of_a_secret_is_replaced(home: Path, environment: dict[str, str]) -> None:

@@ -1,0 +1,96 @@
+"""`parlour init` with the real platforms' kinds, each over the wire to its protocol server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from gateway.commands.init import Init, Options, installed_setups
+from gateway.settings import load_settings
+from tests.e2e.test_init import Person, files
+from tests.fakes.discord_server import Discord, open_discord
+from tests.fakes.parrot import in_the_background
+from tests.fakes.slack_server import SlackServer, slack_server
+from tests.fakes.telegram_server import TelegramServer, open_telegram
+
+
+@dataclass(frozen=True, slots=True)
+class Platforms:
+    """The three servers."""
+
+    telegram: TelegramServer
+    slack: SlackServer
+    discord: Discord
+
+
+@pytest.fixture
+def platforms() -> Iterator[Platforms]:
+    """Serve all three."""
+    with (
+        in_the_background(open_telegram()) as telegram,
+        in_the_background(slack_server()) as slack,
+        in_the_background(open_discord()) as discord,
+    ):
+        telegram.privacy = False
+        yield Platforms(telegram, slack, discord)
+
+
+def test_three_platforms_are_set_up_from_nothing(
+    platforms: Platforms, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Wrong tokens are told by the platforms and asked again; what is right is written, and each platform was asked."""
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    telegram, slack, discord = platforms.telegram, platforms.slack, platforms.discord
+    environment = {
+        "PARLOUR_HOME": str(tmp_path / "home"),
+        "PARLOUR_CHANNELS__TELEGRAM__BASE_URL": f"{telegram.base}/bot",
+        "PARLOUR_CHANNELS__TELEGRAM__FILE_URL": f"{telegram.base}/file/bot",
+        "PARLOUR_CHANNELS__SLACK__BASE_URL": f"{slack.base}/api/",
+        "PARLOUR_CHANNELS__DISCORD__API_URL": f"http://{discord.base}/api/v10",
+        "PARLOUR_CHANNELS__DISCORD__GATEWAY_URL": f"ws://{discord.base}/gateway",
+        "TZ": "UTC",
+    }
+    foreign = discord.token[:-4] + "xxxx"
+    stale = f"{telegram.token[:-4]}xxxx"
+    slack.scopes.discard("chat:write")
+    person = Person(
+        {
+            "The bot's token": ["canary", foreign, discord.token, stale, telegram.token],
+            "The bot token": ["xoxb-wrong-wrong-wrong", slack.bot_token],
+            "The app-level token": [slack.app_token],
+            "Who may write: user ids": ["ann", "501501501501501501"],
+            "Who may write: your own": ["U0ANN00000"],
+            "Your own Telegram id": ["42"],
+            # Discord's token, Slack's token, Slack's scope, Telegram's token.
+            "Correct it": ["again", "again", "keep", "again"],
+            "Owner": ["telegram:42"],
+        }
+    )
+    Init(environment, person, Options()).run()
+    wrong = [line for line in person.seen if line.startswith("wrong: ")]
+    reasons = ["Discord refuses the token", "Slack", "without the scope chat:write", "Telegram refuses the token"]
+    assert len(wrong) == 4, person.told
+    assert [reason in line for reason, line in zip(reasons, wrong, strict=True)] == [True] * 4, wrong
+    assert "is no Discord bot token; copy it from the developer portal" in person.told
+    assert "is no user id of this platform" in person.told
+    for secret in ("canary", foreign, discord.token, stale, telegram.token, slack.bot_token, slack.app_token):
+        assert secret not in person.told
+    written = files(tmp_path / "home")
+    assert sorted(written) == [
+        "parlour.yaml",
+        "secrets/channels__discord__token",
+        "secrets/channels__slack__app_token",
+        "secrets/channels__slack__bot_token",
+        "secrets/channels__telegram__token",
+    ]
+    settings = load_settings(environment)
+    assert settings.owners == ("telegram:42",)
+    allowed = {name: block.allow_from for name, block in settings.channels.items() if name in installed_setups()}
+    assert allowed == {"discord": ("501501501501501501",), "slack": ("U0ANN00000",), "telegram": ("42",)}
+    again = Person({"Correct it": ["keep"]})
+    Init(environment, again, Options()).run()
+    assert files(tmp_path / "home") == written
+    assert "Nothing had to be written." in again.told
