@@ -87,9 +87,11 @@ class Hooks:
         headers = {"X-Telegram-Bot-Api-Secret-Token": self.secret} if self.secret else {}
         content = {name: value for name, value in update.items() if name != "_at"}
         status = 0
+        self._server.on_call("webhook", "before")
         with suppress(aiohttp.ClientError):
             async with session.post(self.url, json=content, headers=headers) as response:
                 status = response.status
+        self._server.on_call("webhook", "after")
         self.answers.append(status)
         if self.lost:
             self.lost, status = self.lost - 1, 0

@@ -3,29 +3,114 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Mapping
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from gateway.words import say
+from tests.fakes.gateway import free_port
 from tests.fakes.pocket import Pocket
-from tests.fakes.telegram_gateway import Parrot, house
-from tests.fakes.telegram_server import TelegramServer, open_telegram
+from tests.fakes.telegram_gateway import TEAM, Parrot, house, mention
+from tests.fakes.telegram_server import Post, TelegramServer, open_telegram
 
 WORDS = "hello, and tell me something that is long enough for a draft"
 ANSWER = f"You said: {WORDS}"
-MARKED = f"{ANSWER}\n\n{say('delivery.may_repeat')}"
+MARK = say("delivery.may_repeat")
+MARKED = f"{ANSWER}\n\n{MARK}"
+READ = "I have read it."
+LONG = "\n\n".join(f"Paragraph {n} " + "word " * 60 for n in range(50))
+BEGINNING, FILE = "Paragraph 0", "[answer.md]"
 
-# Killed before or after which call, of those that have a message's way in them -> what stands in the chat in the end.
-EXPECTED = {
-    "after getUpdates 1": [ANSWER],  # handed out, not stored
-    "before getUpdates 2": [ANSWER],  # stored, not confirmed
-    "after getUpdates 2": [ANSWER],  # confirmed, not answered
-    "before sendMessageDraft 1": [ANSWER],
-    "after sendMessageDraft 1": [ANSWER],
-    "before sendMessage 1": [MARKED],  # we were about to: nobody can tell whether it left
-    "after sendMessage 1": [ANSWER, MARKED],  # it did, and we never heard
-    "at the end": [ANSWER],
+
+@dataclass(frozen=True)
+class Way:
+    """One way of a message, and what stands in its chat in the end: killed before or after which call."""
+
+    ask: Callable[[TelegramServer], object]
+    answer: Callable[[str], str]
+    expected: Mapping[str, list[str]]
+    settings: Mapping[str, str] = field(default_factory=dict)
+
+
+def ask_for_text(server: TelegramServer) -> None:
+    """Ask in private."""
+    server.say(WORDS)
+
+
+def ask_with_a_file(server: TelegramServer) -> None:
+    """Send a document."""
+    ident = server.files.keep(b"the words of the file")
+    server.say(None, document={"file_id": ident, "file_name": "a.txt", "mime_type": "text/plain", "file_size": 21})
+
+
+def ask_in_the_team(server: TelegramServer) -> None:
+    """Ask for something long in a group."""
+    server.say("@parlour_bot tell us", chat=TEAM, sender=43, **mention("@parlour_bot"))
+
+
+HOOK = {"MODE": "webhook", "WEBHOOK_SECRET": "a-secret-that-is-hard-to-guess"}
+WAYS = {
+    "a text": Way(
+        ask_for_text,
+        lambda text: f"You said: {text}",
+        {
+            "after getUpdates 1": [ANSWER],  # handed out, not stored
+            "before getUpdates 2": [ANSWER],  # stored, not confirmed
+            "after getUpdates 2": [ANSWER],  # confirmed, not answered
+            "before sendMessageDraft 1": [ANSWER],
+            "after sendMessageDraft 1": [ANSWER],
+            "before sendMessage 1": [MARKED],  # we were about to: nobody can tell whether it left
+            "after sendMessage 1": [ANSWER, MARKED],  # it did, and we never heard
+            "at the end": [ANSWER],
+        },
+    ),
+    "a file in": Way(
+        ask_with_a_file,
+        lambda _: READ,
+        {
+            "before getFile 1": [READ],
+            "before download 1": [READ],  # the address is known
+            "after download 1": [READ],  # the bytes left, and were not kept
+            "before sendMessage 1": [f"{READ}\n\n{MARK}"],
+            "at the end": [READ],
+        },
+    ),
+    "a file out": Way(
+        ask_in_the_team,
+        lambda _: LONG,
+        {
+            "before sendDocument 1": [BEGINNING, f"{FILE} {MARK}"],
+            "after sendDocument 1": [BEGINNING, FILE, f"{FILE} {MARK}"],
+            "at the end": [BEGINNING, FILE],
+        },
+    ),
+    "a webhook": Way(
+        ask_for_text,
+        lambda text: f"You said: {text}",
+        {
+            "before webhook 1": [ANSWER],  # Telegram calls: nothing is stored
+            "after webhook 1": [ANSWER],  # stored, and told so; Telegram does not hear it and calls again
+            "before sendMessage 1": [MARKED],
+            "at the end": [ANSWER],
+        },
+        HOOK,
+    ),
+    "strict": Way(
+        ask_for_text,
+        lambda text: f"You said: {text}",
+        {
+            "before sendMessage 1": [ANSWER],
+            "after sendMessage 1": ["…", ANSWER],  # an empty placeholder that nobody knows of stays
+            "before editMessageText 1": [ANSWER],
+            "after editMessageText 1": [ANSWER],
+            "at the end": [ANSWER],
+        },
+        {"PARLOUR_DELIVERY__ONCE": "strict"},
+    ),
 }
 
 
@@ -40,55 +125,77 @@ class Moment:
 class Camera:
     """Takes a copy of home and Telegram at each call."""
 
-    def __init__(self, server: TelegramServer, folder: Path) -> None:
+    def __init__(self, server: TelegramServer, folder: Path, wanted: Mapping[str, object]) -> None:
         self.moments: dict[str, Moment] = {}
         self.pocket: Pocket | None = None
         self._server = server
         self._folder = folder
+        self._wanted = wanted
         self._counts: dict[tuple[str, str], int] = {}
 
     def see(self, method: str, when: str) -> None:
         """Note a call."""
         number = self._counts[method, when] = self._counts.get((method, when), 0) + 1
-        if f"{when} {method} {number}" in EXPECTED:
+        if f"{when} {method} {number}" in self._wanted:
             self.take(f"{when} {method} {number}")
 
     def take(self, name: str) -> None:
         """Keep what a kill now would leave."""
         assert self.pocket is not None
         there = TelegramServer()
-        for field in ("chats", "posts", "updates"):
-            setattr(there, field, deepcopy(getattr(self._server, field)))
+        for attribute in ("chats", "posts", "updates"):
+            setattr(there, attribute, deepcopy(getattr(self._server, attribute)))
+        there.files.kept = dict(self._server.files.kept)
         there.now = self._server.now
         self.moments[name] = Moment(self.pocket.kill(self._folder / name.replace(" ", "-")), there)
 
 
-async def test_what_the_table_says_is_what_happens(tmp_path: Path) -> None:
+def settings_of(way: Way) -> dict[str, Any]:
+    """Return the block's settings; a webhook has an address that is free now."""
+    found: dict[str, Any] = {"REACTION": "", **way.settings}
+    if "MODE" in found:
+        port = free_port()
+        found |= {"WEBHOOK_URL": f"http://127.0.0.1:{port}/hooks/telegram", "PARLOUR_WEB__PORT": str(port)}
+    return found
+
+
+@pytest.mark.parametrize("name", WAYS)
+async def test_what_the_table_says_is_what_happens(name: str, tmp_path: Path) -> None:
     """At every moment of an answer's way: nothing is lost, and nothing is there twice without a mark."""
+    way = WAYS[name]
     async with open_telegram() as server:
         server.now = lambda: int(time.time())
-        camera = Camera(server, tmp_path)
-        model = Parrot()
+        camera = Camera(server, tmp_path, way.expected)
+        model = Parrot(way.answer)
         model.go_on.clear()
         server.on_call = camera.see
-        async with house(server, model, REACTION="") as up:
+        async with house(server, model, **settings_of(way)) as up:
             camera.pocket = up
-            server.say(WORDS)
-            await server.until(lambda: bool(server.drafts))
+            way.ask(server)
+            await model.thinks.wait()
+            await server.until(lambda: bool(server.drafts or server.posts or server.files.kept))
             await server.until(lambda: not server.updates)
             model.go_on.set()
-            await server.until(lambda: bool(server.posts))
+            await server.until(lambda: len(server.posts) >= len(way.expected["at the end"]))
             await up.idle()
             camera.take("at the end")
-    assert sorted(camera.moments) == sorted(EXPECTED)
-    assert camera.moments["before getUpdates 2"].server.updates  # else it says nothing about what is not confirmed
-    stands = {name: await what_stands_after(moment, len(EXPECTED[name])) for name, moment in camera.moments.items()}
-    assert stands == EXPECTED
+    assert sorted(camera.moments) == sorted(way.expected)
+    moments = camera.moments.items()
+    stands = {at: await what_stands_after(way, moment, len(way.expected[at])) for at, moment in moments}
+    assert stands == way.expected
 
 
-async def what_stands_after(moment: Moment, posts: int) -> list[str]:
+async def what_stands_after(way: Way, moment: Moment, posts: int) -> list[str]:
     """Start again with what was left, and return what stands in the chat when everything is quiet."""
-    async with open_telegram(moment.server) as server, house(server, Parrot(), home=moment.home, REACTION="") as up:
-        await server.until(lambda: len(server.posts) >= posts and not server.updates)
-        await up.idle()
-        return server.shown(42)
+    async with open_telegram(moment.server) as server:
+        async with house(server, Parrot(way.answer), home=moment.home, **settings_of(way)) as up:
+            await server.until(lambda: len(server.posts) >= posts and not server.updates)
+            await up.idle()
+        return [described(post) for post in server.posts]
+
+
+def described(post: Post) -> str:
+    """Return a post in a few words: a file by its name and caption, something long by its beginning."""
+    if post.file is not None:
+        return f"[{post.file.name}] {post.text}".strip()
+    return post.text if len(post.text) < 400 else post.text[: len(BEGINNING)]
