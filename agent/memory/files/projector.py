@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -104,6 +104,15 @@ class Projector:
         await self.flush()
         async with self._lock:
             yield
+
+    async def redact(self, folder: Path, change: Callable[[bytes], bytes]) -> int:
+        """Put every line of every transcript in *folder* through *change*; return how many lines changed.
+
+        *change* keeps a line's length, so that offsets stand. A file is replaced as a whole. Raises OSError.
+        """
+        await self.flush()
+        async with self._lock:
+            return await _finish(asyncio.to_thread(self._redact, folder, change))
 
     async def close(self) -> None:
         """Flush and give every file back."""
@@ -203,6 +212,18 @@ class Projector:
             file.sync()
         self._spend(path)
         blank(self._disk, path, str(record.key), mids, told_by=record.turn)
+
+    def _redact(self, folder: Path, change: Callable[[bytes], bytes]) -> int:
+        changed = 0
+        for path in sorted(folder.glob("*.jsonl")):
+            self._spend(path)
+            before = (self._disk.load(path) or b"").splitlines(keepends=True)
+            after = [change(raw) for raw in before]
+            differences = sum(old != new for old, new in zip(before, after, strict=True))
+            if differences:
+                self._disk.replace(path, b"".join(after))
+            changed += differences
+        return changed
 
     def _find(self, path: Path, record: TurnRecord, unsure: frozenset[str]) -> TranscriptFile:
         """Open the file that *record* belongs to: the current one, or an archive of its transcript."""
