@@ -44,6 +44,7 @@ class _Client(SocketModeClient):
             app_token=app_token, web_client=web_client, ping_interval=ping, on_message_listeners=[self._on_message]
         )
         self._returned = returned
+        self.crowded = _CROWDED
         self.refused: ParlourError | None = None
         self.ended = asyncio.Event()
         self._greeted_by: object = None
@@ -69,7 +70,7 @@ class _Client(SocketModeClient):
                 self.end(SocketRefused("Socket Mode is off; switch it on in the app's settings"))
                 return
             if reason == "too_many_websockets":
-                await asyncio.sleep(_dice.uniform(*_CROWDED))
+                await asyncio.sleep(_dice.uniform(*self.crowded))
         await super().run_message_listeners(message, raw_message)
 
     async def _on_message(self, message: aiohttp.WSMessage) -> None:  # noqa: ARG002 - the library's signature

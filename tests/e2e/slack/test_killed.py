@@ -14,6 +14,7 @@ from gateway.words import say
 from tests.fakes.gateway import gateway as gateway_process
 from tests.fakes.pocket import Pocket
 from tests.fakes.slack_gateway import CALL, Speaker, house, variables
+from tests.fakes.slack_promises import promised
 from tests.fakes.slack_server import ANN, BOT_USER, DM, ROOM, SlackServer, slack_server
 
 LONG = "It begins with some words that are worth a notification.\n\n" + "\n\n".join(
@@ -125,8 +126,21 @@ def stands(server: SlackServer, place: str, thread: str) -> list[str]:
     ]
 
 
+PROMISED = {
+    "killed before a message is stored": "one answer",
+    "killed after it is stored, before it is acknowledged": "one answer",
+    "killed while it thinks": "one answer",
+    "killed while a preview is sent or grows": "one answer",
+    "killed while an answer is sent": "one answer",
+    "killed while a file is uploaded": "the file once",
+    "killed while a file is shown": "the file once",
+    "the same without history scopes or `metadata.message:read`": "perhaps two, the second marked",
+}
+
+
 async def test_what_the_table_says_is_what_happens(tmp_path: Path) -> None:
     """At every moment of an answer's way, preview and file included: nothing is lost, nothing is there twice."""
+    assert {row: promised(row) for row in PROMISED} == PROMISED
     async with slack_server() as server:
         camera = Camera(server, tmp_path, EXPECTED)
         thread = await film(server, camera, Speaker(LONG, first=57, held=True), ROOM, f"{CALL} at length")
