@@ -26,6 +26,7 @@ from tests.fakes.discord_server import Discord, open_discord
 from tests.fakes.meter import FakeMeter
 from tests.fakes.openai_server import open_server
 from tests.fakes.parrot import ParrotKind, ParrotSettings
+from tests.fakes.slack_server import SlackServer, slack_server
 from tests.fakes.telegram_server import TelegramServer, open_telegram
 
 
@@ -66,6 +67,18 @@ async def discord(environment: dict[str, str]) -> AsyncIterator[Discord]:
         yield server
 
 
+@pytest.fixture
+async def slack(environment: dict[str, str]) -> AsyncIterator[SlackServer]:
+    """A small Slack, and a block that leads to it."""
+    async with slack_server() as server:
+        environment |= {
+            "PARLOUR_CHANNELS__SLACK__BOT_TOKEN": server.bot_token,
+            "PARLOUR_CHANNELS__SLACK__APP_TOKEN": server.app_token,
+            "PARLOUR_CHANNELS__SLACK__BASE_URL": f"{server.base}/api/",
+        }
+        yield server
+
+
 async def told(environment: Mapping[str, str], *, is_offline: bool = False, asks_model: bool = False) -> list[Finding]:
     """Return everything that the doctor says."""
     return [each async for each in findings(environment, is_offline=is_offline, asks_model=asks_model)]
@@ -81,19 +94,22 @@ def line_of(found: Sequence[Finding], ident: str) -> str:
     return next(each.text for each in found if each.id == ident)
 
 
-async def test_planted_mistakes_of_two_platforms_are_found_at_once(
-    environment: dict[str, str], telegram: TelegramServer, discord: Discord
+async def test_planted_mistakes_of_three_platforms_are_found_at_once(
+    environment: dict[str, str], telegram: TelegramServer, discord: Discord, slack: SlackServer
 ) -> None:
-    """A wrong token here, a missing intent there: each a line with what to click, and no token in any."""
+    """A wrong token, a missing intent, a missing scope: each a line with what to click, and no token in any."""
     wrong = "987654321:AAH-wrong_wrong-wrong_wrong-wrong-xyz"
     environment["PARLOUR_CHANNELS__TELEGRAM__TOKEN"] = wrong
     discord.application_flags = 0
+    slack.scopes.discard("chat:write")
     found = await told(environment)
     mistakes = failing(found)
     assert "@BotFather" in mistakes["channel.telegram"]
     assert "Privileged Gateway Intents" in mistakes["channel.discord"]
-    assert len(mistakes) == 2
-    assert not [each for each in found if wrong in each.text or discord.token in each.text]
+    assert "without the scope chat:write" in mistakes["channel.slack"]
+    assert len(mistakes) == 3
+    secrets = (wrong, discord.token, slack.bot_token, slack.app_token)
+    assert not [each for each in found if any(secret in each.text for secret in secrets)]
 
 
 async def test_privacy_mode_and_a_webhook_are_found(environment: dict[str, str], telegram: TelegramServer) -> None:
