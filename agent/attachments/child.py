@@ -53,6 +53,8 @@ def main() -> None:
         header = {"failed": "it takes too long to read"}
     except MemoryError:
         header = {"failed": "it is too large inside"}
+    except ImportError:
+        header = {"failed": "what reads such files is not installed here"}
     except Exception:  # noqa: BLE001 - the child's boundary: decoders raise whatever they like at broken files
         header = {"failed": "it is broken, or not what its name says"}
     sys.stdout.buffer.write(json.dumps(header).encode() + b"\n" + body)
@@ -76,12 +78,18 @@ def confine() -> None:
             raise PermissionError(event)
         if event == "open" and not _is_ours(arguments, readable):
             raise PermissionError(event)
+        if event in ("os.listdir", "os.scandir") and not _is_ours((arguments[0] or ".", "r", 0), readable):
+            raise PermissionError(event)
 
     sys.addaudithook(watch)
 
 
 # No network, no other program, no file but the interpreter's own: a link inside a document leads nowhere.
-_FORBIDDEN = ("socket.", "subprocess.", "os.system", "os.exec", "os.fork", "os.spawn", "os.posix_spawn", "shutil.")
+_FORBIDDEN = (
+    *("socket.", "subprocess.", "shutil.", "ctypes.", "os.system", "os.exec", "os.fork", "os.spawn", "os.posix_spawn"),
+    *("os.kill", "os.remove", "os.rename", "os.mkdir", "os.rmdir", "os.link", "os.symlink", "os.chmod", "os.chown"),
+    *("os.truncate", "os.utime", "os.setxattr", "os.chdir", "os.putenv", "signal.pthread_kill"),
+)
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 
 

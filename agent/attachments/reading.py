@@ -118,7 +118,7 @@ async def _run(data: bytes, arguments: tuple[str, ...]) -> bytes:
 
 async def _feed(child: asyncio.subprocess.Process, data: bytes) -> None:
     assert child.stdin is not None  # noqa: S101 - it was asked for
-    with contextlib.suppress(ConnectionError):  # it ended before it had read everything; what it said tells why
+    with contextlib.suppress(OSError):  # it ended before it had read everything; what it said tells why
         child.stdin.write(data)
         await child.stdin.drain()
         child.stdin.close()
