@@ -76,13 +76,15 @@ def merge(current: str, proposed: str, *, budget: int) -> Merged:
     for n, heir in heirs.items():
         board.found(n, nodes[heir])
     stumps = _stumps(old, new, lost, added)
-    for n in lost:
-        if n in stumps:
-            board.restore(n, nodes[stumps[n]])
+    for n, stump in stumps.items():
+        if new[stump].context == old[n].context:
+            board.restore(n, nodes[stump])
+        else:
+            board.drop(nodes[stump])
     for n in lost:
         board.put_back(n)
     added = [n for n in added if n not in stumps.values()]
-    text = _text(current, proposed, old, new, board.entries())
+    text = _text(current, old, board.entries())
     limit = max(budget, len(current)) + budget
     fitting = _fitting(new, added, len(text) - limit)
     if len(text) > limit:
@@ -116,11 +118,9 @@ def _stage(why: Why, left: Sequence[Entry], additions: Sequence[Entry] = ()) -> 
     )
 
 
-def _text(current: str, proposed: str, old: list[Entry], new: list[Entry], kept: list[Entry]) -> str:
+def _text(current: str, old: list[Entry], kept: list[Entry]) -> str:
     if [(each.raw, each.context) for each in old] == [(each.raw, each.context) for each in kept]:
         return current  # another blank line is no change
-    if len(kept) == len(new) and all(one is other for one, other in zip(kept, new, strict=True)):
-        return render(new) if "\r" in proposed else proposed.strip("\n") + "\n"
     return render(kept)
 
 
@@ -208,7 +208,7 @@ def _stumps(old: list[Entry], new: list[Entry], lost: list[int], added: list[int
     open_stumps = [m for m in added if new[m].kind is not Kind.HEADING]
     for n in lost:
         for m in open_stumps:
-            if old[n].kind is new[m].kind and old[n].context == new[m].context and _is_piece(new[m], old[n]):
+            if old[n].kind is new[m].kind and _is_piece(new[m], old[n]):
                 found[n] = m
                 open_stumps.remove(m)
                 break
@@ -216,4 +216,8 @@ def _stumps(old: list[Entry], new: list[Entry], lost: list[int], added: list[int
 
 
 def _is_piece(piece: Entry, whole: Entry) -> bool:
-    return bool(piece.text) and (whole.text.startswith(piece.text) or succeeds(whole, piece))
+    """Say whether *piece* says nothing that *whole* does not say, where it stands included."""
+    known = {word for text in whole.context for word in said(text).words}
+    if not piece.text or not all(word in known for text in piece.context for word in said(text).words):
+        return False
+    return whole.text.startswith(piece.text) or succeeds(whole, piece)

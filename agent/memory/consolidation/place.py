@@ -30,8 +30,9 @@ class Board:
         return [node.entry for node in self._nodes if node not in without]
 
     def found(self, n: int, node: Node) -> None:
-        """Say that *node* is where old entry *n* lives on."""
-        self._at[n] = node
+        """Say that *node* is where old entry *n* lives on. What holds others must still be able to."""
+        if self._old[n].kind is not Kind.HEADING or node.entry.kind is Kind.HEADING:
+            self._at[n] = node
 
     def restore(self, n: int, node: Node) -> None:
         """Put old entry *n* in the place of a node that says a part of it."""
@@ -48,15 +49,31 @@ class Board:
             return
         home = self._homes[n]
         if home is not None:
+            if home in self._at and self._at[home].entry.kind not in (Kind.HEADING, Kind.ITEM):
+                del self._at[home]
             self.put_back(home)
         start, stop = self._inside(home)
         position = self._behind_sibling(n, start, stop)
         self._insert(position, n, gap=self._gap(position, start, entry))
 
+    def drop(self, node: Node) -> None:
+        """Take out a node that says a part of an entry which comes back elsewhere."""
+        self._nodes = [each for each in self._nodes if each is not node]
+
     def _insert(self, position: int, n: int, *, gap: int) -> None:
-        node = Node(replace(self._old[n], gap=gap if position else 0))
+        node = Node(replace(self._nested(n), gap=gap if position else 0))
         self._nodes.insert(position, node)
         self._at[n] = node
+
+    def _nested(self, n: int) -> Entry:
+        """Return old entry *n*, indented so that it is nested in the item it belongs to, wherever that stands now."""
+        entry, home = self._old[n], self._homes[n]
+        if home is None or not entry.parents or self._at[home].entry.kind is not Kind.ITEM:
+            return entry
+        holder = self._at[home].entry
+        shift = max(holder.depth - self._old[home].depth, 0)
+        raw = "\n".join(" " * shift + line if line else line for line in entry.raw.split("\n"))
+        return replace(entry, raw=raw, depth=entry.depth + shift, parents=(*holder.parents, holder.raw))
 
     def _gap(self, position: int, start: int, entry: Entry) -> int:
         """Return the blank lines before what is put in; at the beginning of a list it takes those of the first."""
