@@ -187,7 +187,7 @@ async def test_a_name_added_later_is_heard_when_it_is_added(server: TelegramServ
 
 
 async def test_twenty_thousand_characters(server: TelegramServer) -> None:
-    """A long answer with code comes whole and in order, through the ledger, in parts that Telegram takes."""
+    """PEERS 12: a long answer with code comes whole and in order, and every fence it is cut in is closed and opened."""
     text = "\n\n".join(f"Paragraph {n} " + "word " * 60 + f"\n\n```python\nprint({n})\n```" for n in range(60))
     async with house(server, Parrot(lambda _: text)) as up:
         server.say("tell me")
@@ -213,7 +213,7 @@ async def test_added_to_a_group_it_greets(server: TelegramServer) -> None:
 
 
 async def test_a_stream_that_breaks_still_ends_in_one_answer(server: TelegramServer) -> None:
-    """The edit that says everything is shown and its reply lost: the text stands once, whole, and unmarked."""
+    """PEERS 5: the edit that says everything is shown and its reply lost: the text stands once, whole and unmarked."""
     model = Parrot(lambda text: "Well, this is a long answer, with words that are worth a preview to everybody.")
     model.go_on.clear()
     async with house(server, model) as up:
@@ -225,6 +225,39 @@ async def test_a_stream_that_breaks_still_ends_in_one_answer(server: TelegramSer
         await server.until(lambda: server.posts[0].text.endswith("everybody."))
         await up.idle()
     assert server.shown(TEAM) == ["Well, this is a long answer, with words that are worth a preview to everybody."]
+
+
+async def test_two_topics_that_answer_at_once_keep_their_streams_apart(server: TelegramServer) -> None:
+    """PEERS 4: two topics stream at once: two messages, each in its topic, each with its own words alone."""
+    server.chat(TEAM).topics = {7, 8}
+    model = Parrot(lambda text: f"In {text[-7:]} " + f"{text[-7:]} is what we talk about here, at some length. " * 3)
+    model.go_on.clear()
+    async with house(server, model, REACTION="") as up:
+        for topic in (7, 8):
+            place: dict[str, Any] = {"is_topic_message": True, "message_thread_id": topic}
+            server.say(f"@parlour_bot topic {topic}", chat=TEAM, sender=43, **mention("@parlour_bot"), **place)
+        await server.until(lambda: len(server.posts) == 2)
+        model.go_on.set()
+        await server.until(lambda: all(len(post.versions) > 1 for post in server.posts))
+        await up.idle()
+    assert sorted((post.thread, post.text) for post in server.posts) == [
+        (n, f"In topic {n} " + " ".join([f"topic {n} is what we talk about here, at some length."] * 3)) for n in (7, 8)
+    ]
+
+
+async def test_another_bot_s_command_is_not_ours(server: TelegramServer) -> None:
+    """PEERS 7: /new@otherbot in a group does nothing here; /help@parlour_bot is answered."""
+    server.privacy = False
+    model = Parrot()
+    async with house(server, model) as up:
+        for text in ("/new@otherbot", "/help@parlour_bot"):
+            command = {"type": "bot_command", "offset": 0, "length": len(text)}
+            server.say(text, chat=TEAM, sender=42, entities=[command])
+        await server.until(lambda: len(server.posts) == 1)
+        await server.until(lambda: not server.updates)
+        await up.idle()
+    assert server.posts[0].reply_to == 2
+    assert model.asked == []
 
 
 async def test_a_private_command_answer_stays_private(server: TelegramServer) -> None:
