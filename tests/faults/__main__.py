@@ -33,7 +33,7 @@ def bases(options: argparse.Namespace) -> list[Case]:
         base
         for platform in options.platform
         for base in (relay if platform == CHANNEL else places(platform, is_strict=options.strict))
-        if options.place is None or platform == CHANNEL or base.is_thread == (options.place == "thread")
+        if options.place is None or base.place.startswith(f"{platform} {options.place}")
     ]
 
 
@@ -73,7 +73,7 @@ def main() -> None:
     """Read the command line; exit 1 when a promise was broken."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--platform", choices=(CHANNEL, *PLATFORMS), nargs="+", default=[CHANNEL])
-    parser.add_argument("--place", choices=("direct", "thread"), help="of a platform; both without it")
+    parser.add_argument("--place", choices=("direct", "thread", "file"), help="of a platform; all without it")
     parser.add_argument("--strict", action="store_true", help="of a platform, under delivery.once: strict")
     parser.add_argument("--chats", type=int, nargs="+", default=[1, 50], help="of the relay")
     parser.add_argument("--mode", choices=(*_OURS, LOST), nargs="+", default=[*_OURS, LOST], help="these faults only")

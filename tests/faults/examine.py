@@ -12,10 +12,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from gateway.words import say
 from tests.faults.order import traces
 from tests.faults.peers import LAST_WORD, Asked, Peers
 from tests.faults.shim import Mode
-from tests.faults.stages import Stage
+from tests.faults.stages import Seen, Stage
 
 UNKNOWN = "outcome unknown: it may have happened"
 _ANSWERED = "answered"
@@ -162,25 +163,40 @@ def _chat_shows(chat: str, turn: Sequence[Mapping[str, Any]], stage: Stage, find
     if len(answers) != 1 or not answers[0].endswith(LAST_WORD):
         findings.wrong.append(f"{chat}: the transcript holds the answers {answers}")
         return
-    parts = [_flat(part) for part in stage.parts(answers[0])]
-    assert len(parts) == 2, "the scripted answer makes two parts"
     shown = stage.shown(chat)
-    texts = [_flat(message.text) for message in shown]
-    places = [max((n for n, text in enumerate(texts) if text == part), default=-1) for part in parts]
+    parts = _parts(answers[0], stage)
+    places = [max((n for n, message in enumerate(shown) if fits(message)), default=-1) for fits in parts]
     if -1 in places or places != sorted(places):
-        findings.wrong.append(f"{chat} shows {_brief(texts)}, the transcript says {_brief(parts)}")
-    unmarked = [_flat(message.text) for message in shown if not message.is_marked]
+        findings.wrong.append(f"{chat} shows {_brief(shown)}, the transcript says {_brief([Seen(answers[0], False)])}")
+    unmarked = [message for message in shown if not message.is_marked]
     findings.marked += len(shown) - len(unmarked)
-    if len(unmarked) > len(parts) or len(set(unmarked)) < len(unmarked):
+    if len(unmarked) > len(places) or len(set(unmarked)) < len(unmarked):
         findings.wrong.append(
-            f"{chat} shows {len(shown)} messages, {len(shown) - len(unmarked)} of them marked: {_brief(texts)}"
+            f"{chat} shows {len(shown)} messages, {len(shown) - len(unmarked)} of them marked: {_brief(shown)}"
         )
     if len(unmarked) < len(shown) and not stage.may_mark:
         findings.wrong.append(f"{chat}: marked, although the platform can be asked")
 
 
-def _brief(texts: Iterable[str]) -> list[str]:
-    return [text if len(text) < 200 else f"{text[:80]} … {text[-80:]}" for text in texts]
+def _parts(answer: str, stage: Stage) -> list[Callable[[Seen], bool]]:
+    """Return, for each part of an answer in its order, what a message is that shows it."""
+    whole = _flat(answer)
+    if stage.scene.is_long:
+        return [lambda m: _is_beginning(m.text, whole), lambda m: _flat(m.file) == whole]
+    parts = [_flat(part) for part in stage.parts(answer)]
+    assert len(parts) == 2, "the scripted answer makes two parts"
+    return [lambda m, part=part: _flat(m.text) == part and not m.file for part in parts]  # type: ignore[misc]
+
+
+def _is_beginning(text: str, whole: str) -> bool:
+    line = say("delivery.in_the_file")
+    said = _flat(text.removesuffix(line))
+    return text.endswith(line) and len(said) > 500 and whole.startswith(said)
+
+
+def _brief(messages: Iterable[Seen]) -> list[str]:
+    words = [_flat(message.words) for message in messages]
+    return [text if len(text) < 200 else f"{text[:80]} … {text[-80:]}" for text in words]
 
 
 def _ran(path: Path, findings: Findings) -> Counter[str]:

@@ -24,7 +24,9 @@ async def count(zygote: Zygote, case: Case) -> list[str]:
 
 def places(platform: str, *, is_strict: bool = False) -> list[Case]:
     """Return the cases that a real platform's matrix begins with."""
-    return [Case(platform=platform, is_thread=is_thread, is_strict=is_strict) for is_thread in (False, True)]
+    direct = Case(platform=platform, is_strict=is_strict)
+    thread = replace(direct, is_thread=True)
+    return [direct, thread, replace(thread, is_long=True)]
 
 
 async def count_sends(zygote: Zygote, case: Case) -> int:

@@ -63,7 +63,7 @@ def scripted(sentences: int) -> Callable[[Mapping[str, Any], int], Answer]:
     return script
 
 
-script = scripted(RelayStage.sentences)
+script = scripted(RelayStage.two_parts)
 
 
 @dataclass(slots=True)
@@ -79,7 +79,7 @@ class Peers:
 
     def is_answered(self, chat: str) -> bool:
         """Say whether the chat shows a whole answer."""
-        return any(message.text.endswith(LAST_WORD) for message in self.stage.shown(chat))
+        return any(message.words.endswith(LAST_WORD) for message in self.stage.shown(chat))
 
     async def wait_answered(self, chats: Sequence[str]) -> None:
         """Return when every chat shows a whole answer, and the platform holds nothing back."""

@@ -14,7 +14,6 @@ from tests.faults.shim import Mode
 from tests.faults.stages import Scene, stage_of
 
 _PACE, _SLOW_PACE = 0.01, 0.1  # seconds between the edits of a preview; of fifty at once
-_LIVES = 3  # a fault may end the first; the later ones are left alone
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,6 +22,7 @@ class Case:
 
     platform: str = CHANNEL
     is_thread: bool = False  # a mention in a thread of a group; else a direct chat
+    is_long: bool = False  # the answer is too long for a group: its beginning and a file
     is_strict: bool = False  # `delivery.once: strict`
     chats: int = 1
     lose: int = 0  # instead of a fault of ours: this send's reply never arrives
@@ -32,6 +32,7 @@ class Case:
     send_key: bool = True
     forgets_acks: bool = False  # the platform hands everything out again after a restart
     sabotage: str = ""  # a gateway that breaks this promise (sabotage.py)
+    lives: int = 3  # a fault may end the first; the later ones are left alone
     patience: float = 30.0  # seconds for one life; a gateway that is not idle by then hangs
 
     def __str__(self) -> str:
@@ -44,13 +45,15 @@ class Case:
         """Where it happens."""
         if self.platform == CHANNEL:
             return f"{self.chats} chat(s), {'key' if self.send_key else 'no-key'}"
-        return f"{self.platform} {'thread' if self.is_thread else 'direct'}{' strict' if self.is_strict else ''}"
+        where = "file in a thread" if self.is_long else "thread" if self.is_thread else "direct"
+        return f"{self.platform} {where}{' strict' if self.is_strict else ''}"
 
     @property
     def scene(self) -> Scene:
         """What the platform has to know of it."""
         return Scene(
             is_thread=self.is_thread,
+            is_long=self.is_long,
             is_strict=self.is_strict,
             knows_keys=self.send_key,
             forgets_acks=self.forgets_acks,
@@ -105,7 +108,7 @@ class Scenario:
         """Run the faulty life, then undisturbed ones until one is idle, and examine what is left."""
         outcome = self._outcome
         async with open_peers(stage_of(self._case.platform, self._case.scene)) as peers:
-            for number in range(_LIVES):
+            for number in range(self._case.lives):
                 before = self._look_at_the_dead(peers, number) if number else None
                 asked_before = len(peers.model.bodies)
                 life = await self._live(peers, is_first=number == 0)

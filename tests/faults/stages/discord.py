@@ -43,7 +43,7 @@ class DiscordStage(Stage):
     """Ann, in a direct chat or in a thread."""
 
     name = "discord"
-    sentences = 40
+    two_parts = 40
     may_mark = False
 
     def __init__(self, scene: Scene) -> None:
@@ -79,7 +79,9 @@ class DiscordStage(Stage):
 
     def shown(self, chat: str) -> list[Seen]:
         """Return what stands in the chat."""
-        return [seen(text) for text in self.server.chat(self._chat)]
+        ours = [m for m in self.server.messages[self._chat] if m["author"]["id"] == BOT]
+        files = self.server.cdn.files
+        return [seen(m["content"], b"".join(files[each["id"]][1] for each in m["attachments"])) for m in ours]
 
     def count_shown(self) -> int:
         """Return how many there are."""

@@ -16,6 +16,7 @@ class Scene:
     """What is special about the platform this time."""
 
     is_thread: bool = False  # a mention in a thread of a group; else a direct chat
+    is_long: bool = False  # the answer is too long for a group: its beginning and a file
     knows_keys: bool = True  # the relay only: a repeated key is the same message
     forgets_acks: bool = False  # the relay only: everything is handed out again after a restart
     is_strict: bool = False  # `delivery.once: strict`
@@ -28,6 +29,12 @@ class Seen:
 
     text: str
     is_marked: bool
+    file: str = ""  # what the file says that it brings
+
+    @property
+    def words(self) -> str:
+        """Everything that it says."""
+        return self.file or self.text
 
 
 class Replies:
@@ -50,7 +57,7 @@ class Stage(ABC):
     """One platform with the people of a scenario. Its chats are called c0, c1 and so on."""
 
     name: ClassVar[str]  # of the channel
-    sentences: ClassVar[int]  # that make an answer of two parts
+    two_parts: ClassVar[int]  # sentences that make an answer of two parts
     may_mark: bool  # it has no send key and cannot be asked, so that a second one may be marked
 
     def __init__(self, scene: Scene) -> None:
@@ -96,6 +103,11 @@ class Stage(ABC):
         """Return at the next thing that happens."""
 
     @property
+    def sentences(self) -> int:
+        """How many sentences the answer has."""
+        return 4 * self.two_parts if self.scene.is_long else self.two_parts
+
+    @property
     def notes(self) -> Mapping[str, str]:
         """What the channel had noted before the first life."""
         return {}
@@ -109,8 +121,8 @@ class Stage(ABC):
         return self.names.get(key, key)
 
 
-def seen(text: str) -> Seen:
-    """Return *text* without the line that marks a repeat, wherever the platform puts it."""
+def seen(text: str, file: bytes = b"") -> Seen:
+    """Return a message without the line that marks a repeat, wherever the platform puts it."""
     mark = say("delivery.may_repeat")
     is_marked = mark in text
-    return Seen(text.replace(f"_{mark}_", "").replace(mark, "").strip(), is_marked)
+    return Seen(text.replace(f"_{mark}_", "").replace(mark, "").strip(), is_marked, file.decode())

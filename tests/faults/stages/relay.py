@@ -14,7 +14,7 @@ class RelayStage(Stage):
     """A relay; every chat is a direct one."""
 
     name = "relay"
-    sentences = 3
+    two_parts = 3
 
     def __init__(self, scene: Scene, relay: Relay | None = None) -> None:
         super().__init__(scene)

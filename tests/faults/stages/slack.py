@@ -15,7 +15,7 @@ from tests.fakes.slack_server import ANN, BOB, BOT_USER, DM, ROOM, SlackServer, 
 from tests.faults.stages.port import Replies, Scene, Seen, Stage, seen
 
 _ROOT = "1700000000.000100"
-_SENDS = frozenset(("chat.postMessage", "chat.update"))
+_SENDS = frozenset(("chat.postMessage", "chat.update", "files.completeUploadExternal"))
 _AGAIN = 1.0  # seconds until an envelope comes again; Slack takes three
 
 
@@ -44,7 +44,7 @@ class SlackStage(Stage):
     """Ann, and Bob whose thread it is."""
 
     name = "slack"
-    sentences = 70
+    two_parts = 70
     may_mark = False
 
     def __init__(self, scene: Scene) -> None:
@@ -76,7 +76,15 @@ class SlackStage(Stage):
     def shown(self, chat: str) -> list[Seen]:
         """Return what stands in the conversation, or in the thread."""
         place, thread = (ROOM, _ROOT) if self.scene.is_thread else (DM, "")
-        return [seen(text) for text in self.server.shown(place, thread)]
+        ours = [m for m in self.server.places[place].messages if m["user"] == BOT_USER]
+        return [
+            seen(html.unescape(message["text"]), b"".join(self._data(file) for file in message.get("files", ())))
+            for message in ours
+            if message.get("thread_ts", "") == thread
+        ]
+
+    def _data(self, file: Mapping[str, Any]) -> bytes:
+        return self.server.files[file["id"]].data
 
     def count_shown(self) -> int:
         """Return how many there are."""

@@ -16,7 +16,7 @@ from tests.fakes.telegram_server import Post, TelegramServer, open_telegram
 from tests.faults.stages.port import Replies, Scene, Seen, Stage, seen
 
 _ANN, _TOPIC = 42, 7
-_SENDS = frozenset(("sendMessage", "editMessageText", "sendMessageDraft"))
+_SENDS = frozenset(("sendMessage", "editMessageText", "sendMessageDraft", "sendDocument"))
 
 
 class _Losing(TelegramServer):
@@ -38,7 +38,7 @@ class TelegramStage(Stage):
     """Ann and one bot."""
 
     name = "telegram"
-    sentences = 80
+    two_parts = 80
 
     def __init__(self, scene: Scene) -> None:
         super().__init__(scene)
@@ -72,7 +72,11 @@ class TelegramStage(Stage):
         """Return what stands in the chat, or in the topic."""
         thread = _TOPIC if self.scene.is_thread else None
         place = TEAM if self.scene.is_thread else _ANN
-        return [seen(post.text) for post in self._said if (post.chat, post.thread) == (place, thread)]
+        return [
+            seen(post.text, post.file.data if post.file else b"")
+            for post in self._said
+            if (post.chat, post.thread) == (place, thread)
+        ]
 
     @property
     def _said(self) -> list[Post]:
