@@ -17,7 +17,7 @@ from channels.slack.downloads import Downloads
 from channels.slack.ears import Ears
 from channels.slack.errands import Errands
 from channels.slack.history import History
-from channels.slack.ledger import find
+from channels.slack.ledger import find, missing_scopes
 from channels.slack.settings import SlackSettings
 from channels.slack.socket import PING, Socket
 from channels.slack.speech import Speech
@@ -128,9 +128,7 @@ class SlackChannel:
         if self._me is None or anew:
             answer = await self._api.post("auth.test")
             self._scopes = scopes_of(answer)
-            # A file that may not be sent is better no file to begin with.
-            can_send = not self._scopes or SCOPE in self._scopes
-            self.capabilities = replace(self.capabilities, file_limit=LIMIT if can_send else 0)
+            self.capabilities = self._able(self._scopes)
             self._me = codec.Me(
                 user=str(answer["user_id"]),
                 bot=str(answer.get("bot_id") or ""),
@@ -138,6 +136,13 @@ class SlackChannel:
                 handle=str(answer.get("user") or "parlour"),
             )
         return self._me
+
+    def _able(self, scopes: frozenset[str]) -> Capabilities:
+        """Return what we can do by *scopes*: better no file to begin with than one that may not be sent."""
+        if not scopes:  # Slack did not say
+            return self.capabilities
+        lacks = {scope for chat in "CD" for scope in missing_scopes(chat, scopes)}
+        return replace(self.capabilities, finds=not lacks, file_limit=LIMIT if SCOPE in scopes else 0)
 
     def is_ready(self) -> bool:
         """Say whether Slack gave a sign of life within two ping intervals; by HTTP, whether it knew our token."""

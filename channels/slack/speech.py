@@ -34,7 +34,8 @@ class Speech:
         await self.posts.turn(part.key.parent.chat)
         if part.visible_to:
             return await self._whisper(part, marked=marked)
-        may_stream = self._streams if part.kind is OutboundKind.PREVIEW and not marked else None
+        shows_words = part.kind is OutboundKind.PREVIEW and not part.is_placed and not marked
+        may_stream = self._streams if shows_words else None
         if may_stream is not None and (ts := await may_stream.begin(part)):
             return ts
         answer = await self._post(part, codec.body(part, marked=marked), metadata=codec.metadata(part))

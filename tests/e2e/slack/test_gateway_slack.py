@@ -96,6 +96,22 @@ async def test_without_history_a_repeat_says_so() -> None:
         assert say("delivery.may_repeat") in second
 
 
+async def test_without_history_strict_answers_into_a_placeholder() -> None:
+    """`delivery.once: strict`: what cannot be read back goes by an edit, which may be repeated: one answer, no mark."""
+    async with slack_server() as server:
+        server.scopes -= {"im:history"}
+        async with house(server, environment={"PARLOUR_DELIVERY__ONCE": "strict"}) as pocket:
+            await server.until(lambda: bool(server.called("auth.test")))
+            server.faults["chat.update"] = [Fault(does=True, drops=True)]
+            server.say(DM, ANN, "once")
+            await server.until(lambda: any("once" in shown for shown in server.shown(DM)))
+            await pocket.idle()
+        (answer,) = server.shown(DM)
+        assert answer.endswith("once")
+        assert say("delivery.may_repeat") not in answer
+        assert len(server.called("chat.update")) == 2
+
+
 async def test_a_limit_in_one_chat_delays_no_other() -> None:
     """429 with Retry-After: that answer waits as long as asked, others go out meanwhile."""
     async with slack_server() as server, house(server):
