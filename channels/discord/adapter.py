@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
@@ -27,7 +29,7 @@ from channels.discord.rest import Rest
 from channels.discord.signs import Signs
 from channels.discord.threads import Threads
 from gateway.errors import RetryLater, UserMistake
-from gateway.events import Attachment, InboundKind, InboundMessage, OutboundMessage, Part, Receipt, SessionKey
+from gateway.events import Attachment, InboundKind, InboundMessage, OutboundMessage, Part, Receipt, Sender, SessionKey
 from gateway.ports import Accepted, Activity, Capabilities, ChannelContext, Verdict
 
 log = structlog.get_logger(__name__)
@@ -76,7 +78,7 @@ class DiscordChannel:
         self._downloads = Downloads(self._rest, api_url=context.settings.api_url, proxy=proxy)
         notes = self._notes(context)
         self._interactions = notes.interactions
-        lookups = Lookups(self._rest)
+        self._lookups = lookups = Lookups(self._rest)
         self._history = History(self.name, self._rest, lookups, client=lambda: self._inbound.client)
         self._inbound = Inbound(
             self.name,
@@ -104,6 +106,7 @@ class DiscordChannel:
             self.name, self._inbound, notes.marks, make=make, now=now, on_ready=self._on_ready
         )
         self._was_refused = False
+        self._logged_in = asyncio.Event()
 
     def _notes(self, context: ChannelContext) -> Notes:
         state, settings = context.state, context.settings
@@ -136,6 +139,7 @@ class DiscordChannel:
             if not self._rest.me:
                 await self._interactions.open()
                 await self._rest.login(self._token)
+                self._logged_in.set()
             await self._connection.run(self._token)
         except discord.LoginFailure:
             self._was_refused = True
@@ -174,18 +178,18 @@ class DiscordChannel:
 
     async def send(self, part: Part, *, marked: bool = False) -> Receipt:
         """Post *part* under its id as nonce; the library's own repeats find the message that stands."""
-        self._must_be_logged_in()
+        await self._be_logged_in()
         return self._receipt(part, await self._outbox.send(part, marked=marked))
 
     async def edit(self, message_id: str, part: Part) -> Receipt:
         """Replace what stands under *message_id*."""
-        self._must_be_logged_in()
+        await self._be_logged_in()
         await self._outbox.edit(message_id, part)
         return self._receipt(part, message_id)
 
     async def find(self, part: Part) -> Receipt | None:
         """Look for *part* among what we said after the message it answers."""
-        self._must_be_logged_in()
+        await self._be_logged_in()
         found = await self._outbox.find(part)
         return self._receipt(part, found) if found else None
 
@@ -198,8 +202,16 @@ class DiscordChannel:
 
     async def before(self, message: InboundMessage, *, since: datetime | None, limit: int) -> Sequence[InboundMessage]:
         """Return what was said before *message*; see `gateway.ports.HasHistory`."""
-        self._must_be_logged_in()
+        await self._be_logged_in()
         return await self._history.before(message, since=since, limit=limit)
+
+    async def sender(self, message: InboundMessage) -> Sender:
+        """Return who sent *message*, with the roles of now; see `gateway.ports.KnowsSenders`."""
+        if not message.guild:
+            return message.sender
+        await self._logged_in.wait()
+        known = await self._lookups.member(message.guild, message.sender.id, self._inbound.client)
+        return replace(message.sender, roles=known.roles, is_admin=known.is_admin)
 
     async def show(self, activity: Activity) -> None:
         """Type as long as the work lasts; Discord has no room for a status text."""
@@ -212,6 +224,9 @@ class DiscordChannel:
         await self._downloads.close()
         await self._rest.close()
 
-    def _must_be_logged_in(self) -> None:
-        if not self._rest.me:
-            raise RetryLater(_NOT_YET, "not logged in yet")
+    async def _be_logged_in(self) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_NOT_YET.total_seconds()):
+                await self._logged_in.wait()
+            return
+        raise RetryLater(_NOT_YET, "not logged in yet")

@@ -54,6 +54,10 @@ class Lookups:
         user, member = str(author["id"]), payload.get("member")
         if member is not None:
             return client.profile(guild, user, _roles(member), str(member.get("nick") or ""))
+        return await self.member(guild, user, client)
+
+    async def member(self, guild: str, user: str, client: GatewayClient | None) -> Profile:
+        """Return what a guild knows of somebody, not older than five minutes. Raises SendFailed."""
         now = asyncio.get_running_loop().time()
         at, known = self._members.get((guild, user), (now - _KNOWN_FOR, Profile()))
         if now - at < _KNOWN_FOR:
@@ -63,7 +67,8 @@ class Lookups:
         except SendRefused:  # no member any more: nothing of what roles once allowed holds
             known = Profile()
         else:
-            known = client.profile(guild, user, _roles(member), str(member.get("nick") or ""))
+            roles, nick = _roles(member), str(member.get("nick") or "")
+            known = client.profile(guild, user, roles, nick) if client else Profile(roles=roles, name=nick)
         self._members[guild, user] = (now, known)
         self._members.move_to_end((guild, user))
         while len(self._members) > _MOST_KNOWN:

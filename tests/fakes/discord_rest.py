@@ -45,8 +45,7 @@ class Rest:
         discord.requests.append(Request(request.method, request.path, kind, body))
         fault = self._next_fault(request.method, kind)
         what = fault.what if fault else ""
-        discord.on_request("before", request.method, kind)
-        if what == "drop":
+        if discord.on_request("before", request.method, kind) or what == "drop":
             return _abort(request)
         try:
             headers = self._count(request, fault)
@@ -56,8 +55,7 @@ class Rest:
             discord.change()
             return _json(refusal.body, refusal.status, _headers(refusal))
         discord.change()
-        discord.on_request("after", request.method, kind)
-        if what == "lost":
+        if discord.on_request("after", request.method, kind) or what == "lost":
             return _abort(request)
         if what.startswith("done "):
             return _json({"message": "bad gateway", "code": 0}, int(what.removeprefix("done ")), headers)

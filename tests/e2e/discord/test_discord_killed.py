@@ -1,0 +1,367 @@
+"""Killed at every durable or network step, a real process each time: the table in docs/discord.md is what happens.
+
+Each case quotes its row there. The kills at every system call are tests/faults/test_platforms.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sqlite3
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, closing
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from gateway.words import say
+from tests.fakes.discord_child import Nursery, Order, open_nursery
+from tests.fakes.discord_facts import ANN, BEN, BOT, GENERAL, TEAM_ROLE
+from tests.fakes.discord_server import Discord, open_discord
+
+CALL = f"<@{BOT}>"
+ROWS = (Path(__file__).parents[3] / "docs" / "discord.md").read_text(encoding="utf-8")
+NOW, LATER = timedelta(seconds=1), timedelta(minutes=10)
+
+
+@pytest.fixture(scope="module")
+def nursery() -> Iterator[Nursery]:
+    """Give the process that forks gateways."""
+    with open_nursery() as nursery:
+        yield nursery
+
+
+@dataclass
+class House:
+    """One home before one Discord, over several lives."""
+
+    discord: Discord
+    nursery: Nursery
+    folder: Path
+    pid: int = 0
+    seen: dict[tuple[str, str, str], int] = field(default_factory=dict)
+
+    async def live(self, *, ago: timedelta = timedelta(), holds: bool = False, words: int = 0) -> None:
+        """Begin a life whose clock stands *ago* in the past, Discord's too; it hears when this returns."""
+        self.discord.skew = -ago
+        order = Order(
+            home=str(self.folder / "home"),
+            base=self.discord.base,
+            log=str(self.folder / "log"),
+            ago=ago.total_seconds(),
+            holds=holds,
+            words=words,
+        )
+        before = self.discord.gateway.identified
+        self.pid = self.nursery.begin(order)
+        await self.discord.until(lambda: self.discord.gateway.identified > before)
+
+    async def end(self) -> None:
+        """Kill it, and return when Discord has noticed."""
+        self.nursery.kill(self.pid)
+        await self.discord.until(lambda: self.discord.gateway.line is None)
+        self.discord.on_request = lambda *_: False
+
+    async def killed_at(self, when: str, method: str, kind: str, number: int = 1) -> None:
+        """Kill it at a request; return when it is dead."""
+        struck = asyncio.Event()
+        count = 0
+
+        def strike(*seen: str) -> bool:
+            nonlocal count
+            if struck.is_set():
+                return True
+            count += seen == (when, method, kind)
+            if count < number:
+                return False
+            self.nursery.kill(self.pid)
+            struck.set()
+            return True
+
+        self.discord.on_request = strike
+        await struck.wait()
+        await self.end()
+
+    def knows(self, words: str) -> bool:
+        """Say whether a message with these words was ever stored."""
+        return bool(self.count("SELECT count(*) FROM inbox WHERE instr(payload, ?)", words))
+
+    def count(self, query: str, value: str) -> int:
+        """Ask the journal for a number."""
+        with closing(sqlite3.connect(self.folder / "home" / "journal.db")) as journal:
+            return int(journal.execute(query, (value,)).fetchone()[0])
+
+    async def quiet(self, holds: Callable[[], object]) -> None:
+        """Return when *holds* holds and nothing more happens: a last message of another chat is answered."""
+        await self.discord.until(holds)
+        chat = self.discord.direct(BEN)
+        number = len(self.discord.chat(chat))
+        self.discord.say(chat, BEN, "and you?")
+        await self.discord.until(lambda: len(self.discord.chat(chat)) > number)
+
+
+@asynccontextmanager
+async def open_house(nursery: Nursery, folder: Path) -> AsyncIterator[House]:
+    """Serve a Discord; whatever lives at the end is killed."""
+    async with open_discord() as discord:
+        house = House(discord, nursery, folder)
+        try:
+            yield house
+        finally:
+            nursery.kill_all()
+
+
+def row(line: str) -> str:
+    """Return what the page promises for *line*; a test without a row there fails."""
+    (promise,) = [each.split(" | ")[1].rstrip(" |") for each in ROWS.splitlines() if each.startswith(f"| {line} | ")]
+    return promise
+
+
+def answers(house: House, chat: str = GENERAL) -> list[str]:
+    """Return what each of our messages answers."""
+    return [text.rpartition("] ")[2].split(" word")[0] for text in house.discord.chat(chat)]
+
+
+CASES = {
+    # line of the table -> at which request, with a model that says its first words and no more
+    "while the model thinks": ("before", "POST", "typing", True),
+    "before the preview left": ("before", "POST", "messages", True),
+    "after the preview stood, and nobody heard": ("after", "POST", "messages", True),
+}
+
+
+@pytest.mark.parametrize("later", [NOW, LATER], ids=["at once", "past the nonce"])
+@pytest.mark.parametrize("line", CASES)
+async def test_killed_in_a_turn(nursery: Nursery, tmp_path: Path, line: str, later: timedelta) -> None:
+    """One answer, unmarked, in the preview's place where there was one."""
+    when, method, kind, holds = CASES[line]
+    assert row(line).startswith("one answer")
+    async with open_house(nursery, tmp_path) as house:
+        await house.live(ago=later, holds=holds)
+        house.discord.say(GENERAL, ANN, f"{CALL} one")
+        await house.killed_at(when, method, kind)
+        previews = len(house.discord.chat(GENERAL))
+        await house.live()
+        await house.quiet(lambda: house.discord.chat(GENERAL))
+        assert answers(house) == ["@Parlour one"]
+        edited = [each for each in house.discord.messages[GENERAL] if each.get("was")]
+        assert len(edited) == previews
+
+
+@pytest.mark.parametrize("later", [NOW, LATER], ids=["at once", "past the nonce"])
+async def test_killed_around_the_row(nursery: Nursery, tmp_path: Path, later: timedelta) -> None:
+    """Stopped before it reads what Discord sent, and killed before the next mark: each message has one answer."""
+    assert row("before the message's row was written") == "one answer"
+    assert row("after the row, before the chat's mark") == "one answer"
+    async with open_house(nursery, tmp_path) as house:
+        await house.live(ago=later)
+        house.discord.say(GENERAL, ANN, f"{CALL} zero")
+        await house.discord.until(lambda: house.discord.chat(GENERAL))
+        os.kill(house.pid, signal.SIGSTOP)
+        house.discord.say(GENERAL, ANN, f"{CALL} one")
+        await house.end()
+        await house.live(ago=later)
+        await house.discord.until(lambda: len(house.discord.chat(GENERAL)) == 2)
+        house.discord.say(GENERAL, ANN, f"{CALL} two")
+        await house.killed_at("before", "PUT", "reactions")
+        await house.live()
+        await house.quiet(lambda: len(house.discord.chat(GENERAL)) == 3)
+        assert answers(house) == ["@Parlour zero", "@Parlour one", "@Parlour two"]
+
+
+ADOPTION = {
+    "before the answer took the preview's place": "before",
+    "after the answer took its place, and nobody heard": "after",
+}
+
+
+@pytest.mark.parametrize("line", ["with the preview standing, in mid-answer", *ADOPTION])
+async def test_killed_with_a_preview(nursery: Nursery, tmp_path: Path, line: str) -> None:
+    """The answer takes the preview's place, whenever we are killed, and however often."""
+    assert row(line) == "one answer, in the preview's place"
+    async with open_house(nursery, tmp_path) as house:
+        await house.live(holds=True)
+        ident = house.discord.say(GENERAL, ANN, f"{CALL} one")
+        await house.discord.until(lambda: house.discord.chat(GENERAL))
+        (preview,) = [each for each in house.discord.messages[GENERAL] if each["id"] != ident]
+        await house.discord.until(lambda: [each for each in house.discord.requests if each.kind == "typing"])
+        await house.end()
+        if line in ADOPTION:
+            await house.live()
+            await house.killed_at(ADOPTION[line], "PATCH", "messages")
+        await house.live()
+        await house.quiet(lambda: preview.get("was"))
+        assert answers(house) == ["@Parlour one"]
+
+
+async def test_killed_with_an_old_preview(nursery: Nursery, tmp_path: Path) -> None:
+    """Ten minutes later nobody looks any more: the answer is a message that rings."""
+    assert row("with a preview older than a minute").startswith("one answer; the preview points to it")
+    async with open_house(nursery, tmp_path) as house:
+        await house.live(ago=LATER, holds=True)
+        house.discord.say(GENERAL, ANN, f"{CALL} one")
+        await house.discord.until(lambda: len(house.discord.chat(GENERAL)) == 1)
+        while not house.count("SELECT count(*) FROM part WHERE state = ?", "sent"):  # noqa: ASYNC110 - another process's disk
+            await asyncio.sleep(0.01)
+        await house.end()
+        await house.live()
+        await house.quiet(lambda: len(house.discord.chat(GENERAL)) == 2)
+        assert house.discord.chat(GENERAL)[0] == say("delivery.next_message")
+        assert answers(house)[1] == "@Parlour one"
+
+
+LONG = {
+    "before the last part of a long answer left": ("before", 3, "every part once"),
+    "after the last part of a long answer stood, and nobody heard": ("after", 3, "every part once"),
+}
+
+
+@pytest.mark.parametrize("later", [NOW, LATER], ids=["at once", "past the nonce"])
+@pytest.mark.parametrize("line", LONG)
+async def test_killed_in_a_long_answer(nursery: Nursery, tmp_path: Path, line: str, later: timedelta) -> None:
+    """Each part stands once, in order, unmarked."""
+    when, number, promise = LONG[line]
+    assert row(line) == promise
+    async with open_house(nursery, tmp_path) as house:
+        direct = house.discord.direct(ANN)
+        await house.live(ago=later, words=1_000)
+        house.discord.say(direct, ANN, "one")
+        await house.killed_at(when, "POST", "messages", number)
+        await house.live()
+        await house.quiet(lambda: len(house.discord.chat(direct)) == 3)
+        shown = " ".join(house.discord.chat(direct))
+        assert shown.split().count("word") == 1_000
+
+
+FILES = {"before a file left": "before", "after a file stood, and nobody heard": "after"}
+
+
+@pytest.mark.parametrize("line", FILES)
+async def test_killed_around_a_file(nursery: Nursery, tmp_path: Path, line: str) -> None:
+    """A long answer in a channel is its beginning and a file, each once."""
+    assert row(line) == "one file"
+    async with open_house(nursery, tmp_path) as house:
+        await house.live(ago=LATER, words=3_000)
+        house.discord.say(GENERAL, ANN, f"{CALL} one")
+        await house.killed_at(FILES[line], "POST", "messages", 2)
+        await house.live()
+
+        def files() -> list[str]:
+            return [file["filename"] for each in house.discord.messages[GENERAL] for file in each["attachments"]]
+
+        await house.quiet(files)
+        assert files() == ["answer.md"]
+        assert len(house.discord.chat(GENERAL)) == 2
+
+
+async def test_killed_around_a_command(nursery: Nursery, tmp_path: Path) -> None:
+    """Its place is gone or is held: the answer stands there, or in the chat, once."""
+    assert row("after a command's row, before it was confirmed") == "one answer, in the chat"
+    assert row("after a command was confirmed, before its answer").startswith('one answer, where "is thinking" stood')
+    async with open_house(nursery, tmp_path) as house:
+        direct = house.discord.direct(ANN)
+        await house.live(ago=timedelta(seconds=4))
+        await house.discord.until(lambda: house.discord.interactions.registered)
+        used = house.discord.interactions.use(direct, ANN, "usage")
+        await house.killed_at("before", "POST", "callback")
+        await house.live()
+        await house.quiet(lambda: house.discord.chat(direct))
+        assert not used.acknowledged
+        assert len(house.discord.chat(direct)) == 1
+        used = house.discord.interactions.use(GENERAL, ANN, "usage")
+        await house.killed_at("before", "PATCH", "@original")
+        assert used.is_thinking
+        await house.live()
+        await house.quiet(lambda: used.original)
+        assert used.is_ephemeral
+        assert house.discord.chat(GENERAL) == []
+
+
+# Away.
+
+
+@pytest.mark.parametrize("ago", [timedelta(minutes=10), timedelta(hours=25)], ids=["10 minutes", "25 hours"])
+async def test_away_while_people_went_on(nursery: Nursery, tmp_path: Path, ago: timedelta) -> None:
+    """Two people wrote, an answered message was edited, a role was revoked: as the table has it."""
+    name = "10 minutes" if ago < timedelta(hours=1) else "25 hours"
+    assert row(f"away for {name}, two people wrote")
+    assert "nothing is answered twice" in row("an answered message was edited")
+    assert "stranger" in row("a role was revoked")
+    eva = "2003"
+    async with open_house(nursery, tmp_path) as house:
+        discord = house.discord
+        discord.members[eva]["roles"] = [TEAM_ROLE]
+        await house.live(ago=ago)
+        answered = discord.say(GENERAL, ANN, f"{CALL} answered")
+        await discord.until(lambda: discord.chat(GENERAL))
+        discord.say(GENERAL, eva, f"{CALL} of the team")
+        await discord.until(lambda: len(discord.chat(GENERAL)) == 2)
+        await house.end()
+        if ago > timedelta(hours=24):
+            discord.skew = -timedelta(hours=24, minutes=30)
+            discord.say(GENERAL, BEN, f"{CALL} too old")
+        discord.skew = -timedelta(minutes=5)
+        for user, text in ((ANN, "first"), (BEN, "second"), (eva, "revoked")):
+            discord.say(GENERAL, user, f"{CALL} {text}")
+        discord.edit(answered, f"{CALL} edited")
+        discord.members[eva]["roles"] = []
+        await house.live()
+        await house.quiet(lambda: len(discord.chat(GENERAL)) == 4)
+        assert answers(house) == ["@Parlour answered", "@Parlour of the team", "@Parlour first", "@Parlour second"]
+        assert house.knows("@Parlour edited") is (ago < timedelta(hours=24))
+        assert not house.knows("too old")
+        assert not house.knows("revoked")
+
+
+async def test_a_role_that_is_revoked_while_a_message_waits(nursery: Nursery, tmp_path: Path) -> None:
+    """It was stored before the kill, and is judged again when its turn begins."""
+    assert "waits, is refused too" in row("a role was revoked")
+    eva = "2003"
+    async with open_house(nursery, tmp_path) as house:
+        discord = house.discord
+        discord.members[eva]["roles"] = [TEAM_ROLE]
+        await house.live(ago=LATER, holds=True)
+        discord.say(GENERAL, ANN, f"{CALL} busy")
+        await discord.until(lambda: discord.chat(GENERAL))
+        discord.say(GENERAL, eva, f"{CALL} waiting")
+        await discord.until(lambda: sum(on for *_, on in discord.reactions) == 2)
+        await house.end()
+        discord.members[eva]["roles"] = []
+        await house.live()
+        await house.quiet(lambda: discord.find(discord.messages[GENERAL][1]["id"])[1].get("was"))
+        assert not [text for text in discord.chat(GENERAL) if "waiting" in text]
+
+
+async def test_an_edit_of_what_nobody_answered(nursery: Nursery, tmp_path: Path) -> None:
+    """Written and edited while we were away: the newest words are answered."""
+    assert row("a message that nobody had answered was edited") == "its newest words are answered"
+    async with open_house(nursery, tmp_path) as house:
+        discord = house.discord
+        await house.live(ago=LATER)
+        discord.say(GENERAL, ANN, f"{CALL} zero")
+        await discord.until(lambda: discord.chat(GENERAL))
+        await house.end()
+        discord.skew = -timedelta(minutes=5)
+        ident = discord.say(GENERAL, ANN, f"{CALL} old-words")
+        discord.edit(ident, f"{CALL} new-words")
+        await house.live()
+        await house.quiet(lambda: len(discord.chat(GENERAL)) == 2)
+        assert answers(house) == ["@Parlour zero", "@Parlour new-words"]
+
+
+async def test_a_connection_that_was_lost(nursery: Nursery, tmp_path: Path) -> None:
+    """Resumed: each message has one answer. An invalid one: test_what_was_said_meanwhile_is_read_back."""
+    assert row("the connection was cut").startswith("resumed")
+    assert row("the session became invalid").startswith("begun anew")
+    async with open_house(nursery, tmp_path) as house:
+        discord = house.discord
+        await house.live()
+        discord.say(GENERAL, ANN, f"{CALL} zero")
+        await discord.until(lambda: discord.chat(GENERAL))
+        await discord.gateway.drop()
+        discord.say(GENERAL, ANN, f"{CALL} one")
+        await house.quiet(lambda: len(discord.chat(GENERAL)) == 2)
+        assert answers(house) == ["@Parlour zero", "@Parlour one"]
