@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from channels.telegram.codec.entities import Entity, Styled, styled
+from channels.telegram.codec.tables import continued, heads
 from gateway.events import OutboundMessage, Part
 from gateway.text import Unit, bound, plain, split, width
 from gateway.words import say
@@ -30,8 +31,7 @@ class Outgoing:
 
 def render(message: OutboundMessage) -> list[Part]:
     """Cut and format *message*; nothing but a blank text gives no part."""
-    pieces = bound(message.text, limit=LIMIT, unit=Unit.UTF16, max_parts=MAX_PARTS)
-    shown = [each for piece in pieces for each in _fitting(piece)]
+    shown = [each for piece in _cut(message.text) for each in _fitting(piece)]
     if len(shown) > MAX_PARTS:  # formatting took more room than the Markdown: rare, and cut as visibly
         shown = [*shown[: MAX_PARTS - 1], _Piece(say("delivery.cut"), Styled(say("delivery.cut")))]
     return [
@@ -46,6 +46,15 @@ def render(message: OutboundMessage) -> list[Part]:
         )
         for n, piece in enumerate(shown, 1)
     ]
+
+
+def _cut(markdown: str) -> list[str]:
+    """Cut *markdown* for the limit; a table that is cut has its head in every piece."""
+    if width(markdown, Unit.UTF16) <= LIMIT:
+        return bound(markdown, limit=LIMIT, unit=Unit.UTF16, max_parts=MAX_PARTS)
+    longest = max((width(head, Unit.UTF16) + 1 for head in heads(markdown)), default=0)
+    room = longest if longest <= LIMIT // 4 else 0
+    return continued(bound(markdown, limit=LIMIT - room, unit=Unit.UTF16, max_parts=MAX_PARTS), room)
 
 
 def outgoing(part: Part, *, marked: bool = False) -> Outgoing:
@@ -81,7 +90,9 @@ def _fitting(markdown: str) -> Iterator[_Piece]:
     elif size <= _SMALLEST:
         yield _Piece(markdown, Styled(markdown))
     else:
-        for piece in split(markdown, limit=max(size // 2 + 1, _SMALLEST), unit=Unit.UTF16):
+        # A head takes a quarter at most, so that each piece is smaller than what it was cut from.
+        halves = split(markdown, limit=max(size // 2 + 1, _SMALLEST), unit=Unit.UTF16)
+        for piece in continued(halves, size // 4):
             yield from _fitting(piece)
 
 
