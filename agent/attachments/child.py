@@ -64,11 +64,18 @@ def main() -> None:
 
 def confine() -> None:
     """Take away what reading a file does not need; nothing of this can be undone in this process."""
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
-    resource.setrlimit(resource.RLIMIT_CPU, (CPU, CPU + 2))
-    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    resource.setrlimit(resource.RLIMIT_NOFILE, (32, 32))
+    for limit, soft, hard in (
+        (resource.RLIMIT_AS, MEMORY, MEMORY),
+        (resource.RLIMIT_CPU, CPU, CPU + 2),
+        (resource.RLIMIT_FSIZE, 0, 0),
+        (resource.RLIMIT_CORE, 0, 0),
+        (resource.RLIMIT_NOFILE, 32, 32),
+    ):
+        try:
+            resource.setrlimit(limit, (soft, hard))
+        except (OSError, ValueError):
+            if sys.platform == "linux":  # elsewhere some of them do not exist; the wall clock is left
+                raise
     signal.signal(signal.SIGXCPU, _out_of_time)
     sys.setrecursionlimit(3_000)
     readable = tuple({f"{os.path.realpath(path)}/" for path in (sys.prefix, sys.base_prefix, sys.exec_prefix)})

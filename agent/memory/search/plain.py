@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
+from agent.attachments.facts import facts_in
 from agent.memory.files.chain import Chain
 from agent.memory.files.disk import Disk
 from agent.memory.files.lines import FORGOTTEN, kind_of, read_stamp
@@ -104,13 +105,20 @@ def _newest(folder: Path) -> list[Path]:
 
 
 def _candidate(path: Path, line: Line, gone: Iterable[object]) -> _Candidate | None:
-    text = line.get("content")
+    text = _words(line)
     if kind_of(line) != "message" or line["role"] not in ("user", "assistant") or not isinstance(text, str):
         return None
     if not text.strip() or text == FORGOTTEN or (line.get("mid") and line.get("mid") in gone):
         return None
     weight = 1.0 if line["role"] == "user" else _ANSWER_WEIGHT
     return _Candidate(f"sessions/{path.name}", line["i"] + 1, text.strip(), read_stamp(line.get("timestamp")), weight)
+
+
+def _words(line: Line) -> object:
+    """Return what was said in a line: typed, and spoken in voice messages; nothing that others said or wrote."""
+    content = line.get("content")
+    spoken = [str(fact["said"]) for fact in facts_in(line) if fact.get("said") and not fact.get("origin")]
+    return "\n".join([content, *spoken]) if spoken and isinstance(content, str) else content
 
 
 def words(text: str) -> frozenset[str]:

@@ -16,7 +16,9 @@ import pytest
 from PIL import Image
 
 from agent.attachments.names import in_words
+from agent.memory.files.documents import FileDocuments
 from agent.memory.scopes import attachment_path
+from agent.memory.search.plain import PlainSearch
 from agent.tools.port import ToolContext, tool
 from gateway.admission import Policy
 from gateway.events import InboundKind, SessionKey
@@ -182,6 +184,8 @@ async def test_voice_is_heard_and_paid_for() -> None:
         rows = [row for row in await spent(at.pocket) if row.purpose == "transcription"]
         assert [(row.model, row.tokens_in, row.tokens_out) for row in rows] == [("openai/whisper-1", 30, 4)]
         await at.pocket.idle()
+        search = PlainSearch(at.pocket.home, FileDocuments(at.pocket.home))
+        assert "come at six" in [hit.text for hit in await search.search(SCOPE, "six come home")]
         assert "origin" not in next(line["files"][0] for line in at.lines() if "files" in line)
 
 
@@ -350,16 +354,14 @@ async def test_a_file_is_made_and_sent_with_the_answer() -> None:
 
 async def test_a_file_that_was_received_is_sent_again(tmp_path: Path) -> None:
     """By name, the newest first; after /new it is looked for in the archive; then in the scope's own folder."""
-    script: list[Answer | str] = [
-        "thanks",
-        "thanks",
-        sends({"name": "n.txt"}),
-        "here",
-        sends({"name": "n.txt"}),
-        "here",
-        sends({"name": "own.txt"}),
-        "h",
-    ]
+
+    def script(body: Mapping[str, Any], _: int) -> Answer | str:
+        last = body["messages"][-1]
+        for asked, name in (("send it back", "n.txt"), ("and the other", "own.txt")):
+            if last["role"] == "user" and last["content"].endswith(asked):
+                return sends({"name": name})
+        return "here"
+
     home = tmp_path / "home"
     async with house(script, home=home) as at:
         for text in (b"old", b"new"):
@@ -462,3 +464,23 @@ async def test_a_file_that_joins_a_running_turn_is_read() -> None:
         request = await stage.called(2)
         assert "``` n.txt\nhello there\n```" in str(request.messages[-1]["content"])
         await pocket.idle()
+
+
+async def test_a_killed_turn_does_not_fetch_again(tmp_path: Path) -> None:
+    """Its opening is stored with its first step: the second run shows the model the same bytes, from the scope."""
+    shelf = Shelf()
+    photo = shelf.put("red.png", paper.picture(form="PNG"), kind="image")
+    first = Stage(calls(("memory_search", '{"query": "x"}')), held=[2])
+    settings = {"PARLOUR_LLM__VISION": "on"}
+    async with gateway(model=first, kind=FilePocketKind(shelf), environment=settings) as pocket:
+        await pocket.channel.say("c", "look", number="1", attachments=[photo])
+        shown = await first.called(2)
+        copy = pocket.kill(tmp_path / "copy")
+        first.go(2)
+    model = Stage("red")
+    async with gateway(home=copy, model=model, kind=FilePocketKind(shelf), environment=settings) as pocket:
+        await pocket.channel.posted("c", 1)
+        await pocket.idle()
+        assert list(model.asked[0].messages) == list(shown.messages)
+        assert pictures(shown.messages[1]["content"])
+        assert shelf.fetched == [photo.url]

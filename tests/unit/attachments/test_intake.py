@@ -58,7 +58,7 @@ def taker(files: Bytes, blobs: FakeBlobs | None = None) -> FilesIn:
     return FilesIn(files, blobs or FakeBlobs(), text_chars=200, sees=sees)
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     some.sampled_from(MAGIC),
     some.binary(max_size=300),
