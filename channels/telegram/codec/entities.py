@@ -108,6 +108,8 @@ class _Writer:
 
     def _solid(self, type_: str, text: str, extra: str = "") -> None:
         """Write what holds no other entity and stands in none but a quote: the styles around it pause."""
+        if any(name == "blockquote" for name, _, _ in self._open):
+            text = text.strip()  # a quote is trimmed at its edges, and must not end within what it holds
         self._start_line()
         paused: list[tuple[str, str]] = []
         while self._open and self._open[-1][0] != "blockquote":

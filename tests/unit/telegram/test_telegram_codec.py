@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from channels.telegram import kind
@@ -196,6 +196,9 @@ def message(text: str) -> OutboundMessage:
 
 
 @settings(max_examples=150, deadline=None)
+@example(">     > \n**")
+@example(">       indented")
+@example("> `  x`")
 @given(MARKDOWN)
 def test_what_we_render_telegram_takes(text: str) -> None:
     """Any Markdown gives parts that the strictest server takes, formatted, plain and marked, always the same."""
