@@ -51,24 +51,30 @@ async def findings(environment: Mapping[str, str], *, is_offline: bool, asks_mod
     settings = report.settings
     if settings is None or is_offline:
         return
-    async for finding in ask_platforms(settings, environment):
-        yield finding
-    if settings.llm.model:
-        yield await _model(settings, asks_model=asks_model)
+    model = asyncio.create_task(_model(settings, asks_model=asks_model), name="ask the model")
+    try:
+        async for finding in ask_platforms(settings, environment):
+            yield finding
+        for finding in await model:
+            yield finding
+    finally:
+        model.cancel()
 
 
-async def _model(settings: Settings, *, asks_model: bool) -> Finding:
+async def _model(settings: Settings, *, asks_model: bool) -> list[Finding]:
     """Ask the model when told to, or when it has said nothing for a day: a call costs a few tokens."""
     llm = settings.llm
+    if not llm.model:
+        return []
     silent = await asyncio.to_thread(last_answer, Home(settings.home), llm.model, datetime.now(UTC))
     if not asks_model and silent is not None and silent < LATELY:
         minutes = max(0, int(silent.total_seconds() // 60))
         line = f"{llm.model} answered {minutes} minutes ago; `parlour doctor --model` asks it now, for a few tokens"
-        return Finding(Level.OK, "model", line, "answers")
+        return [Finding(Level.OK, "model", line, "answers")]
     from gateway.commands.init_model import try_model
 
     said = from_platform("model", await try_model(llm))
-    return Finding(said.level, said.name, said.text, "answers")
+    return [Finding(said.level, said.name, said.text, "answers")]
 
 
 def put_back(file: Path, *, force: bool) -> None:

@@ -1,0 +1,89 @@
+"""Whatever somebody wrote in parlour.yaml, init's merge keeps their words and their comments."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.commands.init_files import Changes, merged
+from gateway.settings.yaml import parse_yaml
+
+FILE = Path("/home/parlour.yaml")
+NAMES = st.sampled_from(["llm", "model", "channels", "telegram", "allowFrom", "web", "port", "owners", "x-y"])
+_TEXTS = ["", "'it''s'", '"a # b"', "ä 😀", ">-\n@  folded\n@  text", "|\n@  kept\n@    as it is"]
+_WORDS = [
+    "0123",
+    "off",
+    "yes",
+    "1e3",
+    "1_000",
+    "0x1F",
+    "12:30",
+    "2026-11-21",
+    "null",
+    "~",
+    "[a,'b']",
+    "[]",
+    "{}",
+    "{p:_1}",
+]
+SCALARS = st.sampled_from([*_TEXTS, *(word.replace(":_", ": ") for word in _WORDS)])
+
+
+@st.composite
+def documents(draw: st.DrawFn) -> str:
+    """Return a document of nested groups, lists and scalars, with comments wherever one can stand."""
+    step = draw(st.sampled_from([2, 4]))
+    number = 0
+
+    def comment(indent: str) -> str:
+        nonlocal number
+        if not draw(st.booleans()):
+            return ""
+        number += 1
+        return f"{indent}# c{number}\n"
+
+    def group(depth: int) -> str:
+        indent = " " * step * depth
+        text = ""
+        for name in draw(st.lists(NAMES, min_size=1, max_size=4, unique=True)):
+            text += comment(indent)
+            kind = draw(st.sampled_from(["scalar", "list", "group"] if depth < 3 else ["scalar"]))
+            if kind == "group":
+                text += f"{indent}{name}:\n{group(depth + 1)}"
+            elif kind == "list":
+                text += f"{indent}{name}:\n{comment(indent)}{indent}  - one\n{comment(indent)}{indent}  - '0501'\n"
+            else:
+                value = draw(SCALARS)
+                tail = f"   {comment('').strip()}".rstrip() if "\n" not in value else ""
+                text += f"{indent}{name}: {value}".rstrip().replace("@", indent) + f"{tail}\n"
+        return text
+
+    return f"{comment('')}{group(0)}{comment('')}"
+
+
+def at(tree: Any, path: tuple[str, ...]) -> Any:
+    """Return what stands at *path*."""
+    for name in path:
+        tree = tree[name]
+    return tree
+
+
+@given(documents())
+def test_comments_and_values_stay(text: str) -> None:
+    """Every comment is there afterwards, in order; every value but the changed ones is what it was."""
+    changes = Changes(plain={("timezone",): "Europe/Berlin", ("chats", "telegram:1", "model"): "openai/x"})
+    after = merged(FILE, text, changes, {})
+    assert re.findall(r"# c\d+", after) == re.findall(r"# c\d+", text)
+    expected = parse_yaml(text)
+    assert isinstance(expected, dict)
+    found = parse_yaml(after)
+    assert isinstance(found, dict)
+    assert at(found, ("timezone",)) == "Europe/Berlin"
+    assert at(found, ("chats", "telegram:1", "model")) == "openai/x"
+    assert {name: found[name] for name in expected} == expected
+    assert merged(FILE, after, changes, {}) == after
