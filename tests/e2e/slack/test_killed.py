@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from collections.abc import Iterable
 from copy import deepcopy
 from dataclasses import dataclass
@@ -84,7 +85,16 @@ class Camera:
         there = SlackServer()
         for field in _KEPT:
             setattr(there, field, deepcopy(getattr(self._server, field)))
-        self.moments[name] = Moment(self.pocket.kill(self._folder / name.replace(" ", "-")), there)
+        self.moments[name] = Moment(self._copy(self.pocket, self._folder / name.replace(" ", "-")), there)
+
+    @staticmethod
+    def _copy(pocket: Pocket, into: Path) -> Path:
+        """Copy the home; a half-written file that was renamed meanwhile is copied the next time."""
+        while True:
+            try:
+                return pocket.kill(into)
+            except shutil.Error:
+                shutil.rmtree(into)
 
 
 ENVIRONMENT = {"PARLOUR_CHANNELS__SLACK__REACTION": ""}
