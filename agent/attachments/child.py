@@ -225,19 +225,27 @@ def docx(data: bytes, chars: int) -> dict[str, Any]:
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             parts = archive.infolist()
+            declares = any(
+                _declares_entities(archive, part) for part in parts[:PARTS] if part.filename.endswith(".xml")
+            )
     except zipfile.BadZipFile:
         raise Odd("it is broken, or not what its name says") from None
+    if declares:  # entities that unfold or fetch; no office writes any
+        raise Odd("it is broken, or not what its name says")
     # What the list says is what can be unpacked: a part that is longer than it says is cut there.
-    if (
-        len(parts) > PARTS
-        or sum(part.file_size for part in parts if part.filename.endswith((".xml", ".rels"))) > INSIDE
-    ):
+    unpacked = sum(part.file_size for part in parts if not part.filename.startswith("word/media/"))
+    if len(parts) > PARTS or unpacked > INSIDE:
         raise Odd("it is too large inside")
     if not any(part.filename == "word/document.xml" for part in parts):
         raise Odd("this kind of file cannot be read here")
     nothing = mammoth.images.img_element(lambda _: {"src": ""})
     page = mammoth.convert_to_html(io.BytesIO(data), convert_image=nothing).value
     return html(page.encode("utf-8", "replace"), chars)
+
+
+def _declares_entities(archive: zipfile.ZipFile, part: zipfile.ZipInfo) -> bool:
+    with archive.open(part) as file:
+        return b"<!DOCTYPE" in file.read(1_024)
 
 
 def html(data: bytes, _chars: int) -> dict[str, Any]:

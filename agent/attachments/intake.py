@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from itertools import count
 from typing import Any
 
 import structlog
@@ -12,6 +13,7 @@ from agent.attachments.facts import UNTRUSTED, Fact, clean, fact_of
 from agent.attachments.hearing import Ears, Purse
 from agent.attachments.reading import Reader, Text
 from agent.attachments.texts import decoded, kind_of
+from agent.locks import KeyLocks
 from gateway.errors import FileUnavailable
 from gateway.events import Attachment, SessionKey
 from gateway.ports import Blobs, Files
@@ -22,6 +24,7 @@ MOST_FILES = 20  # of one message
 MOST_PICTURES = 10  # of one message that the model is shown
 MOST_TEXTS = 4  # times the characters of one file: what all documents of a message may take together
 _AT_ONCE = 6  # files in memory, all chats together
+_OF_ONE_CHAT = 2
 _UNKNOWN = "this kind of file cannot be read here"
 
 
@@ -46,6 +49,8 @@ class FilesIn:
         self._ears = ears
         self._reader = reader or Reader()
         self._slots = asyncio.Semaphore(_AT_ONCE)
+        self._lanes = KeyLocks()
+        self._next = count()
 
     async def take(
         self, scope: str, key: SessionKey, attachments: Sequence[Attachment], purse: Purse
@@ -61,7 +66,8 @@ class FilesIn:
 
     async def _take(self, scope: str, key: SessionKey, attachment: Attachment, purse: Purse) -> dict[str, Any]:
         fact = fact_of(attachment)
-        async with self._slots:
+        # A chat's lane before a slot, or one chat's slow files keep all the others' waiting.
+        async with self._lanes.hold((key, next(self._next) % _OF_ONE_CHAT)), self._slots:
             try:
                 data = await self._bytes(scope, key, attachment)
                 fact |= {"size": len(data), "blob": await self._blobs.put(scope, data)}

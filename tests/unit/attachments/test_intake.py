@@ -103,3 +103,26 @@ async def test_what_one_message_may_bring_is_bounded() -> None:
     assert [n for n, fact in enumerate(facts) if "seen" in fact] == list(range(MOST_PICTURES))
     assert all("not looked at" in fact["failed"] for fact in facts[MOST_PICTURES:])
     assert [fact["name"] for fact in facts] == [photo.name for photo in photos]
+
+
+async def test_a_chats_slow_files_delay_nobody_else() -> None:
+    """A chat holds two of the places, however many files it sends and however slowly they come."""
+    other = SessionKey("web", "2")
+    slow = asyncio.Event()
+    waiting: list[str] = []
+
+    class Slow:
+        async def fetch(self, key: SessionKey, attachment: Attachment) -> bytes:
+            if key == KEY:
+                waiting.append(attachment.name)
+                await slow.wait()
+            return b"hello"
+
+    files = FilesIn(Slow(), FakeBlobs(), text_chars=200, sees=sees)
+    notes = [Attachment(kind="document", name=f"{n}.txt", size=5) for n in range(10)]
+    flood = asyncio.create_task(files.take("s", KEY, notes, PURSE))
+    (fact,) = await files.take("s", other, notes[:1], PURSE)
+    assert fact["text"] == "hello"
+    assert len(waiting) <= 2
+    slow.set()
+    assert len(await flood) == 10
