@@ -54,6 +54,9 @@ class Store(Protocol):
         """Remove what is past its time; return how many rows."""
         ...
 
-    async def close(self) -> None:
-        """Write what is queued, then close. A clean close resets the count of unclean stops."""
+    async def close(self, *, has_served: bool = True) -> None:
+        """Write what is queued, then close. A clean close resets the count of unclean stops.
+
+        Unless the process *has_served* nobody: a look at the home shows nothing about what kills a gateway.
+        """
         ...

@@ -54,7 +54,7 @@ def start(database: sqlite3.Connection) -> Found:
     """Take over from the process before: count its crash, free its lanes, find its backlog."""
     meta = dict(database.execute("SELECT name, value FROM meta WHERE name IN ('clean', 'unclean_stops')").fetchall())
     was_unclean = meta.get("clean") == "0"
-    unclean_stops = int(meta.get("unclean_stops", "0")) + 1 if was_unclean else 0
+    unclean_stops = int(meta.get("unclean_stops", "0")) + was_unclean
     lanes.recover(database, was_unclean=was_unclean)
     ledger.recover(database)
     database.execute("UPDATE job SET leased = 0 WHERE leased != 0")
@@ -80,9 +80,15 @@ def look_again(database: sqlite3.Connection, engine: Engine) -> Backlog:
 
 def finish(database: sqlite3.Connection) -> None:
     """Say that this process stopped of its own will; nothing it held has survived a crash."""
-    lanes.recover(database, was_unclean=False)
+    leave(database)
     database.execute("UPDATE inbox SET crashes = 0 WHERE ended_at IS NULL AND crashes != 0")
-    _set_meta(database, clean="1", unclean_stops="0")
+    _set_meta(database, unclean_stops="0")
+
+
+def leave(database: sqlite3.Connection) -> None:
+    """Say that this process, which served nobody, is done; what killed those before it is not forgiven by that."""
+    lanes.recover(database, was_unclean=False)
+    _set_meta(database, clean="1")
 
 
 def _set_meta(database: sqlite3.Connection, **values: str) -> None:
@@ -127,11 +133,11 @@ class SqliteStore:
         now = self._engine.now()
         return await self._engine.writer.submit(lambda database: upkeep.prune(database, now))
 
-    async def close(self) -> None:
+    async def close(self, *, has_served: bool = True) -> None:
         """Write what is queued, then close; streams end."""
         engine = self._engine
         try:
-            await engine.writer.close(finish)
+            await engine.writer.close(finish if has_served else leave)
         finally:
             for wakeups in (engine.lanes, engine.controls, engine.chats):
                 wakeups.close()

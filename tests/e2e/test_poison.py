@@ -11,8 +11,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from gateway import quarantine
 from gateway.commands.offline import findings
-from gateway.quarantine import look
+from tests.fakes.gateway import COMMAND
 from tests.fakes.poisoned import GIBBERISH, POISON
 from tests.fakes.relay import Relay, open_relay
 
@@ -32,6 +33,14 @@ async def life(home: Path, relay: Relay) -> AsyncIterator[asyncio.subprocess.Pro
         await process.wait()
 
 
+async def look(home: Path) -> None:
+    """Do what an operator does whose gateway is down."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("PARLOUR_")}
+    kept |= {"PARLOUR_HOME": str(home), "PARLOUR_WEB__PORT": "0"}
+    process = await asyncio.create_subprocess_exec(COMMAND, "status", env=kept, stdout=asyncio.subprocess.DEVNULL)
+    assert await process.wait() == 0
+
+
 async def wait_answers(relay: Relay, *chats: str) -> None:
     """Return when each chat shows an answer."""
     while not all(relay.chat(chat) for chat in chats):
@@ -48,6 +57,8 @@ async def test_an_event_that_kills_is_set_aside_and_its_neighbours_are_answered(
         for number in range(3):
             async with life(home, relay) as process:
                 assert await process.wait() == -signal.SIGKILL, f"life {number}:\n{(tmp_path / 'log').read_text()}"
+            if number == 1:
+                await look(home)  # which must not be taken for a clean stop of the gateway
         async with life(home, relay) as process:
             relay.say("odd", f"some {GIBBERISH}")
             relay.say("late", "hello")
@@ -59,7 +70,7 @@ async def test_an_event_that_kills_is_set_aside_and_its_neighbours_are_answered(
             chat: {part.key.partition(".")[0] for part in relay.chat(chat)} for chat in ("before", "after", "late")
         }
         assert [len(answered) for answered in turns.values()] == [1, 1, 1]
-    odd, killer = look(home / "quarantine")
+    odd, killer = quarantine.look(home / "quarantine")
     assert (odd.channel, odd.reason) == ("relay", "a text that is none")
     assert killer.reason == "it was being handled when the process was killed"
     assert stat.S_IMODE(killer.file.stat().st_mode) == 0o600
