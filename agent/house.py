@@ -9,6 +9,7 @@ from typing import Any
 
 from agent.memory.desk import MemoryDesk
 from agent.memory.files import lines as build
+from agent.memory.forgetting.forgetter import Forgetter
 from agent.pool import Pool
 from gateway.events import InboundMessage, OutboundKind, Role, SessionKey
 from gateway.ports import (
@@ -40,6 +41,7 @@ class AgentHouse:
     people: People
     sums: Usage
     memory: MemoryDesk
+    forgetter: Forgetter
     default_zone: str
     now: Callable[[], datetime]
     facts: Callable[[], Mapping[str, Any]]  # version, model, uptime_seconds, workers

@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any, Protocol
 
 from agent.memory.desk import MemoryDesk
+from agent.memory.forgetting.forgetter import Forgetter
 from gateway.events import InboundMessage, Role, SessionKey
 from gateway.ports import InboxRow, Job, Lease, ShownLine
 
@@ -28,6 +29,11 @@ class House(Protocol):
     @property
     def memory(self) -> MemoryDesk:
         """What is remembered, its versions, and taking them back."""
+        ...
+
+    @property
+    def forgetter(self) -> Forgetter:
+        """Clears words out of a scope."""
         ...
 
     async def stop(self, key: SessionKey, *, sender: str) -> tuple[bool, int]:

@@ -138,7 +138,10 @@ class Consolidator:
     async def apply(self, job: Job) -> Later | None:
         """Bring a stored answer into MEMORY.md and the history, and move the pointer."""
         async with self.writing:
-            await self._apply(Span.of(job), StoredAnswer(**job.payload["answer"]))
+            # As it stands now: something may have been forgotten since it was taken up.
+            current = next((each for each in await self.jobs.pending_in(job.scope) if each.id == job.id), None)
+            if current is not None:
+                await self._apply(Span.of(current), StoredAnswer(**current.payload["answer"]))
         return None
 
     # -- one span ----------------------------------------------------------------------------------
@@ -162,6 +165,7 @@ class Consolidator:
         if await asyncio.to_thread(lambda: self._history(span.scope).find(span.entry)):
             await self._point(span)  # a crash came between the raw archive and the pointer
             return None
+        epoch = await self.reviser.epoch(span.scope)
         messages = await self._messages(span)
         if len(messages) < span.end - span.start and job.attempts < _FAILURES_BEFORE_RAW:
             return Later(_NOT_YET, "the transcript is not in its file yet")
@@ -186,9 +190,12 @@ class Consolidator:
             memory_update=said.memory_update,
         )
         payload = {**span.payload(), "answer": dataclasses.asdict(answer)}
-        await self.jobs.put(
-            Job(id=f"{APPLY}:{span.entry}", kind=APPLY, scope=span.scope, payload=payload, due_at=self.now())
-        )
+        async with self.writing:
+            if await self.reviser.epoch(span.scope) != epoch:
+                return Later(_NOT_YET, "something was forgotten meanwhile", counts=False)
+            await self.jobs.put(
+                Job(id=f"{APPLY}:{span.entry}", kind=APPLY, scope=span.scope, payload=payload, due_at=self.now())
+            )
         return None
 
     async def _failed(self, job: Job, span: Span, messages: list[Line], said: Unusable) -> Later | None:

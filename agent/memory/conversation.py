@@ -320,6 +320,11 @@ class Conversations:
         """Let go of a conversation; the next opening reads it again."""
         self._open.pop(key, None)
 
+    def forget_scope(self, scope: str) -> None:
+        """Let go of every conversation of *scope*; what was forgotten there is in none that is read again."""
+        for key in [key for key, each in self._open.items() if each.scope == scope]:
+            del self._open[key]
+
     async def _read(self, session: SessionRow, scope: str) -> Conversation:
         conversation = Conversation(
             session.key,

@@ -68,6 +68,8 @@ class MemoryJobs:
         if _needs_review(job):
             return Later(_REVIEW, "waits for a yes")
         async with self.writing:
+            if all(each.id != job.id for each in await self._jobs.pending_in(job.scope)):
+                return None  # it was forgotten before it was remembered
             return await self._apply(job)
 
     @asynccontextmanager
@@ -77,8 +79,7 @@ class MemoryJobs:
             yield
 
     async def _settle_one(self, job: Job) -> None:
-        async with self.writing:
-            later = await self._apply(job)
+        later = await self.apply(job)
         if later is None:
             await self._jobs.finish(job)
         else:

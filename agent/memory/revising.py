@@ -20,6 +20,7 @@ from gateway.ports import Documents
 
 log = structlog.get_logger(__name__)
 
+EPOCH = "epoch.txt"  # a document that changes when something is forgotten
 CONSOLIDATION = "consolidation "  # then the entry: the cause of a version
 _TRIES = 3  # of a compare-and-set before the rest waits for a person
 _TOO_LARGE = 8  # budgets: such a MEMORY.md is somebody's data; no model is sent it, and none rewrites it
@@ -46,6 +47,10 @@ class Reviser:
     async def text(self, scope: str) -> str:
         """Return MEMORY.md as a model may be shown it."""
         return (await self._documents.read(scope, MEMORY_MD)).text[: _TOO_LARGE * self._budget]
+
+    async def epoch(self, scope: str) -> str:
+        """Return what changes whenever something of *scope* is forgotten."""
+        return (await self._documents.read(scope, EPOCH)).rev
 
     async def revise(self, scope: str, answer: StoredAnswer) -> None:
         """Merge what a model said about `answer.base` into what stands there now. Doing it twice is doing it once."""

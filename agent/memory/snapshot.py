@@ -14,6 +14,7 @@ from agent.memory.conversation import Conversation
 from agent.memory.files import lines as build
 from agent.memory.files.blobs import digest_of
 from agent.memory.files.documents import document_path
+from agent.memory.revising import EPOCH
 from agent.memory.window import Snapshot
 from gateway.ports import Documents, Line
 
@@ -54,6 +55,7 @@ class MemoryView:
     memory: str
     shared: str
     rev: str
+    epoch: str = ""  # changes when something of the scope is forgotten
 
     @property
     def texts(self) -> dict[str, str]:
@@ -96,10 +98,11 @@ class ScopeMemory:
         if known is not None and known.stamps == stamps:
             self._views.move_to_end(scope)
             return known.view
-        own_soul, soul, user, memory, shared = [(await self._documents.read(*source)).text for source in sources]
+        texts_read = [(await self._documents.read(*source)).text for source in sources]
+        own_soul, soul, user, memory, shared, epoch = texts_read
         texts = (own_soul.strip() or soul.strip(), user.strip(), memory.strip(), shared.strip())
         rev = hashlib.sha256("\0".join(texts).encode("utf-8", "surrogatepass")).hexdigest()[:16]
-        view = MemoryView(soul=texts[0], user=texts[1], memory=texts[2], shared=texts[3], rev=rev)
+        view = MemoryView(soul=texts[0], user=texts[1], memory=texts[2], shared=texts[3], rev=rev, epoch=epoch.strip())
         # The stamps are those from before the reading: a write in between is seen next time.
         self._views[scope] = _Seen(paths, stamps, view)
         while len(self._views) > _SCOPES_IN_MEMORY:
@@ -109,7 +112,14 @@ class ScopeMemory:
 
 def _sources(scope: str) -> list[tuple[str, str]]:
     """Return (scope, name) of the documents a view is made of."""
-    return [(scope, "SOUL.md"), ("", "SOUL.md"), (scope, "USER.md"), (scope, "MEMORY.md"), ("shared", "MEMORY.md")]
+    return [
+        (scope, "SOUL.md"),
+        ("", "SOUL.md"),
+        (scope, "USER.md"),
+        (scope, "MEMORY.md"),
+        ("shared", "MEMORY.md"),
+        (scope, EPOCH),
+    ]
 
 
 def _stamp(path: str) -> Stamp:
@@ -123,8 +133,9 @@ def _stamp(path: str) -> Stamp:
 def opening(conversation: Conversation, view: MemoryView, zone: str, *, abilities: str, at: int) -> Opening:
     """Return what a turn has to begin with: nothing, a delta, or a new snapshot.
 
-    A snapshot is taken on the first turn, after the window moved, when zone or abilities changed, when the
-    deltas would exceed 2,000 tokens, and when too many pictures or too much background ride along.
+    A snapshot is taken on the first turn, after the window moved or something was forgotten, when zone or
+    abilities changed, when the deltas would exceed 2,000 tokens, and when too many pictures or too much
+    background ride along.
     *at* is the index of the turn's first message.
     """
     taken = conversation.snapshot
@@ -133,6 +144,7 @@ def opening(conversation: Conversation, view: MemoryView, zone: str, *, abilitie
         or taken.zone != zone
         or taken.texts.get(ABILITIES, "") != abilities
         or taken.replay_from != conversation.replay_from
+        or taken.epoch != view.epoch
         or conversation.pictures > PICTURES
         or conversation.background > BACKGROUND_TOKENS * CHARS_PER_TOKEN
     ):
@@ -157,7 +169,7 @@ def _snapshot(conversation: Conversation, view: MemoryView, zone: str, abilities
     texts = {name: text for name, text in {**view.texts, ABILITIES: abilities}.items() if text}
     names = {name: digest_of(text) for name, text in texts.items()}
     n = conversation.snapshot.n + 1 if conversation.snapshot else 1
-    line = build.snapshot(n, names, zone, at, replay_from=conversation.replay_from, rev=view.rev)
+    line = build.snapshot(n, names, zone, at, replay_from=conversation.replay_from, rev=view.rev, epoch=view.epoch)
     return Opening((line,), {names[name]: text for name, text in texts.items()})
 
 

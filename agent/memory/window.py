@@ -26,6 +26,7 @@ class Snapshot:
     at: int  # index of the first message under it
     replay_from: int
     rev: str  # of the memory it shows
+    epoch: str  # changes when something of the scope is forgotten
     texts: Mapping[str, str]
 
 
@@ -40,6 +41,7 @@ def snapshot_of(line: Line, texts: Mapping[str, str]) -> Snapshot | None:
         at=int(line.get("at", 0)),
         replay_from=int(line.get("from", 0)),
         rev=str(line.get("rev", "")),
+        epoch=str(line.get("epoch", "")),
         texts={name: texts[digest] for name, digest in names.items()},
     )
 

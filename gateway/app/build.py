@@ -29,6 +29,7 @@ from agent.memory.files.attachments import FileBlobs
 from agent.memory.files.disk import Disk
 from agent.memory.files.documents import FileDocuments
 from agent.memory.files.projector import Projector
+from agent.memory.forgetting.forgetter import Forgetter
 from agent.memory.jobs import REMEMBER, MemoryJobs
 from agent.memory.keeping import Keeper
 from agent.memory.revising import Reviser
@@ -136,7 +137,7 @@ async def open_app(settings: Settings, *, channels: bool = True, plugins: Plugin
     async with AsyncExitStack() as stack:
         home = stack.enter_context(open_home(settings.home))
         store = await _open_store(settings)
-        stack.push_async_callback(store.close)
+        stack.push_async_callback(store.close, has_served=channels)
         unclean_stops = (await store.journal.depth())["unclean_stops"]
         app = _build(settings, home, store, plugins, channels=channels, unclean_stops=unclean_stops)
         stack.push_async_callback(app.model.close)
@@ -213,6 +214,15 @@ def _build(
         people=store.people,
         sums=store.usage,
         memory=MemoryDesk(home.path, documents, versions, store.journal, sessions),
+        forgetter=Forgetter(
+            home.path,
+            documents=documents,
+            versions=versions,
+            transcripts=projector,
+            jobs=store.jobs,
+            writing=memory_jobs.writing,
+            reopen=conversations.forget_scope,
+        ),
         default_zone=settings.timezone,
         facts=lambda: {
             "version": version("parlour"),

@@ -77,10 +77,12 @@ def mark(replay_from: int, last_consolidated: int = 0) -> Line:
     return line | ({"last_consolidated": last_consolidated} if last_consolidated else {})
 
 
-def snapshot(n: int, blobs: Mapping[str, str], zone: str, at: int, *, replay_from: int, rev: str) -> Line:
+def snapshot(
+    n: int, blobs: Mapping[str, str], zone: str, at: int, *, replay_from: int, rev: str, epoch: str = ""
+) -> Line:
     """Say what the system prompt is made of from message *at* on; *blobs* are digests by name."""
-    line = {"kind": "snapshot", "n": n, "blobs": dict(blobs), "zone": zone, "at": at}
-    return {**line, "from": replay_from, "rev": rev}
+    line = {"kind": "snapshot", "n": n, "blobs": dict(blobs), "zone": zone, "at": at, "from": replay_from, "rev": rev}
+    return line | ({"epoch": epoch} if epoch else {})
 
 
 def delta(rev: str, text: str, added: Sequence[tuple[str, str]] = (), removed: Sequence[tuple[str, str]] = ()) -> Line:

@@ -29,10 +29,8 @@ def redact_history(folder: Path, disk: Disk, change: Callable[[str], str]) -> in
             if change(text) != text:
                 disk.replace(copy, change(text).encode())
         if changed:
-            lines = [decode(raw) for raw in (disk.load(folder / HISTORY_JSONL) or b"").splitlines()]
-            shown = [
-                (str(line.get("timestamp", "")), str(line.get("content", ""))) for line in lines if line is not None
-            ]
+            found = map(decode, (disk.load(folder / HISTORY_JSONL) or b"").splitlines())
+            shown = [(str(each.get("timestamp", "")), str(each.get("content", ""))) for each in found if each]
             Mirror(folder, disk).rebuild(shown)
     return changed
 

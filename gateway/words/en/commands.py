@@ -15,6 +15,7 @@ SENTENCES = {
     "help_queue": "what I am answering and what waits",
     "help_retry": "answer the last message again",
     "help_remember": "keep a fact, for example `/remember I like tea`",
+    "help_forget": "clear words from what I remember and from what was said here",
     "help_memory": "what I remember here, where it came from, and taking it back",
     "help_usage": "what your messages cost",
     "help_timezone": "show or set the time zone, for example `/timezone Europe/Berlin`",

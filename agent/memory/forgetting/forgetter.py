@@ -1,0 +1,192 @@
+"""/forget: the words are gone from what is remembered, summarised, noted and said in a scope, from this moment on."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+import structlog
+
+from agent.memory.consolidator import APPLY
+from agent.memory.desk import Keeps
+from agent.memory.files.disk import Disk
+from agent.memory.files.lines import kind_of
+from agent.memory.forgetting.words import Wanted, without_entries, without_sentences, without_words
+from agent.memory.history.redact import redact_history
+from agent.memory.jobs import REMEMBER
+from agent.memory.revising import EPOCH
+from agent.memory.scopes import scope_folder
+from agent.memory.versions import Versions
+from gateway.ports import Jobs, Line
+
+log = structlog.get_logger(__name__)
+
+DOCUMENTS = ("MEMORY.md", "USER.md")
+_TRIES = 5
+_NOTES = "[0-9][0-9][0-9][0-9]-[0-9][0-9]-[0-9][0-9]*.md"
+_JOBS = frozenset({REMEMBER, APPLY})
+
+
+class Transcripts(Protocol):
+    """Who owns the transcript files."""
+
+    async def redact(self, folder: Path, change: Callable[[bytes], bytes]) -> int:
+        """Put every line of the folder's transcripts through *change*; return how many changed."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asker:
+    """Who wants it forgotten, and how much they may decide here."""
+
+    person: str
+    sender: str  # the platform's id
+    may_all: bool  # a steward: also what others said
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forgotten:
+    """How much is gone, and how much stays because somebody else said it."""
+
+    remembered: int = 0
+    summaries: int = 0
+    messages: int = 0
+    others: int = 0  # places that only a steward may clear
+
+    @property
+    def total(self) -> int:
+        """How many places were cleared."""
+        return self.remembered + self.summaries + self.messages
+
+
+class Forgetter:
+    """Clears words out of one scope. Doing it twice is doing it once; a crash in the middle is made good by a rerun."""
+
+    def __init__(
+        self,
+        home: Path,
+        *,
+        documents: Keeps,
+        versions: Versions,
+        transcripts: Transcripts,
+        jobs: Jobs,
+        writing: asyncio.Lock,
+        reopen: Callable[[str], None],
+        disk: Disk | None = None,
+    ) -> None:
+        """Hold *writing* meanwhile; *reopen* lets go of every open conversation of a scope."""
+        self._home = home
+        self._documents = documents
+        self._versions = versions
+        self._transcripts = transcripts
+        self._jobs = jobs
+        self._writing = writing
+        self._reopen = reopen
+        self._disk = disk or Disk()
+
+    async def forget(self, scope: str, wanted: Wanted, asker: Asker, *, turn: str) -> Forgotten:
+        """Clear *wanted* from *scope*, as far as *asker* may. Raises OSError when the disk will not have it."""
+        async with self._writing:
+            remembered, others = await self._clear_documents(scope, wanted, asker)
+            summaries = 0
+            if asker.may_all:
+                # Jobs before files: what is applied later must not bring it back.
+                await self._clear_jobs(scope, wanted)
+                summaries = await asyncio.to_thread(self._clear_notes, scope, wanted)
+            messages = await self._clear_transcripts(scope, wanted, asker, turn)
+            await self._turn_the_page(scope, turn)
+        self._reopen(scope)
+        log.info("memory.forgotten", scope=scope, remembered=remembered, summaries=summaries, messages=messages)
+        return Forgotten(remembered=remembered, summaries=summaries, messages=messages, others=others)
+
+    # -- places ------------------------------------------------------------------------------------
+
+    async def _clear_documents(self, scope: str, wanted: Wanted, asker: Asker) -> tuple[int, int]:
+        """Return how many entries went, and how many stay because somebody else had them kept."""
+        gone = others = 0
+        for name in DOCUMENTS:
+            for _ in range(_TRIES):
+                document = await self._documents.read(scope, name)
+                mine = await asyncio.to_thread(self._mine, scope, name, document.text, wanted, asker)
+                text, count = without_entries(document.text, wanted, mine.__contains__)
+                written = not count or await self._documents.write(
+                    scope, name, text, was=document.rev, why="forget", by=asker.person
+                )
+                if written:
+                    gone += count
+                    others += without_entries(text, wanted)[1]
+                    break
+            else:
+                raise OSError(f"{name} is being written to all the time")
+        return gone, others
+
+    def _mine(self, scope: str, name: str, text: str, wanted: Wanted, asker: Asker) -> frozenset[str]:
+        """Return the lines that the asker may take out: all for a steward, else those they had kept themselves."""
+        lines = [line for line in text.splitlines() if line.strip()]
+        if asker.may_all:
+            return frozenset(lines)
+        found = ((line, self._versions.source(scope, name, line)) for line in lines if wanted.in_text(line))
+        return frozenset(line for line, version in found if version is not None and version.by == asker.person)
+
+    async def _clear_jobs(self, scope: str, wanted: Wanted) -> None:
+        for job in await self._jobs.pending_in(scope):
+            if job.kind in _JOBS and wanted.in_any(job.payload):
+                await self._jobs.finish(job)
+                if job.kind == APPLY:
+                    await self._jobs.put(replace(job, payload=_without(job.payload, wanted)))
+
+    def _clear_notes(self, scope: str, wanted: Wanted) -> int:
+        folder = scope_folder(self._home, scope) / "memory"
+        changed = redact_history(folder, self._disk, lambda text: without_sentences(text, wanted))
+        for note in (*sorted(folder.glob(_NOTES)), *sorted(folder.glob("MEMORY.conflict-*.md"))):
+            text = (self._disk.load(note) or b"").decode("utf-8", "replace")
+            left, gone = without_entries(text, wanted)
+            if gone:
+                self._disk.replace(note, left.encode())
+                changed += gone
+        for staged in sorted((folder / ".staged").glob("*.json")):
+            if wanted.in_text((self._disk.load(staged) or b"").decode("utf-8", "replace")):
+                self._disk.remove(staged)
+        return changed
+
+    async def _clear_transcripts(self, scope: str, wanted: Wanted, asker: Asker, turn: str) -> int:
+        """Blank what was said, the command that asks for it excepted: it is the record of the asking."""
+        mine: set[str] = set()
+
+        def may(line: Line) -> bool:
+            if line.get("turn") == turn:
+                return False
+            if asker.may_all:
+                return True
+            by = line.get("by")
+            if isinstance(by, Mapping) and by.get("id") == asker.sender:
+                mine.add(str(line.get("turn")))
+                return True
+            # The answer to what they said themselves; it stands behind it in the file.
+            return kind_of(line) == "message" and line.get("role") != "user" and line.get("turn") in mine
+
+        def change(raw: bytes) -> bytes:
+            return without_words(raw, wanted, may)
+
+        return await self._transcripts.redact(scope_folder(self._home, scope) / "sessions", change)
+
+    async def _turn_the_page(self, scope: str, turn: str) -> None:
+        """Make every conversation of the scope take a new snapshot at its next turn."""
+        for _ in range(_TRIES):
+            document = await self._documents.read(scope, EPOCH)
+            if document.text.strip() == turn:
+                return
+            if await self._documents.write(scope, EPOCH, f"{turn}\n", was=document.rev, why="forget"):
+                return
+
+
+def _without(payload: Mapping[str, Any], wanted: Wanted) -> dict[str, Any]:
+    """Return a stored answer without the words."""
+    answer = dict(payload["answer"])
+    answer["history_entry"] = without_sentences(str(answer["history_entry"]), wanted)
+    for name in ("base", "memory_update"):
+        answer[name] = without_entries(str(answer[name]), wanted)[0]
+    return {**payload, "answer": answer}

@@ -1,0 +1,121 @@
+"""/forget: from the next turn on the words are in no prompt, no memory, no summary and no transcript of the scope."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from agent.memory.versions import Versions
+from gateway.admission import Entry, Grants, GroupPolicy, Policy
+from tests.e2e.agent.test_consolidation import Model, at_work, entries, quiet, talk
+from tests.fakes.pocket import gateway
+
+SCOPE = "people/pocket%3aann"
+
+
+def everything(home: Path, scope: str = SCOPE) -> str:
+    """Return every file of a scope that a model or a search reads."""
+    folder = home / scope
+    files = [*folder.glob("sessions/*"), *folder.glob("memory/*")]
+    return "\n".join(file.read_text() for file in files if file.is_file())
+
+
+async def test_what_is_forgotten_is_in_no_prompt_and_no_file() -> None:
+    """Said, remembered, summarised and answered: gone from all of it; what was said beside it stays."""
+    model = Model(
+        lambda _, memory: {
+            "history_entry": "[2026-11-22 10:00] They met. She told of the zeppelin. They left.",
+            "memory_update": f"{memory}\n- She owns a Zeppelin",
+        }
+    )
+    async with at_work(model) as pocket:
+        await pocket.channel.ask("ann", "/remember the zeppelin is red")
+        await pocket.channel.ask("ann", "/remember my dog is Bello")
+        await pocket.channel.ask("ann", "my zeppelin leaks")
+        await talk(pocket, 4)
+        await quiet(pocket)
+        await pocket.channel.ask("ann", "about the ZEPPELIN again")
+        assert "zeppelin" in everything(pocket.home).lower()
+        answer = await pocket.channel.ask("ann", "/forget Zeppelin")
+        assert "2 remembered line(s), 1 summary" in answer
+        assert "zeppelin" not in answer.lower()
+        await pocket.channel.ask("ann", "and what now?")
+        prompt = str(model.prompts[-1]).lower()
+        assert "zeppelin" not in prompt
+        assert "bello" in prompt
+        await quiet(pocket)
+        left = everything(pocket.home).lower()
+        assert left.count("zeppelin") == left.count("/forget zeppelin")  # only the record of the asking
+        [entry] = entries(pocket.home)
+        assert entry.content == "[2026-11-22 10:00] They met. They left."
+
+
+async def test_after_a_restart_it_is_still_forgotten(tmp_path: Path) -> None:
+    """Nothing that is read from the disk brings it back: not the snapshot's texts, not a delta."""
+    model = Model()
+    async with at_work(model, tmp_path / "home") as pocket:
+        await talk(pocket, 1)
+        await pocket.channel.ask("ann", "/remember the zeppelin is red")
+        await talk(pocket, 1)
+        assert "zeppelin" in str(model.prompts[-1])
+        await pocket.channel.ask("ann", "/forget zeppelin")
+        await pocket.idle()
+    async with at_work(model, tmp_path / "home") as pocket:
+        await talk(pocket, 1)
+        assert "zeppelin" not in str(model.prompts[-1])
+
+
+async def test_a_consolidation_under_way_does_not_bring_it_back() -> None:
+    """Forgotten while the model reads it: its answer does not count, and it is asked anew without the words."""
+    model = Model(
+        lambda n, memory: (
+            {"history_entry": f"[2026-11-22 10:00] {n}", "memory_update": f"{memory}\n- the zeppelin {n}"}
+            if n == 1
+            else {"history_entry": f"[2026-11-22 10:00] {n}", "memory_update": f"{memory}\n- fact {n}"}
+        )
+    )
+    model.go_on.clear()
+    async with at_work(model) as pocket:
+        await pocket.channel.ask("ann", "my zeppelin leaks")
+        await talk(pocket, 4)
+        await model.thinking.wait()
+        await pocket.channel.ask("ann", "/forget zeppelin")
+        model.go_on.set()
+        while not model.asked:
+            await pocket.idle()
+        await pocket.channel.ask("ann", "and now")
+        assert "zeppelin" not in str(model.prompts[-1])
+        memory = pocket.home / SCOPE / "memory" / "MEMORY.md"
+        assert not memory.exists() or "zeppelin" not in memory.read_text()
+
+
+async def test_in_a_group_a_member_takes_back_their_own() -> None:
+    """What they said and had kept goes; what others did stays, and the answer says who can clear it."""
+    policy = Policy(channel="pocket", entries=frozenset({Entry(Grants.EVERYONE)}), group_policy=GroupPolicy.OPEN)
+    async with gateway(policy=policy, model=Model()) as pocket:
+        ask = pocket.channel.ask
+        await ask("room", "/remember Ann has a zeppelin", group=True, sender="ann")
+        await ask("room", "/remember Bob has a zeppelin", group=True, sender="bob")
+        await ask("room", "zeppelin, says Ann", group=True, sender="ann")
+        await ask("room", "zeppelin, says Bob", group=True, sender="bob")
+        answer = await ask("room", "/forget zeppelin", group=True, sender="ann")
+        assert "1 remembered line(s), 0 summary" in answer
+        assert "an admin of this chat" in answer
+        await pocket.idle()
+        left = everything(pocket.home, "chats/pocket%3aroom")
+        assert "zeppelin, says Bob" in left
+        assert "zeppelin, says Ann" not in left
+        memory = (pocket.home / "chats/pocket%3aroom" / "memory" / "MEMORY.md").read_text()
+        assert memory == "- Bob has a zeppelin\n"
+        done = await ask("room", "/forget zeppelin", group=True, sender="eve", is_admin=True)
+        assert done.startswith("Done.")
+        await pocket.idle()
+        left = everything(pocket.home, "chats/pocket%3aroom")
+        assert "says Bob" not in left
+        assert Versions(pocket.home).log("chats/pocket%3aroom")[0].by == "pocket%3aeve"
+
+
+async def test_words_that_are_nowhere_change_nothing() -> None:
+    """And too few letters are refused with an example."""
+    async with gateway() as pocket:
+        assert "at least 3 characters" in await pocket.channel.ask("ann", "/forget ab")
+        assert "found nothing" in await pocket.channel.ask("ann", "/forget unicorn")
