@@ -56,6 +56,8 @@ _SHAPES = (
     r"\b(?:ghp|gho|ghs|github_pat)_[A-Za-z0-9_]{20,}",
     r"\bAIza[A-Za-z0-9_-]{30,}",
     r"\b[A-Za-z0-9_-]{23,28}\.[A-Za-z0-9_-]{6,7}\.[A-Za-z0-9_-]{27,}",  # Discord's token
+    r"(?<=/webhooks/)[0-9]{5,}/[A-Za-z0-9_.-]{16,}",  # Discord's interaction tokens inside addresses
+    r"(?<=/interactions/)[0-9]{5,}/[A-Za-z0-9_.-]{16,}",
     r"(?i:(?<=\bbearer )|(?<=\bbasic )|(?<=\bbot ))[A-Za-z0-9._~+/=-]{16,}",
     r"(?i:(?<=authorization: )|(?<=authorization\": \")|(?<=authorization': '))[^\s\"',}]+(?: [^\s\"',}]+)?",
     r"(?<=://)[^/\s:@]+:[^/\s@]+(?=@)",  # user and password of an address

@@ -53,6 +53,22 @@ async def test_a_thread_goes_on_without_a_mention_and_the_channel_does_not(disco
     assert [each.key.chat for each in messages] == [*[f"{GENERAL}/{thread}"] * 4, GENERAL]
 
 
+async def test_a_thread_that_is_begun_reads_the_channel_first(discord: Discord, house: FakeHouse) -> None:
+    """What was said before the mention was said in the channel; in the thread later it is the thread's own."""
+    async with connected(house, discord, **THREADS) as channel:
+        discord.say(GENERAL, BEN, "the roof leaks")
+        thread = discord.say(GENERAL, ANN, f"{CALL} what now?")
+        call = (await house.wait_deliveries(2))[1]
+        said = await channel.before(call, since=None, limit=50)
+        assert [each.text for each in said] == ["the roof leaks"]
+        await discord.until(lambda: thread in discord.channels)
+        discord.say(thread, BEN, "since Monday")
+        discord.say(thread, ANN, f"{CALL} so?")
+        later = (await house.wait_deliveries(4))[3]
+        said = await channel.before(later, since=None, limit=50)
+    assert [each.text for each in said] == ["@Parlour what now?", "since Monday"]
+
+
 async def test_two_mentions_are_two_threads(discord: Discord, house: FakeHouse) -> None:
     """Two people who ask at once each have their own."""
     async with connected(house, discord, **THREADS) as channel:

@@ -25,10 +25,12 @@ SHAPED = [
     "{'Authorization': 'Basic dXNlcjpwYXNzd29yZDE='}",
     "postgresql://user:pass-word@host/db",
     "GET /x?token=abcdefgh&y=1",
+    "PATCH https://discord.com/api/v10/webhooks/1042000000000000001/aW50ZXJhY3Rpb24tMTIz/messages/@original",
+    "POST https://discord.com/api/v10/interactions/1573887251060883457/aW50ZXJhY3Rpb24tMTIz/callback",
 ]
 HIDDEN = [
     *("AAHdqTcv", "short_one", "abcdefghij", "abcdef", "abcdefghijkl"),
-    *("GabcdE", "abcdefghij", "dXNlcjpw", "pass-word", "abcdefgh"),
+    *("GabcdE", "abcdefghij", "dXNlcjpw", "pass-word", "abcdefgh", "aW50ZXJh", "aW50ZXJh"),
 ]
 
 
