@@ -30,6 +30,7 @@ _EDITED_IN = 20  # places, the latest, of which older words are looked at once m
 _EDITED_OF = 50  # words of each
 _EDITED_FOR = 24 * 3_600  # seconds before the mark, in a thread
 _SAVE_EVERY = 5.0
+_GIVEN_UP = 600.0  # seconds after which Slack brings no event again
 _LONGEST_WAIT = 60.0
 
 
@@ -42,6 +43,8 @@ class CatchUp:
         self._marks = marks
         self._wanted = asyncio.Event()
         self._from: dict[str, str] = {}
+        self.every = _SAVE_EVERY
+        self.given_up_after = _GIVEN_UP
         self.passes = 0  # how often all places were read
 
     def want(self) -> None:
@@ -58,8 +61,10 @@ class CatchUp:
         try:
             while True:
                 with suppress(TimeoutError):
-                    async with asyncio.timeout(_SAVE_EVERY):
+                    async with asyncio.timeout(self.every):
                         await self._wanted.wait()
+                if self._marks.is_overdue(self.given_up_after):
+                    self.want()  # while the journal was down, say, and nobody else will bring it
                 if self._wanted.is_set():
                     self._wanted.clear()
                     await self._read_all(me)

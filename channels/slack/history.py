@@ -23,6 +23,7 @@ log = structlog.get_logger(__name__)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _PAGE = 200
 _PAGES = 5  # of a thread: Slack gives it from its start, and the newest are what is wanted
+_LATELY = timedelta(hours=1)
 _MOST = 100  # of a channel's history, our own words among them
 _TO_US = frozenset({"missing_scope", "not_in_channel", "channel_not_found", "thread_not_found"})
 
@@ -76,7 +77,7 @@ class History:
         start: list[Mapping[str, Any]] = []
         newest: deque[Mapping[str, Any]] = deque(maxlen=2 * limit)  # ours and joins among them
         query |= {"ts": message.key.thread, "limit": str(_PAGE)}
-        for _ in range(_PAGES):
+        for page in range(2 * _PAGES):
             answer = await self._api.get("conversations.replies", **query)
             for reply in answer.get("messages") or ():  # the thread's start comes with every page
                 if reply.get("ts") == message.key.thread:
@@ -86,6 +87,9 @@ class History:
             query["cursor"] = str((answer.get("response_metadata") or {}).get("next_cursor") or "")
             if not query["cursor"]:
                 break
+            if page == _PAGES - 1:  # too long to be read through: its last hour, then
+                newest.clear()
+                query |= {"oldest": max(oldest, _ts(message.sent_at - _LATELY), key=number), "cursor": ""}
         return [*start, *newest]
 
     def _spoken(self, message: InboundMessage, found: Iterable[Mapping[str, Any]], me: Me) -> Iterable[Heard]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections import OrderedDict
 
 from gateway.ports import ChannelState
@@ -27,7 +28,7 @@ class Marks:
     def __init__(self, state: ChannelState) -> None:
         self._state = state
         self._marks: OrderedDict[str, str] = OrderedDict()
-        self._missed: dict[str, set[str]] = {}
+        self._missed: dict[str, dict[str, float]] = {}  # place -> ts -> when it was missed
         self._saved = ""
         self._stored: frozenset[str] = frozenset()
 
@@ -42,7 +43,7 @@ class Marks:
         """Say that a message is durable."""
         missed = self._missed.get(place)
         if missed is not None:
-            missed.discard(ts)
+            missed.pop(ts, None)
             if not missed:
                 del self._missed[place]
         known = self._marks.pop(place, "0")
@@ -52,9 +53,14 @@ class Marks:
 
     def missed(self, place: str, ts: str) -> None:
         """Say that a message could not be taken; Slack may deliver it again, or not."""
-        self._missed.setdefault(place, set()).add(ts)
+        self._missed.setdefault(place, {})[ts] = time.monotonic()
         # A place that we know nothing of begins with what we missed.
         self._marks.setdefault(place, _before(ts))
+
+    def is_overdue(self, seconds: float) -> bool:
+        """Say whether something was missed so long ago that Slack will not bring it any more."""
+        before = time.monotonic() - seconds
+        return any(at < before for missed in self._missed.values() for at in missed.values())
 
     def places(self) -> list[tuple[str, str]]:
         """Return each place and the ts after which it is to be read, the latest place first."""

@@ -204,6 +204,9 @@ class SlackServer(SlackMethods):
     def _ack(self, frame: Mapping[str, Any]) -> None:
         assert set(frame) <= {"envelope_id", "payload"}, f"no ack: {frame}"
         self.on_call("ack", "before")
+        if held := self.holds.get("before ack"):
+            held.set()
+            return
         envelope = self._envelopes.pop(frame["envelope_id"], None)
         if envelope is not None:
             envelope.acked.set()

@@ -50,6 +50,21 @@ async def test_a_thread_is_read_from_its_start_and_the_newest() -> None:
         assert [each.sent_at for each in said] == sorted(each.sent_at for each in said)
 
 
+async def test_of_an_endless_thread_the_last_hour_is_read() -> None:
+    """A thread that is too long to be read through is not taken for short: its start, and its newest words."""
+    async with slack() as up:
+        up.server.ago = 7_200
+        root = up.server.say(ROOM, BOB, "a long story", quiet=True)
+        for n in range(1_100):
+            up.server.say(ROOM, BOB, f"old {n}", thread=root, quiet=True)
+        up.server.ago = up.server._last = 0
+        for n in range(60):
+            up.server.say(ROOM, BOB, f"new {n}", thread=root, quiet=True)
+        call = await heard(up, ROOM, ANN, f"{CALL} what now?", thread=root)
+        assert await before(up, call) == ["a long story", *(f"new {n}" for n in range(10, 60))]
+        assert len(up.server.called("conversations.replies")) == 6
+
+
 async def test_a_mention_in_a_channel_reads_the_channel() -> None:
     """Its newest words before the mention; other threads' replies are not among them."""
     async with slack() as up:

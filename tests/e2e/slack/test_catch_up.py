@@ -60,6 +60,25 @@ async def test_a_message_that_was_missed_holds_the_mark_back() -> None:
             assert [heard.text for heard in house.accepted] == ["taken", "missed"]
 
 
+async def test_what_slack_gave_up_on_is_read_once_it_can_be_stored() -> None:
+    """The journal was down for longer than Slack tries: read from history as soon as it is back, without a restart."""
+    async with slack() as up:
+        up.server.say(DM, ANN, "before")
+        await up.server.until(lambda: len(up.server.acks) == 1)
+        up.channel._catch_up.every, up.channel._catch_up.given_up_after = 0.02, 0.1
+        up.channel._catch_up.want()
+        up.server.ack_within, up.house.is_down = 0.02, True
+        up.server.say(DM, ANN, "while the disk was full")
+        await up.server.until(lambda: len(up.server.given_up) == 1)
+        up.house.is_down = False
+        await eventually(lambda: len(up.house.accepted) == 2)
+        passes = up.channel._catch_up.passes
+        up.server.say(DM, ANN, "after")
+        await up.server.until(lambda: len(up.server.acks) == 2)
+        assert [heard.text for heard in up.house.accepted] == ["before", "while the disk was full", "after"]
+        assert up.channel._catch_up.passes <= passes + 1  # and then there is nothing to read
+
+
 async def test_a_refused_or_limited_history_is_no_failure() -> None:
     """Without the scope nothing is read, a limit is waited for, and live messages come as always."""
     house = FakeHouse()

@@ -9,8 +9,6 @@ from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 
-import pytest
-
 from gateway.words import say
 from tests.fakes.gateway import gateway as gateway_process
 from tests.fakes.pocket import Pocket
@@ -177,26 +175,25 @@ async def test_with_the_least_scopes_a_doubt_is_marked(tmp_path: Path) -> None:
     assert found == LEAST
 
 
-@pytest.mark.parametrize(
-    ("hold", "expected"),
-    [("before users.info", 1), ("after chat.postMessage", 1)],
-    ids=["before the row", "after the post, before the receipt"],
-)
-async def test_a_real_kill_costs_and_doubles_nothing(tmp_path: Path, hold: str, expected: int) -> None:
-    """The process itself, SIGKILL in the middle of a call, and started again on the same home."""
+KILLS = ("before users.info", "before ack", "after chat.postMessage")  # no row; a row and no ack; a post and no receipt
+
+
+async def test_real_kills_cost_and_double_nothing(tmp_path: Path) -> None:
+    """The process itself, SIGKILL in the middle of a call, three times in a row on one home: one answer each."""
     async with slack_server() as server:
         server.ack_within = 0.5
-        held = server.holds[hold] = asyncio.Event()
         async with gateway_process(tmp_path / "home", **variables(server), **ENVIRONMENT) as process:
-            await server.until(lambda: server.connections == 1)
-            server.say(DM, ANN, "hello")
-            await held.wait()
-            assert await process.kill() == -9
-            server.holds.clear()
-            await process.start()
-            await server.until(lambda: bool(server.shown(DM)) and not server.pending)
-            server.say(DM, ANN, "again")
-            await server.until(lambda: len(server.shown(DM)) > expected)
+            for number, hold in enumerate(KILLS, 1):
+                await server.until(lambda: server.connections == number)  # noqa: B023 - waited for right here
+                held = server.holds[hold] = asyncio.Event()
+                server.say(DM, ANN, f"hello {number}")
+                await held.wait()
+                assert await process.kill() == -9
+                server.holds.clear()
+                await process.start()
+                await server.until(lambda: len(server.shown(DM)) == number and not server.pending)  # noqa: B023
+            server.say(DM, ANN, "and on")
+            await server.until(lambda: len(server.shown(DM)) == len(KILLS) + 1)
             assert await process.stop() == 0
-        assert len(server.shown(DM)) == expected + 1
+        assert len(server.shown(DM)) == len(KILLS) + 1
         assert not any(say("delivery.may_repeat") in shown for shown in server.shown(DM))
