@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from channels.discord import codec
 from channels.discord.codec import Me, Place, Profile
+from gateway.events import ChatKind, InboundKind
 
 PAYLOADS = Path(__file__).resolve().parents[2] / "payloads" / "discord"
 ME = Me(id="1042", name="Parlour", roles=frozenset({"5001"}))
@@ -61,6 +62,55 @@ def test_a_command_after_our_name_is_the_command(text: str) -> None:
     message = codec.read_message("discord", payload("message_history") | {"content": text}, HALL, ME)
     assert message is not None
     assert message.text in ("/usage", "!usage")
+
+
+def test_a_command_says_all_that_admission_needs() -> None:
+    """Who, with which roles and rights, where; a private thread is told by the payload alone."""
+    message = codec.read_interaction("discord", payload("interaction_command_guild"), ME)
+    assert message is not None
+    assert (message.text, message.event_ids, message.message_id) == (
+        "/timezone Europe/Berlin", ("1573887251060883457",), "",
+    )  # fmt: skip
+    assert (str(message.key), message.guild, message.is_private) == ("discord:4001/4101", "3001", True)
+    assert (message.sender.id, message.sender.name, message.sender.roles) == ("2001", "Annie", ("5002",))
+    assert message.sender.is_admin
+    assert codec.first_answer(message) == {"type": 5, "data": {"flags": 64}}
+
+
+def test_a_button_in_a_direct_chat_is_its_value() -> None:
+    """And is confirmed without a word."""
+    message = codec.read_interaction("discord", payload("interaction_button_direct"), ME)
+    assert message is not None
+    assert (message.kind, message.text) == (InboundKind.BUTTON, "yes:tabcdefghijklmnop")
+    assert (message.chat_kind, message.sender.id) == (ChatKind.DIRECT, "2001")
+    assert codec.first_answer(message) == {"type": 6}
+
+
+@pytest.mark.parametrize("kind", [1, 4, 5])
+def test_interactions_that_we_never_asked_for_are_nothing(kind: int) -> None:
+    """Pings, completions and forms."""
+    assert codec.read_interaction("discord", payload("interaction_command_guild") | {"type": kind}, ME) is None
+
+
+def test_a_voice_message_is_voice_and_knows_where_it_is() -> None:
+    """The flag tells it from a sound file; the address holds what a fresh one is asked with."""
+    message = codec.read_message("discord", payload("message_voice"), Place(id="92001", is_direct=True), ME)
+    assert message is not None
+    (voice,) = message.attachments
+    assert (voice.kind, voice.size, voice.media_type) == ("voice", 8123, "audio/ogg")
+    address = codec.FileAddress.read(voice.url)
+    assert (address.chat, address.message, address.attachment) == (
+        "92001", "1573887251060883460", "1573887251060883461",
+    )  # fmt: skip
+    assert address.url.startswith("https://cdn.discordapp.com/attachments/")
+    assert address.written() == voice.url
+
+
+@pytest.mark.parametrize("line", ["", "https://cdn.discordapp.com/a", "1/2 https://a", "1/2/3", "1/x/3 https://a"])
+def test_what_is_no_address_of_a_file_is_none(line: str) -> None:
+    """Only what `written` made is followed."""
+    with pytest.raises(ValueError, match=r"address|unpack"):
+        codec.FileAddress.read(line)
 
 
 @given(st.datetimes(datetime(2016, 1, 1), datetime(2090, 1, 1), timezones=st.just(UTC)))  # noqa: DTZ001 - hypothesis adds the zone
