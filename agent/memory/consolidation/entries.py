@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
-_HEADING = re.compile(r" {0,3}(#{1,6})(?:[ \t]+(.*?))?(?:[ \t]+#+)?[ \t]*$")
+_HEADING = re.compile(r" {0,3}(#{1,6})(?:[ \t]|$)")
 _ITEM = re.compile(r"([ \t]*)(?:[-*+•]|\d{1,9}[.)])(?:[ \t]+(.*))?$")
 _FENCE = re.compile(r"[ \t]*(`{3,}|~{3,})")
 _RULE = re.compile(r" {0,3}([-*_])[ \t]*(?:\1[ \t]*){2,}$")
+_DEEPEST = 8  # items around an item that count for what it means
 _UNDERLINE = re.compile(r" {0,3}(?:=+|-+)[ \t]*$")
 
 
@@ -41,8 +42,7 @@ class Entry:
         """What it says, without the marks that make it what it is."""
         lines = self.raw.split("\n")
         if self.kind is Kind.HEADING:
-            found = _HEADING.match(lines[0])
-            return (found.group(2) or "").strip() if found and len(lines) == 1 else lines[0].strip()
+            return _title(self.raw) if len(lines) == 1 else lines[0].strip()
         if self.kind is Kind.ITEM:
             found = _ITEM.match(lines[0])
             lines[0] = (found.group(2) or "") if found else lines[0]
@@ -144,7 +144,7 @@ class _Reader:
         self._close()
         gap, self._blank = self._blank, 0
         if found := _HEADING.match(line):
-            level, title = len(found.group(1)), (found.group(2) or "").strip()
+            level, title = len(found.group(1)), _title(line)
             self._titles = [each for each in self._titles if each[0] < level]
             self._items = []
             self._open = Entry(kind=Kind.HEADING, raw="", gap=gap, level=level, headings=self._above())
@@ -155,15 +155,18 @@ class _Reader:
         elif _ITEM.match(line):
             depth = _indent(line)
             self._items = [each for each in self._items if each[0] < depth]
-            parents = tuple(raw for _, raw in self._items)
-            self._open = Entry(kind=Kind.ITEM, raw="", gap=gap, depth=depth, headings=self._above(), parents=parents)
+            self._open = Entry(
+                kind=Kind.ITEM, raw="", gap=gap, depth=depth, headings=self._above(), parents=self._around()
+            )
             self._items.append((depth, line))
         else:
             kind = Kind.FENCE if _FENCE.match(line) else Kind.PARAGRAPH
             self._items = [each for each in self._items if each[0] < _indent(line)]
-            parents = tuple(raw for _, raw in self._items)
-            self._open = Entry(kind=kind, raw="", gap=gap, headings=self._above(), parents=parents)
+            self._open = Entry(kind=kind, raw="", gap=gap, headings=self._above(), parents=self._around())
         self._lines = [line]
+
+    def _around(self) -> tuple[str, ...]:
+        return tuple(raw for _, raw in self._items[-_DEEPEST:])
 
     def _above(self) -> tuple[str, ...]:
         return tuple(title for _, title in self._titles)
@@ -179,6 +182,13 @@ def _starts(line: str, *, inside: bool) -> bool:
     if _ITEM.match(line) or _HEADING.match(line):
         return True
     return not inside and bool(_FENCE.match(line) or _RULE.match(line))
+
+
+def _title(line: str) -> str:
+    """Return what a heading of number signs says, without those in front and behind."""
+    text = line.strip().lstrip("#").strip()
+    bare = text.rstrip("#")
+    return bare.rstrip() if not bare or bare[-1] in " \t" else text
 
 
 def _indent(line: str) -> int:

@@ -13,10 +13,11 @@ from enum import StrEnum
 
 from agent.memory.consolidation.entries import Entry, Kind, parse, render
 from agent.memory.consolidation.place import Board, Node
-from agent.memory.consolidation.succession import is_same, said, succeeds
+from agent.memory.consolidation.succession import Reading, is_heir, is_same, said
 
 MOST_REMOVED_SHARE = 0.25
 MOST_REMOVED = 3
+_ENDLESS = 4  # budgets: a longer text is no memory, and is not looked into
 NOTHING_YET = "(empty)"  # what the prompt shows for an empty memory; a model may give it back
 
 
@@ -62,6 +63,8 @@ def merge(current: str, proposed: str, *, budget: int) -> Merged:
     *budget* is in characters. Additions stand also beyond it, up to once more the budget; what is beyond that waits
     with the removals. Pure, and near to linear in the length of the texts.
     """
+    if len(proposed) > _ENDLESS * max(budget, len(current)):
+        return Merged(text=current, staged=Staged(why=Why.OVER_BUDGET, additions=(proposed,)))
     old = parse(current)
     new = parse("" if proposed.strip() == NOTHING_YET else proposed)
     if not new:
@@ -75,6 +78,9 @@ def merge(current: str, proposed: str, *, budget: int) -> Merged:
     board = Board(old, nodes)
     for n, heir in heirs.items():
         board.found(n, nodes[heir])
+    for n in _repeated(new, added):
+        board.drop(nodes[n])
+        added.remove(n)
     stumps = _stumps(old, new, lost, added)
     for n, stump in stumps.items():
         if new[stump].context == old[n].context:
@@ -155,17 +161,15 @@ def find_heirs(old: Sequence[Entry], new: Sequence[Entry]) -> dict[int, int]:
     index = _Index(new)
     heirs: dict[int, int] = {}
     for n, entry in enumerate(old):
-        candidates = index.candidates(entry)
-        fitting = [m for m in candidates if _fits(entry, new[m])]
+        known = index.same(entry)
+        if known is not None:
+            heirs[n] = known
+            continue
+        reading = Reading(entry)
+        fitting = [m for m in index.candidates(reading) if is_heir(index.readings[m], reading)]
         if fitting:
             heirs[n] = min(fitting, key=lambda m: _distance(entry, new[m]))
     return heirs
-
-
-def _fits(old: Entry, new: Entry) -> bool:
-    if old.kind is Kind.HEADING and new.kind is Kind.HEADING:
-        return is_same(old, new) or succeeds(new, old)
-    return succeeds(new, old)
 
 
 def _distance(old: Entry, new: Entry) -> tuple[bool, bool, bool, int]:
@@ -173,51 +177,80 @@ def _distance(old: Entry, new: Entry) -> tuple[bool, bool, bool, int]:
 
 
 class _Index:
-    """Finds the few new entries that may hold all words of an old one, by the words' first three letters."""
+    """Finds the few entries that may hold all words of another one: names as they are, others by their beginnings."""
 
     def __init__(self, entries: Sequence[Entry]) -> None:
-        self._by_start: defaultdict[str, set[int]] = defaultdict(set)
+        self.readings = [Reading(entry) for entry in entries]
+        self._same: dict[tuple[Kind, str, tuple[str, ...]], int] = {}
+        self._by_word: defaultdict[str, set[int]] = defaultdict(set)
         self._by_raw: defaultdict[str, list[int]] = defaultdict(list)
-        for n, entry in enumerate(entries):
+        for n, reading in enumerate(self.readings):
+            entry = reading.entry
+            self._same.setdefault((entry.kind, entry.raw, entry.context), n)
             self._by_raw[entry.raw.strip()].append(n)
-            for text in (entry.text, *entry.context):
-                for word in said(text).words:
-                    self._by_start[word[:3]].add(n)
+            for word in reading.have:
+                self._by_word[word].add(n)
+                self._by_word[f"{word[:3]} "].add(n)
 
-    def candidates(self, entry: Entry) -> list[int]:
-        words = said(entry.text).carrying or said(entry.text).words
-        if entry.kind is Kind.FENCE or not words:
-            return self._by_raw.get(entry.raw.strip(), [])
-        return sorted(set.intersection(*(self._by_start.get(word[:3], set()) for word in words)))
+    def same(self, entry: Entry) -> int | None:
+        """Return where this very entry stands under the same headings."""
+        return self._same.get((entry.kind, entry.raw, entry.context))
+
+    def candidates(self, reading: Reading) -> list[int]:
+        """Return the entries worth comparing, in their order."""
+        own = reading.said
+        if reading.entry.kind is Kind.FENCE or not own.words:
+            return self._by_raw.get(reading.entry.raw.strip(), [])
+        # The first word is often capitalised for no reason, and may be inflected.
+        keys = [*own.exact[1:], *(f"{word[:3]} " for word in own.carrying or own.words)]
+        return sorted(set.intersection(*(self._by_word.get(key, set()) for key in keys)))
 
 
 def _additions(old: Sequence[Entry], new: Sequence[Entry], heirs: dict[int, int]) -> list[int]:
     """Return the indices of new entries that say something of which nothing stood in the old text."""
     taken = set(heirs.values())
-    already = _Index(old)
+    already = {said(entry.text).words for entry in old}
+    codes = {entry.raw for entry in old if entry.kind is Kind.FENCE}
     return [
         m
         for m in _statements(new)
-        if m not in taken and not any(is_same(new[m], old[n]) for n in already.candidates(new[m]))
+        if m not in taken
+        and (new[m].raw not in codes if new[m].kind is Kind.FENCE else said(new[m].text).words not in already)
     ]
+
+
+def _repeated(new: Sequence[Entry], added: list[int]) -> list[int]:
+    """Return the additions that say again, in the same place, what another one says."""
+    seen: set[tuple[str, tuple[str, ...]]] = set()
+    found = []
+    for m in added:
+        key = (new[m].raw, new[m].context)
+        if key in seen and new[m].kind is not Kind.HEADING:
+            found.append(m)
+        seen.add(key)
+    return found
 
 
 def _stumps(old: list[Entry], new: list[Entry], lost: list[int], added: list[int]) -> dict[int, int]:
     """Return for lost entries the new one that is but a piece of them: a cut line, or half of what was known."""
     found: dict[int, int] = {}
-    open_stumps = [m for m in added if new[m].kind is not Kind.HEADING]
-    for n in lost:
-        for m in open_stumps:
-            if old[n].kind is new[m].kind and _is_piece(new[m], old[n]):
-                found[n] = m
-                open_stumps.remove(m)
+    index = _Index([old[n] for n in lost])
+    texts = [old[n].text for n in lost]
+    for m in added:
+        if new[m].kind is Kind.HEADING:
+            continue
+        piece = Reading(new[m])
+        cut = [k for k, text in enumerate(texts) if text.startswith(piece.text)]
+        for k in dict.fromkeys([*cut, *index.candidates(piece)]):
+            whole = index.readings[k]
+            if lost[k] not in found and whole.entry.kind is new[m].kind and _is_piece(piece, whole):
+                found[lost[k]] = m
                 break
     return found
 
 
-def _is_piece(piece: Entry, whole: Entry) -> bool:
+def _is_piece(piece: Reading, whole: Reading) -> bool:
     """Say whether *piece* says nothing that *whole* does not say, where it stands included."""
-    known = {word for text in whole.context for word in said(text).words}
-    if not piece.text or not all(word in known for text in piece.context for word in said(text).words):
+    if not piece.text or not all(word in whole.around for word in piece.around):
         return False
-    return whole.text.startswith(piece.text) or succeeds(whole, piece)
+    return whole.text.startswith(piece.text) or is_heir(whole, piece)

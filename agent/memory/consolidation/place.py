@@ -103,12 +103,12 @@ class Board:
 
     def _behind_sibling(self, n: int, start: int, stop: int) -> int:
         """Return where the nearest older sibling ends that is still here; the beginning when there is none."""
+        inside = {id(node): position for position, node in enumerate(self._nodes[start:stop], start)}
         for earlier in range(n - 1, -1, -1):
-            if self._homes[earlier] != self._homes[n] or earlier not in self._at:
-                continue
-            position = self._index(self._at[earlier])
-            if start <= position < stop:
-                return self._subtree(position)
+            if self._homes[earlier] == self._homes[n] and earlier in self._at:
+                position = inside.get(id(self._at[earlier]))
+                if position is not None:
+                    return self._subtree(position)
         return start
 
     def _section_after(self, n: int) -> int:

@@ -19,9 +19,8 @@ _WALL = 12  # words that a successor may have beyond three times the old entry's
 # Scripts without spaces between words: each sign counts as one.
 _SIGN = regex.compile(r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}]")
 _WORD = regex.compile(
-    _SIGN.pattern + r""
-    r"|\p{Emoji_Presentation}"
-    r"|[\p{L}\p{M}\p{N}_]+(?:['’][\p{L}]+)?(?:[.:/@+#%-]*[\p{L}\p{M}\p{N}_]+)*[+#%]*"
+    _SIGN.pattern + r"|\p{Emoji_Presentation}"
+    r"|[\p{L}\p{M}\p{N}_]+(?:['’][\p{L}]+)?(?:[.:/@+#%-]+[\p{L}\p{M}\p{N}_]+)*[+#%]*"
     r"|[$€£¥]"
 )
 _GLUE = frozenset(
@@ -83,6 +82,32 @@ def is_same(old: Entry, new: Entry) -> bool:
     return one.words == other.words and (bool(one.words) or old.text == new.text)
 
 
+class Reading:
+    """An entry and its words, read once, for comparing it with many."""
+
+    __slots__ = ("_starts", "around", "entry", "have", "said", "text")
+
+    def __init__(self, entry: Entry) -> None:
+        self.entry = entry
+        self.text = entry.text
+        self.said = said(self.text)
+        # What it stands under is said too.
+        self.around = tuple(word for text in entry.context for word in said(text).words)
+        self.have = frozenset((*self.around, *self.said.words))
+        self._starts: dict[str, list[str]] = {}
+        for word in self.have:
+            self._starts.setdefault(word[:3], []).append(word)
+
+    def says(self, word: str) -> bool:
+        """Say whether the word stands in it or above it, with one ending or another."""
+        return word in self.have or any(is_inflection(word, other) for other in self._starts.get(word[:3], ()))
+
+    def needed(self) -> tuple[str, ...]:
+        """Return the words that a successor must say beside its own: the heading's, where the entry is short."""
+        is_short = len(self.said.carrying) < _FEW and self.entry.kind is not Kind.HEADING
+        return said(self.entry.context[-1]).carrying if is_short and self.entry.context else ()
+
+
 def succeeds(new: Entry, old: Entry) -> bool:
     """Say whether *new* may stand for *old*: the same words, or a rewording that keeps every one of them.
 
@@ -90,23 +115,25 @@ def succeeds(new: Entry, old: Entry) -> bool:
     may go. What says the same word in the heading above it counts too. A new `not` makes it another statement,
     and so does a text many times as long. An entry of one or two words needs its heading's words as well.
     """
-    if Kind.RULE in (old.kind, new.kind):
-        return old.kind is new.kind
-    same = is_same(old, new)
-    if Kind.FENCE in (old.kind, new.kind) and not same:
+    return is_heir(Reading(new), Reading(old))
+
+
+def is_heir(new: Reading, old: Reading) -> bool:
+    """Say what `succeeds` says, of entries that were read before."""
+    kinds = (old.entry.kind, new.entry.kind)
+    if Kind.RULE in kinds:
+        return kinds[0] is kinds[1]
+    same = is_same(old.entry, new.entry)
+    if Kind.FENCE in kinds and not same:
         return False
-    mine, its = said(old.text), said(new.text)
-    needed = list(mine.carrying)
-    if old.context and len(needed) < _FEW and old.kind is not Kind.HEADING:
-        needed += said(old.context[-1]).carrying
-    around = tuple(word for text in new.context for word in said(text).words)
+    mine, its, needed = old.said, new.said, old.needed()
     if same:
-        return _all_in(needed[len(mine.carrying) :], around + its.words)
-    if not mine.carrying or len(its.carrying) > 3 * len(needed) + _WALL:
+        return all(map(new.says, needed))
+    if not mine.carrying or len(its.carrying) > 3 * (len(mine.carrying) + len(needed)) + _WALL:
         return False
     if its.is_negated and not mine.is_negated:
         return False
-    return _in_order(_anchors(mine), around + its.words) and _all_in(needed, around + its.words)
+    return all(map(new.says, (*mine.carrying, *needed))) and _in_order(_anchors(mine), new.around + its.words)
 
 
 def _anchors(mine: Said) -> tuple[str, ...]:
@@ -122,11 +149,6 @@ def _in_order(anchors: tuple[str, ...], words: tuple[str, ...]) -> bool:
         if n < len(anchors) and (word == anchors[n] or (n == 0 and is_inflection(anchors[n], word))):
             n += 1
     return n == len(anchors)
-
-
-def _all_in(needed: list[str], words: tuple[str, ...]) -> bool:
-    have = frozenset(words)
-    return all(word in have or any(is_inflection(word, other) for other in have) for word in needed)
 
 
 def is_inflection(one: str, other: str) -> bool:

@@ -8,6 +8,7 @@ from difflib import SequenceMatcher
 
 from agent.memory.consolidation.entries import Entry, Kind, parse, render
 
+_MANY = 1_000  # entries
 _Key = tuple[Kind, str]
 
 
@@ -112,8 +113,7 @@ def _apply(edits: list[_Edit], old: list[Entry], low: int, high: int) -> list[En
 def _edits(old: list[Entry], new: list[Entry]) -> list[_Edit]:
     """Return what turns *old* into *new*; as many for as many are changed one by one."""
     found: list[_Edit] = []
-    matcher = SequenceMatcher(None, _keys(old), _keys(new), autojunk=False)
-    for tag, i1, i2, j1, j2 in matcher.get_opcodes():
+    for tag, i1, i2, j1, j2 in _matcher(old, new).get_opcodes():
         if tag == "equal":
             continue
         if i2 - i1 == j2 - j1:
@@ -126,10 +126,15 @@ def _edits(old: list[Entry], new: list[Entry]) -> list[_Edit]:
     return found
 
 
+def _matcher(old: list[Entry], new: list[Entry]) -> SequenceMatcher[_Key]:
+    # Thousands of equal lines would take minutes to match in the best way; any way is right.
+    return SequenceMatcher(None, _keys(old), _keys(new), autojunk=len(new) > _MANY)
+
+
 def _spaced(old: list[Entry], theirs: list[Entry]) -> list[Entry]:
     """Return *old* with the blank lines that *theirs* has before the same entries."""
     spaced = list(old)
-    for low, at, length in SequenceMatcher(None, _keys(old), _keys(theirs), autojunk=False).get_matching_blocks():
+    for low, at, length in _matcher(old, theirs).get_matching_blocks():
         for n in range(length):
             spaced[low + n] = replace(old[low + n], gap=theirs[at + n].gap)
     return spaced
