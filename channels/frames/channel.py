@@ -29,7 +29,8 @@ from gateway.events import (
     SessionKey,
     turn_id,
 )
-from gateway.ports import Activity, Capabilities, ChannelContext, Verdict
+from gateway.ports import Accepted, Activity, Capabilities, ChannelContext, Verdict
+from gateway.words import say
 
 log = structlog.get_logger(__name__)
 
@@ -168,7 +169,13 @@ class FrameChannel:
                 window.push(codec.pong())
 
     async def _hear(self, window: Window, saying: Say) -> None:
-        message = codec.inbound(saying, key=window.key, sender=Sender(id=window.sender), at=self._stamp())
+        attachments = await self._attached(window, saying.files)
+        if attachments is None:
+            line = say("frames.file_gone")
+            window.push(codec.rejected(saying, Accepted(verdict=Verdict.REJECTED, line=line)))
+            return
+        sender = Sender(id=window.sender)
+        message = codec.inbound(saying, key=window.key, sender=sender, at=self._stamp(), attachments=attachments)
         try:
             answer = await self._intake.receive(message)
         except StoreDown:
@@ -183,6 +190,10 @@ class FrameChannel:
             self._tell_others(window, message)
         else:
             window.push(codec.rejected(saying, answer))
+
+    async def _attached(self, window: Window, files: Sequence[str]) -> tuple[Attachment, ...] | None:  # noqa: ARG002 - the page needs the window
+        """Return the files that a window names; None when one is not there. A terminal hands none over."""
+        return None if files else ()
 
     async def _history(self, key: SessionKey) -> Frame:
         lines = await self._sessions.shown(key, limit=HISTORY_LINES)

@@ -27,6 +27,7 @@ LONGEST_FRAME = 1_000_000  # bytes of JSON
 LONGEST_SAYING = 100_000  # characters of one message
 TEXT_LIMIT = 60_000  # characters of one part
 MOST_PARTS = 40
+MOST_FILES = 10  # with one message
 LARGEST_FILE = 50_000_000  # bytes; they are read whole
 
 _ID = re.compile(r"[A-Za-z0-9_-]{8,64}\Z")
@@ -42,6 +43,7 @@ class Say:
 
     id: str
     text: str
+    files: tuple[str, ...] = ()  # what the window calls the files it handed over before
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,19 +83,32 @@ def _load(raw: str | bytes) -> object:
 
 def _read_say(frame: Mapping[Any, Any]) -> Say:
     ident, text = frame.get("id"), frame.get("text")
+    files = frame.get("files", [])
     if not isinstance(ident, str) or not _ID.match(ident) or not isinstance(text, str):
         raise BadFrame(say("frames.bad"))
+    if not isinstance(files, list) or len(files) > MOST_FILES or not all(isinstance(each, str) for each in files):
+        raise BadFrame(say("frames.bad"))
     text = clean(text).strip()
-    if not text:
+    if not text and not files:
         raise BadFrame(say("frames.empty"))
     if len(text) > LONGEST_SAYING:
         raise BadFrame(say("frames.long", limit=f"{LONGEST_SAYING:,}"))
-    return Say(ident, text)
+    return Say(ident, text, tuple(files))
 
 
-def inbound(saying: Say, *, key: SessionKey, sender: Sender, at: datetime) -> InboundMessage:
+def inbound(
+    saying: Say, *, key: SessionKey, sender: Sender, at: datetime, attachments: tuple[Attachment, ...] = ()
+) -> InboundMessage:
     """Return what was said in the house's shape; the same id makes the same message id."""
-    return InboundMessage(key=key, message_id=saying.id, sender=sender, text=saying.text, sent_at=at, is_addressed=True)
+    return InboundMessage(
+        key=key,
+        message_id=saying.id,
+        sender=sender,
+        text=saying.text,
+        sent_at=at,
+        is_addressed=True,
+        attachments=attachments,
+    )
 
 
 def render(message: OutboundMessage) -> tuple[Part, ...]:
@@ -177,7 +192,13 @@ def accepted(saying: Say, turn: str) -> Frame:
 
 def said(message: InboundMessage) -> Frame:
     """Return what the chat's other windows are shown when one of them said something."""
-    return {"type": "said", "id": message.message_id, "text": message.text, "at": message.sent_at.isoformat()}
+    return {
+        "type": "said",
+        "id": message.message_id,
+        "text": message.text,
+        "at": message.sent_at.isoformat(),
+        "files": [shown_file(each) for each in message.attachments],
+    }
 
 
 def rejected(saying: Say, answer: Accepted) -> Frame:

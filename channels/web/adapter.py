@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -17,6 +18,8 @@ from channels.frames.names import file_name
 from channels.frames.windows import Window
 from channels.web.login import Login, Logins
 from channels.web.shelf import Shelf
+from channels.web.uploads import Uploads
+from gateway.errors import FileUnavailable
 from gateway.events import Attachment, SessionKey
 from gateway.ports import ChannelContext
 
@@ -40,11 +43,19 @@ class WebChannel(FrameChannel):
         self.logins = Logins(context.state, now=now)
         self._open: dict[str, set[Window]] = {}  # by the digest of the login
         self._shelf = Shelf()
+        self.uploads = Uploads(context.folder) if context.folder is not None else None
 
     @property
     def cookie(self) -> str:
         """The cookie's name. Cookies know no ports, so each block has its own."""
         return f"parlour-{self.name}"
+
+    async def run(self) -> None:
+        """Take windows until cancelled."""
+        if self.uploads is not None:
+            with suppress(OSError):  # a disk in trouble is for the next upload to say
+                await self.uploads.tidy()
+        await super().run()
 
     async def issue_code(self) -> str:
         """Return a login code for the owner: ten minutes, once."""
@@ -85,6 +96,23 @@ class WebChannel(FrameChannel):
             return None
         data = await self._blobs.get(kept.file.blob) if kept.file.blob else kept.text.encode()
         return None if data is None else (file_name(kept.file.name), data)
+
+    async def fetch(self, attachment: Attachment) -> AsyncGenerator[bytes, None]:
+        """Yield a file that a visitor handed over; see `gateway.ports.HasFiles`."""
+        if self.uploads is None:
+            raise FileUnavailable("files are not taken here")
+        async with aclosing(self.uploads.fetch(attachment.url)) as pieces:
+            async for piece in pieces:
+                yield piece
+
+    async def _attached(self, window: Window, files: Sequence[str]) -> tuple[Attachment, ...] | None:
+        if not files:
+            return ()
+        if self.uploads is None:
+            return None
+        found = [await self.uploads.named(window.sender, token) for token in files]
+        there = tuple(each for each in found if each is not None)
+        return there if len(there) == len(found) else None
 
     def _address(self, key: SessionKey, file: Attachment, text: str) -> Frame:
         # A reference names the scope, which is nobody's business on the wire.

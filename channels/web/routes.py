@@ -8,24 +8,30 @@ from __future__ import annotations
 import hashlib
 import html
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from functools import cache, partial
 from importlib.resources import files
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
-from starlette.requests import Request
+import structlog
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.websockets import WebSocket
 
+from channels.frames.names import file_name
 from channels.web.adapter import WebChannel
 from channels.web.login import LOGIN_LIFE, Outcome
+from channels.web.uploads import LARGEST, Head, UploadRefused, Why, type_of
 from gateway.words import catalogue, say
+
+log = structlog.get_logger(__name__)
 
 LONGEST_BODY = 4_096  # bytes of a login
 _TYPES = {
     "app.js": "text/javascript",
+    "attachments.js": "text/javascript",
     "chat.js": "text/javascript",
     "markdown.js": "text/javascript",
     "pending.js": "text/javascript",
@@ -59,6 +65,8 @@ def routes(channel: WebChannel, *, prefix: str = "") -> list[BaseRoute]:
         Route(f"{prefix}/", _page, methods=["GET"]),
         Route(f"{prefix}/assets/{{name}}", _asset, methods=["GET"]),
         Route(f"{prefix}/files/{{token}}", _bound(_file, channel), methods=["GET"]),
+        # The server's own bound is for everything else; beyond ours the page is told a line.
+        Route(f"{prefix}/files", _bound(_upload, channel), methods=["POST"], max_body_size=2 * LARGEST),
         Route(f"{prefix}/session", _bound(_session, channel), methods=["GET"]),
         Route(f"{prefix}/login", _bound(_login, channel), methods=["POST"]),
         Route(f"{prefix}/logout", _bound(_logout, channel), methods=["POST"]),
@@ -102,6 +110,38 @@ async def _file(channel: WebChannel, request: Request) -> Response:
         "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'; sandbox",
     }
     return Response(data, media_type="application/octet-stream", headers=headers)
+
+
+async def _upload(channel: WebChannel, request: Request) -> Response:
+    """Keep a file until a message names it. The guard let only our own page in; who it is is asked before the body."""
+    visitor = await channel.visitor(request)
+    if visitor is None:
+        return JSONResponse({}, 401)
+    if channel.uploads is None:
+        return JSONResponse({"line": say("web.upload_failed")}, 404)
+    name = file_name(unquote(request.headers.get("x-file-name", "")))
+    head = Head(visitor.who, name, type_of(request.headers.get("content-type", "")))
+    body = request.stream()
+    if int(request.headers.get("content-length", "0")) > LARGEST:  # the server has seen that it is a number
+        return await _refused(body, Why.LARGE)
+    try:
+        token, size = await channel.uploads.take(head, body)
+    except UploadRefused as refused:
+        return await _refused(body, refused.why)
+    except ClientDisconnect:
+        return Response(status_code=400)
+    except OSError:
+        log.warning("web.upload_failed", channel=channel.name)
+        return JSONResponse({"line": say("web.upload_failed")}, 507)
+    return JSONResponse({"token": token, "name": name, "size": size})
+
+
+async def _refused(body: AsyncIterator[bytes], why: Why) -> Response:
+    # A browser that is answered before it has sent everything shows its own error and not our line.
+    async for _ in body:
+        pass
+    status = {Why.LARGE: 413, Why.EMPTY: 400, Why.FULL: 507}[why]
+    return JSONResponse({"line": say(f"web.upload_{why.value}")}, status)
 
 
 async def _session(channel: WebChannel, request: Request) -> Response:

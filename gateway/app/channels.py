@@ -73,7 +73,13 @@ def open_doors(
 
     def add(name: str, kind: ChannelKind, block: Any) -> None:
         context = ChannelContext(
-            name=name, settings=block, intake=intake, state=store.state(name), blobs=blobs, sessions=sessions
+            name=name,
+            settings=block,
+            intake=intake,
+            state=store.state(name),
+            blobs=blobs,
+            sessions=sessions,
+            folder=settings.home / "uploads" / name,
         )
         channels[name] = kind.open(context)
         routes.extend(kind.routes(channels[name]))

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
+from pathlib import Path
 from typing import Any, Protocol
 
 from gateway.events import InboundMessage, OutboundMessage, Part, Receipt, SessionKey
@@ -164,6 +165,7 @@ class ChannelContext:
     state: ChannelState
     blobs: Blobs  # the bytes of parts that are files
     sessions: Sessions  # what was said, for channels that show history themselves
+    folder: Path | None = None  # for files of the channel's own; it is made by whoever writes first
 
 
 class ChannelKind(Protocol):

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, aclosing
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.async_api import Browser, Page, expect
+from playwright.async_api import Browser, FilePayload, Page, expect
 
 from gateway.errors import StoreDown
 from gateway.events import Attachment, OutboundKind, OutboundMessage, Part
@@ -413,3 +414,79 @@ async def test_a_line_without_formatting_is_shown_as_it_is(browser: Browser, ser
     await served.channel.send(Part(id="t.1.2", key=served.key, payload="", plain=line))
     await expect(page.locator(".line.assistant .body")).to_have_text(line)
     await expect(page.locator(".line.assistant strong")).to_have_count(0)
+
+
+async def test_files_are_added_left_out_and_sent(browser: Browser, house: FakeHouse, tmp_path: Path) -> None:
+    """Chosen with the button: shown above the text, taken out again, sent without a word."""
+    house.folder = tmp_path
+    async with serve_page(house) as served:
+        page = await visit(browser, served.url)
+        await expect(page.locator("#send")).to_be_disabled()
+        async with page.expect_file_chooser() as chooser:
+            await page.locator("#attach").click()
+        one = FilePayload(name="one.txt", mimeType="text/plain", buffer=b"first")
+        two = FilePayload(name="<b>two</b>.txt", mimeType="text/plain", buffer=b"second")
+        await (await chooser.value).set_files([one, two])
+        await expect(page.locator('#attached [data-state="ready"]')).to_have_count(2)
+        await page.locator("#attached .file").first.get_by_role("button").click()
+        await expect(page.locator("#attached .file")).to_have_count(1)
+        await page.locator("#send").click()
+        mine = page.locator(".line.user")
+        await expect(mine).to_have_attribute("data-state", "accepted")
+        await expect(mine.locator(".file")).to_contain_text("b two b .txt")
+        await expect(page.locator("#attached")).to_be_hidden()
+        (message,) = house.accepted
+        (attachment,) = message.attachments
+        assert (message.text, attachment.name, attachment.size) == ("", "b two b .txt", 6)
+        async with aclosing(served.channel.fetch(attachment)) as pieces:
+            assert [piece async for piece in pieces] == [b"second"]
+
+
+async def test_a_file_is_dropped_onto_the_page(browser: Browser, house: FakeHouse, tmp_path: Path) -> None:
+    """Anywhere on it; the place says so while it hovers; what is refused is told in a line, and the text stays."""
+    house.folder = tmp_path
+    async with serve_page(house) as served:
+        page = await visit(browser, served.url)
+        await page.locator("#text").fill("look at this")
+        drop = """([type, size]) => {
+            const data = new DataTransfer();
+            data.items.add(new File([new Uint8Array(size).fill(65)], "photo.png", { type: "image/png" }));
+            document.getElementById("scroller").dispatchEvent(
+                new DragEvent(type, { dataTransfer: data, bubbles: true, cancelable: true }),
+            );
+        }"""
+        await page.evaluate(drop, ["dragover", 1])
+        await expect(page.locator("#drop")).to_be_visible()
+        await page.evaluate(drop, ["drop", 0])
+        await expect(page.locator("#trouble")).to_have_text(catalogue("en")["web.upload_empty"])
+        await expect(page.locator("#attached")).to_be_hidden()
+        await page.evaluate(drop, ["drop", 2_000])
+        await expect(page.locator('#attached [data-state="ready"]')).to_contain_text("photo.png")
+        await expect(page.locator("#drop")).to_be_hidden()
+        await page.locator("#text").press("Enter")
+        await expect(page.locator(".line.user .file")).to_contain_text("photo.png")
+        (message,) = await house.wait_deliveries(1)
+        assert (message.text, message.attachments[0].kind) == ("look at this", "image")
+
+
+async def test_a_message_with_a_file_waits_for_the_server_as_any_other(
+    browser: Browser, house: FakeHouse, tmp_path: Path
+) -> None:
+    """Sent while the server was gone: it comes with its file once the server is back, over a reload of the page."""
+    house.folder = tmp_path
+    async with AsyncExitStack() as first:
+        served = await first.enter_async_context(serve_page(house))
+        port = served.server.port
+        page = await visit(browser, served.url)
+        await page.locator("#files").set_input_files(
+            FilePayload(name="one.txt", mimeType="text/plain", buffer=b"first")
+        )
+        await expect(page.locator('#attached [data-state="ready"]')).to_have_count(1)
+    await expect(page.locator("#state")).to_have_attribute("data-state", "offline")
+    await say(page, "meanwhile")
+    await expect(page.locator(".line.user .mark")).to_have_text("○")
+    async with serve_page(house, port=port) as served:
+        await expect(page.locator(".line.user .mark")).to_have_text("✓")
+        (message,) = house.accepted
+        async with aclosing(served.channel.fetch(message.attachments[0])) as pieces:
+            assert [piece async for piece in pieces] == [b"first"]

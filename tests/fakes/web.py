@@ -7,6 +7,7 @@ import hashlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from channels.web import kind as web_kind
@@ -72,6 +73,7 @@ class FakeHouse:
     channel: Channel | None = None
     state: FakeState = field(default_factory=FakeState)
     blobs: FakeBlobs = field(default_factory=FakeBlobs)
+    folder: Path | None = None
     is_cautious: bool = False
     quarantined: dict[str, str] = field(default_factory=dict)  # events that could not be read, and why
     _answers: set[asyncio.Task[None]] = field(default_factory=set)
@@ -83,7 +85,13 @@ class FakeHouse:
     def context(self, name: str, settings: Any = None) -> ChannelContext:
         """Return what a channel of this house is built from."""
         return ChannelContext(
-            name=name, settings=settings, intake=self, state=self.state, blobs=self.blobs, sessions=self
+            name=name,
+            settings=settings,
+            intake=self,
+            state=self.state,
+            blobs=self.blobs,
+            sessions=self,
+            folder=self.folder,
         )
 
     # Intake

@@ -11,6 +11,7 @@ from string import Formatter
 import pytest
 
 from channels.web.login import Outcome
+from channels.web.uploads import Why
 from gateway.events import Role
 from gateway.ports import Verdict
 from gateway.words import FALLBACK, catalogue, say
@@ -24,6 +25,7 @@ FIELDS = {
     "failures.{}": {failure.name for failure in FAILURES},
     "frames.{}": {verdict.value for verdict in Verdict if verdict is not Verdict.ACCEPTED},
     "commands.only_{}": {role.value for role in Role if role is not Role.ANYONE},
+    "web.upload_{}": {why.value for why in Why},
     "web.login_{}": {outcome.value for outcome in Outcome if outcome is not Outcome.WELCOME},
 }
 

@@ -1,5 +1,6 @@
 // The page: words, composer and login around the conversation and its connection.
 
+import { Attachments } from "./attachments.js";
 import { Chat } from "./chat.js";
 import { Pending } from "./pending.js";
 import { Wire } from "./wire.js";
@@ -11,6 +12,7 @@ const LONGEST = Number(text.getAttribute("maxlength"));
 const AGAIN_AFTER = 4000; // milliseconds, when the server could not store a message
 
 const chat = new Chat(words, submit);
+const attachments = new Attachments(words, { changed: fit, trouble: showTrouble, login: showLogin });
 let pending = null;
 let again = 0;
 
@@ -68,17 +70,21 @@ const handlers = {
 
 // Saying something.
 
-function submit(saying) {
-  if (!pending || saying.trim() === "") return;
+function submit(saying, files = []) {
+  if (!pending || (saying.trim() === "" && files.length === 0)) return;
   if (saying.length > LONGEST) {
     showTrouble(words.long.replace("{limit}", LONGEST.toLocaleString()));
     return;
   }
-  const message = pending.add(saying.trim());
+  const message = pending.add(saying.trim(), files);
   chat.say(message);
   welcome();
   chat.toEnd();
-  wire.send({ type: "say", id: message.id, text: message.text });
+  send(message);
+}
+
+function send({ id, text, files = [] }) {
+  wire.send({ type: "say", id, text, files: files.map((file) => file.token) });
 }
 
 /** Send what is not stored yet, in order; what the history shows is stored. */
@@ -90,7 +96,7 @@ function resend() {
       continue;
     }
     chat.say(message);
-    wire.send({ type: "say", id: message.id, text: message.text });
+    send(message);
   }
   welcome();
   chat.follow();
@@ -98,7 +104,8 @@ function resend() {
 
 by("form").addEventListener("submit", (event) => {
   event.preventDefault();
-  submit(text.value);
+  if (attachments.isBusy) return;
+  submit(text.value, attachments.take());
   text.value = "";
   fit();
   text.focus();
@@ -114,7 +121,8 @@ text.addEventListener("keydown", (event) => {
 text.addEventListener("input", fit);
 
 function fit() {
-  by("send").disabled = text.value.trim() === "" || !pending;
+  const isEmpty = text.value.trim() === "" && attachments.isEmpty;
+  by("send").disabled = isEmpty || attachments.isBusy || !pending;
   text.classList.toggle("command", text.value.startsWith("/"));
   text.rows = Math.min(8, text.value.split("\n").length);
 }

@@ -41,7 +41,7 @@ export class Chat {
       if (line.role === "user") {
         const said = this.say({ id: line.message || line.id, text: line.text, at: line.at });
         this.mark(said, "accepted");
-        this.files(said, line.files ?? []);
+        if (line.files?.length) this.files(said, line.files);
       } else {
         const told = this.line(line.role, line.at);
         this.write(told, line.text);
@@ -57,7 +57,7 @@ export class Chat {
   }
 
   /** Show what a person here said; a known id changes nothing. */
-  say({ id, text, at }) {
+  say({ id, text, at, files = [] }) {
     if (this.mine.has(id)) return this.mine.get(id);
     const line = this.line("user", at);
     line.querySelector(".body").textContent = text;
@@ -65,6 +65,8 @@ export class Chat {
     const state = document.createElement("span");
     state.className = "mark";
     line.querySelector(".meta").append(state);
+    this.files(line, files);
+    line.sentFiles = files;
     this.mine.set(id, line);
     this.mark(line, "sending");
     return line;
@@ -104,7 +106,7 @@ export class Chat {
     again.addEventListener("click", () => {
       line.remove();
       this.mine.delete(id);
-      this.onAgain(line.querySelector(".body").textContent);
+      this.onAgain(line.querySelector(".body").textContent, line.sentFiles);
     });
     line.querySelector(".why").append(" ", again);
   }
@@ -178,10 +180,13 @@ export class Chat {
     const list = document.createElement("div");
     list.className = "files";
     for (const file of files) {
-      const link = document.createElement("a");
+      // What was only sent so far has no address yet.
+      const link = document.createElement(file.href ? "a" : "span");
       link.className = "file";
-      link.href = file.href;
-      link.download = file.name;
+      if (file.href) {
+        link.href = file.href;
+        link.download = file.name;
+      }
       link.dir = "auto";
       const size = document.createElement("small");
       size.textContent = sizeOf(file.size);
@@ -244,7 +249,7 @@ export class Chat {
 }
 
 /** A number of bytes as people read it. */
-function sizeOf(bytes) {
+export function sizeOf(bytes) {
   const unit = bytes < 1e3 ? "byte" : bytes < 1e6 ? "kilobyte" : "megabyte";
   const amount = bytes / { byte: 1, kilobyte: 1e3, megabyte: 1e6 }[unit];
   return new Intl.NumberFormat([], { style: "unit", unit, maximumFractionDigits: 1 }).format(amount);

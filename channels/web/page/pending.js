@@ -15,8 +15,8 @@ export class Pending {
     }
   }
 
-  add(text) {
-    const message = { id: newId(), text, at: new Date().toISOString() };
+  add(text, files = []) {
+    const message = { id: newId(), text, files, at: new Date().toISOString() };
     this.write([...this.all(), message]);
     return message;
   }

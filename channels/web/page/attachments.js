@@ -1,0 +1,132 @@
+// Files for the next message: chosen or dropped, handed over at once, named by the message that follows.
+
+import { sizeOf } from "./chat.js";
+
+const MOST = 10;
+
+export class Attachments {
+  constructor(words, on) {
+    this.words = words;
+    this.on = on; // changed(), trouble(line), login()
+    this.list = document.getElementById("attached");
+    this.chooser = document.getElementById("files");
+    this.drop = document.getElementById("drop");
+    this.files = []; // { name, size, token, element, stop }
+    document.getElementById("attach").addEventListener("click", () => this.chooser.click());
+    this.chooser.addEventListener("change", () => {
+      this.add(this.chooser.files);
+      this.chooser.value = "";
+    });
+    this.listen();
+  }
+
+  get isEmpty() {
+    return this.files.length === 0;
+  }
+
+  get isBusy() {
+    return this.files.some((file) => !file.token);
+  }
+
+  /** Return what was handed over, and begin anew. */
+  take() {
+    const taken = this.files.map(({ name, size, token }) => ({ name, size, token }));
+    for (const file of this.files) file.element.remove();
+    this.files = [];
+    this.show();
+    return taken;
+  }
+
+  listen() {
+    const carries = (event) => event.dataTransfer?.types.includes("Files");
+    addEventListener("dragover", (event) => {
+      if (!carries(event)) return;
+      event.preventDefault();
+      this.drop.hidden = false;
+    });
+    addEventListener("dragleave", (event) => {
+      if (!event.relatedTarget) this.drop.hidden = true;
+    });
+    addEventListener("drop", (event) => {
+      this.drop.hidden = true;
+      if (!carries(event)) return;
+      event.preventDefault();
+      this.add(event.dataTransfer.files);
+    });
+    document.getElementById("text").addEventListener("paste", (event) => {
+      if (event.clipboardData?.files.length) this.add(event.clipboardData.files);
+    });
+  }
+
+  add(chosen) {
+    for (const data of chosen) {
+      if (this.files.length >= MOST) {
+        this.on.trouble(this.words.upload_many);
+        break;
+      }
+      if (data.size > Number(this.chooser.dataset.largest)) {
+        this.on.trouble(this.words.upload_large);
+        continue;
+      }
+      const file = { name: data.name, size: data.size, token: "", stop: new AbortController() };
+      file.element = this.element(file);
+      this.files.push(file);
+      this.send(file, data);
+    }
+    this.show();
+  }
+
+  async send(file, data) {
+    try {
+      const answer = await fetch("files", {
+        method: "POST",
+        headers: {
+          "Content-Type": data.type || "application/octet-stream",
+          "X-File-Name": encodeURIComponent(data.name.toWellFormed?.() ?? data.name),
+        },
+        body: data,
+        signal: file.stop.signal,
+      });
+      if (answer.status === 401) this.on.login();
+      const told = await answer.json();
+      if (!answer.ok) throw new Error(told.line ?? this.words.upload_failed);
+      Object.assign(file, told);
+      file.element.dataset.state = "ready";
+    } catch (error) {
+      if (!this.files.includes(file)) return;
+      this.remove(file);
+      // What the network itself says is not for people.
+      this.on.trouble(error.constructor === Error ? error.message : this.words.upload_failed);
+    }
+    this.show();
+  }
+
+  remove(file) {
+    this.files = this.files.filter((other) => other !== file);
+    file.stop.abort();
+    file.element.remove();
+    this.show();
+  }
+
+  show() {
+    this.list.hidden = this.isEmpty;
+    this.on.changed();
+  }
+
+  element(file) {
+    const item = document.createElement("li");
+    item.className = "file";
+    item.dataset.state = "sending";
+    const size = document.createElement("small");
+    size.textContent = sizeOf(file.size);
+    const out = document.createElement("button");
+    out.type = "button";
+    out.className = "quiet";
+    out.textContent = "×";
+    out.setAttribute("aria-label", this.words.attach_remove.replace("{name}", file.name));
+    out.addEventListener("click", () => this.remove(file));
+    item.append(file.name, " ", size, out);
+    this.list.append(item);
+    return item;
+  }
+}
