@@ -1,0 +1,141 @@
+"""Saving what is durable before a compaction: memory/YYYY-MM-DD.md, append-only ([002], Phase 2)."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta
+from pathlib import Path
+from zoneinfo import ZoneInfo
+
+import structlog
+
+from agent.memory.consolidation.asking import Provider
+from agent.memory.consolidation.slice import Message, conversation
+from agent.memory.files.disk import Disk
+from agent.memory.files.lines import utc_now
+
+log = structlog.get_logger(__name__)
+
+THRESHOLD_TOKENS = 4_000
+SILENT = "[silent]"
+_DONE = ".flushed.json"  # session -> the compaction cycle that was flushed last
+_CYCLES = 1_000  # sessions whose last cycle is known
+_DEADLINE = timedelta(seconds=60)
+_SHOWN = 8_000  # characters of the day's file that the model is shown, the newest
+_EXCERPT = 20  # lines kept as they are when the model fails
+
+
+class MemoryFlusher:
+    """Extracts what is worth keeping, once per compaction cycle of a session. Times are of *zone*."""
+
+    def __init__(
+        self,
+        workspace: Path,
+        provider: Provider,
+        model: str,
+        *,
+        zone: str = "UTC",
+        deadline: timedelta = _DEADLINE,
+        disk: Disk | None = None,
+        now: Callable[[], datetime] = utc_now,
+    ) -> None:
+        self.memory_dir = Path(workspace) / "memory"
+        self.provider = provider
+        self.model = model
+        self._zone = zone
+        self._deadline = deadline
+        self._disk = disk or Disk()
+        self._now = now
+
+    async def maybe_flush(
+        self,
+        session_key: str,
+        messages: Sequence[Message],
+        estimated_tokens: int,
+        context_window: int,
+        threshold_tokens: int = THRESHOLD_TOKENS,
+    ) -> bool:
+        """Flush when the prompt is within *threshold_tokens* of the budget; True when the cycle was flushed now.
+
+        A cycle begins with the first of *messages*: what is consolidated leaves it, /new leaves all of them. The
+        mark of a cycle is durable, and set when the model has answered. Raises OSError.
+        """
+        if estimated_tokens <= context_window - threshold_tokens or not messages:
+            return False
+        cycle = _cycle(messages)
+        if await asyncio.to_thread(self._was_flushed, session_key, cycle):
+            return False
+        at = self._now().astimezone(ZoneInfo(self._zone))
+        path = self.memory_dir / f"{at:%Y-%m-%d}.md"
+        known = (await asyncio.to_thread(self._disk.load, path) or b"").decode("utf-8", "replace")
+        bullets = await self._ask(messages, path.name, known)
+        fresh = [line for line in bullets if line.strip() not in {each.strip() for each in known.splitlines()}]
+        await asyncio.to_thread(self._write, path, session_key, cycle, at, fresh)
+        return True
+
+    async def _ask(self, messages: Sequence[Message], name: str, known: str) -> list[str]:
+        lines = conversation(messages, zone=self._zone)
+        system = (
+            "You are a memory extraction agent. Review the conversation below and extract\n"
+            "important facts, decisions, preferences, and action items worth remembering.\n\n"
+            "Write them as bullet points. If there's nothing important to remember, respond\n"
+            f'with exactly "{SILENT}".\n\n'
+            f"Target file: memory/{name} (append only, never overwrite existing content)"
+        )
+        shown = f"## Already in the file\n{known[-_SHOWN:]}\n\n" if known.strip() else ""
+        asked = f"{shown}## Conversation\n" + "\n".join(lines)
+        try:
+            async with asyncio.timeout(self._deadline.total_seconds()):
+                response = await self.provider.chat(
+                    messages=[{"role": "system", "content": system}, {"role": "user", "content": asked}],
+                    model=self.model,
+                )
+        except Exception:  # the provider's boundary: what was said is kept as it was
+            log.exception("flush.model_failed")
+            return [f"- {line}" for line in lines[-_EXCERPT:]]
+        text = getattr(response, "content", None)
+        if not isinstance(text, str) or text.strip().strip('"').lower() == SILENT:
+            return []
+        return [_bullet(line) for line in text.splitlines() if line.strip() and not line.lstrip().startswith("```")]
+
+    # -- in a thread -------------------------------------------------------------------------------
+
+    def _was_flushed(self, session_key: str, cycle: str) -> bool:
+        return self._cycles().get(session_key) == cycle
+
+    def _cycles(self) -> dict[str, str]:
+        try:
+            found = json.loads(self._disk.load(self.memory_dir / _DONE) or b"{}")
+        except ValueError:
+            return {}
+        return {str(key): str(value) for key, value in found.items()} if isinstance(found, dict) else {}
+
+    def _write(self, path: Path, session_key: str, cycle: str, at: datetime, bullets: Sequence[str]) -> None:
+        self._disk.make_folder(self.memory_dir)
+        with self._disk.locked(self.memory_dir / ".lock"):
+            heading = f"## Flush at {at:%H:%M} (session: {session_key})"
+            before = self._disk.load(path) or b""
+            body = "\n".join(bullets).encode("utf-8", "replace")
+            if bullets and body not in before:  # else a crash came between the bullets and the mark
+                gap = b"" if not before else b"\n" if before.endswith(b"\n") else b"\n\n"
+                self._disk.replace(path, before + gap + heading.encode() + b"\n\n" + body + b"\n")
+            cycles = self._cycles()
+            cycles.pop(session_key, None)
+            kept = dict([*cycles.items(), (session_key, cycle)][-_CYCLES:])
+            self._disk.replace(self.memory_dir / _DONE, json.dumps(kept).encode())
+
+
+def _cycle(messages: Sequence[Message]) -> str:
+    """Name the compaction cycle: it begins with the first message that no summary holds."""
+    first = messages[0]
+    said = json.dumps([first.get("role"), first.get("content"), first.get("timestamp")], default=str)
+    return hashlib.sha256(said.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+
+
+def _bullet(line: str) -> str:
+    """Return a line as a bullet; a heading inside would end the day's section."""
+    flat = line.strip().lstrip("#").strip()
+    return flat if flat.startswith(("- ", "* ")) or line.startswith("  ") else f"- {flat}"
