@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import io
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -123,3 +125,11 @@ def _children() -> set[str]:
     """Return our child processes."""
     tasks = Path(f"/proc/{os.getpid()}/task").iterdir()
     return {pid for task in tasks for pid in (task / "children").read_text("ascii").split()}
+
+
+def test_nothing_that_reads_files_is_loaded_before_there_is_one() -> None:
+    """The gateway starts without the libraries that open pictures and documents; only the child ever has them."""
+    program = "import sys, gateway.app.build; print([name for name in sys.argv[1:] if name in sys.modules])"
+    heavy = ["PIL", "pypdf", "mammoth", "markdownify", "bs4", "litellm"]
+    done = subprocess.run([sys.executable, "-c", program, *heavy], capture_output=True, text=True, check=True)  # noqa: S603 - ours
+    assert done.stdout == "[]\n"
