@@ -62,15 +62,17 @@ class Ears:
         *is_old*: it was taken before, and is read again only because it was edited since.
         """
         heard: list[Heard] = []
+        is_stranger = False
 
         async def work() -> None:
+            nonlocal is_stranger
             found = read(body, me, in_threads=self._in_threads, now=datetime.now(UTC))
             if found is not None and not found.is_self:
                 heard.append(found)
-                await self._receive(found, me, is_old=is_old)
+                is_stranger = not await self._receive(found, me, is_old=is_old)
 
         is_taken = await self._handle(body, work)
-        if heard and not is_old:
+        if heard and not is_old and not (is_stranger and not self.marks.knows(_place_of(heard[0]))):
             self._mark(heard[0], taken=is_taken)
             await self._store_place()
         return is_taken
@@ -101,9 +103,8 @@ class Ears:
         """Move the mark of where the message stands: at the top level, or below another one."""
         if heard.kind is not InboundKind.MESSAGE or heard.is_change:
             return
-        place = heard.chat if heard.thread in ("", heard.ts) else f"{heard.chat}/{heard.thread}"
         note = self.marks.taken if taken else self.marks.missed
-        note(place, heard.ts)
+        note(_place_of(heard), heard.ts)
 
     @asynccontextmanager
     async def gate(self, chat: str) -> AsyncIterator[None]:
@@ -120,7 +121,8 @@ class Ears:
             else:
                 self._gates[chat] = (lock, standing - 1)
 
-    async def _receive(self, heard: Heard, me: Me, *, is_old: bool) -> None:
+    async def _receive(self, heard: Heard, me: Me, *, is_old: bool) -> bool:
+        """Hand a message over; say whether its sender is somebody here: strangers leave no trace."""
         person = await self._person(heard, me)
         is_followed = self._follows and bool(heard.thread) and not heard.calls_others and await self._is_ours(heard)
         names = self.people.names(mentions(heard.text))
@@ -134,6 +136,7 @@ class Ears:
             self.marks.taken(heard.place, heard.ts)  # our answer begins a thread, in which people may go on
         if not is_old:
             self._acknowledge(heard, message, accepted)
+        return _is_insider(accepted)
 
     async def _person(self, heard: Heard, me: Me) -> Person:
         if heard.is_bot or not heard.user:
@@ -171,6 +174,11 @@ class Ears:
             self._errands.react(heard.chat, heard.ts)
         if accepted.line:
             self._errands.tell(heard.chat, heard.thread, heard.user, accepted.line, is_direct=heard.is_direct)
+
+
+def _place_of(heard: Heard) -> str:
+    """Return where a message stands: at a chat's top level, or below another message."""
+    return heard.chat if heard.thread in ("", heard.ts) else f"{heard.chat}/{heard.thread}"
 
 
 def _is_insider(accepted: Accepted) -> bool:

@@ -57,6 +57,10 @@ class Marks:
         # A place that we know nothing of begins with what we missed.
         self._marks.setdefault(place, _before(ts))
 
+    def knows(self, place: str) -> bool:
+        """Say whether *place* has a mark."""
+        return place in self._marks
+
     def is_overdue(self, seconds: float) -> bool:
         """Say whether something was missed so long ago that Slack will not bring it any more."""
         before = time.monotonic() - seconds

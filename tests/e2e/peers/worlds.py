@@ -326,7 +326,8 @@ class Storyteller:
     async def complete(self, request: ChatRequest, *, sink: Sink | None = None) -> ChatReply:
         """Tell the story of the last question."""
         said = [str(each["content"]) for each in request.messages if each["role"] == "user"]
-        self.asked.append(said)
+        if request.purpose == "answer":
+            self.asked.append(said)
         text = ""
         async for text in self._tell(said[-1]):
             if sink is not None:
