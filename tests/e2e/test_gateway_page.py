@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import aiohttp
-from playwright.async_api import expect
+from playwright.async_api import FilePayload, expect
 
 from tests.e2e.browser import open_browser
 from tests.fakes.gateway import gateway
@@ -49,6 +49,30 @@ async def test_a_killed_gateway_loses_nothing_and_answers_once(tmp_path: Path) -
         await page.reload()
         await expect(page.locator(".line.user .body")).to_have_text(["before", "meanwhile"])
         await expect(page.locator(".line.assistant")).to_have_count(2)
+
+
+async def test_a_file_from_the_page_is_there_for_its_turn_and_afterwards(tmp_path: Path) -> None:
+    """Added, the gateway killed, the message sent, the turn run, the page reloaded: the file is a link to its bytes."""
+    async with open_browser() as browser, gateway(tmp_path / "home") as process:
+        page = await browser.new_page()
+        await page.goto(process.url)
+        await expect(page.locator("#state")).to_have_attribute("data-state", "online")
+        await page.locator("#files").set_input_files(
+            FilePayload(name="notes.txt", mimeType="text/plain", buffer=b"the door code is 4711")
+        )
+        await expect(page.locator('#attached [data-state="ready"]')).to_have_count(1)
+        await process.kill()
+        await expect(page.locator("#state")).to_have_attribute("data-state", "offline")
+        await page.locator("#text").fill("keep this")
+        await page.locator("#text").press("Enter")
+        await process.start()
+        await expect(page.locator(".line.user .mark")).to_have_text("✓", timeout=20_000)
+        await expect(page.locator(".line.assistant")).to_have_count(1)
+        await page.reload()
+        await expect(page.locator(".line.user .body")).to_have_text("keep this")
+        async with page.expect_download() as download:
+            await page.locator(".line.user a.file").click()
+        assert (await (await download.value).path()).read_bytes() == b"the door code is 4711"
 
 
 async def test_a_code_from_the_command_line_lets_a_browser_in(tmp_path: Path) -> None:
