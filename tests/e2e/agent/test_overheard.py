@@ -74,7 +74,7 @@ async def test_what_was_said_before_is_known_to_the_turn_and_nowhere_else() -> N
         here.shelf.tell("g", "call the zinnwald plumber", by="Cleo", at=now - timedelta(minutes=8))
         said = await here.ask("what shall we do?", sent_at=now)
         lines = said.splitlines()
-        assert lines[0].startswith("[background] Said here by others before")
+        assert lines[0].startswith("[background] Said here before, among people")
         assert lines[1].startswith("> ")
         assert ", Bob boss: the roof leaks" in lines[1]
         assert lines[2] == "> [Sat 21 Nov, Ann] pay Bob"
