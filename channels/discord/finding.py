@@ -15,6 +15,8 @@ from gateway.errors import OutcomeUnknown
 from gateway.events import Part
 
 _PAGES = 5  # of a hundred messages
+# Without the right to read the history Discord shows an empty chat. One in which we are spoken to is not empty.
+_SHOWS_NOTHING = "the chat shows nothing"
 _RECENT = timedelta(hours=1)  # the same words, said longer ago, may be another message
 
 
@@ -26,6 +28,8 @@ async def find(rest: Rest, chat: str, part: Part, now: datetime, *, size: int = 
     if part.reply_to.isdigit() and not part.visible_to:
         return await _after(rest, chat, part, int(part.reply_to), size)
     page = await rest.history(chat)
+    if not page and not part.visible_to:
+        raise OutcomeUnknown(_SHOWS_NOTHING)
     same = [message for message in page if _is_it(message, part, rest.me, size)]
     if not same:
         if len(page) < 100 or now - codec.moment_of(page[0]["id"]) > _RECENT:
@@ -43,6 +47,8 @@ async def _after(rest: Rest, chat: str, part: Part, after: int, size: int) -> st
         for message in page:
             if _is_it(message, part, rest.me, size):
                 return str(message["id"])
+        if not page and not await rest.history(chat, limit=1):
+            raise OutcomeUnknown(_SHOWS_NOTHING)
         if len(page) < 100:
             return ""
         after = int(page[-1]["id"])

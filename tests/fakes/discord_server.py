@@ -112,6 +112,9 @@ class Discord:
             ident, name, 12 if private else 11, parent_id=parent, owner_id=owner, message_count=0, member_count=1,
             thread_metadata=meta,
         )  # fmt: skip
+        start = next((each for each in self.messages.get(parent, ()) if each["id"] == ident), None)
+        if start is not None:  # then a system message in the thread points at it
+            self.store(ident, self.write(ident, start["author"]["id"], "", type=21))
         if not archived:
             self.gateway.dispatch("THREAD_CREATE", self.channels[ident], guild=True)
         return ident

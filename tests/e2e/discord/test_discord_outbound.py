@@ -74,6 +74,18 @@ async def test_posted_but_the_answer_was_lost_stands_once(discord: Discord, chan
     assert discord.chat(GENERAL) == ["It is *late*."]
 
 
+async def test_a_chat_that_may_not_be_read_tells_nothing(discord: Discord, channel: NotedChannel) -> None:
+    """Discord shows it empty: then nobody knows, and the resend is marked; a direct answer stands without a quote."""
+    asked = discord.say(GENERAL, ANN, "when?")
+    discord.denied = {"read_message_history"}
+    (part,) = parts(channel, "Now.", reply_to=asked)
+    await channel.send(part)
+    assert "message_reference" not in discord.messages[GENERAL][-1]
+    for each in (part, replace(part, reply_to="")):
+        with pytest.raises(OutcomeUnknown):
+            await channel.find(each)
+
+
 async def test_what_never_arrived_is_not_found(discord: Discord, channel: NotedChannel) -> None:
     """The same words that answer something else, or stand there from before, are not this part."""
     first = discord.say(GENERAL, ANN, "one?")

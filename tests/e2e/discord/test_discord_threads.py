@@ -36,7 +36,7 @@ async def test_a_mention_begins_a_thread_and_is_answered_there(discord: Discord,
         assert discord.is_typing(asked)
     assert discord.channels[asked]["name"] == "Parlour how high is the roof?"
     assert (discord.chat(asked), discord.chat(GENERAL)) == (["Nine metres."], [])
-    assert "message_reference" not in discord.messages[asked][0]
+    assert "message_reference" not in discord.messages[asked][-1]
 
 
 async def test_a_thread_goes_on_without_a_mention_and_the_channel_does_not(discord: Discord, house: FakeHouse) -> None:
