@@ -13,7 +13,8 @@ from agent.context import Context, Place
 from agent.draft import Draft
 from agent.loop import Loop
 from agent.memory.consolidator import consolidation
-from agent.memory.conversation import Conversation, Conversations
+from agent.memory.conversation import Conversation
+from agent.memory.conversations import Conversations
 from agent.memory.jobs import MemoryJobs
 from agent.memory.scopes import person_of, scope_of
 from agent.patient import PatientJournal

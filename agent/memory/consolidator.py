@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -26,11 +26,12 @@ from agent.memory.consolidation.pending import StoredAnswer
 from agent.memory.consolidation.slice import Slice, conversation, entry_id, origin_of
 from agent.memory.files import lines as build
 from agent.memory.files.disk import Disk
-from agent.memory.files.passages import extent, read_passage
 from agent.memory.history.log import HistoryEntry, HistoryLog
 from agent.memory.provider import ModelProvider
+from agent.memory.reading import Passages
 from agent.memory.revising import Reviser
-from agent.memory.scopes import scope_folder, transcript_path
+from agent.memory.scopes import scope_folder
+from agent.memory.session_notes import NOTE
 from gateway.events import SessionKey
 from gateway.ports import EndState, Job, Jobs, Line, Records, SessionRow, TurnRecord
 
@@ -84,16 +85,16 @@ def consolidation(key: SessionKey, scope: str, transcript: str, taken: Slice, no
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Consolidator:
-    """Does the jobs. *adopt* tells an open conversation of its new pointer, *flush* projects what is committed.
+    """Does the jobs. *adopt* tells an open conversation of its new pointer.
 
     *writing* is held while files change, so that a backup can have them stand still.
     """
 
     home: Path
     jobs: Jobs
+    passages: Passages
     records: Records
     session: Callable[[SessionKey], Awaitable[SessionRow]]
-    flush: Callable[[], Awaitable[bool]]
     adopt: Callable[[TurnRecord], None]
     writing: asyncio.Lock
     reviser: Reviser
@@ -102,6 +103,7 @@ class Consolidator:
     now: Callable[[], datetime]
     disk: Disk = dataclasses.field(default_factory=Disk)
     deadline: timedelta = DEADLINE
+    notes: bool = True  # a conversation that /new ends gets a note, too
 
     @property
     def slow(self) -> Mapping[str, Handler]:
@@ -119,16 +121,17 @@ class Consolidator:
         pending = await self.jobs.pending_in(span.scope)
         if any(each.kind == APPLY and self._is_about(each, span.transcript) for each in pending):
             return None  # the pointer is about to move; what is due then will be a job of its own
-        start, _ = await self._extent(span)
+        start, _ = await self.passages.extent(span.scope, span.key, span.transcript)
         return await self._consolidate(job, span) if start == span.start else None
 
     async def summarise(self, job: Job) -> Later | None:
         """Summarise what no entry holds yet of a transcript that /new archived."""
         key, transcript = SessionKey.parse(str(job.payload["key"])), str(job.payload["transcript"])
+        if self.notes and not job.attempts:
+            await self.jobs.put(replace(job, id=f"{NOTE}:{transcript}", kind=NOTE))
         if any(self._is_about(each, transcript) for each in await self.jobs.pending_in(job.scope) if each.id != job.id):
             return Later(_NOT_YET, "its last consolidation comes first", counts=False)
-        await self.flush()
-        start, end = await self._extent(Span(scope=job.scope, key=key, transcript=transcript, start=0, end=0))
+        start, end = await self.passages.extent(job.scope, key, transcript)
         if end < int(job.payload.get("length", 0)) and job.attempts < _FAILURES_BEFORE_RAW:
             return Later(_NOT_YET, "the transcript is not in its file yet")
         if start >= end:
@@ -166,7 +169,7 @@ class Consolidator:
             await self._point(span)  # a crash came between the raw archive and the pointer
             return None
         epoch = await self.reviser.epoch(span.scope)
-        messages = await self._messages(span)
+        messages = await self.passages.messages(span.scope, span.key, span.transcript, span.start, span.end)
         if len(messages) < span.end - span.start and job.attempts < _FAILURES_BEFORE_RAW:
             return Later(_NOT_YET, "the transcript is not in its file yet")
         lines = conversation(messages, zone=self.zone(span.scope))
@@ -221,20 +224,6 @@ class Consolidator:
         async with self.writing:
             await asyncio.to_thread(lambda: self._history(span.scope).keep_raw(entry, messages))
             await self._point(span)
-
-    async def _extent(self, span: Span) -> tuple[int, int]:
-        """Return up to where the transcript is in a summary, and how many messages it has."""
-        path = transcript_path(self.home, span.scope, str(span.key))
-        pending = [each.record for each in await self.records.pending(span.key)]
-        return await asyncio.to_thread(extent, self.disk, path, span.transcript, pending=pending)
-
-    async def _messages(self, span: Span) -> list[Line]:
-        path = transcript_path(self.home, span.scope, str(span.key))
-        # The journal first: what is projected while we look is then found twice, never missed.
-        pending = [each.record for each in await self.records.pending(span.key)]
-        return await asyncio.to_thread(
-            read_passage, self.disk, path, span.transcript, span.start, span.end, pending=pending
-        )
 
     async def _point(self, span: Span) -> None:
         """Say in the transcript that the span is in the history; the window moves, and the next turn sees it."""

@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
-from pathlib import Path
 
 import structlog
 
 from agent.memory.consolidation.slice import Keep, Slice, is_due, take
 from agent.memory.files import lines as build
 from agent.memory.files.blobs import Blobs
-from agent.memory.files.chain import Chain
-from agent.memory.files.disk import Disk
 from agent.memory.files.lines import kind_of
-from agent.memory.files.transcript import read_window, set_aside
-from agent.memory.scopes import transcript_path
 from agent.memory.window import (
     KEPT_WITHOUT_WINDOW,
     Message,
@@ -30,14 +23,13 @@ from agent.memory.window import (
     kept_lines,
     last_heard,
     last_messages,
-    move,
     render,
     says,
     snapshot_of,
     taken_back,
 )
 from gateway.events import SessionKey
-from gateway.ports import Line, Records, SessionRow, TurnRecord
+from gateway.ports import Line, TurnRecord
 
 log = structlog.get_logger(__name__)
 
@@ -239,7 +231,7 @@ class Conversation:
         self._snapshot = snapshot_of(line, {**self._texts(line), **texts}) if line is not None else None
 
     def _texts(self, line: Line) -> dict[str, str]:
-        return self._blobs.kept(_digests(line))
+        return self._blobs.kept(digests_of(line))
 
     def _after(self, lines: Sequence[Line], record: TurnRecord | None = None) -> Window:
         """Return the state with *lines* of a new turn; the old one stays as it is."""
@@ -267,124 +259,7 @@ class Conversation:
         return next((start for start in starts if start > self._state.replay_from), self._state.replay_from)
 
 
-def _digests(line: Line) -> list[str]:
+def digests_of(line: Line) -> list[str]:
+    """Return the digests of the texts that a snapshot line names."""
     names = line.get("blobs")
     return [str(digest) for digest in names.values()] if isinstance(names, Mapping) else []
-
-
-class Conversations:
-    """Every open conversation, the least recently used ones given up beyond *capacity*."""
-
-    def __init__(
-        self,
-        home: Path,
-        records: Records,
-        *,
-        capacity: int = 500,
-        window: int = 100,
-        consolidates: bool = False,
-        keep: Keep = Keep.HALF,
-        disk: Disk | None = None,
-    ) -> None:
-        """Keep *capacity* conversations open; *consolidates* says that pointers, not marks, move the window."""
-        self._home = home
-        self._records = records
-        self._capacity = capacity
-        self._window = window
-        self._consolidates = consolidates
-        self._keep = keep
-        self._disk = disk or Disk()
-        self._blobs = Blobs(self._disk, home)
-        self._open: OrderedDict[SessionKey, Conversation] = OrderedDict()
-
-    async def open(self, session: SessionRow, scope: str) -> Conversation:
-        """Return the conversation of *session*; a hot one costs nothing, a cold one its window."""
-        hot = self._open.get(session.key)
-        if hot is not None and _is_current(hot, session, scope):
-            self._open.move_to_end(session.key)
-            return hot
-        cold = await self._read(session, scope)
-        self._open[session.key] = cold
-        self._open.move_to_end(session.key)
-        while len(self._open) > self._capacity:
-            self._open.popitem(last=False)
-        return cold
-
-    def adopt(self, record: TurnRecord) -> None:
-        """Take a record that belongs to no turn (a pointer) into its conversation, if that is open."""
-        hot = self._open.get(record.key)
-        if hot is not None:
-            hot.adopt(record)
-
-    def forget(self, key: SessionKey) -> None:
-        """Let go of a conversation; the next opening reads it again."""
-        self._open.pop(key, None)
-
-    def forget_scope(self, scope: str) -> None:
-        """Let go of every conversation of *scope*; what was forgotten there is in none that is read again."""
-        for key in [key for key, each in self._open.items() if each.scope == scope]:
-            del self._open[key]
-
-    async def _read(self, session: SessionRow, scope: str) -> Conversation:
-        conversation = Conversation(
-            session.key,
-            scope,
-            session.transcript,
-            next_index=session.next_index,
-            window=self._window,
-            blobs=self._blobs,
-            consolidates=self._consolidates,
-            keep=self._keep,
-        )
-        if not session.next_index:
-            return conversation
-        # The journal first: what is projected while we look is then found twice, never missed.
-        pending = [each.record for each in await self._records.pending(session.key)]
-        mine = [record for record in pending if record.transcript == session.transcript]
-        for record in mine:
-            self._blobs.keep(record.blobs)
-        state, texts = await asyncio.to_thread(self._read_files, session, scope, mine)
-        conversation.restore(state, texts)
-        return conversation
-
-    def _read_files(
-        self, session: SessionRow, scope: str, pending: Sequence[TurnRecord]
-    ) -> tuple[Window, dict[str, str]]:
-        path = transcript_path(self._home, scope, str(session.key))
-        chain = Chain(self._disk, path, session.transcript)
-        state = Window()
-        if chain.transcript in ("", session.transcript):
-            state = self._window_state(chain, path)
-        for record in pending:
-            if record.turn not in state.taken:
-                state.taken[record.turn] = None
-                fold(state, record.from_index, record.to_index, record.lines)
-        digests = _digests(state.snapshot) if state.snapshot is not None else []
-        brought = {digest: text for record in pending for digest, text in record.blobs.items()}
-        texts = {digest: brought.get(digest, self._blobs.read(scope, digest)) for digest in digests}
-        return state, {digest: text for digest, text in texts.items() if text is not None}
-
-    def _window_state(self, chain: Chain, path: Path) -> Window:
-        window = read_window(chain)
-        if window.bad:
-            try:
-                set_aside(self._disk, path, window.bad)
-            except OSError as error:  # a full disk must not keep anybody from reading
-                log.warning("conversation.not_set_aside", error=error.strerror)
-        state = Window(snapshot=window.snapshot)
-        for block in window.blocks:
-            state.taken[block.turn] = None
-            plain = [line for line in block.lines if kind_of(line) not in ("pointer", "mark")]
-            fold(state, block.from_index, block.to_index, plain)
-        move(state, window.replay_from)
-        state.anchor_at = window.anchor_at
-        state.consolidated = max(state.consolidated, window.consolidated)
-        return state
-
-
-def _is_current(conversation: Conversation, session: SessionRow, scope: str) -> bool:
-    return (
-        conversation.transcript == session.transcript
-        and conversation.next_index == session.next_index
-        and conversation.scope == scope
-    )

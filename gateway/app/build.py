@@ -23,7 +23,7 @@ from agent.loop import Loop
 from agent.memory.background import Background
 from agent.memory.consolidation.slice import Keep
 from agent.memory.consolidator import Consolidator
-from agent.memory.conversation import Conversations
+from agent.memory.conversations import Conversations
 from agent.memory.desk import MemoryDesk
 from agent.memory.files.attachments import FileBlobs
 from agent.memory.files.disk import Disk
@@ -32,8 +32,10 @@ from agent.memory.files.projector import Projector
 from agent.memory.forgetting.forgetter import Forgetter
 from agent.memory.jobs import REMEMBER, MemoryJobs
 from agent.memory.keeping import Keeper
+from agent.memory.reading import Passages
 from agent.memory.revising import Reviser
 from agent.memory.search.plain import PlainSearch
+from agent.memory.session_notes import SessionNotes
 from agent.memory.sessions import StoredSessions
 from agent.memory.snapshot import ScopeMemory
 from agent.memory.versions import Versions
@@ -263,23 +265,34 @@ def _build(
         kinds=lambda channel: kinds.get(channel, channel),
         language=settings.language,
     )
+    passages = Passages(home.path, store.records, flush=projector.flush)
     consolidator = Consolidator(
         home=home.path,
         jobs=store.jobs,
+        passages=passages,
         records=store.records,
         session=store.journal.session,
-        flush=projector.flush,
         adopt=conversations.adopt,
         writing=memory_jobs.writing,
         reviser=Reviser(home.path, documents, now=_now),
         model=model,
         zone=house.zone,
         now=_now,
+        notes=settings.tools.session_memory.enabled,
+    )
+    notes = SessionNotes(
+        home=home.path,
+        passages=passages,
+        model=model,
+        zone=house.zone,
+        now=_now,
+        max_messages=settings.tools.session_memory.max_messages,
+        min_user_messages=settings.tools.session_memory.min_user_messages,
     )
     background = Background(
         store.jobs,
         quick={REMEMBER: memory_jobs.apply, **consolidator.quick},
-        slow=consolidator.slow if consolidates else {},
+        slow={**consolidator.slow, **notes.slow} if consolidates else {},
         meter=meter,
     )
     pool = Pool(store.journal, TurnWork(rooms), workers=settings.agent.workers, meter=meter, clock=time.monotonic)

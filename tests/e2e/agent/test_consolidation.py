@@ -210,6 +210,11 @@ async def test_new_is_answered_at_once_and_its_archive_is_summarised() -> None:
         model.go_on.set()
         await quiet(pocket)
         assert [(each.start, each.end) for each in entries(pocket.home)] == [(0, 5), (5, 12)]
+        [note] = (pocket.home / SCOPE / "memory").glob("20*.md")
+        text = note.read_text()
+        assert "- **Session**: pocket:ann\n" in text
+        assert "user: thing 5" in text
+        assert "a fresh start" not in text
 
 
 async def test_a_version_of_memory_names_its_entry() -> None:

@@ -12,7 +12,8 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent.memory.conversation import Conversation, Conversations
+from agent.memory.conversation import Conversation
+from agent.memory.conversations import Conversations
 from agent.memory.files import lines as build
 from agent.memory.files.projector import Projector
 from agent.memory.snapshot import MemoryView, opening, system_prompt

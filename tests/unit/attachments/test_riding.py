@@ -7,7 +7,8 @@ from pathlib import Path
 
 from agent.llm.litellm_model import outgoing, without_pictures
 from agent.llm.port import ChatRequest, estimate
-from agent.memory.conversation import Conversation, Conversations
+from agent.memory.conversation import Conversation
+from agent.memory.conversations import Conversations
 from agent.memory.files.lines import kind_of
 from agent.memory.snapshot import BACKGROUND_TOKENS, CHARS_PER_TOKEN, PICTURES, MemoryView, opening
 from gateway.ports import Line, SessionRow

@@ -123,7 +123,7 @@ async def test_a_store_that_is_down_costs_nothing_but_time(clock: Clock, pace: s
 
     await jobs.put(job("a"))
     handlers: dict[str, dict[str, Handler]] = {"quick": {}, "slow": {}, pace: {"think": handle}}
-    async with at_work(Background(jobs, now=lambda: START, **handlers)):
+    async with at_work(Background(jobs, quick=handlers["quick"], slow=handlers["slow"], now=lambda: START)):
         await asyncio.sleep(10)
     assert calls == ["a", "a"]
     assert jobs.jobs == {}

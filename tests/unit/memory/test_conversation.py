@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from agent.memory.conversation import Conversation, Conversations
+from agent.memory.conversation import Conversation
+from agent.memory.conversations import Conversations
 from agent.memory.files import lines as build
 from agent.memory.files.projector import Projector
 from agent.memory.snapshot import MemoryView, opening

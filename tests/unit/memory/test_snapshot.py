@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from agent.memory.conversation import Conversation, Conversations
+from agent.memory.conversation import Conversation
+from agent.memory.conversations import Conversations
 from agent.memory.files.documents import FileDocuments, document_path
 from agent.memory.snapshot import MemoryView, Opening, ScopeMemory, opening, system_prompt
 from gateway.ports import Document, Line, SessionRow
