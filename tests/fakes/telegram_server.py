@@ -200,6 +200,7 @@ class TelegramServer:
         fields = {**request.query, **(await request.post())}
         read = {name: _value(name, value) for name, value in fields.items()}
         self.calls.append((method, read))
+        self.changed()
         call = self._call_of(_snake(method))
         if call is None or method in self.unknown_methods:
             return _error(ApiError(404, "Not Found"))
