@@ -16,29 +16,15 @@ from agent.attachments.pictures import Pictures
 from agent.commands import Router
 from agent.context import Context
 from agent.house import AgentHouse
-from agent.llm.client import ModelClient, OnUsage
-from agent.llm.port import ChatReply, ChatRequest, ModelConfig
-from agent.llm.registry import open_model
+from agent.llm.client import ModelClient
 from agent.loop import Loop
 from agent.memory.background import Background
-from agent.memory.consolidation.slice import Keep
-from agent.memory.consolidator import Consolidator
-from agent.memory.conversations import Conversations
-from agent.memory.desk import MemoryDesk
 from agent.memory.files.attachments import FileBlobs
-from agent.memory.files.disk import Disk
-from agent.memory.files.documents import FileDocuments
 from agent.memory.files.projector import Projector
-from agent.memory.forgetting.forgetter import Forgetter
-from agent.memory.jobs import REMEMBER, MemoryJobs
-from agent.memory.keeping import Keeper
-from agent.memory.reading import Passages
-from agent.memory.revising import Reviser
+from agent.memory.jobs import MemoryJobs
 from agent.memory.search.plain import PlainSearch
-from agent.memory.session_notes import SessionNotes
 from agent.memory.sessions import StoredSessions
 from agent.memory.snapshot import ScopeMemory
-from agent.memory.versions import Versions
 from agent.patient import PatientJournal
 from agent.pool import Pool
 from agent.rooms import Rooms
@@ -48,6 +34,8 @@ from gateway.admission import RefusalLog
 from gateway.app.addressee import addressee, is_private
 from gateway.app.attachments import files_in, files_out, overheard
 from gateway.app.channels import Doors, Gate, Plugins, judge_of, kinds_of, noting, open_doors
+from gateway.app.memory import open_background, open_memory
+from gateway.app.models import open_models, spending
 from gateway.delivery import Deliverer
 from gateway.errors import SettingsMistake, UserMistake
 from gateway.events import InboundKind, InboundMessage, Role, SessionKey, turn_id
@@ -57,7 +45,6 @@ from gateway.ports import (
     Channel,
     Limits,
     Store,
-    UsageRow,
     Verdict,
 )
 from gateway.quarantine import Quarantine
@@ -184,47 +171,26 @@ def _build(
     quarantine = Quarantine(home.quarantine, unclean_stops=unclean_stops, meter=meter, now=_now)
     intake = GatewayIntake(store.journal, admit=noted, classify=classify, quarantine=quarantine, meter=meter)
     blobs = FileBlobs(home.path)
-    versions = Versions(home.path)
-    keeper = Keeper(home.path, Disk(), versions, now=_now)
-    documents = FileDocuments(home.path, keeper=keeper)
-    memory = ScopeMemory(home.path, documents)
-    consolidates = bool(settings.llm.model or plugins.models)  # the offline model can only answer
-    conversations = Conversations(
-        home.path,
-        store.records,
-        capacity=settings.agent.session_cache,
-        window=settings.agents.defaults.memory_window,
-        consolidates=consolidates,
-        keep=Keep(settings.consolidation.keep),
-    )
-    sessions = StoredSessions(home.path, store.records, store.journal)
-    projector = Projector(home.path, store.records)
-    memory_jobs = MemoryJobs(store.jobs, documents, meter=meter)
+    # The offline model can only answer.
+    consolidates = bool(settings.llm.model or plugins.models)
+    memory = open_memory(settings, home, store, meter, now=_now, consolidates=consolidates)
     kinds = kinds_of(settings, plugins)
-    doors = open_doors(settings, plugins, intake, sessions, blobs, store) if channels else Doors({}, kinds, ())
+    doors = open_doors(settings, plugins, intake, memory.sessions, blobs, store) if channels else Doors({}, kinds, ())
     is_strict = settings.delivery.once == "strict"
     deliverer = Deliverer(store.outbox, doors.channels, meter=meter, now=_now, is_strict=is_strict)
     started = time.monotonic()
-    spend = _spending(store)
-    model = _open_model(settings, spend, meter, plugins)
+    spend = spending(store, _now)
+    model = open_models(settings, spend, meter, plugins, _now)
     house = AgentHouse(
         journal=store.journal,
         outbox=store.outbox,
         records=store.records,
         now=_now,
-        sessions=sessions,
+        sessions=memory.sessions,
         people=store.people,
         sums=store.usage,
-        memory=MemoryDesk(home.path, documents, versions, store.journal, sessions),
-        forgetter=Forgetter(
-            home.path,
-            documents=documents,
-            versions=versions,
-            transcripts=projector,
-            jobs=store.jobs,
-            writing=memory_jobs.writing,
-            reopen=conversations.forget_scope,
-        ),
+        memory=memory.desk,
+        forgetter=memory.forgetter,
         default_zone=settings.timezone,
         facts=lambda: {
             "version": version("parlour"),
@@ -238,9 +204,9 @@ def _build(
     rooms = Rooms(
         journal=patient,
         previews=deliverer,
-        conversations=conversations,
+        conversations=memory.conversations,
         context=Context(
-            memory,
+            ScopeMemory(home.path, memory.documents),
             abilities=toolbox.abilities(),
             files=files_in(settings, doors, blobs, model, on_usage=spend, meter=meter),
             overheard=overheard(doors, judge),
@@ -254,8 +220,8 @@ def _build(
         ),
         router=router,
         house=house,
-        memory_jobs=memory_jobs,
-        search=PlainSearch(home.path, documents),
+        memory_jobs=memory.jobs,
+        search=PlainSearch(home.path, memory.documents),
         pictures=Pictures(blobs),
         outgoing=files_out(settings, home, doors, blobs),
         admits=Gate(noted, doors.channels, _now).still_admits,
@@ -265,36 +231,7 @@ def _build(
         kinds=lambda channel: kinds.get(channel, channel),
         language=settings.language,
     )
-    passages = Passages(home.path, store.records, flush=projector.flush)
-    consolidator = Consolidator(
-        home=home.path,
-        jobs=store.jobs,
-        passages=passages,
-        records=store.records,
-        session=store.journal.session,
-        adopt=conversations.adopt,
-        writing=memory_jobs.writing,
-        reviser=Reviser(home.path, documents, now=_now),
-        model=model,
-        zone=house.zone,
-        now=_now,
-        notes=settings.tools.session_memory.enabled,
-    )
-    notes = SessionNotes(
-        home=home.path,
-        passages=passages,
-        model=model,
-        zone=house.zone,
-        now=_now,
-        max_messages=settings.tools.session_memory.max_messages,
-        min_user_messages=settings.tools.session_memory.min_user_messages,
-    )
-    background = Background(
-        store.jobs,
-        quick={REMEMBER: memory_jobs.apply, **consolidator.quick},
-        slow={**consolidator.slow, **notes.slow} if consolidates else {},
-        meter=meter,
-    )
+    background = open_background(settings, home, store, memory, model, meter, zone=house.zone, now=_now)
     pool = Pool(store.journal, TurnWork(rooms), workers=settings.agent.workers, meter=meter, clock=time.monotonic)
     house.pool = pool
     supervisor = Supervisor(doors.channels, meter=meter)
@@ -311,9 +248,9 @@ def _build(
         pool=pool,
         house=house,
         intake=intake,
-        sessions=sessions,
-        projector=projector,
-        memory_jobs=memory_jobs,
+        sessions=memory.sessions,
+        projector=memory.projector,
+        memory_jobs=memory.jobs,
         background=background,
         deliverer=deliverer,
         model=model,
@@ -323,44 +260,3 @@ def _build(
         supervisor=supervisor,
         web=web,
     )
-
-
-def _spending(store: Store) -> OnUsage:
-    """Return what notes a model call in the journal."""
-
-    def spend(reply: ChatReply, request: ChatRequest) -> None:
-        store.journal.spend(
-            UsageRow(
-                turn=request.turn,
-                person=request.person,
-                chat=request.chat,
-                purpose=request.purpose,
-                model=reply.model,
-                tokens_in=reply.tokens.input,
-                tokens_out=reply.tokens.output,
-                tokens_cached=reply.tokens.cached,
-                cost=reply.cost,
-                at=_now(),
-            )
-        )
-
-    return spend
-
-
-def _open_model(settings: Settings, on_usage: OnUsage, meter: PrometheusMeter, plugins: Plugins) -> ModelClient:
-    llm = settings.llm
-    models = list(plugins.models) or [
-        open_model(
-            ModelConfig(
-                model=name,
-                api_base=str(llm.api_base or ""),
-                api_key=llm.api_key.get_secret_value() if llm.api_key else "",
-                timeout=llm.timeout_seconds,
-                stream_silence=llm.stream_silence_seconds,
-                context_window=llm.context_window,
-                vision=llm.vision,
-            )
-        )
-        for name in (llm.model, *llm.fallbacks)
-    ]
-    return ModelClient(models, attempts=llm.attempts, on_usage=on_usage, meter=meter, now=_now)

@@ -1,0 +1,117 @@
+"""Memory's rooms, built from settings and store: what is remembered, what was said, and the work beside the turns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+
+from agent.llm.client import ModelClient
+from agent.memory.background import Background
+from agent.memory.consolidation.slice import Keep
+from agent.memory.consolidator import Consolidator
+from agent.memory.conversations import Conversations
+from agent.memory.desk import MemoryDesk
+from agent.memory.files.disk import Disk
+from agent.memory.files.documents import FileDocuments
+from agent.memory.files.projector import Projector
+from agent.memory.forgetting.forgetter import Forgetter
+from agent.memory.jobs import REMEMBER, MemoryJobs
+from agent.memory.keeping import Keeper
+from agent.memory.reading import Passages
+from agent.memory.revising import Reviser
+from agent.memory.session_notes import SessionNotes
+from agent.memory.sessions import StoredSessions
+from agent.memory.versions import Versions
+from gateway.home import Home
+from gateway.ports import Meter, Store
+from gateway.settings import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """What the composition root passes on."""
+
+    documents: FileDocuments
+    conversations: Conversations
+    sessions: StoredSessions
+    projector: Projector
+    jobs: MemoryJobs
+    desk: MemoryDesk
+    forgetter: Forgetter
+    consolidates: bool
+
+
+def open_memory(
+    settings: Settings, home: Home, store: Store, meter: Meter, *, now: Callable[[], datetime], consolidates: bool
+) -> Memory:
+    """Build what turns and commands read and write; *consolidates* says that there is a model that can summarise."""
+    versions = Versions(home.path)
+    documents = FileDocuments(home.path, keeper=Keeper(home.path, Disk(), versions, now=now))
+    conversations = Conversations(
+        home.path,
+        store.records,
+        capacity=settings.agent.session_cache,
+        window=settings.agents.defaults.memory_window,
+        consolidates=consolidates,
+        keep=Keep(settings.consolidation.keep),
+    )
+    sessions = StoredSessions(home.path, store.records, store.journal)
+    projector = Projector(home.path, store.records)
+    jobs = MemoryJobs(store.jobs, documents, meter=meter)
+    forgetter = Forgetter(
+        home.path,
+        documents=documents,
+        versions=versions,
+        transcripts=projector,
+        jobs=store.jobs,
+        writing=jobs.writing,
+        reopen=conversations.forget_scope,
+    )
+    desk = MemoryDesk(home.path, documents, versions, store.journal, sessions)
+    return Memory(documents, conversations, sessions, projector, jobs, desk, forgetter, consolidates)
+
+
+def open_background(
+    settings: Settings,
+    home: Home,
+    store: Store,
+    memory: Memory,
+    model: ModelClient,
+    meter: Meter,
+    *,
+    zone: Callable[[str], str],
+    now: Callable[[], datetime],
+) -> Background:
+    """Build the work that no reply waits for."""
+    session_memory = settings.tools.session_memory
+    passages = Passages(home.path, store.records, flush=memory.projector.flush)
+    consolidator = Consolidator(
+        home=home.path,
+        jobs=store.jobs,
+        passages=passages,
+        records=store.records,
+        session=store.journal.session,
+        adopt=memory.conversations.adopt,
+        writing=memory.jobs.writing,
+        reviser=Reviser(home.path, memory.documents, now=now),
+        model=model,
+        zone=zone,
+        now=now,
+        notes=session_memory.enabled,
+    )
+    notes = SessionNotes(
+        home=home.path,
+        passages=passages,
+        model=model,
+        zone=zone,
+        now=now,
+        max_messages=session_memory.max_messages,
+        min_user_messages=session_memory.min_user_messages,
+    )
+    return Background(
+        store.jobs,
+        quick={REMEMBER: memory.jobs.apply, **consolidator.quick},
+        slow={**consolidator.slow, **notes.slow} if memory.consolidates else {},
+        meter=meter,
+    )

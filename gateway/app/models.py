@@ -1,0 +1,57 @@
+"""The models that the settings name, and the rows that their calls leave in the journal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+
+from agent.llm.client import ModelClient, OnUsage
+from agent.llm.port import ChatReply, ChatRequest, ModelConfig
+from agent.llm.registry import open_model
+from gateway.app.channels import Plugins
+from gateway.ports import Meter, Store, UsageRow
+from gateway.settings import Settings
+
+
+def spending(store: Store, now: Callable[[], datetime]) -> OnUsage:
+    """Return what notes a model call in the journal."""
+
+    def spend(reply: ChatReply, request: ChatRequest) -> None:
+        store.journal.spend(
+            UsageRow(
+                turn=request.turn,
+                person=request.person,
+                chat=request.chat,
+                purpose=request.purpose,
+                model=reply.model,
+                tokens_in=reply.tokens.input,
+                tokens_out=reply.tokens.output,
+                tokens_cached=reply.tokens.cached,
+                cost=reply.cost,
+                at=now(),
+            )
+        )
+
+    return spend
+
+
+def open_models(
+    settings: Settings, on_usage: OnUsage, meter: Meter, plugins: Plugins, now: Callable[[], datetime]
+) -> ModelClient:
+    """Return the first model that answers of those that the settings (or the caller's plugins) name."""
+    llm = settings.llm
+    models = list(plugins.models) or [
+        open_model(
+            ModelConfig(
+                model=name,
+                api_base=str(llm.api_base or ""),
+                api_key=llm.api_key.get_secret_value() if llm.api_key else "",
+                timeout=llm.timeout_seconds,
+                stream_silence=llm.stream_silence_seconds,
+                context_window=llm.context_window,
+                vision=llm.vision,
+            )
+        )
+        for name in (llm.model, *llm.fallbacks)
+    ]
+    return ModelClient(models, attempts=llm.attempts, on_usage=on_usage, meter=meter, now=now)
