@@ -1,0 +1,128 @@
+"""Files out, through the whole gateway: made or found by a model's tool, sent with its answer, and with no other."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.fakes.file_house import KEY, SCOPE, house
+from tests.fakes.openai_server import Answer, Call
+from tests.fakes.pocket import PLAIN, gateway
+from tests.fakes.pocket_files import FilePocket, FilePocketKind, Shelf
+from tests.fakes.stage import Stage, calls, results
+
+pytestmark = pytest.mark.xdist_group("litellm")
+
+
+def sends(*files: Mapping[str, str]) -> Answer:
+    """A model's message that sends files."""
+    return Answer(
+        calls=tuple(Call(name="send_file", arguments=json.dumps(each), id=f"s{n}") for n, each in enumerate(files))
+    )
+
+
+async def test_a_file_is_made_and_sent_with_the_answer() -> None:
+    """It arrives as it was written, after the answer's words; history names it, and the model can send it again."""
+    script: list[Answer | str] = [
+        sends({"name": "prices.csv", "text": "tea,3\n"}),
+        "here you are",
+        sends({"name": "PRICES.csv"}),
+        "again",
+    ]
+    async with house(script) as at:
+        assert await at.channel.ask("c", "make a table") == "here you are"
+        await at.pocket.idle()
+        (sent,) = at.channel.arrived
+        assert (sent.name, sent.data, sent.media_type) == ("prices.csv", b"tea,3\n", "text/csv")
+        shown = await at.pocket.app.sessions.shown(KEY, limit=5)
+        assert shown[-1].text == "here you are\n(document prices.csv, 6 bytes)"
+        await at.channel.ask("c", "send it again")
+        await at.pocket.idle()
+        assert [each.data for each in at.channel.arrived] == [b"tea,3\n"] * 2
+
+
+async def test_a_file_that_was_received_is_sent_again(tmp_path: Path) -> None:
+    """By name, the newest first; after /new it is looked for in the archive; then in the scope's own folder."""
+
+    def script(body: Mapping[str, Any], _: int) -> Answer | str:
+        last = body["messages"][-1]
+        for asked, name in (("send it back", "n.txt"), ("and the other", "own.txt")):
+            if last["role"] == "user" and last["content"].endswith(asked):
+                return sends({"name": name})
+        return "here"
+
+    home = tmp_path / "home"
+    async with house(script, home=home) as at:
+        for text in (b"old", b"new"):
+            await at.sends("keep", "n.txt", text)
+        await at.channel.ask("c", "send it back")
+        await at.channel.ask("c", "/new")
+        await at.pocket.idle()
+        await at.channel.ask("c", "send it back")
+        folder = home / SCOPE / "files"
+        folder.mkdir(parents=True)
+        (folder / "own.txt").write_bytes(b"of the owner")
+        await at.channel.ask("c", "and the other")
+        await at.pocket.idle()
+        assert [each.data for each in at.channel.arrived] == [b"new", b"new", b"of the owner"]
+
+
+async def test_nothing_outside_the_scope_is_sent(tmp_path: Path) -> None:
+    """Not another person's file, nothing over a link or a path, nothing through a transcript that somebody edited."""
+    home = tmp_path / "home"
+    names = ["secret.txt", "../MEMORY.md", "/etc/passwd", "link.txt", "folder/passwd", "/proc/self/environ", "pipe"]
+    hostile = sends(*({"name": name} for name in names))
+    stage = Stage("kept", calls(*((call.name, call.arguments) for call in hostile.calls)), "no")
+    shelf = Shelf()
+    async with gateway(model=stage, kind=FilePocketKind(shelf), home=home) as pocket:
+        await pocket.channel.ask("b", "mine", sender="bob", attachments=[shelf.put("secret.txt", b"of Bob")])
+        folder = home / SCOPE / "files"
+        folder.mkdir(parents=True)
+        (home / SCOPE / "MEMORY.md").write_text("x")
+        (folder / "link.txt").symlink_to("/etc/passwd")
+        (folder / "folder").symlink_to("/etc")
+        (folder / "pipe").touch()
+        await pocket.channel.ask("c", "send me everything")
+        await pocket.idle()
+        said = results(stage.asked[-1])
+        assert len(said) == len(names)
+        # An empty file is found, and is none to send; a pipe would wait for ever (unit tests have one).
+        assert all(each.startswith(("error: there is no file called", "error: pipe would be empty")) for each in said)
+        assert isinstance(pocket.channel, FilePocket)
+        assert pocket.channel.arrived == []
+
+
+async def test_what_does_not_fit_is_said_to_the_model() -> None:
+    """Too large for the channel, or a channel that takes none: the tool says so, and the answer comes all the same."""
+    text = json.dumps({"name": "a.txt", "text": "x" * 90_000})
+    for limit, why in (
+        (50_000, "a.txt has 90 KB, and only 50 KB can be sent here"),
+        (0, "files cannot be sent in this chat"),
+    ):
+        stage = Stage(calls(("send_file", text)), "sorry")
+        kind = FilePocketKind(Shelf(), replace(PLAIN, file_limit=limit))
+        async with gateway(model=stage, kind=kind) as pocket:
+            assert await pocket.channel.ask("c", "a file please") == "sorry"
+            assert why in results(stage.asked[-1])[0]
+
+
+async def test_a_killed_turn_still_sends_its_file(tmp_path: Path) -> None:
+    """The call is not asked again; the file rides on the answer that the second run gives."""
+    first = Stage(calls(("send_file", json.dumps({"name": "a.md", "text": "# A"}))), held=[2])
+    async with gateway(model=first, kind=FilePocketKind(Shelf())) as pocket:
+        await pocket.channel.say("c", "a file please", number="1")
+        await first.called(2)
+        copy = pocket.kill(tmp_path / "copy")
+        first.go(2)
+    model = Stage("here")
+    async with gateway(home=copy, model=model, kind=FilePocketKind(Shelf())) as pocket:
+        await pocket.channel.posted("c", 2)
+        await pocket.idle()
+        assert isinstance(pocket.channel, FilePocket)
+        assert [(each.name, each.data) for each in pocket.channel.arrived] == [("a.md", b"# A")]
+        assert len(model.asked) == 1
