@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import time
 from pathlib import Path
 
 import structlog
@@ -15,6 +16,8 @@ from agent.memory.files.documents import read_text
 log = structlog.get_logger(__name__)
 
 MEMORY_MD = "MEMORY.md"
+_SETTLED = 0.02  # seconds without a change: some editors empty a file before they write it
+_LOOKS = 10
 _LOCK = ".lock"  # the scope's, which every writer of ours takes
 
 
@@ -24,6 +27,23 @@ class MemoryFile:
     def __init__(self, folder: Path, disk: Disk) -> None:
         self._path = folder / MEMORY_MD
         self._disk = disk
+        self._written = ""  # the rev of what we wrote last
+
+    def settled(self) -> tuple[str, str]:
+        """Return text and rev, once nobody else is in the middle of saving; waits a moment for that, and no longer."""
+        text, rev = self.read()
+        for _ in range(_LOOKS):
+            if rev == self._written or not 0 <= self._age() < _SETTLED:
+                break
+            time.sleep(_SETTLED / 2)
+            text, rev = self.read()
+        return text, rev
+
+    def _age(self) -> float:
+        try:
+            return time.time() - self._path.stat().st_mtime
+        except OSError:
+            return _SETTLED
 
     def read(self) -> tuple[str, str]:
         """Return text and rev, as `Documents` has them."""
@@ -39,7 +59,8 @@ class MemoryFile:
                 return None
             if now != data:
                 self._disk.replace(self._path, data)
-        return _rev(data)
+        self._written = _rev(data)
+        return self._written
 
     def keep_conflicts(self, conflicts: tuple[Conflict, ...]) -> None:
         """Keep what we would have written beside the file, where a person wrote something else."""

@@ -78,18 +78,18 @@ def merge(current: str, proposed: str, *, budget: int) -> Merged:
     board = Board(old, nodes)
     for n, heir in heirs.items():
         board.found(n, nodes[heir])
-    for n in _repeated(new, added):
-        board.drop(nodes[n])
-        added.remove(n)
+    repeated = _repeated(new, added)
+    board.drop({nodes[n] for n in repeated})
+    added = [n for n in added if n not in repeated]
     stumps = _stumps(old, new, lost, added)
+    board.drop({nodes[stump] for n, stump in stumps.items() if new[stump].context != old[n].context})
     for n, stump in stumps.items():
         if new[stump].context == old[n].context:
             board.restore(n, nodes[stump])
-        else:
-            board.drop(nodes[stump])
     for n in lost:
         board.put_back(n)
-    added = [n for n in added if n not in stumps.values()]
+    pieces = set(stumps.values())
+    added = [n for n in added if n not in pieces]
     text = _text(current, old, board.entries())
     limit = max(budget, len(current)) + budget
     fitting = _fitting(new, added, len(text) - limit)
@@ -219,14 +219,14 @@ def _additions(old: Sequence[Entry], new: Sequence[Entry], heirs: dict[int, int]
     ]
 
 
-def _repeated(new: Sequence[Entry], added: list[int]) -> list[int]:
+def _repeated(new: Sequence[Entry], added: list[int]) -> set[int]:
     """Return the additions that say again, in the same place, what another one says."""
     seen: set[tuple[str, tuple[str, ...]]] = set()
-    found = []
+    found = set()
     for m in added:
         key = (new[m].raw, new[m].context)
         if key in seen and new[m].kind is not Kind.HEADING:
-            found.append(m)
+            found.add(m)
         seen.add(key)
     return found
 

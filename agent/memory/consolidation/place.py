@@ -56,9 +56,10 @@ class Board:
         position = self._behind_sibling(n, start, stop)
         self._insert(position, n, gap=self._gap(position, start, entry))
 
-    def drop(self, node: Node) -> None:
-        """Take out a node that says a part of an entry which comes back elsewhere."""
-        self._nodes = [each for each in self._nodes if each is not node]
+    def drop(self, nodes: Collection[Node]) -> None:
+        """Take out nodes that say again, or in part, what stands elsewhere."""
+        if nodes:
+            self._nodes = [each for each in self._nodes if each not in nodes]
 
     def _insert(self, position: int, n: int, *, gap: int) -> None:
         node = Node(replace(self._nested(n), gap=gap if position else 0))

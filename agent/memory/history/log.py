@@ -128,14 +128,15 @@ class HistoryLog:
         cursor = max(last.cursor if last else 0, self._number(CURSOR), self._number(DREAM_CURSOR))
         stored: list[HistoryEntry] = []
         new: list[HistoryEntry] = []
+        mine: dict[str, HistoryEntry] = {}
         for entry in entries:
-            known = self.find(entry.entry) or next(
-                (each for each in new if entry.entry and each.entry == entry.entry), None
-            )
+            known = mine.get(entry.entry) or self.find(entry.entry)
             if known is None:
                 cursor += 1
                 known = replace(entry, cursor=cursor)
                 new.append(known)
+                if entry.entry:
+                    mine[entry.entry] = known
             stored.append(known)
         if new:
             self._file.append(b"".join(encode(_line(entry)) for entry in new))

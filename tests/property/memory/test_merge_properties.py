@@ -218,7 +218,7 @@ def said(n: int) -> Mapping[str, Any]:
     return {"role": role, "content": f"message {n}", "timestamp": "2026-03-06T10:00:00Z"}
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(memories(), st.lists(RESPONSES, min_size=1, max_size=6), st.integers(3, 12))
 def test_no_message_falls_through(current: str, responses: list[SimpleNamespace], window: int) -> None:
     """Every index is in an entry's range, in the raw archive, or in what is replayed; memory keeps its entries."""

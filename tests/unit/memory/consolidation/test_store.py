@@ -9,7 +9,9 @@ import asyncio
 import errno
 import json
 import stat
+from collections.abc import Callable
 from datetime import datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -427,3 +429,73 @@ async def test_a_broken_note_of_progress_costs_a_call_and_no_more(tmp_path: Path
         path.write_text(damage)
         assert await store.consolidate(talk(60), provider, "m")
     assert len(history(tmp_path)) == 1
+
+
+class Hasty(Disk):
+    """A disk that waits for nothing: no power is cut in this test."""
+
+    def sync(self, fd: int) -> None:
+        """Do nothing."""
+
+
+async def test_two_chats_and_an_editor_for_two_hundred_rounds(tmp_path: Path) -> None:
+    """Issue 4, "To show" 4: two chats of one scope and a person write at the same moment, and nobody's text is lost.
+
+    The person's save falls between the question and the answer, each time at another place of the file.
+    """
+    for n in range(200):
+        if n % 10 == 0:  # a fresh memory now and then: it is rounds that count here, not length
+            home = tmp_path / str(n)
+            store, path = MemoryStore(home, disk=Hasty()), home / "memory" / "MEMORY.md"
+            store.write_long_term("# Facts\n\n- the first fact\n\n# Work\n\n- the first task\n")
+            expected = {"- the first fact", "- the first task"}
+        two = SlowProvider(_adding(f"- from two {n}x"))
+        one = SlowProvider(_adding(f"- from one {n}x"), meanwhile=partial(_insert, path, n, f"- by hand {n}x", two))
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(store.consolidate(talk(6, f"a:{n}"), one, "m", memory_window=4))
+            tasks.create_task(store.consolidate(talk(6, f"b:{n}"), two, "m", memory_window=4))
+        expected |= {f"- by hand {n}x", f"- from one {n}x", f"- from two {n}x"}
+        assert expected <= set(memory(home).splitlines()), n
+        assert len(history(home)) == 2 * (n % 10 + 1)
+
+
+def _insert(path: Path, n: int, line: str, other: SlowProvider) -> None:
+    """Save the file with one more line somewhere, as an editor does, and let the other chat's model answer."""
+    lines = path.read_text().splitlines()
+    lines.insert(2 + n % (len(lines) - 1), line)
+    path.write_text("\n".join(lines) + "\n")
+    other.go_on.set()
+
+
+class Emptied(Disk):
+    """A disk on which an editor has emptied MEMORY.md when we first look at it, and then writes it."""
+
+    is_saving = False
+
+    def load(self, path: Path) -> bytes | None:
+        """Find nothing in it, once."""
+        if path.name == "MEMORY.md" and self.is_saving:
+            self.is_saving = False
+            path.write_text("- old fact\n- by hand\n")
+            return b""
+        return super().load(path)
+
+
+async def test_an_editor_that_empties_the_file_first_is_waited_for(tmp_path: Path) -> None:
+    """What it held for a moment is nobody's wish."""
+    disk = Emptied()
+    store = MemoryStore(tmp_path, disk=disk)
+    store.write_long_term("- old fact\n")
+    provider = SlowProvider(saving("- old fact\n- new fact\n"), meanwhile=lambda: setattr(disk, "is_saving", True))
+    assert await store.consolidate(talk(60), provider, "m")
+    assert memory(tmp_path) == "- old fact\n- by hand\n- new fact\n"
+
+
+def _adding(line: str) -> Callable[[str], Any]:
+    """Return a model that gives back the memory it was shown, and one line more."""
+    return lambda prompt: saving(f"{_shown(prompt)}{line}\n")
+
+
+def _shown(prompt: str) -> str:
+    """Return the memory that a prompt shows."""
+    return prompt.split("## Current Long-term Memory\n")[1].split("\n\n## Conversation to Process")[0] + "\n"
