@@ -86,7 +86,7 @@ class Supervisor:
 def _is_ready(name: str, channel: Channel) -> bool:
     try:
         return channel.is_ready()
-    except Exception as error:  # the channel boundary: what cannot say that it hears does not
+    except Exception as error:  # noqa: BLE001 - the channel boundary: what cannot say that it hears does not
         log.error("channel.readiness_failed", channel=name, error=type(error).__name__)  # noqa: TRY400 - asked every few seconds, too often for a traceback
         return False
 
