@@ -16,7 +16,6 @@ from gateway.words import say
 
 _EDITS = (20, 1.25)  # of previews in the workspace: chat.update is Tier 3, the answers' own edits come on top
 _POSTS = (5, 1.0)  # of one chat: a short burst, then one a second
-_STILL_OPEN = "streaming_state_conflict"
 
 
 class Speech:
@@ -55,10 +54,10 @@ class Speech:
             await self._streams.end(ts, chat)
         try:
             await self._update(ts, part)
-        except Refused as error:
-            if self._streams is None or error.code != _STILL_OPEN:
+        except Refused:
+            if self._streams is None:
                 raise
-            # Begun by an earlier run, which did not live to end it.
+            # Perhaps a stream that an earlier run began and did not live to end.
             await self._streams.end(ts, chat, surely=True)
             await self._update(ts, part)
         self._settle(part)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections import OrderedDict
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
@@ -16,17 +17,19 @@ from typing import Any
 import structlog
 
 from channels.slack.api import Refused, SlackApi
-from channels.slack.codec import mrkdwn, shared_at
+from channels.slack.codec import escape, mrkdwn, shared_at
 from channels.slack.ledger import shown_with
 from gateway.errors import FileUnavailable, OutcomeUnknown, RetryLater, SendFailed, SendRefused
 from gateway.events import Attachment, Part
 from gateway.ports import Blobs, ChannelState
+from gateway.text import plain
 from gateway.words import say
 
 log = structlog.get_logger(__name__)
 
 LIMIT = 100_000_000  # bytes of one file
 SCOPE = "files:write"
+_ADDRESS = re.compile(r"https?://[^\s<>`|]+")
 _NOTE = "uploads"
 _KEPT = 300  # parts, the newest
 _SETTLES = timedelta(minutes=1)  # Slack shows a file a moment after it said yes
@@ -108,6 +111,11 @@ def _completion(part: Part, file: Attachment, ident: str, *, marked: bool) -> di
     if part.key.thread:
         body["thread_ts"] = part.key.thread
     lines = [f"_{say('delivery.may_repeat')}_"] if marked else []
-    if comment := "\n".join([*lines, mrkdwn(file.caption)] if file.caption else lines):
+    if comment := "\n".join([*lines, _caption(file.caption)] if file.caption else lines):
         body["initial_comment"] = comment
     return body
+
+
+def _caption(text: str) -> str:
+    """Return *text* as Slack shows it. Here nobody can switch previews off, so that an address is shown as code."""
+    return _ADDRESS.sub(lambda found: f"`{found[0]}`", escape(plain(text))) if _ADDRESS.search(text) else mrkdwn(text)

@@ -45,6 +45,15 @@ async def test_a_file_stands_in_its_thread_with_its_caption() -> None:
         assert up.house.deliveries == []
 
 
+async def test_an_address_in_a_caption_is_not_fetched() -> None:
+    """TRUST 73 and 74: a file's comment has no switch for previews, so an address is code; nobody is called."""
+    async with slack() as up:
+        await up.channel.send(file_part(DM, caption="see [here](https://evil.example/?q=secret) <!here>"))
+        ((text, _),) = shown(up)
+        assert "`https://evil.example/?q=secret" in text
+        assert "<" not in text
+
+
 async def test_a_text_that_is_sent_as_a_file_is_utf8() -> None:
     """A part without a blob is its own words; a large file is what the limit says."""
     async with slack() as up:
