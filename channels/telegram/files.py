@@ -17,7 +17,7 @@ from telegram import Bot, Message, ReplyParameters
 from telegram.error import BadRequest, InvalidToken, RetryAfter, TelegramError
 
 from channels.telegram.codec import FILE_SCHEME
-from channels.telegram.wire import described
+from channels.telegram.wire import certificates, described
 from gateway.errors import FileUnavailable, SendRefused
 from gateway.events import Attachment, Part
 from gateway.ports import Blobs
@@ -117,7 +117,7 @@ class Files:
 
     def _connection(self) -> httpx.AsyncClient:
         if self._client is None:
-            self._client = httpx.AsyncClient(timeout=_SECONDS, follow_redirects=False)
+            self._client = httpx.AsyncClient(timeout=_SECONDS, follow_redirects=False, verify=certificates())
         return self._client
 
     # -- out -----------------------------------------------------------------------------------
