@@ -44,7 +44,7 @@ class AgentHouse:
     forgetter: Forgetter
     default_zone: str
     now: Callable[[], datetime]
-    facts: Callable[[], Mapping[str, Any]]  # version, model, uptime_seconds, workers
+    facts: Callable[[], Mapping[str, Any]]  # version, model, uptime_seconds, workers, memory_running, _done, _waits
     pool: Pool | None = None  # the pool runs the commands that ask for it, so it is built after
 
     async def stop(self, key: SessionKey, *, sender: str) -> tuple[bool, int]:

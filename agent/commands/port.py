@@ -73,7 +73,7 @@ class House(Protocol):
         ...
 
     async def status(self) -> Mapping[str, Any]:
-        """Return the facts of /status: version, model, uptime_seconds, workers, busy and queued."""
+        """Return the facts of /status: version, model, uptime_seconds, workers, busy, queued, memory_*."""
         ...
 
 

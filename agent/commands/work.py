@@ -48,8 +48,8 @@ async def status(context: CommandContext) -> Reply:
     facts = await context.house.status()
     rows = await context.house.usage(since=_today(context), chat=str(context.key))
     sums = _sums(rows)
-    return Reply(
-        text=say(
+    lines = [
+        say(
             "commands.status",
             context.language,
             version=facts["version"],
@@ -60,8 +60,11 @@ async def status(context: CommandContext) -> Reply:
             queued=facts["queued"],
             tokens=sums["tokens"],
             cached=sums["cached_percent"],
-        )
-    )
+        ),
+        say("commands.status_memory", context.language, running=facts["memory_running"], done=facts["memory_done"]),
+    ]
+    lines += [say("commands.status_memory_waits", context.language)] if facts["memory_waits"] else []
+    return Reply(text="\n".join(lines))
 
 
 @command("usage", is_control=True)

@@ -197,6 +197,9 @@ def _build(
             "model": model.name,
             "uptime_seconds": time.monotonic() - started,
             "workers": settings.agent.workers,
+            "memory_running": background.running,
+            "memory_done": background.tally.done,
+            "memory_waits": bool(background.tally.last_reason),
         },
     )
     toolbox = Toolbox.load(*plugins.tools, result_chars=settings.agent.max_tool_result_chars, meter=meter)

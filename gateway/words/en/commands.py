@@ -34,6 +34,8 @@ SENTENCES = {
         "Parlour {version}, model {model}, up {uptime}.\n{busy} of {workers} workers busy, {queued} message(s) queued."
         "\nThis chat today: {tokens} tokens, {cached}% of the input from the provider's cache."
     ),
+    "status_memory": "Memory: {running} job(s) under way, {done} done since I started.",
+    "status_memory_waits": "The last one could not be done yet; it is tried again by itself.",
     "usage_today": "Today: {calls} model call(s), {tokens} tokens, cost {cost}.",
     "usage_month": "Last 30 days: {calls} model call(s), {tokens} tokens, cost {cost}.",
     "timezone": "The time zone here is {zone}. `/timezone Area/City` changes it.",
