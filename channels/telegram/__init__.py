@@ -79,6 +79,10 @@ class TelegramKind:
             address = str(getattr(settings, name))
             if address.startswith("http://") and not _is_near(address):
                 wrong.append(f"{name} sends the token unencrypted; use an https:// address")
+        if settings.webhook_url.startswith("http://") and not _is_near(settings.webhook_url):
+            wrong.append(
+                "webhook_url would bring messages unencrypted, which Telegram refuses; use https://"
+            )
         return wrong
 
 

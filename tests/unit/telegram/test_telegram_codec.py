@@ -327,6 +327,9 @@ def test_the_check_needs_no_network() -> None:
     addresses = ["https://api.telegram.org/bot", "http://127.0.0.1:8081/bot", "http://botapi:8081/bot"]
     assert [wrong(address) for address in addresses] == [0, 0, 0]
     assert wrong("http://api.example.org/bot") == 1
+    hook = {"enabled": False, "webhook_url": "http://bot.example.org/hooks/telegram"}
+    (line,) = kind.check(TelegramSettings.model_validate(hook), {})
+    assert "https://" in line
 
 
 def test_a_missing_library_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
