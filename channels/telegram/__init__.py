@@ -80,9 +80,7 @@ class TelegramKind:
             if address.startswith("http://") and not _is_near(address):
                 wrong.append(f"{name} sends the token unencrypted; use an https:// address")
         if settings.webhook_url.startswith("http://") and not _is_near(settings.webhook_url):
-            wrong.append(
-                "webhook_url would bring messages unencrypted, which Telegram refuses; use https://"
-            )
+            wrong.append("webhook_url would bring messages unencrypted, which Telegram refuses; use https://")
         return wrong
 
 
