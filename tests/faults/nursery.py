@@ -7,11 +7,12 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -85,9 +86,9 @@ def _environment() -> Mapping[str, str]:
 class Line:
     """The connection to one child."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, pid: int) -> None:
+    def __init__(self, reader: asyncio.StreamReader, out: socket.socket, pid: int) -> None:
         self._reader = reader
-        self._writer = writer
+        self._out = out
         self.pid = pid
 
     async def read(self) -> Mapping[str, Any] | None:
@@ -105,8 +106,9 @@ class Line:
         return {}
 
     def tell(self, order: str) -> None:
-        """Send an order."""
-        self._writer.write(json.dumps(order).encode() + b"\n")
+        """Send an order; one that is gone by now hears nothing, and its last news are not lost over it."""
+        with suppress(ConnectionError):
+            self._out.sendall(json.dumps(order).encode() + b"\n")
 
     def kill(self) -> None:
         """End a child that hangs."""
@@ -120,6 +122,7 @@ async def open_line(zygote: Zygote, order: Order) -> AsyncIterator[Line]:
     try:
         writer.write(order.to_json().encode() + b"\n")
         made = json.loads(await reader.readline())
-        yield Line(reader, writer, made["pid"])
+        with writer.get_extra_info("socket").dup() as out:
+            yield Line(reader, out, made["pid"])
     finally:
         writer.close()

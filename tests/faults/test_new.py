@@ -22,7 +22,7 @@ from tests.faults.nursery import Line, Zygote, open_line
 from tests.faults.order import Order
 from tests.faults.shim import Mode
 
-KILLS = 8
+KILLS = 5
 OLD, NEW = "Remember the blue door.", "What did I say?"
 
 
