@@ -6,6 +6,8 @@ import asyncio
 import codecs
 import hashlib
 import re
+import time
+from collections import OrderedDict
 from contextlib import AbstractContextManager
 from pathlib import Path
 
@@ -20,6 +22,10 @@ from gateway.ports import Document
 log = structlog.get_logger(__name__)
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}\Z")
+_SAVING = 0.02  # seconds that an editor may take between emptying a file and writing it
+_PAUSE = 0.01
+_LOOKS = 10
+_OURS = 256
 _AT_THE_TOP = frozenset({"SOUL.md", "USER.md"})
 
 
@@ -54,6 +60,7 @@ class FileDocuments:
         self._home = home
         self._disk = disk or Disk()
         self._keeper = keeper
+        self._ours: OrderedDict[str, None] = OrderedDict()  # revs that we wrote: those files are whole
 
     async def read(self, scope: str, name: str) -> Document:
         """Return the text as it stands now."""
@@ -67,7 +74,7 @@ class FileDocuments:
         return written
 
     def _read(self, scope: str, name: str) -> Document:
-        data = self._disk.load(document_path(self._home, scope, name))
+        data = self._settled(document_path(self._home, scope, name))
         if data is None:
             return Document(name=name, text="", rev="")
         return Document(name=name, text=read_text(data), rev=_rev(data))
@@ -76,6 +83,18 @@ class FileDocuments:
         """Keep as versions what people changed by hand since the last one; needs a keeper to do anything."""
         if self._keeper is not None and scope_folder(self._home, scope).is_dir():
             await asyncio.to_thread(self._notice, scope)
+
+    def _settled(self, path: Path) -> bytes | None:
+        """Return the file once nobody is in the middle of saving it: some editors empty a file before they write."""
+        data = self._disk.load(path)
+        for _ in range(_LOOKS):
+            if data is None or _rev(data) in self._ours or not _is_fresh(path):
+                break
+            time.sleep(_PAUSE)
+            data = self._disk.load(path)
+        while len(self._ours) > _OURS:
+            self._ours.popitem(last=False)
+        return data
 
     def _notice(self, scope: str) -> None:
         with self._locked(scope):
@@ -94,16 +113,24 @@ class FileDocuments:
         data = text.encode("utf-8", "replace")
         # The lock keeps our own writers apart, in every process; an editor's save shows in the rev.
         with self._locked(scope):
-            now = self._disk.load(path)
+            now = self._settled(path)
             self._keep(scope, name, now)
             if ("" if now is None else _rev(now)) != was:
                 return None
             if now != data:
                 if self._keeper is not None:
                     self._keeper.announce(scope, name, data, why=why, by=by)
+                self._ours[_rev(data)] = None
                 self._disk.replace(path, data)
                 self._keep(scope, name, data)
         return Document(name=name, text=read_text(data), rev=_rev(data))
+
+
+def _is_fresh(path: Path) -> bool:
+    try:
+        return 0 <= time.time() - path.stat().st_mtime < _SAVING
+    except OSError:
+        return False
 
 
 def _rev(data: bytes) -> str:

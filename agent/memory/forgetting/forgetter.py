@@ -147,9 +147,11 @@ class Forgetter:
             if gone:
                 self._disk.replace(note, left.encode())
                 changed += gone
-        for staged in sorted((folder / ".staged").glob("*.json")):
-            if wanted.in_text((self._disk.load(staged) or b"").decode("utf-8", "replace")):
-                self._disk.remove(staged)
+        # What waits for a yes or for its application, and bytes that were set aside: nobody misses a part of them.
+        kept_apart = (".staged/*.json", ".pending/*.json", "*.corrupt", "../sessions/*.corrupt")
+        for aside in [path for pattern in kept_apart for path in folder.glob(pattern)]:
+            if wanted.in_text((self._disk.load(aside) or b"").decode("utf-8", "replace")):
+                self._disk.remove(aside)
         return changed
 
     async def _clear_transcripts(self, scope: str, wanted: Wanted, asker: Asker, turn: str) -> int:

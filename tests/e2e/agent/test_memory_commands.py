@@ -98,9 +98,7 @@ async def test_a_persons_own_edit_shows_as_theirs() -> None:
 
 async def test_in_a_shared_chat_undoing_is_for_stewards_and_answers_are_private() -> None:
     """Everybody may look and have something kept; what is printed about memory is seen by its sender alone."""
-    policy = Policy(
-        channel="pocket", entries=frozenset({Entry(Grants.EVERYONE)}), group_policy=GroupPolicy.OPEN
-    )
+    policy = Policy(channel="pocket", entries=frozenset({Entry(Grants.EVERYONE)}), group_policy=GroupPolicy.OPEN)
     async with gateway(policy=policy) as pocket:
         ask = pocket.channel.ask
         await ask("room", "/remember the office is in Bonn", group=True)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from agent.memory.files.disk import Disk
 from agent.memory.files.documents import FileDocuments, document_path
 from tests.fakes.memory import SCOPE, FaultyDisk
 
@@ -79,3 +80,25 @@ async def test_the_same_text_is_not_written_again(tmp_path: Path) -> None:
     before = path.stat().st_ino
     assert await documents.write(SCOPE, "MEMORY.md", "x\n", was=first.rev, why="t2") == first
     assert path.stat().st_ino == before
+
+
+class Emptied(Disk):
+    """A disk on which an editor has emptied a file and not written it yet, at the first look."""
+
+    looks = 0
+
+    def load(self, path: Path) -> bytes | None:
+        """Return nothing first, then what the editor wrote."""
+        self.looks += 1
+        return b"" if self.looks == 1 else super().load(path)
+
+
+async def test_an_editor_that_empties_a_file_before_it_writes_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is read is never the moment in between, or a whole memory would count as taken out by hand."""
+    path = document_path(tmp_path, SCOPE, "MEMORY.md")
+    path.parent.mkdir(parents=True)
+    path.write_text("- tea\n")
+    monkeypatch.setattr("agent.memory.files.documents._SAVING", 3_600)  # however slow this machine is
+    assert (await FileDocuments(tmp_path, disk=Emptied()).read(SCOPE, "MEMORY.md")).text == "- tea\n"
