@@ -10,6 +10,7 @@ from typing import Any
 from agent.memory.desk import MemoryDesk
 from agent.memory.files import lines as build
 from agent.memory.forgetting.forgetter import Forgetter
+from agent.memory.staging import Staging
 from agent.pool import Pool
 from gateway.events import InboundMessage, OutboundKind, Role, SessionKey
 from gateway.ports import (
@@ -42,6 +43,7 @@ class AgentHouse:
     sums: Usage
     memory: MemoryDesk
     forgetter: Forgetter
+    staging: Staging
     default_zone: str
     now: Callable[[], datetime]
     facts: Callable[[], Mapping[str, Any]]  # version, model, uptime_seconds, workers, memory_running, _done, _waits

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from datetime import datetime
+from typing import Any
 from zoneinfo import ZoneInfo
 
 from agent.commands.port import CommandContext, Reply, command
 from agent.memory.desk import NoSuchVersion, Origin, Overtaken
 from agent.memory.forgetting.forgetter import Asker
 from agent.memory.forgetting.words import SHORTEST, Wanted
+from agent.memory.staging import Waiting
 from agent.memory.versions import BY_HAND, Version
 from gateway.events import ChatKind, Role
 from gateway.ports import Job
@@ -120,21 +123,64 @@ async def _undo(context: CommandContext, sha: str) -> str:
     return say("memory.undone", context.language)
 
 
+async def _pending(context: CommandContext, _: str) -> str:
+    waiting = await context.house.staging.waiting(context.scope)
+    if not waiting:
+        return say("memory.nothing_waits", context.language)
+    return "\n\n".join([say("memory.waits", context.language), *(_staged(context, each) for each in waiting)])
+
+
+async def _approve(context: CommandContext, name: str) -> str:
+    return await _decide(context, "approve", context.house.staging.approve(context.scope, name, by=context.person))
+
+
+async def _reject(context: CommandContext, name: str) -> str:
+    return await _decide(context, "reject", context.house.staging.reject(context.scope, name))
+
+
+async def _decide(context: CommandContext, word: str, decision: Coroutine[Any, Any, Waiting | None]) -> str:
+    is_shared = context.row.message.chat_kind is ChatKind.GROUP
+    if is_shared and not context.role.covers(Role.STEWARD):
+        decision.close()
+        return say("commands.only_steward", context.language, command=f"memory {word}")
+    done = await decision
+    return say(f"memory.{word}_done" if done else "memory.no_such_waiting", context.language)
+
+
+def _staged(context: CommandContext, waiting: Waiting) -> str:
+    """Return what a yes would do, in a few lines."""
+    lines = [f"`{waiting.name[:8]}` {_local(context, waiting.at)}"]
+    lines += [f"- {say('memory.would_remove', context.language, line=_short(raw))}" for raw, _ in waiting.removals]
+    added = [*waiting.additions, *([waiting.proposed] if waiting.proposed else [])]
+    lines += [f"- {say('memory.would_add', context.language, line=_short(text))}" for text in added]
+    return "\n".join(lines)
+
+
 async def _usage(context: CommandContext, _: str) -> str:
     return say("memory.usage", context.language)
 
 
 Act = Callable[[CommandContext, str], Awaitable[str]]
-_ACTS: Mapping[str, Act] = {"": _show, "show": _show, "log": _log, "diff": _diff, "why": _why, "undo": _undo}
+_ACTS: Mapping[str, Act] = {
+    "": _show,
+    "show": _show,
+    "log": _log,
+    "diff": _diff,
+    "why": _why,
+    "undo": _undo,
+    "pending": _pending,
+    "approve": _approve,
+    "reject": _reject,
+}
 
 
 def _change(context: CommandContext, version: Version) -> str:
     """Return one line on a change: its name, when, and why, in words."""
-    return f"`{version.short}` {_when(context, version)}: {_cause(context, version)}"
+    return f"`{version.short}` {_local(context, version.at)}: {_cause(context, version)}"
 
 
-def _when(context: CommandContext, version: Version) -> str:
-    return f"{version.at.astimezone(ZoneInfo(context.house.zone(context.scope))):%Y-%m-%d %H:%M}"
+def _local(context: CommandContext, at: datetime) -> str:
+    return f"{at.astimezone(ZoneInfo(context.house.zone(context.scope))):%Y-%m-%d %H:%M}"
 
 
 def _cause(context: CommandContext, version: Version) -> str:
@@ -145,6 +191,8 @@ def _cause(context: CommandContext, version: Version) -> str:
         "remember": "memory.cause_remember",
         "undo": "memory.cause_undo",
         "consolidation": "memory.cause_consolidation",
+        "approved": "memory.cause_approved",
+        "forget": "memory.cause_forget",
     }
     return say(known.get(kind, "memory.cause_other"), context.language, why=version.why[:60])
 

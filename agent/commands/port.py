@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from agent.memory.desk import MemoryDesk
 from agent.memory.forgetting.forgetter import Forgetter
+from agent.memory.staging import Staging
 from gateway.events import InboundMessage, Role, SessionKey
 from gateway.ports import InboxRow, Job, Lease, ShownLine
 
@@ -29,6 +30,11 @@ class House(Protocol):
     @property
     def memory(self) -> MemoryDesk:
         """What is remembered, its versions, and taking them back."""
+        ...
+
+    @property
+    def staging(self) -> Staging:
+        """What waits for a yes."""
         ...
 
     @property

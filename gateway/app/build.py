@@ -191,6 +191,7 @@ def _build(
         sums=store.usage,
         memory=memory.desk,
         forgetter=memory.forgetter,
+        staging=memory.staging,
         default_zone=settings.timezone,
         facts=lambda: {
             "version": version("parlour"),

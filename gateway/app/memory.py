@@ -22,6 +22,7 @@ from agent.memory.reading import Passages
 from agent.memory.revising import Reviser
 from agent.memory.session_notes import SessionNotes
 from agent.memory.sessions import StoredSessions
+from agent.memory.staging import Staging
 from agent.memory.versions import Versions
 from gateway.home import Home
 from gateway.ports import Meter, Store
@@ -39,6 +40,7 @@ class Memory:
     jobs: MemoryJobs
     desk: MemoryDesk
     forgetter: Forgetter
+    staging: Staging
     consolidates: bool
 
 
@@ -69,7 +71,8 @@ def open_memory(
         reopen=conversations.forget_scope,
     )
     desk = MemoryDesk(home.path, documents, versions, store.journal, sessions)
-    return Memory(documents, conversations, sessions, projector, jobs, desk, forgetter, consolidates)
+    staging = Staging(home.path, documents, now=now)
+    return Memory(documents, conversations, sessions, projector, jobs, desk, forgetter, staging, consolidates)
 
 
 def open_background(

@@ -21,6 +21,7 @@ SENTENCES = {
     "usage": (
         "`/memory` shows what I remember here\n`/memory why <words>` where a line came from\n`/memory log` what changed"
         "\n`/memory diff [change]` one change\n`/memory undo <change>` take a change back"
+        "\n`/memory pending`, `approve <name>`, `reject <name>` what waits for a yes"
     ),
     "no_changes": "Nothing has changed what I remember here yet.",
     "no_such_change": "I know no change called {sha}. `/memory log` names them.",
@@ -34,6 +35,18 @@ SENTENCES = {
     "cause_undo": "an earlier change was taken back ({why})",
     "cause_consolidation": "I summarised what was said before",
     "summary": "The summary it came with: {quote}",
+    "cause_approved": "somebody said yes to what was waiting",
+    "cause_forget": "somebody had words forgotten",
+    "waits": (
+        "This waits for a yes. `/memory approve <name>` does it, `/memory reject <name>` drops it; after 14 days it"
+        " lapses, and everything stays as it is."
+    ),
+    "nothing_waits": "Nothing waits for a yes here.",
+    "no_such_waiting": "Nothing waits under that name. `/memory pending` shows what does.",
+    "would_remove": "would remove: {line}",
+    "would_add": "would add or reword: {line}",
+    "approve_done": "Done. It counts from your next message on; `/memory undo` takes it back.",
+    "reject_done": "Dropped. What I remember stays as it is.",
     "cause_other": "{why}",
     "said": "{who} wrote: {quote}",
     "somebody": "Somebody",

@@ -1,0 +1,126 @@
+"""What waits for a yes: removals that were too many, and what came of strangers' words. Lapsing changes nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from agent.memory.consolidation.merge import merge
+from agent.memory.consolidation.operations import Remove, apply
+from agent.memory.consolidation.pending import STAGED
+from agent.memory.consolidation.revise import BUDGET
+from agent.memory.desk import Keeps
+from agent.memory.files.disk import Disk
+from agent.memory.files.lines import read_stamp
+from agent.memory.scopes import scope_folder
+
+LAPSES = timedelta(days=14)  # PEOPLE.md, Manners
+MEMORY = "MEMORY.md"
+_TRIES = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waiting:
+    """One thing that waits. `name` is the entry it arose with."""
+
+    name: str
+    why: str
+    at: datetime
+    removals: tuple[tuple[str, str], ...] = ()  # (entry, heading it stands under or "")
+    additions: tuple[str, ...] = ()
+    proposed: str = ""  # a whole new text, as a model gave it
+
+
+class Staging:
+    """The staged changes of every scope."""
+
+    def __init__(self, home: Path, documents: Keeps, *, now: Callable[[], datetime], disk: Disk | None = None) -> None:
+        self._home = home
+        self._documents = documents
+        self._now = now
+        self._disk = disk or Disk()
+
+    async def waiting(self, scope: str) -> list[Waiting]:
+        """Return what waits in *scope*, the oldest first; what lapsed is taken away."""
+        return await asyncio.to_thread(self._read, scope)
+
+    async def approve(self, scope: str, name: str, *, by: str) -> Waiting | None:
+        """Do what waits under a name that begins so; None when there is no single one. Raises OSError."""
+        found = await self._find(scope, name)
+        if found is None:
+            return None
+        for _ in range(_TRIES):
+            document = await self._documents.read(scope, MEMORY)
+            text = _done(document.text, found)
+            if text == document.text or await self._documents.write(
+                scope, MEMORY, text, was=document.rev, why=f"approved {found.name}", by=by
+            ):
+                await asyncio.to_thread(self._disk.remove, self._path(scope, found.name))
+                return found
+        raise OSError("MEMORY.md is being written to all the time")
+
+    async def reject(self, scope: str, name: str) -> Waiting | None:
+        """Take away what waits under a name that begins so; None when there is no single one."""
+        found = await self._find(scope, name)
+        if found is not None:
+            await asyncio.to_thread(self._disk.remove, self._path(scope, found.name))
+        return found
+
+    async def _find(self, scope: str, name: str) -> Waiting | None:
+        found = [each for each in await self.waiting(scope) if name and each.name.startswith(name)]
+        return found[0] if len(found) == 1 else None
+
+    def _read(self, scope: str) -> list[Waiting]:
+        found: list[Waiting] = []
+        for path in sorted((scope_folder(self._home, scope) / "memory" / STAGED).glob("*.json")):
+            waiting = _waiting(self._disk.load(path) or b"")
+            if waiting is not None and self._now() - waiting.at > LAPSES:
+                self._disk.remove(path)
+            elif waiting is not None:
+                found.append(waiting)
+        return sorted(found, key=lambda each: each.at)
+
+    def _path(self, scope: str, name: str) -> Path:
+        return scope_folder(self._home, scope) / "memory" / STAGED / f"{name}.json"
+
+
+def _waiting(data: bytes) -> Waiting | None:
+    try:
+        stored = json.loads(data)
+    except ValueError:
+        return None
+    at = read_stamp(stored.get("at")) if isinstance(stored, dict) else None
+    if at is None or not isinstance(stored.get("entry"), str):
+        return None
+    removals = [each for each in stored.get("removals") or [] if isinstance(each, Mapping)]
+    return Waiting(
+        name=stored["entry"],
+        why=str(stored.get("why", "")),
+        at=at,
+        removals=tuple((str(each.get("raw", "")), _heading(each.get("context"))) for each in removals),
+        additions=tuple(str(each) for each in stored.get("additions") or []),
+        proposed=str(stored.get("proposed", "")),
+    )
+
+
+def _heading(context: Any) -> str:
+    return str(context[-1]) if isinstance(context, list | tuple) and context else ""
+
+
+def _done(text: str, waiting: Waiting) -> str:
+    """Return *text* with what waits: additions and rewordings merged in, removals where they still stand."""
+    proposed = "\n".join([waiting.proposed, *waiting.additions]).strip()
+    if proposed:
+        text = merge(text, proposed, budget=BUDGET).text
+    for raw, heading in waiting.removals:
+        for under in (heading, ""):
+            applied = apply([Remove(raw, under)], text)
+            if not applied.refused:
+                text = applied.text
+                break
+    return text

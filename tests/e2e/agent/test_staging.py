@@ -1,0 +1,75 @@
+"""What a consolidation may not do by itself waits for a yes, and nothing is lost while it waits."""
+
+from __future__ import annotations
+
+import json
+import re
+from datetime import timedelta
+from pathlib import Path
+
+from agent.memory.files.documents import FileDocuments
+from agent.memory.files.lines import utc_now
+from agent.memory.staging import LAPSES, Staging
+from tests.e2e.agent.test_consolidation import Model, at_work, quiet, talk
+
+SCOPE = "people/pocket%3aann"
+FACTS = [
+    f"keepsake number {n} is a {name}" for n, name in enumerate(("ring", "watch", "shell", "stamp", "coin", "key"))
+]
+
+
+def forgetful(n: int, _: str) -> dict[str, str]:
+    """Answer as a model that leaves out all that was remembered."""
+    return {"history_entry": f"[2026-11-22 10:00] {n}", "memory_update": "- something new"}
+
+
+async def test_removals_beyond_a_quarter_wait_and_can_be_approved() -> None:
+    """Six facts left out at once: all stand, the answer's own fact is added, and a yes takes the six out."""
+    async with at_work(Model(forgetful)) as pocket:
+        for fact in FACTS:
+            await pocket.channel.ask("ann", f"/remember {fact}")
+        await talk(pocket, 6)
+        await quiet(pocket)
+        memory = pocket.home / SCOPE / "memory" / "MEMORY.md"
+        before = memory.read_text()
+        assert all(fact in before for fact in FACTS)
+        assert "- something new" in before
+        pending = await pocket.channel.ask("ann", "/memory pending")
+        assert pending.count("would remove") == len(FACTS)
+        found = re.search(r"`(e[a-z2-7]{7})`", pending)
+        assert found
+        assert "no_such" not in await pocket.channel.ask("ann", "/memory approve zzzz")
+        assert memory.read_text() == before
+        assert (await pocket.channel.ask("ann", f"/memory approve {found[1]}")).startswith("Done.")
+        assert memory.read_text() == "- something new\n"
+        assert "Nothing waits" in await pocket.channel.ask("ann", "/memory pending")
+        log = await pocket.channel.ask("ann", "/memory log")
+        assert "said yes" in log
+
+
+async def test_a_no_keeps_everything() -> None:
+    """Rejected: what waited is gone, what was remembered is not."""
+    async with at_work(Model(forgetful)) as pocket:
+        for fact in FACTS:
+            await pocket.channel.ask("ann", f"/remember {fact}")
+        await talk(pocket, 6)
+        await quiet(pocket)
+        pending = await pocket.channel.ask("ann", "/memory pending")
+        name = re.search(r"`(e[a-z2-7]{7})`", pending)
+        assert name
+        assert (await pocket.channel.ask("ann", f"/memory reject {name[1]}")).startswith("Dropped.")
+        assert all(fact in (pocket.home / SCOPE / "memory" / "MEMORY.md").read_text() for fact in FACTS)
+
+
+async def test_what_nobody_answers_lapses(tmp_path: Path) -> None:
+    """After fourteen days it is as if it had never been proposed (PEOPLE.md, Manners)."""
+    folder = tmp_path / SCOPE / "memory" / ".staged"
+    folder.mkdir(parents=True)
+    now = utc_now()
+    for name, age in (("eold", LAPSES + timedelta(hours=1)), ("enew", LAPSES - timedelta(hours=1))):
+        staged = {"entry": name, "why": "untrusted", "at": (now - age).isoformat(), "proposed": "- x"}
+        (folder / f"{name}.json").write_text(json.dumps(staged))
+    (folder / "broken.json").write_text("{")
+    staging = Staging(tmp_path, FileDocuments(tmp_path), now=lambda: now)
+    assert [each.name for each in await staging.waiting(SCOPE)] == ["enew"]
+    assert not (folder / "eold.json").exists()
