@@ -29,8 +29,6 @@ PING = timedelta(seconds=10)
 _AWAY = 3  # intervals without a word until Slack may have given events up; it delivers again for minutes
 _DEAF = 6  # intervals without a sign of life until we begin anew
 _CROWDED = (1.0, 5.0)  # seconds to wait when too many connections stand; all of them are told at once
-_LOOK_EVERY = 1.0  # seconds at most between two looks at the connection
-_RETURN = (0.01, 0.1)  # of a ping interval after a break; the library would look at its next ping only
 _dice = SystemRandom()
 
 
@@ -50,7 +48,6 @@ class _Client(SocketModeClient):
         self.refused: ParlourError | None = None
         self.ended = asyncio.Event()
         self._greeted_by: object = None
-        self._returned_from: object = None
         self.told_at = 0.0  # by the monotonic clock
         self.greeted = asyncio.Event()
 
@@ -98,19 +95,6 @@ class _Client(SocketModeClient):
         """
         session = self.current_session
         return not self.closed and session is not None and not session.closed and self._greeted_by is session
-
-    async def come_again(self) -> None:
-        """Connect anew after a break, once and soon; if that fails, the library goes on trying at each ping."""
-        broken = self.current_session
-        if self.closed or broken is None or not broken.closed or broken is self._returned_from:
-            return
-        self._returned_from = broken
-        await asyncio.sleep(_dice.uniform(*_RETURN) * min(self.ping_interval, PING.total_seconds()))
-        try:
-            await self.connect_to_new_endpoint()
-        except (SlackApiError, aiohttp.ClientError, TimeoutError, OSError, AttributeError) as error:
-            # AttributeError is the library's own, at an answer that is no JSON; its loop tries again at each ping.
-            log.info("slack.return_failed", reason=type(error).__name__)
 
 
 class _Handler(AsyncSocketModeHandler):
@@ -169,16 +153,14 @@ class Socket:
         alive_at = time.monotonic()
         while True:
             try:
-                async with asyncio.timeout(min(self._ping, _LOOK_EVERY)):
+                async with asyncio.timeout(self._ping):
                     await self._client.ended.wait()
             except TimeoutError:
                 pass
             self._raise_refusal()
             if self.is_heard():
                 alive_at = time.monotonic()
-                continue
-            await self._client.come_again()
-            if time.monotonic() - alive_at > _DEAF * self._ping:
+            elif time.monotonic() - alive_at > _DEAF * self._ping:
                 raise RetryLater(timedelta(seconds=self._ping), "deaf: Slack gives no sign of life")
 
     def _raise_refusal(self) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import timedelta
 
 import pytest
 
@@ -319,22 +318,3 @@ async def test_a_connection_that_goes_deaf_is_given_up(how: str) -> None:
             await running_
         assert not channel.is_ready()
         await channel.close()
-
-
-async def test_after_a_break_we_are_back_before_the_next_ping() -> None:
-    """The library would look a whole ping interval later; a person does not wait that long."""
-    async with slack_server() as server:
-        house = FakeHouse()
-        channel = build(server, house)
-        channel._ping = timedelta(minutes=2)
-        running_ = asyncio.create_task(channel.run())
-        await eventually(channel.is_ready)
-        await server.cut()
-        async with asyncio.timeout(30):
-            await server.until(lambda: server.connections == 2)
-        server.say(DM, ANN, "still there?")
-        await house.wait_deliveries(1)
-        running_.cancel()
-        await asyncio.wait({running_})
-        await channel.close()
-        assert len(server.called("apps.connections.open")) == 2
