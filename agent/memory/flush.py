@@ -5,17 +5,14 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-from collections.abc import Callable, Sequence
-from datetime import datetime, timedelta
+from collections.abc import Sequence
+from datetime import datetime
 from pathlib import Path
-from zoneinfo import ZoneInfo
 
 import structlog
 
-from agent.memory.consolidation.asking import Provider
 from agent.memory.consolidation.slice import Message, conversation
-from agent.memory.files.disk import Disk
-from agent.memory.files.lines import utc_now
+from agent.memory.scribe import Scribe
 
 log = structlog.get_logger(__name__)
 
@@ -23,32 +20,12 @@ THRESHOLD_TOKENS = 4_000
 SILENT = "[silent]"
 _DONE = ".flushed.json"  # session -> the compaction cycle that was flushed last
 _CYCLES = 1_000  # sessions whose last cycle is known
-_DEADLINE = timedelta(seconds=60)
 _SHOWN = 8_000  # characters of the day's file that the model is shown, the newest
 _EXCERPT = 20  # lines kept as they are when the model fails
 
 
-class MemoryFlusher:
+class MemoryFlusher(Scribe):
     """Extracts what is worth keeping, once per compaction cycle of a session. Times are of *zone*."""
-
-    def __init__(
-        self,
-        workspace: Path,
-        provider: Provider,
-        model: str,
-        *,
-        zone: str = "UTC",
-        deadline: timedelta = _DEADLINE,
-        disk: Disk | None = None,
-        now: Callable[[], datetime] = utc_now,
-    ) -> None:
-        self.memory_dir = Path(workspace) / "memory"
-        self.provider = provider
-        self.model = model
-        self._zone = zone
-        self._deadline = deadline
-        self._disk = disk or Disk()
-        self._now = now
 
     async def maybe_flush(
         self,
@@ -68,15 +45,15 @@ class MemoryFlusher:
         cycle = _cycle(messages)
         if await asyncio.to_thread(self._was_flushed, session_key, cycle):
             return False
-        at = self._now().astimezone(ZoneInfo(self._zone))
+        at = self._local_now()
         path = self.memory_dir / f"{at:%Y-%m-%d}.md"
         known = (await asyncio.to_thread(self._disk.load, path) or b"").decode("utf-8", "replace")
-        bullets = await self._ask(messages, path.name, known)
+        bullets = await self._extract(messages, path.name, known)
         fresh = [line for line in bullets if line.strip() not in {each.strip() for each in known.splitlines()}]
         await asyncio.to_thread(self._write, path, session_key, cycle, at, fresh)
         return True
 
-    async def _ask(self, messages: Sequence[Message], name: str, known: str) -> list[str]:
+    async def _extract(self, messages: Sequence[Message], name: str, known: str) -> list[str]:
         lines = conversation(messages, zone=self._zone)
         system = (
             "You are a memory extraction agent. Review the conversation below and extract\n"
@@ -88,11 +65,7 @@ class MemoryFlusher:
         shown = f"## Already in the file\n{known[-_SHOWN:]}\n\n" if known.strip() else ""
         asked = f"{shown}## Conversation\n" + "\n".join(lines)
         try:
-            async with asyncio.timeout(self._deadline.total_seconds()):
-                response = await self.provider.chat(
-                    messages=[{"role": "system", "content": system}, {"role": "user", "content": asked}],
-                    model=self.model,
-                )
+            response = await self._ask(system, asked)
         except Exception:  # the provider's boundary: what was said is kept as it was
             log.exception("flush.model_failed")
             return [f"- {line}" for line in lines[-_EXCERPT:]]

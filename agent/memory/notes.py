@@ -7,18 +7,16 @@ import hashlib
 import json
 import re
 import unicodedata
-from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime, timedelta
+from collections.abc import Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Any
-from zoneinfo import ZoneInfo
 
 import structlog
 
 from agent.memory.consolidation.asking import Provider
 from agent.memory.consolidation.slice import Message, conversation
-from agent.memory.files.disk import Disk
-from agent.memory.files.lines import utc_now
+from agent.memory.scribe import Scribe
 
 log = structlog.get_logger(__name__)
 
@@ -26,7 +24,6 @@ MIN_USER_MESSAGES = 3  # fewer are a trivial session, not worth a note [002]
 _LONGEST_SLUG = 40
 _EXCERPT = 200  # characters of a key message
 _KEY_MESSAGES = 6
-_DEADLINE = timedelta(seconds=60)
 _SYSTEM = "You are a memory writer. Generate a concise summary of this conversation."
 _NAME = "create_session_memory"
 _TOOL: dict[str, Any] = {
@@ -52,7 +49,7 @@ _TOOL: dict[str, Any] = {
 }
 
 
-class SessionMemoryWriter:
+class SessionMemoryWriter(Scribe):
     """Writes notes into a workspace's `memory/`. Times are of *zone*."""
 
     def __init__(
@@ -61,20 +58,12 @@ class SessionMemoryWriter:
         provider: Provider,
         model: str,
         *,
-        zone: str = "UTC",
         min_user_messages: int = MIN_USER_MESSAGES,
-        deadline: timedelta = _DEADLINE,
-        disk: Disk | None = None,
-        now: Callable[[], datetime] = utc_now,
+        **more: Any,
     ) -> None:
-        self.memory_dir = Path(workspace) / "memory"
-        self.provider = provider
-        self.model = model
-        self._zone = zone
+        """Skip sessions of fewer than *min_user_messages*; *more* as `Scribe` takes it."""
+        super().__init__(workspace, provider, model, **more)
         self._least = min_user_messages
-        self._deadline = deadline
-        self._disk = disk or Disk()
-        self._now = now
 
     async def write_session_memory(
         self, session_key: str, messages: Sequence[Message], max_messages: int = 20
@@ -87,22 +76,17 @@ class SessionMemoryWriter:
         recent = [message for message in said if _text(message)][-max_messages:]
         if sum(message.get("role") == "user" for message in recent) < self._least:
             return None
-        slug, summary = await self._ask(recent)
-        at = self._now().astimezone(ZoneInfo(self._zone))
+        slug, summary = await self._summarise(recent)
+        at = self._local_now()
         mark = f"<!-- {_name_of(session_key, recent)} -->"
         text = f"{self._note(session_key, at, summary, recent)}\n{mark}\n"
         return await asyncio.to_thread(self._write, f"{at:%Y-%m-%d}-{slug}", text, mark)
 
-    async def _ask(self, recent: Sequence[Message]) -> tuple[str, str]:
+    async def _summarise(self, recent: Sequence[Message]) -> tuple[str, str]:
         lines = "\n".join(conversation(recent, zone=self._zone))
         try:
-            async with asyncio.timeout(self._deadline.total_seconds()):
-                response = await self.provider.chat(
-                    messages=[{"role": "system", "content": _SYSTEM}, {"role": "user", "content": lines}],
-                    tools=[_TOOL],
-                    tool_choice={"type": "function", "function": {"name": _NAME}},
-                    model=self.model,
-                )
+            choice = {"type": "function", "function": {"name": _NAME}}
+            response = await self._ask(_SYSTEM, lines, tools=[_TOOL], tool_choice=choice)
             found = _arguments(getattr(response, "tool_calls", None))
         except Exception:  # the provider's boundary: a note without a summary is a note
             log.exception("notes.model_failed")
