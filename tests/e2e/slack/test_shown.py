@@ -6,7 +6,7 @@
 - edit: test_gateway_slack.test_a_message_that_is_deleted_before_its_turn_is_not_answered
 - image: test_shown.test_a_picture_and_a_document_reach_their_turn
 - file: test_files_in.test_a_message_with_several_files_is_one_message
-- file, sent: test_files_out.test_a_file_stands_in_its_thread_with_its_caption
+- file, sent: test_slack_files_out.test_a_file_stands_in_its_thread_with_its_caption
 - command: test_gateway_slack.test_a_command_in_a_channel_is_answered_to_its_sender_alone
 - 20,000 characters with fences (PEERS 12): test_gateway_slack.test_a_long_answer_arrives_whole_over_a_broken_line
 - streaming: test_gateway_slack.test_two_threads_at_once_keep_their_streams_apart
