@@ -343,8 +343,6 @@ async def test_a_part_without_formatting_stands_as_it_is(platform: Platform, per
 
 async def test_a_file_stands_in_the_chat(platform: Platform, person: Person, house: FakeHouse) -> None:
     """A stored file and a text that is one arrive byte for byte, under their names, in order."""
-    if platform.files is None:
-        pytest.skip("its harness does not look at files")
     data = bytes(range(256)) * 40
     blob = await house.blobs.put("people/ann", data)
     stored = Attachment(kind="document", name="plan.bin", size=len(data), blob=blob)

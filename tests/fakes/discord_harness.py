@@ -157,5 +157,9 @@ class DiscordHarness:
                         yield person
                         watch.cancel()
 
+                async def files(_: Person) -> list[tuple[str, bytes]]:
+                    said = discord.messages[discord.direct(ANN)]
+                    return [discord.cdn.files[each["id"]] for message in said for each in message["attachments"]]
+
                 key = SessionKey("discord", discord.direct(ANN))
-                yield Platform(self.channel, key, join, has_windows=False, ident=self.ident)
+                yield Platform(self.channel, key, join, has_windows=False, ident=self.ident, files=files)

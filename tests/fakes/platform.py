@@ -56,11 +56,11 @@ class Platform:
     channel: Channel
     key: SessionKey
     join: Callable[[], AbstractAsyncContextManager[Person]]
+    files: Callable[[Person], Awaitable[list[tuple[str, bytes]]]]  # that stand in the chat, in order
     has_windows: bool = True  # ours: it knows who looks on, and can say a line beside a message
     can_be_asked: bool = True  # whether a part stands there; else a resend is marked
     late: str = "It is **late**."  # how this sentence looks to people
     ident: Callable[[str], str] = str  # from the id a person said something under to the platform's own
-    files: Callable[[Person], Awaitable[list[tuple[str, bytes]]]] | None = None  # that stand in the chat, in order
 
 
 class Harness(Protocol):

@@ -69,7 +69,9 @@ class SlackPerson:
             if message["user"] != BOT_USER:
                 continue
             text = html.unescape(message["text"])
-            if message["metadata"]["event_payload"]["part"].split(".")[1] == "0":
+            if message.get("files"):  # that call takes no metadata
+                shown.messages[message["ts"]] = text
+            elif message["metadata"]["event_payload"]["part"].split(".")[1] == "0":
                 shown.previews += [text] if shown.previews[-1:] != [text] else []
             else:
                 shown.messages[message["ts"]] = text
@@ -92,8 +94,12 @@ class SlackHarness:
                 async with watching(person):
                     yield person
 
+            async def files(_: Person) -> list[tuple[str, bytes]]:
+                shared = [each for said in up.server.places[DM].messages for each in said.get("files", ())]
+                return [(up.server.files[each["id"]].name, up.server.files[each["id"]].data) for each in shared]
+
             key = SessionKey("slack", f"{DM}/{_ROOT}")
-            yield Platform(up.channel, key, join, has_windows=False, late="It is *late*.", ident=_ts)
+            yield Platform(up.channel, key, join, has_windows=False, late="It is *late*.", ident=_ts, files=files)
 
 
 @asynccontextmanager

@@ -127,6 +127,9 @@ class TelegramHarness:
                     yield person
                     watch.cancel()
 
+                async def files(_: Person) -> list[tuple[str, bytes]]:
+                    return [(post.file.name, post.file.data) for post in server.posts if post.file is not None]
+
                 yield Platform(
                     channel,
                     SessionKey("telegram", _KEY),
@@ -135,6 +138,7 @@ class TelegramHarness:
                     can_be_asked=False,
                     late="It is late.",
                     ident=_number,
+                    files=files,
                 )
             finally:
                 running.cancel()
