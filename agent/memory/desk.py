@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from agent.memory.consolidation.operations import Operation, apply, operations_between
+from agent.memory.consolidation.three_way import without_change
 from agent.memory.history.log import HistoryEntry, HistoryLog
 from agent.memory.revising import CONSOLIDATION
 from agent.memory.scopes import scope_folder
@@ -50,9 +50,7 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class TakenBack:
-    """The change is undone, by the new version."""
-
-    lines: int
+    """The change is undone, by a new version."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,22 +128,28 @@ class MemoryDesk:
             return NoSuchVersion()
         after = await asyncio.to_thread(self._versions.texts, scope, version.sha)
         before = await asyncio.to_thread(self._versions.before, scope, version.sha) or {}
-        back = {name: operations_between(_text(after, name), _text(before, name)) for name in version.names}
-        for name, operations in back.items():  # all of it, or nothing
-            if apply(operations, (await self._documents.read(scope, name)).text).refused:
+        for name in version.names:  # all of it, or nothing
+            now = (await self._documents.read(scope, name)).text
+            if without_change(_text(before, name), _text(after, name), now) is None:
                 return Overtaken()
-        lines = [await self._do(scope, name, each, why=f"undo {version.short}", by=by) for name, each in back.items()]
-        return Overtaken() if None in lines else TakenBack(sum(filter(None, lines)))
+        done = [
+            await self._take_back(scope, name, _text(before, name), _text(after, name), version, by)
+            for name in version.names
+        ]
+        return TakenBack() if all(done) else Overtaken()
 
-    async def _do(self, scope: str, name: str, operations: Sequence[Operation], *, why: str, by: str) -> int | None:
-        """Change one document and return how many operations changed something; None when it cannot be done now."""
+    async def _take_back(
+        self, scope: str, name: str, before: str, after: str, version: Version, by: str
+    ) -> Document | None:
+        """Change one document back; None when later changes stand on this one, or somebody writes all the time."""
         for _ in range(_TRIES):
             document = await self._documents.read(scope, name)
-            applied = apply(operations, document.text)
-            if applied.refused:
+            text = without_change(before, after, document.text)
+            if text is None:
                 return None
-            if await self._documents.write(scope, name, applied.text, was=document.rev, why=why, by=by):
-                return applied.done
+            why = f"undo {version.short}"
+            if written := await self._documents.write(scope, name, text, was=document.rev, why=why, by=by):
+                return written
         return None
 
     def _entry(self, scope: str, version: Version) -> HistoryEntry | None:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from difflib import SequenceMatcher
 from typing import TypeAlias
 
 from agent.memory.consolidation.entries import Kind, parse
@@ -81,43 +79,6 @@ def apply(operations: Sequence[Operation], text: str) -> Applied:
     if not done:
         return Applied(text, tuple(refused))
     return Applied("\n".join(lines).strip("\n") + "\n" if lines else "", tuple(refused), done)
-
-
-def operations_between(before: str, after: str) -> tuple[Operation, ...]:
-    """Return operations that turn *before* into *after*, line by line; with the texts swapped, they undo it.
-
-    Blank lines are left alone. A line that stands several times is named with its heading.
-    """
-    old, new = _placed(before), _placed(after)
-    many = {line for line, count in Counter(line for line, _ in (*old, *new)).items() if count > 2}
-    found: list[Operation] = []
-    matcher = SequenceMatcher(None, [line for line, _ in old], [line for line, _ in new], autojunk=False)
-    for tag, i1, i2, j1, j2 in matcher.get_opcodes():
-        if tag == "equal":
-            continue
-        pairs = min(i2 - i1, j2 - j1)
-        for (was, under), (now, _) in zip(old[i1 : i1 + pairs], new[j1 : j1 + pairs], strict=True):
-            found.append(Replace(was, now, under if was in many else ""))
-        found += [Remove(was, under if was in many else "") for was, under in old[i1 + pairs : i2]]
-        if not j1 and not i2 and old:  # before everything else: there is no line to stand behind
-            found.append(Replace(old[0][0], "\n".join([*(line for line, _ in new[:j2]), old[0][0]])))
-            continue
-        for j in range(j1 + pairs, j2):
-            anchor, under = new[j - 1] if j else ("", "")
-            found.append(Add(new[j][0], under if anchor in many and not _is_heading(anchor) else "", anchor))
-    return tuple(found)
-
-
-def _placed(text: str) -> list[tuple[str, str]]:
-    """Return the lines that are not blank, each with the title of the heading above it."""
-    title, placed = "", []
-    for line in text.replace("\r\n", "\n").split("\n"):
-        if not line.strip():
-            continue
-        placed.append((line, title))
-        if _is_heading(line):
-            title = line.lstrip("# ").strip()
-    return placed
 
 
 def _do(operation: Operation, lines: list[str]) -> list[str]:

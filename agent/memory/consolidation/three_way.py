@@ -65,6 +65,21 @@ def three_way(base: str, mine: str, theirs: str) -> Reconciled:
     return Reconciled(render(kept), tuple(conflicts))
 
 
+def without_change(before: str, after: str, now: str) -> str | None:
+    """Return *now* without what changed from *before* to *after*; None when later changes stand on it."""
+    old, new = _lines(before), _lines(after)
+    if not new - old <= _lines(now):  # what it added was reworded since, or taken out
+        return None
+    undone = three_way(after, before, now)
+    left = _lines(undone.text)
+    is_done = not undone.conflicts and not (new - old) & left and old - new <= left
+    return undone.text if is_done else None
+
+
+def _lines(text: str) -> set[str]:
+    return {line.rstrip() for line in text.splitlines() if line.strip()}
+
+
 def _step(
     position: int,
     old: list[Entry],
@@ -84,10 +99,12 @@ def _step(
         high = reach
     mine, other = (_apply(side, old, low, high) for side in touching)
     before = old[low:high]
-    if _keys(mine) in (_keys(before), _keys(other)) or not mine:
+    if _keys(mine) in (_keys(before), _keys(other)):
         kept += other
     elif _keys(other) == _keys(before):
         kept += mine
+    elif not mine:
+        kept += other
     else:
         kept += other
         conflicts.append(Conflict(_raws(before), _raws(mine), _raws(other)))

@@ -20,10 +20,9 @@ from agent.memory import MemoryStore, Session
 from agent.memory.consolidation.answer import Answer, Unusable, read_answer
 from agent.memory.consolidation.entries import Entry, Kind, parse, render
 from agent.memory.consolidation.merge import Why, merge
-from agent.memory.consolidation.operations import apply, operations_between
 from agent.memory.consolidation.revise import revise
 from agent.memory.consolidation.succession import is_same, succeeds
-from agent.memory.consolidation.three_way import three_way
+from agent.memory.consolidation.three_way import three_way, without_change
 
 BUDGET = 4_000
 _WORDS = "tea coffee Ann Bob Berlin Bern 2024 17 likes prefers Python allergic peanuts to not the dark at 北京 é - # x:"
@@ -159,16 +158,19 @@ def test_both_changes_survive_or_it_is_said(base: str, mine: str, theirs: str) -
 
 
 @given(memories(), memories())
-def test_a_change_as_operations_fits_where_it_was_made(before: str, after: str) -> None:
-    """Done to the text it was taken from it gives the other one; what is ambiguous there is refused, never guessed."""
-    applied = apply(operations_between(before, after), before)
-    lines = [line for line in (*before.splitlines(), *after.splitlines()) if line.strip()]
-    if all(len(set(text.splitlines())) == len(text.splitlines()) for text in (before, after)):
-        assert applied.refused == ()
-        assert [line for line in applied.text.splitlines() if line.strip()] == [
-            line for line in after.splitlines() if line.strip()
-        ]
-    assert set(applied.text.splitlines()) <= {*lines, ""}
+def test_a_change_that_nobody_built_on_is_taken_back(before: str, after: str) -> None:
+    """Right after it the old text is back, line for line; and what cannot be taken back is refused, never half done."""
+    undone = without_change(before, after, after)
+    assert undone is not None
+    assert {line.rstrip() for line in undone.splitlines()} == {line.rstrip() for line in before.splitlines()}
+
+
+@given(memories(), memories(), st.integers(0, 10**6))
+def test_what_came_later_stays_when_a_change_is_taken_back(before: str, after: str, n: int) -> None:
+    """An entry of its own that was added at the end since then is still there, or nothing was done at all."""
+    later = f"{after.rstrip()}\n\nA sentence of {n} words that nobody else wrote.\n".lstrip("\n")
+    undone = without_change(before, after, later)
+    assert undone is None or f"A sentence of {n} words that nobody else wrote." in undone
 
 
 # -- answers ---------------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from agent.memory.consolidation.operations import Add, Applied, Operation, Remove, Replace, apply, operations_between
+from agent.memory.consolidation.operations import Add, Applied, Operation, Remove, Replace, apply
 
 TEXT = "# Likes\n\n- tea\n- coffee\n\n# Dislikes\n\n- tea\n- rain\n"
 
@@ -76,15 +76,3 @@ def test_an_addition_stays_an_entry_of_its_own() -> None:
         ).text
         == "- tea\n- x\n- rest\n"
     )
-
-
-def test_what_a_change_did_can_be_taken_back() -> None:
-    """The operations from the new text to the old one undo it, and leave later changes alone."""
-    after = TEXT.replace("- coffee", "- espresso").replace("- rain\n", "- rain\n- snow\n")
-    assert apply(operations_between(TEXT, after), TEXT).text == after
-    later = after.replace("# Likes\n", "# Likes\n\nA lot.\n")
-    undone = apply(operations_between(after, TEXT), later)
-    assert undone.refused == ()
-    assert undone.text == TEXT.replace("# Likes\n", "# Likes\n\nA lot.\n")
-    clash = apply(operations_between(after, TEXT), later.replace("- espresso", "- ristretto"))
-    assert [refused.why for refused in clash.refused] == ["no such line"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from agent.memory.consolidation.three_way import Conflict, Reconciled, three_way
+from agent.memory.consolidation.three_way import Conflict, Reconciled, three_way, without_change
 
 BASE = "# A\n\n- one\n- two\n\n# B\n\n- three\n"
 
@@ -53,3 +53,20 @@ def test_doing_it_again_changes_nothing() -> None:
     """After a crash the same answer meets the text that it made."""
     once = three_way(BASE, BASE + "- mine\n", BASE + "- theirs\n").text
     assert three_way(BASE, BASE + "- mine\n", once) == Reconciled(once)
+
+
+def test_what_we_took_out_is_out_while_others_write_beside_it() -> None:
+    """A removal of ours counts where they left that entry alone; where they reworded it, theirs stays."""
+    base = "- tea\n- coffee\n"
+    assert three_way(base, "- coffee\n", "- tea\n- coffee\n- milk\n").text == "- coffee\n- milk\n"
+    assert three_way("- tea\n", "", "- tea\n- milk\n").text == "- milk\n"
+    assert three_way(base, "- coffee\n", "- green tea\n- coffee\n").text == "- green tea\n- coffee\n"
+
+
+def test_a_change_is_taken_back_alone_or_not_at_all() -> None:
+    """Later changes beside it stay; one that stands on it keeps it from being taken back."""
+    before, after = "- tea\n", "- tea\n- dog\n"
+    assert without_change(before, after, "- tea\n- dog\n- cat\n") == "- tea\n- cat\n"
+    assert without_change(before, after, "- tea\n- dog called Bello\n") is None
+    assert without_change(before, after, "- tea\n") is None
+    assert without_change(after, before, "- tea\n- cat\n") in ("- tea\n- dog\n- cat\n", "- tea\n- cat\n- dog\n")
