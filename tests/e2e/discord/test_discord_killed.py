@@ -46,6 +46,18 @@ class House:
 
     async def live(self, *, ago: timedelta = timedelta(), holds: bool = False, words: int = 0) -> None:
         """Begin a life whose clock stands *ago* in the past, Discord's too; it hears when this returns."""
+        before = self.discord.gateway.identified
+        self._begin(ago=ago, holds=holds, words=words)
+        await self.discord.until(lambda: self.discord.gateway.identified > before)
+
+    async def live_until(self, when: str, method: str, kind: str) -> None:
+        """Live, and be killed at a request, which may be the first thing that is done; return when it is dead."""
+        struck = self._lie_in_wait(when, method, kind, 1)
+        self._begin()
+        await struck.wait()
+        await self.end()
+
+    def _begin(self, *, ago: timedelta = timedelta(), holds: bool = False, words: int = 0) -> None:
         self.discord.skew = -ago
         order = Order(
             home=str(self.folder / "home"),
@@ -55,9 +67,7 @@ class House:
             holds=holds,
             words=words,
         )
-        before = self.discord.gateway.identified
         self.pid = self.nursery.begin(order)
-        await self.discord.until(lambda: self.discord.gateway.identified > before)
 
     async def end(self) -> None:
         """Kill it, and return when Discord has noticed."""
@@ -66,7 +76,11 @@ class House:
         self.discord.on_request = lambda *_: False
 
     async def killed_at(self, when: str, method: str, kind: str, number: int = 1) -> None:
-        """Kill it at a request; return when it is dead."""
+        """Kill it at a request that is still to come; return when it is dead."""
+        await self._lie_in_wait(when, method, kind, number).wait()
+        await self.end()
+
+    def _lie_in_wait(self, when: str, method: str, kind: str, number: int) -> asyncio.Event:
         struck = asyncio.Event()
         count = 0
 
@@ -82,8 +96,7 @@ class House:
             return True
 
         self.discord.on_request = strike
-        await struck.wait()
-        await self.end()
+        return struck
 
     def knows(self, words: str) -> bool:
         """Say whether a message with these words was ever stored."""
@@ -190,8 +203,7 @@ async def test_killed_with_a_preview(nursery: Nursery, tmp_path: Path, line: str
         await house.discord.until(lambda: [each for each in house.discord.requests if each.kind == "typing"])
         await house.end()
         if line in ADOPTION:
-            await house.live()
-            await house.killed_at(ADOPTION[line], "PATCH", "messages")
+            await house.live_until(ADOPTION[line], "PATCH", "messages")
         await house.live()
         await house.quiet(lambda: preview.get("was"))
         assert answers(house) == ["@Parlour one"]
