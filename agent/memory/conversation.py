@@ -34,6 +34,7 @@ from gateway.ports import Line, TurnRecord
 log = structlog.get_logger(__name__)
 
 MARK_EVERY = 100  # messages between marks, when the window itself does not move
+_PATIENCE = 2  # windows that a prompt may grow to while a consolidation is awaited
 _REMEMBERED = 256  # turns without a message whose repetition is noticed; the others' indices tell
 
 
@@ -156,13 +157,15 @@ class Conversation:
 
         Where nothing consolidates, a full window's replay start moves by half of it, to the beginning of a
         turn (and the next turn takes a new snapshot); otherwise the pointer moves it, and a plain mark every
-        100 messages keeps cold reads short.
+        100 messages keeps cold reads short. A consolidation that does not come lets it grow to twice its size
+        and no further: what left it is summarised from the file, or kept raw, when its job gets through.
         """
         if to_index <= from_index:
             return None
         state = self._state
         limit = self.window or MARK_EVERY
-        if not self.consolidates and to_index - state.replay_from >= limit:
+        longest = limit * _PATIENCE if self.consolidates else limit
+        if to_index - state.replay_from >= longest:
             keep = limit - limit // 2 if self.window else KEPT_WITHOUT_WINDOW
             aim = max(state.replay_from + limit // 2, to_index - limit) if self.window else to_index - keep
             start = self._turn_start(aim, from_index)

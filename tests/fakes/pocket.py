@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import shutil
 import tempfile
 import time
@@ -14,7 +15,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from agent.llm.port import ChatReply, ChatRequest, Sink, Tokens
+from agent.llm.port import ChatReply, ChatRequest, Sink, Tokens, ToolCall
 from gateway.admission import Policy
 from gateway.app import App, ExtraChannel, Plugins, open_app, serve
 from gateway.events import (
@@ -42,7 +43,9 @@ class InstantModel:
         self.calls = 0
 
     async def complete(self, request: ChatRequest, *, sink: Sink | None = None) -> ChatReply:
-        """Repeat the last message."""
+        """Repeat the last message; a consolidation is answered as a good model does, with nothing new."""
+        if request.purpose != "answer":
+            return self._summary(request)
         self.calls += 1
         if self.seconds:
             await asyncio.sleep(self.seconds)
@@ -50,6 +53,13 @@ class InstantModel:
         if sink is not None:
             sink(text)
         return ChatReply(text=text, tool_calls=(), model=self.name, tokens=Tokens(10, 10, 0), cost=0.0)
+
+    def _summary(self, request: ChatRequest) -> ChatReply:
+        shown = str(request.messages[-1]["content"])
+        memory = shown.partition("Long-term Memory\n")[2].partition("\n\n## Conversation")[0]
+        saved = json.dumps({"history_entry": "They talked.", "memory_update": memory or "(empty)"})
+        call = ToolCall("save", "save_memory", saved)
+        return ChatReply(text="", tool_calls=(call,), model=self.name, tokens=Tokens(10, 10, 0), cost=0.0)
 
     async def warm(self) -> None:
         """Nothing to load."""

@@ -65,6 +65,21 @@ async def test_the_window_moves_to_the_beginning_of_a_turn(tmp_path: Path) -> No
         assert conversation.next_index - conversation.replay_from <= 20 + 8
 
 
+async def test_a_consolidation_that_does_not_come_lets_no_prompt_grow_for_ever(tmp_path: Path) -> None:
+    """Twice the window, then a mark moves it; the pointer stays, so that nothing of it goes unsummarised."""
+    records = FakeRecords()
+    conversation = await Conversations(tmp_path, records, window=20, consolidates=True).open(row(), SCOPE)
+    for _ in range(100):
+        await hold(conversation, records, 1)
+        assert conversation.next_index - conversation.replay_from <= 40
+    assert conversation.consolidated == 0
+    due = conversation.due(conversation.next_index)
+    assert due is not None
+    assert (due.start, due.end) == (0, 190)
+    cold = await Conversations(tmp_path, records, window=20, consolidates=True).open(records.rows[ANN], SCOPE)
+    assert (cold.consolidated, cold.replay_from) == (0, conversation.replay_from)
+
+
 async def test_marks_keep_cold_reads_short_where_the_window_is_wide(tmp_path: Path) -> None:
     """A plain mark every 100 messages, which moves nothing and takes no snapshot."""
     records = FakeRecords()
