@@ -137,13 +137,13 @@ async def test_a_message_deleted_after_its_turn_is_forgotten_in_the_next_prompt_
     """What was taken back is `[forgotten]` for the model and for people, hot and after a restart."""
     model = Stage()
     async with gateway(model=model) as pocket:
-        await pocket.channel.ask("c", "the code is 4711", number="7")
+        await pocket.channel.ask("c", "the code is osprey", number="7")
         await pocket.channel.say("c", "", number="7", kind=InboundKind.DELETION)
         await pocket.channel.ask("c", "next")
         await pocket.idle()
         assert users(model.asked[1]) == ["[forgotten]", "next"]
         assert ("user", "[forgotten]") in await outcomes(pocket, "c")
-        assert "4711" not in transcript(pocket.home)
+        assert "osprey" not in transcript(pocket.home)
         copy = pocket.kill(pocket.home.with_name("copy"))
         again = Stage()
         async with gateway(home=copy, model=again) as later:
