@@ -11,7 +11,7 @@ from agent.commands.port import CommandContext, Reply, command
 from agent.memory.desk import NoSuchVersion, Origin, Overtaken
 from agent.memory.forgetting.forgetter import Asker
 from agent.memory.forgetting.words import SHORTEST, Wanted
-from agent.memory.staging import Waiting
+from agent.memory.staging import MEMORY, Waiting
 from agent.memory.versions import BY_HAND, Version
 from gateway.events import ChatKind, Role
 from gateway.ports import Job
@@ -150,9 +150,12 @@ async def _decide(context: CommandContext, word: str, decision: Coroutine[Any, A
 def _staged(context: CommandContext, waiting: Waiting) -> str:
     """Return what a yes would do, in a few lines."""
     lines = [f"`{waiting.name[:8]}` {_local(context, waiting.at)}"]
-    lines += [f"- {say('memory.would_remove', context.language, line=_short(raw))}" for raw, _ in waiting.removals]
-    added = [*waiting.additions, *([waiting.proposed] if waiting.proposed else [])]
-    lines += [f"- {say('memory.would_add', context.language, line=_short(text))}" for text in added]
+    if waiting.document != MEMORY:
+        lines[0] += f" {waiting.document}"
+    lines += [f"- {say('memory.would_remove', context.language, line=_short(raw))}" for raw in waiting.would_remove]
+    reworded = [(_short(old), _short(new)) for old, new in waiting.would_reword]
+    lines += [f"- {say('memory.would_reword', context.language, old=old, new=new)}" for old, new in reworded]
+    lines += [f"- {say('memory.would_add', context.language, line=_short(text))}" for text in waiting.would_add]
     return "\n".join(lines)
 
 

@@ -27,8 +27,9 @@ _SCOPES_IN_MEMORY = 2_000
 
 Stamp: TypeAlias = tuple[int, int, int]  # when changed, how long, which file
 
-_SOUL = """You are a helpful assistant. You are friendly, precise and brief, and you answer in the language you are \
-spoken to. You say so when you do not know something, and you never claim to have done what you have not done."""
+DEFAULT_VOICE = """You are a helpful assistant. You are friendly, precise and brief, and you answer in the language \
+you are spoken to. You say so when you do not know something, and you never claim to have done what you have not \
+done."""
 
 _WHO = """# Where you are
 
@@ -179,7 +180,7 @@ def system_prompt(snapshot: Snapshot, abilities: str | None = None) -> str:
     *abilities* is for callers without a stored text; what the snapshot holds wins.
     """
     texts = {ABILITIES: abilities or "", **snapshot.texts}
-    parts = [texts.get("SOUL") or _SOUL, _WHO]
+    parts = [texts.get("SOUL") or DEFAULT_VOICE, _WHO]
     parts += [f"{heading}\n\n{texts[name]}" for name, heading in _HEADINGS.items() if texts.get(name)]
     parts.append(f"Times are in the zone {snapshot.zone}.")
     return "\n\n".join(parts)

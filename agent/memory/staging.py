@@ -11,13 +11,15 @@ from pathlib import Path
 from typing import Any
 
 from agent.memory.consolidation.merge import merge
-from agent.memory.consolidation.operations import Remove, apply
+from agent.memory.consolidation.operations import Add, Operation, Remove, Replace, apply, read_record
 from agent.memory.consolidation.pending import STAGED
 from agent.memory.consolidation.revise import BUDGET
 from agent.memory.desk import Keeps
 from agent.memory.files.disk import Disk
 from agent.memory.files.lines import read_stamp
-from agent.memory.scopes import scope_folder
+from agent.memory.scopes import quote, scope_folder
+from agent.memory.versions import TRACKED
+from agent.memory.voice import SOUL, voice
 
 LAPSES = timedelta(days=14)  # PEOPLE.md, Manners
 MEMORY = "MEMORY.md"
@@ -31,9 +33,30 @@ class Waiting:
     name: str
     why: str
     at: datetime
+    document: str = MEMORY
     removals: tuple[tuple[str, str], ...] = ()  # (entry, heading it stands under or "")
     additions: tuple[str, ...] = ()
     proposed: str = ""  # a whole new text, as a model gave it
+    operations: tuple[Operation, ...] = ()
+    session: str = ""  # where it arose, as a key's text; "" when it is nobody's in particular
+    person: str = ""  # who is to be asked there
+
+    @property
+    def would_remove(self) -> tuple[str, ...]:
+        """The lines that a yes takes out."""
+        gone = (each.old for each in self.operations if isinstance(each, Remove))
+        return (*(raw for raw, _ in self.removals), *gone)
+
+    @property
+    def would_reword(self) -> tuple[tuple[str, str], ...]:
+        """The lines that a yes replaces, and by what."""
+        return tuple((each.old, each.new) for each in self.operations if isinstance(each, Replace))
+
+    @property
+    def would_add(self) -> tuple[str, ...]:
+        """What a yes adds."""
+        added = (each.text for each in self.operations if isinstance(each, Add))
+        return (*self.additions, *([self.proposed] if self.proposed else []), *added)
 
 
 class Staging:
@@ -55,14 +78,15 @@ class Staging:
         if found is None:
             return None
         for _ in range(_TRIES):
-            document = await self._documents.read(scope, MEMORY)
-            text = _done(document.text, found)
-            if text == document.text or await self._documents.write(
-                scope, MEMORY, text, was=document.rev, why=f"approved {found.name}", by=by
+            document = await self._documents.read(scope, found.document)
+            before = await voice(self._documents, scope) if found.document == SOUL else document.text
+            text = _done(before, found)
+            if text == before or await self._documents.write(
+                scope, found.document, text, was=document.rev, why=f"approved {found.name}", by=by
             ):
                 await asyncio.to_thread(self._disk.remove, self._path(scope, found.name))
                 return found
-        raise OSError("MEMORY.md is being written to all the time")
+        raise OSError(f"{found.document} is being written to all the time")
 
     async def reject(self, scope: str, name: str) -> Waiting | None:
         """Take away what waits under a name that begins so; None when there is no single one."""
@@ -77,7 +101,7 @@ class Staging:
 
     def _read(self, scope: str) -> list[Waiting]:
         found: list[Waiting] = []
-        for path in sorted((scope_folder(self._home, scope) / "memory" / STAGED).glob("*.json")):
+        for path in sorted(self._folder(scope).glob("*.json")):
             waiting = _waiting(self._disk.load(path) or b"")
             if waiting is not None and self._now() - waiting.at > LAPSES:
                 self._disk.remove(path)
@@ -86,7 +110,10 @@ class Staging:
         return sorted(found, key=lambda each: each.at)
 
     def _path(self, scope: str, name: str) -> Path:
-        return scope_folder(self._home, scope) / "memory" / STAGED / f"{name}.json"
+        return self._folder(scope) / f"{quote(name)}.json"
+
+    def _folder(self, scope: str) -> Path:
+        return scope_folder(self._home, scope) / "memory" / STAGED
 
 
 def _waiting(data: bytes) -> Waiting | None:
@@ -97,14 +124,22 @@ def _waiting(data: bytes) -> Waiting | None:
     at = read_stamp(stored.get("at")) if isinstance(stored, dict) else None
     if at is None or not isinstance(stored.get("entry"), str):
         return None
+    document = str(stored.get("document", MEMORY))
+    if document not in TRACKED:
+        return None
     removals = [each for each in stored.get("removals") or [] if isinstance(each, Mapping)]
+    operations = (read_record(each) for each in stored.get("operations") or [])
     return Waiting(
         name=stored["entry"],
         why=str(stored.get("why", "")),
         at=at,
+        document=document,
         removals=tuple((str(each.get("raw", "")), _heading(each.get("context"))) for each in removals),
         additions=tuple(str(each) for each in stored.get("additions") or []),
         proposed=str(stored.get("proposed", "")),
+        operations=tuple(each for each in operations if each is not None),
+        session=str(stored.get("session", "")),
+        person=str(stored.get("person", "")),
     )
 
 
@@ -113,7 +148,7 @@ def _heading(context: Any) -> str:
 
 
 def _done(text: str, waiting: Waiting) -> str:
-    """Return *text* with what waits: additions and rewordings merged in, removals where they still stand."""
+    """Return *text* with what waits: additions and rewordings merged in, the rest where its lines still stand."""
     proposed = "\n".join([waiting.proposed, *waiting.additions]).strip()
     if proposed:
         text = merge(text, proposed, budget=BUDGET).text
@@ -123,4 +158,4 @@ def _done(text: str, waiting: Waiting) -> str:
             if not applied.refused:
                 text = applied.text
                 break
-    return text
+    return apply(waiting.operations, text).text

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TypeAlias
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import Any, TypeAlias
 
 from agent.memory.consolidation.entries import Kind, parse
 
@@ -36,6 +36,29 @@ class Remove:
 
 
 Operation: TypeAlias = Add | Replace | Remove
+_KINDS: Mapping[str, type[Add | Replace | Remove]] = {"add": Add, "replace": Replace, "remove": Remove}
+
+
+def as_record(operation: Operation) -> dict[str, str]:
+    """Return the operation as a file or a job holds it; `read_record` is the way back."""
+    kind = next(name for name, each in _KINDS.items() if isinstance(operation, each))
+    return {"op": kind, **{name: text for name, text in asdict(operation).items() if text}}
+
+
+def read_record(record: object) -> Operation | None:
+    """Return the operation of a record; None for what is none."""
+    if not isinstance(record, Mapping):
+        return None
+    kind = _KINDS.get(str(record.get("op")))
+    texts: dict[str, Any] = (
+        {each.name: record[each.name] for each in fields(kind) if each.name in record} if kind else {}
+    )
+    if kind is None or not all(isinstance(text, str) for text in texts.values()):
+        return None
+    try:
+        return kind(**texts)
+    except TypeError:  # what must be there is missing
+        return None
 
 
 @dataclass(frozen=True, slots=True)

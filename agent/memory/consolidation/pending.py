@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from agent.memory.consolidation.merge import Staged
+from agent.memory.consolidation.operations import Operation, as_record
 from agent.memory.consolidation.slice import Message
 from agent.memory.files.disk import Disk
 from agent.memory.files.lines import decode, read_stamp, stamp
@@ -112,10 +113,28 @@ def name_of(session: str, messages: Sequence[Message]) -> str:
 
 
 def stage(
-    folder: Path, disk: Disk, entry: str, why: str, at: datetime, staged: Staged | None = None, proposed: str = ""
+    folder: Path,
+    disk: Disk,
+    entry: str,
+    why: str,
+    at: datetime,
+    staged: Staged | None = None,
+    proposed: str = "",
+    *,
+    document: str = "",
+    operations: Sequence[Operation] = (),
+    session: str = "",
+    person: str = "",
 ) -> None:
-    """Put aside what waits for a yes, under its entry's id; once, however often it is asked for. Raises OSError."""
+    """Put aside what waits for a yes, under the name *entry*; once, however often it is asked for. Raises OSError.
+
+    It is about *document* (MEMORY.md by default): what a merge left undone, a whole text, or line operations.
+    *session* is where it arose and *person* whom it came from, as far as somebody is to be asked there.
+    """
     waiting: dict[str, Any] = {"v": 1, "entry": entry, "why": why, "at": stamp(at)}
+    waiting |= {name: text for name, text in (("document", document), ("session", session), ("person", person)) if text}
+    if operations:
+        waiting["operations"] = [as_record(operation) for operation in operations]
     if staged is not None:
         waiting["removals"] = [dataclasses.asdict(left) for left in staged.removals]
         waiting["additions"] = list(staged.additions)

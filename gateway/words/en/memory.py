@@ -44,6 +44,7 @@ SENTENCES = {
     "nothing_waits": "Nothing waits for a yes here.",
     "no_such_waiting": "Nothing waits under that name. `/memory pending` shows what does.",
     "would_remove": "would remove: {line}",
+    "would_reword": "would reword: {old} → {new}",
     "would_add": "would add or reword: {line}",
     "approve_done": "Done. It counts from your next message on; `/memory undo` takes it back.",
     "reject_done": "Dropped. What I remember stays as it is.",

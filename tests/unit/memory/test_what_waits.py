@@ -1,0 +1,78 @@
+"""What waits for a yes may be about any tracked document, as line operations, and knows whom to ask."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from agent.memory.consolidation.operations import Add, Operation, Remove, Replace, as_record, read_record
+from agent.memory.consolidation.pending import stage
+from agent.memory.files.disk import Disk
+from agent.memory.files.documents import FileDocuments, document_path
+from agent.memory.staging import Staging
+from agent.memory.versions import TRACKED
+
+SCOPE = "chats/slack%3ac1"
+NOW = datetime(2026, 11, 22, 5, 0, tzinfo=UTC)
+OPERATIONS: tuple[Operation, ...] = (
+    Add("- speaks plainly"),
+    Replace("- tea", "- green tea"),
+    Remove("- coffee", under="Drinks"),
+)
+
+
+@pytest.mark.parametrize("name", TRACKED)
+async def test_operations_wait_for_a_yes_on_every_document(tmp_path: Path, name: str) -> None:
+    """Nothing is done before the yes; with it, every line that still stands changes and the rest is left as it is."""
+    path = document_path(tmp_path, SCOPE, name)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("- tea\n\n# Drinks\n\n- coffee\n- milk\n")
+    folder = tmp_path / SCOPE / "memory"
+    operations = (*OPERATIONS, Remove("- long gone"))
+    for _ in range(2):
+        stage(
+            folder,
+            Disk(),
+            "dream/7",
+            "soul",
+            NOW,
+            document=name,
+            operations=operations,
+            session="slack:c1/17.4",
+            person="slack%3ann",
+        )
+    staging = Staging(tmp_path, FileDocuments(tmp_path), now=lambda: NOW)
+    [waiting] = await staging.waiting(SCOPE)
+    assert (waiting.document, waiting.session, waiting.person) == (name, "slack:c1/17.4", "slack%3ann")
+    assert waiting.operations == operations
+    assert waiting.would_remove == ("- coffee", "- long gone")
+    assert waiting.would_reword == (("- tea", "- green tea"),)
+    assert waiting.would_add == ("- speaks plainly",)
+    assert "green" not in path.read_text()
+    assert await staging.approve(SCOPE, "dream/7", by="eve") == waiting
+    assert path.read_text() == "- green tea\n\n# Drinks\n\n- milk\n- speaks plainly\n"
+    assert await staging.waiting(SCOPE) == []
+
+
+async def test_a_first_change_of_the_voice_begins_with_the_one_in_force(tmp_path: Path) -> None:
+    """A chat without a SOUL.md of its own speaks with the installation's; a line more does not silence the rest."""
+    (tmp_path / "SOUL.md").write_text("Be kind.\n")
+    stage(tmp_path / SCOPE / "memory", Disk(), "d1", "soul", NOW, document="SOUL.md", operations=(Add("Be brief."),))
+    staging = Staging(tmp_path, FileDocuments(tmp_path), now=lambda: NOW)
+    assert await staging.approve(SCOPE, "d1", by="eve")
+    assert document_path(tmp_path, SCOPE, "SOUL.md").read_text() == "Be kind.\n\nBe brief.\n"
+    assert (tmp_path / "SOUL.md").read_text() == "Be kind.\n"
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_an_operation_survives_its_record(operation: Operation) -> None:
+    """What a file holds of an operation is all of it."""
+    assert read_record(as_record(operation)) == operation
+
+
+@pytest.mark.parametrize("record", [None, 7, {}, {"op": "wipe"}, {"op": "add"}, {"op": "remove", "old": 3}])
+def test_what_is_no_operation_is_none(record: object) -> None:
+    """A damaged record is not guessed at."""
+    assert read_record(record) is None
