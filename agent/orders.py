@@ -12,8 +12,10 @@ from agent.draft import Draft
 from agent.memory.files import lines as build
 from agent.pool import Running
 from agent.rooms import Rooms, to_chat
-from gateway.events import ChatKind, OutboundKind, reference, turn_id
+from gateway.events import ChatKind, OutboundKind, OutboundMessage, reference, turn_id
 from gateway.ports import Commit, EndState, InboxRow, Lease, Line
+from gateway.text import with_commands
+from gateway.words import say
 from gateway.words.failures import BY_NAME, tell
 
 
@@ -36,7 +38,7 @@ class Orders:
         record = draft.record(EndState.ANSWERED, now)
         if reply.new_transcript:
             record = replace(record, new_transcript=new_transcript())
-        told = to_chat(lease, reply.text, OutboundKind.NOTICE, reply.is_private)
+        told = _told(lease, reply)
         await self._rooms.commit(running, conversation, record, told, draft, reply.jobs)
         if reply.new_transcript:
             self._rooms.conversations.forget(lease.key)
@@ -45,13 +47,13 @@ class Orders:
         """Run a command that does not wait in its lane."""
         typed = self._rooms.router.typed(row.message)
         lease = await self._lease_of(row)
-        reply = Reply(text="")
+        reply = Reply(text=say("commands.button_gone", self._rooms.language), is_private=True)
         if typed is not None:
             reply = await self._rooms.router.run(typed, self._command(lease, typed))
         draft = Draft(lease, self._rooms.place(row).scope)
         draft.add(self._command_line(lease, reply))
         record = draft.record(EndState.ANSWERED, self._rooms.now())
-        told = to_chat(lease, reply.text, OutboundKind.NOTICE, reply.is_private)
+        told = _told(lease, reply)
         await self._rooms.journal.settle(row, Commit(record=record, outbound=told, jobs=reply.jobs))
 
     async def bury_control(self, row: InboxRow) -> None:
@@ -74,7 +76,7 @@ class Orders:
         message = lease.rows[0].message
         # A private answer never joins a shared transcript (FORMATS.md, Sends).
         is_hidden = reply.is_private and message.chat_kind is ChatKind.GROUP
-        text = "" if is_hidden else reply.text
+        text = "" if is_hidden else with_commands(reply.text, reply.choices)
         return build.command(lease.turn, message.text, text, self._rooms.now(), **speaker(message))
 
     def _command(self, lease: Lease, typed: Typed) -> CommandContext:
@@ -92,6 +94,12 @@ class Orders:
             house=self._rooms.house,
             commands=self._rooms.router.commands,
         )
+
+
+def _told(lease: Lease, reply: Reply) -> tuple[OutboundMessage, ...]:
+    return to_chat(
+        lease, reply.text, OutboundKind.NOTICE, reply.is_private, choices=reply.choices, settles=reply.settles
+    )
 
 
 def new_transcript() -> str:

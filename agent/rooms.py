@@ -19,7 +19,7 @@ from agent.memory.jobs import MemoryJobs
 from agent.memory.scopes import person_of, scope_of
 from agent.patient import PatientJournal
 from agent.pool import Running
-from gateway.events import Attachment, ChatKind, InboundKind, OutboundKind, OutboundMessage
+from gateway.events import Attachment, ChatKind, Choice, InboundKind, OutboundKind, OutboundMessage
 from gateway.ports import Commit, InboxRow, Job, Lease, Meter, Previews, SearchIndex, TurnRecord
 
 Admits = Callable[[InboxRow], Awaitable[bool]]
@@ -98,9 +98,16 @@ class Rooms:
 
 
 def to_chat(
-    lease: Lease, text: str, kind: OutboundKind, is_private: bool = False, attachments: Sequence[Attachment] = ()
+    lease: Lease,
+    text: str,
+    kind: OutboundKind,
+    is_private: bool = False,
+    attachments: Sequence[Attachment] = (),
+    *,
+    choices: Sequence[Choice] = (),
+    settles: bool = False,
 ) -> tuple[OutboundMessage, ...]:
-    """Return the turn's one message to its chat; nothing for an empty text."""
+    """Return the turn's one message to its chat; nothing for an empty text. Only what answers a press *settles* it."""
     if not text:
         return ()
     message = lease.rows[-1].message
@@ -115,5 +122,7 @@ def to_chat(
             visible_to=message.sender.id if is_private and shared else "",
             chat_kind=message.chat_kind,
             attachments=tuple(attachments),
+            choices=tuple(choices),
+            settles=settles and message.kind is InboundKind.BUTTON,
         ),
     )

@@ -10,6 +10,8 @@ from datetime import datetime
 from enum import StrEnum
 
 _BLOCK = re.compile(r"[a-z][a-z0-9-]*\Z")
+_PRESSED = re.compile(r"/[a-z][ -~]{0,62}\Z")  # 64 bytes are the least that a platform takes with a button
+_LABEL = 40  # characters
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -66,7 +68,7 @@ class InboundKind(StrEnum):
     MESSAGE = "message"  # also an edit: the same message_id with another revision
     COMMAND = "command"  # a message that the command router took for one of ours; never merges
     DELETION = "deletion"  # message_id is the deleted message's
-    BUTTON = "button"  # text is the button's value; message_id is empty
+    BUTTON = "button"  # a press: text is the command it stands for, message_id is empty, reply_to where the button is
     JOB = "job"  # proactive: a retry, a reminder, `parlour send`; message_id is "job:<id>"
 
 
@@ -141,6 +143,24 @@ class InboundMessage:
         return f"event/{self.event_ids[0]}" if self.event_ids else f"event/{self.sent_at.isoformat()}"
 
 
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A button below a message. A press is the *command*, said by whoever pressed.
+
+    The command is ours alone: no word of anybody's is ever in it.
+    """
+
+    label: str  # from the catalogue
+    command: str
+    row: int = 0  # those of one row stand beside each other
+
+    def __post_init__(self) -> None:
+        if not _PRESSED.match(self.command):
+            raise ValueError("a button stands for a command of 64 printable ASCII characters at most")
+        if not self.label or len(self.label) > _LABEL:
+            raise ValueError(f"a button's label has 1 to {_LABEL} characters")
+
+
 class OutboundKind(StrEnum):
     """What a row in the outbox is."""
 
@@ -161,6 +181,8 @@ class OutboundMessage:
     visible_to: str = ""  # sender id, when only that person may see it
     chat_kind: ChatKind = ChatKind.DIRECT
     attachments: tuple[Attachment, ...] = ()  # sent after the text, in this order, each a part of its own
+    choices: tuple[Choice, ...] = ()  # buttons below the text; where there are none, commands in it
+    settles: bool = False  # answers a press of a button that has done what it is for: its row goes
 
     @property
     def turn(self) -> str:
@@ -189,6 +211,8 @@ class Part:
     kind: OutboundKind = OutboundKind.ANSWER
     file: Attachment | None = None
     is_placed: bool = False
+    choices: tuple[Choice, ...] = ()
+    settles: bool = False
 
     @property
     def turn(self) -> str:

@@ -50,7 +50,8 @@ class GatewayIntake:
     async def accept(self, message: InboundMessage, role: Role) -> Accepted:
         """Store a message whose sender is known to be admitted (or that is our own: a job)."""
         is_control = self._classify(message)
-        if is_control is not None:
+        if is_control is not None and not (is_control and message.kind is InboundKind.BUTTON):
+            # A press of what has to wait in its lane waits there like whoever types it.
             message = replace(message, kind=InboundKind.COMMAND)
         acceptance = await self._journal.accept(
             message, role=role, is_control=bool(is_control) or message.kind is InboundKind.BUTTON

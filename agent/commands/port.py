@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol
@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from agent.memory.desk import MemoryDesk
 from agent.memory.forgetting.forgetter import Forgetter
 from agent.memory.staging import Staging
-from gateway.events import InboundMessage, Role, SessionKey
+from gateway.events import Choice, InboundMessage, Role, SessionKey
 from gateway.ports import InboxRow, Job, Lease, ShownLine
 
 
@@ -22,6 +22,8 @@ class Reply:
     is_private: bool = False  # seen by its sender alone where the chat is shared
     new_transcript: bool = False  # the current transcript is renamed, a fresh one begins
     jobs: tuple[Job, ...] = ()
+    choices: tuple[Choice, ...] = ()  # buttons below it
+    settles: bool = False  # the button that was pressed has done what it is for
 
 
 class House(Protocol):
@@ -79,7 +81,7 @@ class House(Protocol):
         ...
 
     async def status(self) -> Mapping[str, Any]:
-        """Return the facts of /status: version, model, uptime_seconds, workers, busy, queued, memory_*."""
+        """Return the facts of /status: version, model, uptime_seconds, workers, busy, queued, work, budget."""
         ...
 
 
@@ -122,12 +124,29 @@ class Command:
     who: Role
     is_control: bool  # does not wait in the lane it may have to act on
     help: str
+    control_words: frozenset[str] = frozenset()  # or does not when its arguments begin with one of these
+
+    def passes(self, args: str) -> bool:
+        """Say whether the command with *args* passes the queue."""
+        return self.is_control or args.partition(" ")[0].lower() in self.control_words
 
 
-def command(name: str, *, who: Role = Role.ANYONE, is_control: bool = False) -> Callable[[Run], Command]:
-    """Declare an async function as the command */name*; its help line is ``commands.help_<name>``."""
+def command(
+    name: str, *, who: Role = Role.ANYONE, is_control: bool = False, control_words: Collection[str] = ()
+) -> Callable[[Run], Command]:
+    """Declare an async function as the command */name*; its help line is ``commands.help_<name>``.
+
+    A button passes the queue when its command does: *control_words* are for commands that have buttons.
+    """
 
     def declare(run: Run) -> Command:
-        return Command(name=name, run=run, who=who, is_control=is_control, help=f"commands.help_{name}")
+        return Command(
+            name=name,
+            run=run,
+            who=who,
+            is_control=is_control,
+            help=f"commands.help_{name}",
+            control_words=frozenset(control_words),
+        )
 
     return declare

@@ -44,9 +44,9 @@ class Router:
         """Read *message* as a command, or return None.
 
         `/cmd`, `!cmd` and `/cmd@bot` (when the bot is us) anywhere; `@bot cmd` only when the known
-        command is the whole message. Text that begins with a path is no command.
+        command is the whole message. Text that begins with a path is no command. A button is what it stands for.
         """
-        if message.kind not in (InboundKind.MESSAGE, InboundKind.COMMAND):
+        if message.kind not in (InboundKind.MESSAGE, InboundKind.COMMAND, InboundKind.BUTTON):
             return None
         text = message.text.strip()
         mention = _MENTION.match(text)
@@ -63,7 +63,7 @@ class Router:
     def is_control(self, typed: Typed) -> bool:
         """Say whether the command must not wait in its lane; an unknown one is answered at once."""
         command = self._commands.get(typed.name)
-        return command is None or command.is_control
+        return command is None or command.passes(typed.args)
 
     async def run(self, typed: Typed, context: CommandContext) -> Reply:
         """Run the command, or say why not: unknown (did you mean …?), or not for this role."""

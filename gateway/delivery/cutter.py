@@ -10,7 +10,7 @@ import structlog
 from gateway.delivery.desk import Desk
 from gateway.events import Attachment, ChatKind, OutboundKind, OutboundMessage, Part
 from gateway.ports import Channel, PartRow, PartState
-from gateway.text import Unit, clean, cuts, plain, split, width
+from gateway.text import Unit, clean, cuts, plain, split, width, with_commands
 from gateway.words import say
 
 log = structlog.get_logger(__name__)
@@ -31,6 +31,7 @@ class Cutter:
 
     def cut(self, message: OutboundMessage, preview: PartRow | None) -> list[Part]:
         """Return the parts in their order: text, then a part per attachment; none when there is nothing to show."""
+        message = self._with_buttons(message)
         texts = self._render(message)
         parts = [
             *(self._for_group(message, texts) or texts),
@@ -40,9 +41,19 @@ class Cutter:
             parts = [replace(part, is_placed=part.file is None) for part in parts]
         if parts and self._needs_pointer(parts, preview):
             parts = [self._pointer(message), *parts]
+        parts = _with_choices(parts, message)
         return [replace(part, id=f"{message.id}.{n}") for n, part in enumerate(parts, 1)]
 
     # -- texts ---------------------------------------------------------------------------------
+
+    def _with_buttons(self, message: OutboundMessage) -> OutboundMessage:
+        """Return *message* as the channel can show its choices: as buttons, or as commands in the text."""
+        capabilities = self._channel.capabilities
+        # Elsewhere, in a chat of its own, the same command would be about that chat.
+        is_elsewhere = bool(message.visible_to) and not capabilities.private_choices
+        if len(message.choices) <= capabilities.choices and not (message.choices and is_elsewhere):
+            return message
+        return replace(message, text=with_commands(message.text, message.choices), choices=())
 
     def _render(self, message: OutboundMessage) -> list[Part]:
         try:
@@ -115,6 +126,15 @@ class Cutter:
     def _pointer(self, message: OutboundMessage) -> Part:
         line = say("delivery.next_message", self._desk.language)
         return replace(self._render(replace(message, text=line, attachments=()))[0], kind=OutboundKind.PREVIEW)
+
+
+def _with_choices(parts: list[Part], message: OutboundMessage) -> list[Part]:
+    """Return *parts* with the buttons below the last text, and with what they settle."""
+    last = max((n for n, part in enumerate(parts) if part.file is None), default=-1)
+    return [
+        replace(part, choices=message.choices if n == last else (), settles=message.settles and not n)
+        for n, part in enumerate(parts)
+    ]
 
 
 def _plain_part(message: OutboundMessage, text: str) -> Part:

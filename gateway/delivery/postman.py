@@ -25,7 +25,8 @@ DOUBTFUL = (PartState.SENDING, PartState.UNKNOWN)
 
 def placeholder(part: Part, language: str) -> Part:
     """Return what stands in the place of *part* until its text is there."""
-    return replace(part, payload="", plain=say("delivery.placeholder", language), kind=OutboundKind.PREVIEW)
+    blank = say("delivery.placeholder", language)
+    return replace(part, payload="", plain=blank, kind=OutboundKind.PREVIEW, choices=(), settles=False)
 
 
 class Postman:

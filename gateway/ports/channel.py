@@ -94,6 +94,8 @@ class Capabilities:
     file_limit: int = 0  # bytes of one file that can be sent; 0 = none can
     max_parts: int = 40  # a longer answer is cut, and says so (TRUST.md F14)
     group_parts: int = 3  # a longer answer in a group is its beginning and a file, where files can be sent
+    choices: int = 0  # buttons below one message; where they do not suffice, the text says the commands
+    private_choices: bool = False  # in a shared chat, what one person alone sees can have them: it stands in that chat
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,6 +135,8 @@ class Channel(Protocol):
         An empty `payload` means: send `plain` as it stands, without formatting. The mark is the
         channel's to add, in its dialect and within its limit: the sentence `delivery.may_repeat`.
         A part that `is_placed` must not ring, where the platform can send silently.
+        Its `choices` are buttons below it; a press is an inbound BUTTON of whoever pressed. One that `settles`
+        answers a press, whose turn is the part's: that row of buttons is taken away, if it still can be.
         Raises RetryLater, SendRefused, FormatRefused or OutcomeUnknown; for a part with a `file` whose
         bytes are lost (`Blobs.get` gives None) FileUnavailable: delivery then sends a line in its place.
         """

@@ -16,6 +16,7 @@ from typing import Any
 from gateway.events import (
     Attachment,
     ChatKind,
+    Choice,
     InboundKind,
     InboundMessage,
     OutboundKind,
@@ -156,6 +157,17 @@ def _attachment(fields: Mapping[str, Any]) -> Attachment:
     )
 
 
+def _button_fields(message: OutboundMessage | Part) -> dict[str, Any]:
+    fields: dict[str, Any] = {"settles": True} if message.settles else {}
+    if message.choices:
+        fields["choices"] = [[each.label, each.command, each.row] for each in message.choices]
+    return fields
+
+
+def _choices(fields: Mapping[str, Any]) -> tuple[Choice, ...]:
+    return tuple(Choice(label, command, row) for label, command, row in fields.get("choices", ()))
+
+
 def write_inbound(message: InboundMessage) -> str:
     """Return the payload column of an inbox row; what stands at its default is left out."""
     fields: dict[str, Any] = {
@@ -221,7 +233,7 @@ def write_outbound(message: OutboundMessage) -> str:
         fields["chat"] = message.chat_kind.value
     if message.attachments:
         fields["attachments"] = [_attachment_fields(each) for each in message.attachments]
-    return write_json(fields)
+    return write_json({**fields, **_button_fields(message)})
 
 
 def read_outbound(id_: str, key: SessionKey, payload: str) -> OutboundMessage:
@@ -236,6 +248,8 @@ def read_outbound(id_: str, key: SessionKey, payload: str) -> OutboundMessage:
         visible_to=fields.get("visible_to", ""),
         chat_kind=ChatKind(fields.get("chat", ChatKind.DIRECT)),
         attachments=tuple(_attachment(each) for each in fields.get("attachments", ())),
+        choices=_choices(fields),
+        settles=fields.get("settles", False),
     )
 
 
@@ -254,7 +268,7 @@ def write_part(part: Part) -> str:
         fields["file"] = _attachment_fields(part.file)
     if part.is_placed:
         fields["is_placed"] = True
-    return write_json(fields)
+    return write_json({**fields, **_button_fields(part)})
 
 
 def read_part(id_: str, key: SessionKey, payload: str) -> Part:
@@ -271,6 +285,8 @@ def read_part(id_: str, key: SessionKey, payload: str) -> Part:
         kind=OutboundKind(fields.get("kind", OutboundKind.ANSWER)),
         file=_attachment(fields["file"]) if "file" in fields else None,
         is_placed=fields.get("is_placed", False),
+        choices=_choices(fields),
+        settles=fields.get("settles", False),
     )
 
 

@@ -5,6 +5,8 @@ the tree that a channel's codec writes its dialect from (`write_blocks` and `wri
 `plain` is the dialect of no platform.
 """
 
+from gateway.text.choices import in_rows as in_rows
+from gateway.text.choices import with_commands as with_commands
 from gateway.text.dialect import prefixed as prefixed
 from gateway.text.dialect import write_blocks as write_blocks
 from gateway.text.dialect import write_list as write_list

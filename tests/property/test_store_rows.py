@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from gateway.events import (
     Attachment,
     ChatKind,
+    Choice,
     InboundKind,
     InboundMessage,
     OutboundKind,
@@ -58,6 +59,13 @@ SENDER = every(
 ATTACHMENT = every(
     Attachment, kind=TEXT, name=TEXT, size=st.integers(0, 2**53), media_type=TEXT, url=TEXT, blob=TEXT, caption=TEXT
 )
+CHOICE = every(
+    Choice,
+    label=TEXT.filter(bool),
+    command=st.from_regex(r"/[a-z][ -~]{0,62}\Z", fullmatch=True),
+    row=st.integers(0, 4),
+)
+CHOICES = st.lists(CHOICE, max_size=2).map(tuple)
 ATTACHMENTS = st.lists(ATTACHMENT, max_size=2).map(tuple)
 INBOUND = every(
     InboundMessage,
@@ -90,6 +98,8 @@ OUTBOUND = every(
     visible_to=TEXT,
     chat_kind=st.sampled_from(ChatKind),
     attachments=ATTACHMENTS,
+    choices=CHOICES,
+    settles=FLAG,
 )
 PART = every(
     Part,
@@ -102,6 +112,8 @@ PART = every(
     kind=st.sampled_from(OutboundKind),
     file=st.none() | ATTACHMENT,
     is_placed=FLAG,
+    choices=CHOICES,
+    settles=FLAG,
 )
 SCALARS = st.none() | FLAG | st.integers(-(2**60), 2**60) | st.floats(allow_nan=False) | TEXT
 JSON = st.recursive(

@@ -34,8 +34,13 @@ SENTENCES = {
         "Parlour {version}, model {model}, up {uptime}.\n{busy} of {workers} workers busy, {queued} message(s) queued."
         "\nThis chat today: {tokens} tokens, {cached}% of the input from the provider's cache."
     ),
-    "status_memory": "Memory: {running} job(s) under way, {done} done since I started.",
-    "status_memory_waits": "The last one could not be done yet; it is tried again by itself.",
+    "status_work": "Background work: {running} under way, {waiting} waiting, {done} done since I started.",
+    "status_kind": (
+        "- {kind}: {running} under way, {waiting} waiting (the oldest for {lag}), {failures} failed and tried again,"
+        " last run {last} ago"
+    ),
+    "status_budget": "It has used {spent} of its {limit} tokens of today.",
+    "status_budget_spent": "It has used up its {limit} tokens of today; what waits goes on tomorrow.",
     "usage_today": "Today: {calls} model call(s), {tokens} tokens, cost {cost}.",
     "usage_month": "Last 30 days: {calls} model call(s), {tokens} tokens, cost {cost}.",
     "timezone": "The time zone here is {zone}. `/timezone Area/City` changes it.",
@@ -45,6 +50,7 @@ SENTENCES = {
     "only_owner": "Only the owner of this bot may use /{command}.",
     "did_you_mean": "I know no /{name}. Did you mean /{near}?",
     "unknown": "I know no /{name}. /help lists what I understand.",
+    "button_gone": "That button does nothing any more.",
     "revoked": "You may no longer write to me here, so I leave this unanswered.",
     "stopped_turn": "Stopped.",
 }

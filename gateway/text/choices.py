@@ -1,0 +1,21 @@
+"""Buttons where there are none: the commands they stand for, as text; and how they are laid out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import groupby
+
+from gateway.events import Choice
+
+
+def in_rows(choices: Sequence[Choice]) -> list[list[Choice]]:
+    """Return *choices* as rows of buttons."""
+    return [list(row) for _, row in groupby(choices, key=lambda choice: choice.row)]
+
+
+def with_commands(text: str, choices: Sequence[Choice]) -> str:
+    """Return *text* (Markdown) with what would be buttons as commands that can be typed."""
+    if not choices:
+        return text
+    lines = [" · ".join(f"{each.label}: `{each.command}`" for each in row) for row in in_rows(choices)]
+    return "\n".join([text, "", *(f"- {line}" for line in lines)])
