@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from agent.llm.port import ChatModel, ChatRequest, ToolCall
+from agent.llm.port import ChatModel, ChatRequest, Tokens, ToolCall
+
+_NONE = Tokens()
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,6 +16,7 @@ class ProviderReply:
 
     content: str
     tool_calls: tuple[ToolCall, ...]
+    tokens: Tokens = _NONE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +29,7 @@ class ModelProvider:
     key: str = ""
 
     async def chat(self, **asked: Any) -> ProviderReply:
-        """Take `messages`, `tools` and `tool_choice`; which model it is, is configured.
+        """Take `messages`, `tools`, `tool_choice` and `max_tokens`; which model it is, is configured.
 
         Retries and fallbacks are the model's own affair. Raises ModelFailed.
         """
@@ -37,6 +40,7 @@ class ModelProvider:
             turn=self.turn,
             purpose=self.purpose,
             chat=self.key,
+            max_tokens=asked.get("max_tokens"),
         )
         reply = await self.model.complete(request)
-        return ProviderReply(reply.text, reply.tool_calls)
+        return ProviderReply(reply.text, reply.tool_calls, reply.tokens)

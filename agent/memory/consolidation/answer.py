@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from agent.memory.consolidation.prompt import SAVE_MEMORY
 
 MOST_CHARACTERS = 400_000  # of both texts; a memory is a fraction of it
+Read = TypeVar("Read")
 _MOST_NESTED = 3  # a list of a string of an object
 _MOST_TRIES = 8  # objects looked for in a text
 _FENCE = re.compile(r"```[a-zA-Z]*[ \t]*\n(.*?)```", re.DOTALL)
@@ -38,20 +39,32 @@ def read_answer(content: object, tool_calls: object) -> Answer | Unusable:
     *tool_calls* as providers give them: objects with `name` and `arguments`, or OpenAI's mappings. The arguments
     may be an object, a JSON string, or a list of one of these.
     """
+    return read_call(content, tool_calls, SAVE_MEMORY, _answer)
+
+
+def read_call(
+    content: object, tool_calls: object, tool: str, read: Callable[[Mapping[str, Any]], Read | Unusable]
+) -> Read | Unusable:
+    """Return what *read* makes of the first object it can use: the arguments of a call of *tool*, or JSON in the text.
+
+    The arguments may be an object, a JSON string, or a list of one of these; *read* never raises.
+    """
     reason = ""
     for name, arguments in _calls(tool_calls):
-        if name != SAVE_MEMORY:
+        if name != tool:
             reason = reason or "another tool was called"
             continue
-        read = _read(arguments)
-        if isinstance(read, Answer):
-            return read
-        reason = read.reason
+        found = _object(arguments)
+        made = found if isinstance(found, Unusable) else read(found)
+        if not isinstance(made, Unusable):
+            return made
+        reason = made.reason
     for text in _texts(content):
-        read = _read(text)
-        if isinstance(read, Answer):
-            return read
-        reason = reason or read.reason
+        found = _object(text)
+        made = found if isinstance(found, Unusable) else read(found)
+        if not isinstance(made, Unusable):
+            return made
+        reason = reason or made.reason
     return Unusable(reason or "no tool call and no JSON")
 
 
@@ -95,35 +108,37 @@ def _texts(content: object) -> Iterator[str]:
         position = end - 1
 
 
-def _read(value: Any, depth: int = 0) -> Answer | Unusable:
+def _object(value: Any, depth: int = 0) -> Mapping[str, Any] | Unusable:
     if depth > _MOST_NESTED:
         return Unusable("arguments in arguments")
     if isinstance(value, str):
         if len(value) > MOST_CHARACTERS:
             return Unusable("too long")
         try:
-            return _read(json.loads(value, strict=False), depth + 1)
+            return _object(json.loads(value, strict=False), depth + 1)
         except (ValueError, RecursionError):
             return Unusable("no JSON")
     if isinstance(value, list | tuple):
-        return _read(value[0], depth + 1) if len(value) == 1 else Unusable("a list of several")
-    if not isinstance(value, dict):
-        return Unusable("no object")
+        return _object(value[0], depth + 1) if len(value) == 1 else Unusable("a list of several")
+    return value if isinstance(value, dict) else Unusable("no object")
+
+
+def _answer(value: Mapping[str, Any]) -> Answer | Unusable:
     texts = [value.get(name) for name in ("history_entry", "memory_update")]
     missing = [name for name, text in zip(("history_entry", "memory_update"), texts, strict=True) if not _says(text)]
     if missing:
         return Unusable(f"{' and '.join(missing)} missing")
-    entry, update = (_clean(str(text)) for text in texts)
+    entry, update = (clean(str(text)) for text in texts)
     if len(entry) + len(update) > MOST_CHARACTERS:
         return Unusable("too long")
     return Answer(entry, update)
 
 
 def _says(text: object) -> bool:
-    return isinstance(text, str) and bool(_clean(text))
+    return isinstance(text, str) and bool(clean(text))
 
 
-def _clean(text: str) -> str:
+def clean(text: str) -> str:
     """Return *text* as a file takes it: line ends of Unix, no controls, no half characters."""
     plain = text.replace("\r\n", "\n").replace("\r", "\n").translate(_CONTROLS)
     return plain.encode("utf-8", "replace").decode("utf-8").strip()

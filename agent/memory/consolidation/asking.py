@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import timedelta
 from typing import Any, Protocol
 
@@ -36,8 +36,19 @@ async def ask(
 
     The tool is forced; a provider that refuses that is asked with `auto`, and one that refuses tools without them.
     """
+    response = await put(provider, model, _attempts(memory, lines), deadline=deadline)
+    if isinstance(response, Unusable):
+        return response
+    return read_answer(getattr(response, "content", None), getattr(response, "tool_calls", None))
+
+
+async def put(provider: Provider, model: str, attempts: Iterable[dict[str, Any]], *, deadline: timedelta) -> Any:
+    """Return the provider's response to the first of *attempts* that it does not refuse; Unusable when there is none.
+
+    An attempt is what `chat` takes. What is no refusal (busy, unreachable, too late) ends the matter for now.
+    """
     refused = ""
-    for attempt in _attempts(memory, lines):
+    for attempt in attempts:
         try:
             async with asyncio.timeout(deadline.total_seconds()):
                 response = await provider.chat(model=model, **attempt)
@@ -51,13 +62,12 @@ async def ask(
                 return Unusable(type(error).__name__)
             refused = type(error).__name__
             continue
-        content = getattr(response, "content", None)
         if getattr(response, "finish_reason", None) == "error":  # some return what others raise
             refused = "the provider's error"
-            if _ABOUT_TOOLS.search(str(content)):
+            if _ABOUT_TOOLS.search(str(getattr(response, "content", None))):
                 continue
             return Unusable(refused)
-        return read_answer(content, getattr(response, "tool_calls", None))
+        return response
     log.warning("consolidation.refused", error=refused)
     return Unusable(f"refused: {refused}")
 

@@ -68,10 +68,10 @@ def merge(current: str, proposed: str, *, budget: int) -> Merged:
     old = parse(current)
     new = parse("" if proposed.strip() == NOTHING_YET else proposed)
     if not new:
-        left = [old[n] for n in _statements(old)]
+        left = [old[n] for n in statements(old)]
         return Merged(text=current, staged=_stage(Why.EMPTY, left) if left else None)
     heirs = find_heirs(old, new)
-    stated = _statements(old)
+    stated = statements(old)
     lost = [n for n in stated if n not in heirs]
     added = _additions(old, new, heirs)
     nodes = [Node(entry) for entry in new]
@@ -142,7 +142,7 @@ def _fitting(new: list[Entry], added: list[int], excess: int) -> int:
 # -- who lives on where ----------------------------------------------------------------------------
 
 
-def _statements(entries: Sequence[Entry]) -> list[int]:
+def statements(entries: Sequence[Entry]) -> list[int]:
     """Return the indices of what says something by itself; of headings, those with nothing under them."""
     found = []
     for n, entry in enumerate(entries):
@@ -213,7 +213,7 @@ def _additions(old: Sequence[Entry], new: Sequence[Entry], heirs: dict[int, int]
     codes = {entry.raw for entry in old if entry.kind is Kind.FENCE}
     return [
         m
-        for m in _statements(new)
+        for m in statements(new)
         if m not in taken
         and (new[m].raw not in codes if new[m].kind is Kind.FENCE else said(new[m].text).words not in already)
     ]
