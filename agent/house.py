@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from agent.memory.background import Background
 from agent.memory.desk import MemoryDesk
 from agent.memory.files import lines as build
 from agent.memory.forgetting.forgetter import Forgetter
@@ -46,8 +47,9 @@ class AgentHouse:
     staging: Staging
     default_zone: str
     now: Callable[[], datetime]
-    facts: Callable[[], Mapping[str, Any]]  # version, model, uptime_seconds, workers, memory_running, _done, _waits
+    facts: Callable[[], Mapping[str, Any]]  # version, model, uptime_seconds, workers
     pool: Pool | None = None  # the pool runs the commands that ask for it, so it is built after
+    background: Background | None = None  # as the pool
 
     async def stop(self, key: SessionKey, *, sender: str) -> tuple[bool, int]:
         """Stop turn and queue; an empty sender means everybody's."""
@@ -120,4 +122,6 @@ class AgentHouse:
     async def status(self) -> Mapping[str, Any]:
         """Return the facts of /status."""
         depth = await self.journal.depth()
-        return {**self.facts(), "busy": self.pool.busy if self.pool else 0, "queued": depth["queued"]}
+        facts = {**self.facts(), "busy": self.pool.busy if self.pool else 0, "queued": depth["queued"]}
+        work = await self.background.work() if self.background else ()
+        return {**facts, "work": work, "budget": await self.background.budget() if self.background else None}

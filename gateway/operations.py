@@ -88,6 +88,10 @@ class Operated(Protocol):
         """Accept *text* as a job of ours in the session *key*; return its turn's id."""
         ...
 
+    async def work(self) -> Mapping[str, Any]:
+        """Return how the work beside the turns stands: its jobs by kind, and what it may spend today."""
+        ...
+
 
 @runtime_checkable
 class Attachable(Protocol):
@@ -148,6 +152,7 @@ class Operations:
             "since": _plain(self._started_at),
             "channels": dict(self._app.readiness()),
             **_plain(await self._app.store.journal.depth()),
+            **_plain(await self._app.work()),
             "dead_letters": [_plain(group) for group in await self._app.store.outbox.dead(limit=_MOST_DEAD)],
         }
 

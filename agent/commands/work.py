@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from agent.commands.port import CommandContext, Reply, command
+from agent.memory.background import Work
+from agent.memory.purse import Budget
 from gateway.events import ChatKind, Role
 from gateway.words import say
 
@@ -61,10 +63,36 @@ async def status(context: CommandContext) -> Reply:
             tokens=sums["tokens"],
             cached=sums["cached_percent"],
         ),
-        say("commands.status_memory", context.language, running=facts["memory_running"], done=facts["memory_done"]),
+        *_background(context, facts["work"], facts["budget"]),
     ]
-    lines += [say("commands.status_memory_waits", context.language)] if facts["memory_waits"] else []
     return Reply(text="\n".join(lines))
+
+
+def _background(context: CommandContext, work: Sequence[Work], budget: Budget | None) -> Iterator[str]:
+    """Yield how the work beside the turns stands: a line in all, and one for each kind with something to tell."""
+    yield say(
+        "commands.status_work",
+        context.language,
+        running=sum(each.running for each in work),
+        waiting=sum(each.waiting for each in work),
+        done=sum(each.done for each in work),
+    )
+    for each in work:
+        if not each.is_idle:
+            last = context.now - each.last_run if each.last_run else None
+            yield say(
+                "commands.status_kind",
+                context.language,
+                kind=each.kind,
+                running=each.running,
+                waiting=each.waiting,
+                lag=_span(timedelta(seconds=each.lag_seconds)),
+                failures=each.failures,
+                last="-" if last is None else _span(last),
+            )
+    if budget is not None and budget.limit:
+        word = "commands.status_budget_spent" if budget.is_spent else "commands.status_budget"
+        yield say(word, context.language, spent=budget.spent, limit=budget.limit)
 
 
 @command("usage", is_control=True)

@@ -16,6 +16,7 @@ from typing import TypeAlias
 import structlog
 
 from agent.memory.files.lines import utc_now
+from agent.memory.purse import Budget, Purse
 from gateway.errors import StoreDown
 from gateway.ports import Job, Jobs, Meter
 
@@ -43,12 +44,31 @@ Handler: TypeAlias = Callable[[Job], Awaitable[Later | None]]  # None = done
 
 @dataclass(slots=True)
 class Tally:
-    """What became of the jobs since the start, for /status."""
+    """What became of the jobs of one kind since the start."""
 
+    running: int = 0
     done: int = 0
-    put_off: int = 0
-    last_done: datetime | None = None
-    last_reason: str = ""  # why the last one was put off; "" once one is done again
+    failures: int = 0
+    last_run: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """How the jobs of one kind stand, for /status and metrics."""
+
+    kind: str
+    running: int
+    waiting: int  # due
+    lag_seconds: float  # how long the oldest of them has been due
+    later: int  # planned, or put off
+    done: int  # since the start, as the next two
+    failures: int
+    last_run: datetime | None
+
+    @property
+    def is_idle(self) -> bool:
+        """Nothing of the kind is to be done now, or went wrong."""
+        return not (self.running or self.waiting or self.failures)
 
 
 class Background:
@@ -60,26 +80,74 @@ class Background:
         *,
         quick: Mapping[str, Handler],
         slow: Mapping[str, Handler],
+        long: Mapping[str, Handler] | None = None,
         at_once: int = AT_ONCE,
+        purse: Purse | None = None,
         now: Callable[[], datetime] = utc_now,
         meter: Meter | None = None,
     ) -> None:
-        """Run *quick* kinds (files only) as they come due, and *slow* ones (models) *at_once* at most."""
+        """Run *quick* kinds (files only) as they come due, and *slow* ones (models) *at_once* at most.
+
+        *slow* ones begin while *purse* has room. *long* ones (many files, no model) have one slot of their own.
+        """
         self._jobs = jobs
         self._quick = quick
         self._slow = slow
+        self._long = long or {}
         self._at_once = at_once
+        self._purse = purse
         self._now = now
         self._meter = meter
-        self._running: set[str] = set()
+        self._running: dict[str, str] = {}  # job -> kind, of those that are in a slot
         self._owed: list[Job] = []  # quick ones that were leased when the store went down
         self._freed = asyncio.Event()
-        self.tally = Tally()
+        self._tallies = {kind: Tally() for kind in sorted({*quick, *slow, *self._long})}
 
     @property
     def running(self) -> int:
-        """How many slow jobs are under way."""
+        """How many jobs are under way in a slot."""
         return len(self._running)
+
+    async def work(self) -> tuple[Work, ...]:
+        """Return how every kind stands, also one that nobody here has a handler for. Raises StoreDown."""
+        counted = {each.kind: each for each in await self._jobs.count()}
+        found = []
+        for kind in sorted({*self._tallies, *counted}):
+            tally, count = self._tallies.get(kind, Tally()), counted.get(kind)
+            found.append(
+                Work(
+                    kind=kind,
+                    running=tally.running,
+                    waiting=count.waiting if count else 0,
+                    lag_seconds=count.lag_seconds if count else 0.0,
+                    later=count.later if count else 0,
+                    done=tally.done,
+                    failures=tally.failures,
+                    last_run=tally.last_run,
+                )
+            )
+        return tuple(found)
+
+    async def budget(self) -> Budget | None:
+        """Return how the day's purse stands; None when there is none. Raises StoreDown."""
+        return await self._purse.budget() if self._purse is not None else None
+
+    async def measure(self) -> None:
+        """Set the gauges. Raises StoreDown."""
+        if self._meter is None:
+            return
+        for each in await self.work():
+            if each.kind not in self._tallies:
+                continue  # labels come from a fixed set
+            self._meter.gauge("jobs_running", each.running, kind=each.kind)
+            self._meter.gauge("jobs_waiting", each.waiting, kind=each.kind)
+            self._meter.gauge("jobs_lag_seconds", each.lag_seconds, kind=each.kind)
+            self._meter.gauge("jobs_later", each.later, kind=each.kind)
+            if each.last_run is not None:
+                self._meter.gauge("jobs_last_run_seconds", each.last_run.timestamp(), kind=each.kind)
+        if (budget := await self.budget()) is not None:
+            self._meter.gauge("background_tokens", budget.spent)
+            self._meter.gauge("background_tokens_limit", budget.limit)
 
     async def run(self) -> None:
         """Run due jobs until cancelled, those of the last run first."""
@@ -99,12 +167,26 @@ class Background:
         for job in quick:
             await self._do(job, self._quick[job.kind])
             self._owed.remove(job)
-        free = self._at_once - len(self._running)
-        slow = await self._jobs.due(self._now(), free, kinds=tuple(self._slow)) if free and self._slow else ()
+        slow = await self._due(self._slow, await self._room())
         for job in slow:
-            self._running.add(job.id)
+            if self._purse is not None:
+                self._purse.begin(job.id)
+        long = await self._due(self._long, 1 - self._in_slots(self._long))
+        for job in (*slow, *long):
+            self._running[job.id] = job.kind
             tasks.create_task(self._in_a_slot(job), name=f"{job.kind} {job.scope}")
-        return bool(quick or slow)
+        return bool(quick or slow or long)
+
+    async def _room(self) -> int:
+        """Return how many slow jobs may begin: slots, and what the day's purse has left."""
+        free = self._at_once - self._in_slots(self._slow)
+        return await self._purse.room(free) if self._purse is not None and free > 0 and self._slow else free
+
+    async def _due(self, handlers: Mapping[str, Handler], free: int) -> tuple[Job, ...]:
+        return await self._jobs.due(self._now(), free, kinds=tuple(handlers)) if free > 0 and handlers else ()
+
+    def _in_slots(self, handlers: Mapping[str, Handler]) -> int:
+        return sum(kind in handlers for kind in self._running.values())
 
     async def _wait(self) -> None:
         """Return when a job was queued, a slot is free again, or it is time to look."""
@@ -122,17 +204,21 @@ class Background:
         try:
             while True:
                 try:
-                    await self._do(job, self._slow[job.kind])
+                    await self._do(job, self._slow.get(job.kind) or self._long[job.kind])
                 except StoreDown:  # its lease is ours until the store knows what became of it
                     await asyncio.sleep(_PAUSE.total_seconds())
                 else:
                     return
         finally:
-            self._running.discard(job.id)
+            self._running.pop(job.id, None)
+            if self._purse is not None:
+                self._purse.settle(job.id)
             self._freed.set()
 
     async def _do(self, job: Job, handler: Handler) -> None:
         """Run one job to its end or put it off. Raises StoreDown."""
+        tally = self._tallies[job.kind]
+        tally.running += 1
         try:
             later = await handler(job)
         except StoreDown:
@@ -141,14 +227,16 @@ class Background:
             log.exception("background.failed", job=job.id, kind=job.kind)
             delay = min(_FIRST_DELAY * 2.0 ** min(job.attempts, 20), _LONGEST_DELAY)
             later = Later(delay, type(error).__name__)
+        finally:
+            tally.running -= 1
+        tally.last_run = self._now()
         if later is None:
             await self._jobs.finish(job)
-            self.tally.done += 1
-            self.tally.last_done, self.tally.last_reason = self._now(), ""
+            tally.done += 1
         else:
             await self._jobs.put_off(job, later.delay, later.reason, counts=later.counts)
-            self.tally.put_off += 1
-            self.tally.last_reason = later.reason
+            tally.failures += later.counts
             log.info("background.later", job=job.id, kind=job.kind, reason=later.reason)
         if self._meter is not None:
-            self._meter.count("jobs", outcome="done" if later is None else "put_off")
+            outcome = "done" if later is None else "failed" if later.counts else "put_off"
+            self._meter.count("jobs", kind=job.kind, outcome=outcome)

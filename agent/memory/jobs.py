@@ -85,7 +85,7 @@ class MemoryJobs:
         else:
             await self._jobs.put_off(job, later.delay, later.reason)
         if self._meter is not None:
-            self._meter.count("jobs", outcome="done" if later is None else "put_off")
+            self._meter.count("jobs", kind=job.kind, outcome="done" if later is None else "put_off")
 
     async def _apply(self, job: Job) -> Later | None:
         try:

@@ -9,6 +9,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib.metadata import entry_points, version
+from typing import Any
 
 import structlog
 
@@ -22,6 +23,7 @@ from agent.memory.background import Background
 from agent.memory.files.attachments import FileBlobs
 from agent.memory.files.projector import Projector
 from agent.memory.jobs import MemoryJobs
+from agent.memory.purse import Purse
 from agent.memory.search.plain import PlainSearch
 from agent.memory.sessions import StoredSessions
 from agent.memory.snapshot import ScopeMemory
@@ -85,6 +87,10 @@ class App:
     def readiness(self) -> Mapping[str, bool | None]:
         """Return the channels' states, for /readyz and operators."""
         return self.supervisor.states()
+
+    async def work(self) -> Mapping[str, Any]:
+        """Return how the work beside the turns stands, for operators."""
+        return {"jobs": await self.background.work(), "background_budget": await self.background.budget()}
 
     @asynccontextmanager
     async def still(self) -> AsyncIterator[None]:
@@ -179,7 +185,8 @@ def _build(
     is_strict = settings.delivery.once == "strict"
     deliverer = Deliverer(store.outbox, doors.channels, meter=meter, now=_now, is_strict=is_strict)
     started = time.monotonic()
-    spend = spending(store, _now)
+    purse = Purse(store.usage, limit=settings.caps.background_tokens_per_day, zone=settings.timezone, now=_now)
+    spend = spending(store, purse, _now)
     model = open_models(settings, spend, meter, plugins, _now)
     house = AgentHouse(
         journal=store.journal,
@@ -198,9 +205,6 @@ def _build(
             "model": model.name,
             "uptime_seconds": time.monotonic() - started,
             "workers": settings.agent.workers,
-            "memory_running": background.running,
-            "memory_done": background.tally.done,
-            "memory_waits": bool(background.tally.last_reason),
         },
     )
     toolbox = Toolbox.load(*plugins.tools, result_chars=settings.agent.max_tool_result_chars, meter=meter)
@@ -235,12 +239,17 @@ def _build(
         kinds=lambda channel: kinds.get(channel, channel),
         language=settings.language,
     )
-    background = open_background(settings, home, store, memory, model, meter, zone=house.zone, now=_now)
+    background = open_background(settings, home, store, memory, model, meter, purse, zone=house.zone, now=_now)
     pool = Pool(store.journal, TurnWork(rooms), workers=settings.agent.workers, meter=meter, clock=time.monotonic)
-    house.pool = pool
+    house.pool, house.background = pool, background
     supervisor = Supervisor(doors.channels, meter=meter)
     health = Health(check=store.check, channels=supervisor.states)
-    routes = [*health.routes(), metrics_route(meter, store.journal.depth), *doors.routes]
+
+    async def depth() -> Mapping[str, Any]:
+        await background.measure()
+        return await store.journal.depth()
+
+    routes = [*health.routes(), metrics_route(meter, depth), *doors.routes]
     web = WebServer(
         settings.web.host, settings.web.port, routes, login=settings.web.login, public_url=settings.web.public_url
     )

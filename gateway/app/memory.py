@@ -18,6 +18,7 @@ from agent.memory.files.projector import Projector
 from agent.memory.forgetting.forgetter import Forgetter
 from agent.memory.jobs import REMEMBER, MemoryJobs
 from agent.memory.keeping import Keeper
+from agent.memory.purse import Purse
 from agent.memory.reading import Passages
 from agent.memory.revising import Reviser
 from agent.memory.session_notes import SessionNotes
@@ -82,6 +83,7 @@ def open_background(
     memory: Memory,
     model: ModelClient,
     meter: Meter,
+    purse: Purse,
     *,
     zone: Callable[[str], str],
     now: Callable[[], datetime],
@@ -116,5 +118,6 @@ def open_background(
         store.jobs,
         quick={REMEMBER: memory.jobs.apply, **consolidator.quick},
         slow={**consolidator.slow, **notes.slow} if memory.consolidates else {},
+        purse=purse,
         meter=meter,
     )

@@ -8,15 +8,17 @@ from datetime import datetime
 from agent.llm.client import ModelClient, OnUsage
 from agent.llm.port import ChatReply, ChatRequest, ModelConfig
 from agent.llm.registry import open_model
+from agent.memory.purse import Purse
 from gateway.app.channels import Plugins
 from gateway.ports import Meter, Store, UsageRow
 from gateway.settings import Settings
 
 
-def spending(store: Store, now: Callable[[], datetime]) -> OnUsage:
-    """Return what notes a model call in the journal."""
+def spending(store: Store, purse: Purse, now: Callable[[], datetime]) -> OnUsage:
+    """Return what notes a model call in the journal, and takes it out of the purse that it is on."""
 
     def spend(reply: ChatReply, request: ChatRequest) -> None:
+        purse.note(request.purpose, request.turn, reply.tokens.input + reply.tokens.output)
         store.journal.spend(
             UsageRow(
                 turn=request.turn,

@@ -56,12 +56,27 @@ def show_status(*, as_json: bool) -> None:
     channels = line.get("channels", {})
     states = {True: "hears", False: "degraded", None: "not tried yet"}
     rows = {**line, "channels": ", ".join(f"{name} {states[state]}" for name, state in channels.items()) or "none open"}
-    dead = rows.pop("dead_letters", [])
+    dead, jobs, budget = rows.pop("dead_letters", []), rows.pop("jobs", []), rows.pop("background_budget", None)
     for name, value in rows.items():
         typer.echo(f"{name:16} {value}")
+    for job in jobs:
+        typer.echo(f"{'job ' + job['kind']:16} {_job(job)}")
+    if budget and budget["limit"]:
+        spent = ", spent: what waits goes on tomorrow" if budget["is_spent"] else ""
+        typer.echo(f"{'background':16} {budget['spent']} of {budget['limit']} tokens today{spent}")
     for group in dead:
         told = f"{group['channel']}: {group['count']} given up, the last {group['newest'][:19]}Z: {group['reason']}"
         typer.echo(f"{'dead letters':16} {_OBEYED.sub('', told)}")
+
+
+def _job(job: Mapping[str, Any]) -> str:
+    """Return how the jobs of one kind stand; what is done and failed counts since the gateway's start."""
+    oldest = f" (the oldest for {job['lag_seconds']:.0f} s)" if job["waiting"] else ""
+    last = f", last run {job['last_run'][:19]}Z" if job["last_run"] else ""
+    return (
+        f"{job['running']} running, {job['waiting']} waiting{oldest}, {job['later']} later,"
+        f" {job['done']} done, {job['failures']} failed{last}"
+    )
 
 
 def list_sessions(*, as_json: bool) -> None:

@@ -25,6 +25,7 @@ from gateway.ports.journal import DeadLetter as DeadLetter
 from gateway.ports.journal import EndState as EndState
 from gateway.ports.journal import InboxRow as InboxRow
 from gateway.ports.journal import Job as Job
+from gateway.ports.journal import JobCount as JobCount
 from gateway.ports.journal import Jobs as Jobs
 from gateway.ports.journal import Journal as Journal
 from gateway.ports.journal import Lease as Lease
@@ -38,6 +39,9 @@ from gateway.ports.journal import TurnRecord as TurnRecord
 from gateway.ports.journal import TurnStory as TurnStory
 from gateway.ports.journal import Usage as Usage
 from gateway.ports.journal import UsageRow as UsageRow
+from gateway.ports.links import Linked as Linked
+from gateway.ports.links import Links as Links
+from gateway.ports.links import Move as Move
 from gateway.ports.memory import Document as Document
 from gateway.ports.memory import Documents as Documents
 from gateway.ports.memory import Hit as Hit

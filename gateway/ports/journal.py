@@ -135,6 +135,16 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class JobCount:
+    """How the unfinished jobs of one kind stand."""
+
+    kind: str
+    waiting: int  # due and not taken up
+    lag_seconds: float  # how long the oldest of them has been due
+    later: int  # not due yet: planned, or put off
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Commit:
     """Everything a turn leaves behind, in one transaction."""
 
@@ -327,6 +337,10 @@ class Jobs(Protocol):
 
     async def put_off(self, job: Job, delay: timedelta, reason: str, *, counts: bool = True) -> None:
         """Make *job* due again after *delay*; its attempt is counted, unless it only had to wait for its turn."""
+        ...
+
+    async def count(self) -> tuple[JobCount, ...]:
+        """Return how the unfinished jobs stand, by kind."""
         ...
 
     async def wait_changed(self, at_most: timedelta) -> None:

@@ -192,6 +192,7 @@ class Caps(Frozen):
     person_tokens_per_day: Annotated[int, Field(ge=0)] | None = None
     chat_tokens_per_day: Annotated[int, Field(ge=0)] | None = None
     tokens_per_day: Annotated[int, Field(ge=0)] | None = None
+    background_tokens_per_day: Annotated[int, Field(ge=0)] = 2_000_000  # summaries, notes, Dream, embeddings; 0 = none
 
 
 class StoreSettings(Frozen):

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from types import MappingProxyType
 
 from gateway.events import SessionKey
-from gateway.ports.journal import Job, SessionRow, StoredRecord, TurnRecord
+from gateway.ports.journal import Job, JobCount, SessionRow, StoredRecord, TurnRecord
 from gateway.store import lanes, turns
 from gateway.store.base import Engine
 from gateway.store.journal import SqliteJournal
@@ -24,6 +24,10 @@ _DUE = sql(
     _JOB,
 )
 _PENDING = sql("SELECT", _JOB, "FROM job WHERE scope = ? ORDER BY seq")
+_COUNT = (
+    "SELECT kind, sum(leased = 0 AND due_at <= ?1), min(due_at) FILTER (WHERE leased = 0), "
+    "sum(leased = 0 AND due_at > ?1) FROM job GROUP BY kind ORDER BY kind"
+)
 
 
 class SqliteRecords:
@@ -116,6 +120,20 @@ class SqliteJobs:
                 (int(counts), due_at, quote(reason), quote(job.id)),
             ).close(),
             lambda _: self._engine.queued_job.set(),
+        )
+
+    async def count(self) -> tuple[JobCount, ...]:
+        """Return how the unfinished jobs stand, by kind."""
+        now = self._engine.now()
+        found = await self._engine.writer.submit(lambda database: database.execute(_COUNT, (now,)).fetchall())
+        return tuple(
+            JobCount(
+                kind=kind,
+                waiting=waiting,
+                lag_seconds=max(0.0, (now - oldest) / 1_000_000) if oldest is not None else 0.0,
+                later=later,
+            )
+            for kind, waiting, oldest, later in found
         )
 
     async def wait_changed(self, at_most: timedelta) -> None:

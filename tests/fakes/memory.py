@@ -8,6 +8,7 @@ import errno
 import hashlib
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -17,7 +18,7 @@ from agent.memory.files import lines as build
 from agent.memory.files.disk import Disk
 from gateway.errors import StoreDown
 from gateway.events import SessionKey
-from gateway.ports import EndState, Job, Line, SessionRow, StoredRecord, TurnRecord
+from gateway.ports import EndState, Job, JobCount, Line, SessionRow, StoredRecord, TurnRecord
 
 START = datetime(2026, 11, 21, 21, 0, tzinfo=UTC)
 ANN = SessionKey("telegram", "42")
@@ -138,9 +139,27 @@ class FakeJobs:
                 attempts=job.attempts + counts,
             )
 
+    async def count(self) -> tuple[JobCount, ...]:
+        """Count what is not taken up, by kind."""
+        free: dict[str, list[Job]] = {}
+        for job in self.jobs.values():
+            mine = free.setdefault(job.kind, [])
+            mine += [] if job.id in self.leased else [job]
+        return tuple(
+            JobCount(
+                kind=kind,
+                waiting=sum(job.due_at <= self.now for job in mine),
+                lag_seconds=max([0.0, *((self.now - job.due_at).total_seconds() for job in mine)]),
+                later=sum(job.due_at > self.now for job in mine),
+            )
+            for kind, mine in sorted(free.items())
+        )
+
     async def wait_changed(self, at_most: timedelta) -> None:
-        """Wait for the next put."""
-        await self._changed.wait()
+        """Wait for the next put, or as long."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(at_most.total_seconds()):
+                await self._changed.wait()
         self._changed.clear()
 
 

@@ -75,7 +75,10 @@ async def test_slow_jobs_run_two_at_a_time_and_never_hold_up_quick_ones(clock: C
         await asyncio.sleep(60)
     assert [(round(at), name) for at, name in finished] == [(10, "w"), (30, "a"), (30, "b"), (60, "c")]
     assert max(together) == 2
-    assert (background.tally.done, background.tally.put_off) == (4, 0)
+    assert [(each.kind, each.done, each.failures) for each in await background.work()] == [
+        ("think", 3, 0),
+        ("write", 1, 0),
+    ]
 
 
 async def test_a_job_that_breaks_waits_and_the_others_go_on(clock: Clock) -> None:

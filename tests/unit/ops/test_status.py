@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from agent.memory.background import Background
+from agent.memory.purse import Purse
 from gateway.admission import RefusalLog
 from gateway.commands import asking
 from gateway.control import Line
 from gateway.events import SessionKey
 from gateway.home import Home
 from gateway.operations import Operations
-from gateway.ports import Channel, Store
+from gateway.ports import Channel, Job, Store, UsageRow
 from gateway.quarantine import Quarantine
 from tests.fakes.meter import FakeMeter
 from tests.fakes.store import open_inline_store
@@ -48,6 +51,11 @@ class Office:
     async def submit(self, key: SessionKey, text: str) -> str:
         raise NotImplementedError
 
+    async def work(self) -> Mapping[str, Any]:
+        purse = Purse(self.store.usage, limit=1_000, zone="UTC", now=lambda: datetime.now(UTC))
+        background = Background(self.store.jobs, quick={}, slow={}, purse=purse)
+        return {"jobs": await background.work(), "background_budget": await background.budget()}
+
 
 async def status(store: Store, folder: Path) -> Line:
     """Return the operation's one line."""
@@ -76,4 +84,42 @@ async def test_status_names_what_was_given_up(
     (told,) = [printed for printed in capsys.readouterr().out.splitlines() if printed.startswith("dead letters")]
     assert told.endswith("403: bot was [2Jblocked by the user")
     assert "telegram: 2 given up" in told
+    await store.close()
+
+
+async def test_status_says_how_the_work_beside_the_turns_stands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What waits and since when, what is planned, what the day has cost: by kind, from the journal, running or not."""
+    store = await open_inline_store()
+    now = datetime.now(UTC)
+    for n, (kind, due_at) in enumerate(
+        (("note", now - timedelta(minutes=5)), ("note", now), ("dream", now + timedelta(hours=2)))
+    ):
+        await store.jobs.put(Job(id=f"j{n}", kind=kind, scope="people/a", payload={}, due_at=due_at))
+    store.journal.spend(
+        UsageRow(
+            turn="j9",
+            person="",
+            chat="",
+            purpose="dream",
+            model="m",
+            tokens_in=1_200,
+            tokens_out=30,
+            tokens_cached=0,
+            cost=None,
+            at=now,
+        )
+    )
+    line = await status(store, tmp_path)
+    assert [(job["kind"], job["waiting"], job["later"]) for job in line["jobs"]] == [("dream", 0, 1), ("note", 2, 0)]
+    monkeypatch.setattr(asking, "ask", lambda _: [line])
+    asking.show_status(as_json=False)
+    printed = capsys.readouterr().out
+    assert re.search(
+        r"^job note +0 running, 2 waiting \(the oldest for 30\d s\), 0 later, 0 done, 0 failed$", printed, re.MULTILINE
+    )
+    assert re.search(
+        r"^background +1230 of 1000 tokens today, spent: what waits goes on tomorrow$", printed, re.MULTILINE
+    )
     await store.close()

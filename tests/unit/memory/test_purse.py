@@ -1,0 +1,154 @@
+"""The purse of background work: what a day may cost, over restarts and midnight, with nothing failing for it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from agent.memory.background import Background
+from agent.memory.purse import Purse
+from gateway.ports import Job
+from tests.fakes.clock import Clock
+from tests.fakes.memory import SCOPE, START, FakeJobs
+from tests.fakes.meter import FakeMeter
+
+EVENING = datetime(2026, 11, 21, 21, 30, tzinfo=UTC)  # 22:30 in Berlin
+
+
+@dataclass
+class Rows:
+    """Usage rows in a list, summed as the journal sums them."""
+
+    rows: list[tuple[datetime, str, int]] = field(default_factory=list)
+    asked: int = 0
+
+    async def totals(self, *, since: datetime, person: str = "", chat: str = "") -> tuple[Mapping[str, Any], ...]:
+        """Return a row per call."""
+        self.asked += 1
+        return tuple(
+            {"purpose": purpose, "tokens_in": tokens - 1, "tokens_out": 1}
+            for at, purpose, tokens in self.rows
+            if at >= since
+        )
+
+
+@dataclass
+class Time:
+    """A clock that a test moves."""
+
+    now: datetime = EVENING
+
+    def __call__(self) -> datetime:
+        return self.now
+
+
+def purse_of(rows: Rows, time: Time, limit: int = 100_000) -> Purse:
+    """Return a purse in Berlin."""
+    return Purse(rows, limit=limit, zone="Europe/Berlin", now=time)
+
+
+def take(purse: Purse, rows: Rows, time: Time, job: str, tokens: int, purpose: str = "consolidation") -> None:
+    """Make a model call for a job, as the client accounts for it."""
+    rows.rows.append((time.now, purpose, tokens))
+    purse.note(purpose, job, tokens)
+
+
+async def test_a_restart_spends_nothing_twice() -> None:
+    """What the rows of the day say is spent, whatever process wrote them; answers are on no budget of this kind."""
+    rows, time = Rows(), Time()
+    purse = purse_of(rows, time)
+    assert await purse.room(2) == 2
+    for job, tokens, purpose in (("a", 60_000, "dream"), ("t", 900_000, "answer"), ("b", 30_000, "note")):
+        purse.begin(job)
+        take(purse, rows, time, job, tokens, purpose)
+        purse.settle(job)
+    assert (await purse.budget()).spent == 90_000
+    again = purse_of(rows, time)
+    assert (await again.budget()).spent == 90_000
+    assert await again.room(2) == 1
+    assert rows.asked == 2  # once a process and day, not once a job
+
+
+async def test_what_is_under_way_is_reserved() -> None:
+    """Two that would fit one by one do not begin at once; settled for less, there is room again."""
+    rows, time = Rows(), Time()
+    purse = purse_of(rows, time, limit=15_000)
+    assert await purse.room(2) == 1
+    purse.begin("a")
+    assert await purse.room(1) == 0
+    assert not (await purse.budget()).is_spent
+    take(purse, rows, time, "a", 3_000)
+    assert await purse.room(1) == 0
+    purse.settle("a")
+    assert await purse.room(1) == 1
+
+
+async def test_midnight_is_that_of_the_zone() -> None:
+    """Spent at 22:30 in Berlin: nothing begins at 23:59, and at 00:00, 23:00 in UTC, the new day's purse is whole."""
+    rows, time = Rows(), Time()
+    purse = purse_of(rows, time)
+    assert await purse.room(1)
+    take(purse, rows, time, "a", 120_000)
+    time.now = EVENING + timedelta(minutes=89)
+    assert await purse.room(1) == 0
+    assert (await purse.budget()).is_spent
+    time.now = EVENING + timedelta(minutes=90)
+    assert await purse.room(1) == 1
+    assert (await purse.budget()).spent == 0
+
+
+async def test_a_small_budget_is_one_job_a_day_and_none_is_no_limit() -> None:
+    """A limit below what a job takes does not mean that nothing is ever summarised."""
+    rows, time = Rows(), Time()
+    small = purse_of(rows, time, limit=500)
+    assert await small.room(2) == 1
+    take(small, rows, time, "a", 9_000)
+    assert await small.room(2) == 0
+    endless = purse_of(rows, time, limit=0)
+    assert await endless.room(2) == 2
+    assert not (await endless.budget()).is_spent
+
+
+async def test_jobs_wait_for_tomorrow_and_that_is_no_failure(clock: Clock) -> None:
+    """Spent: slow jobs stay as they are, quick and long ones run, and the next day everything goes on by itself."""
+    rows, time, jobs, meter = Rows(), Time(), FakeJobs(), FakeMeter()
+    purse = purse_of(rows, time, limit=20_000)
+    done: list[str] = []
+
+    async def handle(job: Job) -> None:
+        done.append(job.id)
+        if job.kind == "think":
+            take(purse, rows, time, job.id, 15_000)
+
+    for name, kind in (("a", "think"), ("b", "think"), ("c", "write"), ("d", "pack")):
+        await jobs.put(Job(id=name, kind=kind, scope=SCOPE, payload={}, due_at=START))
+    background = Background(
+        jobs,
+        quick={"write": handle},
+        slow={"think": handle},
+        long={"pack": handle},
+        at_once=1,
+        purse=purse,
+        now=time,
+        meter=meter,
+    )
+    async with asyncio.TaskGroup() as tasks:
+        running = tasks.create_task(background.run())
+        await asyncio.sleep(60)
+        assert sorted(done) == ["a", "c", "d"]
+        assert jobs.jobs["b"].attempts == 0
+        assert jobs.reasons == []
+        think = next(each for each in await background.work() if each.kind == "think")
+        assert (think.waiting, think.done, think.failures, think.running) == (1, 1, 0, 0)
+        budget = await background.budget()
+        assert budget is not None
+        assert budget.is_spent
+        await background.measure()
+        assert (meter.gauges["background_tokens"], meter.gauges["background_tokens_limit"]) == (15_000, 20_000)
+        time.now += timedelta(hours=2)
+        await asyncio.sleep(60)
+        assert sorted(done) == ["a", "b", "c", "d"]
+        running.cancel()
