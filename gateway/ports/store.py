@@ -9,6 +9,7 @@ from typing import Protocol
 
 from gateway.ports.channel import ChannelState
 from gateway.ports.journal import Jobs, Journal, People, Records, Usage
+from gateway.ports.links import Links
 from gateway.ports.outbox import Outbox
 
 EXPIRES = timedelta(hours=24)  # what waited longer is not answered any more: one line per chat (FORMATS.md, Lanes)
@@ -37,6 +38,7 @@ class Store(Protocol):
     jobs: Jobs
     people: People
     usage: Usage
+    links: Links
 
     def state(self, channel: str) -> ChannelState:
         """Return the notes of one channel block."""

@@ -12,6 +12,7 @@ from typing import TypeAlias
 import structlog
 
 from gateway.errors import NewerData, StoreDown
+from gateway.store.link_tables import migrate as link_tables
 
 log = structlog.get_logger(__name__)
 
@@ -159,7 +160,7 @@ def _first(connection: sqlite3.Connection) -> None:
             connection.execute(statement)
 
 
-MIGRATIONS: Sequence[Migration] = (_first,)
+MIGRATIONS: Sequence[Migration] = (_first, link_tables)
 
 
 def create_private(path: Path) -> None:

@@ -15,9 +15,10 @@ from gateway.errors import StoreDown
 from gateway.events import SessionKey
 from gateway.ports.channel import ChannelState
 from gateway.ports.journal import InboxRow, Jobs, Journal, People, Records, Usage
+from gateway.ports.links import Links
 from gateway.ports.outbox import Outbox
 from gateway.ports.store import Limits
-from gateway.store import inbox, lanes, ledger, upkeep
+from gateway.store import inbox, lanes, ledger, links, upkeep
 from gateway.store.base import Clock, Engine
 from gateway.store.journal import SqliteJournal
 from gateway.store.outbox import SqliteOutbox
@@ -48,6 +49,7 @@ class Found:
     backlog: Backlog
     unclean_stops: int
     preferences: dict[str, dict[str, str]]
+    links: links.Known
 
 
 def start(database: sqlite3.Connection) -> Found:
@@ -62,7 +64,7 @@ def start(database: sqlite3.Connection) -> Found:
     preferences: dict[str, dict[str, str]] = {}
     for subject, name, value in database.execute("SELECT subject, name, value FROM preference"):
         preferences.setdefault(unquote(subject), {})[unquote(name)] = unquote(value)
-    return Found(look(database), unclean_stops, preferences)
+    return Found(look(database), unclean_stops, preferences, links.load(database))
 
 
 def look(database: sqlite3.Connection) -> Backlog:
@@ -108,6 +110,7 @@ class SqliteStore:
         self.jobs: Jobs = SqliteJobs(engine)
         self.people: People = SqlitePeople(engine, found.preferences)
         self.usage: Usage = SqliteUsage(engine)
+        self.links: Links = links.SqliteLinks(engine, found.links)
 
     def state(self, channel: str) -> ChannelState:
         """Return the notes of one channel block."""

@@ -1,0 +1,1 @@
+"""Several accounts, one person: joining what two scopes remember, and taking it apart again (docs/adr/0011)."""

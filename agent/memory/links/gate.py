@@ -1,0 +1,60 @@
+"""Who is at work in a scope: turns and jobs beside one another, moving a scope's files alone."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+
+class ScopeGate:
+    """Lets many use a scope at once, and one rearrange it while nobody does. Tables free themselves."""
+
+    def __init__(self) -> None:
+        self._users: Counter[str] = Counter()
+        self._closed: set[str] = set()
+        self._changed = asyncio.Condition()
+
+    @asynccontextmanager
+    async def using(self, scope: Callable[[], str]) -> AsyncIterator[str]:
+        """Be at work in the scope that *scope* names once nobody rearranges it; it names the same until the end."""
+        async with self._changed:
+            # Asked again after each wait: the scope's name may be what was rearranged.
+            await self._changed.wait_for(lambda: scope() not in self._closed)
+            held = scope()
+            self._users[held] += 1
+        try:
+            yield held
+        finally:
+            await asyncio.shield(self._leave(held))
+
+    def is_closed(self, scope: str) -> bool:
+        """Say whether somebody rearranges *scope* now."""
+        return scope in self._closed
+
+    @asynccontextmanager
+    async def alone(self, *scopes: str) -> AsyncIterator[None]:
+        """Be the only one in *scopes*: wait until nobody is at work there, then keep everybody out.
+
+        Newcomers are let in while it waits, so that a long turn of one chat never holds up another chat.
+        """
+        async with self._changed:
+            await self._changed.wait_for(lambda: not any(self._users[each] or each in self._closed for each in scopes))
+            self._closed.update(scopes)
+        try:
+            yield
+        finally:
+            await asyncio.shield(self._open(scopes))
+
+    async def _leave(self, scope: str) -> None:
+        async with self._changed:
+            self._users[scope] -= 1
+            if not self._users[scope]:
+                del self._users[scope]
+            self._changed.notify_all()
+
+    async def _open(self, scopes: tuple[str, ...]) -> None:
+        async with self._changed:
+            self._closed.difference_update(scopes)
+            self._changed.notify_all()
