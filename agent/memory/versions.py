@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import shutil
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -126,6 +126,12 @@ class Versions:
                 found, commit = commit, _parent(repo, commit)
             return _version(repo, found) if repo is not None and found is not None else None
 
+    def every(self, scope: str) -> list[tuple[Version, dict[str, bytes]]]:
+        """Return every version with the documents as they stood after it, the oldest first."""
+        with self._open(scope) as repo:
+            found = [(each, _tree(repo, each.sha.encode())) for each in _history(repo)] if repo is not None else []
+            return found[::-1]
+
     def rewrite(self, scope: str, redact: Callable[[bytes], bytes]) -> int:
         """Put every version through *redact* and forget the old ones for good; return how many documents changed.
 
@@ -172,6 +178,17 @@ class Versions:
             return
         with _made(path) as repo:
             yield repo
+
+
+def write_history(path: Path, changes: Iterable[tuple[Mapping[str, bytes], str, str, datetime]]) -> None:
+    """Make a repository at *path* of states (documents, cause, person, time), the oldest first; equal ones are one."""
+    with _made(path) as repo:
+        before: dict[str, bytes] = {}
+        for texts, why, by, at in changes:
+            after = {name: text for name, text in texts.items() if text}
+            if after != before:
+                _commit(repo, after, _head(repo), why=why, by=by, at=at)
+                before = after
 
 
 @contextmanager
