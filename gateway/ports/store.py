@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Protocol
 
 from gateway.ports.channel import ChannelState
+from gateway.ports.erasing import Erasing
 from gateway.ports.journal import Jobs, Journal, People, Records, Usage
 from gateway.ports.links import Links
 from gateway.ports.outbox import Outbox
@@ -39,6 +40,7 @@ class Store(Protocol):
     people: People
     usage: Usage
     links: Links
+    erasing: Erasing
 
     def state(self, channel: str) -> ChannelState:
         """Return the notes of one channel block."""

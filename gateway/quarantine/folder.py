@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -26,6 +27,7 @@ KEPT, WORKING = ".json", ".working"
 KILLED = "it was being handled when the process was killed"
 _PART = ".part"
 _LONGEST_ID = 512
+_FORGOTTEN = "[forgotten]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +79,9 @@ class Folder:
             "reason": reason,
             "raw": _cut(event.raw),
         }
+        self._put(name, kept)
+
+    def _put(self, name: str, kept: Mapping[str, object]) -> None:
         part = self.path / f"{name}{_PART}"
         try:
             self.path.mkdir(mode=0o700, exist_ok=True)
@@ -90,6 +95,30 @@ class Folder:
             with suppress(OSError):
                 part.unlink()
             raise StoreDown(f"the quarantine cannot be written: {wrong.strerror}") from wrong
+
+    def blank(self, is_meant: Callable[[str, bytes], bool]) -> int:
+        """Take out what the events that are *is_meant* say, so that they are still passed over; return how many.
+
+        Raises StoreDown.
+        """
+        blanked = 0
+        for file in sorted(each for ending in (KEPT, WORKING) for each in self.path.glob(f"*{ending}")):
+            try:
+                data = file.read_bytes()
+                kept = json.loads(data)
+                channel, raw = str(kept["channel"]), str(kept["raw"]) + str(kept["reason"])
+            except (OSError, ValueError, KeyError, TypeError):
+                # Not ours, or half of ours: it says nothing that somebody could still use.
+                channel, raw, kept = file.stem.rpartition("-")[0], "", None
+                data = data if file.exists() else b""
+            if not is_meant(channel, raw.encode("utf-8", "replace") if kept is not None else data):
+                continue
+            if kept is None:
+                self.remove(file.name)
+            else:
+                self._put(file.name, {**kept, "raw": _FORGOTTEN, "reason": _FORGOTTEN})
+            blanked += 1
+        return blanked
 
     def remove(self, name: str) -> None:
         """Remove a file; one that cannot be removed is said, and stays."""

@@ -14,12 +14,14 @@ import structlog
 from gateway.errors import StoreDown
 from gateway.events import SessionKey
 from gateway.ports.channel import ChannelState
+from gateway.ports.erasing import Erasing
 from gateway.ports.journal import InboxRow, Jobs, Journal, People, Records, Usage
 from gateway.ports.links import Links
 from gateway.ports.outbox import Outbox
 from gateway.ports.store import Limits
 from gateway.store import inbox, lanes, ledger, links, upkeep
 from gateway.store.base import Clock, Engine
+from gateway.store.erasing import SqliteErasing
 from gateway.store.journal import SqliteJournal
 from gateway.store.outbox import SqliteOutbox
 from gateway.store.records import SqliteChannelState, SqliteJobs, SqlitePeople, SqliteRecords
@@ -111,6 +113,7 @@ class SqliteStore:
         self.people: People = SqlitePeople(engine, found.preferences)
         self.usage: Usage = SqliteUsage(engine)
         self.links: Links = links.SqliteLinks(engine, found.links)
+        self.erasing: Erasing = SqliteErasing(engine)
 
     def state(self, channel: str) -> ChannelState:
         """Return the notes of one channel block."""

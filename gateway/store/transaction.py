@@ -74,6 +74,14 @@ def transact(connection: sqlite3.Connection, operations: Sequence[Operation[Any]
     return batch
 
 
+def untransacted(connection: sqlite3.Connection, operation: Operation[Any]) -> Batch:
+    """Run one *operation* that makes its own transactions, or none."""
+    try:
+        return Batch(results=[operation(connection)])
+    except Exception as error:  # noqa: BLE001 - the batch boundary, as above
+        return Batch(fault=error) if is_fault(error) else Batch(results=[error])
+
+
 def _one_by_one(connection: sqlite3.Connection, operations: Sequence[Operation[Any]]) -> Batch:
     batch = Batch()
     for operation in operations:

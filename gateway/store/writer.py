@@ -14,7 +14,7 @@ import aiosqlite
 import structlog
 
 from gateway.errors import ParlourError, StoreDown
-from gateway.store.transaction import Batch, Operation, transact
+from gateway.store.transaction import Batch, Operation, transact, untransacted
 
 log = structlog.get_logger(__name__)
 
@@ -42,6 +42,10 @@ class Writer(Protocol):
         """Queue *operation*, to be kept until it could be stored."""
         ...
 
+    def alone(self, operation: Operation[T]) -> asyncio.Future[T]:
+        """Queue *operation* to be run outside any transaction; what was asked before it is stored before it."""
+        ...
+
     def when_reopened(self, operation: Operation[T], then: Callable[[T], None]) -> None:
         """Run *operation* before any other whenever the file was opened again after a fault.
 
@@ -59,6 +63,7 @@ class _Entry:
     operation: Operation[Any]
     future: asyncio.Future[Any] | None = None  # None = posted: kept until it is stored
     then: Callable[[Any], None] | None = None
+    is_alone: bool = False  # outside any transaction
 
 
 def settle_entry(future: asyncio.Future[Any] | None, then: Callable[[Any], None] | None, result: Any) -> None:
@@ -106,6 +111,11 @@ class _Connection(aiosqlite.Connection):
         batch: Batch = await self._execute(transact, self._conn, operations)  # type: ignore[no-untyped-call]
         return batch
 
+    async def run_alone(self, operation: Operation[Any]) -> Batch:
+        """Run one operation on the connection's thread, outside any transaction."""
+        batch: Batch = await self._execute(untransacted, self._conn, operation)  # type: ignore[no-untyped-call]
+        return batch
+
 
 class BatchWriter:
     """The writer of the real store: a task that takes everything queued and commits it at once.
@@ -141,6 +151,12 @@ class BatchWriter:
         future: asyncio.Future[T] = self._loop.create_future()
         self._queue.append(_Entry(operation, future, then))
         self._wake()
+        return future
+
+    def alone(self, operation: Operation[T]) -> asyncio.Future[T]:
+        """Queue *operation* to be run outside any transaction (see Writer)."""
+        future = self.submit(operation)
+        self._queue[-1].is_alone = True
         return future
 
     def post(self, operation: Operation[object]) -> None:
@@ -205,8 +221,10 @@ class BatchWriter:
             timer.cancel()
 
     def _next_batch(self) -> list[_Entry]:
+        if self._queue and self._queue[0].is_alone:
+            return [self._queue.popleft()]
         batch, self._kept = self._kept, []
-        while self._queue and len(batch) < _AT_ONCE:
+        while self._queue and not self._queue[0].is_alone and len(batch) < _AT_ONCE:
             batch.append(self._queue.popleft())
         return batch
 
@@ -217,7 +235,10 @@ class BatchWriter:
         if connection is None:
             self._fail(entries, StoreDown("the journal cannot be written now"))
             return
-        batch = await connection.run([entry.operation for entry in entries])
+        if entries[0].is_alone:
+            batch = await connection.run_alone(entries[0].operation)
+        else:
+            batch = await connection.run([entry.operation for entry in entries])
         self.commits += batch.commits
         for entry, result in zip(entries, batch.results, strict=False):
             settle_entry(entry.future, entry.then, result)

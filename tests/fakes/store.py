@@ -57,6 +57,12 @@ class InlineWriter:
         _later(future, result)
         return future
 
+    def alone(self, operation: Operation[T]) -> asyncio.Future[T]:
+        """Run *operation* now, outside any transaction."""
+        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        _later(future, operation(self.connection))
+        return future
+
     def post(self, operation: Operation[object]) -> None:
         """Run *operation* now, or before the next one that can run."""
         self._posted.append(operation)

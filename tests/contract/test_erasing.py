@@ -1,0 +1,154 @@
+"""The Erasing port: words leave every kind of row and the pages behind them; keys, states and other people stay."""
+
+from __future__ import annotations
+
+import sqlite3
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from gateway.events import ChatKind, InboundMessage, OutboundMessage, Role, Sender, SessionKey
+from gateway.ports import Commit, EndState, Job, Limits, Store, TurnRecord, UsageRow
+from gateway.ports.erasing import Reach
+from gateway.store import open_store
+
+ROOM = SessionKey("pocket", "room")
+NOW = datetime(2026, 11, 22, 5, 0, tzinfo=UTC)
+WORD = "zeppelin"
+
+
+def without(value: Any) -> Any:
+    """Take the word out of any JSON value."""
+    if isinstance(value, str):
+        return value.replace(WORD, "")
+    if isinstance(value, list | tuple):
+        return [without(each) for each in value]
+    return {name: without(each) for name, each in value.items()} if isinstance(value, dict) else value
+
+
+async def say(store: Store, text: str, sender: str, n: int) -> None:
+    """Have *sender* say something in the room."""
+    message = InboundMessage(
+        key=ROOM,
+        message_id=f"{n:04d}",
+        sender=Sender(id=sender, name=sender.title()),
+        text=text,
+        sent_at=datetime.now(UTC),
+        chat_kind=ChatKind.GROUP,
+    )
+    await store.journal.accept(message, role=Role.ANYONE, is_control=False)
+
+
+async def answered(store: Store, text: str, sender: str, n: int) -> TurnRecord:
+    """Have *sender* say something that is answered with the same words."""
+    await say(store, text, sender, n)
+    lease = await store.journal.claim(ROOM)
+    assert lease is not None
+    at = lease.session.next_index
+    record = TurnRecord(
+        turn=lease.turn,
+        key=ROOM,
+        transcript=lease.session.transcript,
+        outcome=EndState.ANSWERED,
+        lines=({"i": at, "turn": lease.turn, "role": "user", "content": text},),
+        from_index=at,
+        to_index=at + 1,
+        inbox=tuple(row.seq for row in lease.rows),
+        at=NOW,
+        scope="chats/room",
+    )
+    job = Job(id=f"remember:{n}", kind="remember", scope="chats/room", payload={"fact": text}, due_at=NOW)
+    answer = OutboundMessage(id=f"{lease.turn}.1", key=ROOM, text=f"you said {text}")
+    return await store.journal.commit(lease, Commit(record=record, outbound=(answer,), jobs=(job,)))
+
+
+def raw(home: Path) -> bytes:
+    """Return every byte of the journal's files."""
+    return b"".join(file.read_bytes() for file in sorted(home.glob("journal.db*")))
+
+
+async def test_words_leave_rows_pages_and_log(tmp_path: Path) -> None:
+    """Inbox, record, outbox, job and what deleted rows left: nothing of it is in any byte after the scrub."""
+    store = await open_store(tmp_path, "", Limits())
+    try:
+        record = await answered(store, f"my {WORD} leaks", "ann", 1)
+        await say(store, f"and the {WORD} again", "ann", 2)
+        [stored] = await store.records.unprojected(0, 10)
+        assert WORD in str(stored.record.lines)
+        gone = Job(id="gone", kind="x", scope="chats/room", payload={"fact": f"{WORD} " * 500}, due_at=NOW)
+        await store.jobs.put(gone)
+        await store.jobs.finish(gone)
+        assert WORD.encode() in raw(tmp_path)
+        reach = Reach(keys=frozenset({ROOM}), scope="chats/room")
+        assert await store.erasing.redact(reach, without) >= 4
+        assert await store.erasing.redact(reach, without) == 0
+        assert await store.erasing.scrub()
+        assert WORD.encode() not in raw(tmp_path)
+        waiting = await store.journal.waiting(ROOM)
+        assert [row.message.text for row in waiting] == ["and the  again"]
+        assert (await store.journal.last_turn(ROOM)) is not None
+        assert record.turn
+    finally:
+        await store.close()
+
+
+async def test_a_member_reaches_their_own_turns_alone(tmp_path: Path) -> None:
+    """Bob's message, his answer and his job stay when Ann takes hers back; what came after *upto* stays too."""
+    store = await open_store(tmp_path, "", Limits())
+    try:
+        await answered(store, f"ann's {WORD}", "ann", 1)
+        await answered(store, f"bob's {WORD}", "bob", 2)
+        await say(store, f"ann's later {WORD}", "ann", 3)
+        await store.erasing.redact(Reach(keys=frozenset({ROOM}), sender="ann", upto=2), without)
+        with sqlite3.connect(tmp_path / "journal.db") as look:
+            inbox = [payload for (payload,) in look.execute("SELECT payload FROM inbox ORDER BY seq")]
+            outbox = [payload for (payload,) in look.execute("SELECT payload FROM outbox ORDER BY seq")]
+        assert [WORD in each for each in inbox] == [False, True, True]
+        assert [WORD in each for each in outbox] == [False, True]
+    finally:
+        await store.close()
+
+
+async def test_who_is_forgotten_is_in_no_sum_of_theirs_and_the_house_adds_up(tmp_path: Path) -> None:
+    """Usage loses the person and keeps the tokens; a session goes only when nothing is going on in it."""
+    store = await open_store(tmp_path, "", Limits())
+    try:
+        await answered(store, "hello", "ann", 1)
+        row = UsageRow(
+            turn="t1", person="pocket%3aann", chat=str(ROOM), purpose="answer", model="m", tokens_in=3, tokens_out=4,
+            tokens_cached=0, cost=0.0, at=NOW,
+        )  # fmt: skip
+        store.journal.spend(row)
+        await store.erasing.unlink(person="pocket%3aann", keys=[ROOM])
+        since = NOW - timedelta(days=1)
+        assert not await store.usage.totals(since=since, person="pocket%3aann")
+        [total] = await store.usage.totals(since=since)
+        assert total["tokens_in"] == 3
+        assert not await store.erasing.drop_sessions([ROOM])  # its record is in no file yet
+        await store.records.projected([each.seq for each in await store.records.unprojected(0, 10)])
+        await say(store, "more", "ann", 2)
+        assert not await store.erasing.drop_sessions([ROOM])  # somebody waits
+        await store.journal.drop(ROOM)
+        assert await store.erasing.drop_sessions([ROOM]) == {ROOM}
+        await store.erasing.anonymise(sender="ann", keys=[ROOM])
+        with sqlite3.connect(tmp_path / "journal.db") as look:
+            assert not look.execute("SELECT 1 FROM inbox WHERE payload LIKE '%Ann%' OR sender != ''").fetchall()
+    finally:
+        await store.close()
+
+
+async def test_a_reader_puts_the_scrub_off(tmp_path: Path) -> None:
+    """While a backup reads, nobody waits for it: the scrub says no, and does it when asked again."""
+    store = await open_store(tmp_path, "", Limits())
+    try:
+        await answered(store, WORD, "ann", 1)
+        reader = sqlite3.connect(tmp_path / "journal.db", isolation_level=None)
+        reader.execute("BEGIN")
+        reader.execute("SELECT count(*) FROM inbox").fetchone()
+        await say(store, "meanwhile", "bob", 2)
+        assert not await store.erasing.scrub()
+        reader.close()
+        assert await store.erasing.scrub()
+        assert len(await store.journal.waiting(ROOM)) == 1
+    finally:
+        await store.close()
