@@ -307,8 +307,11 @@ class Records(Protocol):
         """Return the key's unprojected records, so that a cold session misses nothing."""
         ...
 
-    async def append(self, record: TurnRecord) -> None:
-        """Commit lines that belong to no inbox row (pointer, mark, snapshot, delta, cut)."""
+    async def append(self, record: TurnRecord, *, outbound: Sequence[OutboundMessage] = ()) -> None:
+        """Commit lines that belong to no inbox row (pointer, mark, snapshot, delta, cut), and what is said beside them.
+
+        A record of this turn that is there already changes nothing.
+        """
         ...
 
     async def sessions(self) -> tuple[SessionRow, ...]:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import structlog
 
 from gateway.errors import LeaseLost, StoreDown
-from gateway.events import InboundMessage, Role, SessionKey
+from gateway.events import InboundMessage, OutboundMessage, Role, SessionKey
 from gateway.ports.journal import (
     Acceptance,
     Commit,
@@ -147,9 +147,9 @@ class SqliteJournal:
         )
         return committed.record
 
-    async def append(self, record: TurnRecord) -> None:
-        """Commit lines that belong to no inbox row (the Records port's)."""
-        new = turns.encode(Commit(record=record), self._engine.now())
+    async def append(self, record: TurnRecord, outbound: Sequence[OutboundMessage] = ()) -> None:
+        """Commit lines that belong to no inbox row, and what is said beside them (the Records port's)."""
+        new = turns.encode(Commit(record=record, outbound=tuple(outbound)), self._engine.now())
         await self._engine.writer.submit(lambda database: turns.settle_row(database, new), partial(self._recorded, new))
 
     async def release(self, lease: Lease, *, attempt_counts: bool) -> None:

@@ -8,7 +8,7 @@ from contextlib import suppress
 from datetime import datetime, timedelta
 from types import MappingProxyType
 
-from gateway.events import SessionKey
+from gateway.events import OutboundMessage, SessionKey
 from gateway.ports.journal import Job, JobCount, SessionRow, StoredRecord, TurnRecord
 from gateway.store import lanes, turns
 from gateway.store.base import Engine
@@ -57,9 +57,9 @@ class SqliteRecords:
         """Return the key's unprojected records."""
         return await self._engine.writer.submit(lambda database: turns.pending(database, write_key(key)))
 
-    async def append(self, record: TurnRecord) -> None:
-        """Commit lines that belong to no inbox row."""
-        await self._journal.append(record)
+    async def append(self, record: TurnRecord, *, outbound: Sequence[OutboundMessage] = ()) -> None:
+        """Commit lines that belong to no inbox row, and what is said beside them."""
+        await self._journal.append(record, outbound)
 
     async def sessions(self) -> tuple[SessionRow, ...]:
         """Return every session, the most recently used first."""

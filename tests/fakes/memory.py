@@ -17,7 +17,7 @@ from typing import Any
 from agent.memory.files import lines as build
 from agent.memory.files.disk import Disk
 from gateway.errors import StoreDown
-from gateway.events import SessionKey
+from gateway.events import OutboundMessage, SessionKey
 from gateway.ports import EndState, Job, JobCount, Line, SessionRow, StoredRecord, TurnRecord
 
 START = datetime(2026, 11, 21, 21, 0, tzinfo=UTC)
@@ -37,6 +37,7 @@ class FakeRecords:
     def __init__(self) -> None:
         self.stored: list[StoredRecord] = []
         self.rows: dict[SessionKey, SessionRow] = {}
+        self.said: list[OutboundMessage] = []
         self.is_down = False
         self._committed = asyncio.Event()
         self._seq = 0
@@ -78,9 +79,11 @@ class FakeRecords:
         self._check()
         return tuple(each for each in self.stored if each.record.key == key)
 
-    async def append(self, record: TurnRecord) -> None:
-        """Commit lines that belong to no inbox row."""
+    async def append(self, record: TurnRecord, *, outbound: Sequence[OutboundMessage] = ()) -> None:
+        """Commit lines that belong to no inbox row; the same turn again changes nothing."""
         self._check()
+        if all(each.record.turn != record.turn for each in self.stored) or not record.turn:
+            self.said += outbound
         self.commit(record)
 
     async def sessions(self) -> tuple[SessionRow, ...]:

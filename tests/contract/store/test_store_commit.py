@@ -8,6 +8,7 @@ from datetime import timedelta
 import pytest
 
 from gateway.errors import LeaseLost
+from gateway.events import OutboundKind, OutboundMessage
 from gateway.ports.journal import Commit, EndState, Job, Step
 from gateway.ports.store import Store
 from tests.contract.store.conftest import House
@@ -138,6 +139,15 @@ async def test_appended_lines_that_take_indices_are_fenced(store: Store) -> None
         await store.records.append(plain_record("tx", session, from_index=0, to_index=1))
     await store.records.append(plain_record("ty", session))
     assert (await store.journal.session(ANN)).next_index == session.next_index
+
+
+async def test_what_is_said_beside_appended_lines_is_said_once(store: Store) -> None:
+    """A report of work that no turn did: however often it is appended, it is one message in its chat."""
+    record = plain_record("treport", await store.journal.session(ANN))
+    report = OutboundMessage(id="treport.1", key=ANN, text="Done.", kind=OutboundKind.NOTICE)
+    for _ in range(2):
+        await store.records.append(record, outbound=[report])
+    assert [each.message for each in await store.outbox.undelivered(ANN)] == [report]
 
 
 async def test_the_last_answered_turn_is_found(store: Store) -> None:
