@@ -314,6 +314,14 @@ class Records(Protocol):
         """
         ...
 
+    async def untold(self, key: SessionKey, note: int) -> InboxRow | None:
+        """Return the note (an edit or deletion that came after its turn) while no turn has taken it up."""
+        ...
+
+    async def append_for(self, note: int, record: TurnRecord) -> bool:
+        """Commit lines and end the note that they come of; False, and nothing, when a turn has taken it up."""
+        ...
+
     async def sessions(self) -> tuple[SessionRow, ...]:
         """Return every session, the most recently used first."""
         ...

@@ -7,13 +7,15 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from gateway.events import InboundKind, InboundMessage, OutboundKind, OutboundMessage, Role, SessionKey, turn_id
-from gateway.ports.journal import Acceptance, AcceptedAs, InboxRow
+from gateway.ports.journal import Acceptance, AcceptedAs, InboxRow, Job
+from gateway.store.due import encode_job, put_job
 from gateway.store.rows import (
     moment,
     quote,
     read_inbound,
     read_key,
     sql,
+    unquote,
     utf16_length,
     write_inbound,
     write_key,
@@ -126,6 +128,7 @@ class Accepted:
     lane: SessionKey | None = None
     control: InboxRow | None = None
     chat: SessionKey | None = None
+    has_job: bool = False
 
 
 def accept(database: sqlite3.Connection, new: Accepting, per_chat: int, headroom: Headroom) -> Accepted:
@@ -135,8 +138,9 @@ def accept(database: sqlite3.Connection, new: Accepting, per_chat: int, headroom
         if known:
             return _accept_known(database, new, known)
     if new.message.kind is InboundKind.DELETION:
-        # Nothing of it was ever here (a stranger's message, say), so nothing is stored now.
-        return Accepted(Acceptance(outcome=AcceptedAs.DUPLICATE, seq=0))
+        # Nothing of it was ever here (a stranger's message, say), or it was so long ago that only files know it.
+        has_job = _take_back(database, new)
+        return Accepted(Acceptance(outcome=AcceptedAs.DUPLICATE, seq=0), has_job=has_job)
     if new.is_control:
         seq = _insert(database, new, "control")
         row = InboxRow(seq=seq, message=new.message, accepted_at=moment(new.at), role=new.role, is_control=True)
@@ -190,11 +194,29 @@ def _accept_known(database: sqlite3.Connection, new: Accepting, known: list[tupl
         return _change_waiting(database, new, seq, payload)
     if not turn:  # refused or stopped before any turn saw it: there is nothing to correct
         return _unchanged(database, new, seq)
-    _insert(database, new, "noted")
+    note = _insert(database, new, "noted")
+    has_job = False
     if new.revision == DELETED:
         # What was taken back goes at once; a turn that runs still needs it, and then it goes with the others.
         database.execute(_BLANK_ONE, (seq,))
-    return Accepted(Acceptance(outcome=AcceptedAs.NOTED, seq=seq))
+        has_job = _take_back(database, new, note)
+    return Accepted(Acceptance(outcome=AcceptedAs.NOTED, seq=seq), has_job=has_job)
+
+
+def _take_back(database: sqlite3.Connection, new: Accepting, note: int = 0) -> bool:
+    """Queue what takes the message out of files and memory; nothing where no conversation ever was."""
+    found = database.execute("SELECT scope FROM session WHERE key = ?", (new.key,)).fetchone()
+    if found is None:
+        return False
+    job = Job(
+        id=f"deleted:{new.message.key}/{new.message.message_id}",
+        kind="deleted",
+        scope=unquote(found[0]),
+        payload={"key": str(new.message.key), "mid": new.message.message_id, "note": note},
+        due_at=moment(new.at),
+    )
+    put_job(database, encode_job(job))
+    return True
 
 
 def _unchanged(database: sqlite3.Connection, new: Accepting, seq: int) -> Accepted:

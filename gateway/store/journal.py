@@ -57,6 +57,8 @@ class SqliteJournal:
             self._engine.offer_control(accepted.control)
         if accepted.chat is not None:
             self._engine.chats.put(accepted.chat)
+        if accepted.has_job:
+            self._engine.queued_job.set()
 
     def lanes(self) -> AsyncIterator[SessionKey]:
         """Yield each key that has unclaimed lane rows."""
@@ -151,6 +153,15 @@ class SqliteJournal:
         """Commit lines that belong to no inbox row, and what is said beside them (the Records port's)."""
         new = turns.encode(Commit(record=record, outbound=tuple(outbound)), self._engine.now())
         await self._engine.writer.submit(lambda database: turns.settle_row(database, new), partial(self._recorded, new))
+
+    async def append_for(self, note: int, record: TurnRecord) -> bool:
+        """Commit lines that end a note which no turn has taken up (the Records port's)."""
+        new = turns.encode(Commit(record=record), self._engine.now())
+        committed = await self._engine.writer.submit(
+            lambda database: turns.settle_note(database, new, note),
+            lambda done: self._recorded(new, done) if done is not None else None,
+        )
+        return committed is not None
 
     async def release(self, lease: Lease, *, attempt_counts: bool) -> None:
         """Give the rows back to the lane, steps kept."""

@@ -201,6 +201,12 @@ def _take_notes(database: sqlite3.Connection, column: str, turn: str, *, is_agai
     return tuple(notes)
 
 
+def untold(database: sqlite3.Connection, column: str, note: int) -> InboxRow | None:
+    """Return the note of this number while no turn has taken it up."""
+    notes = (read_row(columns) for columns in database.execute(_NOTES, (column,)))
+    return next((each for each in notes if each.seq == note and not each.turn), None)
+
+
 def open_session(
     database: sqlite3.Connection, key: SessionKey, column: str, now: int, new: NewTranscript
 ) -> SessionRow:

@@ -13,8 +13,8 @@ from gateway.events import SessionKey
 from gateway.ports.journal import Job
 from gateway.ports.links import Linked, Move
 from gateway.store.base import Engine, new_transcript
+from gateway.store.due import encode_job, put_job
 from gateway.store.rows import micros, moment, quote, read_json, read_key, unquote, write_json, write_key
-from gateway.store.turns import encode_job, put_job
 
 _PEOPLE = "people/"
 

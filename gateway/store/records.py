@@ -9,9 +9,10 @@ from datetime import datetime, timedelta
 from types import MappingProxyType
 
 from gateway.events import OutboundMessage, SessionKey
-from gateway.ports.journal import Job, JobCount, SessionRow, StoredRecord, TurnRecord
+from gateway.ports.journal import InboxRow, Job, JobCount, SessionRow, StoredRecord, TurnRecord
 from gateway.store import lanes, turns
 from gateway.store.base import Engine
+from gateway.store.due import encode_job, put_job
 from gateway.store.journal import SqliteJournal
 from gateway.store.rows import micros, moment, quote, read_json, sql, unquote, write_json, write_key
 
@@ -61,6 +62,14 @@ class SqliteRecords:
         """Commit lines that belong to no inbox row, and what is said beside them."""
         await self._journal.append(record, outbound)
 
+    async def untold(self, key: SessionKey, note: int) -> InboxRow | None:
+        """Return the note (an edit or deletion that came after its turn) while no turn has taken it up."""
+        return await self._engine.writer.submit(lambda database: lanes.untold(database, write_key(key), note))
+
+    async def append_for(self, note: int, record: TurnRecord) -> bool:
+        """Commit lines and end the note that they come of; False, and nothing, when a turn has taken it up."""
+        return await self._journal.append_for(note, record)
+
     async def sessions(self) -> tuple[SessionRow, ...]:
         """Return every session, the most recently used first."""
         return await self._engine.writer.submit(lanes.list_sessions)
@@ -86,9 +95,9 @@ class SqliteJobs:
 
     async def put(self, job: Job) -> None:
         """Queue *job*, once."""
-        columns = turns.encode_job(job)
+        columns = encode_job(job)
         await self._engine.writer.submit(
-            lambda database: turns.put_job(database, columns), lambda _: self._engine.queued_job.set()
+            lambda database: put_job(database, columns), lambda _: self._engine.queued_job.set()
         )
 
     async def due(self, now: datetime, limit: int, *, kinds: Collection[str]) -> tuple[Job, ...]:

@@ -8,9 +8,10 @@ from typing import Any
 
 from gateway.errors import LeaseLost
 from gateway.events import SessionKey
-from gateway.ports.journal import Commit, EndState, Job, Lease, StoredRecord, TurnRecord
+from gateway.ports.journal import Commit, EndState, Lease, StoredRecord, TurnRecord
+from gateway.store.due import encode_job, put_job
 from gateway.store.inbox import enqueue
-from gateway.store.lanes import fence
+from gateway.store.lanes import fence, untold
 from gateway.store.rows import (
     micros,
     moment,
@@ -108,18 +109,6 @@ def encode(commit: Commit, at: int) -> Committing:
     )
 
 
-def encode_job(job: Job) -> tuple[Any, ...]:
-    """Return a job's columns."""
-    return (quote(job.id), job.kind, quote(job.scope), write_json(job.payload), micros(job.due_at), job.attempts)
-
-
-def put_job(database: sqlite3.Connection, columns: tuple[Any, ...]) -> None:
-    """Queue a job once."""
-    database.execute(
-        "INSERT OR IGNORE INTO job (id, kind, scope, payload, due_at, attempts) VALUES (?, ?, ?, ?, ?, ?)", columns
-    )
-
-
 def read_record(columns: tuple[Any, ...]) -> StoredRecord:
     """Read a record, without lines when they have left the journal."""
     seq, turn, key, transcript, outcome, start, end, inbox, at, new, failure, supersedes, scope, body = columns
@@ -195,6 +184,13 @@ def settle_row(database: sqlite3.Connection, new: Committing, row: int | None = 
     if row is not None and row not in record.inbox:
         database.execute(_END_ROW, (record.outcome.value, new.at, new.columns[0], row))
     return Committed(record)
+
+
+def settle_note(database: sqlite3.Connection, new: Committing, note: int) -> Committed | None:
+    """Commit lines that end a note; None when a turn has taken it up, or it has ended."""
+    if untold(database, new.key, note) is None:
+        return None
+    return settle_row(database, new, note)
 
 
 def _store(database: sqlite3.Connection, new: Committing) -> None:

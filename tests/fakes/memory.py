@@ -18,7 +18,7 @@ from agent.memory.files import lines as build
 from agent.memory.files.disk import Disk
 from gateway.errors import StoreDown
 from gateway.events import OutboundMessage, SessionKey
-from gateway.ports import EndState, Job, JobCount, Line, SessionRow, StoredRecord, TurnRecord
+from gateway.ports import EndState, InboxRow, Job, JobCount, Line, SessionRow, StoredRecord, TurnRecord
 
 START = datetime(2026, 11, 21, 21, 0, tzinfo=UTC)
 ANN = SessionKey("telegram", "42")
@@ -37,6 +37,7 @@ class FakeRecords:
     def __init__(self) -> None:
         self.stored: list[StoredRecord] = []
         self.rows: dict[SessionKey, SessionRow] = {}
+        self.notes: dict[int, InboxRow] = {}
         self.said: list[OutboundMessage] = []
         self.is_down = False
         self._committed = asyncio.Event()
@@ -85,6 +86,18 @@ class FakeRecords:
         if all(each.record.turn != record.turn for each in self.stored) or not record.turn:
             self.said += outbound
         self.commit(record)
+
+    async def untold(self, key: SessionKey, note: int) -> InboxRow | None:
+        """Return a note that was put here."""
+        return self.notes.get(note)
+
+    async def append_for(self, note: int, record: TurnRecord) -> bool:
+        """Commit and end the note, if it is here."""
+        self._check()
+        if self.notes.pop(note, None) is None:
+            return False
+        self.commit(record)
+        return True
 
     async def sessions(self) -> tuple[SessionRow, ...]:
         """Return the rows."""

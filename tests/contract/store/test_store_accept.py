@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import timedelta
 
 import pytest
 
 from gateway.events import InboundKind, InboundMessage, OutboundKind, Role, Sender, SessionKey, turn_id
-from gateway.ports.journal import AcceptedAs, EndState
+from gateway.ports.journal import AcceptedAs, EndState, TurnRecord
 from gateway.ports.store import Limits, Store
 from tests.contract.store.conftest import House
 from tests.fakes.turns import ANN, BOB, START, accept, answer, answered, claim, said
+
+LATE = START + timedelta(days=3650)
 
 
 async def test_a_new_message_is_there_after_a_kill(house: House) -> None:
@@ -233,3 +236,50 @@ async def test_texts_go_after_a_week_and_keys_after_a_month(house: House) -> Non
     again = await accept(store, said("secret"))
     assert again.outcome is AcceptedAs.NEW
     assert again.seq > first.rows[0].seq
+
+
+async def test_a_deletion_is_due_at_once_and_told_once(store: Store) -> None:
+    """Nobody need write again for it to count: a job says so, and either that job or the next turn ends the note."""
+    await answer(store, said("one"))
+    await accept(store, said("", kind=InboundKind.DELETION))
+    (job,) = await store.jobs.due(LATE, 5, kinds=("deleted",))
+    note = job.payload["note"]
+    assert (job.payload["key"], job.payload["mid"]) == (str(ANN), said().message_id)
+    told = await store.records.untold(ANN, note)
+    assert told is not None
+    assert told.message.kind is InboundKind.DELETION
+    session = await store.journal.session(ANN)
+    record = TurnRecord(
+        turn="dabcdefgh",
+        key=ANN,
+        transcript=session.transcript,
+        outcome=EndState.MERGED,
+        lines=(),
+        from_index=session.next_index,
+        to_index=session.next_index,
+        inbox=(),
+        at=START,
+        scope=session.scope,
+    )
+    assert await store.records.append_for(note, record)
+    assert not await store.records.append_for(note, replace(record, turn="dother"))
+    assert await store.records.untold(ANN, note) is None
+    await accept(store, said("two", id="2"))
+    assert (await claim(store)).notes == ()
+
+
+async def test_a_turn_that_took_a_deletion_up_keeps_it(store: Store) -> None:
+    """What a running turn was told of is that turn's to store."""
+    await answer(store, said("one"))
+    await accept(store, said("", kind=InboundKind.DELETION))
+    await accept(store, said("two", id="2"))
+    lease = await claim(store)
+    assert await store.records.untold(ANN, lease.notes[0].seq) is None
+
+
+async def test_a_deletion_of_what_only_files_know_is_due_too(store: Store) -> None:
+    """Keys of old messages leave the journal; where there is a conversation, its files are asked."""
+    await answer(store, said("one"))
+    await accept(store, said("", id="of-last-year", kind=InboundKind.DELETION))
+    (job,) = await store.jobs.due(LATE, 5, kinds=("deleted",))
+    assert (job.payload["mid"], job.payload["note"]) == ("of-last-year", 0)
