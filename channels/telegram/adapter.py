@@ -25,6 +25,7 @@ from channels.telegram.overheard import Overheard
 from channels.telegram.pace import Pace
 from channels.telegram.patience import Patience, Waits
 from channels.telegram.polling import Poller
+from channels.telegram.presses import Presses
 from channels.telegram.setup import PRIVACY_CLICKS
 from channels.telegram.speaking import Speaker
 from channels.telegram.webhook import Hook
@@ -36,6 +37,7 @@ from gateway.words import say
 log = structlog.get_logger(__name__)
 
 _PREVIEW_EVERY = timedelta(seconds=1.2)
+MOST_BUTTONS = 20  # Telegram takes a hundred; nobody reads them
 _NOT_ADDRESSED = "not-addressed"  # of admission's reasons: an admitted person who spoke to others
 
 
@@ -51,6 +53,7 @@ class TelegramChannel:
         shows_activity=True,
         file_limit=LARGEST_OUT,
         max_parts=MAX_PARTS,
+        choices=MOST_BUTTONS,
     )
 
     def __init__(self, context: ChannelContext, *, waits: Waits | None = None, typing: float = TYPING_EVERY) -> None:
@@ -91,12 +94,14 @@ class TelegramChannel:
         self._groups = Groups(self._bot, context.state)
         self._gestures = Gestures(self._bot, self._groups, pace, settings.reaction)
         self._files = Files(self._bot, context.blobs)
+        self._presses = Presses(self._bot, self._groups, self._gestures, pace, turns=self._waits.press)
         self._speaker = Speaker(
             self.name,
             self._bot,
             groups=self._groups,
             pace=pace,
             gestures=self._gestures,
+            presses=self._presses,
             files=self._files,
             typing=typing,
         )
@@ -181,6 +186,9 @@ class TelegramChannel:
         heard = await self._groups.with_facts(heard)
         accepted = await self._intake.receive(heard)
         self._listen(heard, accepted)
+        if heard.kind is InboundKind.BUTTON:
+            self._pressed(update, heard, accepted)
+            return
         # Only now: nothing is shown before admission.
         if accepted.verdict is Verdict.ACCEPTED:
             self._gestures.taken(heard)
@@ -188,6 +196,12 @@ class TelegramChannel:
                 self._gestures.tell(heard.key, say("telegram.privacy"))
         if accepted.line:
             self._gestures.tell(heard.key, accepted.line)
+
+    def _pressed(self, update: Mapping[str, Any], heard: InboundMessage, accepted: Accepted) -> None:
+        if accepted.verdict is not Verdict.REJECTED:
+            self._presses.taken(update, heard)
+        elif accepted.line:
+            self._presses.refused(update, accepted.line)
 
     def _listen(self, heard: InboundMessage, accepted: Accepted) -> None:
         """Keep in mind what admitted people say to each other; what is said to us has a place of its own."""

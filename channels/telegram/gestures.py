@@ -1,4 +1,4 @@
-"""Small things that show a message was taken: a reaction, a stopped button, a line. None of them is worth a turn."""
+"""Small things that show a message was taken: a reaction, a line. None of them is worth a turn."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from telegram.error import TelegramError
 from channels.telegram.groups import Groups
 from channels.telegram.pace import Pace
 from channels.telegram.wire import described
-from gateway.events import InboundKind, InboundMessage, OutboundKind, Part, SessionKey
+from gateway.events import InboundMessage, OutboundKind, Part, SessionKey
 
 log = structlog.get_logger(__name__)
 
@@ -35,10 +35,7 @@ class Gestures:
 
     def taken(self, heard: InboundMessage) -> None:
         """Show that *heard* was admitted and stored."""
-        if heard.kind is InboundKind.BUTTON:
-            query = heard.event_ids[0].partition("/")[2]
-            self.spawn(self.quietly(lambda: self._bot.answer_callback_query(query)), "button")
-        elif self._reaction and heard.message_id and not heard.revision and not _is_command(heard):
+        if self._reaction and heard.message_id and not heard.revision and not _is_command(heard):
             self.spawn(self._react(heard.key, int(heard.message_id)), "reaction")
 
     def answered(self, part: Part) -> None:

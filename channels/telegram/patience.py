@@ -36,6 +36,7 @@ class Waits:
     longest: float = 30.0
     conflict: float = 60.0  # somebody else polls: one of us has to give way
     watch: float = 30.0  # how often Telegram is asked whether its webhook works
+    press: float = 3.0  # how long a pressed button may turn until Telegram is told that it was heard
 
 
 class Patience:

@@ -18,6 +18,7 @@ from channels.telegram.files import Files, Place
 from channels.telegram.gestures import Gestures
 from channels.telegram.groups import Groups
 from channels.telegram.pace import Pace
+from channels.telegram.presses import Presses, keyboard
 from channels.telegram.wire import entities_of, is_unchanged, send_failure
 from gateway.errors import OutcomeUnknown, RetryLater, SendRefused
 from gateway.events import Attachment, OutboundKind, Part, Receipt, SessionKey
@@ -43,6 +44,7 @@ class Speaker:
         groups: Groups,
         pace: Pace,
         gestures: Gestures,
+        presses: Presses,
         files: Files,
         typing: float = TYPING_EVERY,
     ) -> None:
@@ -52,6 +54,7 @@ class Speaker:
         self._groups = groups
         self._pace = pace
         self._gestures = gestures
+        self._presses = presses
         self._files = files
         self._activities = Activities(typing=self._type, draft=self._put_draft, every=typing)
 
@@ -89,6 +92,7 @@ class Speaker:
                     message_id=int(message_id),
                     entities=entities_of(words.entities),
                     link_preview_options=_NO_PREVIEW,
+                    reply_markup=keyboard(part.choices),
                 ),
             )
         except _UnchangedError:
@@ -126,6 +130,7 @@ class Speaker:
         self._keep_pace(key)
         sent = await self._ask(part, key, call)
         self._gestures.answered(part)
+        self._presses.answered(part)
         return Receipt(part=part.id, message_id=str(sent.message_id), at=sent.date)
 
     def _text_call(self, part: Part, key: SessionKey, marked: bool) -> Callable[[int], Awaitable[Message]]:
@@ -138,6 +143,7 @@ class Speaker:
             link_preview_options=_NO_PREVIEW,
             reply_parameters=_reply(part, key),
             disable_notification=part.is_placed or None,
+            reply_markup=keyboard(part.choices),
         )
 
     async def _file_call(
@@ -148,7 +154,13 @@ class Speaker:
         return lambda chat: self._files.post(Place(chat=chat, thread=thread, reply=reply), file, data, marked=marked)
 
     async def _send_privately(self, part: Part, *, marked: bool) -> Receipt:
-        """Send what one person may see into their own chat; where Telegram refuses, say in one line what to do."""
+        """Send what one person may see into their own chat; where Telegram refuses, say in one line what to do.
+
+        What answers a press comes with the button itself, where there is room for it.
+        """
+        if part.file is None and (told := await self._presses.tell(part, part.plain)):
+            self._presses.answered(part)
+            return _receipt(part, told)
         try:
             return await self._post(part, SessionKey(self._name, part.visible_to), marked=marked)
         except SendRefused:

@@ -17,7 +17,7 @@ from gateway.settings.blocks import combined
 from tests.fakes.telegram_server import TelegramServer
 from tests.fakes.web import FakeHouse
 
-QUICK = Waits(store=0.01, first=0.01, longest=0.02, conflict=0.05, watch=0.05)
+QUICK = Waits(store=0.01, first=0.01, longest=0.02, conflict=0.05, watch=0.05, press=0.05)
 
 
 @dataclass

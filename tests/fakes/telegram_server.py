@@ -18,6 +18,7 @@ from typing import Any
 
 from aiohttp import web
 
+from tests.fakes.telegram_buttons import Buttons, checked_markup
 from tests.fakes.telegram_files import Files, Sent
 from tests.fakes.telegram_hooks import Hooks
 from tests.fakes.telegram_rules import ApiError, checked_text, reactions
@@ -43,6 +44,12 @@ class Post:
     is_silent: bool = False
     file: Sent | None = None
     versions: list[str] = field(default_factory=list)
+    markup: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def buttons(self) -> list[list[str]]:
+        """What the buttons say, in rows."""
+        return [[str(each["text"]) for each in row] for row in self.markup.get("inline_keyboard", ())]
 
 
 @dataclass(slots=True)
@@ -98,6 +105,7 @@ class TelegramServer:
         self.on_call: Callable[[str, str], None] = lambda method, when: None  # "before" it is done, "after"
         self.files = Files(self)
         self.hooks = Hooks(self)
+        self.buttons = Buttons(self)
         self._next_update = 870_000_001
         self._last_update_at = self.now()
         self._sent_at: dict[int, deque[int]] = {}
@@ -222,7 +230,7 @@ class TelegramServer:
         return web.json_response({"ok": True, "result": result})
 
     def _call_of(self, name: str) -> Callable[[Mapping[str, Any]], Awaitable[Any]] | None:
-        found = (getattr(room, f"do_{name}", None) for room in (self.files, self.hooks))
+        found = (getattr(room, f"do_{name}", None) for room in (self.files, self.hooks, self.buttons))
         return getattr(self, f"_do_{name}", None) or next((call for call in found if call is not None), None)
 
     def _break(self, request: web.Request, fault: Fault) -> web.StreamResponse:
@@ -291,7 +299,8 @@ class TelegramServer:
             self.confirmed.append(int(self.updates.popleft()["update_id"]))
             self.changed()
 
-    def _place(self, fields: Mapping[str, Any]) -> Chat:
+    def place(self, fields: Mapping[str, Any]) -> Chat:
+        """Return the chat that a call names, or refuse."""
         chat = self.chats.get(int(fields["chat_id"]))
         if chat is None:
             raise ApiError(400, "Bad Request: chat not found")
@@ -323,7 +332,7 @@ class TelegramServer:
         self, fields: Mapping[str, Any], text: str, entities: list[dict[str, Any]], *, file: Sent | None = None
     ) -> dict[str, Any]:
         """Let the bot say something; what is refused of any message is refused here."""
-        chat = self._place(fields)
+        chat = self.place(fields)
         reply = fields.get("reply_parameters")
         answered = int(reply["message_id"]) if reply else None
         if answered is not None and answered not in chat.known - chat.deleted:
@@ -336,34 +345,38 @@ class TelegramServer:
         thread = fields.get("message_thread_id")
         has_preview = not fields.get("link_preview_options", {}).get("is_disabled") and file is None
         is_silent = bool(fields.get("disable_notification"))
-        post = Post(chat.last_id, chat.id, text, entities, thread, answered, has_preview, is_silent, file, [text])
+        markup = checked_markup(fields)
+        post = Post(
+            chat.last_id, chat.id, text, entities, thread, answered, has_preview, is_silent, file, [text], markup
+        )
         self.posts.append(post)
         self.drafts = [
             each for each in self.drafts if each["chat_id"] != chat.id or each.get("message_thread_id") != thread
         ]
-        return self._message(post)
+        return self.message_of(post)
 
     async def _do_edit_message_text(self, fields: Mapping[str, Any]) -> Any:
-        chat = self._place(fields)
+        chat = self.place(fields)
         post = next((p for p in self.posts if p.chat == chat.id and p.id == int(fields["message_id"])), None)
         if post is None or post.id in chat.deleted:
             raise ApiError(400, "Bad Request: message to edit not found")
         if post.file is not None:
             raise ApiError(400, "Bad Request: there is no text in the message to edit")
         text, entities = checked_text(fields)
-        if (text, entities) == (post.text, post.entities):
+        markup = checked_markup(fields)
+        if (text, entities, markup) == (post.text, post.entities, post.markup):
             raise ApiError(
                 400,
                 "Bad Request: message is not modified: specified new message content and reply markup are exactly"
                 " the same as a current content and reply markup of the message",
             )
         self._flood(chat)
-        post.text, post.entities = text, entities
+        post.text, post.entities, post.markup = text, entities, markup
         post.versions.append(text)
-        return self._message(post) | {"edit_date": self.now()}
+        return self.message_of(post) | {"edit_date": self.now()}
 
     async def _do_send_message_draft(self, fields: Mapping[str, Any]) -> Any:
-        chat = self._place(fields)
+        chat = self.place(fields)
         if chat.type != "private":
             raise ApiError(400, "Bad Request: method is available only for private chats")
         if not int(fields["draft_id"]):
@@ -374,19 +387,15 @@ class TelegramServer:
         return True
 
     async def _do_send_chat_action(self, fields: Mapping[str, Any]) -> Any:
-        self._place(fields)
+        self.place(fields)
         self.actions.append(dict(fields))
         return True
 
     async def _do_set_message_reaction(self, fields: Mapping[str, Any]) -> Any:
-        self._place(fields)
+        self.place(fields)
         if any(each["emoji"] not in reactions for each in fields.get("reaction", ())):
             raise ApiError(400, "Bad Request: REACTION_INVALID")
         self.reactions.append(dict(fields))
-        return True
-
-    async def _do_answer_callback_query(self, fields: Mapping[str, Any]) -> Any:
-        self.answered.append(str(fields["callback_query_id"]))
         return True
 
     async def _do_get_my_commands(self, _: Mapping[str, Any]) -> Any:
@@ -399,7 +408,7 @@ class TelegramServer:
         return True
 
     async def _do_get_chat_member(self, fields: Mapping[str, Any]) -> Any:
-        chat = self._place(fields)
+        chat = self.place(fields)
         is_there = int(fields["user_id"]) == BOT["id"] and not chat.has_put_us_out
         user = {"id": int(fields["user_id"]), "is_bot": True, "first_name": "Parlour"}
         return {"status": "member" if is_there else "left", "user": user}
@@ -412,10 +421,11 @@ class TelegramServer:
         flags = dict.fromkeys(rights.split(), False)
         return [
             {"status": "administrator", "user": {"id": ident, "is_bot": False, "first_name": "Ann"}, **flags}
-            for ident in sorted(self._place(fields).admins)
+            for ident in sorted(self.place(fields).admins)
         ]
 
-    def _message(self, post: Post) -> dict[str, Any]:
+    def message_of(self, post: Post) -> dict[str, Any]:
+        """Return what the bot said as the Bot API shows it."""
         chat = self.chats[post.chat]
         message = {
             "message_id": post.id,
@@ -423,6 +433,7 @@ class TelegramServer:
             "chat": {"id": chat.id, "type": chat.type, "title": "t"},
             "date": self.now(),
         } | ({"caption": post.text} if post.file else {"text": post.text, "entities": post.entities})
+        message |= {"reply_markup": post.markup} if post.markup else {}
         return message | ({"message_thread_id": post.thread, "is_topic_message": True} if post.thread else {})
 
 

@@ -89,7 +89,21 @@ def _button(query: Mapping[str, Any], channel: str, me: Account, now: datetime) 
         chat_kind=_KINDS[message["chat"]["type"]],
         bot=me.username,
         is_addressed=True,
+        reply_to=str(int(message["message_id"])),
     )
+
+
+def query_of(update: Mapping[str, Any]) -> str:
+    """Return under which id Telegram waits for the answer to a press."""
+    return str(update["callback_query"]["id"])
+
+
+def rows_left(update: Mapping[str, Any]) -> list[list[Mapping[str, Any]]]:
+    """Return the rows of buttons that stay below a message when the pressed one's row is done with; ours alone."""
+    query = update["callback_query"]
+    markup = query["message"].get("reply_markup") or {}
+    rows = [[each for each in row if "callback_data" in each] for row in markup.get("inline_keyboard") or ()]
+    return [row for row in rows if row and all(each["callback_data"] != query["data"] for each in row)]
 
 
 def _added(change: Mapping[str, Any], channel: str, me: Account) -> InboundMessage | None:
