@@ -31,6 +31,7 @@ class Move:
     identity: str = ""  # unlink: the account that becomes a person of its own
     since: datetime | None = None  # unlink: from when on the two were one
     keys: tuple[str, ...] = ()  # unlink: the chats of that account
+    single: tuple[str, ...] = ()  # link: those of the two that had one account
     ended: tuple[tuple[str, str], ...] = ()  # (chat, transcript): conversations that go no further
 
 

@@ -134,10 +134,12 @@ class SqliteLinks:
 
 def _link(database: sqlite3.Connection, move: Move) -> Move:
     source, target = move.source.removeprefix(_PEOPLE), move.target.removeprefix(_PEOPLE)
+    single: list[str] = []
     for person in (target, source):
         # Chats of somebody with one account are that account's; the others are noted already.
         known = database.execute("SELECT 1 FROM account WHERE person = ?", (quote(person),)).fetchone()
         if known is None:
+            single.append(person)
             database.execute(
                 "INSERT OR REPLACE INTO account VALUES (?, ?, ?)", (quote(person), quote(person), micros(move.at))
             )
@@ -152,7 +154,7 @@ def _link(database: sqlite3.Connection, move: Move) -> Move:
     database.execute("UPDATE session SET scope = ? WHERE scope = ?", scopes)
     database.execute("UPDATE job SET scope = ? WHERE scope = ?", scopes)
     database.execute("INSERT OR IGNORE INTO preference SELECT ?, name, value FROM preference WHERE subject = ?", scopes)
-    return move
+    return dataclasses.replace(move, single=tuple(single))
 
 
 def _unlink(database: sqlite3.Connection, move: Move) -> Move:
@@ -247,5 +249,6 @@ def _read(payload: Mapping[str, Any]) -> Move:
         identity=payload["identity"],
         since=moment(since) if since is not None else None,
         keys=tuple(payload["keys"]),
+        single=tuple(payload["single"]),
         ended=tuple((key, transcript) for key, transcript in payload["ended"]),
     )

@@ -114,6 +114,18 @@ class Projector:
         async with self._lock:
             return await _finish(asyncio.to_thread(self._redact, folder, change))
 
+    async def rearrange(self, folders: Sequence[Path], change: Callable[[], None]) -> None:
+        """Run *change*, which moves transcripts from and into *folders*, while nobody writes; blocks in the thread."""
+
+        def run() -> None:
+            sessions = {folder / "sessions" for folder in folders}
+            for path in [path for path in self._files if path.parent in sessions]:
+                self._spend(path)
+            change()
+
+        async with self._lock:
+            await _finish(asyncio.to_thread(run))
+
     async def close(self) -> None:
         """Flush and give every file back."""
         await self.flush()
