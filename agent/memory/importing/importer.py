@@ -1,0 +1,160 @@
+"""Taking over what was found: into whose scope, what of it is new, and a report that a dry run gives as well.
+
+Each thing is written first and noted in the scope's ledger behind it; its name follows from what it is. So a rerun
+after a crash completes what is missing, and a second run finds nothing to do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import takewhile
+from pathlib import Path
+
+from agent.memory.consolidation.revise import BUDGET
+from agent.memory.consolidation.slice import entry_id
+from agent.memory.files.disk import Disk
+from agent.memory.files.transcript import set_aside
+from agent.memory.history.log import HISTORY_JSONL, HistoryEntry, HistoryLog
+from agent.memory.importing.additions import new_lines, statements, with_statements
+from agent.memory.importing.found import Found, FoundDocument, FoundHistory, FoundNote
+from agent.memory.importing.ledger import Digests, Ledger
+from agent.memory.importing.report import Item
+from agent.memory.importing.talks import Goal, Talks
+from agent.memory.scopes import scope_folder
+from gateway.ports import Documents
+
+IMPORTED = "imported from "  # then the system: the cause of a version
+SOUL = "SOUL.md"
+_TRIES = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Importer:
+    """Takes over what one system left, for whoever owns the home."""
+
+    home: Path
+    system: str  # nanobot, autobot, openclaw
+    documents: Documents
+    talks: Talks
+    now: Callable[[], datetime]
+    disk: Disk
+    is_dry: bool = False
+
+    async def run(self, found: Found, scope: str, mapped: Mapping[str, Goal]) -> list[Item]:
+        """Take over everything into *scope*, but the conversations that are *mapped* by their keys. Raises OSError."""
+        items = [await self._document(scope, each) for each in found.documents]
+        items += [await asyncio.to_thread(self._history, scope, each) for each in found.histories]
+        items += [await asyncio.to_thread(self._note, scope, each) for each in found.notes]
+        for each in found.sessions:
+            items.append(await self.talks.take(mapped.get(each.key, Goal(scope=scope)), each))
+        items += [Item(what="left", source=each.source, why=each.why) for each in found.left]
+        return items
+
+    # -- memory ------------------------------------------------------------------------------------
+
+    async def _document(self, scope: str, found: FoundDocument) -> Item:
+        ledger = await asyncio.to_thread(self._ledger, scope)
+        target = self._name(scope, found.name if found.name != "MEMORY.md" else "memory/MEMORY.md")
+        if found.name == SOUL:
+            return await self._voice(scope, found, target, ledger)
+        digests = Digests(self.system, found.name)
+        said = [(each, digests.of(each.headings, each.text)) for each in statements(found.text)]
+        for _ in range(_TRIES):
+            document = await self.documents.read(scope, found.name)
+            there = {(each.headings, each.text) for each in statements(document.text)}
+            new = [each for each, digest in said if digest not in ledger and (each.headings, each.text) not in there]
+            text = found.text if not document.text.strip() and len(new) == len(said) else ""
+            text = text or with_statements(document.text, new)
+            if self.is_dry or not new or await self._write(scope, found.name, text, document.rev):
+                break
+        else:
+            raise OSError(f"{target} is being written to all the time")
+        await self._note_down(ledger, [digest for _, digest in said])
+        why = "longer than a prompt holds well: look through it" if new and len(text) > BUDGET else ""
+        known = len(said) - len(new)
+        return Item(what="memory", source=found.source, target=target, new=len(new), known=known, why=why)
+
+    async def _voice(self, scope: str, found: FoundDocument, target: str, ledger: Ledger) -> Item:
+        digest = Digests(self.system, SOUL).of(found.text)
+        item = Item(what="voice", source=found.source, target=target, known=1)
+        if digest in ledger:
+            return item
+        document = await self.documents.read(scope, SOUL)
+        if document.text.strip():
+            why = "there is a voice already; put into it what you want of this one"
+            return Item(what="left", source=found.source, why=why)
+        if not self.is_dry:
+            await self._write(scope, SOUL, found.text, document.rev)
+        await self._note_down(ledger, [digest])
+        return Item(what="voice", source=found.source, target=target, new=1)
+
+    async def _write(self, scope: str, name: str, text: str, was: str) -> bool:
+        return await self.documents.write(scope, name, text, was=was, why=f"{IMPORTED}{self.system}") is not None
+
+    def _note(self, scope: str, found: FoundNote) -> Item:
+        ledger = self._ledger(scope)
+        path = self._folder(scope) / found.name
+        there = (self.disk.load(path) or b"").decode("utf-8", "replace")
+        said = {line: Digests(self.system, found.source).of(line) for line in found.text.splitlines() if line.strip()}
+        known = {line for line, digest in said.items() if digest in ledger}
+        standing = set(there.splitlines())
+        text = new_lines(found.text, lambda line: line not in known and line not in standing)
+        if text and not there and not known:
+            text = found.text  # as it stands, to the byte
+        if text and not self.is_dry:
+            gap = "" if not there else "\n" if there.endswith("\n") else "\n\n"
+            with self.disk.locked(self._folder(scope) / ".lock"):
+                self.disk.replace(path, f"{there}{gap}{text}".encode("utf-8", "replace"))
+        if not self.is_dry:
+            ledger.add(said.values())
+        new = _lines(text)
+        target = self._name(scope, f"memory/{found.name}")
+        return Item(what="note", source=found.source, target=target, new=new, known=_lines(found.text) - new)
+
+    def _history(self, scope: str, found: FoundHistory) -> Item:
+        digests = Digests(self.system, "history")
+        entries = [
+            HistoryEntry(
+                timestamp=timestamp,
+                content=content.strip(),
+                origin="owner",
+                entry=entry_id(f"{self.system} {digests.of(timestamp, content)}", 0, 1),
+            )
+            for timestamp, content in found.entries
+        ]
+        history = HistoryLog(self._folder(scope), self.disk, now=self.now)
+        there = {each.entry for each in history.after(0)}
+        new = [each for each in entries if each.entry not in there]
+        if not self.is_dry:
+            history.append(*new)
+            # What their Dream has studied ours need not, unless something before it waits to be studied.
+            dreamt = {each.entry for each in entries[: found.dreamt]}
+            for each in takewhile(lambda each: each.entry in dreamt, history.after(history.dream_cursor)):
+                history.dream_cursor = each.cursor
+        if found.bad and not self.is_dry:
+            set_aside(self.disk, self._folder(scope) / HISTORY_JSONL, found.bad)
+        target = self._name(scope, f"memory/{HISTORY_JSONL}")
+        known = len(entries) - len(new)
+        return Item(what="history", source=found.source, target=target, new=len(new), known=known, bad=len(found.bad))
+
+    # -- files -------------------------------------------------------------------------------------
+
+    async def _note_down(self, ledger: Ledger, digests: Sequence[str]) -> None:
+        if not self.is_dry:
+            await asyncio.to_thread(ledger.add, digests)
+
+    def _ledger(self, scope: str) -> Ledger:
+        return Ledger(self._folder(scope), self.disk)
+
+    def _folder(self, scope: str) -> Path:
+        return scope_folder(self.home, scope) / "memory"
+
+    def _name(self, scope: str, name: str) -> str:
+        return f"{scope}/{name}" if scope else name
+
+
+def _lines(text: str) -> int:
+    return sum(bool(line.strip()) for line in text.splitlines())

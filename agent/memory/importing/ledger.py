@@ -1,0 +1,50 @@
+"""What was taken over into a scope once: it is not taken a second time, also when it was changed or forgotten since."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+
+from agent.memory.files.disk import Disk
+from agent.memory.history.linefile import LineFile
+
+NAME = ".imported"
+_LENGTH = 32  # hex digits
+
+
+class Ledger:
+    """Fingerprints of everything taken, in a scope's `memory/`; no word of it. Blocks."""
+
+    def __init__(self, folder: Path, disk: Disk) -> None:
+        self._file = LineFile(folder / NAME, disk)
+        data = disk.load(folder / NAME) or b""
+        whole = data[: data.rfind(b"\n") + 1].decode("ascii", "replace")
+        self._known = {word for word in whole.split() if len(word) == _LENGTH}
+
+    def __contains__(self, digest: str) -> bool:
+        return digest in self._known
+
+    def add(self, digests: Iterable[str]) -> None:
+        """Note them, durably, all or none. Raises OSError."""
+        new = [digest for digest in dict.fromkeys(digests) if digest not in self._known]
+        if new:
+            self._file.append(f"{' '.join(new)}\n".encode())  # one line, so that a torn one is none
+            self._known |= set(new)
+
+
+class Digests:
+    """Fingerprints of things of one kind in one place; what is said twice there is two things."""
+
+    def __init__(self, *place: str) -> None:
+        self._place = place
+        self._seen: Counter[str] = Counter()
+
+    def of(self, *thing: object) -> str:
+        """Return the fingerprint of the next such thing."""
+        said = json.dumps([*self._place, *thing], sort_keys=True, default=str)
+        self._seen[said] += 1
+        whole = f"{self._seen[said]} {said}".encode("utf-8", "surrogatepass")
+        return hashlib.sha256(whole).hexdigest()[:_LENGTH]

@@ -1,0 +1,135 @@
+"""Conversations that are taken over: as archives, or as what a chat that has said nothing yet goes on from."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from agent.memory.files.disk import Disk
+from agent.memory.files.transcript import set_aside
+from agent.memory.importing.found import FoundSession
+from agent.memory.importing.ledger import Digests, Ledger
+from agent.memory.importing.report import Item
+from agent.memory.importing.transcripts import Piece, as_archive, as_lines, name_of, pieces
+from agent.memory.scopes import scope_folder, transcript_path
+from gateway.errors import LeaseLost
+from gateway.events import SessionKey
+from gateway.ports import EndState, SessionRow, TurnRecord
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Goal:
+    """Where a conversation goes: into a scope's archive, or on as the chat *key* of it."""
+
+    scope: str
+    key: SessionKey | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Talks:
+    """Takes over the conversations of one system."""
+
+    home: Path
+    system: str
+    session: Callable[[SessionKey], Awaitable[SessionRow]]
+    sessions: Callable[[], Awaitable[Sequence[SessionRow]]]
+    append: Callable[[TurnRecord], Awaitable[None]]
+    now: Callable[[], datetime]
+    disk: Disk
+    is_dry: bool = False
+
+    async def take(self, goal: Goal, found: FoundSession) -> Item:
+        """Take over what is new of a conversation. Raises OSError."""
+        ledger = await asyncio.to_thread(Ledger, scope_folder(self.home, goal.scope) / "memory", self.disk)
+        digests = Digests(self.system, "session", found.key)
+        marks = [digests.of(each["role"], each.get("timestamp"), each["content"]) for each in found.messages]
+        fresh = [n for n, mark in enumerate(marks) if mark not in ledger]
+        consolidated = sum(n < found.consolidated for n in fresh)
+        new = list(pieces([found.messages[n] for n in fresh], [marks[n] for n in fresh], consolidated))
+        target = why = ""
+        left = new
+        if new and goal.key is not None and await self._may_go_on(goal.key, ledger):
+            target, why = str(goal.key), "the chat goes on from it"
+            left = await self._go_on(goal.scope, goal.key, new, consolidated, ledger)
+            await asyncio.to_thread(self._keep_bad, transcript_path(self.home, goal.scope, str(goal.key)), found)
+        elif new and goal.key is not None:
+            why = f"{goal.key} has gone on without it, so it is an archive"
+        if left:
+            target = await asyncio.to_thread(self._archive, goal.scope, found, left, consolidated, ledger)
+        return Item(
+            what="conversation",
+            source=found.source,
+            target=target,
+            new=len(fresh),
+            known=len(marks) - len(fresh),
+            bad=len(found.bad) if new else 0,
+            unsummarised=0 if goal.key is not None else len(fresh) - consolidated,
+            why=why,
+        )
+
+    def _archive(self, scope: str, found: FoundSession, new: list[Piece], consolidated: int, ledger: Ledger) -> str:
+        digests = [digest for piece in new for digest in piece.digests]
+        transcript, turn = name_of(self.system, *digests), f"t{name_of(self.system, 'end', *digests)}"
+        path = scope_folder(self.home, scope) / "sessions" / f"{transcript}.{turn}.jsonl"
+        # One that stands there is whole, and may have been redacted since.
+        if not self.is_dry and self.disk.size(path) is None:
+            self.disk.replace(path, as_archive(transcript, found.key, new, consolidated, found.created or self.now()))
+        self._keep_bad(path, found)
+        self._note(ledger, digests)
+        return str(path.relative_to(self.home))
+
+    def _keep_bad(self, path: Path, found: FoundSession) -> None:
+        if found.bad and not self.is_dry:
+            self.disk.make_folder(path.parent)
+            set_aside(self.disk, path, found.bad)
+
+    async def _may_go_on(self, key: SessionKey, ledger: Ledger) -> bool:
+        """Say whether the chat has said nothing yet but what an import that broke off has put there."""
+        session = next((each for each in await self.sessions() if each.key == key), None)
+        if session is None or not session.next_index:
+            return True
+        return self._mark("begun", session) in ledger and self._mark("ended", session) not in ledger
+
+    async def _go_on(
+        self, scope: str, key: SessionKey, new: list[Piece], consolidated: int, ledger: Ledger
+    ) -> list[Piece]:
+        """Make the pieces the chat's conversation, a record each; return those that came too late for it."""
+        if self.is_dry:
+            return []
+        session = await self.session(key)
+        await asyncio.to_thread(self._note, ledger, [self._mark("begun", session)])
+        done = 0
+        for n, piece in enumerate(new):
+            session = await self.session(key)
+            done += len(piece.messages)
+            stop = session.next_index + len(piece.messages)
+            pointer = stop if done == consolidated else None
+            record = TurnRecord(
+                turn=piece.turn,
+                key=key,
+                transcript=session.transcript,
+                outcome=EndState.ANSWERED,
+                lines=as_lines(piece, session.next_index, self.now(), consolidated=pointer),
+                from_index=session.next_index,
+                to_index=stop,
+                inbox=(),
+                at=self.now(),
+                scope=scope,
+            )
+            try:
+                await self.append(record)  # one that is there already changes nothing
+            except LeaseLost:  # people went on talking after an import that broke off
+                return new[n:]
+            await asyncio.to_thread(self._note, ledger, piece.digests)
+        await asyncio.to_thread(self._note, ledger, [self._mark("ended", session)])
+        return []
+
+    def _mark(self, what: str, session: SessionRow) -> str:
+        return Digests(self.system, what).of(str(session.key), session.transcript)
+
+    def _note(self, ledger: Ledger, digests: Sequence[str]) -> None:
+        if not self.is_dry:
+            ledger.add(digests)

@@ -1,0 +1,138 @@
+"""What the readers find in other bots' folders, and that they leave them as they are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from agent.memory.importing import SYSTEMS
+from agent.memory.importing.found import Found
+from agent.memory.importing.openclaw import key_of
+from gateway.errors import UserMistake
+from tests.fakes import other_bots
+from tests.fakes.other_bots import fingerprint, write
+
+
+def read(system: str, root: Path, zone: str = "UTC") -> Found:
+    """Read a folder; it must be the same afterwards."""
+    before = fingerprint(root)
+    found = SYSTEMS[system](root, zone)
+    assert fingerprint(root) == before
+    return found
+
+
+def reasons(found: Found) -> dict[str, str]:
+    """Return why what was left out, by file."""
+    return {each.source: each.why for each in found.left}
+
+
+def test_nanobot(tmp_path: Path) -> None:
+    """Documents, history with cursors, notes, both formats of sessions; keys and settings stay where they are."""
+    found = read("nanobot", other_bots.nanobot(tmp_path), "Europe/Berlin")
+    assert [each.name for each in found.documents] == ["SOUL.md", "USER.md", "MEMORY.md"]
+    (history,) = found.histories
+    assert [timestamp for timestamp, _ in history.entries] == ["2026-04-03 00:02", "2026-04-04 10:00"]
+    assert (history.dreamt, history.bad) == (1, (b"{torn",))
+    assert [each.name for each in found.notes] == ["2026-03-25-api-design.md"]
+    sessions = {each.key: each for each in found.sessions}
+    assert sorted(sessions) == ["cli:direct", "telegram:42"]
+    boat = sessions["telegram:42"]
+    assert [each["role"] for each in boat.messages] == ["user", "assistant", "user", "assistant", "tool", "assistant"]
+    assert (boat.consolidated, boat.bad) == (2, (b"not json",))
+    assert boat.messages[0]["timestamp"] == "2026-03-06T09:00:00Z"  # their clock was the machine's
+    left = reasons(found)
+    assert "instructs another program" in left["workspace/AGENTS.md"]
+    assert "parlour init" in left["config.json"]
+
+
+def test_autobot(tmp_path: Path) -> None:
+    """Keys stand in file names, HISTORY.md has times with brackets and without, tools are named beside the words."""
+    found = read("autobot", other_bots.autobot(tmp_path))
+    (history,) = found.histories
+    assert history.entries == (
+        ("2025-01-15 10:30", "User asked about deployment."),
+        ("2025-01-16 09:00", "Docker."),
+    )
+    (session,) = found.sessions
+    assert session.key == "telegram:42"
+    assert session.messages[1]["tools_used"] == ["exec", "read_file"]
+
+
+@pytest.mark.parametrize("in_database", [False, True])
+def test_openclaw(tmp_path: Path, in_database: bool) -> None:
+    """The branch that was spoken last, in the chat format, whether it stands in a file or in the database."""
+    found = read("openclaw", other_bots.openclaw(tmp_path, in_database=in_database))
+    spoken = next(each for each in found.sessions if each.key == "telegram:42")
+    assert [(each["role"], each["content"]) for each in spoken.messages] == [
+        ("user", "My boat is Nessie"),
+        ("assistant", "Let me look."),
+        ("tool", "contents"),
+        ("assistant", "Noted."),
+    ]
+    assert spoken.messages[0]["by"] == {"id": "42", "name": "Ann"}
+    assert spoken.messages[1]["tool_calls"][0]["function"] == {"name": "read", "arguments": '{"path": "x"}'}
+    assert "canary" not in str(found)
+    assert found.notes[0].name == "2026-03-18.md"
+    assert found.notes[1].name.endswith("-projects.md")
+    left = reasons(found)
+    assert "--as" in left["workspace-ops"]
+    assert "another agent's" in left["agents/ops"]
+    if not in_database:
+        assert {each.key for each in found.sessions} == {"telegram:42", "openclaw:s-old"}
+        assert [why for source, why in left.items() if "s-gone" in source] == ["it was deleted there"]
+        assert "a task ran in it" in left["agents/main/sessions/s-cron.jsonl"]
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours"),
+    [
+        ("agent:main:telegram:direct:42", "telegram:42"),
+        ("agent:main:telegram:dm:42", "telegram:42"),
+        ("agent:main:telegram:group:-1001", "telegram:-1001"),
+        ("agent:main:telegram:group:-1001:topic:7", "telegram:-1001/7"),
+        ("agent:main:slack:channel:c0ab", "slack:C0AB"),
+        ("agent:main:discord:channel:789:thread:345", "discord:789/345"),
+        ("agent:main:main", ""),
+        ("telegram:42", ""),
+    ],
+)
+def test_openclaws_keys(theirs: str, ours: str) -> None:
+    """Channel and chat are read from where they stand; what names no chat has no key."""
+    assert key_of(theirs) == ours
+
+
+def test_a_link_leads_nowhere(tmp_path: Path) -> None:
+    """A folder from somebody else cannot have us read what it points to."""
+    secret = write(tmp_path / "secret", "canary")
+    root = tmp_path / "bot"
+    write(root / "memory" / "MEMORY.md", "- tea\n")
+    (root / "USER.md").symlink_to(secret)
+    (root / "memory" / "2026-01-01.md").symlink_to(secret)
+    (root / "sessions").symlink_to(tmp_path)
+    found = read("nanobot", root)
+    assert "canary" not in str(found)
+    assert {"USER.md", "memory/2026-01-01.md"} <= set(reasons(found))
+
+
+def test_what_is_no_folder_of_theirs_is_said(tmp_path: Path) -> None:
+    """A path that is not there, and a state folder whose workspace stands elsewhere, each with what to do."""
+    with pytest.raises(UserMistake, match="is no folder"):
+        SYSTEMS["nanobot"](tmp_path / "nowhere", "UTC")
+    (tmp_path / "agents" / "main").mkdir(parents=True)
+    with pytest.raises(UserMistake, match="name the workspace's own folder"):
+        SYSTEMS["openclaw"](tmp_path, "UTC")
+
+
+def test_odd_files_cost_themselves(tmp_path: Path) -> None:
+    """No JSON, no session, a session without words, bytes of any kind: each is left out with its reason."""
+    write(tmp_path / "sessions" / "a.json", "{")
+    write(tmp_path / "sessions" / "b.jsonl", '{"x": 1}\n')
+    write(tmp_path / "sessions" / "c.jsonl", '{"_type": "metadata"}\n{"role": "user", "content": {"odd": 1}}\n')
+    (tmp_path / "memory").mkdir()
+    (tmp_path / "memory" / "2026-02-31.md").write_bytes(b"caf\xe9\n")
+    write(tmp_path / "memory" / "2026-01-01.md", " \n")
+    found = read("nanobot", tmp_path)
+    assert found.sessions == []
+    assert set(reasons(found)) == {"sessions/a.json", "sessions/b.jsonl", "sessions/c.jsonl", "memory/2026-01-01.md"}
+    assert [each.text for each in found.notes] == ["café\n"]
