@@ -1,0 +1,134 @@
+"""What people ask with, and what answers look like: who, when, how many, which is the latest."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+
+import regex
+
+from agent.memory.search.terms import is_unspaced
+
+
+class Trait(enum.IntFlag):
+    """What a unit looks like; kept in the index, so that ranking need not read texts."""
+
+    NONE = 0
+    TIME = 1  # says when
+    NUMBER = 2
+    SHORT = 4  # hardly more than a yes
+    QUESTION = 8  # asks, and says nothing besides
+
+
+class Cue(enum.IntFlag):
+    """What a question wants."""
+
+    NONE = 0
+    WHEN = 1
+    NUMBER = 2
+    LATEST = 4
+    SELF = 8  # the asker's own words
+    OTHER = 16  # what the assistant said
+
+
+def _any(*words: str) -> regex.Pattern[str]:
+    return regex.compile(rf"(?<![\p{{L}}\p{{N}}])(?:{'|'.join(words)})(?![\p{{L}}\p{{N}}])", regex.IGNORECASE)
+
+
+_CUES: Sequence[tuple[Cue, regex.Pattern[str], regex.Pattern[str]]] = (
+    (
+        Cue.WHEN,
+        _any(
+            r"when|(?:what|which) (?:date|day|month|year|time|week|season)|how long(?: ago)?|since when",
+            r"wann|seit wann|an welchem tag|in welchem (?:monat|jahr)|wie lange|quand|cuándo|quando",
+            r"wanneer|kiedy|när|når|когда|в каком (?:году|месяце)|как давно|πότε|متى",
+        ),
+        regex.compile(r"什么时候|何时|哪天|哪一天|几号|几月|哪年|多久|いつ|언제"),
+    ),
+    (
+        Cue.NUMBER,
+        _any(
+            r"how (?:many|much|old|long|often|far|tall|big|high|large)|what (?:number|price|age|size)",
+            r"wie (?:viele?|alt|lange|oft|weit|groß|hoch|teuer)|combien|quel âge|cuánt[oa]s?|quant[oiae]|hoeveel|ile",
+            r"сколько|как часто|πόσ[οαε]\p{L}*|كم",
+        ),
+        regex.compile(r"多少|几[个岁次点天年月只本张]|多大|多久|多长|多高|いくつ|何[人個回歳時分]|몇"),
+    ),
+    (
+        Cue.LATEST,
+        _any(
+            r"now|nowadays|currently|current|latest|newest|most recent(?:ly)?|these days|at the moment|right now",
+            r"jetzt|zurzeit|derzeit|aktuell\p{L}*|momentan|gerade|neueste\p{L}*|zuletzt|inzwischen|mittlerweile",
+            r"maintenant|actuel\p{L}*|dernière?|ahora|actual\p{L}*|últim[oa]|adesso|ora|attuale|ultim[oa]|agora|atual",
+            r"nu|momenteel|сейчас|теперь|нынешн\p{L}*|последн\p{L}*|текущ\p{L}*",
+        ),
+        regex.compile(r"现在|目前|最近|最新|如今|当前|今の|最新|지금|요즘|최근"),
+    ),
+    (
+        Cue.OTHER,
+        _any(
+            r"did you|you (?:said|told|recommended|suggested|proposed|advised|mentioned|wrote|gave|explained)",
+            r"have you (?:said|told|recommended|suggested)|your (?:advice|answer|suggestion|recommendation|proposal)",
+            r"hast du|du (?:gesagt|empfohlen|vorgeschlagen)|dein (?:rat|vorschlag)",
+            r"as-tu|tu (?:as|m'as)|me (?:dijiste|recomendaste)",
+            r"ты (?:сказал|советовал|посоветовал|предлагал|предложил|рекомендовал)\p{L}*|твой совет",
+        ),
+        regex.compile(r"你(?:说过?|推荐|建议|告诉)"),
+    ),
+    (
+        Cue.SELF,
+        _any(
+            r"i|my|me|mine|we|our|us|ich|mein\p{L}{0,2}|mich|mir|wir|unser\p{L}{0,2}|je|j|mon|ma|mes|moi|nous|notre",
+            r"yo|mi|mis|mí|io|mio|mia|eu|meu|minha|ik|mijn|я|мне|меня|мой|моя|моё|мои|моего|моей|мою|моих|мы|наш\p{L}{0,3}",
+        ),
+        regex.compile(r"我|私|僕|俺|나의|내가|제가"),
+    ),
+)
+_TIME = _any(
+    r"\d{1,2}(?:st|nd|rd|th)|(?:19|20)\d\d|\d{1,2}[:.]\d\d|\d{1,2} ?[ap]m",
+    r"(?:yester|to|mon|tues|wednes|thurs|fri|satur|sun)day|tomorrow|tonight|ago|(?:last|next|this) \p{L}+|weekend",
+    r"(?:january|february|march|april|june|july|august|september|october|november|december)|(?:day|week|month|year)s?",
+    r"recently|gestern|heute|morgen|vorgestern|vor \w+ \p{L}+|letzte\p{L}*|nächste\p{L}*",
+    r"(?:mon|diens|donners|frei|sams|sonn)tag|mittwoch",
+    r"januar|februar|märz|mai|juni|juli|oktober|dezember|tage?n?|wochen?|monate?n?|jahre?n?",
+    r"hier|aujourd'hui|demain|dernière?|prochaine?|ayer|hoy|mañana|pasad[oa]|próxim[oa]|semana|año|mes|semaine|mois|ans?",
+    r"вчера|сегодня|завтра|назад|прошл\p{L}+|следующ\p{L}+|недел\p{L}+|месяц\p{L}*|год\p{L}{0,2}",
+    r"(?:понедельник|вторник|сред[уа]|четверг|пятниц[уа]|суббот[уа]|воскресенье)",
+)
+_TIME_SIGNS = regex.compile(
+    r"昨天|今天|明天|前天|后天|上周|下周|上个月|下个月|去年|今年|明年|星期|周[一二三四五六日末]|\d+\s*[年月日号点]|昨日|今日|明日|어제|오늘|내일"
+)
+_NUMBER = _any(
+    r"\d[\d.,]*\p{L}{0,2}|one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|twenty|thirty|forty|fifty|hundred",
+    r"thousand|million|once|twice|dozen|couple|several|both|zwei|drei|vier|fünf|sechs|sieben|acht|neun|zehn|zwölf|hundert",
+    r"deux|trois|quatre|cinq|sept|huit|neuf|dix|dos|tres|cuatro|cinco|seis|siete|ocho|nueve|diez",
+    r"два|две|двое|три|трое|четыре|пять|шесть|семь|восемь|девять|десять|дважды|трижды|сто",
+)
+_NUMBER_SIGNS = regex.compile(r"[一二两三四五六七八九十百千万]+\s*[个岁次点天年月只本张人元块公]|\d")
+_END = regex.compile(r"[.!?…。！？؟]+(?=\s|$|\p{Han})")
+_ASKS = regex.compile(r"[?？؟]\s*[\p{So}\p{P}\p{Sk}]*$")
+_FEW_WORDS, _FEW_SIGNS = 5, 8
+
+
+def traits(text: str, found: Sequence[str]) -> Trait:
+    """Return what *text*, of words *found*, looks like."""
+    traits_ = Trait.NONE
+    if _TIME.search(text) or _TIME_SIGNS.search(text):
+        traits_ |= Trait.TIME
+    if _NUMBER.search(text) or _NUMBER_SIGNS.search(text):
+        traits_ |= Trait.NUMBER
+    if sum(len(word) / _FEW_SIGNS * _FEW_WORDS if is_unspaced(word) else 1 for word in found) < _FEW_WORDS:
+        traits_ |= Trait.SHORT
+    if _ASKS.search(text) and len(_END.findall(text.strip())) <= 1:
+        traits_ |= Trait.QUESTION
+    return traits_
+
+
+def cues(question: str) -> Cue:
+    """Return what *question* wants."""
+    wanted = Cue.NONE
+    for cue, words, signs in _CUES:
+        if words.search(question) or signs.search(question):
+            wanted |= cue
+    # "What did you tell me?" asks for the assistant's words, though it says "me".
+    return wanted & ~Cue.SELF if Cue.OTHER in wanted else wanted

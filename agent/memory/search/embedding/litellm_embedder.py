@@ -1,0 +1,68 @@
+"""Embeddings of any provider, through litellm's `aembedding`; one call is one HTTP request."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+
+from agent.llm.litellm_model import load_litellm
+from agent.llm.trouble import translate
+from agent.memory.search.embedding.port import Matrix, unit_length
+from gateway.errors import ModelGarbled
+
+
+class LitellmEmbedder:
+    """An `Embedder` over litellm; it is imported in a thread at the first use."""
+
+    def __init__(
+        self,
+        model: str,
+        *,
+        api_key: str = "",
+        api_base: str = "",
+        timeout: float = 30.0,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        self.name = model
+        self._key, self._base, self._timeout, self._now = api_key, api_base, timeout, now
+        self._litellm: Any = None
+
+    def __repr__(self) -> str:
+        """Never show the key."""
+        return f"LitellmEmbedder({self.name!r})"
+
+    async def embed(self, texts: Sequence[str], *, is_question: bool = False) -> Matrix:  # noqa: ARG002 - the port's
+        """Return the vectors. Raises ModelFailed."""
+        if self._litellm is None:
+            self._litellm = await asyncio.to_thread(load_litellm)
+        asked: dict[str, Any] = {"model": self.name, "input": list(texts), "timeout": self._timeout, "num_retries": 0}
+        asked |= {"api_key": self._key} if self._key else {}
+        asked |= {"api_base": self._base} if self._base else {}
+        try:
+            reply = await self._litellm.aembedding(**asked)
+        except Exception as error:  # litellm wraps some errors and lets others through
+            raise translate(error, self.name, self._now()) from error
+        return await asyncio.to_thread(_rows, reply, len(texts), self.name)
+
+    async def close(self) -> None:
+        """Do nothing: connections are litellm's, and the chat model closes them."""
+
+
+def _rows(reply: Any, count: int, model: str) -> Matrix:
+    try:
+        data = sorted((_plain(each) for each in reply.data), key=lambda each: int(each["index"]))
+        rows = np.array([each["embedding"] for each in data], dtype=np.float32)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise ModelGarbled(f"{model}: the embeddings cannot be read") from error
+    if rows.ndim != 2 or len(rows) != count or not rows.shape[1] or not np.isfinite(rows).all():
+        raise ModelGarbled(f"{model}: {count} embeddings were asked for, the answer has another shape")
+    return unit_length(rows)
+
+
+def _plain(each: Any) -> Mapping[str, Any]:
+    found: Mapping[str, Any] = each if isinstance(each, Mapping) else each.model_dump()
+    return found

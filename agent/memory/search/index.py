@@ -1,0 +1,287 @@
+"""The index of one scope: a file, what is written to it, and what it says to a question.
+
+Synchronous, so that it can be tried out by hand; `engine.py` calls it from threads. Writing and reading have a
+connection each and may happen at once; two writers wait for each other, and so do two readers.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from agent.memory.search import reading, schema
+from agent.memory.search.question import Question
+from agent.memory.search.ranking import Candidate
+from agent.memory.search.schema import IndexUnusable, as_unusable, writing
+from agent.memory.search.unit import MEMORY, Source, Unit
+from agent.memory.search.writing import REACH, Changes, Writer
+
+if TYPE_CHECKING:
+    from agent.memory.search.vectors import Floats, VectorMatrix
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Passage:
+    """A unit as it is shown."""
+
+    id: int
+    source: Source
+    line: int
+    end: int
+    text: str
+    at: datetime | None
+    who: str
+    role: str
+    about: str
+
+
+@dataclass(slots=True)
+class Gathered:
+    """What one index has to say, before indexes are compared."""
+
+    index: ScopeIndex
+    candidates: list[Candidate]
+    names: frozenset[str] = field(default_factory=frozenset)
+
+
+class ScopeIndex:
+    """One index file. `close` it."""
+
+    def __init__(self, path: Path, *, is_new: bool = False, is_flat: bool = False) -> None:
+        """Open the file at *path*, or make it; *is_flat* indexes hold units alone. Raises IndexUnusable."""
+        self.path = path
+        self._is_flat = is_flat
+        self._write_lock, self._read_lock = threading.RLock(), threading.RLock()
+        self._writer = schema.connect(path, is_new=is_new)
+        try:
+            self._reader = schema.connect(path)
+            kind = "flat" if is_flat else "full"
+            if is_new:
+                schema.set_meta(self._writer, "kind", kind)
+        except BaseException:
+            self._writer.close()
+            raise
+        if schema.meta(self._writer, "kind") != kind:
+            self._writer.close()
+            self._reader.close()
+            raise IndexUnusable(f"its units were made for another profile than {kind}")
+        self._matrix: VectorMatrix | None = None
+        self._changes: list[Changes] = []
+
+    def close(self) -> None:
+        """Close the file; searches and writes that go on are waited for."""
+        with self._write_lock, self._read_lock:
+            self._matrix = None
+            self._reader.close()
+            self._writer.close()
+
+    # -- writing -------------------------------------------------------------------------------------
+
+    def put(self, source: Source, units: Sequence[Unit], *, mark: str = "") -> Changes:
+        """Make the units of *source* these; only what differs is written. *mark* says what was read."""
+        return self._write(source, lambda writer: writer.put(units), mark)
+
+    def append(self, source: Source, units: Sequence[Unit], *, mark: str = "") -> Changes:
+        """Add units at the end of *source*; costs what is new."""
+        return self._write(source, lambda writer: writer.append(units), mark)
+
+    def remove(self, source: Source) -> Changes:
+        """Take *source* out."""
+        return self._write(source, lambda writer: writer.remove(), None)
+
+    def _write(self, source: Source, change: Any, mark: str | None) -> Changes:
+        with self._write_lock, as_unusable():
+            with writing(self._writer):
+                writer = Writer(self._writer, source, is_flat=self._is_flat)
+                change(writer)
+                if mark is not None:
+                    writer.mark(mark)
+            self._changes.append(writer.changes)
+            return writer.changes
+
+    def marks(self) -> dict[Source, str]:
+        """Return the sources with the marks they were last read by."""
+        with self._write_lock, as_unusable():
+            found = self._writer.execute(
+                "SELECT p.name, s.name, s.mark FROM source s JOIN project p ON p.id = s.project"
+            )
+            return {Source(name=name, project=project): mark for project, name, mark in found}
+
+    def scrub(self) -> None:
+        """Leave nothing of removed units in the file: FTS5 keeps deleted terms until its segments merge."""
+        with self._write_lock, self._read_lock, as_unusable():
+            for table in ("unit_text", "context_text", "block_text"):
+                self._writer.execute(f"INSERT INTO {table} ({table}) VALUES ('optimize')")  # noqa: S608 - our own names
+            self._writer.execute("VACUUM")
+            self._writer.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+
+    # -- vectors -------------------------------------------------------------------------------------
+
+    def use_model(self, name: str) -> bool:
+        """Say which model the vectors are of; those of another one are dropped. Return whether there were any."""
+        with self._write_lock, as_unusable():
+            was = schema.meta(self._writer, "model")
+            if was == name:
+                return False
+            with writing(self._writer):
+                self._writer.execute("UPDATE unit SET vector = NULL WHERE vector IS NOT NULL")
+                self._writer.execute("DELETE FROM vector")
+                schema.set_meta(self._writer, "model", name)
+                schema.set_meta(self._writer, "dimensions", "")
+        self.drop_matrix()
+        return bool(was)
+
+    @property
+    def model(self) -> str:
+        """The model its vectors are of, "" while there is none."""
+        with self._write_lock, as_unusable():
+            return schema.meta(self._writer, "model")
+
+    def waiting(self, limit: int = 64) -> list[tuple[int, str]]:
+        """Return units without a vector: their id and what a model embeds."""
+        with self._write_lock, as_unusable():
+            found = self._writer.execute(
+                "SELECT id, who, about, text FROM unit WHERE vector IS NULL ORDER BY id LIMIT ?", (limit,)
+            )
+            return [(row[0], ": ".join(part for part in row[1:] if part)) for row in found]
+
+    def count_waiting(self) -> int:
+        """Return how many units have no vector."""
+        with self._write_lock, as_unusable():
+            return int(self._writer.execute("SELECT count(*) FROM unit WHERE vector IS NULL").fetchone()[0])
+
+    def embed(self, model: str, vectors: Mapping[int, Floats]) -> None:
+        """Keep the vectors of units, by content; of units that went meanwhile, or of another model, nothing is kept."""
+        from agent.memory.search.vectors import pack
+
+        changes = Changes()
+        with self._write_lock, as_unusable():
+            if not vectors or schema.meta(self._writer, "model") != model:
+                return
+            with writing(self._writer):
+                for unit, vector in vectors.items():
+                    row = self._writer.execute("SELECT content FROM unit WHERE id = ?", (unit,)).fetchone()
+                    if row is None:
+                        continue
+                    self._writer.execute(
+                        "INSERT OR IGNORE INTO vector (content, data) VALUES (?, ?)", (row[0], pack(vector))
+                    )
+                    found = self._writer.execute(
+                        "UPDATE unit SET vector = (SELECT id FROM vector WHERE content = ?) WHERE id = ? RETURNING id",
+                        (row[0], unit),
+                    )
+                    changes.came += [each[0] for each in found]
+                schema.set_meta(self._writer, "dimensions", str(len(next(iter(vectors.values())))))
+            self._changes.append(changes)
+
+    @property
+    def matrix_bytes(self) -> int:
+        """Memory that the cached vectors take."""
+        matrix = self._matrix
+        return 0 if matrix is None else matrix.bytes
+
+    def drop_matrix(self) -> None:
+        """Free the cached vectors; the next search reads them again."""
+        with self._read_lock:
+            self._matrix = None
+
+    def _fresh_matrix(self) -> VectorMatrix | None:
+        from agent.memory.search.vectors import VectorMatrix
+
+        dimensions = schema.meta(self._reader, "dimensions")
+        pending, self._changes = self._changes, []
+        if not dimensions:
+            return None
+        if self._matrix is None or self._matrix.is_worn:
+            self._matrix = VectorMatrix(self._reader, int(dimensions))
+        else:
+            for changes in pending:
+                self._matrix.follow(self._reader, changes)
+        return self._matrix
+
+    # -- asking --------------------------------------------------------------------------------------
+
+    def gather(
+        self,
+        question: Question,
+        vector: Floats | None = None,
+        *,
+        projects: Iterable[str] = (MEMORY,),
+        top: int = reading.TOP,
+    ) -> Gathered:
+        """Return the units that may answer *question*, with what each part says of them. Raises IndexUnusable."""
+        with self._read_lock, as_unusable():
+            own = reading.projects(self._reader, projects)
+            if not own:
+                return Gathered(self, [])
+            query = reading.ask(self._reader, question.terms(reading.languages(self._reader)), own)
+            unit = reading.best(self._reader, "unit_text", query.expression, top)
+            context: dict[int, float] = {}
+            blocks: dict[int, float] = {}
+            if not self._is_flat:
+                context = reading.best(self._reader, "context_text", query.expression, top)
+                blocks = reading.best(self._reader, "block_text", query.expression, top)
+            ids = unit.keys() | context.keys()
+            likeness = None
+            if vector is not None and (matrix := self._fresh_matrix()) is not None:
+                likeness = matrix.like(vector, own, top)
+                ids |= likeness.best
+            found = reading.candidates(self._reader, ids, own)
+            names = question.names(reading.speakers(self._reader))
+        scale = max(query.ideal, 1e-6)
+        for each in found:
+            each.unit = unit.get(each.id, 0.0) / scale
+            each.context = context.get(each.id, 0.0) / scale
+            each.block_score = blocks.get(each.block, 0.0) / scale
+            if likeness is not None and (like := likeness.of(each.id)) is not None:
+                each.own, each.smooth = like
+        return Gathered(self, found, names)
+
+    def passages(self, ids: Sequence[int]) -> dict[int, Passage]:
+        """Return units by id, as they are shown."""
+        with self._read_lock, as_unusable():
+            found = self._reader.execute(
+                f"{_PASSAGE} WHERE u.id IN ({','.join('?' * len(ids))})",
+                ids,
+            )
+            return {row[0]: _passage(row) for row in found}
+
+    def around(self, unit: int, reach: int = REACH) -> list[Passage]:
+        """Return a unit with its neighbours of the same group, in order."""
+        with self._read_lock, as_unusable():
+            found = self._reader.execute(
+                f'{_PASSAGE} JOIN unit m ON m.id = ? AND m.source = u.source AND m."group" = u."group"'
+                " WHERE u.position BETWEEN m.position - ? AND m.position + ? ORDER BY u.position",
+                (unit, reach, reach),
+            )
+            return [_passage(row) for row in found]
+
+    def size(self) -> int:
+        """Return how many units it holds."""
+        with self._read_lock, as_unusable():
+            return int(self._reader.execute("SELECT count(*) FROM unit").fetchone()[0])
+
+
+_PASSAGE = (
+    'SELECT u.id, s.name, p.name, u.line, u."end", u.text, u.at, u.who, u.role, u.about FROM unit u'
+    " JOIN source s ON s.id = u.source JOIN project p ON p.id = u.project"
+)
+
+
+def _passage(row: Sequence[Any]) -> Passage:
+    id_, name, project, line, end, text, at, who, role, about = row
+    return Passage(
+        id=id_,
+        source=Source(name=name, project=project),
+        line=line,
+        end=end,
+        text=text,
+        at=None if at is None else datetime.fromtimestamp(at, UTC),
+        who=who,
+        role=role,
+        about=about,
+    )

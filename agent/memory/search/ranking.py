@@ -1,0 +1,126 @@
+"""How good an answer a unit is: a weighted sum of what text, meaning, speaker and time say of it.
+
+Each part is divided by its best, so that the weights compare; a part that is switched off is a weight of 0. The weights
+were measured (docs/recall.md), and each of them is explained by how people ask.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, tzinfo
+
+from agent.memory.search.cues import Cue, Trait
+from agent.memory.search.question import Question
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Weights:
+    """What each part counts."""
+
+    unit: float = 0.7  # the unit's own words
+    context: float = 0.7  # its words and its neighbours'
+    block: float = 0.4  # the stretch of the conversation it stands in
+    own: float = 0.6  # likeness of meaning
+    smooth: float = 0.7  # likeness of it and its neighbours
+    speaker: float = 0.5  # said by whom the question names
+    date: float = 0.3  # said when the question says
+    when: float = 0.3  # "when …?", and it tells a time
+    number: float = 0.15  # "how many …?", and it tells a number
+    latest: float = 0.4  # "now", "latest": the newer of two
+    short: float = -0.3  # hardly more than a yes
+    question: float = -0.15  # asks, and says nothing
+
+
+DEFAULT = Weights()
+
+
+@dataclass(slots=True)
+class Candidate:
+    """A unit with what the parts say of it."""
+
+    id: int
+    at: datetime | None
+    traits: Trait
+    who: str
+    role: str
+    block: int
+    unit: float = 0.0
+    context: float = 0.0
+    block_score: float = 0.0
+    own: float = 0.0
+    smooth: float = 0.0
+    score: float = 0.0
+
+
+def rank(
+    candidates: Sequence[Candidate],
+    question: Question,
+    weights: Weights = DEFAULT,
+    *,
+    names: frozenset[str] = frozenset(),
+    zone: tzinfo = UTC,
+    best: Mapping[str, float] | None = None,
+) -> list[Candidate]:
+    """Score *candidates* and return them, best first; of equals the newer.
+
+    *best* is what the parts are divided by, where several indexes answer one question.
+    """
+    tops = best or tops_of(candidates)
+    for each in candidates:
+        each.score = (
+            weights.unit * each.unit / tops["unit"]
+            + weights.context * each.context / tops["context"]
+            + weights.block * each.block_score / tops["block_score"]
+            + weights.own * max(0.0, each.own) / tops["own"]
+            + weights.smooth * max(0.0, each.smooth) / tops["smooth"]
+            + _cues(each, question, weights, names, zone)
+        )
+    if Cue.LATEST in question.cue and weights.latest:
+        _prefer_newer(candidates, weights.latest)
+    return sorted(candidates, key=lambda each: (-each.score, -(each.at.timestamp() if each.at else 0.0), each.id))
+
+
+def tops_of(candidates: Sequence[Candidate]) -> dict[str, float]:
+    """Return the best of each part; 1 where nobody has any."""
+    parts = ("unit", "context", "block_score", "own", "smooth")
+    return {part: max((getattr(each, part) for each in candidates), default=0.0) or 1.0 for part in parts}
+
+
+def _cues(each: Candidate, question: Question, weights: Weights, names: frozenset[str], zone: tzinfo) -> float:
+    score = 0.0
+    if each.who in names or _is_asked(each, question, names):
+        score += weights.speaker
+    if each.at is not None and question.times:
+        local = each.at.astimezone(zone)
+        score += weights.date * any(time.covers(local) for time in question.times)
+    if Cue.WHEN in question.cue and Trait.TIME in each.traits:
+        score += weights.when
+    elif Cue.NUMBER in question.cue and Trait.NUMBER in each.traits:
+        score += weights.number
+    if each.role and Trait.SHORT in each.traits:
+        score += weights.short
+    if each.role and Trait.QUESTION in each.traits:
+        score += weights.question
+    return score
+
+
+def _is_asked(each: Candidate, question: Question, names: frozenset[str]) -> bool:
+    """Say whether the question is about words of this one's role; a name is more than a pronoun."""
+    if names:
+        return False
+    return (Cue.SELF in question.cue and each.role == "user") or (
+        Cue.OTHER in question.cue and each.role == "assistant"
+    )
+
+
+def _prefer_newer(candidates: Sequence[Candidate], weight: float) -> None:
+    """Among those that answer at all, let the newest have *weight* more than the oldest."""
+    good = max((each.score for each in candidates), default=0.0) / 2
+    times = sorted({each.at for each in candidates if each.at is not None and each.score >= good})
+    if len(times) < 2:
+        return
+    place = {at: n / (len(times) - 1) for n, at in enumerate(times)}
+    for each in candidates:
+        if each.at is not None and each.score >= good:
+            each.score += weight * place[each.at]
