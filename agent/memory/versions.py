@@ -28,6 +28,8 @@ log = structlog.get_logger(__name__)
 
 TRACKED = ("SOUL.md", "USER.md", "MEMORY.md")
 BY_HAND = "edited by hand"
+# Causes that change several documents at once: each is of one run, never comes again, and is one version.
+ONE_CHANGE = ("dream: ", "dream restore ", "undo ")
 _BRANCH = b"refs/heads/main"
 _WE = b"Parlour <parlour@localhost>"
 _BY = "By: "
@@ -66,11 +68,14 @@ class Versions:
             raise ValueError(f"not tracked: {', '.join(sorted(unknown))}")
         with self._open(scope, make=True) as repo:
             assert repo is not None  # noqa: S101 - it was just made
-            before = _tree(repo, _head(repo))
+            newest = _head(repo)
+            before = _tree(repo, newest)
             after = {name: text for name, text in (before | dict(texts)).items() if text}
             if after == before:
                 return None
-            return _commit(repo, after, _head(repo), why=why, by=by, at=at)
+            if newest is not None and _is_begun(_version(repo, newest), texts, why=why, by=by):
+                return _commit(repo, after, _parent(repo, newest), why=why, by=by, at=at, instead=newest)
+            return _commit(repo, after, newest, why=why, by=by, at=at)
 
     def texts(self, scope: str, sha: str = "") -> dict[str, bytes]:
         """Return the documents as they stood after the version *sha*, by default the newest; {} for none."""
@@ -260,7 +265,17 @@ def _tree(repo: Repo, commit: bytes | None) -> dict[str, bytes]:
     return texts
 
 
-def _commit(repo: Repo, texts: Mapping[str, bytes], parent: bytes | None, *, why: str, by: str, at: datetime) -> str:
+def _commit(
+    repo: Repo,
+    texts: Mapping[str, bytes],
+    parent: bytes | None,
+    *,
+    why: str,
+    by: str,
+    at: datetime,
+    instead: bytes | None = None,
+) -> str:
+    """Put a version behind *parent*, which is the newest, or the one before *instead*."""
     from dulwich.objects import Blob, Commit, ObjectID, Tree
     from dulwich.refs import Ref
 
@@ -280,10 +295,17 @@ def _commit(repo: Repo, texts: Mapping[str, bytes], parent: bytes | None, *, why
     cause = " ".join(why.split()) or "changed"
     commit.message = (f"{cause}\n\n{_BY}{by}\n" if by else f"{cause}\n").encode("utf-8", "replace")
     repo.object_store.add_object(commit)
-    if not repo.refs.set_if_equals(Ref(_BRANCH), ObjectID(parent) if parent else None, commit.id):
+    newest = instead or parent
+    if not repo.refs.set_if_equals(Ref(_BRANCH), ObjectID(newest) if newest else None, commit.id):
         raise OSError("somebody else kept a version at the same moment")
     Path(repo.controldir(), _BRANCH.decode()).chmod(0o600)  # the library leaves refs to the umask
     return commit.id.decode()
+
+
+def _is_begun(newest: Version, texts: Mapping[str, bytes], *, why: str, by: str) -> bool:
+    """Say whether the newest version is the first part of a change of which *texts* are another."""
+    is_same = (newest.why, newest.by) == (" ".join(why.split()), by)
+    return is_same and why.startswith(ONE_CHANGE) and not set(texts) & set(newest.names)
 
 
 def _history(repo: Repo) -> Iterator[Version]:
