@@ -88,6 +88,10 @@ class Operated(Protocol):
         """Accept *text* as a job of ours in the session *key*; return its turn's id."""
         ...
 
+    def more(self) -> Mapping[str, Operation]:
+        """Return the operations of rooms that the gateway does not see, by name: those of memory."""
+        ...
+
     async def work(self) -> Mapping[str, Any]:
         """Return how the work beside the turns stands: its jobs by kind, and what it may spend today."""
         ...
@@ -137,6 +141,7 @@ class Operations:
             "quarantine drop": self.drop_from_quarantine,
             "web login": self.web_login,
             "why": self.why,
+            **self._app.more(),
         }
 
     def handlers(self) -> Mapping[str, Handler]:

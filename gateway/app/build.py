@@ -37,12 +37,14 @@ from gateway.app.addressee import addressee, is_private
 from gateway.app.attachments import files_in, files_out, overheard
 from gateway.app.channels import Doors, Gate, Plugins, judge_of, kinds_of, noting, open_doors
 from gateway.app.memory import open_background, open_memory
+from gateway.app.memory_operations import MemoryOperations
 from gateway.app.models import open_models, spending
 from gateway.delivery import Deliverer
 from gateway.errors import SettingsMistake, UserMistake
 from gateway.events import InboundKind, InboundMessage, Role, SessionKey, turn_id
 from gateway.home import Home
 from gateway.intake import GatewayIntake
+from gateway.operations import Operation
 from gateway.ports import (
     Channel,
     Limits,
@@ -91,6 +93,10 @@ class App:
     async def work(self) -> Mapping[str, Any]:
         """Return how the work beside the turns stands, for operators."""
         return {"jobs": await self.background.work(), "background_budget": await self.background.budget()}
+
+    def more(self) -> Mapping[str, Operation]:
+        """Return the operations of memory, by name."""
+        return MemoryOperations(self).named()
 
     @asynccontextmanager
     async def still(self) -> AsyncIterator[None]:

@@ -109,6 +109,14 @@ class HistoryLog:
                 archive.sync()
             return self._append([replace(entry, raw=RAW_JSONL)])[0]
 
+    def rebuild(self) -> int:
+        """Write HISTORY.md anew; return how many entries it holds. What a person wrote into it is kept beside it."""
+        with self._disk.locked(self._folder / LOCK):
+            self._take_over()
+            entries = self.after(0)
+            self._mirror.mend([_pair(each) for each in entries])
+        return len(entries)
+
     @property
     def dream_cursor(self) -> int:
         """How far Dream has read."""

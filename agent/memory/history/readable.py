@@ -46,8 +46,20 @@ class Mirror:
             self._mend(new, _bytes(everything()))
 
     def rebuild(self, everything: Sequence[Shown]) -> None:
-        """Write the whole file anew."""
+        """Write the whole file anew; what it said is gone."""
         self._disk.replace(self._path, _bytes(everything))
+
+    def mend(self, everything: Sequence[Shown]) -> None:
+        """Write the whole file anew; one that says something else is kept in a copy."""
+        derived = _bytes(everything)
+        self._keep_aside(derived)
+        self._disk.replace(self._path, derived)
+
+    def _keep_aside(self, derived: bytes) -> None:
+        current = self._disk.load(self._path) or b""
+        if not derived.startswith(current):
+            digest = hashlib.sha256(current).hexdigest()[:8]
+            self._disk.replace(self._path.with_name(f"{HISTORY_MD}.edited-{digest}"), current)
 
     def _mend(self, new: Sequence[Shown], derived: bytes) -> None:
         current = self._disk.load(self._path) or b""
@@ -55,8 +67,7 @@ class Mirror:
         if derived.startswith(current):
             self._append(derived[len(current) :])
         elif not current.startswith(derived.removesuffix(behind)) and len(current) < len(derived):
-            digest = hashlib.sha256(current).hexdigest()[:8]
-            self._disk.replace(self._path.with_name(f"{HISTORY_MD}.edited-{digest}"), current)
+            self._keep_aside(derived)
             self._disk.replace(self._path, derived)
         elif not current.endswith(behind):
             self._append((b"" if current.endswith(b"\n\n") else b"\n" if current.endswith(b"\n") else b"\n\n") + behind)

@@ -1,0 +1,158 @@
+"""The scopes of a home by the names that people use for them: `telegram:42`, a chat's key, `shared`."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import unquote
+
+from agent.memory.scopes import quote, scope_folder
+from gateway.errors import UserMistake
+from gateway.events import SessionKey
+from gateway.ports import SessionRow
+
+SHARED = "shared"
+_AREAS = ("people", "chats")
+_MOST_NAMED = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    """Whose memory somebody means. At most one of them is given."""
+
+    scope: str = ""
+    person: str = ""
+    chat: str = ""
+
+
+def label(scope: str) -> str:
+    """Return a scope as people name it."""
+    return unquote(scope.partition("/")[2]) or scope or "home"
+
+
+class ScopeNames:
+    """Finds scopes by name. *person* tells whom an account belongs to, *kind* a channel block's platform."""
+
+    def __init__(
+        self,
+        home: Path,
+        *,
+        sessions: Sequence[SessionRow] = (),
+        person: Callable[[str], str] = lambda identity: identity,
+        kind: Callable[[str], str] = lambda channel: channel,
+    ) -> None:
+        self._home = home
+        self._chats = {str(each.key): each.scope for each in sessions if each.scope}
+        self._person = person
+        self._kind = kind
+
+    def all(self) -> list[str]:
+        """Return every scope that is there, in order; "" is the home itself, where it remembers something."""
+        found = [
+            f"{area}/{path.name}" for area in _AREAS for path in sorted((self._home / area).glob("*")) if path.is_dir()
+        ]
+        found += [SHARED] if (self._home / SHARED).is_dir() else []
+        return found + ([""] if (self._home / "memory").is_dir() else [])
+
+    def find(self, wish: Wish) -> str:
+        """Return the one scope that is meant. Raises UserMistake, with near misses, when none or several are."""
+        given = [text for text in (wish.scope, wish.person, wish.chat) if text]
+        if len(given) > 1:
+            raise UserMistake("say whose memory once: --scope, --person or --chat")
+        there = self.all()
+        if not given:
+            if len(there) == 1:
+                return there[0]
+            raise UserMistake(f"say whose memory with --scope; {self._known(there)}")
+        text = given[0]
+        asked = self._people(text) if wish.person else self._rooms(text) if wish.chat else self._any(text)
+        found = [scope for scope in dict.fromkeys(asked) if scope in there]
+        if len(found) == 1:
+            return found[0]
+        if found:
+            several = ", ".join(found)
+            raise UserMistake(f"{text} may be {several}; name it in full, or say --person or --chat")
+        near = difflib.get_close_matches(text, [label(each) for each in there], n=3, cutoff=0.6)
+        meant = f"did you mean {' or '.join(near)}?" if near else self._known(there)
+        raise UserMistake(f"nothing is remembered of {text!r}; {meant}")
+
+    def person_scope(self, text: str) -> str:
+        """Return the scope of a person named as in the settings (`telegram:42`), whether it is there yet or not."""
+        known = [scope for scope in self._people(text) if scope in self.all()]
+        if known:
+            return known[0]
+        try:
+            key = SessionKey.parse(text)
+        except ValueError:
+            raise UserMistake(f"{text!r} names nobody; write channel:user_id, such as telegram:42") from None
+        return f"people/{self._person(quote(f'{self._kind(key.channel)}:{key.chat}'))}"
+
+    # -- inside ------------------------------------------------------------------------------------
+
+    def _any(self, text: str) -> list[str]:
+        exact = [text] if text in (SHARED, *self.all()) else [""] if text == "home" else []
+        if exact:
+            return exact
+        return [*self._people(text), *self._rooms(text)]
+
+    def _people(self, text: str) -> list[str]:
+        """Return the scopes of people that may be meant: by scope, by account, by its id alone."""
+        wanted = text.removeprefix("people/")
+        channel, sign, rest = wanted.partition(":")
+        account = f"{self._kind(channel)}:{rest}" if sign else wanted
+        found = [f"people/{wanted}", f"people/{self._person(quote(account))}"]
+        there = [scope for scope in self.all() if scope.startswith("people/")]
+        if sign:  # a workspace may stand between platform and id
+            kind = self._kind(channel)
+            found += [each for each in there if label(each).startswith(f"{kind}:") and label(each).endswith(f":{rest}")]
+        else:
+            found += [each for each in there if label(each).rpartition(":")[2] == wanted]
+        return found
+
+    def _rooms(self, text: str) -> list[str]:
+        """Return the scopes that a chat may read: as its last turn said, else its own, or its parent's."""
+        wanted = text.removeprefix("chats/")
+        if wanted in self._chats:
+            return [self._chats[wanted]]
+        found = [f"chats/{wanted}", f"chats/{quote(wanted)}", f"chats/{quote(wanted.partition('/')[0])}"]
+        there = [scope for scope in self.all() if scope.startswith("chats/")]
+        return found + [each for each in there if label(each).partition(":")[2] == wanted]
+
+    def _known(self, there: Sequence[str]) -> str:
+        if not there:
+            return "nobody has said anything here yet"
+        names = ", ".join(label(each) for each in there[:_MOST_NAMED])
+        more = f" and {len(there) - _MOST_NAMED} more (`parlour memory` lists them)" if len(there) > _MOST_NAMED else ""
+        return f"there are: {names}{more}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScopeSize:
+    """How much a scope holds."""
+
+    scope: str
+    name: str
+    remembered: int  # characters of MEMORY.md and USER.md
+    entries: int  # of the history
+    conversations: int  # transcripts, archives included
+    bytes: int  # of everything
+
+
+def measure(home: Path, scope: str) -> ScopeSize:
+    """Look how much a scope holds. Blocks."""
+    folder = scope_folder(home, scope)
+    texts = (folder / "USER.md", folder / "memory" / "MEMORY.md")
+    history = folder / "memory" / "history.jsonl"
+    # The home itself holds other things beside its memory.
+    places = (folder,) if scope else (folder / "memory", folder / "sessions", folder / "attachments")
+    files = [path for place in places for path in place.rglob("*") if path.is_file() and not path.is_symlink()]
+    return ScopeSize(
+        scope=scope,
+        name=label(scope),
+        remembered=sum(len(path.read_text("utf-8", "replace")) for path in texts if path.is_file()),
+        entries=history.read_bytes().count(b"\n") if history.is_file() else 0,
+        conversations=sum(path.parent.name == "sessions" and path.suffix == ".jsonl" for path in files),
+        bytes=sum(path.stat().st_size for path in files),
+    )

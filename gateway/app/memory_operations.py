@@ -1,0 +1,177 @@
+"""What the operator can ask of memory: the desk's functions, which the commands in the chat use too, over any scope."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from agent.memory.desk import NoSuchVersion, Overtaken
+from agent.memory.files.lines import stamp
+from agent.memory.forgetting.forgetter import Asker
+from agent.memory.forgetting.words import SHORTEST, Wanted
+from agent.memory.history.log import HistoryLog
+from agent.memory.scope_names import ScopeNames, Wish, measure
+from agent.memory.scopes import scope_folder
+from agent.memory.versions import Version
+from gateway.control import Line
+from gateway.errors import UserMistake
+from gateway.operations import Operation
+
+if TYPE_CHECKING:
+    from gateway.app.build import App
+
+OPERATOR = "operator"  # whoever can open the control socket owns the home
+_MOST_CHANGES = 1_000
+_MOST_ORIGINS = 20
+
+Rebuild: TypeAlias = Callable[[str], Awaitable[int]]  # what is derived in a scope, made anew; how many things it holds
+
+
+class MemoryOperations:
+    """The operations `memory …`; each takes scope, person or chat as `ScopeNames` reads them."""
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+
+    def named(self) -> Mapping[str, Operation]:
+        """Return them by name."""
+        return {
+            "memory list": self.list_scopes,
+            "memory show": self.show,
+            "memory log": self.log,
+            "memory why": self.why,
+            "memory diff": self.diff,
+            "memory undo": self.undo,
+            "memory forget": self.forget,
+            "memory rebuild": self.rebuild,
+        }
+
+    async def list_scopes(self, _: Line) -> AsyncIterator[Line]:
+        """A line per scope, with how much it holds."""
+        for scope in await asyncio.to_thread((await self.names()).all):
+            size = await asyncio.to_thread(measure, self._app.home.path, scope)
+            waits = len(await self._app.house.staging.waiting(scope))
+            yield {
+                "scope": size.scope,
+                "name": size.name,
+                "remembered": size.remembered,
+                "entries": size.entries,
+                "conversations": size.conversations,
+                "bytes": size.bytes,
+                "waiting": waits,
+            }
+
+    async def show(self, arguments: Line) -> AsyncIterator[Line]:
+        """A line per document that says something."""
+        scope = await self._scope(arguments)
+        for name, text in (await self._app.house.memory.shown(scope)).items():
+            yield {"scope": scope, "document": name, "text": text}
+
+    async def log(self, arguments: Line) -> AsyncIterator[Line]:
+        """A line per change, the newest first."""
+        scope = await self._scope(arguments)
+        limit = max(1, min(int(arguments.get("limit", 20)), _MOST_CHANGES))
+        for version in await self._app.house.memory.log(scope, limit=limit):
+            yield _change(version)
+
+    async def why(self, arguments: Line) -> AsyncIterator[Line]:
+        """A line per remembered line that holds the words: the change that brought it, and what was said."""
+        scope, text = await self._scope(arguments), str(arguments.get("text", ""))
+        origins = await self._app.house.memory.why(scope, text, limit=_MOST_ORIGINS)
+        if not origins:
+            raise UserMistake(f"no remembered line has the words {text!r}; `parlour memory show` shows them all")
+        for origin in origins:
+            said, entry = origin.said, origin.entry
+            yield {
+                "line": origin.line,
+                "document": origin.name,
+                "change": _change(origin.version),
+                "said": {"name": said.name, "at": stamp(said.at), "text": said.text} if said else None,
+                "summary": {"session": entry.session, "timestamp": entry.timestamp, "text": entry.content}
+                if entry
+                else None,
+            }
+
+    async def diff(self, arguments: Line) -> AsyncIterator[Line]:
+        """One change and what it changed."""
+        scope, sha = await self._scope(arguments), str(arguments.get("sha", ""))
+        found = await self._app.house.memory.diff(scope, sha)
+        if found is None:
+            raise _no_such_change(sha) if sha else UserMistake("nothing has changed this memory yet")
+        version, text = found
+        yield {**_change(version), "diff": text}
+
+    async def undo(self, arguments: Line) -> AsyncIterator[Line]:
+        """Take one change back; later ones stay."""
+        scope, sha = await self._scope(arguments), str(arguments.get("sha", ""))
+        done = await self._app.house.memory.undo(scope, sha, by=OPERATOR)
+        if isinstance(done, NoSuchVersion):
+            raise _no_such_change(sha)
+        if isinstance(done, Overtaken):
+            raise UserMistake(f"later changes stand on {sha}, so it cannot be taken back alone; take those back first")
+        yield {"scope": scope, "sha": sha}
+
+    async def forget(self, arguments: Line) -> AsyncIterator[Line]:
+        """Clear words from what is remembered, summarised and said; how much went, and no word of it."""
+        scope, wanted = await self._scope(arguments), Wanted.of(str(arguments.get("text", "")))
+        if wanted is None:
+            raise UserMistake(f"name the words to forget, at least {SHORTEST} characters")
+        asker = Asker(person=OPERATOR, sender="", may_all=True)
+        gone = await self._app.house.forgetter.forget(scope, wanted, asker, turn=f"{OPERATOR}.{secrets.token_hex(8)}")
+        yield {
+            "scope": scope,
+            "remembered": gone.remembered,
+            "summaries": gone.summaries,
+            "messages": gone.messages,
+        }
+
+    async def rebuild(self, arguments: Line) -> AsyncIterator[Line]:
+        """Make anew what is derived from the records; a line per thing. Of every scope, when none is named."""
+        is_named = any(arguments.get(name) for name in ("scope", "person", "chat"))
+        scopes = [await self._scope(arguments)] if is_named else (await self.names()).all()
+        for scope in scopes:
+            for name, rebuild in self._derived().items():
+                yield {"scope": scope, "name": name, "count": await rebuild(scope)}
+
+    async def names(self) -> ScopeNames:
+        """Return the scopes by their names, as they are now."""
+        store, kinds = self._app.store, self._app.kinds
+        return ScopeNames(
+            self._app.home.path,
+            sessions=await store.records.sessions(),
+            person=store.links.person,
+            kind=lambda channel: kinds.get(channel, channel),
+        )
+
+    # -- inside ------------------------------------------------------------------------------------
+
+    async def _scope(self, arguments: Line) -> str:
+        """Return the scope that is meant, with what finished turns wanted remembered applied to it."""
+        wish = Wish(**{name: str(arguments.get(name) or "") for name in ("scope", "person", "chat")})
+        scope = await asyncio.to_thread((await self.names()).find, wish)
+        await self._app.memory_jobs.settle(scope)
+        return scope
+
+    def _derived(self) -> Mapping[str, Rebuild]:
+        """Return what can be made anew, by name; the search index joins here."""
+        return {"HISTORY.md": self._history}
+
+    async def _history(self, scope: str) -> int:
+        folder = scope_folder(self._app.home.path, scope) / "memory"
+        return await asyncio.to_thread(HistoryLog(folder).rebuild) if folder.is_dir() else 0
+
+
+def _change(version: Version) -> dict[str, Any]:
+    return {
+        "sha": version.short,
+        "at": stamp(version.at),
+        "why": version.why,
+        "by": version.by,
+        "documents": list(version.names),
+    }
+
+
+def _no_such_change(sha: str) -> UserMistake:
+    return UserMistake(f"no change is called {sha!r}; `parlour memory log` names them")
