@@ -7,6 +7,7 @@ with dulwich: the image has no git, and needs none; any git can read what stands
 from __future__ import annotations
 
 import difflib
+import os
 import shutil
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -14,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import structlog
 
@@ -35,6 +36,8 @@ _WE = b"Parlour <parlour@localhost>"
 _BY = "By: "
 _SHORTEST = 4  # characters of a version's name that are taken for it
 _FILE = 0o100644
+
+Redact: TypeAlias = Callable[[bytes, Mapping[str, str]], bytes]  # a document, and who brought each line of it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,27 +140,35 @@ class Versions:
             found = [(each, _tree(repo, each.sha.encode())) for each in _history(repo)] if repo is not None else []
             return found[::-1]
 
-    def rewrite(self, scope: str, redact: Callable[[bytes], bytes]) -> int:
+    def rewrite(self, scope: str, redact: Redact, *, nobody: str = "", change: Callable[[str], str] = str) -> int:
         """Put every version through *redact* and forget the old ones for good; return how many documents changed.
 
-        Built beside and swapped in, so that a crash leaves the old history or the new one. Names change.
+        *change* is asked for what a version is called; the person *nobody* is not named any more. Built beside and
+        swapped in, so that a crash leaves the old history or the new one. Names change.
         """
+        states: list[tuple[Mapping[str, bytes], str, str, datetime]] = []
         changed = 0
-        beside = self._path(scope).with_name(".git.new")
-        shutil.rmtree(beside, ignore_errors=True)
-        with self._open(scope) as old:
-            if old is None:
-                return 0
-            with _made(beside) as new:
-                for each in reversed(list(_history(old))):
-                    before = _tree(old, each.sha.encode())
-                    after = {name: redact(text) for name, text in before.items()}
-                    changed += sum(after[name] != before[name] for name in before)
-                    after = {name: text for name, text in after.items() if text}
-                    if after != _tree(new, _head(new)):
-                        _commit(new, after, _head(new), why=each.why, by=each.by, at=each.at)
-        self._swap(scope, beside)
+        brought: dict[str, dict[str, str]] = {}  # by document: its lines as they stand, and who brought them
+        for version, before in self.every(scope):
+            for name, text in before.items():
+                known = brought.get(name, {})
+                brought[name] = {line: known.get(line, version.by) for line in _lines(text)}
+            after = {name: redact(text, brought[name]) for name, text in before.items()}
+            changed += sum(after[name] != before[name] for name in before)
+            states.append((after, change(version.why), "" if version.by == nobody else version.by, version.at))
+        path = self._path(scope)
+        if path.exists():
+            beside = path.with_name(".git.new")
+            shutil.rmtree(beside, ignore_errors=True)
+            write_history(beside, states)
+            self._swap(scope, beside)
+        shutil.rmtree(path.with_name(".git.old"), ignore_errors=True)  # a crash came behind the swap
         return changed
+
+    def drop_broken(self, scope: str) -> None:
+        """Remove repositories that could not be read and were set aside."""
+        for aside in self._path(scope).parent.glob(".git.corrupt-*"):
+            shutil.rmtree(aside)
 
     # -- inside ------------------------------------------------------------------------------------
 
@@ -170,6 +181,7 @@ class Versions:
         shutil.rmtree(gone, ignore_errors=True)
         path.rename(gone)
         beside.rename(path)
+        _sync(path.parent)  # or a power cut could bring back what was to be gone
         shutil.rmtree(gone)
 
     @contextmanager
@@ -214,6 +226,14 @@ def _made(path: Path) -> Iterator[Repo]:
         yield repo
     finally:
         repo.close()
+
+
+def _sync(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _init(path: Path) -> Repo:

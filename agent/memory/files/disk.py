@@ -19,6 +19,11 @@ FOLDER_MODE = 0o700
 _RUN = secrets.token_hex(4)  # tells our half-made files from those of a process that is gone
 
 
+def is_half_made(path: Path) -> bool:
+    """Say whether *path* is what a killed process left of a `replace`; one of this process may yet be finished."""
+    return path.name.startswith(".") and path.suffix == ".tmp" and f".{_RUN}-" not in path.name
+
+
 class Disk:
     """The real disk."""
 

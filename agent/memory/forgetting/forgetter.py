@@ -10,8 +10,8 @@ from typing import Any, Protocol
 
 import structlog
 
-from agent.memory.consolidator import APPLY
 from agent.memory.desk import Keeps
+from agent.memory.due import APPLY, FLUSHED
 from agent.memory.files.disk import Disk
 from agent.memory.files.lines import kind_of
 from agent.memory.forgetting.words import Wanted, without_entries, without_sentences, without_words
@@ -24,10 +24,10 @@ from gateway.ports import Jobs, Line
 
 log = structlog.get_logger(__name__)
 
-DOCUMENTS = ("MEMORY.md", "USER.md")
+DOCUMENTS = ("MEMORY.md", "USER.md", "SOUL.md")
 _TRIES = 5
 _NOTES = "[0-9][0-9][0-9][0-9]-[0-9][0-9]-[0-9][0-9]*.md"
-_JOBS = frozenset({REMEMBER, APPLY})
+_JOBS = frozenset({REMEMBER, APPLY, FLUSHED})
 
 
 class Transcripts(Protocol):
@@ -87,8 +87,14 @@ class Forgetter:
         self._reopen = reopen
         self._disk = disk or Disk()
 
-    async def forget(self, scope: str, wanted: Wanted, asker: Asker, *, turn: str) -> Forgotten:
-        """Clear *wanted* from *scope*, as far as *asker* may. Raises OSError when the disk will not have it."""
+    async def forget(
+        self, scope: str, wanted: Wanted, asker: Asker, *, turn: str, whole: bool = False, page: str = ""
+    ) -> Forgotten:
+        """Clear *wanted* from *scope*, as far as *asker* may. Raises OSError when the disk will not have it.
+
+        *whole*: the command that asks for it, and what came with the words (files, quotes), go too. *page* names the
+        page that is turned, by default *turn*.
+        """
         async with self._writing:
             remembered, others = await self._clear_documents(scope, wanted, asker)
             summaries = 0
@@ -96,8 +102,8 @@ class Forgetter:
                 # Jobs before files: what is applied later must not bring it back.
                 await self._clear_jobs(scope, wanted)
                 summaries = await asyncio.to_thread(self._clear_notes, scope, wanted)
-            messages = await self._clear_transcripts(scope, wanted, asker, turn)
-            await self._turn_the_page(scope, turn)
+            messages = await self._clear_transcripts(scope, wanted, asker, "" if whole else turn, whole=whole)
+            await self.turn_the_page(scope, page or turn)
         self._reopen(scope)
         log.info("memory.forgotten", scope=scope, remembered=remembered, summaries=summaries, messages=messages)
         return Forgotten(remembered=remembered, summaries=summaries, messages=messages, others=others)
@@ -154,28 +160,16 @@ class Forgetter:
                 self._disk.remove(aside)
         return changed
 
-    async def _clear_transcripts(self, scope: str, wanted: Wanted, asker: Asker, turn: str) -> int:
-        """Blank what was said, the command that asks for it excepted: it is the record of the asking."""
-        mine: set[str] = set()
-
-        def may(line: Line) -> bool:
-            if line.get("turn") == turn:
-                return False
-            if asker.may_all:
-                return True
-            by = line.get("by")
-            if isinstance(by, Mapping) and by.get("id") == asker.sender:
-                mine.add(str(line.get("turn")))
-                return True
-            # The answer to what they said themselves; it stands behind it in the file.
-            return kind_of(line) == "message" and line.get("role") != "user" and line.get("turn") in mine
+    async def _clear_transcripts(self, scope: str, wanted: Wanted, asker: Asker, turn: str, *, whole: bool) -> int:
+        """Blank what was said, but for *turn*: the command that asks for it is the record of the asking."""
+        theirs = may_clear(asker)
 
         def change(raw: bytes) -> bytes:
-            return without_words(raw, wanted, may)
+            return without_words(raw, wanted, lambda line: line.get("turn", "") != turn and theirs(line), whole=whole)
 
         return await self._transcripts.redact(scope_folder(self._home, scope) / "sessions", change)
 
-    async def _turn_the_page(self, scope: str, turn: str) -> None:
+    async def turn_the_page(self, scope: str, turn: str) -> None:
         """Make every conversation of the scope take a new snapshot at its next turn."""
         for _ in range(_TRIES):
             document = await self._documents.read(scope, EPOCH)
@@ -183,6 +177,23 @@ class Forgetter:
                 return
             if await self._documents.write(scope, EPOCH, f"{turn}\n", was=document.rev, why="forget"):
                 return
+
+
+def may_clear(asker: Asker) -> Callable[[Line], bool]:
+    """Return what says of transcript lines, in the order of their file, whether *asker* may have them cleared."""
+    mine: set[str] = set()
+
+    def may(line: Line) -> bool:
+        if asker.may_all:
+            return True
+        by = line.get("by")
+        if isinstance(by, Mapping) and by.get("id") == asker.sender:
+            mine.add(str(line.get("turn")))
+            return True
+        # The answer to what they said themselves; it stands behind it in the file.
+        return kind_of(line) == "message" and line.get("role") != "user" and line.get("turn") in mine
+
+    return may
 
 
 def _without(payload: Mapping[str, Any], wanted: Wanted) -> dict[str, Any]:

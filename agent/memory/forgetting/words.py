@@ -10,13 +10,25 @@ from typing import Any
 
 from agent.memory.consolidation.entries import Kind, parse, render
 from agent.memory.files.lines import FORGOTTEN, decode, encode, kind_of
+from agent.memory.forgetting.inside import texts_in, unescaped
 from gateway.ports import Line
 
 SHORTEST = 3  # characters: two would take half of a memory with them
+_AT_ONCE = 1 << 16  # characters that are folded in one call
 _SENTENCE = re.compile(r"(?<=[.!?。！？])\s+|\n")
 _SPARE = ("by", "origin", "tokens")  # what makes room where a content was shorter than `[forgotten]`
-_WORDS = {"message": ("content",), "command": ("content", "reply"), "notice": ("asked", "content")}
-_GOES_TOO = ("files", "quoted", "thinking")
+_WORDS = {
+    "message": ("content",),
+    "command": ("content", "reply"),
+    "notice": ("asked", "content"),
+    "delta": ("text",),
+}
+_GOES_TOO = ("files", "quoted", "thinking", "added", "removed", "remember", "send")
+# What names things, in lines as in other records of ours: it says nothing, and much hangs on it.
+_NAMES = frozenset(
+    {"kind", "role", "turn", "mid", "key", "transcript", "session", "entry", "id", "type", "tool_call_id", "blob"}
+    | {"timestamp", "created", "at", "outcome", "inbox", "reply_to", "scope", "rev", "epoch", "origin", "model"}
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +45,17 @@ class Wanted:
 
     def in_text(self, text: object) -> bool:
         """Say whether *text* holds the words."""
-        return isinstance(text, str) and self.folded in _fold(text)
+        if not isinstance(text, str):
+            return False
+        if len(text) <= _AT_ONCE:
+            return self.folded in _fold(text)
+        # Folding is one call that nobody else runs beside, so a long text goes through it in pieces.
+        lap = max(1_024, 8 * len(self.folded))
+        return any(self.folded in _fold(text[n : n + _AT_ONCE + lap]) for n in range(0, len(text), _AT_ONCE))
+
+    def in_bytes(self, data: bytes) -> bool:
+        """Say whether *data* holds the words, also escaped, compressed, archived or in base64."""
+        return any(self.in_text(text) for text in texts_in(data))
 
     def in_any(self, value: object) -> bool:
         """Say whether any text within *value* (lists and mappings, as JSON has them) holds the words."""
@@ -80,23 +102,58 @@ def without_sentences(text: str, wanted: Wanted) -> str:
     return left if left and not wanted.in_text(left) else FORGOTTEN
 
 
-def without_words(raw: bytes, wanted: Wanted, may: Callable[[Line], bool]) -> bytes:
-    """Return a transcript's line, of the same length, without the words, when it holds them and *may* go."""
+def without_words(raw: bytes, wanted: Wanted, may: Callable[[Line], bool], *, whole: bool = False) -> bytes:
+    """Return a transcript's line, of the same length, without the words, when it holds them and *may* go.
+
+    With *whole*, what came with the words (files, thoughts, what was quoted) goes too. A line that cannot be read and
+    holds them becomes blank.
+    """
     line = decode(raw)
-    if line is None or kind_of(line) not in _WORDS or not wanted.in_any(line) or not may(line):
+    if line is None:
+        is_gone = wanted.in_text(unescaped(raw.decode("utf-8", "replace"))) and may({})
+        return b" " * (len(raw) - 1) + b"\n" if is_gone and raw.endswith(b"\n") else raw
+    if not wanted.in_any(_said(line)) or not may(line):
         return raw
-    empty = {name: value for name, value in line.items() if name not in _GOES_TOO or not wanted.in_any(value)}
-    said = [name for name in _WORDS[kind_of(line)] if wanted.in_any(empty.get(name))]
-    empty |= dict.fromkeys(said, FORGOTTEN)
+    return fitted(emptied(line, wanted, FORGOTTEN, whole=whole), emptied(line, wanted, "", whole=whole), len(raw))
+
+
+def emptied(line: Line, wanted: Wanted, instead: str, *, whole: bool) -> dict[str, Any]:
+    """Return *line* without the words, *instead* in place of a text that held them."""
+    empty = {
+        name: value for name, value in line.items() if name not in _GOES_TOO or not (whole or wanted.in_any(value))
+    }
+    said = [name for name in _WORDS.get(kind_of(line), ()) if wanted.in_any(empty.get(name))]
+    empty |= dict.fromkeys(said, instead)
     if wanted.in_any(empty.get("tool_calls")):
         empty["tool_calls"] = [_without_arguments(call) for call in empty["tool_calls"]]
+    return {name: value if name in _NAMES else cleared(value, wanted, "") for name, value in empty.items()}
+
+
+def cleared(value: Any, wanted: Wanted, instead: str = FORGOTTEN) -> Any:
+    """Return a JSON value whose texts that hold the words are *instead*; what names things stays."""
+    if isinstance(value, str):
+        return instead if wanted.in_text(value) or wanted.in_text(unescaped(value)) else value
+    if isinstance(value, list | tuple):
+        return [cleared(each, wanted, instead) for each in value]
+    if isinstance(value, Mapping):
+        return {name: each if name in _NAMES else cleared(each, wanted, instead) for name, each in value.items()}
+    return value
+
+
+def fitted(line: Mapping[str, Any], shorter: Mapping[str, Any], length: int) -> bytes:
+    """Return the bytes of *line*, or of *shorter* where there is no room, blanks behind them up to *length*."""
+    fields = dict(line)
     for spare in _SPARE:
-        if len(encode(empty)) > len(raw):
-            empty.pop(spare, None)
-    if len(encode(empty)) > len(raw):
-        empty |= dict.fromkeys(said, "")
-    data = encode(empty)[:-1]
-    return data + b" " * max(len(raw) - 1 - len(data), 0) + b"\n"
+        if len(encode(fields)) > length:
+            fields.pop(spare, None)
+    if len(encode(fields)) > length:
+        fields = {name: value for name, value in shorter.items() if name in fields}
+    data = encode(fields)[:-1]
+    return data + b" " * max(length - 1 - len(data), 0) + b"\n"
+
+
+def _said(line: Line) -> dict[str, Any]:
+    return {name: value for name, value in line.items() if name not in _NAMES}
 
 
 def _without_arguments(call: Any) -> Any:

@@ -97,7 +97,7 @@ def test_a_purge_takes_a_text_out_of_every_version(tmp_path: Path) -> None:
     keep(versions, 1, "- secret\n")
     keep(versions, 2, "- secret\n- dog\n")
     keep(versions, 3, "- dog\n- cat\n")
-    changed = versions.rewrite(SCOPE, lambda text: text.replace(b"- secret\n", b""))
+    changed = versions.rewrite(SCOPE, lambda text, _: text.replace(b"- secret\n", b""))
     assert changed == 2
     assert [each.why for each in versions.log(SCOPE)] == ["change 3", "change 2"]
     assert versions.texts(SCOPE) == {"MEMORY.md": b"- dog\n- cat\n"}
