@@ -73,13 +73,23 @@ class Context:
                 before = await self._before(draft, rows[0].message, conversation)
             facts = await self._facts(rows, place, purse)
             view = await self._memory.view(place.scope)
-            begun = opening(conversation, view, place.zone, abilities=self._abilities, at=draft.next_index)
+            at = draft.next_index
             told = [self.note(draft, row, place.zone) for row in notes]
             said = [
                 _user(draft, row, place.zone, files, before if row is rows[0] else ())
                 for row, files in zip(rows, facts, strict=True)
             ]
-            draft.open([*begun.lines, *told, *said], begun.blobs, rows)
+            # What does not fit goes before the snapshot is taken, so that the prefix breaks once.
+            fit = conversation.compacted([*told, *said], at)
+            begun = opening(
+                conversation,
+                view.within(conversation.room.tokens),
+                place.zone,
+                abilities=self._abilities,
+                at=at,
+                replay_from=fit.replay_from,
+            )
+            draft.open([*begun.lines, *told, *said, *fit.lines], begun.blobs, rows)
         snapshot = conversation.snapshot_with(draft.lines, draft.blobs)
         return [{"role": "system", "content": system_prompt(snapshot)}, *conversation.messages_with(draft.lines)]
 

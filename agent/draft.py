@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
 from agent.attachments.facts import attachment_of, fact_of
 from agent.llm.port import ChatReply, ToolCall
 from agent.memory.files import lines as build
+from agent.memory.tokens import weigh_all
+from agent.memory.trimming import is_trim, trimmed
 from gateway.events import Attachment
 from gateway.ports import EndState, InboxRow, Job, Lease, Line, Step, TurnRecord
 
@@ -37,6 +39,7 @@ class Draft:
         self.intents: set[str] = set()
         self.lines: list[Line] = []
         self.messages: list[Mapping[str, Any]] = []
+        self.weight = 0  # of the messages, in tokens
         self.blobs: Mapping[str, str] = {}
         self.inbox = [row.seq for row in (*lease.rows, *lease.notes)]
         self._told: set[int] = set()
@@ -59,6 +62,16 @@ class Draft:
         """What the turn's tools want sent with its answer, read off its lines, so that a resumed turn has it too."""
         staged = [fact for line in self.lines for fact in line.get("send", ())]
         return tuple(attachment_of(fact) for fact in staged)
+
+    @property
+    def shown(self) -> list[Line]:
+        """The lines as the model is shown them: some may have been cut since."""
+        return trimmed(self.lines)
+
+    @property
+    def first_index(self) -> int:
+        """The index that the turn began with."""
+        return self._lease.session.next_index
 
     @property
     def next_index(self) -> int:
@@ -126,6 +139,14 @@ class Draft:
         """Take in what the sender wrote during the turn."""
         return self._step("steer", tuple(user_lines), call=_seqs(rows))
 
+    def squeeze(self, lines: Sequence[Line]) -> Step | None:
+        """Record what makes the prompt fit; None when the opening, which is not stored yet, takes it along."""
+        if self._opening is None:
+            return self._step("squeeze", tuple(lines))
+        self._opening = replace(self._opening, lines=(*self._opening.lines, *lines))
+        self._take(lines)
+        return None
+
     def add(self, line: Line) -> None:
         """Add a line that needs no step: the final answer, or a notice."""
         self.lines.append(line)
@@ -182,7 +203,7 @@ class Draft:
 
     def _adopt(self, step: Step) -> None:
         self._next_step = step.n + 1
-        self.lines.extend(step.lines)
+        self._take(step.lines)
         if step.blobs:
             self.blobs = step.blobs
         if step.kind == "intent":
@@ -193,10 +214,19 @@ class Draft:
             self._adopt_rows(step)
         for line in step.lines:
             self._next_index = max(self._next_index, line.get("i", -1) + 1)
-            self.messages.extend(build.to_messages(line))
             for call in line.get("tool_calls") or ():
                 function = call["function"]
                 self._calls[call["id"]] = ToolCall(call["id"], function["name"], function["arguments"])
+
+    def _take(self, lines: Sequence[Line]) -> None:
+        self.lines.extend(lines)
+        told: Sequence[Line] = lines
+        if any(map(is_trim, lines)):  # what stands above is shown otherwise now
+            told = self.shown
+            self.messages, self.weight = [], 0
+        said = [message for line in told for message in build.to_messages(line)]
+        self.messages.extend(said)
+        self.weight += weigh_all(said)
 
     def _adopt_rows(self, step: Step) -> None:
         if step.kind in ("opening", "steer"):

@@ -9,11 +9,13 @@ from typing import Any, Protocol
 import structlog
 
 from agent.draft import Draft, Staged
+from agent.fitting import Fitting
 from agent.llm.client import ModelClient
 from agent.llm.port import ChatReply, ChatRequest, ToolCall
+from agent.memory.tokens import weigh_all
 from agent.tools.port import ToolContext
 from agent.tools.registry import LoopDetector, Toolbox
-from gateway.errors import ModelFailed
+from gateway.errors import ContextOverflow, ModelFailed
 from gateway.ports import InboxRow, Lease, Preview, Step
 from gateway.words.failures import BY_NAME, Failure, failure_of
 
@@ -21,6 +23,7 @@ log = structlog.get_logger(__name__)
 
 _UNKNOWN = "outcome unknown: it may have happened"
 _NO_MORE = "not run: the limit of tool calls for this answer is reached; answer now with what you have"
+_SQUEEZES = 4  # times that a refused prompt is made smaller
 _AGAIN = "not run: the same call with the same arguments was already made; answer now with what you have"
 
 
@@ -52,7 +55,7 @@ class Seat:
     lease: Lease
     person: str
     draft: Draft
-    prompt: Sequence[Mapping[str, Any]]  # system and history, the same bytes as the turn before
+    fitting: Fitting  # the prompt
     preview: Preview
     is_watched: bool  # streaming costs CPU; only where somebody sees it
     context: Callable[[ToolCall, Staged], ToolContext]
@@ -70,6 +73,7 @@ class Loop:
         self._max_calls = max_calls
         self._steer = steer
         self._store = store
+        self.overhead = weigh_all(toolbox.schemas)  # what the tools weigh in every prompt
 
     async def think(self, seat: Seat) -> Thought:
         """Return exactly one answer or failure, whatever the model does."""
@@ -95,15 +99,47 @@ class Loop:
             if self._steer and not is_last:
                 await self._take_in(seat, await self._store.steer(seat.lease))
 
+    async def room(self) -> int:
+        """Return what a prompt may weigh."""
+        return await self._model.room()
+
     async def _ask(self, seat: Seat) -> ChatReply:
+        """Ask with a prompt that fits; one that is refused as too long is made smaller, a few times."""
+        room = await self._model.room()
+        for _ in range(_SQUEEZES):
+            await self._squeeze(seat, room)
+            try:
+                return await self._ask_once(seat)
+            except ContextOverflow:
+                # The client has learned from it; a fallback model may take even less.
+                room = min(await self._model.room(), seat.fitting.weight * 3 // 4)
+                if not await self._squeeze(seat, room):
+                    raise
+        return await self._ask_once(seat)
+
+    async def _ask_once(self, seat: Seat) -> ChatReply:
         request = ChatRequest(
-            messages=await seat.show([*seat.prompt, *seat.draft.messages]),
+            messages=await seat.show(seat.fitting.messages),
             tools=self._toolbox.schemas,
             turn=seat.lease.turn,
             person=seat.person,
             chat=str(seat.lease.key),
+            weight=seat.fitting.weight,
         )
         return await self._model.complete(request, sink=seat.preview.show if seat.is_watched else None)
+
+    async def _squeeze(self, seat: Seat, room: int) -> bool:
+        """Make the prompt fit and record how; False when it fits already, or nothing makes it smaller."""
+        before = seat.fitting.weight
+        lines = seat.fitting.squeeze(room)
+        if not lines:
+            return False
+        step = seat.draft.squeeze(lines)
+        seat.fitting.squeezed()
+        log.info("turn.squeezed", turn=seat.lease.turn, room=room, before=before, after=seat.fitting.weight)
+        if step is not None:
+            await self._store.step(seat.lease, step)
+        return seat.fitting.weight < before
 
     async def _store_opening(self, seat: Seat) -> None:
         opening = seat.draft.take_opening()

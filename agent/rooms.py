@@ -12,9 +12,9 @@ from agent.commands import House, Router
 from agent.context import Context, Place
 from agent.draft import Draft
 from agent.loop import Loop
-from agent.memory.consolidator import consolidation
 from agent.memory.conversation import Conversation
 from agent.memory.conversations import Conversations
+from agent.memory.due import work_due
 from agent.memory.jobs import MemoryJobs
 from agent.memory.scopes import person_of, scope_of
 from agent.patient import PatientJournal
@@ -55,6 +55,7 @@ class Rooms:
         # What earlier turns of this scope wanted remembered stands before this one reads it.
         await self.memory_jobs.settle(place.scope)
         conversation = await self.conversations.open(lease.session, place.scope)
+        conversation.allow(await self.loop.room(), self.loop.overhead)
         return conversation, place
 
     async def commit(
@@ -69,23 +70,15 @@ class Rooms:
         """Store the turn and what follows from it; past this point /stop comes too late."""
         lease = running.lease
         person = self.person(lease.rows[0])
-        every = (*draft.jobs(person, record.at), *jobs, *self._consolidation(conversation, record))
         running.is_committing = True
         marked = conversation.with_mark(record)
+        every = (*draft.jobs(person, record.at), *jobs, *work_due(conversation, marked))
         stored = await self.journal.commit(lease, Commit(record=marked, outbound=tuple(outbound), jobs=every))
         conversation.adopt(stored)
         if record.failure:
             self.meter.count("turn_failures", failure=record.failure)
         for job in every:
             self.memory_jobs.note(job)
-
-    @staticmethod
-    def _consolidation(conversation: Conversation, record: TurnRecord) -> tuple[Job, ...]:
-        """Return the job that is due when this record fills the window."""
-        taken = None if record.new_transcript else conversation.due(record.to_index)
-        if taken is None:
-            return ()
-        return (consolidation(record.key, record.scope, record.transcript, taken, record.at),)
 
     def place(self, row: InboxRow) -> Place:
         """Return whose memory the row reads and which clock it goes by."""

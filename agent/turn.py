@@ -10,6 +10,7 @@ from agent.attachments.hearing import Purse
 from agent.commands.talk import original_of
 from agent.context import Place, speaker
 from agent.draft import Draft, Staged
+from agent.fitting import Fitting
 from agent.llm.port import ToolCall
 from agent.loop import Seat, Thought
 from agent.memory.conversation import Conversation
@@ -111,7 +112,7 @@ class TurnWork:
                     lease=lease,
                     person=person,
                     draft=draft,
-                    prompt=prompt,
+                    fitting=Fitting(conversation, draft, prompt, overhead=self._rooms.loop.overhead),
                     preview=preview,
                     is_watched=self._rooms.previews.is_watched(lease.key),
                     context=lambda call, staged: self._tool_context(running, conversation, place, call, staged),

@@ -125,7 +125,11 @@ class ModelEmpty(ModelGarbled):
 
 
 class ContextOverflow(ModelFailed):
-    """The prompt is longer than the model takes."""
+    """The prompt is longer than the model takes; *window* is the limit in tokens that it named, or 0."""
+
+    def __init__(self, message: str, window: int = 0) -> None:
+        super().__init__(message)
+        self.window = window
 
 
 class ToolFailed(ParlourError):

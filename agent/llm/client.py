@@ -9,7 +9,8 @@ from datetime import UTC, datetime, timedelta
 
 import structlog
 
-from agent.llm.port import ChatModel, ChatReply, ChatRequest, Sees, Sink, estimate, spent_by
+from agent.llm.port import ChatModel, ChatReply, ChatRequest, Sees, Sink, Sized, estimate, spent_by
+from agent.llm.windows import Windows
 from gateway.errors import ContextOverflow, ModelBusy, ModelFailed, ModelRefused
 from gateway.ports import Meter
 
@@ -39,6 +40,7 @@ class ModelClient:
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
         pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
         jitter: Callable[[], float] = random.random,
+        windows: Windows | None = None,
     ) -> None:
         if not models:
             raise ValueError("a client needs at least one model")
@@ -50,6 +52,12 @@ class ModelClient:
         self._now = now
         self._pause = pause
         self._jitter = jitter
+        self.windows = windows or Windows(None, now=now)
+
+    async def room(self) -> int:
+        """Return how much a prompt may weigh for the model that is asked first (agent/memory/tokens.py)."""
+        await self._know(self._models[0])
+        return self.windows.room(self.name)
 
     async def complete(self, request: ChatRequest, *, sink: Sink | None = None) -> ChatReply:
         """Return the first answer. Raises ContextOverflow at once, else what the *first* model failed with.
@@ -61,7 +69,9 @@ class ModelClient:
         for model in self._models:
             try:
                 return await self._persist(model, request, sink)
-            except ContextOverflow:
+            except ContextOverflow as error:
+                await self._know(model)
+                await self.windows.refused(model.name, request.weight or estimate(request).input, error.window)
                 raise
             except ModelFailed as error:
                 first = first or error
@@ -70,6 +80,11 @@ class ModelClient:
                 )
         assert first is not None  # noqa: S101 - models is not empty
         raise first
+
+    async def _know(self, model: ChatModel) -> None:
+        """Look up the model's window, once."""
+        if not self.windows.is_known(model.name):
+            self.windows.known(model.name, await model.window() if isinstance(model, Sized) else None)
 
     async def sees(self) -> bool:
         """Say whether the model that is asked first looks at pictures."""
@@ -121,6 +136,8 @@ class ModelClient:
         try:
             spent = await model.complete(request, sink=watch)
             outcome = "answered"
+            if request.weight and not spent.tokens.is_estimate:
+                self.windows.counted(model.name, request.weight, spent.tokens.input)
         except ModelFailed as error:
             spent = spent_by(error)
             outcome = type(error).__name__

@@ -70,6 +70,20 @@ class LitellmModel:
         except Exception:  # noqa: BLE001 - litellm raises whatever it likes for a model that is not in its table
             return False
 
+    async def window(self) -> int | None:
+        """Return how many tokens the model takes: as configured, else as litellm's table has it."""
+        if self._config.context_window:
+            return self._config.context_window
+        await self.warm()
+        return await asyncio.to_thread(self._look_up_window)
+
+    def _look_up_window(self) -> int | None:
+        try:
+            found = self._litellm.get_model_info(model=self.name).get("max_input_tokens")
+        except Exception:  # noqa: BLE001 - litellm raises whatever it likes for a model that is not in its table
+            return None
+        return found if isinstance(found, int) and found > 0 else None
+
     async def warm(self) -> None:
         """Import litellm in a thread and let it build what its first call needs."""
         if self._litellm is None:

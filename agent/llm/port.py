@@ -50,6 +50,7 @@ class ChatRequest:
     purpose: str = "answer"
     person: str = ""  # whose purse the call is on
     chat: str = ""
+    weight: int = 0  # what messages and tools are reckoned at (agent/memory/tokens.py); 0 = nobody reckoned
     max_tokens: int | None = None
 
 
@@ -93,6 +94,15 @@ class Sees(Protocol):
 
     async def sees(self) -> bool:
         """Say whether pictures may be in a request; what it takes to know happens off the event loop."""
+        ...
+
+
+@runtime_checkable
+class Sized(Protocol):
+    """A model that knows how many tokens it takes."""
+
+    async def window(self) -> int | None:
+        """Return how many tokens prompt and answer may be together; None = unknown. Looked up off the event loop."""
         ...
 
 

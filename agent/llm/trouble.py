@@ -23,11 +23,19 @@ from gateway.errors import (
 )
 
 _OVERFLOW = re.compile(
-    r"context_length_exceeded|maximum context|context (length|window|size)|prompt is too long|too many (input )?tokens"
-    r"|input (token count|is too long)|exceeds the (available context|model's maximum)",
+    r"context_length_exceeded|maximum (context|prompt)|context (length|window|size|limit)|prompt is too long"
+    r"|too many (input )?tokens|input (token count|length|is too long)|exceeds the (available context|model's maximum)"
+    r"|max_new_tokens`? must be <=",
     re.IGNORECASE,
 )
+_OVERFLOW_CODE = "context_length_exceeded"  # whatever the status: in a stream there is none
 _OVERFLOW_STATUS = frozenset({400, 413, 422})
+# The limit as providers name it; what was sent stands in other places of the same sentence.
+_LIMIT = re.compile(
+    r"(?:maximum (?:context|prompt) length (?:is|of)|available context size \(|n_ctx\W{1,4}|cannot exceed"
+    r"|maximum number of tokens allowed \(|must be <=|tokens >|context limit: [\d,+ ]+>) ?(\d[\d,]{2,9})",
+    re.IGNORECASE,
+)
 _QUOTA = re.compile(r"insufficient_quota|exceeded your current quota|billing|credit balance", re.IGNORECASE)
 _BUSY = re.compile(r"overloaded|at capacity", re.IGNORECASE)
 _GARBLED = frozenset({"JSONDecodeError", "ValidationError", "APIResponseValidationError", "UnicodeDecodeError"})
@@ -41,8 +49,9 @@ def translate(error: Exception, model: str, now: datetime) -> ModelFailed:
     status = _status(error)
     text = _text(error)
     said = f"{model}: {type(error).__name__}{f', HTTP {status}' if status else ''}"
-    if "ContextWindowExceededError" in names or (status in _OVERFLOW_STATUS and _OVERFLOW.search(text)):
-        return ContextOverflow(said)
+    is_named = "ContextWindowExceededError" in names or _OVERFLOW_CODE in text
+    if is_named or (status in _OVERFLOW_STATUS and _OVERFLOW.search(text)):
+        return ContextOverflow(said, limit_in(text))
     if _GARBLED & names and _HTTP_ERROR not in names:
         return ModelGarbled(said)
     if status in {408, 504} or names & {"Timeout", "TimeoutException", "APITimeoutError"}:
@@ -56,6 +65,12 @@ def translate(error: Exception, model: str, now: datetime) -> ModelFailed:
     if status is not None or names & {"OSError", "HTTPError", "APIConnectionError"}:
         return ModelUnreachable(said)
     return ModelGarbled(said)
+
+
+def limit_in(text: str) -> int:
+    """Return the limit in tokens that a refusal names; 0 where it names none."""
+    found = _LIMIT.search(text)
+    return int(found.group(1).replace(",", "")) if found else 0
 
 
 def retry_after(headers: Mapping[str, str], now: datetime) -> timedelta | None:

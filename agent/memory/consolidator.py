@@ -13,17 +13,17 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any
 from zoneinfo import ZoneInfo
 
 import structlog
 
 from agent.llm.port import ChatModel
 from agent.memory.background import Handler, Later
-from agent.memory.consolidation.answer import Unusable
-from agent.memory.consolidation.asking import ask
+from agent.memory.consolidation.answer import Answer, Unusable
+from agent.memory.consolidation.asking import TOO_LONG, ask
 from agent.memory.consolidation.pending import StoredAnswer
-from agent.memory.consolidation.slice import Slice, conversation, entry_id, origin_of
+from agent.memory.consolidation.slice import Slice, fitting, origin_of
+from agent.memory.due import APPLY, CONSOLIDATE, FLUSH, ROUNDS, SUMMARISE, Span, consolidation
 from agent.memory.files import lines as build
 from agent.memory.files.disk import Disk
 from agent.memory.history.log import HistoryEntry, HistoryLog
@@ -32,55 +32,23 @@ from agent.memory.reading import Passages
 from agent.memory.revising import Reviser
 from agent.memory.scopes import scope_folder
 from agent.memory.session_notes import NOTE
+from agent.memory.tokens import weigh_text
 from gateway.events import SessionKey
 from gateway.ports import EndState, Job, Jobs, Line, Records, SessionRow, TurnRecord
 
 log = structlog.get_logger(__name__)
 
-CONSOLIDATE, APPLY, SUMMARISE = "consolidate", "apply", "summarise"
 DEADLINE = timedelta(seconds=120)
 _WAITS = (timedelta(minutes=2), timedelta(minutes=30))  # after the first failure, after the second
 _FAILURES_BEFORE_RAW = 3
+_ARCHIVE_ROUNDS = 1_000  # of what /new archived: no turn comes after it
+_INSTRUCTIONS = 800  # tokens of a question around memory and conversation
+_SQUEEZES = 3  # times that a question is made smaller when the model says that it is too long
 _NOT_YET = timedelta(seconds=5)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Span:
-    """The messages from index *start* up to *end* of one transcript, and whose they are."""
-
-    scope: str
-    key: SessionKey
-    transcript: str
-    start: int
-    end: int
-
-    @property
-    def entry(self) -> str:
-        """The id of the entry that summarises it."""
-        return entry_id(self.transcript, self.start, self.end)
-
-    @classmethod
-    def of(cls, job: Job) -> Span:
-        """Read it off a job."""
-        names = ("transcript", "start", "end")
-        key = SessionKey.parse(str(job.payload["key"]))
-        return cls(scope=job.scope, key=key, **{name: job.payload[name] for name in names})
-
-    def payload(self) -> dict[str, Any]:
-        """Return it as a job carries it."""
-        return {"key": str(self.key), "transcript": self.transcript, "start": self.start, "end": self.end}
-
-
-def consolidation(key: SessionKey, scope: str, transcript: str, taken: Slice, now: datetime) -> Job:
-    """Return the job that is due when a window is full; the same one however often that is noticed."""
-    span = Span(scope=scope, key=key, transcript=transcript, start=taken.start, end=taken.end)
-    return Job(
-        id=f"{CONSOLIDATE}:{transcript}.{taken.start}",
-        kind=CONSOLIDATE,
-        scope=scope,
-        payload=span.payload(),
-        due_at=now,
-    )
+async def _unbounded() -> int:
+    return 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,6 +72,8 @@ class Consolidator:
     disk: Disk = dataclasses.field(default_factory=Disk)
     deadline: timedelta = DEADLINE
     notes: bool = True  # a conversation that /new ends gets a note, too
+    flushes: bool = False  # somebody does FLUSH jobs; a compaction waits for them
+    room: Callable[[], Awaitable[int]] = _unbounded  # what a prompt may weigh
 
     @property
     def slow(self) -> Mapping[str, Handler]:
@@ -119,10 +89,15 @@ class Consolidator:
         """Ask the model about the job's messages and store its answer; done when there is one, or a raw archive."""
         span = Span.of(job)
         pending = await self.jobs.pending_in(span.scope)
-        if any(each.kind == APPLY and self._is_about(each, span.transcript) for each in pending):
+        mine = [each for each in pending if self._is_about(each, span.transcript)]
+        if any(each.kind == APPLY and each.payload["end"] > span.start for each in mine):
             return None  # the pointer is about to move; what is due then will be a job of its own
+        if self.flushes and any(each.kind == FLUSH and not each.attempts for each in mine):
+            return Later(_NOT_YET, "what lasts is written down first", counts=False)
         start, _ = await self.passages.extent(span.scope, span.key, span.transcript)
-        return await self._consolidate(job, span) if start == span.start else None
+        if start != span.start:
+            return None
+        return await self._consolidate(job, span, rounds=int(job.payload.get("rounds", ROUNDS)))
 
     async def summarise(self, job: Job) -> Later | None:
         """Summarise what no entry holds yet of a transcript that /new archived."""
@@ -136,7 +111,8 @@ class Consolidator:
             return Later(_NOT_YET, "the transcript is not in its file yet")
         if start >= end:
             return None
-        return await self._consolidate(job, Span(scope=job.scope, key=key, transcript=transcript, start=start, end=end))
+        whole = Span(scope=job.scope, key=key, transcript=transcript, start=start, end=end)
+        return await self._consolidate(job, whole, rounds=_ARCHIVE_ROUNDS)
 
     async def apply(self, job: Job) -> Later | None:
         """Bring a stored answer into MEMORY.md and the history, and move the pointer."""
@@ -145,12 +121,22 @@ class Consolidator:
             current = next((each for each in await self.jobs.pending_in(job.scope) if each.id == job.id), None)
             if current is not None:
                 await self._apply(Span.of(current), StoredAnswer(**current.payload["answer"]))
+                await self._go_on(current)
         return None
+
+    async def _go_on(self, job: Job) -> None:
+        """Queue the next round of a compaction that did not fit one question."""
+        span, goal, rounds = Span.of(job), int(job.payload.get("goal", 0)), int(job.payload.get("rounds", 0))
+        if goal > span.end and rounds > 1:
+            rest = Slice(span.end, goal)
+            await self.jobs.put(
+                consolidation(span.key, span.scope, span.transcript, rest, self.now(), rounds=rounds - 1)
+            )
 
     # -- one span ----------------------------------------------------------------------------------
 
     async def _apply(self, span: Span, answer: StoredAnswer) -> None:
-        await self.reviser.revise(span.scope, answer)
+        await self.reviser.revise(span.scope, answer, session=str(span.key))
         entry = HistoryEntry(
             timestamp=answer.timestamp,
             content=answer.history_entry,
@@ -164,35 +150,36 @@ class Consolidator:
         await self._point(span)
         log.info("consolidation.applied", key=str(span.key), start=span.start, end=span.end)
 
-    async def _consolidate(self, job: Job, span: Span) -> Later | None:
-        if await asyncio.to_thread(lambda: self._history(span.scope).find(span.entry)):
-            await self._point(span)  # a crash came between the raw archive and the pointer
+    async def _consolidate(self, job: Job, whole: Span, *, rounds: int) -> Later | None:
+        if await asyncio.to_thread(lambda: self._history(whole.scope).find(whole.entry)):
+            await self._point(whole)  # a crash came between the raw archive and the pointer
             return None
-        epoch = await self.reviser.epoch(span.scope)
-        messages = await self.passages.messages(span.scope, span.key, span.transcript, span.start, span.end)
-        if len(messages) < span.end - span.start and job.attempts < _FAILURES_BEFORE_RAW:
+        epoch = await self.reviser.epoch(whole.scope)
+        messages = await self.passages.messages(whole.scope, whole.key, whole.transcript, whole.start, whole.end)
+        if len(messages) < whole.end - whole.start and job.attempts < _FAILURES_BEFORE_RAW:
             return Later(_NOT_YET, "the transcript is not in its file yet")
-        lines = conversation(messages, zone=self.zone(span.scope))
-        if not lines:  # tool results alone, or forgotten
-            await self._keep_raw(span, messages)
+        base = await self.reviser.text(whole.scope)
+        asked = await self._ask(job, whole, messages, base)
+        if asked is None:  # tool results alone, or forgotten
+            await self._keep_raw(whole, messages)
             return None
-        base = await self.reviser.text(span.scope)
-        provider = ModelProvider(model=self.model, purpose="consolidation", turn=job.id, key=str(span.key))
-        said = await ask(provider, self.model.name, base, lines, deadline=self.deadline)
+        count, said = asked
         if isinstance(said, Unusable):
-            return await self._failed(job, span, messages, said)
+            return await self._failed(job, whole, messages, said)
+        end = messages[count]["i"] if count < len(messages) else whole.end
+        span = replace(whole, end=end)
         answer = StoredAnswer(
             entry=span.entry,
             transcript=span.transcript,
             start=span.start,
             end=span.end,
             timestamp=self._local(self.now(), span.scope),
-            origin=origin_of(messages),
+            origin=origin_of(messages[:count]),
             base=base,
             history_entry=said.history_entry,
             memory_update=said.memory_update,
         )
-        payload = {**span.payload(), "answer": dataclasses.asdict(answer)}
+        payload = {**span.payload(), "answer": dataclasses.asdict(answer), "goal": whole.end, "rounds": rounds}
         async with self.writing:
             if await self.reviser.epoch(span.scope) != epoch:
                 return Later(_NOT_YET, "something was forgotten meanwhile", counts=False)
@@ -201,11 +188,33 @@ class Consolidator:
             )
         return None
 
+    async def _ask(self, job: Job, span: Span, messages: list[Line], base: str) -> tuple[int, Answer | Unusable] | None:
+        """Return what the model says about the first so many messages: as many as it takes. None: there are no words.
+
+        A prompt that it refuses as too long teaches the client, and is made smaller.
+        """
+        provider = ModelProvider(model=self.model, purpose="consolidation", turn=job.id, key=str(span.key))
+        count, said, tokens = 0, Unusable(TOO_LONG), 0
+        for _ in range(_SQUEEZES):
+            room = await self.room()
+            # MEMORY.md is in the question, and once more in the answer.
+            left = room - 2 * weigh_text(base) - _INSTRUCTIONS
+            tokens = min(left, tokens * 3 // 4) if tokens else left
+            if room and tokens < room // 8:
+                return count, Unusable(TOO_LONG)
+            count, lines = fitting(messages, zone=self.zone(span.scope), tokens=tokens if room else 0)
+            if not lines:
+                return None
+            answer = await ask(provider, self.model.name, base, lines, deadline=self.deadline)
+            if not isinstance(answer, Unusable) or answer.reason != TOO_LONG:
+                return count, answer
+        return count, said
+
     async def _failed(self, job: Job, span: Span, messages: list[Line], said: Unusable) -> Later | None:
         """Wait before asking again; after three failures keep the messages themselves, and let the window move on."""
         failures = job.attempts + 1
         log.warning("consolidation.failed", key=str(span.key), reason=said.reason, failures=failures)
-        if failures < _FAILURES_BEFORE_RAW:
+        if failures < _FAILURES_BEFORE_RAW and said.reason != TOO_LONG:
             return Later(_WAITS[failures - 1], said.reason)
         await self._keep_raw(span, messages)
         return None
@@ -246,7 +255,7 @@ class Consolidator:
 
     @staticmethod
     def _is_about(job: Job, transcript: str) -> bool:
-        return job.kind in (CONSOLIDATE, APPLY) and job.payload.get("transcript") == transcript
+        return job.kind in (CONSOLIDATE, APPLY, FLUSH) and job.payload.get("transcript") == transcript
 
     def _history(self, scope: str) -> HistoryLog:
         return HistoryLog(scope_folder(self.home, scope) / "memory", self.disk, now=self.now)

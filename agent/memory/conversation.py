@@ -8,10 +8,12 @@ from datetime import datetime
 
 import structlog
 
+from agent.memory.compaction import Compaction, Room, compact, fits, overdue
 from agent.memory.consolidation.slice import Keep, Slice, is_due, take
 from agent.memory.files import lines as build
 from agent.memory.files.blobs import Blobs
 from agent.memory.files.lines import kind_of
+from agent.memory.tokens import weigh_all
 from agent.memory.window import (
     KEPT_WITHOUT_WINDOW,
     Message,
@@ -23,6 +25,7 @@ from agent.memory.window import (
     kept_lines,
     last_heard,
     last_messages,
+    last_turns,
     render,
     says,
     snapshot_of,
@@ -35,6 +38,8 @@ log = structlog.get_logger(__name__)
 
 MARK_EVERY = 100  # messages between marks, when the window itself does not move
 _PATIENCE = 2  # windows that a prompt may grow to while a consolidation is awaited
+_CHANGES = frozenset({"snapshot", "pointer", "mark", "trim"})  # kinds that change what stands above them
+_OF_OTHERS = frozenset({"snapshot", "forgotten", "mark", "trim"})  # kinds of an opening that are about what was before
 _REMEMBERED = 256  # turns without a message whose repetition is noticed; the others' indices tell
 
 
@@ -52,7 +57,9 @@ class Conversation:
         blobs: Blobs,
         consolidates: bool = False,
         keep: Keep = Keep.HALF,
+        flush: int | None = None,
     ) -> None:
+        """Begin empty; *flush* is how many tokens below its budget the window is flushed at, None = never."""
         self.key = key
         self.scope = scope
         self.transcript = transcript
@@ -67,6 +74,23 @@ class Conversation:
         self._messages: list[Message] = []
         self._deltas: list[Line] = []
         self._pictures = self._background = 0
+        self._weight = self._room = self._overhead = 0
+        self._flush = flush
+        self._flushed = -1  # the cycle that a flush was asked for in
+
+    def allow(self, room: int, overhead: int) -> None:
+        """Say what a prompt may weigh now, and what its tools take of it; 0 = nothing is bounded."""
+        self._room, self._overhead = room, overhead
+
+    @property
+    def room(self) -> Room:
+        """What a prompt may weigh, and what the system prompt and the tools take of it."""
+        return Room(tokens=self._room, taken=self._overhead + (self._snapshot.weight if self._snapshot else 0))
+
+    @property
+    def weight(self) -> int:
+        """What `messages` weigh; costs nothing that grows with the conversation."""
+        return self._weight if self.window else weigh_all(self.messages)
 
     @property
     def messages(self) -> Sequence[Message]:
@@ -136,13 +160,29 @@ class Conversation:
 
         A snapshot among them folds the deltas in, and what they take back is gone at once.
         """
-        gone = taken_back(lines)
-        is_new = any(kind_of(line) == "snapshot" for line in lines)
-        if not is_new and not (gone and any(says(turn, gone) for turn in self._state.turns)):
+        if not self._is_changed_by(lines):
             return self.messages
         state = self._after(lines)
         rendered = render(state.turns)
         return rendered if self.window else last_messages(rendered, state)
+
+    def weight_with(self, lines: Sequence[Line]) -> int:
+        """Return what `messages_with` weigh; usually `weight`."""
+        return weigh_all(self.messages_with(lines)) if self._is_changed_by(lines) else self.weight
+
+    def compacted(
+        self, said: Sequence[Line], start: int, *, after: Sequence[Line] = (), room: Room | None = None
+    ) -> Compaction:
+        """Return what has to be recorded so that the next prompt fits; usually nothing.
+
+        *said* are the lines of the turn at hand, from index *start* on; what stands in *after* is decided already.
+        """
+        state = self._after(after) if self._is_changed_by(after) else self._state
+        if state is not self._state:
+            render(state.turns)
+        turns = state.turns if self.window else last_turns(state)
+        where = {"start": start, "replay_from": state.replay_from, "consolidated": state.consolidated}
+        return compact(turns, said, room or self.room, **where)
 
     def with_mark(self, record: TurnRecord) -> TurnRecord:
         """Return *record* with the mark that is due with it, before its `end` line; usually unchanged."""
@@ -175,11 +215,31 @@ class Conversation:
             return build.mark(state.replay_from, state.consolidated)
         return None
 
-    def due(self, to_index: int) -> Slice | None:
-        """Return what is to be consolidated once there are *to_index* messages; usually nothing."""
-        if not self.consolidates or not is_due(to_index, self.consolidated, self.window, self._keep):
+    def due(self, to_index: int, record: TurnRecord | None = None) -> Slice | None:
+        """Return what is to be consolidated once there are *to_index* messages; usually nothing.
+
+        By count, and by the weight that the window has with *record*, its newest turn: whichever takes more.
+        """
+        if not self.consolidates:
             return None
-        return take(to_index, self.consolidated, self.window, self._keep)
+        taken: list[Slice | None] = [None]
+        if is_due(to_index, self.consolidated, self.window, self._keep):
+            taken.append(take(to_index, self.consolidated, self.window, self._keep))
+        if record is not None and self._room:
+            after = self._next(record)
+            taken.append(
+                overdue(after.turns, self.room, replay_from=after.replay_from, consolidated=after.consolidated)
+            )
+        return max(filter(None, taken), key=lambda each: each.end, default=None)
+
+    def flush_due(self, record: TurnRecord) -> Slice | None:
+        """Return what is to be looked through for lasting facts before a compaction by weight; once in each cycle."""
+        if not self.consolidates or self._flush is None or not self._room or self._flushed == self.consolidated:
+            return None
+        if fits(self._next(record).turns, self.room, threshold=self._flush) or record.to_index <= self.consolidated:
+            return None
+        self._flushed = self.consolidated
+        return Slice(self.consolidated, record.to_index)
 
     def adopt(self, record: TurnRecord) -> None:
         """Take in a committed record of this transcript; the same one twice is once. Costs what is new."""
@@ -192,9 +252,7 @@ class Conversation:
         self._state.taken[record.turn] = None
         if len(self._state.taken) > _REMEMBERED:
             del self._state.taken[next(iter(self._state.taken))]
-        changes = any(kind_of(line) in ("snapshot", "pointer", "mark") for line in lines)
-        gone = taken_back(lines)
-        if changes or (gone and any(says(turn, gone) for turn in self._state.turns)):
+        if self._is_changed_by(lines):
             before = self._state.snapshot
             self._state = self._after(lines, record)
             if self._state.snapshot is not before:
@@ -205,6 +263,7 @@ class Conversation:
             if turn.lines:
                 self._state.turns.append(turn)
                 self._messages.extend(render([turn]))
+                self._weight += turn.weight
                 pictures, background = ballast([turn])
                 self._pictures += pictures
                 self._background += background
@@ -226,6 +285,7 @@ class Conversation:
 
     def _show(self) -> None:
         self._messages = render(self._state.turns)
+        self._weight = sum(turn.weight for turn in self._state.turns)
         self._pictures, self._background = ballast(self._state.turns)
         self._deltas = [line for turn in self._state.turns for line in turn.lines if kind_of(line) == "delta"]
 
@@ -236,10 +296,27 @@ class Conversation:
     def _texts(self, line: Line) -> dict[str, str]:
         return self._blobs.kept(digests_of(line))
 
+    def _is_changed_by(self, lines: Sequence[Line]) -> bool:
+        """Say whether *lines* change what stands above them; else they are only added."""
+        if any(kind_of(line) in _CHANGES for line in lines):
+            return True
+        gone = taken_back(lines)
+        return bool(gone) and any(says(turn, gone) for turn in self._state.turns)
+
+    def _next(self, record: TurnRecord) -> Window:
+        """Return the state once *record* is there, every turn weighed; what is there already is not touched."""
+        if self._is_changed_by(record.lines):
+            state = self._after(record.lines, record)
+            render(state.turns)
+            return state
+        turn = Turn(record.from_index, record.to_index, kept_lines(record.lines))
+        render([turn])
+        return replace(self._state, turns=[*self._state.turns, turn])
+
     def _after(self, lines: Sequence[Line], record: TurnRecord | None = None) -> Window:
         """Return the state with *lines* of a new turn; the old one stays as it is."""
         state = Window(
-            [Turn(turn.low, turn.high, list(turn.lines)) for turn in self._state.turns],
+            [Turn(turn.low, turn.high, list(turn.lines), turn.weight) for turn in self._state.turns],
             self._state.replay_from,
             self._state.anchor_at,
             self._state.consolidated,
@@ -250,7 +327,7 @@ class Conversation:
         if record is not None:
             fold(state, low, high, lines)
         else:
-            fold(state, low, high, [line for line in lines if kind_of(line) in ("snapshot", "forgotten")])
+            fold(state, low, high, [line for line in lines if kind_of(line) in _OF_OTHERS])
         return state
 
     def _turn_start(self, aim: int, upcoming: int) -> int:

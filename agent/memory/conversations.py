@@ -36,15 +36,20 @@ class Conversations:
         window: int = 100,
         consolidates: bool = False,
         keep: Keep = Keep.HALF,
+        flush: int | None = None,
         disk: Disk | None = None,
     ) -> None:
-        """Keep *capacity* conversations open; *consolidates* says that pointers, not marks, move the window."""
+        """Keep *capacity* conversations open; *consolidates* says that pointers, not marks, move the window.
+
+        *flush*: how many tokens below its budget a window is flushed at, None = never.
+        """
         self._home = home
         self._records = records
         self._capacity = capacity
         self._window = window
         self._consolidates = consolidates
         self._keep = keep
+        self._flush = flush
         self._disk = disk or Disk()
         self._blobs = Blobs(self._disk, home)
         self._open: OrderedDict[SessionKey, Conversation] = OrderedDict()
@@ -87,6 +92,7 @@ class Conversations:
             blobs=self._blobs,
             consolidates=self._consolidates,
             keep=self._keep,
+            flush=self._flush,
         )
         if not session.next_index:
             return conversation

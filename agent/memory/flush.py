@@ -6,13 +6,13 @@ import asyncio
 import hashlib
 import json
 from collections.abc import Sequence
-from datetime import datetime
-from pathlib import Path
+from dataclasses import dataclass, replace
 
 import structlog
 
 from agent.memory.consolidation.slice import Message, conversation
 from agent.memory.scribe import Scribe
+from agent.memory.tokens import weigh_text
 
 log = structlog.get_logger(__name__)
 
@@ -22,6 +22,20 @@ _DONE = ".flushed.json"  # session -> the compaction cycle that was flushed last
 _CYCLES = 1_000  # sessions whose last cycle is known
 _SHOWN = 8_000  # characters of the day's file that the model is shown, the newest
 _EXCERPT = 20  # lines kept as they are when the model fails
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Section:
+    """What goes into a day's file. No bullets, no section."""
+
+    day: str  # "YYYY-MM-DD", in the scope's own zone
+    at: str  # "HH:MM"
+    bullets: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """The file's."""
+        return f"{self.day}.md"
 
 
 class MemoryFlusher(Scribe):
@@ -43,18 +57,27 @@ class MemoryFlusher(Scribe):
         if estimated_tokens <= context_window - threshold_tokens or not messages:
             return False
         cycle = _cycle(messages)
-        if await asyncio.to_thread(self._was_flushed, session_key, cycle):
+        if await asyncio.to_thread(self.was_flushed, session_key, cycle):
             return False
-        at = self._local_now()
-        path = self.memory_dir / f"{at:%Y-%m-%d}.md"
-        known = (await asyncio.to_thread(self._disk.load, path) or b"").decode("utf-8", "replace")
-        bullets = await self._extract(messages, path.name, known)
-        fresh = [line for line in bullets if line.strip() not in {each.strip() for each in known.splitlines()}]
-        await asyncio.to_thread(self._write, path, session_key, cycle, at, fresh)
+        section = await self.extract(messages)
+        await asyncio.to_thread(self.write, session_key, cycle, section)
         return True
 
-    async def _extract(self, messages: Sequence[Message], name: str, known: str) -> list[str]:
-        lines = conversation(messages, zone=self._zone)
+    async def extract(self, messages: Sequence[Message], *, tokens: int = 0) -> Section:
+        """Return what a model finds worth keeping of *messages*, of the newest that fit so many tokens; 0 = of all.
+
+        A model that fails leaves the newest lines as they are.
+        """
+        at = self._local_now()
+        section = Section(day=f"{at:%Y-%m-%d}", at=f"{at:%H:%M}")
+        path = self.memory_dir / section.name
+        known = (await asyncio.to_thread(self._disk.load, path) or b"").decode("utf-8", "replace")
+        lines = newest(conversation(messages, zone=self._zone), tokens)
+        bullets = await self._extract(lines, section.name, known) if lines else []
+        fresh = [line for line in bullets if line.strip() not in {each.strip() for each in known.splitlines()}]
+        return replace(section, bullets=tuple(fresh))
+
+    async def _extract(self, lines: Sequence[str], name: str, known: str) -> list[str]:
         system = (
             "You are a memory extraction agent. Review the conversation below and extract\n"
             "important facts, decisions, preferences, and action items worth remembering.\n\n"
@@ -76,7 +99,8 @@ class MemoryFlusher(Scribe):
 
     # -- in a thread -------------------------------------------------------------------------------
 
-    def _was_flushed(self, session_key: str, cycle: str) -> bool:
+    def was_flushed(self, session_key: str, cycle: str) -> bool:
+        """Say whether the session's cycle was flushed. Blocks."""
         return self._cycles().get(session_key) == cycle
 
     def _cycles(self) -> dict[str, str]:
@@ -86,19 +110,31 @@ class MemoryFlusher(Scribe):
             return {}
         return {str(key): str(value) for key, value in found.items()} if isinstance(found, dict) else {}
 
-    def _write(self, path: Path, session_key: str, cycle: str, at: datetime, bullets: Sequence[str]) -> None:
+    def write(self, session_key: str, cycle: str, section: Section) -> None:
+        """Append the section to its day's file and mark the cycle as flushed; twice is once. Blocks; raises OSError."""
+        path = self.memory_dir / section.name
         self._disk.make_folder(self.memory_dir)
         with self._disk.locked(self.memory_dir / ".lock"):
-            heading = f"## Flush at {at:%H:%M} (session: {session_key})"
+            heading = f"## Flush at {section.at} (session: {session_key})"
             before = self._disk.load(path) or b""
-            body = "\n".join(bullets).encode("utf-8", "replace")
-            if bullets and body not in before:  # else a crash came between the bullets and the mark
+            body = "\n".join(section.bullets).encode("utf-8", "replace")
+            if section.bullets and body not in before:  # else a crash came between the bullets and the mark
                 gap = b"" if not before else b"\n" if before.endswith(b"\n") else b"\n\n"
                 self._disk.replace(path, before + gap + heading.encode() + b"\n\n" + body + b"\n")
             cycles = self._cycles()
             cycles.pop(session_key, None)
             kept = dict([*cycles.items(), (session_key, cycle)][-_CYCLES:])
             self._disk.replace(self.memory_dir / _DONE, json.dumps(kept).encode())
+
+
+def newest(lines: Sequence[str], tokens: int) -> Sequence[str]:
+    """Return the newest lines that so many tokens hold; 0 = all of them."""
+    left = tokens
+    for n in range(len(lines) - 1, -1, -1) if tokens else ():
+        left -= weigh_text(lines[n]) + 1
+        if left < 0:
+            return lines[n + 1 :]
+    return lines
 
 
 def _cycle(messages: Sequence[Message]) -> str:

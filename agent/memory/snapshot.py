@@ -6,7 +6,7 @@ import hashlib
 import os
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeAlias
 
@@ -15,6 +15,7 @@ from agent.memory.files import lines as build
 from agent.memory.files.blobs import digest_of
 from agent.memory.files.documents import document_path
 from agent.memory.revising import EPOCH
+from agent.memory.tokens import weigh_text
 from agent.memory.window import Snapshot
 from gateway.ports import Documents, Line
 
@@ -44,6 +45,7 @@ _HEADINGS = {
     "MEMORY": "# What you remember",
     ABILITIES: "# What you can do",
 }
+_MORE = "(there is more here than this model takes; search memory for it)"
 _NAMES = {"SOUL": "SOUL.md", "USER": "USER.md", "MEMORY": "MEMORY.md", "shared": "what the owner shares"}
 
 
@@ -62,6 +64,21 @@ class MemoryView:
     def texts(self) -> dict[str, str]:
         """The texts by the names that snapshots give them."""
         return {"SOUL": self.soul, "USER": self.user, "MEMORY": self.memory, "shared": self.shared}
+
+    def within(self, tokens: int) -> MemoryView:
+        """Return the view cut so that half of *tokens* hold it, the longest texts first; 0 = no bound."""
+        # A power of two: the room changes a little with every answer, and what stands in a snapshot must not.
+        left = (1 << tokens.bit_length() - 1) // 2 if tokens > 0 else 0
+        weights = {name: weigh_text(text) for name, text in self.texts.items()}
+        if not left or sum(weights.values()) <= left:
+            return self
+        cut: dict[str, str] = {}
+        for n, name in enumerate(sorted(weights, key=weights.__getitem__)):
+            share = left // (len(weights) - n)
+            if weights[name] > share:
+                cut[name.lower()] = _beginning(self.texts[name], share)
+            left -= min(weights[name], share)
+        return replace(self, **cut)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +128,17 @@ class ScopeMemory:
         return view
 
 
+def _beginning(text: str, tokens: int) -> str:
+    """Return the lines that so many tokens hold, and say that there are more."""
+    kept: list[str] = []
+    for line in text.splitlines():
+        tokens -= weigh_text(line) + 1
+        if tokens < 0:
+            return "\n".join([*kept, _MORE])
+        kept.append(line)
+    return text
+
+
 def _sources(scope: str) -> list[tuple[str, str]]:
     """Return (scope, name) of the documents a view is made of."""
     return [
@@ -131,25 +159,28 @@ def _stamp(path: str) -> Stamp:
     return (status.st_mtime_ns, status.st_size, status.st_ino)
 
 
-def opening(conversation: Conversation, view: MemoryView, zone: str, *, abilities: str, at: int) -> Opening:
+def opening(
+    conversation: Conversation, view: MemoryView, zone: str, *, abilities: str, at: int, replay_from: int | None = None
+) -> Opening:
     """Return what a turn has to begin with: nothing, a delta, or a new snapshot.
 
     A snapshot is taken on the first turn, after the window moved or something was forgotten, when zone or
     abilities changed, when the deltas would exceed 2,000 tokens, and when too many pictures or too much
     background ride along.
-    *at* is the index of the turn's first message.
+    *at* is the index of the turn's first message, *replay_from* where replay starts with the turn's own mark.
     """
+    start = conversation.replay_from if replay_from is None else replay_from
     taken = conversation.snapshot
     if (
         taken is None
         or taken.zone != zone
         or taken.texts.get(ABILITIES, "") != abilities
-        or taken.replay_from != conversation.replay_from
+        or taken.replay_from != start
         or taken.epoch != view.epoch
         or conversation.pictures > PICTURES
         or conversation.background > BACKGROUND_TOKENS * CHARS_PER_TOKEN
     ):
-        return _snapshot(conversation, view, zone, abilities, at)
+        return _snapshot(conversation, view, zone, abilities, at, start)
     deltas = conversation.deltas
     known_rev = str(deltas[-1].get("rev", "")) if deltas else taken.rev
     if view.rev in (known_rev, conversation.seen_rev):
@@ -162,15 +193,15 @@ def opening(conversation: Conversation, view: MemoryView, zone: str, *, abilitie
     text = _note(added, removed)
     spent = sum(len(str(line.get("text", ""))) for line in deltas) + len(text)
     if spent > DELTA_TOKENS * CHARS_PER_TOKEN:
-        return _snapshot(conversation, view, zone, abilities, at)
+        return _snapshot(conversation, view, zone, abilities, at, start)
     return Opening((build.delta(view.rev, text, added, removed),))
 
 
-def _snapshot(conversation: Conversation, view: MemoryView, zone: str, abilities: str, at: int) -> Opening:
+def _snapshot(conversation: Conversation, view: MemoryView, zone: str, abilities: str, at: int, start: int) -> Opening:
     texts = {name: text for name, text in {**view.texts, ABILITIES: abilities}.items() if text}
     names = {name: digest_of(text) for name, text in texts.items()}
     n = conversation.snapshot.n + 1 if conversation.snapshot else 1
-    line = build.snapshot(n, names, zone, at, replay_from=conversation.replay_from, rev=view.rev, epoch=view.epoch)
+    line = build.snapshot(n, names, zone, at, replay_from=start, rev=view.rev, epoch=view.epoch)
     return Opening((line,), {names[name]: text for name, text in texts.items()})
 
 

@@ -10,9 +10,13 @@ from typing import Any
 from agent.attachments.facts import facts_in, settled
 from agent.memory.files.lines import FORGOTTEN, from_user, kind_of, read_stamp, replayable, to_messages
 from agent.memory.files.transcript import anchor_index, consolidated_index
+from agent.memory.tokens import weigh_all, weigh_text
+from agent.memory.trimming import is_trim, trimmed, trimmed_by
 from gateway.ports import Line
 
 KEPT_WITHOUT_WINDOW = 10  # messages that are sent with `memory_window: 0` (seed 004)
+
+_FRAME = 400  # tokens of the system prompt that stand in no snapshot
 
 Message = dict[str, Any]
 
@@ -28,6 +32,11 @@ class Snapshot:
     rev: str  # of the memory it shows
     epoch: str  # changes when something of the scope is forgotten
     texts: Mapping[str, str]
+
+    @property
+    def weight(self) -> int:
+        """What the system prompt made of it is reckoned at, in tokens."""
+        return _FRAME + sum(map(weigh_text, self.texts.values()))
 
 
 def snapshot_of(line: Line, texts: Mapping[str, str]) -> Snapshot | None:
@@ -53,6 +62,7 @@ class Turn:
     low: int
     high: int
     lines: list[Line]
+    weight: int = 0  # tokens of its messages as they are replayed; known once `render` was asked for them
 
 
 @dataclass(slots=True)
@@ -72,7 +82,10 @@ _KEPT = frozenset({"message", "delta", "snapshot", "forgotten"})
 
 def fold(state: Window, low: int, high: int, lines: Sequence[Line]) -> None:
     """Add one turn's lines to *state*: the one place that says what each kind does to the window."""
-    kept = kept_lines(lines)
+    kept = kept_lines(trimmed(lines))
+    for line in filter(is_trim, lines):
+        for turn in state.turns:
+            turn.lines = [trimmed_by(line, each) for each in turn.lines]
     if any(kind_of(line) == "snapshot" for line in kept):
         for turn in state.turns:
             turn.lines = [settled(line) for line in turn.lines if kind_of(line) != "delta"]
@@ -140,11 +153,24 @@ def last_heard(turns: Sequence[Turn]) -> datetime | None:
 
 def render(turns: Sequence[Turn]) -> list[Message]:
     """Return the model's messages. Each turn is made replayable by itself, so that appending is enough."""
-    return [
-        said for turn in turns for said in replayable([message for line in turn.lines for message in to_messages(line)])
-    ]
+    messages: list[Message] = []
+    for turn in turns:
+        said = replayable([message for line in turn.lines for message in to_messages(line)])
+        turn.weight = weigh_all(said)
+        messages += said
+    return messages
 
 
 def last_messages(messages: Sequence[Message], state: Window) -> list[Message]:
     """Return the last ten messages from a user's on; a last turn that is longer is sent whole."""
     return from_user(messages[-KEPT_WITHOUT_WINDOW:]) or render(state.turns[-1:])
+
+
+def last_turns(state: Window) -> list[Turn]:
+    """Return the turns that `last_messages` are of."""
+    count = 0
+    for n in range(len(state.turns) - 1, -1, -1):
+        count += len(state.turns[n].lines)
+        if count >= KEPT_WITHOUT_WINDOW:
+            return state.turns[n:]
+    return state.turns

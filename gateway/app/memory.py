@@ -15,6 +15,7 @@ from agent.memory.desk import MemoryDesk
 from agent.memory.files.disk import Disk
 from agent.memory.files.documents import FileDocuments
 from agent.memory.files.projector import Projector
+from agent.memory.flushing import Flushes
 from agent.memory.forgetting.forgetter import Forgetter
 from agent.memory.jobs import REMEMBER, MemoryJobs
 from agent.memory.keeping import Keeper
@@ -58,6 +59,7 @@ def open_memory(
         window=settings.agents.defaults.memory_window,
         consolidates=consolidates,
         keep=Keep(settings.consolidation.keep),
+        flush=settings.tools.memory_flush.threshold_tokens if settings.tools.memory_flush.enabled else None,
     )
     sessions = StoredSessions(home.path, store.records, store.journal)
     projector = Projector(home.path, store.records)
@@ -91,6 +93,7 @@ def open_background(
     """Build the work that no reply waits for."""
     session_memory = settings.tools.session_memory
     passages = Passages(home.path, store.records, flush=memory.projector.flush)
+    reviser = Reviser(home.path, memory.documents, now=now)
     consolidator = Consolidator(
         home=home.path,
         jobs=store.jobs,
@@ -99,11 +102,24 @@ def open_background(
         session=store.journal.session,
         adopt=memory.conversations.adopt,
         writing=memory.jobs.writing,
-        reviser=Reviser(home.path, memory.documents, now=now),
+        reviser=reviser,
         model=model,
         zone=zone,
         now=now,
         notes=session_memory.enabled,
+        flushes=memory.consolidates,
+        room=model.room,
+    )
+    flushes = Flushes(
+        home=home.path,
+        jobs=store.jobs,
+        passages=passages,
+        reviser=reviser,
+        writing=memory.jobs.writing,
+        model=model,
+        zone=zone,
+        now=now,
+        room=model.room,
     )
     notes = SessionNotes(
         home=home.path,
@@ -116,8 +132,8 @@ def open_background(
     )
     return Background(
         store.jobs,
-        quick={REMEMBER: memory.jobs.apply, **consolidator.quick},
-        slow={**consolidator.slow, **notes.slow} if memory.consolidates else {},
+        quick={REMEMBER: memory.jobs.apply, **consolidator.quick, **flushes.quick},
+        slow={**consolidator.slow, **notes.slow, **flushes.slow} if memory.consolidates else {},
         purse=purse,
         meter=meter,
     )

@@ -8,6 +8,7 @@ from datetime import datetime
 from agent.llm.client import ModelClient, OnUsage
 from agent.llm.port import ChatReply, ChatRequest, ModelConfig
 from agent.llm.registry import open_model
+from agent.llm.windows import Windows
 from agent.memory.purse import Purse
 from gateway.app.channels import Plugins
 from gateway.ports import Meter, Store, UsageRow
@@ -56,4 +57,8 @@ def open_models(
         )
         for name in (llm.model, *llm.fallbacks)
     ]
-    return ModelClient(models, attempts=llm.attempts, on_usage=on_usage, meter=meter, now=now)
+    windows = Windows(settings.home / "windows.json", now=now)
+    if plugins.models and llm.context_window:  # models of the caller's know nothing of settings
+        for model in models:
+            windows.known(model.name, llm.context_window)
+    return ModelClient(models, attempts=llm.attempts, on_usage=on_usage, meter=meter, now=now, windows=windows)

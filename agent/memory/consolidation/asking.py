@@ -12,10 +12,11 @@ import structlog
 
 from agent.memory.consolidation.answer import Answer, Unusable, read_answer
 from agent.memory.consolidation.prompt import TOOL_CHOICE, messages, messages_without_tools, tools
-from gateway.errors import ModelBusy, ModelRefused, ModelTimeout, ModelUnreachable
+from gateway.errors import ContextOverflow, ModelBusy, ModelRefused, ModelTimeout, ModelUnreachable
 
 log = structlog.get_logger(__name__)
 
+TOO_LONG = "the prompt is too long"  # the reason of an Unusable that asking again does not mend
 _NOT_NOW = (TimeoutError, OSError, ModelBusy, ModelUnreachable, ModelTimeout)
 _REFUSED = (ModelRefused, TypeError, ValueError, NotImplementedError)
 _ABOUT_TOOLS = re.compile(r"tool|\b400\b|bad.?request|unsupported|not support|invalid", re.IGNORECASE)
@@ -55,7 +56,11 @@ async def put(provider: Provider, model: str, attempts: Iterable[dict[str, Any]]
         except _NOT_NOW as error:
             log.warning("consolidation.not_now", error=type(error).__name__)
             return Unusable(type(error).__name__)
+        except ContextOverflow:
+            return Unusable(TOO_LONG)
         except Exception as error:  # noqa: BLE001 - the provider's boundary: its libraries raise whatever they like
+            if type(error).__name__ == "ContextWindowExceededError":  # litellm's own, in the hands of a library
+                return Unusable(TOO_LONG)
             if not isinstance(error, _REFUSED) and not _ABOUT_TOOLS.search(f"{type(error).__name__} {error}"):
                 # No trace and no text of it: providers quote what they were sent.
                 log.warning("consolidation.provider_failed", error=type(error).__name__)

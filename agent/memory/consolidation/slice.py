@@ -18,6 +18,7 @@ from zoneinfo import ZoneInfo
 
 from agent.attachments.facts import facts_in, in_line
 from agent.memory.files.lines import FORGOTTEN
+from agent.memory.tokens import weigh_text
 
 # The constants of [004].
 DISABLED_MEMORY_WINDOW = 0
@@ -28,6 +29,7 @@ MAX_MESSAGES_WITHOUT_CONSOLIDATION = 10
 DEFAULT_MEMORY_WINDOW = 100  # [000]
 UNTRUSTED = "untrusted"
 _UNDATED = "?"
+_LEAST_SHOWN = 200  # characters of a line, however little room there is
 
 Message: TypeAlias = Mapping[str, Any]
 
@@ -110,6 +112,51 @@ def conversation(messages: Sequence[Message], *, zone: str = "UTC", named: bool 
             lines.append(f"[{moment(message.get('timestamp'), zone)}] {who}: " + said.replace("\n", "\n  "))
             tools = []
     return lines
+
+
+def fitting(messages: Sequence[Message], *, zone: str = "UTC", tokens: int = 0) -> tuple[int, list[str]]:
+    """Return how many of *messages* one question of so many tokens is about, and their lines; 0 = no bound.
+
+    It ends where a person begins to speak, and is never empty: what is too long by itself is shown in part.
+    """
+    named = len({_speaker(message)[0] for message in messages} - {""}) > 1
+    if not tokens:
+        return len(messages), conversation(messages, zone=zone, named=named)
+    lines: list[str] = []
+    count = left = 0
+    for start, end in _turns(messages):
+        more = conversation(messages[start:end], zone=zone, named=named)
+        weight = sum(weigh_text(line) + 1 for line in more)
+        if not lines and weight > tokens:
+            more, weight = _shortened(more, tokens), tokens
+        left = tokens - weight if not lines else left - weight
+        if left < 0:
+            break
+        lines += more
+        count = end
+    return count, lines
+
+
+def _turns(messages: Sequence[Message]) -> Iterator[tuple[int, int]]:
+    """Yield from where to where each person's word and what came of it goes."""
+    start = 0
+    for n in range(1, len(messages) + 1):
+        if n == len(messages) or (messages[n].get("role") == "user" and messages[n - 1].get("role") != "user"):
+            yield start, n
+            start = n
+
+
+def _shortened(lines: Sequence[str], tokens: int) -> list[str]:
+    """Return the lines of one turn, the longest cut until they weigh no more than *tokens*."""
+    limit = max(map(len, lines))
+    shown = list(lines)
+    while limit > _LEAST_SHOWN and sum(weigh_text(line) + 1 for line in shown) > tokens:
+        limit //= 2
+        shown = [
+            line if len(line) <= limit else f"{line[:limit]} [{len(line)} characters, not all of them shown here]"
+            for line in lines
+        ]
+    return shown
 
 
 def _who(role: str, message: Message, tools: Sequence[str], *, named: bool) -> str:

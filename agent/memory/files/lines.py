@@ -77,6 +77,17 @@ def mark(replay_from: int, last_consolidated: int = 0) -> Line:
     return line | ({"last_consolidated": last_consolidated} if last_consolidated else {})
 
 
+def trim(before: int, *, start: int = 0, tools: int | None = None, chars: int | None = None) -> Line:
+    """Say that prompts show less of the messages from *start* up to *before* that stand above this line.
+
+    At most *tools* characters of what a tool returned, and *chars* of anything else; None = as much as before.
+    The messages themselves stay whole.
+    """
+    line: dict[str, Any] = {"kind": "trim", "before": before} | ({"start": start} if start else {})
+    limits = {"tools": tools, "chars": chars}
+    return line | {name: limit for name, limit in limits.items() if limit is not None}
+
+
 def snapshot(
     n: int, blobs: Mapping[str, str], zone: str, at: int, *, replay_from: int, rev: str, epoch: str = ""
 ) -> Line:

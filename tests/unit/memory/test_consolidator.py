@@ -12,7 +12,8 @@ import pytest
 from agent.llm.port import ChatReply, ChatRequest, Sink, Tokens, ToolCall
 from agent.memory.background import Later
 from agent.memory.consolidation.slice import Slice
-from agent.memory.consolidator import APPLY, SUMMARISE, Consolidator, consolidation
+from agent.memory.consolidator import Consolidator
+from agent.memory.due import APPLY, SUMMARISE, consolidation
 from agent.memory.files import lines as build
 from agent.memory.files.disk import Disk
 from agent.memory.files.documents import FileDocuments

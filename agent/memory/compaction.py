@@ -1,0 +1,147 @@
+"""Keeping a prompt within its budget: which lines of it go first, and when its beginning is to be summarised.
+
+Pure functions over a window. What they decide is recorded as lines (`trim`, `mark`), so that a restart gives the same
+bytes; the messages themselves stay whole in the transcript, and whatever leaves the window unsummarised is due to be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from agent.memory.consolidation.slice import Slice
+from agent.memory.files import lines as build
+from agent.memory.files.lines import kind_of, to_messages
+from agent.memory.tokens import BYTES_PER_TOKEN, weigh_all
+from agent.memory.trimming import trimmed_by
+from agent.memory.window import Turn, render
+from gateway.ports import Line
+
+GROWTH = 8  # one part in so many of the room is what the next turn is expected to bring
+_LEAST_SHOWN = 200  # characters: less of a message tells nobody anything
+
+
+@dataclass(frozen=True, slots=True)
+class Compaction:
+    """What has to be recorded so that the prompt fits, usually nothing, and where replay starts with it."""
+
+    replay_from: int
+    lines: tuple[Line, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Room:
+    """What a prompt may weigh; *taken* of it stands before the first message: the system prompt, the tools."""
+
+    tokens: int  # 0 = nobody knows, and nothing is bounded
+    taken: int
+
+
+def compact(
+    turns: Sequence[Turn], said: Sequence[Line], room: Room, *, start: int, replay_from: int, consolidated: int
+) -> Compaction:
+    """Return what makes history and *said* (the lines of the turn at hand, from index *start* on) fit *room*.
+
+    In this order, as far as it takes: old tool bodies go; the window moves, at the beginning of a turn, until half
+    of the room is free; the turn's own older tool bodies go; the longest messages are cut.
+    """
+    plan = _Plan([Turn(each.low, each.high, each.lines, each.weight) for each in turns], list(said), room.taken, start)
+    if not room.tokens or plan.weight <= room.tokens:
+        return Compaction(replay_from)
+    plan.drop_bodies()
+    moved = plan.move(room.tokens) if plan.weight > room.tokens * 3 // 4 else 0
+    if plan.weight > room.tokens:
+        plan.drop_own_bodies()
+    if plan.weight > room.tokens:
+        plan.cut(room.tokens)
+    mark = (build.mark(moved, consolidated),) if moved > replay_from else ()
+    return Compaction(max(moved, replay_from), (*plan.lines, *mark))
+
+
+def overdue(turns: Sequence[Turn], room: Room, *, replay_from: int, consolidated: int) -> Slice | None:
+    """Return what is to be summarised of a window by its weight, up to where a turn begins and half the room is free.
+
+    Due when the next prompt is expected not to fit, and when something has left the window unsummarised. The
+    newest turn always stays.
+    """
+    end = replay_from
+    if room.tokens and not fits(turns, room):
+        left = room.taken + sum(turn.weight for turn in turns)
+        for turn in turns[:-1]:
+            if left <= room.tokens // 2:
+                break
+            left -= turn.weight
+            end = max(end, turn.high)
+    return Slice(consolidated, end) if end > consolidated else None
+
+
+def fits(turns: Sequence[Turn], room: Room, *, threshold: int = 0) -> bool:
+    """Say whether the next prompt is expected to stay within *room*, and *threshold* below its bound."""
+    expected = room.taken + sum(turn.weight for turn in turns) + room.tokens // GROWTH
+    return not room.tokens or expected <= room.tokens - min(threshold, room.tokens // 2)
+
+
+@dataclass(slots=True)
+class _Plan:
+    """A prompt that is made lighter, step by step; each step that helps leaves its line."""
+
+    turns: list[Turn]
+    said: list[Line]
+    taken: int
+    start: int
+    lines: list[Line] = field(default_factory=list)
+
+    @property
+    def weight(self) -> int:
+        """What the whole prompt weighs now."""
+        return self.taken + sum(turn.weight for turn in self.turns) + self._own
+
+    @property
+    def _own(self) -> int:
+        return weigh_all(message for line in self.said for message in to_messages(line))
+
+    @property
+    def _end(self) -> int:
+        own: list[int] = [line["i"] + 1 for line in self.said if kind_of(line) == "message"]
+        return max([self.start, *own])
+
+    def drop_bodies(self) -> None:
+        """Let go of what tools returned before the last turn."""
+        if self.turns:
+            self._try(build.trim(self.turns[-1].low, tools=0))
+
+    def move(self, room: int) -> int:
+        """Take the oldest turns out until half of the room, or of what is left of it, is free; return the new start."""
+        others, past = self.taken + self._own, sum(turn.weight for turn in self.turns)
+        goal = max(room // 2, others + max(room - others, 0) // 2)
+        while self.turns and others + past > (goal if len(self.turns) > 1 else room):
+            past -= self.turns.pop(0).weight
+        return self.turns[0].low if self.turns else self.start
+
+    def drop_own_bodies(self) -> None:
+        """Let go of what tools returned in this turn, the newest results excepted."""
+        calls = [line["i"] for line in self.said if line.get("tool_calls")]
+        if calls:
+            self._try(build.trim(calls[-1], start=self.start, tools=0))
+
+    def cut(self, room: int) -> None:
+        """Show less and less of every message that is left."""
+        first = min([self.start, *(turn.low for turn in self.turns)])
+        limit = room * BYTES_PER_TOKEN // 4
+        while limit > _LEAST_SHOWN and self._with(self._shorter(first, limit)).weight > room:
+            limit //= 2
+        self._try(self._shorter(first, limit))
+
+    def _shorter(self, first: int, limit: int) -> Line:
+        return build.trim(self._end, start=first, tools=limit, chars=limit)
+
+    def _try(self, trim: Line) -> None:
+        tried = self._with(trim)
+        if tried.weight < self.weight:
+            self.turns, self.said = tried.turns, tried.said
+            self.lines.append(trim)
+
+    def _with(self, trim: Line) -> _Plan:
+        turns = [Turn(turn.low, turn.high, [trimmed_by(trim, line) for line in turn.lines]) for turn in self.turns]
+        render(turns)
+        return _Plan(turns, [trimmed_by(trim, line) for line in self.said], self.taken, self.start)

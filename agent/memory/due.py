@@ -1,0 +1,82 @@
+"""What is due once a turn is there, as durable jobs: a flush, a consolidation; and the messages that each is about."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from agent.memory.consolidation.slice import Slice, entry_id
+from agent.memory.conversation import Conversation
+from gateway.events import SessionKey
+from gateway.ports import Job, TurnRecord
+
+CONSOLIDATE, APPLY, SUMMARISE, FLUSH, FLUSHED = "consolidate", "apply", "summarise", "flush", "flushed"
+ROUNDS = 5  # questions that one compaction takes at most; the next turn sees whether more is due
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """The messages from index *start* up to *end* of one transcript, and whose they are."""
+
+    scope: str
+    key: SessionKey
+    transcript: str
+    start: int
+    end: int
+
+    @property
+    def entry(self) -> str:
+        """The id of the entry that summarises it."""
+        return entry_id(self.transcript, self.start, self.end)
+
+    @property
+    def cycle(self) -> str:
+        """The compaction cycle that it begins: a pointer ends it, and so does /new."""
+        return f"{self.transcript}.{self.start}"
+
+    @classmethod
+    def of(cls, job: Job) -> Span:
+        """Read it off a job."""
+        names = ("transcript", "start", "end")
+        key = SessionKey.parse(str(job.payload["key"]))
+        return cls(scope=job.scope, key=key, **{name: job.payload[name] for name in names})
+
+    def payload(self) -> dict[str, Any]:
+        """Return it as a job carries it."""
+        return {"key": str(self.key), "transcript": self.transcript, "start": self.start, "end": self.end}
+
+
+def consolidation(
+    key: SessionKey, scope: str, transcript: str, taken: Slice, now: datetime, *, rounds: int = ROUNDS
+) -> Job:
+    """Return the job that is due when a window is full; the same one however often that is noticed.
+
+    What does not fit one question takes several, *rounds* at most.
+    """
+    span = Span(scope=scope, key=key, transcript=transcript, start=taken.start, end=taken.end)
+    return Job(
+        id=f"{CONSOLIDATE}:{span.cycle}",
+        kind=CONSOLIDATE,
+        scope=scope,
+        payload={**span.payload(), "rounds": rounds},
+        due_at=now,
+    )
+
+
+def work_due(conversation: Conversation, record: TurnRecord) -> tuple[Job, ...]:
+    """Return the jobs that are due once *record* is there: usually none."""
+    if record.new_transcript:
+        return ()
+    jobs: list[Job] = []
+    if flush := conversation.flush_due(record):
+        jobs.append(flushing(record.key, record.scope, record.transcript, flush, record.at))
+    if taken := conversation.due(record.to_index, record):
+        jobs.append(consolidation(record.key, record.scope, record.transcript, taken, record.at))
+    return tuple(jobs)
+
+
+def flushing(key: SessionKey, scope: str, transcript: str, taken: Slice, now: datetime) -> Job:
+    """Return the job that is due before a compaction: the same one in each cycle."""
+    span = Span(scope=scope, key=key, transcript=transcript, start=taken.start, end=taken.end)
+    return Job(id=f"{FLUSH}:{span.cycle}", kind=FLUSH, scope=scope, payload=span.payload(), due_at=now)
