@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing, suppress
@@ -51,11 +52,15 @@ class WebChannel(FrameChannel):
         return f"parlour-{self.name}"
 
     async def run(self) -> None:
-        """Take windows until cancelled."""
+        """Take windows until cancelled; no window waits for the tidying of old uploads."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._tidy_uploads(), name="tidy uploads")
+            await super().run()
+
+    async def _tidy_uploads(self) -> None:
         if self.uploads is not None:
             with suppress(OSError):  # a disk in trouble is for the next upload to say
                 await self.uploads.tidy()
-        await super().run()
 
     async def issue_code(self) -> str:
         """Return a login code for the owner: ten minutes, once."""

@@ -413,9 +413,12 @@ class Typist:
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self._master, slave = pty.openpty()
+        # Whoever runs the suite in a shell's background hands an ignored SIGINT on; a terminal's user has none.
+        here = signal.signal(signal.SIGINT, signal.default_int_handler)
         self.process = subprocess.Popen(  # noqa: S603 - our own command
             [COMMAND, "init"], stdin=slave, stdout=slave, stderr=slave, env=dict(environment), start_new_session=True
         )
+        signal.signal(signal.SIGINT, here)
         os.close(slave)
         self.screen = ""
 
