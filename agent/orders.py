@@ -9,6 +9,7 @@ from dataclasses import replace
 from agent.commands import CommandContext, Reply, Typed
 from agent.context import speaker
 from agent.draft import Draft
+from agent.memory.asking import question
 from agent.memory.files import lines as build
 from agent.pool import Running
 from agent.rooms import Rooms, to_chat
@@ -42,6 +43,28 @@ class Orders:
         await self._rooms.commit(running, conversation, record, told, draft, reply.jobs)
         if reply.new_transcript:
             self._rooms.conversations.forget(lease.key)
+
+    async def ask(self, running: Running, scope: str) -> None:
+        """Ask about what waits in *scope* and arose here; nothing is said when it was asked or decided meanwhile."""
+        lease = running.lease
+        house, is_shared = self._rooms.house, lease.rows[0].message.chat_kind is ChatKind.GROUP
+        conversation, place = await self._rooms.open(lease)
+        # A session that has another scope by now (an account was unlinked) must not hear of this one's.
+        is_here = scope == place.scope == lease.session.scope
+        found = await house.staging.waiting(scope) if is_here else []
+        # What an attempt of this very turn noted before a crash was not asked yet.
+        wanted = [each for each in found if each.session == str(lease.key) and each.asked in ("", lease.turn)]
+        draft = Draft(lease, place.scope)
+        for row in lease.notes:
+            draft.add(self._rooms.context.note(draft, row, place.zone))
+        told: tuple[OutboundMessage, ...] = ()
+        if wanted:
+            text, choices = question(wanted, self._rooms.language, is_shared=is_shared)
+            await house.staging.note_asked(scope, [each.name for each in wanted], lease.turn)
+            draft.add(build.notice(lease.turn, with_commands(text, choices), self._rooms.now()))
+            told = to_chat(lease, text, OutboundKind.NOTICE, choices=choices)
+        record = draft.record(EndState.ANSWERED, self._rooms.now())
+        await self._rooms.commit(running, conversation, record, told, draft)
 
     async def control(self, row: InboxRow) -> None:
         """Run a command that does not wait in its lane."""

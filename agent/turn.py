@@ -13,6 +13,7 @@ from agent.draft import Draft, Staged
 from agent.fitting import Fitting
 from agent.llm.port import ToolCall
 from agent.loop import Seat, Thought
+from agent.memory.asking import asked_about
 from agent.memory.conversation import Conversation
 from agent.memory.files import lines as build
 from agent.orders import Orders
@@ -52,6 +53,9 @@ class TurnWork:
             self._told_expired.add(lease.key)
             line = say("pool.expired", self._rooms.language) if first else ""
             return await self._turn_away(running, EndState.EXPIRED, line)
+        if (asked := asked_about(head.message)) is not None:
+            await self._orders.ask(running, asked)
+            return EndState.ANSWERED
         self._told_expired.discard(lease.key)  # after the next long absence it is news again
         typed = self._rooms.router.typed(head.message) if head.message.kind is InboundKind.COMMAND else None
         if typed is not None:

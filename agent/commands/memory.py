@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime
-from typing import Any
 from zoneinfo import ZoneInfo
 
+from agent.commands import waiting
 from agent.commands.port import CommandContext, Reply, command
 from agent.memory.desk import NoSuchVersion, Origin, Overtaken
 from agent.memory.forgetting.forgetter import Asker
 from agent.memory.forgetting.words import SHORTEST, Wanted
-from agent.memory.staging import MEMORY, Waiting
 from agent.memory.versions import BY_HAND, Version
 from gateway.events import ChatKind, Role
 from gateway.ports import Job
@@ -67,12 +66,13 @@ async def forget(context: CommandContext) -> Reply:
     return Reply(text="\n".join(lines), is_private=True)
 
 
-@command("memory")
+@command("memory", control_words=waiting.WORDS)
 async def memory(context: CommandContext) -> Reply:
     """Show what is remembered here; or where a line came from, what changed, and take a change back."""
     word, _, rest = context.args.partition(" ")
     act = _ACTS.get(word.lower(), _usage)
-    return Reply(text=await act(context, rest.strip()), is_private=True)
+    done = await act(context, rest.strip())
+    return done if isinstance(done, Reply) else Reply(text=done, is_private=True)
 
 
 async def _show(context: CommandContext, _: str) -> str:
@@ -123,47 +123,11 @@ async def _undo(context: CommandContext, sha: str) -> str:
     return say("memory.undone", context.language)
 
 
-async def _pending(context: CommandContext, _: str) -> str:
-    waiting = await context.house.staging.waiting(context.scope)
-    if not waiting:
-        return say("memory.nothing_waits", context.language)
-    return "\n\n".join([say("memory.waits", context.language), *(_staged(context, each) for each in waiting)])
-
-
-async def _approve(context: CommandContext, name: str) -> str:
-    return await _decide(context, "approve", context.house.staging.approve(context.scope, name, by=context.person))
-
-
-async def _reject(context: CommandContext, name: str) -> str:
-    return await _decide(context, "reject", context.house.staging.reject(context.scope, name))
-
-
-async def _decide(context: CommandContext, word: str, decision: Coroutine[Any, Any, Waiting | None]) -> str:
-    is_shared = context.row.message.chat_kind is ChatKind.GROUP
-    if is_shared and not context.role.covers(Role.STEWARD):
-        decision.close()
-        return say("commands.only_steward", context.language, command=f"memory {word}")
-    done = await decision
-    return say(f"memory.{word}_done" if done else "memory.no_such_waiting", context.language)
-
-
-def _staged(context: CommandContext, waiting: Waiting) -> str:
-    """Return what a yes would do, in a few lines."""
-    lines = [f"`{waiting.name[:8]}` {_local(context, waiting.at)}"]
-    if waiting.document != MEMORY:
-        lines[0] += f" {waiting.document}"
-    lines += [f"- {say('memory.would_remove', context.language, line=_short(raw))}" for raw in waiting.would_remove]
-    reworded = [(_short(old), _short(new)) for old, new in waiting.would_reword]
-    lines += [f"- {say('memory.would_reword', context.language, old=old, new=new)}" for old, new in reworded]
-    lines += [f"- {say('memory.would_add', context.language, line=_short(text))}" for text in waiting.would_add]
-    return "\n".join(lines)
-
-
 async def _usage(context: CommandContext, _: str) -> str:
     return say("memory.usage", context.language)
 
 
-Act = Callable[[CommandContext, str], Awaitable[str]]
+Act = Callable[[CommandContext, str], Awaitable[str | Reply]]
 _ACTS: Mapping[str, Act] = {
     "": _show,
     "show": _show,
@@ -171,9 +135,9 @@ _ACTS: Mapping[str, Act] = {
     "diff": _diff,
     "why": _why,
     "undo": _undo,
-    "pending": _pending,
-    "approve": _approve,
-    "reject": _reject,
+    "pending": waiting.pending,
+    "approve": waiting.approve,
+    "reject": waiting.reject,
 }
 
 

@@ -52,13 +52,16 @@ class Reviser:
         """Return what changes whenever something of *scope* is forgotten."""
         return (await self._documents.read(scope, EPOCH)).rev
 
-    async def revise(self, scope: str, answer: StoredAnswer) -> None:
-        """Merge what a model said about `answer.base` into what stands there now. Doing it twice is doing it once."""
+    async def revise(self, scope: str, answer: StoredAnswer, *, session: str = "") -> None:
+        """Merge what a model said about `answer.base` into what stands there now. Doing it twice is doing it once.
+
+        What has to wait is asked about in *session*.
+        """
         if answer.origin == UNTRUSTED:
-            await self._stage(scope, answer, "untrusted")
+            await self._stage(scope, answer, "untrusted", session)
             return
         if len(answer.base) >= _TOO_LARGE * self._budget:
-            await self._stage(scope, answer, "too large")
+            await self._stage(scope, answer, "too large", session)
             return
         for _ in range(_TRIES):
             document = await self._documents.read(scope, MEMORY_MD)
@@ -69,15 +72,19 @@ class Reviser:
                 scope, MEMORY_MD, revision.text, was=document.rev, why=f"{CONSOLIDATION}{answer.entry}"
             ):
                 if revision.merged.staged is not None:
-                    await self._stage(scope, answer, revision.merged.staged.why, revision.merged.staged)
+                    await self._stage(scope, answer, revision.merged.staged.why, session, revision.merged.staged)
                 return
-        await self._stage(scope, answer, "busy")
+        await self._stage(scope, answer, "busy", session)
 
-    async def _stage(self, scope: str, answer: StoredAnswer, why: str, staged: Staged | None = None) -> None:
+    async def _stage(
+        self, scope: str, answer: StoredAnswer, why: str, session: str, staged: Staged | None = None
+    ) -> None:
         log.warning("consolidation.staged", entry=answer.entry, why=why)
         proposed = "" if staged is not None else answer.memory_update
         await asyncio.to_thread(
-            lambda: stage(self._folder(scope), self._disk, answer.entry, why, self._now(), staged, proposed)
+            lambda: stage(
+                self._folder(scope), self._disk, answer.entry, why, self._now(), staged, proposed, session=session
+            )
         )
 
     def _folder(self, scope: str) -> Path:

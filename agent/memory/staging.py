@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -40,6 +40,7 @@ class Waiting:
     operations: tuple[Operation, ...] = ()
     session: str = ""  # where it arose, as a key's text; "" when it is nobody's in particular
     person: str = ""  # who is to be asked there
+    asked: str = ""  # the turn that asks there, noted before it does
 
     @property
     def would_remove(self) -> tuple[str, ...]:
@@ -62,18 +63,43 @@ class Waiting:
 class Staging:
     """The staged changes of every scope."""
 
-    def __init__(self, home: Path, documents: Keeps, *, now: Callable[[], datetime], disk: Disk | None = None) -> None:
+    def __init__(
+        self,
+        home: Path,
+        documents: Keeps,
+        *,
+        now: Callable[[], datetime],
+        disk: Disk | None = None,
+        writing: asyncio.Lock | None = None,
+    ) -> None:
+        """Decide under *writing*, as whoever changes memory beside the turns: so two presses are one yes."""
         self._home = home
         self._documents = documents
         self._now = now
         self._disk = disk or Disk()
+        self._writing = writing or asyncio.Lock()
 
     async def waiting(self, scope: str) -> list[Waiting]:
         """Return what waits in *scope*, the oldest first; what lapsed is taken away."""
         return await asyncio.to_thread(self._read, scope)
 
+    async def note_asked(self, scope: str, names: Collection[str], turn: str) -> None:
+        """Note that *turn* asks about what waits under *names*; durable on return. Raises OSError."""
+        async with self._writing:
+            for each in await self.waiting(scope):
+                if each.name in names and not each.asked:
+                    await asyncio.to_thread(self._note_asked, self._path(scope, each.name), turn)
+
+    def _note_asked(self, path: Path, turn: str) -> None:
+        stored = json.loads(self._disk.load(path) or b"{}") | {"asked": turn}
+        self._disk.replace(path, json.dumps(stored, ensure_ascii=False, indent=1).encode("utf-8", "replace") + b"\n")
+
     async def approve(self, scope: str, name: str, *, by: str) -> Waiting | None:
         """Do what waits under a name that begins so; None when there is no single one. Raises OSError."""
+        async with self._writing:
+            return await self._approve(scope, name, by)
+
+    async def _approve(self, scope: str, name: str, by: str) -> Waiting | None:
         found = await self._find(scope, name)
         if found is None:
             return None
@@ -90,9 +116,10 @@ class Staging:
 
     async def reject(self, scope: str, name: str) -> Waiting | None:
         """Take away what waits under a name that begins so; None when there is no single one."""
-        found = await self._find(scope, name)
-        if found is not None:
-            await asyncio.to_thread(self._disk.remove, self._path(scope, found.name))
+        async with self._writing:
+            found = await self._find(scope, name)
+            if found is not None:
+                await asyncio.to_thread(self._disk.remove, self._path(scope, found.name))
         return found
 
     async def _find(self, scope: str, name: str) -> Waiting | None:
@@ -140,6 +167,7 @@ def _waiting(data: bytes) -> Waiting | None:
         operations=tuple(each for each in operations if each is not None),
         session=str(stored.get("session", "")),
         person=str(stored.get("person", "")),
+        asked=str(stored.get("asked", "")),
     )
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
 from agent.llm.client import ModelClient
-from agent.memory.background import Background
+from agent.memory.asking import Asking
+from agent.memory.background import Background, Handler
 from agent.memory.consolidation.slice import Keep
 from agent.memory.consolidator import Consolidator
 from agent.memory.conversations import Conversations
@@ -74,7 +75,7 @@ def open_memory(
         reopen=conversations.forget_scope,
     )
     desk = MemoryDesk(home.path, documents, versions, store.journal, sessions)
-    staging = Staging(home.path, documents, now=now)
+    staging = Staging(home.path, documents, now=now, writing=jobs.writing)
     return Memory(documents, conversations, sessions, projector, jobs, desk, forgetter, staging, consolidates)
 
 
@@ -130,10 +131,15 @@ def open_background(
         max_messages=session_memory.max_messages,
         min_user_messages=session_memory.min_user_messages,
     )
+    quick: Mapping[str, Handler] = {REMEMBER: memory.jobs.apply, **consolidator.quick, **flushes.quick}
+    slow: Mapping[str, Handler] = (
+        {**consolidator.slow, **notes.slow, **flushes.slow} if memory.consolidates else {}
+    )
+    asking = Asking(memory.staging, store.journal, now=now, account=store.links.account_of)
     return Background(
         store.jobs,
-        quick={REMEMBER: memory.jobs.apply, **consolidator.quick, **flushes.quick},
-        slow={**consolidator.slow, **notes.slow, **flushes.slow} if memory.consolidates else {},
+        quick=asking.after_each(quick),
+        slow=asking.after_each(slow),
         purse=purse,
         meter=meter,
     )

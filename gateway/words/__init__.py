@@ -13,7 +13,7 @@ from importlib import import_module
 
 FALLBACK = "en"
 _areas = (
-    "commands", "console", "delivery", "discord", "failures", "frames", "memory", "offline", "pool", "slack",
+    "asking", "commands", "console", "delivery", "discord", "failures", "frames", "memory", "offline", "pool", "slack",
     "telegram", "web",
 )  # fmt: skip
 

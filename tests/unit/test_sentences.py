@@ -23,6 +23,8 @@ ROOT = Path(__file__).resolve().parents[2]
 # What an f-string's field can be, so that each key it makes is known. A new pattern is entered here.
 FIELDS = {
     "memory.{}_done": {"approve", "reject"},
+    "asking.{}": {"yes", "no"},
+    "asking.why_{}": {"untrusted", "many", "deleted"},
     "failures.{}": {failure.name for failure in FAILURES},
     "frames.{}": {verdict.value for verdict in Verdict if verdict is not Verdict.ACCEPTED},
     "commands.only_{}": {role.value for role in Role if role is not Role.ANYONE},

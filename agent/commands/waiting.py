@@ -1,0 +1,88 @@
+"""/memory pending, approve and reject: what waits for a yes. All of it passes the queue, and has buttons."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from zoneinfo import ZoneInfo
+
+from agent.commands.port import CommandContext, Reply
+from agent.memory.asking import buttons, short, spoken_name
+from agent.memory.staging import MEMORY, Waiting
+from gateway.events import ChatKind, Role
+from gateway.words import say
+
+WORDS = ("pending", "approve", "reject")
+_LEAST = 8  # characters of a name that tell it from every other
+_LOOK_BACK = timedelta(days=30)
+
+
+async def pending(context: CommandContext, _: str) -> Reply:
+    """Show what waits, each with a button for yes and one for no."""
+    waiting = await context.house.staging.waiting(context.scope)
+    if not waiting:
+        return Reply(text=say("memory.nothing_waits", context.language), is_private=True)
+    shown = [say("memory.waits", context.language), *(_staged(context, each) for each in waiting)]
+    return Reply(text="\n\n".join(shown), is_private=True, choices=buttons(waiting, context.language))
+
+
+async def approve(context: CommandContext, name: str) -> Reply:
+    """Do what waits under *name*."""
+    if not await _may_decide(context, name):
+        return _not_theirs(context, "approve")
+    done = await context.house.staging.approve(context.scope, name, by=context.person)
+    if done is None and await _was_approved(context, name):
+        return Reply(text=say("asking.approved_before", context.language), is_private=True, settles=True)
+    return _decided(context, "approve", done)
+
+
+async def reject(context: CommandContext, name: str) -> Reply:
+    """Drop what waits under *name*."""
+    if not await _may_decide(context, name):
+        return _not_theirs(context, "reject")
+    return _decided(context, "reject", await context.house.staging.reject(context.scope, name))
+
+
+def _decided(context: CommandContext, word: str, done: Waiting | None) -> Reply:
+    # What is gone was decided or has lapsed: a button for it is done with, too.
+    key = f"memory.{word}_done" if done else "asking.settled"
+    return Reply(text=say(key, context.language), is_private=True, settles=True)
+
+
+async def _may_decide(context: CommandContext, name: str) -> bool:
+    """Say whether the sender decides here: in a shared chat its admins do, and anybody on losing their own words."""
+    if context.row.message.chat_kind is not ChatKind.GROUP or context.role.covers(Role.STEWARD):
+        return True
+    found = [each for each in await context.house.staging.waiting(context.scope) if name and each.name.startswith(name)]
+    return bool(found) and all(each.person == context.person and _only_removes(each) for each in found)
+
+
+def _only_removes(waiting: Waiting) -> bool:
+    return bool(waiting.would_remove) and not waiting.would_add and not waiting.would_reword
+
+
+def _not_theirs(context: CommandContext, word: str) -> Reply:
+    line = say("commands.only_steward", context.language, command=f"memory {word}")
+    return Reply(text=line, is_private=True)
+
+
+async def _was_approved(context: CommandContext, name: str) -> bool:
+    """Say whether it was done a while ago: by a second press, or by this one before a crash."""
+    if len(name) < _LEAST:
+        return False
+    done = await context.house.memory.log(
+        context.scope, limit=1, ours=lambda version: version.why.startswith(f"approved {name}")
+    )
+    return bool(done) and context.now - done[0].at < _LOOK_BACK
+
+
+def _staged(context: CommandContext, waiting: Waiting) -> str:
+    """Return what a yes would do, in a few lines."""
+    at = waiting.at.astimezone(ZoneInfo(context.house.zone(context.scope)))
+    lines = [f"`{spoken_name(waiting)}` {at:%Y-%m-%d %H:%M}"]
+    if waiting.document != MEMORY:
+        lines[0] += f" {waiting.document}"
+    lines += [f"- {say('memory.would_remove', context.language, line=short(raw))}" for raw in waiting.would_remove]
+    reworded = [(short(old), short(new)) for old, new in waiting.would_reword]
+    lines += [f"- {say('memory.would_reword', context.language, old=old, new=new)}" for old, new in reworded]
+    lines += [f"- {say('memory.would_add', context.language, line=short(text))}" for text in waiting.would_add]
+    return "\n".join(lines)
