@@ -18,6 +18,7 @@ from channels.slack.ears import Ears
 from channels.slack.errands import Errands
 from channels.slack.history import History
 from channels.slack.ledger import find, missing_scopes
+from channels.slack.presses import Presses
 from channels.slack.settings import SlackSettings
 from channels.slack.socket import PING, Socket
 from channels.slack.speech import Speech
@@ -31,6 +32,7 @@ from gateway.words import say
 
 log = structlog.get_logger(__name__)
 
+_BUTTONS = 20  # below one message; Slack takes 25 in each row
 _EVERY = timedelta(seconds=1.2)  # between the edits of one preview
 
 
@@ -50,6 +52,8 @@ class SlackChannel:
             preview_every=_EVERY,
             shows_activity=True,
             file_limit=LIMIT,
+            choices=_BUTTONS,
+            private_choices=True,
         )
         self._app_token = settings.app_token.get_secret_value() if settings.app_token else ""
         self._by_http = settings.by_http
@@ -57,12 +61,13 @@ class SlackChannel:
         self._ping = ping
         self._api = SlackApi(settings.bot_token.get_secret_value(), settings.base_url)
         self._errands = Errands(self._api, reaction=settings.reaction)
-        self._ears = Ears(context, self._api, self._errands)
+        presses = Presses(self._errands)
+        self._ears = Ears(context, self._api, self._errands, presses)
         self._history = History(context, self._api, self._ears)
         self._catch_up = CatchUp(self._api, self._ears, self._ears.marks)
         self._status = Status(self._api)
         self._streams = Streams(self._api, self._ears.asker) if settings.streaming == "native" else None
-        self._speech = Speech(self._api, self._errands, self._streams)
+        self._speech = Speech(self._api, self._errands, self._streams, presses)
         self._uploads = Uploads(self._api, context.blobs, context.state)
         self._downloads = Downloads(self._api, settings.base_url)
         self._socket: Socket | None = None

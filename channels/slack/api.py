@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
 from datetime import timedelta
 from typing import Any
+from urllib.parse import urlsplit
 
 import aiohttp
 from slack_sdk.errors import SlackApiError
@@ -95,6 +96,17 @@ class SlackApi:
         except (TimeoutError, aiohttp.ClientError, OSError) as error:
             raise OutcomeUnknown(f"upload: {type(error).__name__}") from error
 
+    async def respond(self, url: str, **body: Any) -> None:
+        """Change a message whose button was pressed, at the address that Slack gave for it; raise one of SendFailed."""
+        if not _is_slacks(url, self._base_url):
+            raise Refused("a response address that is not Slack's")
+        try:
+            async with self._pool().post(url, json=body, allow_redirects=False) as response:
+                if response.status != 200:
+                    raise Refused(f"HTTP {response.status}")
+        except (TimeoutError, aiohttp.ClientError, OSError) as error:
+            raise OutcomeUnknown(type(error).__name__) from error
+
     async def _call(self, method: str, arguments: Mapping[str, Any]) -> AsyncSlackResponse:
         try:
             return await self.client.api_call(method, **arguments)
@@ -110,6 +122,13 @@ class SlackApi:
         if self._session is not None:
             await self._session.close()
         self._session = self._client = None
+
+
+def _is_slacks(url: str, base_url: str) -> bool:
+    """Say whether *url* leads to Slack, and nowhere else: its own host for these, or that of its API."""
+    found, base = urlsplit(url), urlsplit(base_url)
+    is_api = (found.scheme, found.netloc) == (base.scheme, base.netloc)
+    return is_api or (found.scheme, found.netloc) == ("https", "hooks.slack.com")
 
 
 def outcome(error: SlackApiError) -> Exception:

@@ -17,6 +17,7 @@ from channels.slack.errands import Errands
 from channels.slack.follow import Threads
 from channels.slack.marks import Marks
 from channels.slack.people import People
+from channels.slack.presses import Presses
 from gateway.errors import SendFailed, StoreDown
 from gateway.events import ChatKind, InboundKind, InboundMessage
 from gateway.ports import Accepted, ChannelContext, PlatformEvent, Verdict
@@ -30,10 +31,11 @@ _ASKERS = 1_000  # messages of which we remember who wrote them
 class Ears:
     """Turns Slack's payloads into messages of the intake, in order within a chat."""
 
-    def __init__(self, context: ChannelContext, api: SlackApi, errands: Errands) -> None:
+    def __init__(self, context: ChannelContext, api: SlackApi, errands: Errands, presses: Presses) -> None:
         self._name = context.name
         self._intake = context.intake
         self._errands = errands
+        self._presses = presses
         self.people = People(api)
         self.threads = Threads(context.state)
         self.marks = Marks(context.state)
@@ -131,6 +133,8 @@ class Ears:
         while len(self._askers) > _ASKERS:
             self._askers.popitem(last=False)
         accepted = await self._intake.receive(message)
+        if heard.press is not None and accepted.verdict is not Verdict.REJECTED:
+            self._presses.taken(message, heard.press)
         await self._remember(heard, message, accepted)
         if heard.thread and heard.thread == heard.ts and accepted.verdict is Verdict.ACCEPTED:
             self.marks.taken(heard.place, heard.ts)  # our answer begins a thread, in which people may go on

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import structlog
 
@@ -14,6 +15,7 @@ from gateway.errors import SendFailed
 
 log = structlog.get_logger(__name__)
 
+_RESPOND = "response_url"  # the address of one message, in the place of a method
 _WAITING = 500
 _KEPT = 1_000
 _FINE = frozenset({"already_reacted", "no_reaction", "message_not_found"})
@@ -25,7 +27,7 @@ class Errands:
     def __init__(self, api: SlackApi, *, reaction: str) -> None:
         self._api = api
         self._reaction = reaction
-        self._queue: asyncio.Queue[tuple[str, Mapping[str, object]]] = asyncio.Queue(_WAITING)
+        self._queue: asyncio.Queue[tuple[str, Mapping[str, Any]]] = asyncio.Queue(_WAITING)
         self._reacted: OrderedDict[tuple[str, str], None] = OrderedDict()
         self._refused: set[str] = set()
 
@@ -53,6 +55,14 @@ class Errands:
         else:
             self._put("chat.postEphemeral", **body, user=user)
 
+    def redraw(self, chat: str, ts: str, text: str, blocks: Sequence[Mapping[str, object]]) -> None:
+        """Show a message of ours with other blocks."""
+        self._put("chat.update", channel=chat, ts=ts, text=text, blocks=list(blocks), parse="none", link_names=False)
+
+    def take_away(self, response_url: str) -> None:
+        """Take away a message that one person alone sees."""
+        self._put(_RESPOND, url=response_url, delete_original=True)
+
     def _put(self, method: str, **body: object) -> None:
         if method in self._refused or self._queue.full():
             return
@@ -63,7 +73,7 @@ class Errands:
         while True:
             method, body = await self._queue.get()
             try:
-                await self._api.post(method, **body)
+                await (self._api.respond(**body) if method == _RESPOND else self._api.post(method, **body))
             except Refused as error:
                 if error.code == "missing_scope":
                     self._refused.add(method)

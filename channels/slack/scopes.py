@@ -132,7 +132,7 @@ def manifest(*, full: bool = True) -> dict[str, Any]:
         "oauth_config": {"scopes": {"bot": scopes}},
         "settings": {
             "event_subscriptions": {"bot_events": [event for event, scope in _EVENTS.items() if scope in scopes]},
-            **({"interactivity": {"is_enabled": False}} if full else {}),
+            "interactivity": {"is_enabled": True},  # or a button says that the app is not set up for it
             "org_deploy_enabled": False,
             "socket_mode_enabled": True,
             "token_rotation_enabled": False,

@@ -9,6 +9,7 @@ from channels.slack import codec
 from channels.slack.api import Refused, SlackApi
 from channels.slack.errands import Errands
 from channels.slack.pace import Bucket, Paces
+from channels.slack.presses import Presses
 from channels.slack.streams import Streams
 from gateway.errors import RetryLater
 from gateway.events import OutboundKind, Part
@@ -21,10 +22,11 @@ _POSTS = (5, 1.0)  # of one chat: a short burst, then one a second
 class Speech:
     """Speaks in one workspace. *streams*, where they are wanted, show previews."""
 
-    def __init__(self, api: SlackApi, errands: Errands, streams: Streams | None) -> None:
+    def __init__(self, api: SlackApi, errands: Errands, streams: Streams | None, presses: Presses) -> None:
         self._api = api
         self._errands = errands
         self._streams = streams
+        self._presses = presses
         self.posts = Paces(*_POSTS)
         self.edits = Bucket(*_EDITS)
 
@@ -95,10 +97,12 @@ class Speech:
                 line = {**body, "text": say("slack.write_privately"), "mrkdwn": False}
                 await self._post(part, line, metadata=codec.LINE)
             raise Refused(f"chat.postEphemeral: {error.code}") from error
+        self._presses.answered(part)
         return str(answer["message_ts"])
 
     def _settle(self, part: Part) -> None:
-        """Take the acknowledging reaction back once the answer stands."""
+        """Take the acknowledging reaction back once the answer stands, and the buttons that it settles."""
+        self._presses.answered(part)
         if part.kind is not OutboundKind.PREVIEW and part.reply_to and part.id.endswith(".1"):
             self._errands.unreact(part.key.parent.chat, part.reply_to)
 

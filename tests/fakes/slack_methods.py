@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from tests.fakes.slack_buttons import Buttons, checked_blocks
 from tests.fakes.slack_files import FileShelf
 from tests.fakes.slack_workspace import BOT_ID, BOT_USER, TEAM, Place, SlackError
 
@@ -13,7 +14,7 @@ _TOO_LONG = 40_000
 _TOO_LONG_TO_EDIT = 4_000
 
 
-class SlackMethods(FileShelf):
+class SlackMethods(Buttons, FileShelf):
     """What the app may ask of the workspace; the server knows how it is asked."""
 
     app_id = "A0PARLOUR"
@@ -83,6 +84,7 @@ class SlackMethods(FileShelf):
             raise SlackError("streaming_state_conflict")
         before = dict(message)
         message.setdefault("was", []).append(message["text"])
+        message.pop("blocks", None)  # a new text replaces them
         message.update(_text(arguments, _TOO_LONG_TO_EDIT), edited={"user": BOT_USER, "ts": self._ts()})
         self._changed_event(place.id, message, before)
         return {"channel": place.id, "ts": message["ts"], "text": message["text"]}
@@ -160,7 +162,7 @@ def _text(arguments: Mapping[str, Any], limit: int) -> dict[str, Any]:
         raise SlackError("no_text")
     if len(text) > limit:
         raise SlackError("msg_too_long")
-    kept: dict[str, Any] = {"text": text}
+    kept: dict[str, Any] = {"text": text, **checked_blocks(arguments)}
     if metadata := arguments.get("metadata"):
         if set(metadata) != {"event_type", "event_payload"} or not isinstance(metadata["event_payload"], dict):
             raise SlackError("invalid_metadata_format")

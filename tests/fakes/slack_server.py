@@ -291,6 +291,10 @@ class SlackServer(SlackMethods):
         self._tickets.add(ticket)
         return {"url": f"{self.base.replace('http', 'ws', 1)}/link?ticket={ticket}"}
 
+    async def _action(self, request: web.Request) -> web.StreamResponse:
+        place, ts = request.match_info["place"], request.match_info["ts"]
+        return web.Response(status=200 if self.respond(place, ts, await request.json()) else 404)
+
     # -- up and down ---------------------------------------------------------------------------
 
     async def close(self) -> None:
@@ -318,6 +322,7 @@ async def slack_server(server: SlackServer | None = None, *, port: int = 0) -> A
     app.router.add_get("/files-pri/{file}/{how}", server._download)
     app.router.add_post("/upload/{file}", server._upload)
     app.router.add_get("/link", server._link)
+    app.router.add_post("/actions/{place}/{ts}", server._action)
     runner = web.AppRunner(app, shutdown_timeout=0.1)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", port)

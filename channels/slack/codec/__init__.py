@@ -1,5 +1,6 @@
 """Slack's payloads in and Slack's dialect out: pure, no I/O and no library."""
 
+from channels.slack.codec.buttons import Press as Press
 from channels.slack.codec.envelope import chat_of as chat_of
 from channels.slack.codec.envelope import event_of as event_of
 from channels.slack.codec.envelope import raw_of as raw_of

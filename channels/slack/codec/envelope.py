@@ -25,7 +25,9 @@ def event_of(body: Mapping[str, Any], raw: str) -> str:
 def chat_of(body: Mapping[str, Any]) -> str:
     """Return the chat that *body* is about, as far as that can be told without reading it; never raises."""
     event = body.get("event")
-    found = event.get("channel") if isinstance(event, dict) else body.get("channel_id")
+    container = body.get("container")  # of a press
+    place = container if isinstance(container, dict) else body
+    found = event.get("channel") if isinstance(event, dict) else place.get("channel_id")
     return found if isinstance(found, str) else ""
 
 

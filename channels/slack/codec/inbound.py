@@ -1,4 +1,4 @@
-"""What Slack sends: an event, a slash command. Read in two steps, since some facts need a look-up in between.
+"""What Slack sends: an event, a slash command, a press. Read in two steps, since some facts need a look-up in between.
 
 `read` takes what stands in the payload, `compose` adds who the sender is and whether the thread is ours.
 """
@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from channels.slack.codec.buttons import Press, is_press, press_of
 from channels.slack.codec.files import attachments
 from channels.slack.codec.text import mentions, readable
 from gateway.errors import Unreadable
@@ -21,7 +22,7 @@ from gateway.text import clean
 _SPOKEN = frozenset({"", "file_share", "me_message", "thread_broadcast"})
 _TS = re.compile(r"(\d{1,11})\.(\d{1,6})\Z", re.ASCII)
 _NOT_PEOPLE = frozenset({"USLACKBOT"})
-_BROKEN = (KeyError, TypeError, AttributeError, ValueError)
+_BROKEN = (KeyError, IndexError, TypeError, AttributeError, ValueError)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +70,7 @@ class Heard:
     is_change: bool = False  # the event says that it was edited; it was told when it was written
     event_id: str = ""
     files: tuple[Attachment, ...] = ()
+    press: Press | None = None
 
     @property
     def place(self) -> str:
@@ -85,7 +87,7 @@ def moment(ts: str) -> datetime:
 
 
 def read(body: Mapping[str, Any], me: Me, *, in_threads: bool, now: datetime) -> Heard | None:
-    """Return what *body* (an event or a slash command) says, or None when it is nothing for us.
+    """Return what *body* (an event, a slash command or a press) says, or None when it is nothing for us.
 
     *in_threads*: a channel's message starts the thread of its own ts. Raises Unreadable.
     """
@@ -98,6 +100,8 @@ def read(body: Mapping[str, Any], me: Me, *, in_threads: bool, now: datetime) ->
 def _read(body: Mapping[str, Any], me: Me, *, in_threads: bool, now: datetime) -> Heard | None:
     if "command" in body and "event" not in body:
         return _slash(body, me, now)
+    if is_press(body):
+        return _pressed(body, me, now)
     if body.get("type") != "event_callback":
         return None
     event = body["event"]
@@ -219,6 +223,31 @@ def _slash(body: Mapping[str, Any], me: Me, now: datetime) -> Heard:
     )
 
 
+def _pressed(body: Mapping[str, Any], me: Me, now: datetime) -> Heard | None:
+    """A press is what its button stands for, said by whoever pressed."""
+    press = press_of(body)
+    if press is None:
+        return None
+    user = body["user"]
+    team = str(user.get("team_id") or "")
+    return Heard(
+        kind=InboundKind.BUTTON,
+        chat=_chat(press.chat),
+        thread=press.thread,
+        ts="",
+        at=now,
+        user=str(user["id"]),
+        team=team or me.team,
+        name=str(user.get("name") or user.get("username") or ""),
+        text=press.value,
+        is_direct=press.chat.startswith("D"),
+        is_foreign=bool(team) and team != me.team,
+        calls_us=True,
+        event_id=str(body["trigger_id"]),
+        press=press,
+    )
+
+
 def _is_direct(event: Mapping[str, Any]) -> bool:
     kind = event.get("channel_type")
     return kind == "im" if kind else str(event["channel"]).startswith("D")
@@ -249,12 +278,12 @@ def compose(
         is_guest=heard.is_foreign or person.is_guest,
         team=person.team or heard.team,
     )
-    is_command = heard.kind is InboundKind.COMMAND
+    is_ours = heard.kind in (InboundKind.COMMAND, InboundKind.BUTTON)  # no words that Slack escaped
     return InboundMessage(
         key=SessionKey(channel, heard.place),
         message_id=heard.ts,
         sender=sender,
-        text=clean(heard.text) if is_command else readable(heard.text, {**names, me.user: me.handle}),
+        text=clean(heard.text) if is_ours else readable(heard.text, {**names, me.user: me.handle}),
         sent_at=heard.at,
         kind=heard.kind,
         chat_kind=ChatKind.DIRECT if heard.is_direct else ChatKind.GROUP,
@@ -263,5 +292,6 @@ def compose(
         revision=heard.revision,
         event_ids=(heard.event_id,) if heard.event_id else (),
         is_addressed=heard.is_direct or heard.calls_us or is_followed,
+        reply_to=heard.press.ts if heard.press else "",
         attachments=heard.files,
     )

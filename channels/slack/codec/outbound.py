@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from channels.slack.codec.buttons import blocks
 from channels.slack.codec.mrkdwn import escape, mrkdwn
 from gateway.events import OutboundMessage, Part
 from gateway.text import bound, plain
@@ -60,12 +61,14 @@ def body(part: Part, *, marked: bool) -> dict[str, Any]:
     text = part.payload or escape(part.plain)
     if marked:
         text = f"_{say('delivery.may_repeat')}_\n{text}"
+    below = {"blocks": blocks(text, part.choices, is_plain=not part.payload)} if part.choices else {}
     return {
         "channel": part.key.parent.chat,
         "text": text,
         "mrkdwn": bool(part.payload),
         "parse": "none",
         "link_names": False,
+        **below,
     }
 
 

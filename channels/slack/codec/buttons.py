@@ -1,0 +1,79 @@
+"""Buttons: choices as blocks below a text, and a press (`block_actions`) as what it says.
+
+https://docs.slack.dev/reference/interaction-payloads/block_actions-payload
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gateway.events import Choice
+from gateway.text import in_rows, split
+
+_SECTION = 2_900  # characters; Slack takes 3,000 in a section's text
+_ROW = "parlour-row-"  # then a number: the id of a row's block
+ACTION = "parlour-"  # then a number: the id of a button
+
+
+@dataclass(frozen=True, slots=True)
+class Press:
+    """Where a button was pressed, and what its message is without that button's row."""
+
+    chat: str
+    ts: str
+    thread: str
+    value: str
+    text: str
+    blocks: tuple[Mapping[str, Any], ...]
+    response_url: str  # where a message that one person alone sees can be changed; "" for any other
+
+
+def blocks(text: str, choices: Sequence[Choice], *, is_plain: bool) -> list[dict[str, Any]]:
+    """Return *text* (mrkdwn) and the buttons below it. With blocks, Slack shows no text beside them."""
+    kind = "plain_text" if is_plain else "mrkdwn"
+    shown: list[dict[str, Any]] = [
+        {"type": "section", "text": {"type": kind, "text": piece}} for piece in split(text, limit=_SECTION)
+    ]
+    number = 0
+    for n, row in enumerate(in_rows(choices)):
+        buttons = []
+        for choice in row:
+            buttons.append(
+                {
+                    "type": "button",
+                    "action_id": f"{ACTION}{number}",
+                    "text": {"type": "plain_text", "text": choice.label},
+                    "value": choice.command,
+                }
+            )
+            number += 1
+        shown.append({"type": "actions", "block_id": f"{_ROW}{n}", "elements": buttons})
+    return shown
+
+
+def is_press(body: Mapping[str, Any]) -> bool:
+    """Say whether *body* tells of a button."""
+    return body.get("type") == "block_actions"
+
+
+def press_of(body: Mapping[str, Any]) -> Press | None:
+    """Return what was pressed; None for what is no button of ours. Raises KeyError and the like for other shapes."""
+    action = body["actions"][0]
+    if action.get("type") != "button" or not str(action["action_id"]).startswith(ACTION):
+        return None
+    container = body["container"]
+    message = body.get("message") or {}
+    ts = str(container["message_ts"])
+    thread = str(container.get("thread_ts") or message.get("thread_ts") or "")
+    pressed = action.get("block_id")
+    return Press(
+        chat=str(container["channel_id"]),
+        ts=ts,
+        thread="" if thread == ts else thread,
+        value=str(action["value"]),
+        text=str(message.get("text") or ""),
+        blocks=tuple(block for block in message.get("blocks") or () if block.get("block_id") != pressed),
+        response_url=str(body.get("response_url") or "") if container.get("is_ephemeral") else "",
+    )
