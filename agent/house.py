@@ -11,6 +11,7 @@ from agent.memory.background import Background
 from agent.memory.desk import MemoryDesk
 from agent.memory.files import lines as build
 from agent.memory.forgetting.forgetter import Forgetter
+from agent.memory.links.offers import LinkDesk
 from agent.memory.staging import Staging
 from agent.pool import Pool
 from gateway.events import InboundMessage, OutboundKind, Role, SessionKey
@@ -45,6 +46,7 @@ class AgentHouse:
     memory: MemoryDesk
     forgetter: Forgetter
     staging: Staging
+    linking: LinkDesk
     default_zone: str
     now: Callable[[], datetime]
     facts: Callable[[], Mapping[str, Any]]  # version, model, uptime_seconds, workers
@@ -109,7 +111,9 @@ class AgentHouse:
 
     async def usage(self, *, since: datetime, person: str = "", chat: str = "") -> Sequence[Mapping[str, Any]]:
         """Return sums over usage rows."""
-        return await self.sums.totals(since=since, person=person, chat=chat)
+        accounts = [each.identity for each in self.linking.accounts(self.linking.person(person))] or [person]
+        sums = [await self.sums.totals(since=since, person=each, chat=chat) for each in accounts]
+        return [row for each in sums for row in each]
 
     async def prefer(self, subject: str, name: str, value: str) -> None:
         """Store a choice of a person or chat."""

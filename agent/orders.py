@@ -98,7 +98,7 @@ class Orders:
     def _command_line(self, lease: Lease, reply: Reply) -> Line:
         message = lease.rows[0].message
         # A private answer never joins a shared transcript (FORMATS.md, Sends).
-        is_hidden = reply.is_private and message.chat_kind is ChatKind.GROUP
+        is_hidden = reply.is_secret or (reply.is_private and message.chat_kind is ChatKind.GROUP)
         text = "" if is_hidden else with_commands(reply.text, reply.choices)
         return build.command(lease.turn, message.text, text, self._rooms.now(), **speaker(message))
 
@@ -120,9 +120,10 @@ class Orders:
 
 
 def _told(lease: Lease, reply: Reply) -> tuple[OutboundMessage, ...]:
-    return to_chat(
+    answer = to_chat(
         lease, reply.text, OutboundKind.NOTICE, reply.is_private, choices=reply.choices, settles=reply.settles
     )
+    return (*answer, *reply.also)
 
 
 def new_transcript() -> str:

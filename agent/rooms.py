@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from agent.attachments.outgoing import FilesOut
@@ -16,11 +17,12 @@ from agent.memory.conversation import Conversation
 from agent.memory.conversations import Conversations
 from agent.memory.due import work_due
 from agent.memory.jobs import MemoryJobs
-from agent.memory.scopes import person_of, scope_of
+from agent.memory.links.gate import ScopeGate
+from agent.memory.scopes import SHARED, person_of, scope_of
 from agent.patient import PatientJournal
 from agent.pool import Running
 from gateway.events import Attachment, ChatKind, Choice, InboundKind, OutboundKind, OutboundMessage
-from gateway.ports import Commit, InboxRow, Job, Lease, Meter, Previews, SearchIndex, TurnRecord
+from gateway.ports import Commit, InboxRow, Job, Lease, Links, Meter, Previews, SearchIndex, TurnRecord
 
 Admits = Callable[[InboxRow], Awaitable[bool]]
 
@@ -47,13 +49,25 @@ class Rooms:
     meter: Meter
     now: Callable[[], datetime]
     kinds: Callable[[str], str]  # block name -> platform kind, which names a person whichever bot they wrote to
+    links: Links
+    gate: ScopeGate
+    isolation: str = "strict"
     language: str = "en"
+
+    def present(self, row: InboxRow) -> AbstractAsyncContextManager[str]:
+        """Be at work in the row's scope: meanwhile it stays the row's, and nobody moves its files."""
+        return self.gate.using(lambda: self.place(row).scope)
 
     async def open(self, lease: Lease) -> tuple[Conversation, Place]:
         """Return the live window and the place of a turn, memory settled."""
-        place = self.place(lease.rows[0])
+        head = lease.rows[0]
+        place = self.place(head)
         # What earlier turns of this scope wanted remembered stands before this one reads it.
         await self.memory_jobs.settle(place.scope)
+        await self.memory_jobs.settle(SHARED)
+        person = self.person(head)
+        if head.message.chat_kind is ChatKind.DIRECT and self.links.accounts(self.links.person(person)):
+            await self._note_chat(lease, person)
         conversation = await self.conversations.open(lease.session, place.scope)
         conversation.allow(await self.loop.room(), self.loop.overhead)
         return conversation, place
@@ -70,9 +84,11 @@ class Rooms:
         """Store the turn and what follows from it; past this point /stop comes too late."""
         lease = running.lease
         person = self.person(lease.rows[0])
+        # A turn that was stopped and taken up again may have begun before its scope moved.
+        record = replace(record, scope=self.place(lease.rows[0]).scope)
         running.is_committing = True
         marked = conversation.with_mark(record)
-        every = (*draft.jobs(person, record.at), *jobs, *work_due(conversation, marked))
+        every = (*(replace(each, scope=record.scope) for each in draft.jobs(person, record.at)), *jobs, *work_due(conversation, marked))
         stored = await self.journal.commit(lease, Commit(record=marked, outbound=tuple(outbound), jobs=every))
         conversation.adopt(stored)
         if record.failure:
@@ -82,12 +98,17 @@ class Rooms:
 
     def place(self, row: InboxRow) -> Place:
         """Return whose memory the row reads and which clock it goes by."""
-        scope = scope_of(row.message, self.kinds(row.message.key.channel))
+        scope = scope_of(row.message, self.links.person(self.person(row)), isolation=self.isolation)
         return Place(scope, self.zone(scope))
 
     def person(self, row: InboxRow) -> str:
-        """Return the sender's name as a person, whichever bot they wrote to."""
+        """Return the account that wrote, whichever bot it wrote to: whose words these are, and who pays for them."""
         return person_of(row.message, self.kinds(row.message.key.channel))
+
+    async def _note_chat(self, lease: Lease, account: str) -> None:
+        """Note whose chat this is while several accounts are one person: what comes apart again must be told apart."""
+        if self.isolation == "strict" and self.links.account_of(lease.key) != account:
+            await self.links.note_chat(lease.key, account)
 
 
 def to_chat(

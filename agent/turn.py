@@ -44,6 +44,10 @@ class TurnWork:
 
     async def take(self, running: Running) -> EndState:
         """Run the turn to its commit, as a command, as a thought, or as a refusal."""
+        async with self._rooms.present(running.lease.rows[0]):
+            return await self._take(running)
+
+    async def _take(self, running: Running) -> EndState:
         lease = running.lease
         head = lease.rows[0]
         if not await self._rooms.admits(head):
@@ -65,6 +69,10 @@ class TurnWork:
 
     async def stopped(self, running: Running) -> None:
         """Commit the turn as stopped; what was shown of it stays in the transcript."""
+        async with self._rooms.present(running.lease.rows[0]):
+            await self._stop(running)
+
+    async def _stop(self, running: Running) -> None:
         lease = running.lease
         line = say("commands.stopped_turn", self._rooms.language)
         if lease.rows[0].message.kind is InboundKind.COMMAND:
@@ -83,17 +91,19 @@ class TurnWork:
         """Commit the turn as dead-lettered and tell its sender what to do."""
         failure = BY_NAME["poison" if lease.rows[0].is_lone else "bug"]
         running = Running(lease=lease)
-        await self._turn_away(
-            running, EndState.DEAD, tell(failure, reference(lease.turn), self._rooms.language), failure=failure.name
-        )
+        line = tell(failure, reference(lease.turn), self._rooms.language)
+        async with self._rooms.present(lease.rows[0]):
+            await self._turn_away(running, EndState.DEAD, line, failure=failure.name)
 
     async def control(self, row: InboxRow) -> None:
         """Run a command that does not wait in its lane."""
-        await self._orders.control(row)
+        async with self._rooms.present(row):
+            await self._orders.control(row)
 
     async def bury_control(self, row: InboxRow) -> None:
         """Settle a control command that failed and tell its sender."""
-        await self._orders.bury_control(row)
+        async with self._rooms.present(row):
+            await self._orders.bury_control(row)
 
     # -- the ways a lane turn can go ------------------------------------------------------------
 

@@ -9,8 +9,9 @@ from typing import Any, Protocol
 
 from agent.memory.desk import MemoryDesk
 from agent.memory.forgetting.forgetter import Forgetter
+from agent.memory.links.offers import LinkDesk
 from agent.memory.staging import Staging
-from gateway.events import Choice, InboundMessage, Role, SessionKey
+from gateway.events import Choice, InboundMessage, OutboundMessage, Role, SessionKey
 from gateway.ports import InboxRow, Job, Lease, ShownLine
 
 
@@ -24,6 +25,8 @@ class Reply:
     jobs: tuple[Job, ...] = ()
     choices: tuple[Choice, ...] = ()  # buttons below it
     settles: bool = False  # the button that was pressed has done what it is for
+    also: tuple[OutboundMessage, ...] = ()  # what other chats are told with it
+    is_secret: bool = False  # holds a code: it is sent, and stands in no transcript
 
 
 class House(Protocol):
@@ -37,6 +40,11 @@ class House(Protocol):
     @property
     def staging(self) -> Staging:
         """What waits for a yes."""
+        ...
+
+    @property
+    def linking(self) -> LinkDesk:
+        """Accounts that are one person, and offers to be."""
         ...
 
     @property

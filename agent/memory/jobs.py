@@ -47,6 +47,10 @@ class MemoryJobs:
         if job.kind == REMEMBER:
             self._settled.pop(job.scope, None)
 
+    def unsettle(self, scope: str) -> None:
+        """Say that jobs may have come to *scope* otherwise."""
+        self._settled.pop(scope, None)
+
     async def settle(self, scope: str) -> None:
         """Apply what is pending in *scope*; costs nothing when there is nothing."""
         if scope in self._settled:

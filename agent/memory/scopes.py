@@ -11,6 +11,7 @@ from pathlib import Path
 
 from gateway.events import ChatKind, InboundMessage
 
+SHARED = "shared"  # the scope that everybody reads and owners write
 NAME_BYTES = 200  # of a quoted name; room is left for `.jsonl.corrupt` under the usual 255
 _PLAIN = frozenset(b"abcdefghijklmnopqrstuvwxyz0123456789-_.")
 _SCOPE = re.compile(r"(?:shared|(?:people|chats)/[a-z0-9_%-][a-z0-9._%-]*)?\Z")
@@ -57,17 +58,18 @@ def person_of(message: InboundMessage, kind: str = "") -> str:
     return quote(":".join(parts))
 
 
-def scope_of(message: InboundMessage, kind: str = "", *, isolation: str = "strict") -> str:
-    """Return the scope a message belongs to: its sender's in a direct chat, the parent chat's in a group.
+def scope_of(message: InboundMessage, person: str, *, isolation: str = "strict") -> str:
+    """Return the scope a message belongs to: that of *person* in a direct chat, the parent chat's in a group.
 
-    A private thread has fewer readers than its parent, so its scope is its own.
+    *person* is whom the sender's account (`person_of`) belongs to. A private thread has fewer readers than its
+    parent, so its scope is its own.
 
     With ``isolation="shared"`` (one person, the layout of the seeds) it is the home itself: ``""``.
     """
     if isolation == "shared":
         return ""
     if message.chat_kind is ChatKind.DIRECT:
-        return f"people/{person_of(message, kind)}"
+        return f"people/{person}"
     return f"chats/{quote(str(message.key if message.is_private else message.key.parent))}"
 
 

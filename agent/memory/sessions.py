@@ -58,6 +58,10 @@ class StoredSessions:
     def _read(self, key: SessionKey, scope: str, limit: int) -> list[Block]:
         return read_tail(Chain(self._disk, transcript_path(self._home, scope, str(key))), limit)
 
+    def forget_scope(self, scope: str) -> None:
+        """Let go of what is known of where the conversations of *scope* stand."""
+        self._scopes = {key: each for key, each in self._scopes.items() if each != scope}
+
     async def _scope(self, key: SessionKey) -> str | None:
         """Return the scope of *key*, None when it has no transcript yet."""
         if key not in self._scopes:

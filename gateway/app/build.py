@@ -205,6 +205,7 @@ def _build(
         memory=memory.desk,
         forgetter=memory.forgetter,
         staging=memory.staging,
+        linking=memory.linking,
         default_zone=settings.timezone,
         facts=lambda: {
             "version": version("parlour"),
@@ -243,6 +244,9 @@ def _build(
         meter=meter,
         now=_now,
         kinds=lambda channel: kinds.get(channel, channel),
+        links=store.links,
+        gate=memory.gate,
+        isolation=settings.memory.isolation,
         language=settings.language,
     )
     background = open_background(settings, home, store, memory, model, meter, purse, zone=house.zone, now=_now)

@@ -20,6 +20,10 @@ from agent.memory.flushing import Flushes
 from agent.memory.forgetting.forgetter import Forgetter
 from agent.memory.jobs import REMEMBER, MemoryJobs
 from agent.memory.keeping import Keeper
+from agent.memory.links.gate import ScopeGate, gated
+from agent.memory.links.linker import Linker
+from agent.memory.links.memories import Memories
+from agent.memory.links.offers import LinkDesk
 from agent.memory.purse import Purse
 from agent.memory.reading import Passages
 from agent.memory.revising import Reviser
@@ -44,6 +48,9 @@ class Memory:
     desk: MemoryDesk
     forgetter: Forgetter
     staging: Staging
+    gate: ScopeGate
+    linking: LinkDesk
+    linker: Linker
     consolidates: bool
 
 
@@ -76,7 +83,39 @@ def open_memory(
     )
     desk = MemoryDesk(home.path, documents, versions, store.journal, sessions)
     staging = Staging(home.path, documents, now=now, writing=jobs.writing)
-    return Memory(documents, conversations, sessions, projector, jobs, desk, forgetter, staging, consolidates)
+    gate = ScopeGate()
+
+    def reopen(scope: str) -> None:
+        conversations.forget_scope(scope)
+        jobs.unsettle(scope)
+        sessions.forget_scope(scope)
+
+    linker = Linker(
+        links=store.links,
+        records=store.records,
+        projector=projector,
+        gate=gate,
+        writing=jobs.writing,
+        memories=Memories(home=home.path, versions=versions, disk=Disk()),
+        notice=documents.notice,
+        reopen=reopen,
+        now=now,
+        disk=Disk(),
+    )
+    return Memory(
+        documents,
+        conversations,
+        sessions,
+        projector,
+        jobs,
+        desk,
+        forgetter,
+        staging,
+        gate,
+        LinkDesk(store.links, now=now),
+        linker,
+        consolidates,
+    )
 
 
 def open_background(
@@ -138,8 +177,9 @@ def open_background(
     asking = Asking(memory.staging, store.journal, now=now, account=store.links.account_of)
     return Background(
         store.jobs,
-        quick=asking.after_each(quick),
-        slow=asking.after_each(slow),
+        quick=gated(memory.gate, store.jobs, asking.after_each(quick)),
+        slow=gated(memory.gate, store.jobs, asking.after_each(slow)),
+        long=memory.linker.long,
         purse=purse,
         meter=meter,
     )

@@ -4,8 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+from datetime import timedelta
+
+from agent.memory.background import Handler, Later
+from gateway.ports import Job, Jobs
+
+_SOON = timedelta(seconds=1)
 
 
 class ScopeGate:
@@ -58,3 +64,21 @@ class ScopeGate:
         async with self._changed:
             self._closed.difference_update(scopes)
             self._changed.notify_all()
+
+
+def gated(gate: ScopeGate, jobs: Jobs, handlers: Mapping[str, Handler]) -> dict[str, Handler]:
+    """Return *handlers* that do a job while nobody rearranges its scope, and under the scope that it has by then."""
+
+    def at_work(handler: Handler) -> Handler:
+        async def run(job: Job) -> Later | None:
+            if gate.is_closed(job.scope):
+                return Later(_SOON, "its scope is being rearranged", counts=False)
+            async with gate.using(lambda: job.scope):
+                if all(each.id != job.id for each in await jobs.pending_in(job.scope)):
+                    # It went to another scope after it was taken up; as it stands now it comes again.
+                    return Later(_SOON, "its scope has changed", counts=False)
+                return await handler(job)
+
+        return run
+
+    return {kind: at_work(handler) for kind, handler in handlers.items()}

@@ -52,6 +52,7 @@ async def test_stop_keeps_what_is_not_on_its_way_yet(clock: Clock) -> None:
         memory=None,  # type: ignore[arg-type]  # nor for memory
         staging=None,  # type: ignore[arg-type]  # nor for what waits
         forgetter=None,  # type: ignore[arg-type]  # nor for forgetting
+        linking=None,  # type: ignore[arg-type]  # nor for accounts
         default_zone="UTC",
         facts=dict,
         pool=pool,

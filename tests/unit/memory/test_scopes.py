@@ -26,8 +26,8 @@ def message(key: str = "telegram:42", **fields: Any) -> InboundMessage:
 
 def test_a_direct_chat_reads_its_persons_scope_whatever_the_bot_is_called() -> None:
     """Two bots of one platform know the same person; the block's name is no part of them."""
-    first = scope_of(message("telegram:42"), "telegram")
-    second = scope_of(message("telegram-work:42"), "telegram")
+    first = scope_of(message("telegram:42"), person_of(message("telegram:42"), "telegram"))
+    second = scope_of(message("telegram-work:42"), person_of(message("telegram-work:42"), "telegram"))
     assert first == second == "people/telegram%3a42"
 
 
@@ -39,14 +39,14 @@ def test_a_workspace_is_part_of_a_person() -> None:
 
 def test_a_group_and_its_threads_share_the_chats_scope_and_nobodys_private_one() -> None:
     """A thread has its own session and its parent's memory; who speaks does not matter."""
-    group = scope_of(message("slack:C1", chat_kind=ChatKind.GROUP))
-    thread = scope_of(message("slack:C1/17.5", chat_kind=ChatKind.GROUP, sender=Sender(id="9")))
+    group = scope_of(message("slack:C1", chat_kind=ChatKind.GROUP), "ann")
+    thread = scope_of(message("slack:C1/17.5", chat_kind=ChatKind.GROUP, sender=Sender(id="9")), "bob")
     assert group == thread == f"chats/{quote('slack:C1')}"
 
 
 def test_shared_isolation_is_the_home_itself(tmp_path: Path) -> None:
     """One person, the layout of the seeds: no scope folders at all."""
-    scope = scope_of(message(), isolation="shared")
+    scope = scope_of(message(), "ann", isolation="shared")
     assert scope == ""
     assert transcript_path(tmp_path, scope, "telegram:42") == tmp_path / "sessions" / "telegram%3a42.jsonl"
 
@@ -90,7 +90,7 @@ def test_quoting_is_as_the_formats_say(text: str, name: str) -> None:
 
 def test_a_private_thread_shares_neither_its_parents_scope_nor_another_threads() -> None:
     """Fewer people read it, so what is said in it is known in no other place."""
-    private = scope_of(message("discord:7/8", chat_kind=ChatKind.GROUP, is_private=True))
+    private = scope_of(message("discord:7/8", chat_kind=ChatKind.GROUP, is_private=True), "ann")
     assert private == "chats/discord%3a7%2f8"
-    assert private != scope_of(message("discord:7/9", chat_kind=ChatKind.GROUP))
-    assert private != scope_of(message("discord:7", chat_kind=ChatKind.GROUP))
+    assert private != scope_of(message("discord:7/9", chat_kind=ChatKind.GROUP), "ann")
+    assert private != scope_of(message("discord:7", chat_kind=ChatKind.GROUP), "ann")

@@ -1,0 +1,167 @@
+"""/link and /unlink: two accounts of one person, agreed to on both sides; /share and /unshare: what all may know."""
+
+from __future__ import annotations
+
+import re
+from urllib.parse import unquote
+
+from agent.commands.port import CommandContext, Reply, command
+from agent.memory.forgetting.forgetter import Asker
+from agent.memory.forgetting.words import SHORTEST, Wanted
+from agent.memory.links.offers import Account, Locked, Offer, Own, Wrong
+from agent.memory.scopes import SHARED
+from gateway.events import ChatKind, Choice, OutboundMessage, Role
+from gateway.ports import Job
+from gateway.words import say
+
+_LONGEST_FACT = 1_000
+_LONGEST_NAME = 40
+_UNSAID = re.compile(r"[\[\]`*_~<>|\\\x00-\x1f\x7f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+
+
+@command("link")
+async def link(context: CommandContext) -> Reply:
+    """Give a code, take one, or answer what both have to say yes to."""
+    word = context.args.strip()
+    if context.row.message.chat_kind is ChatKind.GROUP:
+        # A code that others have read is good no more.
+        burnt = bool(word) and await context.house.linking.burn(word)
+        return Reply(text=_say(context, "burnt" if burnt else "only_direct"), is_private=True)
+    if not context.scope:
+        return Reply(text=_say(context, "needless"))
+    if word.lower() == "yes":
+        return await _agree(context)
+    if word.lower() == "no":
+        return await _refuse(context)
+    return await (_take(context, word) if word else _offer(context))
+
+
+@command("unlink")
+async def unlink(context: CommandContext) -> Reply:
+    """Make an account a person of its own again; what is mixed stays with the older one."""
+    if context.row.message.chat_kind is ChatKind.GROUP:
+        return Reply(text=_say(context, "only_direct"), is_private=True)
+    survivor = context.house.linking.person(context.person)
+    others = [each.identity for each in context.house.linking.accounts(survivor) if each.identity != survivor]
+    if not others:
+        return Reply(text=_say(context, "not_linked"))
+    if context.person in others:
+        gone = context.person
+    elif len(others) == 1:
+        gone = others[0]
+    elif context.args.isdigit() and 0 < int(context.args) <= len(others):
+        gone = others[int(context.args) - 1]
+    else:
+        listed = [f"{n}. `{_shown(each)}`" for n, each in enumerate(others, 1)]
+        return Reply(text="\n".join([_say(context, "unlink_which"), *listed]))
+    text = _say(context, "unlinking", account=_shown(gone), survivor=_shown(survivor))
+    return Reply(text=text, jobs=(await context.house.linking.unlinking(gone, context.turn),))
+
+
+async def _offer(context: CommandContext) -> Reply:
+    code = await context.house.linking.offer(_account(context))
+    lines = []
+    accounts = context.house.linking.accounts(context.house.linking.person(context.person))
+    if accounts:
+        lines = [_say(context, "linked"), *(f"- `{_shown(each.identity)}`" for each in accounts), ""]
+    return Reply(text="\n".join([*lines, _say(context, "code", code=code)]), is_secret=True)
+
+
+async def _take(context: CommandContext, code: str) -> Reply:
+    taken = await context.house.linking.take(code, _account(context))
+    match taken:
+        case Locked(minutes):
+            return Reply(text=_say(context, "locked", minutes=minutes))
+        case Wrong():
+            return Reply(text=_say(context, "wrong"))
+        case Own():
+            return Reply(text=_say(context, "own"))
+        case Offer():
+            mine = _say(context, "question", mine=_account(context).label, other=taken.asker.label)
+            theirs = _say(context, "question", mine=taken.asker.label, other=_account(context).label)
+            return Reply(
+                text=mine,
+                choices=_choices(context),
+                also=(_to(context, taken.asker, theirs, choices=_choices(context)),),
+            )
+
+
+async def _agree(context: CommandContext) -> Reply:
+    offer = await context.house.linking.agree(context.person)
+    other = offer.other(context.person) if offer is not None else None
+    if offer is None or other is None:
+        return Reply(text=_say(context, "nothing_asked"))
+    if not offer.is_agreed:
+        return Reply(text=_say(context, "waits_for_other", other=other.label), settles=True)
+    done = _say(context, "done")
+    return Reply(
+        text=done, settles=True, also=(_to(context, other, done),), jobs=(context.house.linking.linking(offer),)
+    )
+
+
+async def _refuse(context: CommandContext) -> Reply:
+    offer = await context.house.linking.refuse(context.person)
+    other = offer.other(context.person) if offer is not None else None
+    if other is None:
+        return Reply(text=_say(context, "nothing_asked"))
+    told = _to(context, other, _say(context, "refused_by_other"))
+    return Reply(text=_say(context, "refused"), settles=True, also=(told,))
+
+
+def _account(context: CommandContext) -> Account:
+    name = " ".join(_UNSAID.sub(" ", context.row.message.sender.name).split())[:_LONGEST_NAME]
+    shown = f"`{_shown(context.person)}`"
+    return Account(identity=context.person, label=f"{shown} ({name})" if name else shown, key=context.key)
+
+
+def _shown(identity: str) -> str:
+    """Return an account as people know it: the platform and the id there."""
+    return _UNSAID.sub(" ", unquote(identity))
+
+
+def _to(context: CommandContext, account: Account, text: str, *, choices: tuple[Choice, ...] = ()) -> OutboundMessage:
+    return OutboundMessage(id=f"{context.turn}.2", key=account.key, text=text, choices=choices)
+
+
+def _choices(context: CommandContext) -> tuple[Choice, ...]:
+    return (
+        Choice(label=_say(context, "yes"), command="/link yes"),
+        Choice(label=_say(context, "no"), command="/link no"),
+    )
+
+
+def _say(context: CommandContext, name: str, **fields: object) -> str:
+    return say(f"links.{name}", context.language, **fields)
+
+
+# -- what the owner shares -----------------------------------------------------------------------------
+
+
+@command("share", who=Role.OWNER)
+async def share(context: CommandContext) -> Reply:
+    """Keep a fact that everybody's conversations know from their next turn on."""
+    fact = " ".join(context.args.split())
+    if not fact:
+        return Reply(text=_say(context, "share_what"), is_private=True)
+    if len(fact) > _LONGEST_FACT:
+        return Reply(text=say("memory.too_long", context.language, most=_LONGEST_FACT), is_private=True)
+    job = Job(
+        id=f"remember:{context.turn}.0.0",
+        kind="remember",
+        scope=SHARED,
+        payload={"fact": fact, "origin": "owner", "turn": context.turn, "by": context.person},
+        due_at=context.now,
+    )
+    return Reply(text=_say(context, "shared"), is_private=True, jobs=(job,))
+
+
+@command("unshare", who=Role.OWNER)
+async def unshare(context: CommandContext) -> Reply:
+    """Take words out of what everybody's conversations know."""
+    wanted = Wanted.of(context.args)
+    if wanted is None:
+        return Reply(text=say("memory.forget_what", context.language, least=SHORTEST), is_private=True)
+    asker = Asker(person=context.person, sender=context.row.message.sender.id, may_all=True)
+    gone = await context.house.forgetter.forget(SHARED, wanted, asker, turn=context.turn)
+    name = "unshared" if gone.total else "nothing_shared_so"
+    return Reply(text=_say(context, name, lines=gone.remembered), is_private=True)

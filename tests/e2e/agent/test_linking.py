@@ -1,0 +1,156 @@
+"""Two accounts, one person: what is remembered goes where the person is, and comes apart by where it came from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from agent.memory.versions import Versions
+from tests.e2e.agent.test_consolidation import Model, at_work, talk
+from tests.fakes.linking import code_of, link, settled, unlink
+from tests.fakes.pocket import Pocket
+
+ANN, BOB = "people/pocket%3aann", "people/pocket%3abob"
+
+
+def everything(home: Path, scope: str) -> str:
+    """Return every file of a scope that is text, versions included."""
+    folder = home / scope
+    texts = [path.read_text(errors="replace") for path in sorted(folder.rglob("*")) if path.is_file()]
+    kept = Versions(home).every(scope) if folder.is_dir() else []
+    return "\n".join([*texts, *(data.decode() for _, each in kept for data in each.values())])
+
+
+async def say(pocket: Pocket, account: str, text: str) -> str:
+    """Say something in an account's direct chat."""
+    return await pocket.channel.ask(account, text, sender=account)
+
+
+async def test_two_accounts_are_one_person_and_come_apart_again() -> None:
+    """The older survives; each account knows what either said; apart again, each has its own, and answers are gone."""
+    model = Model()
+    async with at_work(model) as pocket:
+        await say(pocket, "ann", "/remember the zeppelin is red")
+        await say(pocket, "ann", "hello from ann")
+        await say(pocket, "bob", "/remember my boat is called Nora")
+        await say(pocket, "bob", "hello from bob")
+        await link(pocket, "bob", "ann")
+        assert not (pocket.home / BOB).exists()
+        assert (pocket.home / ANN / "sessions/pocket%3abob.jsonl").exists()
+        for account in ("ann", "bob"):
+            await say(pocket, account, "what do you know?")
+            assert "zeppelin" in str(model.prompts[-1])
+            assert "Nora" in str(model.prompts[-1])
+        assert "hello from bob" in str(model.prompts[-1])  # their conversation goes on
+        await say(pocket, "bob", "/remember my cat is Tom")
+        why = await say(pocket, "ann", "/memory why boat")
+        assert "somebody asked me to remember it" in why
+        await say(pocket, "ann", "/remember my dog is Bello")
+        await say(pocket, "ann", "tell me of the cat")
+        await unlink(pocket, "ann")
+        await say(pocket, "ann", "and now?")
+        mine = str(model.prompts[-1])
+        assert "zeppelin" in mine
+        assert "Bello" in mine
+        assert "Nora" not in mine
+        assert "Tom" not in mine
+        await say(pocket, "bob", "and now?")
+        theirs = str(model.prompts[-1])
+        assert "Nora" in theirs
+        assert "Tom" in theirs
+        assert "zeppelin" not in theirs
+        assert "Bello" not in theirs
+        await settled(pocket)
+        assert not [word for word in ("Nora", "Tom") if word in everything(pocket.home, ANN)]
+        assert not [word for word in ("zeppelin", "Bello") if word in everything(pocket.home, BOB)]
+        assert "hello from bob" in everything(pocket.home, BOB)
+
+
+async def test_summaries_go_with_their_conversation() -> None:
+    """What was consolidated of an account's chat, before or while it was linked, is that account's."""
+
+    def summarise(n: int, memory: str) -> dict[str, str]:
+        said = model.asked[-1].rpartition("## Conversation")[2]
+        who = "boats" if "boat" in said else "airships"
+        return {
+            "history_entry": f"[2026-11-22 10:00] They spoke of {who} ({n}).",
+            "memory_update": f"{memory}\n- likes {who}, part {n}".strip(),
+        }
+
+    model = Model(summarise)
+    async with at_work(model) as pocket:
+        for n in range(6):
+            await say(pocket, "ann", f"airship {n}")
+            await say(pocket, "bob", f"boat {n}")
+        await link(pocket, "ann", "bob")
+        for n in range(6):
+            await say(pocket, "bob", f"another boat {n}")
+        await settled(pocket)
+        await say(pocket, "ann", "/unlink")
+        await settled(pocket)
+        await pocket.idle()
+        while any([await pocket.app.store.jobs.pending_in(scope) for scope in (ANN, BOB)]):
+            await settled(pocket)
+        assert "boats" not in everything(pocket.home, ANN)
+        assert "airships" not in everything(pocket.home, BOB)
+        assert "likes boats" in (pocket.home / BOB / "memory/MEMORY.md").read_text()
+        assert "likes airships" in (pocket.home / ANN / "memory/MEMORY.md").read_text()
+
+
+async def test_a_phished_code_needs_a_yes_that_says_who_reads_what() -> None:
+    """Who typed somebody's code is told who would read their memory; without their yes nothing is linked."""
+    async with at_work(Model()) as pocket:
+        await say(pocket, "ann", "/remember the zeppelin is red")
+        code = await code_of(pocket, "eve")
+        asked = await say(pocket, "ann", f"/link {code}")
+        assert "pocket:eve" in asked
+        assert "reads what I remember of you" in asked
+        told = (await pocket.channel.posted("eve", 2))[-1].text
+        assert "pocket:ann" in told
+        assert "has to say yes" in await say(pocket, "eve", "/link yes")
+        assert "Nothing was linked" in await say(pocket, "ann", "/link no")
+        assert "Nothing waits" in await say(pocket, "eve", "/link yes")
+        assert "no such code" in await say(pocket, "ann", f"/link {code}")
+        await settled(pocket)
+        assert not pocket.app.store.links.accounts("pocket%3aann")
+
+
+async def test_a_code_is_good_once_in_a_direct_chat_and_guessing_is_locked(tmp_path: Path) -> None:
+    """Five wrong codes lock the account for an hour, also over a restart; a group sees none; no transcript has one."""
+    home = tmp_path / "home"
+    async with at_work(Model(), home) as pocket:
+        code = await code_of(pocket, "ann")
+        group = await pocket.channel.ask("room", f"/link {code}", sender="bob", group=True, is_addressed=True)
+        assert "took it back" in group
+        assert "no such code" in await say(pocket, "bob", f"/link {code}")
+        code = await code_of(pocket, "ann")
+        assert "same person" in await say(pocket, "ann", f"/link {code}")
+        for _ in range(4):
+            assert "no such code" in await say(pocket, "bob", "/link ABCDEFGH")
+        assert "minute" in await say(pocket, "bob", f"/link {code}")
+        await pocket.idle()
+        transcript = (home / ANN / "sessions/pocket%3aann.jsonl").read_text()
+        assert transcript.count(code) == 1  # as ann typed it
+        notes = await pocket.app.store.links.notes()
+        assert not any(code in name or code in value for name, value in notes.items())
+    async with at_work(Model(), home) as pocket:
+        assert "minute" in await say(pocket, "bob", f"/link {code}")
+
+
+async def test_a_conversation_goes_on_through_a_link_and_a_restart(tmp_path: Path) -> None:
+    """The younger account's window is read from where its transcript stands now."""
+    model = Model()
+    home = tmp_path / "home"
+    async with at_work(model, home) as pocket:
+        await talk(pocket, 1)
+        await say(pocket, "bob", "the first word")
+        await link(pocket, "ann", "bob")
+        await say(pocket, "bob", "the second word")
+        await pocket.idle()
+    async with at_work(model, home) as pocket:
+        await say(pocket, "bob", "the third word")
+        sent = str(model.prompts[-1])
+        assert sent.index("the first word") < sent.index("the second word") < sent.index("the third word")
+        assert [each.identity for each in pocket.app.store.links.accounts("pocket%3aann")] == [
+            "pocket%3aann",
+            "pocket%3abob",
+        ]
