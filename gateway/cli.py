@@ -9,6 +9,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
+from gateway.commands.memory import app as memory
 from gateway.errors import ParlourError, UserMistake
 
 app = typer.Typer(
@@ -23,6 +24,7 @@ sessions = typer.Typer(help="What was said, by session.", no_args_is_help=True)
 web = typer.Typer(help="The chat page.", no_args_is_help=True)
 app.add_typer(sessions, name="sessions")
 app.add_typer(web, name="web")
+app.add_typer(memory, name="memory")
 quarantine = typer.Typer(help="Platform events that could not be read, or that broke us.", no_args_is_help=True)
 app.add_typer(quarantine, name="quarantine")
 
@@ -201,6 +203,26 @@ def prune() -> None:
     from gateway.commands.asking import prune as remove
 
     remove()
+
+
+@app.command("import")
+def take_over(
+    system: Annotated[str, typer.Argument(help="nanobot, autobot or openclaw")],
+    folder: Annotated[Path, typer.Argument(help="Its folder, such as ~/.nanobot, or the workspace in it.")],
+    person: Annotated[
+        str, typer.Option("--as", help="Whose it becomes, such as telegram:42; the owner's by default.")
+    ] = "",
+    mapped: Annotated[
+        list[str] | None,
+        typer.Option("--map", metavar="OLD[=NEW]", help="Let the chat NEW go on from their conversation OLD."),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be taken, and take nothing.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Take over what another bot remembered: its conversations and memory files. Twice is once."""
+    from gateway.commands.importing import take_over as take
+
+    take(system, folder.expanduser(), person=person, mapped=mapped or (), is_dry=dry_run, as_json=as_json)
 
 
 @quarantine.command("list")

@@ -80,7 +80,9 @@ class ScopeNames:
 
     def person_scope(self, text: str) -> str:
         """Return the scope of a person named as in the settings (`telegram:42`), whether it is there yet or not."""
-        known = [scope for scope in self._people(text) if scope in self.all()]
+        known = [scope for scope in dict.fromkeys(self._people(text)) if scope in self.all()]
+        if len(known) > 1:
+            raise UserMistake(f"{text} may be {', '.join(known)}; name it in full")
         if known:
             return known[0]
         try:

@@ -51,7 +51,7 @@ def show_status(*, as_json: bool) -> None:
     """Print the one line of the operation `status`, a field per row."""
     (line,) = ask("status")
     if as_json:
-        _print_json([line])
+        print_json([line])
         return
     channels = line.get("channels", {})
     states = {True: "hears", False: "degraded", None: "not tried yet"}
@@ -81,7 +81,7 @@ def _job(job: Mapping[str, Any]) -> str:
 
 def list_sessions(*, as_json: bool) -> None:
     """Print a line per session."""
-    _print_lines(
+    print_lines(
         ask("sessions list"), as_json, lambda line: f"{line['updated_at'][:19]}Z  {line['messages']:>7}  {line['key']}"
     )
 
@@ -94,7 +94,7 @@ def show_session(key: str, *, limit: int, as_json: bool) -> None:
         waiting = " (waiting)" if line.get("state") == "waiting" else ""
         return f"{line['at'][:19]}Z  {who}{waiting}: {line['text']}"
 
-    _print_lines(ask("sessions show", {"key": key, "limit": limit}), as_json, shown)
+    print_lines(ask("sessions show", {"key": key, "limit": limit}), as_json, shown)
 
 
 def send(key: str, text: str) -> None:
@@ -119,7 +119,7 @@ def show_refusals(channel: str, sender: str, *, as_json: bool) -> None:
         return f"{line['last_at'][:19]}Z  {where}  {line['sender']}  {line['reason']}{times}: {line['would_admit']}"
 
     lines = ask("why", {"channel": channel, "sender": sender})
-    _print_lines(lines, as_json, shown)
+    print_lines(lines, as_json, shown)
     if not lines and not as_json:
         typer.echo("nobody was refused since the gateway started")
 
@@ -141,7 +141,7 @@ def prune() -> None:
 def list_quarantine(*, as_json: bool) -> None:
     """Print what was set aside, and where it stands."""
     lines = ask("quarantine list")
-    _print_lines(
+    print_lines(
         lines,
         as_json,
         lambda line: f"{line['at'][:19]}Z  {line['name']}  {line['reason']}  (it stands in {line['file']})",
@@ -162,14 +162,21 @@ def web_login() -> None:
     typer.echo(line["code"])
 
 
-def _print_lines(lines: Iterable[Line], as_json: bool, shown: Callable[[Line], str]) -> None:
+def tame(text: str) -> str:
+    """Return *text* without what a terminal obeys."""
+    return _OBEYED.sub("", text)
+
+
+def print_lines(lines: Iterable[Line], as_json: bool, shown: Callable[[Line], str]) -> None:
+    """Print a row per line, as *shown* words it, or JSON."""
     if as_json:
-        _print_json(lines)
+        print_json(lines)
         return
     for line in lines:
-        typer.echo(_OBEYED.sub("", shown(line)))
+        typer.echo(tame(shown(line)))
 
 
-def _print_json(lines: Iterable[Mapping[str, Any]]) -> None:
+def print_json(lines: Iterable[Mapping[str, Any]]) -> None:
+    """Print JSON lines."""
     for line in lines:
         typer.echo(json.dumps(line))

@@ -1,0 +1,65 @@
+"""`parlour import …`: taking over what another bot remembered, while no gateway runs."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import typer
+
+from gateway.commands.asking import print_json, tame
+from gateway.control import Line, connect
+from gateway.errors import UserMistake
+from gateway.home import Home
+from gateway.logs import configure_logs
+from gateway.settings import Settings, load_settings, secret_values
+
+
+def take_over(system: str, folder: Path, *, person: str, mapped: Sequence[str], is_dry: bool, as_json: bool) -> None:
+    """Take over a folder and print what was taken, what was left, and why."""
+    settings = load_settings(os.environ)
+    lines = asyncio.run(_take(settings, system, folder.absolute(), person, mapped, is_dry))
+    if as_json:
+        print_json(lines)
+        return
+    taken = [line for line in lines if line["what"] != "left"]
+    left = [line for line in lines if line["what"] == "left"]
+    for line in taken:
+        typer.echo(tame(_taken(line)))
+    if left:
+        typer.echo("left where it is:")
+    for line in left:
+        typer.echo(tame(f"  {line['source']}: {line['why']}"))
+    new = sum(line["new"] for line in taken)
+    done = "would be taken; nothing was changed (--dry-run)" if is_dry else "taken; the originals are as they were"
+    typer.echo(f"{new} things of {len(taken)} files {done}")
+
+
+async def _take(
+    settings: Settings, system: str, folder: Path, person: str, mapped: Sequence[str], is_dry: bool
+) -> Sequence[Line]:
+    async with connect(Home(settings.home)) as connection:
+        if connection is not None:
+            raise UserMistake("a gateway runs on this home; stop it, import, and start it again")
+    configure_logs(level="error", form=settings.log.format, secrets=secret_values(settings))
+    from gateway.app import open_app
+    from gateway.app.importing import take_over as take
+
+    async with open_app(settings, channels=False) as app:
+        return await take(app, system, folder, person=person, mapped=_pairs(mapped), is_dry=is_dry)
+
+
+def _pairs(mapped: Sequence[str]) -> Mapping[str, str]:
+    """Read `OLD=NEW`; `OLD` alone is mapped to itself."""
+    return {old: new or old for old, _, new in (each.partition("=") for each in mapped)}
+
+
+def _taken(line: Line) -> str:
+    known = f", {line['known']} here already" if line["known"] else ""
+    bad = f", {line['bad']} unreadable lines kept beside" if line["bad"] else ""
+    loose = f", {line['unsummarised']} in no summary" if line["unsummarised"] else ""
+    why = f" ({line['why']})" if line["why"] else ""
+    target = f" -> {line['target']}" if line["target"] else ""
+    return f"{line['what']:12} {line['new']} new{known}{loose}{bad}: {line['source']}{target}{why}"

@@ -1,0 +1,159 @@
+"""`parlour memory …`: what the bot remembers of whom, where it came from, and having it changed or forgotten."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from gateway.control import Line
+
+app = typer.Typer(help="What is remembered, of whom, and why.", invoke_without_command=True)
+
+Scope = Annotated[str, typer.Option(help="Whose memory: telegram:42, a person's id, a chat's key, or shared.")]
+Person = Annotated[str, typer.Option(help="The same, but a person for certain.")]
+Chat = Annotated[str, typer.Option(help="The same, but a chat for certain.")]
+Change = Annotated[str, typer.Argument(help="As `parlour memory log` names it.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON lines.")]
+
+
+def _ask(name: str, **arguments: object) -> list[Line]:
+    from gateway.commands.asking import ask
+
+    return ask(f"memory {name}", arguments)
+
+
+def _print(lines: Sequence[Line], shown: str, *, as_json: bool) -> None:
+    from gateway.commands.asking import print_json, tame
+
+    if as_json:
+        print_json(lines)
+    else:
+        typer.echo(tame(shown))
+
+
+@app.callback()
+def list_scopes(context: typer.Context, as_json: AsJson = False) -> None:
+    """List whose memory there is, and how much of it."""
+    if context.invoked_subcommand is not None:
+        return
+    lines = _ask("list")
+    rows: list[tuple[str, ...]] = [("", "remembers", "entries", "conversations", "waiting", "bytes", "scope")]
+    rows += [
+        (
+            str(line["name"]),
+            *(f"{line[name]:,}" for name in ("remembered", "entries", "conversations", "waiting", "bytes")),
+            str(line["scope"]) or "(the home itself)",
+        )
+        for line in lines
+    ]
+    _print(lines, _table(rows) if lines else "nothing is remembered yet", as_json=as_json)
+
+
+@app.command()
+def show(scope: Scope = "", person: Person = "", chat: Chat = "", as_json: AsJson = False) -> None:
+    """Show what is remembered: USER.md and MEMORY.md."""
+    lines = _ask("show", scope=scope, person=person, chat=chat)
+    texts = [f"{line['document']}\n{'-' * len(line['document'])}\n{line['text']}" for line in lines]
+    _print(lines, "\n\n".join(texts) or "nothing is remembered here yet", as_json=as_json)
+
+
+@app.command()
+def log(
+    scope: Scope = "",
+    person: Person = "",
+    chat: Chat = "",
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="How many changes, the newest.")] = 20,
+    as_json: AsJson = False,
+) -> None:
+    """List the changes, the newest first."""
+    lines = _ask("log", scope=scope, person=person, chat=chat, limit=limit)
+    _print(lines, "\n".join(map(_change, lines)) or "nothing has changed this memory yet", as_json=as_json)
+
+
+@app.command()
+def why(
+    text: Annotated[str, typer.Argument(help="Words of the remembered line.")],
+    scope: Scope = "",
+    person: Person = "",
+    chat: Chat = "",
+    as_json: AsJson = False,
+) -> None:
+    """Say where remembered lines came from: the change, and what was said."""
+    lines = _ask("why", text=text, scope=scope, person=person, chat=chat)
+    _print(lines, "\n\n".join(map(_origin, lines)), as_json=as_json)
+
+
+@app.command()
+def diff(
+    change: Annotated[str, typer.Argument(help="As `parlour memory log` names it; the newest by default.")] = "",
+    scope: Scope = "",
+    person: Person = "",
+    chat: Chat = "",
+    as_json: AsJson = False,
+) -> None:
+    """Show what a change changed."""
+    lines = _ask("diff", sha=change, scope=scope, person=person, chat=chat)
+    _print(lines, "\n\n".join(f"{_change(line)}\n\n{line['diff']}" for line in lines), as_json=as_json)
+
+
+@app.command()
+def undo(change: Change, scope: Scope = "", person: Person = "", chat: Chat = "", as_json: AsJson = False) -> None:
+    """Take one change back and keep the later ones."""
+    lines = _ask("undo", sha=change, scope=scope, person=person, chat=chat)
+    _print(lines, f"{change} is taken back; it counts from the next message on", as_json=as_json)
+
+
+@app.command()
+def forget(
+    text: Annotated[str, typer.Argument(help="The words; whatever holds them goes.")],
+    scope: Scope = "",
+    person: Person = "",
+    chat: Chat = "",
+    as_json: AsJson = False,
+) -> None:
+    """Clear words from what is remembered, summarised and said."""
+    lines = _ask("forget", text=text, scope=scope, person=person, chat=chat)
+    told = [
+        f"cleared: {line['remembered']} remembered, {line['summaries']} in summaries and notes,"
+        f" {line['messages']} messages"
+        for line in lines
+    ]
+    told.append("not reached: the platforms, the model's provider, backups, earlier versions, and other words for it")
+    _print(lines, "\n".join(told), as_json=as_json)
+
+
+@app.command()
+def rebuild(scope: Scope = "", person: Person = "", chat: Chat = "", as_json: AsJson = False) -> None:
+    """Make anew what is derived from the records (HISTORY.md), of one scope or of all."""
+    lines = _ask("rebuild", scope=scope, person=person, chat=chat)
+    rows = [f"{line['scope'] or 'home'}: {line['name']}, {line['count']} entries" for line in lines]
+    _print(lines, "\n".join(rows) or "there is nothing to rebuild", as_json=as_json)
+
+
+def _change(line: Line) -> str:
+    by = f" (by {line['by']})" if line["by"] else ""
+    return f"{line['sha']}  {line['at'][:19]}Z  {', '.join(line['documents'])}: {line['why']}{by}"
+
+
+def _origin(line: Line) -> str:
+    told = [f"{line['document']}: {line['line']}", f"  changed by  {_change(line['change'])}"]
+    if said := line["said"]:
+        told.append(f"  said        {said['at'][:19]}Z {said['name'] or 'somebody'}: {said['text']}")
+    if summary := line["summary"]:
+        told.append(f"  summary of  {summary['session']}, {summary['timestamp']}: {summary['text']}")
+    return "\n".join(told)
+
+
+def _table(rows: Sequence[Sequence[str]]) -> str:
+    widths = [max(len(row[n]) for row in rows) for n in range(len(rows[0]))]
+    last = len(widths) - 1
+    return "\n".join(
+        "  ".join(
+            cell.ljust(width) if n in (0, last) else cell.rjust(width)
+            for n, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    )
