@@ -88,7 +88,11 @@ class Rooms:
         record = replace(record, scope=self.place(lease.rows[0]).scope)
         running.is_committing = True
         marked = conversation.with_mark(record)
-        every = (*(replace(each, scope=record.scope) for each in draft.jobs(person, record.at)), *jobs, *work_due(conversation, marked))
+        every = (
+            *(replace(each, scope=record.scope) for each in draft.jobs(person, record.at)),
+            *jobs,
+            *work_due(conversation, marked),
+        )
         stored = await self.journal.commit(lease, Commit(record=marked, outbound=tuple(outbound), jobs=every))
         conversation.adopt(stored)
         if record.failure:
