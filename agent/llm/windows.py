@@ -28,7 +28,7 @@ _LEAST = 200  # tokens: a smaller prompt teaches nothing
 _PLAUSIBLE = (0.2, 5.0)  # figures outside of it are a proxy's fancy, or a test's
 _UP, _DOWN = 0.3, 0.1  # how quickly the factor follows
 _LARGEST_FACTOR = 4.4  # a token is at least a byte, and we reckon four to one
-_CREDIBLE = 2_000  # tokens: that less is too long is believed only with a limit
+_CREDIBLE = 2_000  # tokens: that less is too long for a large window is believed only with a limit
 _HARDER = 0.8  # of what was refused is tried next, where the model did not say its limit
 
 
@@ -114,7 +114,7 @@ class Windows:
             seen = 1.1 * window / max(weight, 1)  # at least so many of its tokens is one of ours
             if Budget(window).tokens / factor >= weight and seen <= _LARGEST_FACTOR:
                 factor = max(factor, seen)
-        elif weight * factor >= _CREDIBLE:
+        elif weight * factor >= min(_CREDIBLE, window // 2):
             window = max(min(window, int(weight * factor * _HARDER)), SMALLEST_WINDOW)
         else:
             log.warning("model.refused_little", model=model, weight=weight)

@@ -113,7 +113,7 @@ class _Plan:
     def move(self, room: int) -> int:
         """Take the oldest turns out until half of the room, or of what is left of it, is free; return the new start."""
         others, past = self.taken + self._own, sum(turn.weight for turn in self.turns)
-        goal = max(room // 2, others + max(room - others, 0) // 2)
+        goal = max(room // 2, others + max(room - others, 0) // 4)
         while self.turns and others + past > (goal if len(self.turns) > 1 else room):
             past -= self.turns.pop(0).weight
         return self.turns[0].low if self.turns else self.start

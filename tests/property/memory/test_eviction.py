@@ -12,6 +12,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from agent.memory.compaction import Room
 from agent.memory.conversation import Conversation
 from agent.memory.conversations import Conversations
 from agent.memory.files import lines as build
@@ -24,6 +25,7 @@ STEPS = st.lists(
     st.one_of(
         st.tuples(st.just("turn"), st.integers(0, 3)),
         st.tuples(st.just("unanswered"), st.integers(1, 2)),
+        st.tuples(st.just("squeeze"), st.integers(0, 3)),
         st.tuples(st.just("learn"), st.integers(0, 9)),
         st.tuples(st.just("forget"), st.integers(0, 30)),
         st.tuples(st.just("pointer"), st.integers(0, 40)),
@@ -80,15 +82,21 @@ class House:
     async def talk(self, what: str, number: int) -> None:
         conversation = await self.conversations.open(self.row, SCOPE)
         row = self.row
-        begun = opening(conversation, self.view, self.zone, abilities="tools", at=row.next_index)
-        before: list[Line] = [*begun.lines]
+        # A model that takes little now: bodies go, the window moves, texts are cut.
+        room = Room(tokens=(0, 90, 60, 30)[number] if what == "squeeze" else 0, taken=0)
+        fit = conversation.compacted([], row.next_index, room=room)
+        begun = opening(
+            conversation, self.view, self.zone, abilities="tools", at=row.next_index, replay_from=fit.replay_from
+        )
+        before: list[Line] = [*begun.lines, *fit.lines]
         if what == "forget":
             before.append(build.forgotten(f"m{number}"))
         told = conversation.messages_with(before)
         record = exchange(
             self.n,
             row.next_index,
-            tools=number if what == "turn" else 0,
+            tools=number if what in ("turn", "squeeze") else 0,
+            answered="long words " * 80 if what == "squeeze" else "",
             before=before,
             blobs=begun.blobs,
             transcript=row.transcript,
@@ -157,6 +165,6 @@ async def _play(home: Path, window: int, steps: list[tuple[str, int]]) -> None:
 @given(STEPS, st.sampled_from([0, 1, 4, 10, 100]))
 @settings(max_examples=150, deadline=None)
 def test_reopening_changes_no_byte(steps: list[tuple[str, int]], window: int) -> None:
-    """Through tools, deltas, snapshots, marks, pointers, deletions, /new and half-projected journals."""
+    """Through tools, deltas, snapshots, marks, pointers, trims, deletions, /new and half-projected journals."""
     with tempfile.TemporaryDirectory() as folder:
         asyncio.run(_play(Path(folder), window, steps))

@@ -1,0 +1,131 @@
+"""What a model takes: configured, looked up, learned from a refusal, and corrected by the provider's own figures."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from agent.llm.client import ModelClient
+from agent.llm.scripted import Scripted, ScriptedModel
+from agent.llm.trouble import limit_in
+from agent.llm.windows import DEFAULT_WINDOW, LAPSES, SMALLEST_WINDOW, Budget, Windows
+from gateway.errors import ContextOverflow
+from tests.fakes.llm import NOW, Tally, Usages, request
+from tests.fakes.turns import Wall
+
+
+def windows(path: Path | None = None) -> Windows:
+    """Return windows on a clock that stands still."""
+    return Windows(path, now=lambda: NOW)
+
+
+@pytest.mark.parametrize(("window", "tokens"), [(8_192, 5_735), (65_536, 54_068), (200_000, 181_808)])
+def test_the_budget_leaves_room_for_the_answer_and_for_what_we_are_off(window: int, tokens: int) -> None:
+    """Window − completion reserve (8,192, a quarter of a small window) − safety (a twentieth)."""
+    budget = Budget(window)
+    assert budget.tokens == tokens == window - budget.reserve - budget.safety
+
+
+def test_a_window_is_as_configured_else_as_looked_up_else_stated() -> None:
+    """What nobody knows is DEFAULT_WINDOW."""
+    known = windows()
+    assert known.window("a") == DEFAULT_WINDOW
+    known.known("a", 8_192)
+    known.known("b", None)
+    assert (known.window("a"), known.window("b")) == (8_192, DEFAULT_WINDOW)
+
+
+async def test_what_was_learned_is_learned_once(tmp_path: Path) -> None:
+    """The limit a model named stands in a private file, for this model alone, and is tried anew after a month."""
+    path = tmp_path / "windows.json"
+    first = windows(path)
+    first.known("a", 128_000)
+    await first.refused("a", 20_000, told=16_384)
+    assert path.stat().st_mode & 0o777 == 0o600
+    wall = Wall()
+    again = Windows(path, now=wall.now)
+    again.known("a", 128_000)
+    again.known("b", 128_000)
+    assert (again.window("a"), again.window("b")) == (16_384, 128_000)
+    wall.advance(days=(LAPSES + timedelta(days=1)).days)
+    assert again.window("a") == 128_000
+
+
+@pytest.mark.parametrize("told", [0, 8_192, 16_000])
+@pytest.mark.parametrize("weight", [3_000, 9_000, 40_000])
+async def test_after_a_refusal_the_room_is_smaller_than_what_was_refused(told: int, weight: int) -> None:
+    """Whatever the model says of its limit, the next prompt is smaller; again and again, as long as that can help."""
+    known = windows()
+    for _ in range(4):
+        await known.refused("a", weight, told)
+        if weight * 4 < told:
+            break  # more than four tokens in four bytes: not our prompt is what is too long
+        assert known.room("a") < weight or known.window("a") == SMALLEST_WINDOW
+        weight = known.room("a")
+
+
+async def test_a_refusal_that_cannot_be_true_teaches_nothing(tmp_path: Path) -> None:
+    """A small prompt that is "too long" for a large window is somebody's mistake, and spoils no month."""
+    known = windows(tmp_path / "w.json")
+    before = known.room("a")
+    await known.refused("a", 300)
+    assert known.room("a") == before
+    await known.refused("a", 300, told=50_000)
+    assert known.factor("a") == 1.0
+
+
+async def test_a_damaged_file_is_an_empty_one(tmp_path: Path) -> None:
+    """It costs one refused request, not a start."""
+    path = tmp_path / "windows.json"
+    for text in ('{"a": 3}', "[", '{"a": {"window": "x", "factor": 1, "at": ""}}'):
+        path.write_text(text)
+        assert windows(path).window("a") == DEFAULT_WINDOW
+
+
+def test_the_providers_figures_correct_ours() -> None:
+    """Quickly upwards, slowly downwards; figures that no prompt can have are passed over."""
+    known = windows()
+    for _ in range(20):
+        known.counted("a", 10_000, 15_000)
+    assert known.factor("a") == pytest.approx(1.5, rel=0.01)
+    assert known.room("a") == pytest.approx(Budget(DEFAULT_WINDOW).tokens / 1.5, rel=0.01)
+    for tokens in (1, 100, 90_000):
+        known.counted("a", 10_000, tokens)
+    known.counted("a", 10, 40)
+    assert known.factor("a") == pytest.approx(1.5, rel=0.01)
+
+
+async def test_a_client_tells_its_windows_what_it_sees() -> None:
+    """A fallback's refusal is the fallback's, and usage rows are those of the calls that were answered."""
+    usages = Usages()
+    models = [
+        ScriptedModel([Scripted(error="refused")], name="m0"),
+        ScriptedModel([Scripted(error="overflow")], name="m1"),
+    ]
+    client = ModelClient(models, on_usage=usages, meter=Tally(), now=lambda: NOW)
+    before = await client.room()
+    with pytest.raises(ContextOverflow):
+        await client.complete(request("x" * 100_000))
+    assert client.windows.window("m1") < DEFAULT_WINDOW
+    assert await client.room() == before
+    assert usages.replies == []
+
+
+@pytest.mark.parametrize(
+    ("said", "limit"),
+    [
+        ("This model's maximum context length is 8192 tokens. However, your messages resulted in 9000 tokens.", 8_192),
+        ("prompt is too long: 208310 tokens > 200000 maximum", 200_000),
+        ("input length and `max_tokens` exceed context limit: 198000 + 8192 > 200000, decrease input", 200_000),
+        ("the request exceeds the available context size (4096 tokens)", 4_096),
+        ("This model's maximum prompt length is 131072 but the request contains 140000 tokens.", 131_072),
+        ("The input token count (1200000) exceeds the maximum number of tokens allowed (1048576).", 1_048_576),
+        ("too many tokens: total number of tokens in the prompt cannot exceed 4081 - received 5000", 4_081),
+        ("Input is too long for requested model.", 0),
+    ],
+)
+def test_the_limit_is_read_off_what_providers_say(said: str, limit: int) -> None:
+    """Each provider has words of its own; where there is no number, none is made up."""
+    assert limit_in(said) == limit
