@@ -10,7 +10,7 @@ from typing import Any
 from agent.memory.background import Background
 from agent.memory.desk import MemoryDesk
 from agent.memory.files import lines as build
-from agent.memory.forgetting.forgetter import Forgetter
+from agent.memory.forgetting.desk import ForgettingDesk
 from agent.memory.links.offers import LinkDesk
 from agent.memory.staging import Staging
 from agent.pool import Pool
@@ -44,7 +44,7 @@ class AgentHouse:
     people: People
     sums: Usage
     memory: MemoryDesk
-    forgetter: Forgetter
+    forgetter: ForgettingDesk
     staging: Staging
     linking: LinkDesk
     default_zone: str

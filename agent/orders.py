@@ -100,7 +100,7 @@ class Orders:
         # A private answer never joins a shared transcript (FORMATS.md, Sends).
         is_hidden = reply.is_secret or (reply.is_private and message.chat_kind is ChatKind.GROUP)
         text = "" if is_hidden else with_commands(reply.text, reply.choices)
-        return build.command(lease.turn, message.text, text, self._rooms.now(), **speaker(message))
+        return build.command(lease.turn, reply.typed or message.text, text, self._rooms.now(), **speaker(message))
 
     def _command(self, lease: Lease, typed: Typed) -> CommandContext:
         row = lease.rows[0]

@@ -1,4 +1,4 @@
-"""/remember, /forget and /memory: having something kept or cleared, and arguing with what is kept."""
+"""/remember and /memory: having something kept, and arguing with what is kept."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ from zoneinfo import ZoneInfo
 from agent.commands import waiting
 from agent.commands.port import CommandContext, Reply, command
 from agent.memory.desk import NoSuchVersion, Origin, Overtaken
-from agent.memory.forgetting.forgetter import Asker
-from agent.memory.forgetting.words import SHORTEST, Wanted
 from agent.memory.versions import BY_HAND, Version
 from gateway.events import ChatKind, Role
 from gateway.ports import Job
@@ -37,33 +35,6 @@ async def remember(context: CommandContext) -> Reply:
         due_at=context.now,
     )
     return Reply(text=say("memory.remembered", context.language), jobs=(job,))
-
-
-@command("forget")
-async def forget(context: CommandContext) -> Reply:
-    """Clear words from what is remembered, summarised and said here; effective from the next turn on."""
-    wanted = Wanted.of(context.args)
-    if wanted is None:
-        return Reply(text=say("memory.forget_what", context.language, least=SHORTEST), is_private=True)
-    is_shared = context.row.message.chat_kind is ChatKind.GROUP
-    asker = Asker(
-        person=context.person,
-        sender=context.row.message.sender.id,
-        may_all=not is_shared or context.role.covers(Role.STEWARD),
-    )
-    gone = await context.house.forgetter.forget(context.scope, wanted, asker, turn=context.turn)
-    lines = [
-        say(
-            "memory.forgotten" if gone.total else "memory.nothing_forgotten",
-            context.language,
-            remembered=gone.remembered,
-            summaries=gone.summaries,
-            messages=gone.messages,
-        )
-    ]
-    lines += [say("memory.others", context.language)] if gone.others else []
-    lines += [say("memory.remains", context.language)] if gone.total else []
-    return Reply(text="\n".join(lines), is_private=True)
 
 
 @command("memory", control_words=waiting.WORDS)

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any, Protocol
 
 from agent.memory.desk import MemoryDesk
-from agent.memory.forgetting.forgetter import Forgetter
+from agent.memory.forgetting.desk import ForgettingDesk
 from agent.memory.links.offers import LinkDesk
 from agent.memory.staging import Staging
 from gateway.events import Choice, InboundMessage, OutboundMessage, Role, SessionKey
@@ -25,6 +25,7 @@ class Reply:
     jobs: tuple[Job, ...] = ()
     choices: tuple[Choice, ...] = ()  # buttons below it
     settles: bool = False  # the button that was pressed has done what it is for
+    typed: str = ""  # what the transcript shows in place of what was typed
     also: tuple[OutboundMessage, ...] = ()  # what other chats are told with it
     is_secret: bool = False  # holds a code: it is sent, and stands in no transcript
 
@@ -48,7 +49,7 @@ class House(Protocol):
         ...
 
     @property
-    def forgetter(self) -> Forgetter:
+    def forgetter(self) -> ForgettingDesk:
         """Clears words out of a scope."""
         ...
 

@@ -185,7 +185,7 @@ def _build(
     blobs = FileBlobs(home.path)
     # The offline model can only answer.
     consolidates = bool(settings.llm.model or plugins.models)
-    memory = open_memory(settings, home, store, meter, now=_now, consolidates=consolidates)
+    memory = open_memory(settings, home, store, quarantine, meter, now=_now, consolidates=consolidates)
     kinds = kinds_of(settings, plugins)
     doors = open_doors(settings, plugins, intake, memory.sessions, blobs, store) if channels else Doors({}, kinds, ())
     is_strict = settings.delivery.once == "strict"

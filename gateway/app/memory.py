@@ -17,7 +17,7 @@ from agent.memory.files.disk import Disk
 from agent.memory.files.documents import FileDocuments
 from agent.memory.files.projector import Projector
 from agent.memory.flushing import Flushes
-from agent.memory.forgetting.forgetter import Forgetter
+from agent.memory.forgetting.desk import ForgettingDesk
 from agent.memory.jobs import REMEMBER, MemoryJobs
 from agent.memory.keeping import Keeper
 from agent.memory.links.gate import ScopeGate, gated
@@ -32,7 +32,9 @@ from agent.memory.sessions import StoredSessions
 from agent.memory.staging import Staging
 from agent.memory.versions import Versions
 from gateway.home import Home
-from gateway.ports import Meter, Store
+from gateway.ports import InboxRow, Meter, Store
+from gateway.quarantine import Quarantine
+from gateway.app.forgetting import open_forgetting
 from gateway.settings import Settings
 
 
@@ -46,7 +48,7 @@ class Memory:
     projector: Projector
     jobs: MemoryJobs
     desk: MemoryDesk
-    forgetter: Forgetter
+    forgetter: ForgettingDesk
     staging: Staging
     gate: ScopeGate
     linking: LinkDesk
@@ -55,7 +57,14 @@ class Memory:
 
 
 def open_memory(
-    settings: Settings, home: Home, store: Store, meter: Meter, *, now: Callable[[], datetime], consolidates: bool
+    settings: Settings,
+    home: Home,
+    store: Store,
+    quarantine: Quarantine,
+    meter: Meter,
+    *,
+    now: Callable[[], datetime],
+    consolidates: bool,
 ) -> Memory:
     """Build what turns and commands read and write; *consolidates* says that there is a model that can summarise."""
     versions = Versions(home.path)
@@ -72,14 +81,16 @@ def open_memory(
     sessions = StoredSessions(home.path, store.records, store.journal)
     projector = Projector(home.path, store.records)
     jobs = MemoryJobs(store.jobs, documents, meter=meter)
-    forgetter = Forgetter(
-        home.path,
+    forgetter = open_forgetting(
+        home,
+        store,
+        quarantine,
         documents=documents,
         versions=versions,
-        transcripts=projector,
-        jobs=store.jobs,
+        conversations=conversations,
+        projector=projector,
         writing=jobs.writing,
-        reopen=conversations.forget_scope,
+        now=now,
     )
     desk = MemoryDesk(home.path, documents, versions, store.journal, sessions)
     staging = Staging(home.path, documents, now=now, writing=jobs.writing)
@@ -179,7 +190,7 @@ def open_background(
         store.jobs,
         quick=gated(memory.gate, store.jobs, asking.after_each(quick)),
         slow=gated(memory.gate, store.jobs, asking.after_each(slow)),
-        long=memory.linker.long,
+        long={**memory.linker.long, **gated(memory.gate, store.jobs, memory.forgetter.long)},
         purse=purse,
         meter=meter,
     )

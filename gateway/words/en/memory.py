@@ -5,16 +5,6 @@ SENTENCES = {
     "too_long": "A fact is at most {most} characters; please say it in fewer words, or in several facts.",
     "remembered": "I will remember that.",
     "forget_what": "Tell me which words to forget, at least {least} characters: `/forget green tea`.",
-    "forgotten": (
-        "Done. I cleared {remembered} remembered line(s), {summaries} summary line(s) and {messages} message(s)."
-        " It counts from your next message on."
-    ),
-    "nothing_forgotten": "I found nothing with these words that you may have me forget here.",
-    "others": "Some of it was kept by others; an admin of this chat can have that forgotten.",
-    "remains": (
-        "What I cannot reach: the messages in this app itself, what the model's provider keeps, backups, and what was"
-        " said in other words. Earlier versions of what I remember still hold it."
-    ),
     "empty": "I remember nothing here yet. `/remember <fact>` begins.",
     "title": "This is what I remember here:",
     "cut": "That is the beginning of {length} characters; `/memory why <words>` looks for one line.",

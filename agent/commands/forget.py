@@ -1,0 +1,64 @@
+"""/forget: words, words for good, or everything; effective from the next message on."""
+
+from __future__ import annotations
+
+import re
+
+from agent.commands.port import CommandContext, Reply, command
+from agent.memory.forgetting.forgetter import Asker, Forgotten
+from agent.memory.forgetting.words import SHORTEST, Wanted
+from gateway.events import ChatKind, Role
+from gateway.words import say
+
+_PURGE = re.compile(r"(?:^|\s)(?:--|—|–)purge(?=\s|$)", re.IGNORECASE)  # telephones make a dash of two hyphens
+
+
+@command("forget")
+async def forget(context: CommandContext) -> Reply:
+    """Clear words from what is remembered, summarised and said here; with --purge from every byte of ours."""
+    words, purges = _PURGE.subn(" ", context.args)
+    wanted = Wanted.of(words)
+    if wanted is None:
+        return Reply(text=say("memory.forget_what", context.language, least=SHORTEST), is_private=True)
+    if purges:
+        return await _purge(context, wanted)
+    gone = await context.house.forgetter.forget(context.scope, wanted, _asker(context), turn=context.turn)
+    lines = _told(context, gone)
+    if gone.total:
+        lines += [say("forget.purge_does", context.language), say("forget.remains", context.language)]
+    return Reply(text="\n".join(lines), is_private=True)
+
+
+async def _purge(context: CommandContext, wanted: Wanted) -> Reply:
+    asker = _asker(context)
+    gone, job = await context.house.forgetter.purge(
+        context.scope, wanted, asker, key=context.key, upto=context.row.seq, turn=context.turn
+    )
+    lines = [*_told(context, gone), say("forget.purging" if asker.may_all else "forget.purging_own", context.language)]
+    lines.append(say("forget.remains_purged", context.language))
+    # The words stand in the command itself, so it is stored without them.
+    typed = say("forget.typed", context.language)
+    return Reply(text="\n".join(lines), is_private=True, typed=typed, jobs=(job,))
+
+
+def _asker(context: CommandContext) -> Asker:
+    is_shared = context.row.message.chat_kind is ChatKind.GROUP
+    return Asker(
+        person=context.person,
+        sender=context.row.message.sender.id,
+        may_all=not is_shared or context.role.covers(Role.STEWARD),
+    )
+
+
+def _told(context: CommandContext, gone: Forgotten) -> list[str]:
+    """Return how much is gone, and nothing of what it was."""
+    lines = [
+        say(
+            "forget.done" if gone.total else "forget.nothing",
+            context.language,
+            remembered=gone.remembered,
+            summaries=gone.summaries,
+            messages=gone.messages,
+        )
+    ]
+    return [*lines, say("forget.others", context.language)] if gone.others else lines

@@ -1,0 +1,36 @@
+"""What commands ask of forgetting: words at once, words for good, and everything of a scope."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from agent.memory.background import Handler
+from agent.memory.forgetting.forgetter import Asker, Forgetter, Forgotten
+from agent.memory.forgetting.purge import Purge
+from agent.memory.forgetting.words import Wanted
+from gateway.events import SessionKey
+from gateway.ports import Job
+
+
+@dataclass(frozen=True, slots=True)
+class ForgettingDesk:
+    """Forgets what somebody asks for, as far as they may."""
+
+    words: Forgetter
+    purging: Purge
+
+    @property
+    def long(self) -> Mapping[str, Handler]:
+        """The work behind the commands."""
+        return self.purging.long
+
+    async def forget(self, scope: str, wanted: Wanted, asker: Asker, *, turn: str) -> Forgotten:
+        """Clear words from what is remembered, summarised and said in *scope*."""
+        return await self.words.forget(scope, wanted, asker, turn=turn)
+
+    async def purge(
+        self, scope: str, wanted: Wanted, asker: Asker, *, key: SessionKey, upto: int, turn: str
+    ) -> tuple[Forgotten, Job]:
+        """Forget at once, and return the job that takes the words out of every byte; for the command's commit."""
+        return await self.purging.begin(scope, wanted, asker, key=key, upto=upto, turn=turn)

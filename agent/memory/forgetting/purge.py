@@ -1,0 +1,193 @@
+"""`/forget … --purge`: the words leave every byte that is in our reach, as durable work behind the command.
+
+The command itself forgets at once (forgetter.py). What follows are two jobs. `purge` goes through versions, files,
+journal and quarantine, and again once the turns and jobs have ended that were under way when it was asked for: what
+they knew they may have written. Each of its steps may be done twice. `scrub` then leaves nothing of it in the
+journal's own pages, its own job included (docs/adr/0012-purge.md).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from agent.memory.background import Handler, Later
+from agent.memory.files.disk import Disk
+from agent.memory.forgetting.forgetter import Asker, Forgetter, Forgotten, Transcripts, may_clear
+from agent.memory.forgetting.places import (
+    INDEX,
+    SESSIONS,
+    Named,
+    clear_blobs,
+    clear_raw,
+    clear_rest,
+    remove_attachments,
+)
+from agent.memory.forgetting.words import Wanted, cleared, without_entries, without_sentences
+from agent.memory.history.log import LOCK
+from agent.memory.history.redact import redact_history
+from agent.memory.scopes import scope_folder
+from agent.memory.versions import Versions
+from gateway.events import SessionKey
+from gateway.ports import Job, Jobs, Records
+from gateway.ports.erasing import Erasing, Leftovers, Reach
+
+log = structlog.get_logger(__name__)
+
+PURGE, SCRUB = "purge", "scrub"
+_UPLOAD = "upload:"
+_AGAIN = timedelta(seconds=1)  # while what was under way ends
+_BUSY = timedelta(seconds=10)  # while somebody reads the journal
+
+DropIndex = Callable[[str], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Purge:
+    """Does the jobs. *writing* is held while files change; *drop_index* lets go of what search knows of a scope."""
+
+    home: Path
+    forgetter: Forgetter
+    versions: Versions
+    transcripts: Transcripts
+    records: Records
+    jobs: Jobs
+    erasing: Erasing
+    leftovers: Leftovers
+    writing: asyncio.Lock
+    now: Callable[[], datetime]
+    drop_index: DropIndex | None = None
+    disk: Disk = field(default_factory=Disk)
+
+    @property
+    def long(self) -> Mapping[str, Handler]:
+        """What goes through many files."""
+        return {PURGE: self.purge, SCRUB: self.scrub}
+
+    async def begin(
+        self, scope: str, wanted: Wanted, asker: Asker, *, key: SessionKey, upto: int, turn: str
+    ) -> tuple[Forgotten, Job]:
+        """Forget at once; return how much, and the job that does the rest. *upto* is the command's own inbox row."""
+        gone = await self._clear_said(scope, wanted, asker, page=turn)
+        reach = Reach(keys=await self._keys(scope, key), scope=scope)
+        payload = {
+            "words": wanted.folded,
+            "person": asker.person,
+            "sender": asker.sender,
+            "may_all": asker.may_all,
+            "key": str(key),
+            "upto": upto,
+            "turn": turn,
+            "awaited": sorted(await self.erasing.at_work(reach) - {turn}),
+        }
+        return gone, Job(id=f"{PURGE}:{turn}", kind=PURGE, scope=scope, payload=payload, due_at=self.now())
+
+    async def purge(self, job: Job) -> Later | None:
+        """Go through every place once; again after a moment while something is under way that knew the words."""
+        asked: Mapping[str, Any] = job.payload
+        wanted = Wanted(str(asked["words"]))
+        asker = Asker(person=str(asked["person"]), sender=str(asked["sender"]), may_all=bool(asked["may_all"]))
+        key = SessionKey.parse(str(asked["key"]))
+        keys = await self._keys(job.scope, key)
+        reach = Reach(keys=keys, scope=job.scope, spare=frozenset({job.id}))
+        # Looked at before: what ends while we are at it is met by the next round.
+        awaited = frozenset(asked["awaited"]) & await self.erasing.at_work(reach)
+        await self._clear_said(job.scope, wanted, asker, page=f"{asked['turn']}.{len(awaited)}")
+        await self._clear_files(job.scope, wanted, asker)
+        await self._clear_records(reach, wanted, asker, upto=int(asked["upto"]))
+        if awaited:
+            return Later(_AGAIN, "what was under way then has not ended", counts=False)
+        await self.jobs.put(Job(id=f"{SCRUB}:{job.id}", kind=SCRUB, scope=job.scope, payload={}, due_at=self.now()))
+        log.info("memory.purged", scope=job.scope)
+        return None
+
+    async def scrub(self, _: Job) -> Later | None:
+        """Leave nothing in the journal's pages."""
+        return None if await self.erasing.scrub() else Later(_BUSY, "somebody reads the journal", counts=False)
+
+    # -- places ------------------------------------------------------------------------------------
+
+    async def _clear_said(self, scope: str, wanted: Wanted, asker: Asker, *, page: str) -> Forgotten:
+        folder = scope_folder(self.home, scope)
+        named = Named(wanted, may_clear(asker))
+        await self.transcripts.redact(folder / SESSIONS, named.look)
+        # The bytes before the lines that name them: a crash between the two leaves the names to find them by.
+        await asyncio.to_thread(remove_attachments, self.disk, folder, named.gone)
+        return await self.forgetter.forget(scope, wanted, asker, turn="", whole=True, page=page)
+
+    async def _clear_files(self, scope: str, wanted: Wanted, asker: Asker) -> None:
+        folder = scope_folder(self.home, scope)
+        async with self.writing:
+            await asyncio.to_thread(self._clear_folder, scope, wanted, asker)
+        if self.drop_index is not None:
+            await self.drop_index(scope)
+        else:
+            for name in INDEX:
+                await asyncio.to_thread(self.disk.remove, folder / name)
+
+    def _clear_folder(self, scope: str, wanted: Wanted, asker: Asker) -> None:
+        folder = scope_folder(self.home, scope)
+        memory = folder / "memory"
+        if not folder.is_dir():
+            return
+        if memory.is_dir():
+            # The keeper of versions works under this lock.
+            with self.disk.locked(memory / LOCK):
+                self._clear_versions(scope, wanted, asker)
+            clear_raw(self.disk, memory, wanted, may_clear(asker))
+        clear_blobs(self.disk, folder, wanted)
+        if asker.may_all:
+            self.versions.drop_broken(scope)
+            redact_history(memory, self.disk, lambda text: without_sentences(text, wanted))
+            clear_rest(self.disk, folder, wanted)
+
+    def _clear_versions(self, scope: str, wanted: Wanted, asker: Asker) -> None:
+        def redact(text: bytes, brought: Mapping[str, str]) -> bytes:
+            plain = text.decode("utf-8", "surrogateescape")
+            left, gone = without_entries(
+                plain, wanted, lambda line: asker.may_all or brought.get(line, "") == asker.person
+            )
+            return left.encode("utf-8", "surrogateescape") if gone else text
+
+        change = (lambda why: without_sentences(why, wanted)) if asker.may_all else str
+        self.versions.rewrite(scope, redact, change=change)
+
+    async def _clear_records(self, reach: Reach, wanted: Wanted, asker: Asker, *, upto: int) -> None:
+        tokens: set[str] = set()
+
+        def change(value: Any) -> Any:
+            left = cleared(value, wanted)
+            if isinstance(value, Mapping) and "attachments" in value and left != value:
+                # What came with the words goes with them.
+                tokens.update(str(each.get("url", "")).removeprefix(_UPLOAD) for each in value["attachments"])
+                left = {**left, "attachments": []}
+            return left
+
+        own = "" if asker.may_all else asker.sender
+        mine = Reach(keys=reach.keys, scope="" if own else reach.scope, sender=own, upto=upto, spare=reach.spare)
+        await self.erasing.redact(mine, change)
+        ids = {asker.sender} | ({key.chat for key in reach.keys} if asker.may_all else set())
+        about = mentions(ids)
+        channels = {key.channel for key in reach.keys}
+
+        def is_meant(channel: str, data: bytes) -> bool:
+            return channel in channels and about(data) and wanted.in_bytes(data)
+
+        await self.leftovers.forget(is_meant, tokens=tokens - {""})
+
+    async def _keys(self, scope: str, key: SessionKey) -> frozenset[SessionKey]:
+        return frozenset({key, *(each.key for each in await self.records.sessions() if each.scope == scope)})
+
+
+def mentions(ids: set[str]) -> Callable[[bytes], bool]:
+    """Return what says whether bytes name one of *ids* as a word of its own."""
+    words = "|".join(re.escape(each) for each in sorted(ids - {""}))
+    named = re.compile(rf"(?<![0-9A-Za-z])(?:{words})(?![0-9A-Za-z])".encode()) if words else None
+    return lambda data: named is not None and named.search(data) is not None

@@ -1,0 +1,56 @@
+"""Forgetting's rooms: words, words for good, everything of a scope or of a person, and what lapses by itself."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from datetime import datetime
+
+from agent.memory.conversations import Conversations
+from agent.memory.files.documents import FileDocuments
+from agent.memory.files.projector import Projector
+from agent.memory.forgetting.desk import ForgettingDesk
+from agent.memory.forgetting.forgetter import Forgetter
+from agent.memory.forgetting.purge import Purge
+from agent.memory.versions import Versions
+from gateway.home import Home
+from gateway.leftovers import HomeLeftovers
+from gateway.ports import Store
+from gateway.quarantine import Quarantine
+
+
+def open_forgetting(
+    home: Home,
+    store: Store,
+    quarantine: Quarantine,
+    *,
+    documents: FileDocuments,
+    versions: Versions,
+    conversations: Conversations,
+    projector: Projector,
+    writing: asyncio.Lock,
+    now: Callable[[], datetime],
+) -> ForgettingDesk:
+    """Build what forgets."""
+    words = Forgetter(
+        home.path,
+        documents=documents,
+        versions=versions,
+        transcripts=projector,
+        jobs=store.jobs,
+        writing=writing,
+        reopen=conversations.forget_scope,
+    )
+    purge = Purge(
+        home=home.path,
+        forgetter=words,
+        versions=versions,
+        transcripts=projector,
+        records=store.records,
+        jobs=store.jobs,
+        erasing=store.erasing,
+        leftovers=HomeLeftovers(home.path / "uploads", quarantine),
+        writing=writing,
+        now=now,
+    )
+    return ForgettingDesk(words, purge)
