@@ -8,7 +8,7 @@ from zoneinfo import ZoneInfo
 from agent.commands.port import CommandContext, Reply
 from agent.memory.asking import buttons, short, spoken_name
 from agent.memory.staging import MEMORY, Waiting
-from gateway.events import ChatKind, Role
+from gateway.events import ChatKind, InboundKind, Role
 from gateway.words import say
 
 WORDS = ("pending", "approve", "reject")
@@ -44,8 +44,8 @@ async def reject(context: CommandContext, name: str) -> Reply:
 
 def _decided(context: CommandContext, word: str, done: Waiting | None) -> Reply:
     # What is gone was decided or has lapsed: a button for it is done with, too.
-    key = f"memory.{word}_done" if done else "asking.settled"
-    return Reply(text=say(key, context.language), is_private=True, settles=True)
+    gone = "asking.settled" if context.row.message.kind is InboundKind.BUTTON else "memory.no_such_waiting"
+    return Reply(text=say(f"memory.{word}_done" if done else gone, context.language), is_private=True, settles=True)
 
 
 async def _may_decide(context: CommandContext, name: str) -> bool:

@@ -45,6 +45,7 @@ CAPABILITIES = Capabilities(
     preview_every=timedelta(seconds=1.2),
     shows_activity=True,
     file_limit=codec.FILE_LIMIT,
+    choices=codec.MOST_BUTTONS,
 )
 
 _FATAL_PAUSE = 900.0  # after a refused token or intent: each try costs one of the day's 1,000 IDENTIFYs

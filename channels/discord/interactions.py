@@ -1,4 +1,4 @@
-"""Native commands that wait for their answer: Discord holds a place for it, for fifteen minutes.
+"""Native commands and presses that wait for their answer: Discord holds a place for it, for fifteen minutes.
 
 The token of that place is noted durably once the command's row is, so that a restart in between answers there too.
 Editing the place is repeatable; what is for everybody is an ordinary message, which has its send key.
@@ -29,11 +29,13 @@ _FIRST = ".1"
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where "is thinking" stands, until it is replaced."""
+    """Where "is thinking" stands, until it is replaced; or the message whose button was *pressed*."""
 
     id: str
     token: str
     is_shared: bool  # in a shared chat: then only the sender sees it
+    is_press: bool = False
+    rows: str = "[]"  # of a press: the buttons that stay when it is settled, as JSON
 
 
 class Interactions:
@@ -53,10 +55,15 @@ class Interactions:
 
     async def take(self, payload: Mapping[str, Any], message: InboundMessage) -> None:
         """Have Discord hold a place for the answer to *message*, whose row is committed; raises StoreDown."""
-        place = Place(str(int(payload["id"])), str(payload["token"]), message.chat_kind is not ChatKind.DIRECT)
-        if message.kind is not InboundKind.BUTTON:
-            self._places[turn_id(message)] = place
-            await self._save()
+        is_press = message.kind is InboundKind.BUTTON
+        self._places[turn_id(message)] = place = Place(
+            str(int(payload["id"])),
+            str(payload["token"]),
+            message.chat_kind is not ChatKind.DIRECT,
+            is_press,
+            json.dumps(codec.rows_left(payload)) if is_press else "[]",
+        )
+        await self._save()
         try:
             await self._rest.respond(place.id, place.token, codec.first_answer(message))
         except SendRefused as error:
@@ -72,11 +79,11 @@ class Interactions:
     async def put(self, part: Part, text: str) -> str:
         """Put a part where its command waits for it; "" when none does, or no more. Raises SendFailed."""
         place = self._held(part)
-        if place is None or (place.is_shared and not part.visible_to):
+        if place is None or not _takes(place, part):
             return ""
         try:
-            if part.id.endswith(_FIRST):
-                return await self._rest.edit_original(place.token, text)
+            if part.id.endswith(_FIRST) and not place.is_press:
+                return await self._rest.edit_original(place.token, text, codec.components(part.choices))
             return await self._rest.follow_up(place.token, text) if place.is_shared else ""
         except SendRefused as error:
             log.info("discord.interaction_ended", channel=self._name, reason=str(error))
@@ -84,18 +91,22 @@ class Interactions:
             return ""
 
     async def clear(self, part: Part) -> None:
-        """Take "is thinking" away: the answer stands in the chat, for everybody. Raises SendFailed."""
+        """Take away what the answer ends: "is thinking", where everybody is answered, or buttons. Raises SendFailed."""
         place = self._held(part)
-        if place is not None and place.is_shared and not part.visible_to:
+        if place is not None and place.is_press:
+            await self._drop(part.turn)
+            if part.settles:
+                await self._rest.redraw_original(place.token, json.loads(place.rows))
+        elif place is not None and place.is_shared and not part.visible_to:
             await self._drop(part.turn)
             await self._rest.delete_original(place.token)
 
     def is_here(self, part: Part) -> bool:
         """Say whether *part* belongs into a place that is held; raise OutcomeUnknown where a repeat could double it."""
         place = self._held(part)
-        if place is None or (place.is_shared and not part.visible_to):
+        if place is None or not _takes(place, part):
             return False
-        if not part.id.endswith(_FIRST):
+        if place.is_press or not part.id.endswith(_FIRST):
             raise OutcomeUnknown("a follow-up cannot be asked for")
         return True
 
@@ -113,3 +124,8 @@ class Interactions:
         self._places = {turn: place for turn, place in self._places.items() if now - codec.moment_of(place.id) < _LASTS}
         kept = {turn: asdict(place) for turn, place in self._places.items()}
         await self._state.save(_NOTE, json.dumps(kept) if kept else None)
+
+
+def _takes(place: Place, part: Part) -> bool:
+    """Say whether *part* belongs into *place*: not what everybody sees; of a press, only what one person alone does."""
+    return bool(part.visible_to) if place.is_shared else not place.is_press

@@ -45,6 +45,7 @@ class Outbox:
         """Post *part* under its id as nonce and return the message's id."""
         text = codec.written(part, marked=marked)
         if part.file is None and not part.reply_to and (placed := await self._interactions.put(part, text)):
+            self._signs.begin(partial(self._interactions.clear, part), "interaction")
             return placed
         file = await self._file(part)
         if part.visible_to:
@@ -57,7 +58,7 @@ class Outbox:
     async def edit(self, message_id: str, part: Part) -> None:
         """Replace what stands under *message_id*."""
         chat = await self._chat(part)
-        await self._rest.edit(chat, message_id, codec.written(part))
+        await self._rest.edit(chat, message_id, codec.written(part), codec.components(part.choices))
         self._settle(part, chat)
 
     async def find(self, part: Part) -> str:
@@ -77,7 +78,8 @@ class Outbox:
         is_first = part.id.endswith(".1") and part.reply_to.isdigit()
         # A thread's own start stands above it anyway.
         reply_to = part.reply_to if is_first and part.reply_to != chat else ""
-        return await self._rest.post(chat, text, nonce=part.id, reply_to=reply_to, file=file)
+        below = codec.components(part.choices)
+        return await self._rest.post(chat, text, nonce=part.id, reply_to=reply_to, file=file, components=below)
 
     async def _whisper(self, part: Part, text: str, file: tuple[str, bytes] | None) -> str:
         """Send what one person alone may see: as a direct message; where they take none, one line says so."""

@@ -12,7 +12,7 @@ from io import BytesIO
 from typing import Any
 
 import discord
-from discord.http import Route, handle_message_parameters
+from discord.http import MultipartParameters, Route, handle_message_parameters
 
 from channels.discord.client import GatewayClient
 from channels.discord.errors import CANNOT_REPLY, Denied, sending
@@ -51,17 +51,35 @@ class Rest:
     # Sending.
 
     async def post(
-        self, chat: str, text: str, *, nonce: str, reply_to: str = "", file: tuple[str, bytes] | None = None
+        self,
+        chat: str,
+        text: str,
+        *,
+        nonce: str,
+        reply_to: str = "",
+        file: tuple[str, bytes] | None = None,
+        components: Sequence[Mapping[str, Any]] = (),
     ) -> str:
-        """Post *text* and the *file* (name, bytes) once per *nonce* and return the message's id."""
+        """Post *text* and the *file* (name, bytes) once per *nonce* and return the message's id.
+
+        *components* stand below a text without a file.
+        """
         try:
-            return await self._post(chat, text, nonce, reply_to, file)
+            return await self._post(chat, text, nonce, reply_to, file, components)
         except Denied as error:
             if not (reply_to and error.code == CANNOT_REPLY):
                 raise
-        return await self._post(chat, text, nonce, "", file)
+        return await self._post(chat, text, nonce, "", file, components)
 
-    async def _post(self, chat: str, text: str, nonce: str, reply_to: str, file: tuple[str, bytes] | None) -> str:
+    async def _post(
+        self,
+        chat: str,
+        text: str,
+        nonce: str,
+        reply_to: str,
+        file: tuple[str, bytes] | None,
+        components: Sequence[Mapping[str, Any]],
+    ) -> str:
         extras: dict[str, Any] = {}
         if reply_to:
             # What it answers may be deleted meanwhile: then it stands alone.
@@ -82,12 +100,14 @@ class Rest:
             ) as params,
             sending(),
         ):
+            _put_below(params, components)
             message = await self._client.http.send_message(int(chat), params=params)
         return str(message["id"])
 
-    async def edit(self, chat: str, message_id: str, text: str) -> None:
+    async def edit(self, chat: str, message_id: str, text: str, components: Sequence[Mapping[str, Any]] = ()) -> None:
         """Replace a message of ours."""
         with handle_message_parameters(text, allowed_mentions=discord.AllowedMentions.none()) as params, sending():
+            _put_below(params, components)
             await self._client.http.edit_message(int(chat), int(message_id), params=params)
 
     async def direct(self, user: str) -> str:
@@ -134,9 +154,14 @@ class Rest:
         with sending():
             await self._client.http.request(route, json=answer)
 
-    async def edit_original(self, token: str, text: str) -> str:
+    async def edit_original(self, token: str, text: str, components: Sequence[Mapping[str, Any]] = ()) -> str:
         """Put *text* where "is thinking" stands, or what took its place; return the message's id."""
-        return await self._answer("PATCH", "/messages/@original", token, {"content": text})
+        below = {"components": list(components)} if components else {}
+        return await self._answer("PATCH", "/messages/@original", token, {"content": text, **below})
+
+    async def redraw_original(self, token: str, components: Sequence[Mapping[str, Any]]) -> None:
+        """Leave *components* alone below the message whose button was pressed."""
+        await self._answer("PATCH", "/messages/@original", token, {"components": list(components)})
 
     async def follow_up(self, token: str, text: str) -> str:
         """Say more to the one who used the command, and to nobody else."""
@@ -182,3 +207,9 @@ class Rest:
         """Return a member object."""
         with sending():
             return await self._client.http.get_member(int(guild), int(user))
+
+
+def _put_below(params: MultipartParameters, components: Sequence[Mapping[str, Any]]) -> None:
+    """Add buttons as they are to what is sent; the library would want objects that wait for presses."""
+    if components and params.payload is not None:
+        params.payload["components"] = list(components)

@@ -46,6 +46,25 @@ def checked(body: dict[str, Any], *, may_be_empty: bool = False) -> str:
     return text
 
 
+def checked_components(body: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the buttons of a message; raise what Discord refuses."""
+    rows: list[dict[str, Any]] = body.get("components") or []
+    buttons = [each for row in rows for each in row["components"]]
+    names = [each["custom_id"] for each in buttons]
+    is_odd = any(
+        each["type"] != 2 or each["style"] not in (1, 2, 3, 4) or not 1 <= len(each["label"]) <= 80 for each in buttons
+    )
+    too_many = len(rows) > 5 or any(row["type"] != 1 or not 1 <= len(row["components"]) <= 5 for row in rows)
+    if is_odd or too_many or len(set(names)) < len(names) or any(not 1 <= len(name) <= 100 for name in names):
+        raise Refusal(400, 50035, "Invalid Form Body")
+    return rows
+
+
+def buttons(message: dict[str, Any]) -> list[list[str]]:
+    """Return what the buttons below a message say, in rows."""
+    return [[each["label"] for each in row["components"]] for row in message.get("components") or ()]
+
+
 @dataclass(slots=True)
 class Fault:
     """What happens to the next request of a kind, instead of or after its effect."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from tests.fakes.discord_facts import ADMIN_ROLE, BOT, GUILD, Refusal, checked
+from tests.fakes.discord_facts import ADMIN_ROLE, BOT, GUILD, Refusal, checked, checked_components
 
 if TYPE_CHECKING:
     from tests.fakes.discord_server import Discord
@@ -143,6 +143,11 @@ class Interactions:
     def _edit(self, made: Interaction, body: dict[str, Any]) -> dict[str, Any]:
         if made.is_deleted:
             raise Refusal(404, 10008, "Unknown Message")
+        if made.message:  # of a press, the message that the button is below
+            _, message = self._discord.find(made.message)
+            message["components"] = checked_components(body)
+            self._discord.tell("MESSAGE_UPDATE", made.channel, message)
+            return message
         return self._put_original(made, checked(body))
 
     def _follow_up(self, made: Interaction, body: dict[str, Any]) -> dict[str, Any]:

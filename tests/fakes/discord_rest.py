@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
 
-from tests.fakes.discord_facts import ANN, BOT, GUILD, NONCE_LASTS, Fault, Refusal, Request, checked
+from tests.fakes.discord_facts import ANN, BOT, GUILD, NONCE_LASTS, Fault, Refusal, Request, checked, checked_components
 from tests.fakes.discord_interactions import Interactions
 
 if TYPE_CHECKING:
@@ -216,6 +216,7 @@ class Rest:
                 raise Refusal(400, 50035, "Invalid Form Body")
         message = discord.write(channel, BOT, text, attachments=files, **fields)
         message["nonce"] = nonce
+        message["components"] = checked_components(body)
         self._nonces[nonce] = (discord.now(), message)
         if is_thread:
             discord.channels[channel]["thread_metadata"]["archived"] = False
@@ -238,6 +239,8 @@ class Rest:
         message = self._message(channel, ident)
         if message["author"]["id"] != BOT:
             raise Refusal(403, 50005, "Cannot edit a message authored by another user")
+        if "components" in body:
+            message["components"] = checked_components(body)
         message |= {"content": checked(body), "edited_timestamp": self._discord.now().isoformat()}
         message.setdefault("was", []).append(message["content"])
         self._discord.tell("MESSAGE_UPDATE", channel, message)

@@ -1,5 +1,8 @@
 """Discord's payloads and dialect, pure: what a payload says (`parse`), how an answer looks (`render`, `dialect`)."""
 
+from channels.discord.codec.components import MOST_BUTTONS as MOST_BUTTONS
+from channels.discord.codec.components import components as components
+from channels.discord.codec.components import rows_left as rows_left
 from channels.discord.codec.interactions import first_answer as first_answer
 from channels.discord.codec.interactions import read_interaction as read_interaction
 from channels.discord.codec.interactions import whole_answer as whole_answer

@@ -44,6 +44,7 @@ def read_interaction(channel: str, payload: Mapping[str, Any], me: Me) -> Inboun
         is_addressed=True,
         guild=place.guild,
         is_private=place.is_private,
+        reply_to=str(payload["message"]["id"]) if of_kind is InboundKind.BUTTON else "",
     )
 
 

@@ -212,7 +212,7 @@ async def test_a_refused_command_can_be_told_why(discord: Discord, house: FakeHo
 
 
 async def test_a_button_is_its_value(discord: Discord, house: FakeHouse) -> None:
-    """Confirmed without a word: what follows from it is said in the chat."""
+    """Confirmed without a word; where its answer can be shown to whoever pressed is noted."""
     async with registered(house, discord):
         message = discord.say(GENERAL, BOT, "Shall I?")
         pressed = discord.interactions.press(message, ANN, "yes:7")
@@ -221,4 +221,5 @@ async def test_a_button_is_its_value(discord: Discord, house: FakeHouse) -> None
         InboundKind.BUTTON, "yes:7", "", (pressed.id,),
     )  # fmt: skip
     assert pressed.acknowledged == 6
-    assert "interactions" not in house.state.notes
+    assert heard.reply_to == message
+    assert turn_id(heard) in house.state.notes["interactions"]

@@ -1,0 +1,160 @@
+"""Buttons on Telegram: what is asked, who may press, and what becomes of a press."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from tests.fakes.pocket import InstantModel
+from tests.fakes.staged import FACT, memory, staged
+from tests.fakes.telegram_gateway import TEAM, Parrot, house, mention
+from tests.fakes.telegram_server import Post, TelegramServer, open_telegram
+
+ANN = "people/telegram%3a42"
+GROUP = f"chats/telegram%3a{TEAM}"
+YES, NO = "/memory approve eaaaaaaaaaaaaaaaa", "/memory reject eaaaaaaaaaaaaaaaa"
+STRANGER, BEN = 666, 43
+
+
+@asynccontextmanager
+async def telegram_now() -> AsyncIterator[TelegramServer]:
+    """Run Telegram on today's clock: old messages are not answered."""
+    async with open_telegram() as server:
+        server.now = lambda: int(time.time())
+        yield server
+
+
+async def asked(server: TelegramServer, chat: int) -> Post:
+    """Return the question once it stands in *chat*, with its buttons."""
+
+    def found() -> list[Post]:
+        return [post for post in server.posts if post.chat == chat and post.buttons]
+
+    await server.until(lambda: bool(found()))
+    return found()[-1]
+
+
+async def test_a_yes_in_a_direct_chat_is_done_once_and_its_buttons_go() -> None:
+    """One line with Yes and No; pressed twice and brought twice, it is done once, said, and the keyboard is gone."""
+    async with telegram_now() as server, house(server, InstantModel()) as pocket:
+        server.say("hello")
+        await server.until(lambda: bool(server.shown(42)))
+        await staged(pocket, ANN, "telegram:42")
+        post = await asked(server, 42)
+        assert post.buttons == [["Yes", "No"]]
+        assert FACT in post.text
+        assert FACT not in memory(pocket, ANN)
+        update = server.buttons.press(post, YES)
+        server.push(update)  # the same press once more
+        server.buttons.press(post, YES)  # and a second one
+        await server.until(lambda: not post.buttons and len(server.shown(42)) >= 4)
+        assert memory(pocket, ANN) == f"- {FACT}\n"
+        assert [text.split(".")[0] for text in server.shown(42)[2:]] == [
+            "Done",
+            "That has your yes already, and is done",
+        ]
+        await server.until(lambda: sorted(server.answered) == ["1", "2"])
+
+
+async def test_a_press_passes_the_answer_that_is_being_written() -> None:
+    """While a turn thinks, the press is done and answered (DESIGN.md: approvals and buttons never wait)."""
+    model = Parrot()
+    async with telegram_now() as server, house(server, model) as pocket:
+        server.say("hello")
+        await server.until(lambda: bool(server.shown(42)))
+        await staged(pocket, ANN, "telegram:42")
+        post = await asked(server, 42)
+        model.go_on.clear()
+        model.thinks.clear()
+        server.say("think long")
+        await model.thinks.wait()
+        server.buttons.press(post, NO)
+        await server.until(lambda: any(text.startswith("Dropped") for text in server.shown(42)))
+        assert not any("think long" in text for text in server.shown(42))
+        model.go_on.set()
+        await server.until(lambda: any("think long" in text for text in server.shown(42)))
+
+
+async def test_a_question_does_not_come_into_the_middle_of_an_answer() -> None:
+    """It waits in the chat's lane until the answer stands."""
+    model = Parrot()
+    async with telegram_now() as server, house(server, model) as pocket:
+        server.say("hello")
+        await server.until(lambda: bool(server.shown(42)))
+        model.go_on.clear()
+        model.thinks.clear()
+        server.say("think long")
+        await model.thinks.wait()
+        await staged(pocket, ANN, "telegram:42")
+        assert not [post for post in server.posts if post.buttons]
+        model.go_on.set()
+        post = await asked(server, 42)
+        answer = next(each for each in server.posts if "think long" in each.text)
+        assert answer.id < post.id
+
+
+async def test_in_a_group_admins_decide_and_strangers_are_not_heard() -> None:
+    """A stranger's press: no row, no answer. A member's: told so privately, and the buttons stay. An admin's: done."""
+    async with telegram_now() as server:
+        group = server.chat(TEAM)
+        group.admins = {42}
+        server.chat(BEN)
+        server.chat(42)
+        async with house(server, InstantModel(), ALLOW_FROM=f"42,{BEN}") as pocket:
+            server.say("@parlour_bot hello", chat=TEAM, **mention("@parlour_bot hello"))
+            await server.until(lambda: bool(server.shown(TEAM)))
+            await staged(pocket, GROUP, f"telegram:{TEAM}")
+            post = await asked(server, TEAM)
+            accepted = (await pocket.app.store.journal.depth())["commits"]
+            server.buttons.press(post, YES, sender=STRANGER)
+            await server.until(lambda: not server.updates)
+            assert (await pocket.app.store.journal.depth())["commits"] == accepted
+            assert server.answered == []
+            server.buttons.press(post, YES, sender=BEN)
+            await server.until(lambda: bool(server.buttons.alerts))
+            assert server.buttons.alerts[0] == ("2", "Only an admin of this chat may use /memory approve here.")
+            assert post.buttons
+            assert memory(pocket, GROUP) == ""
+            server.buttons.press(post, YES, sender=42)
+            await server.until(lambda: not post.buttons)
+            assert memory(pocket, GROUP) == f"- {FACT}\n"
+            assert server.buttons.alerts[1][1].startswith("Done.")
+            assert [*server.shown(BEN), *server.shown(42)] == []
+
+
+async def test_a_press_is_kept_before_telegram_is_told(tmp_path: Path) -> None:
+    """A press that was stored when the gateway died is done at the next start, once; the old button then says so."""
+    home = tmp_path / "home"
+    async with telegram_now() as server:
+        async with house(server, InstantModel(), home) as pocket:
+            server.say("hello")
+            await server.until(lambda: bool(server.shown(42)))
+            await staged(pocket, ANN, "telegram:42")
+            post = await asked(server, 42)
+            await pocket.idle()
+        server.buttons.press(post, YES)  # while nobody is there: Telegram keeps it
+        async with house(server, InstantModel(), home) as pocket:
+            await server.until(lambda: not post.buttons)
+            assert memory(pocket, ANN) == f"- {FACT}\n"
+            server.buttons.press(post, NO)
+            await server.until(lambda: any(text.startswith("That is settled already") for text in server.shown(42)))
+            assert memory(pocket, ANN) == f"- {FACT}\n"
+
+
+async def test_several_things_are_one_message_and_each_has_its_row() -> None:
+    """Two questions, one message; deciding one leaves the other's buttons."""
+    async with telegram_now() as server, house(server, InstantModel()) as pocket:
+        server.say("hello")
+        await server.until(lambda: bool(server.shown(42)))
+        await staged(pocket, ANN, "telegram:42", asks=False)
+        await staged(pocket, ANN, "telegram:42", name="ecccccccccccccccc", fact="Ann sails")
+        post = await asked(server, 42)
+        assert post.buttons == [["Yes (1)", "No (1)"], ["Yes (2)", "No (2)"]]
+        first = post.markup["inline_keyboard"][0][0]["callback_data"]
+        server.buttons.press(post, first)
+        await server.until(lambda: len(post.buttons) == 1)
+        await asyncio.wait_for(pocket.idle(), 10)
+        assert len([each for each in server.posts if each.markup]) == 1
