@@ -2,142 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
-import json
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
-from agent.llm.port import ChatReply, ChatRequest, Sink, Tokens, ToolCall
 from agent.memory.background import Later
 from agent.memory.consolidation.slice import Slice
-from agent.memory.consolidator import Consolidator
 from agent.memory.due import APPLY, SUMMARISE, consolidation
-from agent.memory.files import lines as build
-from agent.memory.files.disk import Disk
 from agent.memory.files.documents import FileDocuments
-from agent.memory.files.projector import Projector
-from agent.memory.history.log import HistoryLog
-from agent.memory.reading import Passages
-from agent.memory.revising import Reviser
 from agent.memory.scopes import scope_folder
-from gateway.errors import ModelUnreachable
-from gateway.events import SessionKey
-from gateway.ports import EndState, Job, SessionRow, TurnRecord
-from tests.fakes.memory import ANN, SCOPE, START, TRANSCRIPT, Crash, FakeJobs, FakeRecords, FaultyDisk, turn_name
-
-TURNS = 6
-
-
-class Model:
-    """Summarises politely, and counts."""
-
-    name = "test/model"
-
-    def __init__(self) -> None:
-        self.calls = 0
-        self.fails = 0
-
-    async def complete(self, request: ChatRequest, *, sink: Sink | None = None) -> ChatReply:
-        """Summarise."""
-        self.calls += 1
-        if self.fails:
-            self.fails -= 1
-            raise ModelUnreachable("down")
-        saved = {"history_entry": "[2026-11-21 21:00] They talked.", "memory_update": "- old fact\n- new fact"}
-        call = ToolCall("c", "save_memory", json.dumps(saved))
-        return ChatReply(text="", tool_calls=(call,), model=self.name, tokens=Tokens(1, 1), cost=0.0)
-
-    async def warm(self) -> None:
-        """Nothing."""
-
-    async def close(self) -> None:
-        """Nothing."""
-
-
-class World:
-    """A home with six turns in a transcript, and a consolidator over it whose disk can die."""
-
-    def __init__(self, home: Path) -> None:
-        self.home = home
-        self.records = FakeRecords()
-        self.jobs = FakeJobs()
-        self.model = Model()
-        self.adopted: list[TurnRecord] = []
-        for n in range(TURNS):
-            turn = turn_name(n)
-            said = (
-                build.message(2 * n, turn, "user", f"question {n}", START, mid=f"m{n}"),
-                build.message(2 * n + 1, turn, "assistant", f"answer {n}", START),
-            )
-            self.records.commit(
-                TurnRecord(
-                    turn=turn,
-                    key=ANN,
-                    transcript=TRANSCRIPT,
-                    scope=SCOPE,
-                    outcome=EndState.ANSWERED,
-                    lines=said,
-                    from_index=2 * n,
-                    to_index=2 * n + 2,
-                    inbox=(),
-                    at=START,
-                )
-            )
-
-    def consolidator(self, disk: Disk | None = None) -> Consolidator:
-        """Return what a process has after its start."""
-        disk = disk or Disk()
-        projector = Projector(self.home, self.records)
-        documents = FileDocuments(self.home, disk=disk)
-
-        async def session(key: SessionKey) -> SessionRow:
-            return self.records.rows[key]
-
-        return Consolidator(
-            home=self.home,
-            jobs=self.jobs,
-            passages=Passages(self.home, self.records, flush=projector.flush),
-            records=self.records,
-            session=session,
-            adopt=self.adopted.append,
-            writing=asyncio.Lock(),
-            reviser=Reviser(self.home, documents, now=lambda: START, disk=disk),
-            model=self.model,
-            zone=lambda _: "UTC",
-            now=lambda: START,
-            disk=disk,
-        )
-
-    async def run(self, consolidator: Consolidator) -> None:
-        """Run every job that is there to its end, as the background does."""
-        handlers = {**consolidator.slow, **consolidator.quick}
-        while jobs := [job for job in self.jobs.jobs.values() if job.kind in handlers]:
-            for job in jobs:
-                later = await handlers[job.kind](job)
-                if later is None:
-                    await self.jobs.finish(job)
-                else:
-                    await self.jobs.put_off(job, later.delay, later.reason, counts=later.counts)
-
-    def pointers(self) -> list[int]:
-        """Return every pointer that was committed, in order."""
-        lines = [line for each in self.adopted for line in each.lines]
-        return [line["last_consolidated"] for line in lines]
-
-    @property
-    def history(self) -> HistoryLog:
-        """Return the scope's history."""
-        return HistoryLog(scope_folder(self.home, SCOPE) / "memory")
-
-
-async def begin(home: Path) -> World:
-    """Return a world with a fact in memory and a consolidation of the first eight messages due."""
-    world = World(home)
-    await FileDocuments(home).write(SCOPE, "MEMORY.md", "- old fact\n", was="", why="t")
-    await world.jobs.put(consolidation(ANN, SCOPE, TRANSCRIPT, Slice(0, 8), START))
-    return world
+from gateway.ports import Job
+from tests.fakes.consolidating import TURNS, begin
+from tests.fakes.memory import ANN, SCOPE, START, TRANSCRIPT, Crash, FaultyDisk
 
 
 async def test_killed_at_every_write_there_is_one_of_everything(tmp_path: Path) -> None:
@@ -218,3 +96,79 @@ async def test_of_a_transcript_that_is_in_a_summary_there_is_nothing_to_summaris
     await world.jobs.put(Job(id="s", kind=SUMMARISE, scope=SCOPE, payload=payload, due_at=START))
     await world.run(consolidator)
     assert world.model.calls == 1
+
+
+async def test_what_does_not_fit_one_question_takes_several(tmp_path: Path) -> None:
+    """Each ends where a person begins to speak; the pointer moves with each, and every message is in one entry."""
+    world = await begin(tmp_path, question="why " * 200)  # 200 tokens each
+    world.room = 1_450
+    await world.run(world.consolidator())
+    spans = [(each.start, each.end) for each in world.history.after(0)]
+    assert len(spans) > 1
+    assert spans[0][0] == 0
+    assert spans[-1][1] == 8
+    assert all(before[1] == after[0] for before, after in pairwise(spans))
+    assert all(end % 2 == 0 for _, end in spans)
+    assert world.pointers() == [end for _, end in spans]
+
+
+async def test_at_most_five_rounds_follow_one_another(tmp_path: Path) -> None:
+    """What is left then is due again with the next turn, which sees that it left the window."""
+    world = await begin(tmp_path, turns=12, until=24, question="why " * 200)
+    world.room = 1_200
+    await world.run(world.consolidator())
+    assert world.pointers() == [2, 4, 6, 8, 10]
+
+
+async def test_killed_at_every_write_of_several_rounds(tmp_path: Path) -> None:
+    """One chain of entries without a gap or an overlap, whichever round the kill came in."""
+    for at in range(1, 400, 4):
+        world = await begin(tmp_path / str(at), question="why " * 200)
+        world.room = 1_450
+        disk = FaultyDisk(at=at, error=Crash())
+        try:
+            await world.run(world.consolidator(disk))
+        except Crash:
+            await world.run(world.consolidator())
+        else:
+            assert at > 10
+            break
+        spans = [(each.start, each.end) for each in world.history.after(0)]
+        assert [end for _, end in spans] == [start for start, _ in spans[1:]] + [8], at
+        assert world.model.calls == len(spans), at
+
+
+async def test_a_question_that_is_refused_as_too_long_is_made_smaller(tmp_path: Path) -> None:
+    """The model's limit is smaller than anybody knew: less is asked at once, and nothing is left out."""
+    world = await begin(tmp_path, question="why " * 200)
+    world.room = 2_600
+    world.model.takes = 3_000
+    await world.run(world.consolidator())
+    spans = [(each.start, each.end) for each in world.history.after(0)]
+    assert world.model.refused >= 1
+    assert len(spans) > 1
+    assert spans[-1][1] == 8
+    assert not any(each.raw for each in world.history.after(0))
+
+
+async def test_what_no_model_takes_is_extracted_at_once(tmp_path: Path) -> None:
+    """The messages go into the raw archive and an entry says so; nobody waits for a third failure."""
+    world = await begin(tmp_path)
+    world.room = 2_000
+    world.model.takes = 1
+    await world.run(world.consolidator())
+    [entry] = world.history.after(0)
+    assert entry.content.startswith("[raw] 8 messages")
+    assert world.pointers() == [8]
+    assert world.model.refused == 3
+    assert "question 3" in (scope_folder(tmp_path, SCOPE) / "memory" / "raw.jsonl").read_text()
+
+
+async def test_one_giant_message_is_summarised_by_its_beginning(tmp_path: Path) -> None:
+    """A word as long as a book does not wedge the conversation: the question shows a part and says so."""
+    world = await begin(tmp_path, question="book " * 50_000)
+    world.room = 4_000
+    await world.run(world.consolidator())
+    assert [(each.start, each.end) for each in world.history.after(0)][-1][1] == 8
+    assert all(len(shown) < 16_000 for shown in world.model.shown)
+    assert "not all of them shown here" in world.model.shown[0]

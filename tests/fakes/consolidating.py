@@ -1,0 +1,172 @@
+"""A home with a conversation in it, and what summarises and flushes it there, over a disk that can die."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+from agent.llm.port import ChatReply, ChatRequest, Sink, Tokens, ToolCall
+from agent.memory.consolidation.slice import Slice
+from agent.memory.consolidator import Consolidator
+from agent.memory.due import consolidation
+from agent.memory.files import lines as build
+from agent.memory.files.disk import Disk
+from agent.memory.files.documents import FileDocuments
+from agent.memory.files.projector import Projector
+from agent.memory.flushing import Flushes
+from agent.memory.history.log import HistoryLog
+from agent.memory.reading import Passages
+from agent.memory.revising import Reviser
+from agent.memory.scopes import scope_folder
+from gateway.errors import ContextOverflow, ModelUnreachable
+from gateway.events import SessionKey
+from gateway.ports import EndState, SessionRow, TurnRecord
+from tests.fakes.memory import ANN, SCOPE, START, TRANSCRIPT, FakeJobs, FakeRecords, turn_name
+
+TURNS = 6
+
+
+class Model:
+    """Summarises politely, and counts."""
+
+    name = "test/model"
+
+    def __init__(self) -> None:
+        self.calls = 0
+        self.fails = 0
+        self.takes = 0  # characters; a longer question is refused
+        self.refused = 0
+        self.shown: list[str] = []  # the questions that were answered
+        self.is_asked = asyncio.Event()
+        self.bullets = "- a lasting fact"
+
+    async def complete(self, request: ChatRequest, *, sink: Sink | None = None) -> ChatReply:
+        """Summarise, or say what lasts."""
+        shown = str(request.messages[-1]["content"])
+        if self.takes and len(shown) > self.takes:
+            self.refused += 1
+            raise ContextOverflow("too long")
+        self.calls += 1
+        self.is_asked.set()
+        self.shown.append(shown)
+        if request.purpose == "flush":
+            return ChatReply(text=self.bullets, tool_calls=(), model=self.name, tokens=Tokens(1, 1), cost=0.0)
+        if self.fails:
+            self.fails -= 1
+            raise ModelUnreachable("down")
+        saved = {"history_entry": "[2026-11-21 21:00] They talked.", "memory_update": "- old fact\n- new fact"}
+        call = ToolCall("c", "save_memory", json.dumps(saved))
+        return ChatReply(text="", tool_calls=(call,), model=self.name, tokens=Tokens(1, 1), cost=0.0)
+
+    async def warm(self) -> None:
+        """Nothing."""
+
+    async def close(self) -> None:
+        """Nothing."""
+
+
+class World:
+    """A home with six turns in a transcript, and a consolidator over it whose disk can die."""
+
+    def __init__(self, home: Path, *, question: str = "question", origin: str = "user", turns: int = TURNS) -> None:
+        self.home = home
+        self.room = 0
+        self.records = FakeRecords()
+        self.jobs = FakeJobs()
+        self.model = Model()
+        self.adopted: list[TurnRecord] = []
+        for n in range(turns):
+            turn = turn_name(n)
+            said = (
+                build.message(2 * n, turn, "user", f"{question} {n}", START, mid=f"m{n}", origin=origin),
+                build.message(2 * n + 1, turn, "assistant", f"answer {n}", START),
+            )
+            self.records.commit(
+                TurnRecord(
+                    turn=turn,
+                    key=ANN,
+                    transcript=TRANSCRIPT,
+                    scope=SCOPE,
+                    outcome=EndState.ANSWERED,
+                    lines=said,
+                    from_index=2 * n,
+                    to_index=2 * n + 2,
+                    inbox=(),
+                    at=START,
+                )
+            )
+
+    def consolidator(self, disk: Disk | None = None) -> Consolidator:
+        """Return what a process has after its start."""
+        disk = disk or Disk()
+        projector = Projector(self.home, self.records)
+        documents = FileDocuments(self.home, disk=disk)
+
+        async def session(key: SessionKey) -> SessionRow:
+            return self.records.rows[key]
+
+        return Consolidator(
+            home=self.home,
+            jobs=self.jobs,
+            passages=Passages(self.home, self.records, flush=projector.flush),
+            records=self.records,
+            session=session,
+            adopt=self.adopted.append,
+            writing=asyncio.Lock(),
+            reviser=Reviser(self.home, documents, now=lambda: START, disk=disk),
+            model=self.model,
+            zone=lambda _: "UTC",
+            now=lambda: START,
+            disk=disk,
+            flushes=True,
+            room=self._room,
+        )
+
+    async def _room(self) -> int:
+        return self.room
+
+    def flushes(self, disk: Disk | None = None, *, zone: str = "UTC") -> Flushes:
+        """Return what does the flushes of such a process."""
+        disk = disk or Disk()
+        return Flushes(
+            home=self.home,
+            jobs=self.jobs,
+            passages=Passages(self.home, self.records, flush=Projector(self.home, self.records).flush),
+            reviser=Reviser(self.home, FileDocuments(self.home, disk=disk), now=lambda: START, disk=disk),
+            writing=asyncio.Lock(),
+            model=self.model,
+            zone=lambda _: zone,
+            now=lambda: START,
+            room=self._room,
+            disk=disk,
+        )
+
+    async def run(self, *workers: Consolidator | Flushes) -> None:
+        """Run every job that is there to its end, as the background does."""
+        handlers = {kind: handler for each in workers for kind, handler in {**each.slow, **each.quick}.items()}
+        while jobs := [job for job in self.jobs.jobs.values() if job.kind in handlers]:
+            for job in jobs:
+                later = await handlers[job.kind](job)
+                if later is None:
+                    await self.jobs.finish(job)
+                else:
+                    await self.jobs.put_off(job, later.delay, later.reason, counts=later.counts)
+
+    def pointers(self) -> list[int]:
+        """Return every pointer that was committed, in order."""
+        lines = [line for each in self.adopted for line in each.lines]
+        return [line["last_consolidated"] for line in lines]
+
+    @property
+    def history(self) -> HistoryLog:
+        """Return the scope's history."""
+        return HistoryLog(scope_folder(self.home, SCOPE) / "memory")
+
+
+async def begin(home: Path, *, turns: int = TURNS, until: int = 8, **fields: str) -> World:
+    """Return a world with a fact in memory and a consolidation of its first messages due, eight by default."""
+    world = World(home, turns=turns, **fields)
+    await FileDocuments(home).write(SCOPE, "MEMORY.md", "- old fact\n", was="", why="t")
+    await world.jobs.put(consolidation(ANN, SCOPE, TRANSCRIPT, Slice(0, until), START))
+    return world
