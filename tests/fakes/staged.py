@@ -58,3 +58,9 @@ def memory(pocket: Pocket, scope: str) -> str:
     """Return what is remembered."""
     path = scope_folder(pocket.home, scope) / "memory" / "MEMORY.md"
     return path.read_text() if path.exists() else ""
+
+
+async def scope_in(pocket: Pocket, session: str) -> str:
+    """Return the scope of a session in which somebody was answered."""
+    await pocket.idle()
+    return next(row.scope for row in await pocket.app.store.records.sessions() if str(row.key) == session)

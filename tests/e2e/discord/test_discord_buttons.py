@@ -1,0 +1,66 @@
+"""Buttons on Discord: what is asked, who may press, and what becomes of a press."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.e2e.discord.test_gateway_discord import CALL, house
+from tests.fakes.discord_facts import ADMIN_ROLE, ANN, BEN, BOT, EVA, GENERAL, buttons
+from tests.fakes.discord_server import Discord, open_discord
+from tests.fakes.pocket import InstantModel
+from tests.fakes.staged import FACT, memory, scope_in, staged
+
+YES, NO = "/memory approve eaaaaaaaaaaaaaaaa", "/memory reject eaaaaaaaaaaaaaaaa"
+
+
+async def asked(discord: Discord, chat: str) -> dict[str, Any]:
+    """Return the question once it stands in *chat*, with its buttons."""
+
+    def found() -> list[dict[str, Any]]:
+        return [each for each in discord.messages[chat] if each["author"]["id"] == BOT and buttons(each)]
+
+    await discord.until(lambda: bool(found()))
+    return found()[-1]
+
+
+async def test_a_yes_in_a_direct_message_is_done_once_and_its_buttons_go() -> None:
+    """Confirmed at once, done once however often it is pressed or delivered, and said in the chat."""
+    async with open_discord() as discord, house(discord, model=InstantModel()) as pocket:
+        direct = discord.direct(ANN)
+        discord.say(direct, ANN, "hello")
+        await discord.until(lambda: bool(discord.chat(direct)))
+        scope = await scope_in(pocket, f"discord:{direct}")
+        await staged(pocket, scope, f"discord:{direct}")
+        question = await asked(discord, direct)
+        assert buttons(question) == [["Yes", "No"]]
+        pressed = discord.interactions.press(question["id"], ANN, YES)
+        discord.interactions.repeat(pressed)
+        await discord.until(lambda: not buttons(question))
+        again = discord.interactions.press(question["id"], ANN, YES)
+        await discord.until(lambda: any(text.startswith("That has your yes") for text in discord.chat(direct)))
+        assert (pressed.acknowledged, again.acknowledged) == (6, 6)
+        assert memory(pocket, scope) == f"- {FACT}\n"
+        assert sum(text.startswith("Done.") for text in discord.chat(direct)) == 1
+
+
+async def test_in_a_channel_admins_decide_in_private_and_strangers_are_not_heard() -> None:
+    """A stranger's press: nothing. A member's: refused to them alone, the buttons stay. An admin's: done."""
+    async with open_discord() as discord, house(discord, model=InstantModel()) as pocket:
+        discord.members[ANN]["roles"] = [ADMIN_ROLE]
+        discord.say(GENERAL, ANN, f"{CALL} hello")
+        await discord.until(lambda: bool(discord.chat(GENERAL)))
+        scope = await scope_in(pocket, f"discord:{GENERAL}")
+        await staged(pocket, scope, f"discord:{GENERAL}")
+        question = await asked(discord, GENERAL)
+        shown = list(discord.chat(GENERAL))
+        stranger = discord.interactions.press(question["id"], EVA, YES)
+        member = discord.interactions.press(question["id"], BEN, YES)
+        await discord.until(lambda: bool(member.follow_ups))
+        assert (stranger.acknowledged, stranger.follow_ups) == (0, [])
+        assert member.follow_ups == [("Only an admin of this chat may use /memory approve here.", True)]
+        assert buttons(question)
+        assert memory(pocket, scope) == ""
+        admin = discord.interactions.press(question["id"], ANN, NO)
+        await discord.until(lambda: not buttons(question) and bool(admin.follow_ups))
+        assert admin.follow_ups == [("Dropped. What I remember stays as it is.", True)]
+        assert list(discord.chat(GENERAL)) == shown

@@ -1,0 +1,150 @@
+"""Buttons in Slack: what is asked, who may press, and what becomes of a press."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from gateway.errors import StoreDown
+from tests.fakes.slack_buttons import buttons
+from tests.fakes.slack_gateway import CALL, house
+from tests.fakes.slack_push import SIGNING_SECRET
+from tests.fakes.slack_server import ANN, BOB, BOT_USER, DM, EVE, ROOM, SlackServer, slack_server
+from tests.fakes.staged import FACT, memory, scope_in, staged
+
+
+async def asked(server: SlackServer, place: str) -> dict[str, Any]:
+    """Return the question once it stands in *place*, with its buttons."""
+
+    def found() -> list[dict[str, Any]]:
+        return [each for each in server.places[place].messages if each["user"] == BOT_USER and buttons(each)]
+
+    await server.until(lambda: bool(found()))
+    return found()[-1]
+
+
+async def test_a_yes_in_a_direct_message_is_done_once_and_its_buttons_go() -> None:
+    """One line with Yes and No; pressed twice and delivered twice, it is done once and the row is gone."""
+    async with slack_server() as server, house(server) as pocket:
+        server.say(DM, ANN, "hello")
+        await server.until(lambda: bool(server.shown(DM)))
+        scope = await scope_in(pocket, f"slack:{DM}")
+        await staged(pocket, scope, f"slack:{DM}")
+        question = await asked(server, DM)
+        assert buttons(question) == [["Yes", "No"]]
+        assert FACT in question["blocks"][0]["text"]["text"]
+        trigger = server.press(DM, ANN, question, "Yes")
+        server.press(DM, ANN, question, "Yes", again=trigger)
+        server.press(DM, ANN, question, "Yes")
+        await server.until(lambda: not buttons(question) and len(server.shown(DM)) >= 4)
+        assert memory(pocket, scope) == f"- {FACT}\n"
+        said = [text.split(".")[0] for text in server.shown(DM)[2:]]
+        assert said == ["Done", "That has your yes already, and is done"]
+        assert server.acks.count(trigger) == 2
+
+
+async def test_in_a_channel_admins_decide_in_private_and_strangers_are_not_heard() -> None:
+    """A stranger's press leaves no trace; a member's is refused to them alone; an admin's is done, and said to them."""
+    async with slack_server() as server, house(server) as pocket:
+        thread = server.say(ROOM, ANN, f"{CALL} hello")
+        await server.until(lambda: bool(server.shown(ROOM, thread)))
+        scope = await scope_in(pocket, f"slack:{ROOM}/{thread}")
+        await staged(pocket, scope, f"slack:{ROOM}/{thread}")
+        question = await asked(server, ROOM)
+        assert question["thread_ts"] == thread  # where it arose
+        stranger = server.press(ROOM, EVE, question, "Yes")
+        await server.until(lambda: stranger in server.acks)
+        assert [each.reason for each in pocket.app.refusals.recent("slack", EVE)] == ["stranger"]  # at the door
+        server.press(ROOM, BOB, question, "Yes")
+        whispers = server.places[ROOM].whispers
+        await server.until(lambda: len(whispers) == 1)
+        assert (whispers[0]["user"], whispers[0]["text"][:23]) == (BOB, "Only an admin of this c")
+        assert buttons(question)
+        assert memory(pocket, scope) == ""
+        server.press(ROOM, ANN, question, "Yes")
+        await server.until(lambda: len(whispers) == 2 and not buttons(question))
+        assert (whispers[1]["user"], whispers[1]["text"][:5]) == (ANN, "Done.")
+        assert memory(pocket, scope) == f"- {FACT}\n"
+        assert len(server.shown(ROOM, thread)) == 2  # the answer and the question: nothing else for everybody
+
+
+async def test_what_one_person_alone_sees_has_buttons_too() -> None:
+    """`/memory pending` in a channel is ephemeral; a press there is done, and what was pressed is taken away."""
+    async with slack_server() as server, house(server) as pocket:
+        thread = server.say(ROOM, ANN, f"{CALL} hello")
+        await server.until(lambda: bool(server.shown(ROOM, thread)))
+        scope = await scope_in(pocket, f"slack:{ROOM}/{thread}")
+        await staged(pocket, scope, f"slack:{ROOM}/{thread}")
+        question = await asked(server, ROOM)
+        server.slash(ROOM, ANN, "/parlour", "memory pending")
+        whispers = server.places[ROOM].whispers
+        await server.until(lambda: bool(whispers))
+        listed = whispers[0]
+        assert buttons(listed) == [["Yes", "No"]]
+        server.press(ROOM, ANN, listed, "No")
+        await server.until(
+            lambda: (
+                listed not in whispers
+                and any(each["text"] == "Dropped. What I remember stays as it is." for each in whispers)
+            )
+        )
+        server.press(ROOM, ANN, question, "Yes")
+        await server.until(lambda: not buttons(question))
+        assert any(each["text"].startswith("That is settled already") for each in whispers)
+        assert memory(pocket, scope) == ""
+
+
+async def test_a_press_that_is_not_stored_is_not_acknowledged(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While the journal cannot write Slack gets no ack, and the press is done when it comes again."""
+    async with slack_server() as server, house(server) as pocket:
+        server.ack_within = 0.3
+        server.say(DM, ANN, "hello")
+        await server.until(lambda: bool(server.shown(DM)))
+        scope = await scope_in(pocket, f"slack:{DM}")
+        await staged(pocket, scope, f"slack:{DM}")
+        question = await asked(server, DM)
+        await pocket.idle()
+        journal = pocket.app.store.journal
+        accept, failed = journal.accept, []
+
+        async def full_once(*arguments: Any, **more: Any) -> Any:
+            if not failed:
+                failed.append(True)
+                raise StoreDown("the disk is full")
+            return await accept(*arguments, **more)
+
+        monkeypatch.setattr(journal, "accept", full_once)
+        trigger = server.press(DM, ANN, question, "Yes")
+        await server.until(lambda: not buttons(question))
+        assert server.deliveries.count(trigger) == 2
+        assert server.acks.count(trigger) == 1
+        assert memory(pocket, scope) == f"- {FACT}\n"
+
+
+async def test_presses_come_by_http_too() -> None:
+    """Signed, in a form, acknowledged when stored; the same request twice has one effect."""
+    async with slack_server() as server:
+        environment = {
+            "PARLOUR_CHANNELS__SLACK__APP_TOKEN": "",
+            "PARLOUR_CHANNELS__SLACK__SIGNING_SECRET": SIGNING_SECRET,
+            "PARLOUR_WEB__PUBLIC_URL": "https://parlour.example",
+        }
+        async with house(server, environment=environment) as pocket:
+            server.hook = f"{pocket.app.web.url}hooks/slack"
+            await asyncio.wait_for(_serving(pocket), 10)
+            server.say(DM, ANN, "hello")
+            await server.until(lambda: bool(server.shown(DM)))
+            scope = await scope_in(pocket, f"slack:{DM}")
+            await staged(pocket, scope, f"slack:{DM}")
+            question = await asked(server, DM)
+            server.press(DM, ANN, question, "Yes")
+            await server.until(lambda: not buttons(question))
+            assert memory(pocket, scope) == f"- {FACT}\n"
+
+
+async def _serving(pocket: Any) -> None:
+    channel = pocket.app.channels["slack"]
+    while not channel.is_ready():  # noqa: ASYNC110 - nobody is told
+        await asyncio.sleep(0.005)
