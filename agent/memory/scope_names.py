@@ -74,7 +74,7 @@ class ScopeNames:
         if found:
             several = ", ".join(found)
             raise UserMistake(f"{text} may be {several}; name it in full, or say --person or --chat")
-        near = difflib.get_close_matches(text, [label(each) for each in there], n=3, cutoff=0.6)
+        near = difflib.get_close_matches(text, [label(each) for each in there], n=3, cutoff=0.75)
         meant = f"did you mean {' or '.join(near)}?" if near else self._known(there)
         raise UserMistake(f"nothing is remembered of {text!r}; {meant}")
 

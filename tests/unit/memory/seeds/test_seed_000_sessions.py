@@ -1,0 +1,91 @@
+"""Seed 000, its sessions and what of memory reaches the model: the parts that "Memory System" has beside the store."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from pathlib import Path
+from typing import Any
+
+from agent.memory import Session, SessionManager
+from agent.memory.history.log import HistoryEntry, HistoryLog
+from agent.memory.scopes import scope_folder
+from tests.fakes.memory import CountingDisk
+from tests.fakes.other_bots import write
+from tests.fakes.pocket import gateway
+from tests.fakes.thinking import Listening
+
+KEY = "telegram:123456789"
+MESSAGES: list[dict[str, Any]] = [
+    {"role": "user", "content": "message text", "timestamp": "2026-03-06T10:30:00"},
+    {
+        "role": "assistant",
+        "content": "message text",
+        "timestamp": "2026-03-06T10:30:00",
+        "tool_calls": [{"id": "c1", "type": "function", "function": {"name": "tool_name", "arguments": "{}"}}],
+    },
+    {
+        "role": "tool",
+        "content": "message text",
+        "timestamp": "2026-03-06T10:30:00",
+        "tool_call_id": "c1",
+        "name": "tool_name",
+    },
+]
+
+
+def test_a_session_has_the_fields_of_the_class() -> None:
+    """[000] "Session Manager": key, messages, last_consolidated, created_at, updated_at; get_history of 50."""
+    names = [field.name for field in dataclasses.fields(Session)]
+    assert names == ["key", "messages", "last_consolidated", "created_at", "updated_at"]
+    assert Session(KEY).last_consolidated == 0
+    assert inspect.signature(Session.get_history).parameters["max_messages"].default == 50
+
+
+def test_recent_messages_are_a_list_that_can_be_replayed() -> None:
+    """[000] returns `messages[-max_messages:]`, which may begin with a tool's result; ours begins with a user's."""
+    session = Session(KEY, [*MESSAGES, {"role": "assistant", "content": "Done."}, {"role": "user", "content": "Next"}])
+    assert session.get_history(max_messages=3) == [{"role": "user", "content": "Next"}]
+    assert session.get_history(max_messages=5) == session.messages
+
+
+def test_messages_keep_the_fields_of_the_format(tmp_path: Path) -> None:
+    """[000] "Message Structure": role, content, timestamp, tool_calls, tool_call_id, name, as they were given."""
+    sessions = SessionManager(tmp_path)
+    session = sessions.get_or_create(KEY)
+    session.messages += MESSAGES
+    sessions.save(session)
+    assert SessionManager(tmp_path).get_or_create(KEY).messages == MESSAGES
+
+
+def test_sessions_are_loaded_lazily_and_cached(tmp_path: Path) -> None:
+    """[000] "Session Persistence": a manager reads a file when it is asked for it, and once."""
+    first = SessionManager(tmp_path)
+    session = first.get_or_create(KEY)
+    session.messages += MESSAGES
+    first.save(session)
+    disk = CountingDisk()
+    second = SessionManager(tmp_path, disk=disk)
+    assert disk.bytes_read == 0
+    loaded = second.get_or_create(KEY)
+    read = disk.bytes_read
+    assert read > 0
+    assert second.get_or_create(KEY) is loaded
+    assert disk.bytes_read == read
+
+
+async def test_memory_is_in_every_prompt_and_history_in_none(tmp_path: Path) -> None:
+    """[000] "Context Integration": MEMORY.md is loaded for every message, HISTORY.md is there to be searched."""
+    scope = scope_folder(tmp_path, "people/pocket%3aann")
+    write(scope / "memory" / "MEMORY.md", "- Favorite color: blue\n")
+    HistoryLog(scope / "memory").append(
+        HistoryEntry(timestamp="2026-03-06 10:00", content="They confirmed a colour.", entry="e1")
+    )
+    model = Listening()
+    async with gateway(home=tmp_path, model=model) as pocket:
+        for text in ("one", "two"):
+            await pocket.channel.ask("ann", text)
+    for prompt in model.prompts:
+        assert "- Favorite color: blue" in prompt[0]["content"]
+        assert "They confirmed a colour." not in str(prompt)
+    assert len(model.prompts) == 2
