@@ -1,4 +1,4 @@
-"""What people ask with, and what answers look like: who, when, how many, which is the latest."""
+"""What people ask with, and what answers look like: who, when, which is the latest."""
 
 from __future__ import annotations
 
@@ -15,9 +15,8 @@ class Trait(enum.IntFlag):
 
     NONE = 0
     TIME = 1  # says when
-    NUMBER = 2
-    SHORT = 4  # hardly more than a yes
-    QUESTION = 8  # asks, and says nothing besides
+    SHORT = 2  # hardly more than a yes
+    QUESTION = 4  # ends by asking
 
 
 class Cue(enum.IntFlag):
@@ -25,10 +24,9 @@ class Cue(enum.IntFlag):
 
     NONE = 0
     WHEN = 1
-    NUMBER = 2
-    LATEST = 4
-    SELF = 8  # the asker's own words
-    OTHER = 16  # what the assistant said
+    LATEST = 2
+    SELF = 4  # the asker's own words
+    OTHER = 8  # what the assistant said
 
 
 def _any(*words: str) -> regex.Pattern[str]:
@@ -44,15 +42,6 @@ _CUES: Sequence[tuple[Cue, regex.Pattern[str], regex.Pattern[str]]] = (
             r"wanneer|kiedy|när|når|когда|в каком (?:году|месяце)|как давно|πότε|متى",
         ),
         regex.compile(r"什么时候|何时|哪天|哪一天|几号|几月|哪年|多久|いつ|언제"),
-    ),
-    (
-        Cue.NUMBER,
-        _any(
-            r"how (?:many|much|old|long|often|far|tall|big|high|large)|what (?:number|price|age|size)",
-            r"wie (?:viele?|alt|lange|oft|weit|groß|hoch|teuer)|combien|quel âge|cuánt[oa]s?|quant[oiae]|hoeveel|ile",
-            r"сколько|как часто|πόσ[οαε]\p{L}*|كم",
-        ),
-        regex.compile(r"多少|几[个岁次点天年月只本张]|多大|多久|多长|多高|いくつ|何[人個回歳時分]|몇"),
     ),
     (
         Cue.LATEST,
@@ -98,15 +87,8 @@ _TIME = _any(
 _TIME_SIGNS = regex.compile(
     r"昨天|今天|明天|前天|后天|上周|下周|上个月|下个月|去年|今年|明年|星期|周[一二三四五六日末]|\d+\s*[年月日号点]|昨日|今日|明日|어제|오늘|내일"
 )
-_NUMBER = _any(
-    r"\d[\d.,]*\p{L}{0,2}|one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|twenty|thirty|forty|fifty|hundred",
-    r"thousand|million|once|twice|dozen|couple|several|both|zwei|drei|vier|fünf|sechs|sieben|acht|neun|zehn|zwölf|hundert",
-    r"deux|trois|quatre|cinq|sept|huit|neuf|dix|dos|tres|cuatro|cinco|seis|siete|ocho|nueve|diez",
-    r"два|две|двое|три|трое|четыре|пять|шесть|семь|восемь|девять|десять|дважды|трижды|сто",
-)
-_NUMBER_SIGNS = regex.compile(r"[一二两三四五六七八九十百千万]+\s*[个岁次点天年月只本张人元块公]|\d")
-_END = regex.compile(r"[.!?…。！？؟]+(?=\s|$|\p{Han})")
-_ASKS = regex.compile(r"[?？؟]\s*[\p{So}\p{P}\p{Sk}]*$")
+# What stands in brackets after it is a note of a picture or a file.
+_ASKS = regex.compile(r"[?？؟][\s\p{So}\p{P}\p{Sk}]*(?:\[[^\[\]]*\]\s*)*$")
 _FEW_WORDS, _FEW_SIGNS = 5, 8
 
 
@@ -115,11 +97,9 @@ def traits(text: str, found: Sequence[str]) -> Trait:
     traits_ = Trait.NONE
     if _TIME.search(text) or _TIME_SIGNS.search(text):
         traits_ |= Trait.TIME
-    if _NUMBER.search(text) or _NUMBER_SIGNS.search(text):
-        traits_ |= Trait.NUMBER
     if sum(len(word) / _FEW_SIGNS * _FEW_WORDS if is_unspaced(word) else 1 for word in found) < _FEW_WORDS:
         traits_ |= Trait.SHORT
-    if _ASKS.search(text) and len(_END.findall(text.strip())) <= 1:
+    if _ASKS.search(text):
         traits_ |= Trait.QUESTION
     return traits_
 

@@ -23,13 +23,12 @@ class Weights:
     block: float = 0.4  # the stretch of the conversation it stands in
     own: float = 0.6  # likeness of meaning
     smooth: float = 0.7  # likeness of it and its neighbours
-    speaker: float = 0.5  # said by whom the question names
-    date: float = 0.3  # said when the question says
+    speaker: float = 0.6  # said by whom the question names
+    date: float = 0.4  # said when the question says
     when: float = 0.3  # "when …?", and it tells a time
-    number: float = 0.15  # "how many …?", and it tells a number
     latest: float = 0.4  # "now", "latest": the newer of two
     short: float = -0.3  # hardly more than a yes
-    question: float = -0.15  # asks, and says nothing
+    question: float = -0.15  # ends by asking
 
 
 DEFAULT = Weights()
@@ -96,8 +95,6 @@ def _cues(each: Candidate, question: Question, weights: Weights, names: frozense
         score += weights.date * any(time.covers(local) for time in question.times)
     if Cue.WHEN in question.cue and Trait.TIME in each.traits:
         score += weights.when
-    elif Cue.NUMBER in question.cue and Trait.NUMBER in each.traits:
-        score += weights.number
     if each.role and Trait.SHORT in each.traits:
         score += weights.short
     if each.role and Trait.QUESTION in each.traits:

@@ -186,8 +186,8 @@ class Writer:
                 block = self._new_block()
             found = words(unit.text)
             language = detect(found, before=language)
-            spoken = " ".join(part for part in (unit.who, unit.about) if part)
-            terms = indexed(f"{spoken} {unit.text}", language)
+            # Who speaks is a cue of its own; among the words a name would stand for every line of that person.
+            terms = indexed(f"{unit.about} {unit.text}", language)
             vector = self._db.execute("SELECT id FROM vector WHERE content = ?", (unit.content,)).fetchone()
             cursor = self._db.execute(
                 "INSERT INTO unit (source, project, position, block, ordinal, at, traits, who, role, language, line, "
