@@ -9,6 +9,7 @@ from typing import Any
 
 from agent.memory.background import Background
 from agent.memory.desk import MemoryDesk
+from agent.memory.dream.restoring import DreamDesk
 from agent.memory.files import lines as build
 from agent.memory.forgetting.desk import ForgettingDesk
 from agent.memory.links.offers import LinkDesk
@@ -47,6 +48,7 @@ class AgentHouse:
     forgetter: ForgettingDesk
     staging: Staging
     linking: LinkDesk
+    dreams: DreamDesk
     default_zone: str
     now: Callable[[], datetime]
     facts: Callable[[], Mapping[str, Any]]  # version, model, uptime_seconds, workers

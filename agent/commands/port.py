@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any, Protocol
 
 from agent.memory.desk import MemoryDesk
+from agent.memory.dream.restoring import DreamDesk
 from agent.memory.forgetting.desk import ForgettingDesk
 from agent.memory.links.offers import LinkDesk
 from agent.memory.staging import Staging
@@ -46,6 +47,11 @@ class House(Protocol):
     @property
     def linking(self) -> LinkDesk:
         """Accounts that are one person, and offers to be."""
+        ...
+
+    @property
+    def dreams(self) -> DreamDesk:
+        """What Dream changed, and going back behind it."""
         ...
 
     @property

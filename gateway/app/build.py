@@ -20,6 +20,7 @@ from agent.house import AgentHouse
 from agent.llm.client import ModelClient
 from agent.loop import Loop
 from agent.memory.background import Background
+from agent.memory.dream.dreamer import Dreamer
 from agent.memory.files.attachments import FileBlobs
 from agent.memory.files.projector import Projector
 from agent.memory.jobs import MemoryJobs
@@ -36,9 +37,10 @@ from gateway.admission import RefusalLog
 from gateway.app.addressee import addressee, is_private
 from gateway.app.attachments import files_in, files_out, overheard
 from gateway.app.channels import Doors, Gate, Plugins, judge_of, kinds_of, noting, open_doors
+from gateway.app.dream import open_dreamer, open_dreams
 from gateway.app.memory import open_background, open_memory
 from gateway.app.memory_operations import MemoryOperations
-from gateway.app.models import open_models, spending
+from gateway.app.models import open_dream_model, open_models, spending
 from gateway.delivery import Deliverer
 from gateway.errors import SettingsMistake, UserMistake
 from gateway.events import InboundKind, InboundMessage, Role, SessionKey, turn_id
@@ -77,6 +79,7 @@ class App:
     projector: Projector
     memory_jobs: MemoryJobs
     background: Background
+    dreamer: Dreamer
     deliverer: Deliverer
     model: ModelClient
     refusals: RefusalLog
@@ -142,6 +145,8 @@ async def open_app(settings: Settings, *, channels: bool = True, plugins: Plugin
         unclean_stops = (await store.journal.depth())["unclean_stops"]
         app = _build(settings, home, store, plugins, channels=channels, unclean_stops=unclean_stops)
         stack.push_async_callback(app.model.close)
+        if app.dreamer.model is not app.model:
+            stack.push_async_callback(app.dreamer.model.close)
         for channel in app.channels.values():
             stack.push_async_callback(channel.close)
         yield app
@@ -206,6 +211,7 @@ def _build(
         forgetter=memory.forgetter,
         staging=memory.staging,
         linking=memory.linking,
+        dreams=open_dreams(home, memory),
         default_zone=settings.timezone,
         facts=lambda: {
             "version": version("parlour"),
@@ -249,7 +255,9 @@ def _build(
         isolation=settings.memory.isolation,
         language=settings.language,
     )
-    background = open_background(settings, home, store, memory, model, meter, purse, zone=house.zone, now=_now)
+    dream_model = open_dream_model(settings, model, spend, meter, plugins, _now)
+    dreamer = open_dreamer(settings, home, store, memory, dream_model, zone=house.zone, now=_now)
+    background = open_background(settings, home, store, memory, model, meter, purse, dreamer, zone=house.zone, now=_now)
     pool = Pool(store.journal, TurnWork(rooms), workers=settings.agent.workers, meter=meter, clock=time.monotonic)
     house.pool, house.background = pool, background
     supervisor = Supervisor(doors.channels, meter=meter)
@@ -275,6 +283,7 @@ def _build(
         projector=memory.projector,
         memory_jobs=memory.jobs,
         background=background,
+        dreamer=dreamer,
         deliverer=deliverer,
         model=model,
         refusals=refusals,

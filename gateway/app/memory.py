@@ -13,6 +13,7 @@ from agent.memory.consolidation.slice import Keep
 from agent.memory.consolidator import Consolidator
 from agent.memory.conversations import Conversations
 from agent.memory.desk import MemoryDesk
+from agent.memory.dream.dreamer import Dreamer
 from agent.memory.files.disk import Disk
 from agent.memory.files.documents import FileDocuments
 from agent.memory.files.projector import Projector
@@ -137,6 +138,7 @@ def open_background(
     model: ModelClient,
     meter: Meter,
     purse: Purse,
+    dreamer: Dreamer,
     *,
     zone: Callable[[str], str],
     now: Callable[[], datetime],
@@ -181,10 +183,13 @@ def open_background(
         max_messages=session_memory.max_messages,
         min_user_messages=session_memory.min_user_messages,
     )
-    quick: Mapping[str, Handler] = {REMEMBER: memory.jobs.apply, **consolidator.quick, **flushes.quick}
-    slow: Mapping[str, Handler] = (
-        {**consolidator.slow, **notes.slow, **flushes.slow} if memory.consolidates else {}
-    )
+    quick: Mapping[str, Handler] = {
+        REMEMBER: memory.jobs.apply,
+        **dreamer.after_each(consolidator.quick),
+        **flushes.quick,
+    }
+    models = {**consolidator.slow, **notes.slow, **flushes.slow, **dreamer.slow}
+    slow: Mapping[str, Handler] = models if memory.consolidates else {}
     asking = Asking(memory.staging, store.journal, now=now, account=store.links.account_of)
     return Background(
         store.jobs,

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import datetime
 
 from agent.llm.client import ModelClient, OnUsage
-from agent.llm.port import ChatReply, ChatRequest, ModelConfig
+from agent.llm.port import ChatModel, ChatReply, ChatRequest, ModelConfig
 from agent.llm.registry import open_model
 from agent.llm.windows import Windows
 from agent.memory.purse import Purse
 from gateway.app.channels import Plugins
 from gateway.ports import Meter, Store, UsageRow
 from gateway.settings import Settings
+from gateway.settings.model import Llm
 
 
 def spending(store: Store, purse: Purse, now: Callable[[], datetime]) -> OnUsage:
@@ -43,7 +44,32 @@ def open_models(
 ) -> ModelClient:
     """Return the first model that answers of those that the settings (or the caller's plugins) name."""
     llm = settings.llm
-    models = list(plugins.models) or [
+    models = list(plugins.models) or _models(llm, (llm.model, *llm.fallbacks))
+    windows = Windows(settings.home / "windows.json", now=now)
+    if plugins.models and llm.context_window:  # models of the caller's know nothing of settings
+        for model in models:
+            windows.known(model.name, llm.context_window)
+    return ModelClient(models, attempts=llm.attempts, on_usage=on_usage, meter=meter, now=now, windows=windows)
+
+
+def open_dream_model(
+    settings: Settings,
+    house: ModelClient,
+    on_usage: OnUsage,
+    meter: Meter,
+    plugins: Plugins,
+    now: Callable[[], datetime],
+) -> ModelClient:
+    """Return the model that Dream asks: that of *house*, unless the settings name one of its own."""
+    llm, name = settings.llm, settings.agents.defaults.dream.model_override
+    if not name:
+        return house
+    models = [each for each in plugins.models if each.name == name] or _models(llm, (name, *llm.fallbacks))
+    return ModelClient(models, attempts=llm.attempts, on_usage=on_usage, meter=meter, now=now, windows=house.windows)
+
+
+def _models(llm: Llm, names: Iterable[str]) -> list[ChatModel]:
+    return [
         open_model(
             ModelConfig(
                 model=name,
@@ -55,10 +81,5 @@ def open_models(
                 vision=llm.vision,
             )
         )
-        for name in (llm.model, *llm.fallbacks)
+        for name in names
     ]
-    windows = Windows(settings.home / "windows.json", now=now)
-    if plugins.models and llm.context_window:  # models of the caller's know nothing of settings
-        for model in models:
-            windows.known(model.name, llm.context_window)
-    return ModelClient(models, attempts=llm.attempts, on_usage=on_usage, meter=meter, now=now, windows=windows)

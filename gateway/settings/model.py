@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Literal
 
+from cronsim import CronSim, CronSimError
 from pydantic import AfterValidator, BeforeValidator, Field, SerializeAsAny, field_validator, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
@@ -60,6 +62,14 @@ def machine_zone() -> str:
     return "UTC"
 
 
+def _cron(line: str) -> str:
+    try:
+        next(CronSim(line, datetime(2026, 1, 1, tzinfo=UTC)))
+    except (CronSimError, StopIteration):
+        raise ValueError(f"{line!r} is no cron line that ever comes; write five fields such as 0 3 * * *") from None
+    return line
+
+
 class Llm(Frozen):
     """The model that answers; without one, `offline` does."""
 
@@ -104,7 +114,7 @@ class Dream(Frozen):
     model_override: str | None = None
     max_batch_size: Count = 20
     max_iterations: Annotated[int, Field(ge=1, le=1_000)] = 10
-    cron: str | None = None  # older configurations; wins over interval_h
+    cron: Annotated[str, AfterValidator(_cron)] | None = None  # older configurations; wins over interval_h
 
 
 class AgentDefaults(Frozen):

@@ -1,0 +1,1 @@
+"""Dream: what was summarised becomes lasting knowledge, by the smallest edits ([003])."""

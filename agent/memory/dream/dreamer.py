@@ -1,0 +1,243 @@
+"""Dream in the gateway: one durable job a scope, from new history entries to one version of what is remembered.
+
+What the model answers is stored first, then applied, and every step may be done twice: a rerun after a crash asks for
+nothing again and leaves one version and one cursor (MEMORY-SPEC.md, Dream).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from pathlib import Path
+from zoneinfo import ZoneInfo
+
+import structlog
+
+from agent.llm.port import ChatModel
+from agent.memory.background import Handler, Later
+from agent.memory.consolidation.answer import Unusable
+from agent.memory.dream.applying import Applier, Report
+from agent.memory.dream.prompt import Material, shown_in
+from agent.memory.dream.schedule import Schedule
+from agent.memory.dream.state import DREAM, Run, Sitting, State, begun, is_untrusted
+from agent.memory.dream.telling import Asked, Teller
+from agent.memory.dream.thinking import DEADLINE, Thinker
+from agent.memory.files.disk import Disk
+from agent.memory.history.log import HistoryEntry, HistoryLog
+from agent.memory.provider import ModelProvider
+from agent.memory.scopes import scope_folder
+from gateway.errors import StoreDown
+from gateway.ports import Job, Jobs
+
+log = structlog.get_logger(__name__)
+
+_NOT_YET = timedelta(seconds=2)
+_WAITS = (timedelta(minutes=5), timedelta(minutes=30))  # after the first failure, after the second; then the interval
+_SCOPES = ("people/*", "chats/*")
+
+
+async def _unbounded() -> int:
+    return 0
+
+
+class _ForgottenMeanwhile(Exception):
+    """Something of the scope was forgotten while a model thought about it: nothing of that may count."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dreamer:
+    """Does the jobs of the kind `dream`. *writing* is held while files change, and never while a model thinks."""
+
+    home: Path
+    jobs: Jobs
+    model: ChatModel
+    applier: Applier
+    teller: Teller
+    writing: asyncio.Lock
+    zone: Callable[[str], str]
+    now: Callable[[], datetime]
+    schedule: Schedule = field(default_factory=Schedule)
+    is_scheduled: bool = True  # else it runs when somebody asks for it
+    max_batch_size: int = 20
+    max_iterations: int = 10
+    room: Callable[[], Awaitable[int]] = _unbounded  # tokens that a prompt may weigh
+    deadline: timedelta = DEADLINE
+    disk: Disk = field(default_factory=Disk)
+    _at_work: set[str] = field(default_factory=set)
+
+    @property
+    def slow(self) -> Mapping[str, Handler]:
+        """What asks a model."""
+        return {DREAM: self.run}
+
+    async def expect(self, scope: str) -> None:
+        """See to it that what is new in *scope* is dreamt of in time; one job, however often and by whom it is said."""
+        if not self.is_scheduled:
+            return
+        cursor = await asyncio.to_thread(lambda: self._history(scope).dream_cursor)
+        await self.jobs.put(
+            Job(
+                # The cursor moves with every run, so that what is expected during one is a job of its own.
+                id=f"{DREAM}:{scope}.{cursor}",
+                kind=DREAM,
+                scope=scope,
+                payload={},
+                due_at=self.schedule.next(self.now(), self.zone(scope)),
+            )
+        )
+
+    def after_each(self, handlers: Mapping[str, Handler]) -> Mapping[str, Handler]:
+        """Return *handlers* so that what their jobs wrote into the history is expected to be dreamt of."""
+        return {kind: self._after(handler) for kind, handler in handlers.items()}
+
+    def _after(self, handler: Handler) -> Handler:
+
+        async def run(job: Job) -> Later | None:
+            later = await handler(job)
+            if later is None:
+                await self.expect(job.scope)
+            return later
+
+        return run
+
+    async def catch_up(self) -> None:
+        """Expect every scope that has something new: what was imported, or written by a version that did not dream."""
+        if not self.is_scheduled:
+            return
+        try:
+            for scope in await asyncio.to_thread(self._behind):
+                await self.expect(scope)
+        except (StoreDown, OSError) as error:  # the next entry, or the next start, makes it good
+            log.warning("dream.not_caught_up", error=type(error).__name__)
+
+    async def run(self, job: Job) -> Later | None:
+        """Dream once over the scope's new entries; a wish for it is answered in the chat it came from."""
+        if job.scope in self._at_work:
+            return Later(_NOT_YET, "the scope is dreaming already", counts=False)
+        self._at_work.add(job.scope)
+        try:
+            return await self._run(job)
+        except _ForgottenMeanwhile:
+            return Later(_NOT_YET, "something was forgotten meanwhile", counts=False)
+        finally:
+            self._at_work.discard(job.scope)
+
+    # -- one run -----------------------------------------------------------------------------------
+
+    async def _run(self, job: Job) -> Later | None:
+        asked = Asked.of(job)
+        run = await self._resume(job.scope) or await self._begin(job.scope)
+        if run is None:
+            await self.teller.tell(job, asked, Report())
+            return None
+        entries = await asyncio.to_thread(self._entries, job.scope, run)
+        for n, sitting in enumerate(run.sittings):
+            mine = [each for each in entries if is_untrusted(each) is sitting.is_untrusted]
+            thought = await self._think(job, run, n, mine)
+            if isinstance(thought, Unusable):
+                return await self._failed(job, asked, thought)
+            run = thought
+        async with self.writing:
+            await self._check(job.scope, run)
+            # Behind the cursor a crash came before the report: what waited may have been decided meanwhile.
+            is_applied = await asyncio.to_thread(lambda: self._history(job.scope).dream_cursor) >= run.to
+            report = await self.applier.apply(job.scope, run, entries, stages=not is_applied)
+            await asyncio.to_thread(self._point, job.scope, run.to)
+        await self.teller.tell(job, asked, report)
+        await asyncio.to_thread(self._state(job.scope).drop)
+        if await asyncio.to_thread(lambda: self._history(job.scope).after(run.to, 1)):
+            await self.expect(job.scope)
+        log.info("dream.done", scope=job.scope, entries=report.entries, changes=report.changes, waits=report.waits)
+        return None
+
+    async def _resume(self, scope: str) -> Run | None:
+        """Return the run that a crash or a failure interrupted, if it still counts."""
+        run = await asyncio.to_thread(self._state(scope).load)
+        if run is None:
+            return None
+        entries = await asyncio.to_thread(self._entries, scope, run)
+        if run.epoch == await self.applier.epoch(scope) and len(run.sittings) == len({*map(is_untrusted, entries)}):
+            return run
+        await asyncio.to_thread(self._state(scope).drop)
+        return None
+
+    async def _begin(self, scope: str) -> Run | None:
+        """Return the run over the next batch; None when there is nothing new."""
+        history = self._history(scope)
+        after = await asyncio.to_thread(lambda: history.dream_cursor)
+        epoch = await self.applier.epoch(scope)
+        found = await asyncio.to_thread(history.after, after, self.max_batch_size)
+        entries = _batch(found, shown_in(await self.room()))
+        return begun(after, epoch, await self.applier.texts(scope), entries) if entries else None
+
+    async def _think(self, job: Job, run: Run, n: int, entries: list[HistoryEntry]) -> Run | Unusable:
+        """Return the run with its *n*th sitting done."""
+
+        async def save(sitting: Sitting) -> None:
+            async with self.writing:
+                await self._check(job.scope, run)
+                await asyncio.to_thread(self._state(job.scope).save, run.with_sitting(n, sitting))
+
+        provider = ModelProvider(model=self.model, purpose=DREAM, turn=job.id, key=entries[-1].session)
+        thinker = Thinker(
+            provider=provider, model=self.model.name, max_iterations=self.max_iterations, deadline=self.deadline
+        )
+        today = f"{self.now().astimezone(ZoneInfo(self.zone(job.scope))):%A %Y-%m-%d}"
+        new = Material(entries=entries, today=today, shown=shown_in(await self.room()))
+        thought = await thinker.think(run.sittings[n], run.base, new, save)
+        return thought if isinstance(thought, Unusable) else run.with_sitting(n, thought)
+
+    async def _failed(self, job: Job, asked: Asked | None, why: Unusable) -> Later | None:
+        """Try again later, with what is paid for kept; who asked for it is told at once and waits for nothing."""
+        log.warning("dream.failed", scope=job.scope, reason=why.reason, failures=job.attempts + 1)
+        if asked is not None:
+            await self.expect(job.scope)
+            await self.teller.tell(job, asked, Report(failed=True))
+            return None
+        waits = [*_WAITS, self.schedule.next(self.now(), self.zone(job.scope)) - self.now()]
+        return Later(waits[min(job.attempts, len(_WAITS))], why.reason)
+
+    async def _check(self, scope: str, run: Run) -> None:
+        """Under the lock: raise when something was forgotten since *run* began."""
+        if run.epoch != await self.applier.epoch(scope):
+            await asyncio.to_thread(self._state(scope).drop)
+            raise _ForgottenMeanwhile
+
+    # -- files; these block ------------------------------------------------------------------------
+
+    def _entries(self, scope: str, run: Run) -> list[HistoryEntry]:
+        return [each for each in self._history(scope).after(run.after) if each.cursor <= run.to]
+
+    def _point(self, scope: str, cursor: int) -> None:
+        self._history(scope).dream_cursor = cursor
+
+    def _behind(self) -> list[str]:
+        found = (str(path.relative_to(self.home)) for each in _SCOPES for path in sorted(self.home.glob(each)))
+        return [scope for scope in ("", *found) if self._has_news(scope)]
+
+    def _has_news(self, scope: str) -> bool:
+        try:
+            history = self._history(scope)
+            return bool(history.after(history.dream_cursor, 1))
+        except (OSError, ValueError):
+            log.warning("dream.unreadable", scope=scope)
+            return False
+
+    def _history(self, scope: str) -> HistoryLog:
+        return HistoryLog(scope_folder(self.home, scope) / "memory", self.disk, now=self.now)
+
+    def _state(self, scope: str) -> State:
+        return State(scope_folder(self.home, scope) / "memory", self.disk)
+
+
+def _batch(entries: tuple[HistoryEntry, ...], room: int) -> list[HistoryEntry]:
+    """Return as many of the entries as one prompt holds; the first one in any case, as much of it as fits."""
+    batch: list[HistoryEntry] = []
+    for entry in entries:
+        room -= len(entry.content) + len(entry.timestamp)
+        if batch and room < 0:
+            break
+        batch.append(entry)
+    return batch

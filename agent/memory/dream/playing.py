@@ -1,0 +1,130 @@
+"""Doing a Dream's edits on copies of the documents: what fits, what does not, and what is too much to do unasked.
+
+Nothing that was remembered vanishes without an operation that names it, removals have a limit, and a text does not
+outgrow its budget. All of it is pure: the same edits on the same texts give the same again after a crash.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from agent.memory.consolidation.entries import Entry, parse
+from agent.memory.consolidation.merge import MOST_REMOVED, MOST_REMOVED_SHARE, find_heirs, statements
+from agent.memory.consolidation.operations import Add, Operation, apply
+from agent.memory.consolidation.revise import BUDGET
+from agent.memory.dream.edits import Edit
+
+
+class Fate(StrEnum):
+    """What became of one edit."""
+
+    DONE = "done"
+    LOSES = "done, and something is gone"  # as it said
+    NOTHING = "changed nothing"
+    REFUSED = "refused"
+    WAITS = "waits for a person"  # it would outgrow the budget
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """One edit and what became of it."""
+
+    edit: Edit
+    fate: Fate
+    why: str = ""
+
+
+class Play:
+    """The documents as the edits so far leave them."""
+
+    def __init__(self, base: Mapping[str, str], *, budget: int = BUDGET) -> None:
+        self.base = dict(base)
+        self.texts = dict(base)
+        self.played: list[Played] = []
+        self._budget = budget
+
+    def do(self, edits: Sequence[Edit]) -> Sequence[Played]:
+        """Do the edits in order, each as far as it fits; return what became of them."""
+        results = [self._one(edit) for edit in edits]
+        self.played += results
+        return results
+
+    def _one(self, edit: Edit) -> Played:
+        before = self.texts[edit.document]
+        applied = apply([edit.operation], before)
+        if applied.refused:
+            return Played(edit, Fate.REFUSED, applied.refused[0].why)
+        if not applied.done:
+            return Played(edit, Fate.NOTHING)
+        lost = _lost(before, applied.text)
+        if hidden := [entry for entry in lost if not _is_named(entry, edit.operation)]:
+            return Played(edit, Fate.REFUSED, f"it would also take away: {hidden[0].raw[:80]}")
+        if len(applied.text) > max(self._budget, len(before)):
+            return Played(edit, Fate.WAITS, f"{edit.document} is full; make room first")
+        self.texts[edit.document] = applied.text
+        return Played(edit, Fate.LOSES if lost else Fate.DONE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What becomes of one document: its new text, and which operations wait for a yes, by the reason."""
+
+    text: str
+    done: int = 0  # operations
+    waiting: Mapping[str, tuple[Operation, ...]] = field(default_factory=dict)
+
+
+MANY, EMPTY, FULL, UNTRUSTED, VOICE, BUSY = "many", "empty", "over budget", "untrusted", "soul", "busy"
+
+
+def outcome(play: Play, document: str, *, only_propose: str = "") -> Outcome:
+    """Return what becomes of *document*; with *only_propose* (a reason) every change of it waits.
+
+    Removals beyond a quarter and three entries wait, and so do those that would leave nothing.
+    """
+    base, text = play.base[document], play.texts[document]
+    mine = [each for each in play.played if each.edit.document == document]
+    done = [each.edit.operation for each in mine if each.fate in (Fate.DONE, Fate.LOSES)]
+    waiting = {FULL: tuple(each.edit.operation for each in mine if each.fate is Fate.WAITS)}
+    if only_propose:
+        waiting[only_propose] = (*done, *waiting.pop(FULL))
+        text, done = base, []
+    elif why := _too_much(base, text):
+        kept = Play({document: base})
+        kept.do([each.edit for each in mine if each.fate is Fate.DONE])
+        stand = {id(each.edit) for each in kept.played if each.fate is Fate.DONE}
+        waiting[why] = tuple(
+            each.edit.operation
+            for each in mine
+            if each.fate is Fate.LOSES or (each.fate is Fate.DONE and id(each.edit) not in stand)
+        )
+        text, done = kept.texts[document], [each.edit.operation for each in kept.played if id(each.edit) in stand]
+    return Outcome(text=text, done=len(done), waiting={why: some for why, some in waiting.items() if some})
+
+
+def _too_much(base: str, text: str) -> str:
+    """Return why the removals wait; "" when they may be done."""
+    old = parse(base)
+    stated, lost = len(statements(old)), len(_lost(base, text))
+    if not lost:
+        return ""
+    if not statements(parse(text)):
+        return EMPTY
+    return MANY if lost > MOST_REMOVED and lost > stated * MOST_REMOVED_SHARE else ""
+
+
+def _lost(before: str, after: str) -> list[Entry]:
+    """Return the entries that live on nowhere."""
+    old = parse(before)
+    heirs = find_heirs(old, parse(after))
+    return [old[n] for n in statements(old) if n not in heirs]
+
+
+def _is_named(entry: Entry, operation: Operation) -> bool:
+    """Say whether the operation names a line of the entry."""
+    if isinstance(operation, Add):
+        return False
+    named = {line.strip() for line in operation.old.splitlines() if line.strip()}
+    return any(line.strip() in named for line in entry.raw.splitlines())

@@ -1,0 +1,203 @@
+"""A home with a history, and a Dreamer over it whose disk can die and whose model says what a test wants."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from agent.llm.port import ChatReply, ChatRequest, Sink, Tokens, ToolCall
+from agent.memory.background import Later
+from agent.memory.dream.applying import Applier
+from agent.memory.dream.dreamer import Dreamer
+from agent.memory.dream.prompt import EDIT_MEMORY
+from agent.memory.dream.state import DREAM
+from agent.memory.dream.telling import Asked, Teller
+from agent.memory.files.disk import Disk
+from agent.memory.files.documents import FileDocuments, document_path
+from agent.memory.history.log import HistoryEntry, HistoryLog
+from agent.memory.keeping import Keeper
+from agent.memory.scopes import scope_folder
+from agent.memory.staging import Staging, Waiting
+from agent.memory.versions import Version, Versions
+from gateway.events import SessionKey
+from gateway.ports import Job, SessionRow
+from tests.fakes.memory import ANN, SCOPE, START, TRANSCRIPT, FakeJobs, FakeRecords
+
+Said = str | Mapping[str, Any] | BaseException
+Answer = Said | Callable[[str], Said]  # of the prompt
+ROOM = "chats/telegram%3a-100"
+
+
+def edits(*operations: Mapping[str, str], done: bool = True) -> dict[str, Any]:
+    """Return an answer of phase two."""
+    return {"operations": [{"document": "MEMORY.md", **each} for each in operations], "done": done}
+
+
+def add(text: str, **fields: str) -> dict[str, str]:
+    """Return the operation that adds a line."""
+    return {"op": "add", "text": text, **fields}
+
+
+def swap(old: str, text: str, **fields: str) -> dict[str, str]:
+    """Return the operation that replaces a line."""
+    return {"op": "replace", "old": old, "text": text, **fields}
+
+
+def remove(old: str, **fields: str) -> dict[str, str]:
+    """Return the operation that removes a line."""
+    return {"op": "remove", "old": old, **fields}
+
+
+class DreamModel:
+    """Gives its answers in turn, the last one for ever: a text, the arguments of the tool, or an error to raise."""
+
+    def __init__(self, *answers: Answer) -> None:
+        self.name = "test/dream"
+        self.answers = list(answers) or ["Nothing to change.", edits()]
+        self.asked: list[ChatRequest] = []
+        self.meanwhile: Callable[[int], None] = lambda _: None  # called in every call, with its number
+
+    async def complete(self, request: ChatRequest, *, sink: Sink | None = None) -> ChatReply:
+        """Answer."""
+        self.asked.append(request)
+        self.meanwhile(len(self.asked))
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        if callable(answer):
+            answer = answer(self.prompts[-1])
+        if isinstance(answer, BaseException):
+            raise answer
+        calls = () if isinstance(answer, str) else (ToolCall("c", EDIT_MEMORY, json.dumps(answer)),)
+        text = answer if isinstance(answer, str) else ""
+        return ChatReply(text=text, tool_calls=calls, model=self.name, tokens=Tokens(100, 10), cost=0.0)
+
+    async def warm(self) -> None:
+        """Nothing."""
+
+    async def close(self) -> None:
+        """Nothing."""
+
+    @property
+    def prompts(self) -> list[str]:
+        """What it was shown, call by call."""
+        return [str(each.messages[-1]["content"]) for each in self.asked]
+
+
+class DreamWorld:
+    """One scope and its Dreamer."""
+
+    def __init__(self, home: Path, *answers: Answer, scope: str = SCOPE) -> None:
+        self.home = home
+        self.scope = scope
+        self.jobs = FakeJobs()
+        self.records = FakeRecords()
+        self.model = DreamModel(*answers)
+        self.versions = Versions(home)
+        self.now = START
+
+    def write(self, name: str, text: str) -> None:
+        """Save a document as a person does."""
+        path = document_path(self.home, self.scope, name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+    def text(self, name: str = "MEMORY.md") -> str:
+        """Return a document."""
+        path = document_path(self.home, self.scope, name)
+        return path.read_text() if path.exists() else ""
+
+    def happened(self, *contents: str, origin: str = "user") -> Sequence[HistoryEntry]:
+        """Add entries to the history."""
+        start = len(self.history.after(0))
+        return self.history.append(
+            *(
+                HistoryEntry(
+                    timestamp="2026-11-21 20:00",
+                    content=content,
+                    session=str(ANN),
+                    start=10 * (start + n),
+                    end=10 * (start + n) + 10,
+                    origin=origin,
+                    entry=f"e{start + n}",
+                )
+                for n, content in enumerate(contents)
+            )
+        )
+
+    @property
+    def history(self) -> HistoryLog:
+        """Return the scope's history."""
+        return HistoryLog(scope_folder(self.home, self.scope) / "memory")
+
+    def dreamer(self, disk: Disk | None = None, **fields: Any) -> Dreamer:
+        """Return what a process has after its start."""
+        disk = disk or Disk()
+        keeper = Keeper(self.home, disk, self.versions, now=lambda: self.now)
+        documents = FileDocuments(self.home, disk=disk, keeper=keeper)
+
+        async def session(key: SessionKey) -> SessionRow:
+            return SessionRow(key=key, transcript=TRANSCRIPT, next_index=0, created_at=START, scope=self.scope)
+
+        return Dreamer(
+            home=self.home,
+            jobs=self.jobs,
+            model=self.model,
+            applier=Applier(
+                home=self.home, documents=documents, versions=self.versions, now=lambda: self.now, disk=disk
+            ),
+            teller=Teller(records=self.records, session=session, now=lambda: self.now),
+            writing=asyncio.Lock(),
+            zone=lambda _: "Europe/Berlin",
+            now=lambda: self.now,
+            disk=disk,
+            **fields,
+        )
+
+    async def ask(self, n: int = 0) -> Job:
+        """Queue what /dream queues."""
+        job = Job(
+            id=f"{DREAM}:turn{n}",
+            kind=DREAM,
+            scope=self.scope,
+            payload=Asked(key=str(ANN), reply_to="m1").payload(),
+            due_at=self.now,
+        )
+        await self.jobs.put(job)
+        return job
+
+    async def run(self, dreamer: Dreamer, most: int = 5) -> list[Later]:
+        """Run the jobs that are there as the background does, whenever they are due; return why some were put off."""
+        put_off: list[Later] = []
+        for _ in range(most):
+            for job in list(self.jobs.jobs.values()):
+                later = await dreamer.run(job)
+                if later is None:
+                    await self.jobs.finish(job)
+                else:
+                    await self.jobs.put_off(job, later.delay, later.reason, counts=later.counts)
+                    put_off.append(later)
+            if not self.jobs.jobs:
+                break
+        return put_off
+
+    async def dream(self, disk: Disk | None = None, **fields: Any) -> Dreamer:
+        """Expect what is new and dream until nothing is left; return the dreamer."""
+        dreamer = self.dreamer(disk, **fields)
+        await dreamer.expect(self.scope)
+        await self.run(dreamer)
+        return dreamer
+
+    def commits(self) -> list[Version]:
+        """Return Dream's versions, the newest first."""
+        return [each for each in self.versions.log(self.scope, limit=100) if each.why.startswith("dream: ")]
+
+    async def waiting(self) -> list[Waiting]:
+        """Return what waits for a yes."""
+        return await Staging(self.home, FileDocuments(self.home), now=lambda: self.now).waiting(self.scope)
+
+    @property
+    def reports(self) -> list[str]:
+        """What was said in the chat."""
+        return [each.text for each in self.records.said]
