@@ -17,6 +17,7 @@ from agent.memory.consolidation.revise import BUDGET
 from agent.memory.desk import Keeps
 from agent.memory.files.disk import Disk
 from agent.memory.files.lines import read_stamp
+from agent.memory.files.written import is_written, take_out
 from agent.memory.scopes import quote, scope_folder
 from agent.memory.versions import TRACKED
 from agent.memory.voice import SOUL, voice
@@ -103,6 +104,11 @@ class Staging:
         found = await self._find(scope, name)
         if found is None:
             return None
+        if is_written(found.document):
+            folder = scope_folder(self._home, scope) / "memory"
+            await asyncio.to_thread(take_out, folder, self._disk, found.document, found.would_remove)
+            await asyncio.to_thread(self._disk.remove, self._path(scope, found.name))
+            return found
         for _ in range(_TRIES):
             document = await self._documents.read(scope, found.document)
             before = await voice(self._documents, scope) if found.document == SOUL else document.text
@@ -152,7 +158,7 @@ def _waiting(data: bytes) -> Waiting | None:
     if at is None or not isinstance(stored.get("entry"), str):
         return None
     document = str(stored.get("document", MEMORY))
-    if document not in TRACKED:
+    if document not in TRACKED and not is_written(document):
         return None
     removals = [each for each in stored.get("removals") or [] if isinstance(each, Mapping)]
     operations = (read_record(each) for each in stored.get("operations") or [])

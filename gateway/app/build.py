@@ -257,7 +257,9 @@ def _build(
     )
     dream_model = open_dream_model(settings, model, spend, meter, plugins, _now)
     dreamer = open_dreamer(settings, home, store, memory, dream_model, zone=house.zone, now=_now)
-    background = open_background(settings, home, store, memory, model, meter, purse, dreamer, zone=house.zone, now=_now)
+    background = open_background(
+        settings, home, store, memory, model, meter, purse, dreamer, person=rooms.person, zone=house.zone, now=_now
+    )
     pool = Pool(store.journal, TurnWork(rooms), workers=settings.agent.workers, meter=meter, clock=time.monotonic)
     house.pool, house.background = pool, background
     supervisor = Supervisor(doors.channels, meter=meter)

@@ -12,6 +12,7 @@ from agent.memory.background import Background, Handler
 from agent.memory.consolidation.slice import Keep
 from agent.memory.consolidator import Consolidator
 from agent.memory.conversations import Conversations
+from agent.memory.deletions import Deletions
 from agent.memory.desk import MemoryDesk
 from agent.memory.dream.dreamer import Dreamer
 from agent.memory.files.disk import Disk
@@ -25,6 +26,7 @@ from agent.memory.links.gate import ScopeGate, gated
 from agent.memory.links.linker import Linker
 from agent.memory.links.memories import Memories
 from agent.memory.links.offers import LinkDesk
+from agent.memory.origins import Origins
 from agent.memory.purse import Purse
 from agent.memory.reading import Passages
 from agent.memory.revising import Reviser
@@ -32,10 +34,10 @@ from agent.memory.session_notes import SessionNotes
 from agent.memory.sessions import StoredSessions
 from agent.memory.staging import Staging
 from agent.memory.versions import Versions
+from gateway.app.forgetting import open_forgetting
 from gateway.home import Home
 from gateway.ports import InboxRow, Meter, Store
 from gateway.quarantine import Quarantine
-from gateway.app.forgetting import open_forgetting
 from gateway.settings import Settings
 
 
@@ -140,6 +142,7 @@ def open_background(
     purse: Purse,
     dreamer: Dreamer,
     *,
+    person: Callable[[InboxRow], str],
     zone: Callable[[str], str],
     now: Callable[[], datetime],
 ) -> Background:
@@ -183,10 +186,24 @@ def open_background(
         max_messages=session_memory.max_messages,
         min_user_messages=session_memory.min_user_messages,
     )
+    deletions = Deletions(
+        home=home.path,
+        journal=store.journal,
+        records=store.records,
+        jobs=store.jobs,
+        documents=memory.documents,
+        origins=Origins(home.path, Versions(home.path)),
+        flush=memory.projector.flush,
+        adopt=memory.conversations.adopt,
+        person=person,
+        writing=memory.jobs.writing,
+        now=now,
+    )
     quick: Mapping[str, Handler] = {
         REMEMBER: memory.jobs.apply,
         **dreamer.after_each(consolidator.quick),
         **flushes.quick,
+        **deletions.quick,
     }
     models = {**consolidator.slow, **notes.slow, **flushes.slow, **dreamer.slow}
     slow: Mapping[str, Handler] = models if memory.consolidates else {}

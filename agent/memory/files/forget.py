@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +40,21 @@ def blank(disk: Disk, path: Path, key: str, mids: Collection[str], *, told_by: s
         after = b"".join(_blanked(raw, mids, told_by) for raw in before.splitlines(keepends=True))
         if after != before:
             disk.replace(each, after)
+
+
+def said_in(disk: Disk, path: Path, key: str, mid: str) -> Iterator[tuple[str, Line, str]]:
+    """Yield where the message *mid* of *key* stands: its transcript, its line, and what a person said in it. Blocks."""
+    wanted = mid.encode("utf-8", "surrogatepass")
+    for each in _transcripts(path):
+        data = disk.load(each) or b""
+        if wanted not in data or not _is_of(disk, each, key):
+            continue
+        head = decode(data.split(b"\n", 1)[0]) or {}
+        for raw in data.splitlines():
+            line = _meant(raw, (mid,), "")
+            if line is not None:
+                said = line.get(_SAID_IN[kind_of(line)])
+                yield str(head.get("transcript", "")), line, said if isinstance(said, str) and said != FORGOTTEN else ""
 
 
 def _transcripts(path: Path) -> list[Path]:

@@ -35,6 +35,20 @@ def redact_history(folder: Path, disk: Disk, change: Callable[[str], str]) -> in
     return changed
 
 
+def blank_raw(folder: Path, disk: Disk, session: str, mid: str) -> int:
+    """Let the raw archive say nothing of one message of *session*; return how many lines. Blocks; raises OSError."""
+    if disk.size(folder / RAW_JSONL) is None:
+        return 0
+
+    def change(line: dict[str, object]) -> dict[str, object]:
+        message = line.get("message")
+        is_it = line.get("session") == session and isinstance(message, dict) and message.get("mid") == mid
+        return _blank(line) if is_it else line
+
+    with disk.locked(folder / LOCK):
+        return _rewrite(folder / RAW_JSONL, disk, change)
+
+
 def _rewrite(path: Path, disk: Disk, change: Callable[[dict[str, object]], dict[str, object]]) -> int:
     data = disk.load(path)
     if data is None:
@@ -61,5 +75,11 @@ def _raw(line: dict[str, object], change: Callable[[str], str]) -> dict[str, obj
     text = str(message)
     if not isinstance(message, dict) or change(text) == text:
         return line
-    kept = {name: message[name] for name in ("role", "timestamp", "turn", "i") if name in message}
+    return _blank(line)
+
+
+def _blank(line: dict[str, object]) -> dict[str, object]:
+    message = line.get("message")
+    names = ("role", "timestamp", "turn", "i")
+    kept = {name: message[name] for name in names if name in message} if isinstance(message, dict) else {}
     return {**line, "message": {**kept, "content": FORGOTTEN}}

@@ -1,0 +1,223 @@
+"""A deleted message, through the whole gateway: it leaves the files at once, and what came of it waits for a yes."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+from agent.memory.background import Handler, Later
+from agent.memory.history.log import HistoryLog
+from agent.memory.staging import Waiting
+from gateway.admission import Entry, Grants, GroupPolicy, Policy
+from gateway.events import InboundKind
+from gateway.ports import Job
+from tests.e2e.agent.test_consolidation import SCOPE, Model, at_work, entries, quiet, talk
+from tests.fakes.pocket import Pocket, gateway
+
+
+def telling(n: int, memory: str) -> dict[str, str]:
+    """Summarise as a good model does that was told of a zeppelin."""
+    brought = "- Owns a red zeppelin\n- Lives in Bonn\n- Likes green tea" if n == 1 else f"- fact {n}"
+    return {
+        "history_entry": "[2026-11-22 10:00] They met. Ann owns a red zeppelin that leaks. They talked of tea.",
+        "memory_update": f"{memory}\n{brought}".strip(),
+    }
+
+
+async def delete(pocket: Pocket, number: str, chat: str = "ann") -> None:
+    """Take a message back, as its platform says it."""
+    await pocket.channel.say(chat, "", number=number, kind=InboundKind.DELETION)
+
+
+async def until(true: Callable[[], bool]) -> None:
+    """Return when it is so."""
+    while True:
+        if true():
+            return
+        await asyncio.sleep(0.01)
+
+
+def transcripts(home: Path, scope: str = SCOPE) -> str:
+    """Return all that transcripts of a scope say."""
+    return "\n".join(path.read_text() for path in (home / scope / "sessions").glob("*"))
+
+
+async def staged(pocket: Pocket, number: int, scope: str = SCOPE) -> Sequence[Waiting]:
+    """Return what waits once it is that many things."""
+    while True:
+        waiting = await pocket.app.house.staging.waiting(scope)
+        if len(waiting) == number:
+            return waiting
+        await asyncio.sleep(0.01)
+
+
+async def waits(pocket: Pocket, number: int) -> str:
+    """Return what `/memory pending` says once that many things wait."""
+    await staged(pocket, number)
+    return await pocket.channel.ask("ann", "/memory pending")
+
+
+async def test_it_leaves_the_transcript_although_nobody_writes_again() -> None:
+    """A deletion needs no next turn to count, and the prompt of the next one is without it."""
+    model = Model()
+    async with at_work(model) as pocket:
+        await pocket.channel.ask("ann", "my zeppelin leaks, which is bad news for us", number="7")
+        await talk(pocket, 1)
+        await pocket.idle()
+        assert "zeppelin leaks" in transcripts(pocket.home)
+        await delete(pocket, "7")
+        await until(lambda: "my zeppelin" not in transcripts(pocket.home))
+        await quiet(pocket)
+        assert (await pocket.app.store.journal.depth())["queued"] == 0
+        await talk(pocket, 1)
+        assert "my zeppelin" not in str(model.prompts[-1])
+        assert transcripts(pocket.home).count('"kind":"forgotten"') == 1
+
+
+async def test_what_a_summary_made_of_it_is_asked_about_and_nothing_else_is() -> None:
+    """Its line in MEMORY.md and its sentence of the history: both stand until the yes, and the other lines after it."""
+    async with at_work(Model(telling)) as pocket:
+        await pocket.channel.ask("ann", "I own a red zeppelin, and it leaks, which is bad news for us", number="7")
+        await talk(pocket, 4)
+        await quiet(pocket)
+        memory = pocket.home / SCOPE / "memory" / "MEMORY.md"
+        before = memory.read_text()
+        assert "- Owns a red zeppelin" in before
+        await delete(pocket, "7")
+        pending = await waits(pocket, 2)
+        assert pending.count("would remove") == 2
+        assert "Owns a red zeppelin" in pending
+        assert "Ann owns a red zeppelin that leaks." in pending
+        assert "tea" not in pending
+        assert memory.read_text() == before
+        names = re.findall(r"^`(d[a-z2-7]{7})`", pending, re.MULTILINE)
+        assert len(set(names)) == 2
+        for name in names:
+            assert (await pocket.channel.ask("ann", f"/memory approve {name}")).startswith("Done.")
+        assert memory.read_text() == "- Lives in Bonn\n- Likes green tea\n"
+        [entry] = entries(pocket.home)
+        assert entry.content == "[2026-11-22 10:00] They met. They talked of tea."
+        assert "zeppelin" not in (pocket.home / SCOPE / "memory" / "HISTORY.md").read_text()
+
+
+async def test_a_no_keeps_what_came_of_it() -> None:
+    """Rejected: what waited is gone, what is remembered is not, and it is not asked about again."""
+    async with at_work(Model(telling)) as pocket:
+        await pocket.channel.ask("ann", "I own a red zeppelin, and it leaks, which is bad news for us", number="7")
+        await talk(pocket, 4)
+        await quiet(pocket)
+        await delete(pocket, "7")
+        pending = await waits(pocket, 2)
+        for name in re.findall(r"^`(d[a-z2-7]{7})`", pending, re.MULTILINE):
+            assert (await pocket.channel.ask("ann", f"/memory reject {name}")).startswith("Dropped.")
+        await quiet(pocket)
+        assert "- Owns a red zeppelin" in (pocket.home / SCOPE / "memory" / "MEMORY.md").read_text()
+        assert "Nothing waits" in await pocket.channel.ask("ann", "/memory pending")
+
+
+async def test_what_it_asked_to_have_remembered_is_asked_about() -> None:
+    """The line that /remember brought, by the turn of the deleted command, whatever its words."""
+    async with at_work(Model()) as pocket:
+        await pocket.channel.ask("ann", "/remember my dog is Bello", number="7")
+        await pocket.channel.ask("ann", "/remember I like tea", number="8")
+        await quiet(pocket)
+        await delete(pocket, "7")
+        pending = await waits(pocket, 1)
+        assert "would remove: `- my dog is Bello`" in pending
+        assert "tea" not in pending
+        await until(lambda: "/remember my dog" not in transcripts(pocket.home))
+
+
+async def test_a_message_from_before_new_leaves_archive_note_and_raw_archive(tmp_path: Path) -> None:
+    """The model failed: what was said is in the raw archive, and the note quotes it. These copies go at once."""
+    model = Model()
+    home = tmp_path / "home"
+    async with at_work(model, home) as pocket:
+        for n, text in enumerate(("my zeppelin leaks, which is bad news for us", "it is red", "and it is old"), 7):
+            await pocket.channel.ask("ann", text, number=str(n))
+        model.fails = 9
+        slow = pocket.app.background._slow
+        pocket.app.background._slow = {**slow, "summarise": _at_once(slow["summarise"])}  # no half hours in between
+        await pocket.channel.ask("ann", "/new")
+        await quiet(pocket)
+        raw = home / SCOPE / "memory" / "raw.jsonl"
+        [note] = [path for path in (home / SCOPE / "memory").glob("2*.md") if "zeppelin" in path.read_text()]
+        assert "zeppelin" in raw.read_text()
+        await delete(pocket, "7")
+        await until(lambda: "user: [forgotten]" in note.read_text())
+        await quiet(pocket)
+        for text in (raw.read_text(), transcripts(home), note.read_text()):
+            assert "my zeppelin leaks" not in text
+            assert "it is red" in text
+
+
+def _at_once(handler: Handler) -> Handler:
+    """Return a summary's handler that has waited for its first two failures."""
+
+    async def run(job: Job) -> Later | None:
+        await handler(job)
+        return await handler(replace(job, attempts=2))
+
+    return run
+
+
+async def test_a_summary_under_way_is_waited_for() -> None:
+    """Deleted while the model reads it: what its answer brings is asked about all the same."""
+    model = Model(telling)
+    model.go_on.clear()
+    async with at_work(model) as pocket:
+        await pocket.channel.ask("ann", "I own a red zeppelin, and it leaks, which is bad news for us", number="7")
+        await talk(pocket, 4)
+        await model.thinking.wait()
+        quick = pocket.app.background._quick
+        pocket.app.background._quick = {**quick, "unlearn": _soon(quick["unlearn"])}  # no half minutes in between
+        await delete(pocket, "7")
+        await until(lambda: "and it leaks" not in transcripts(pocket.home))
+        assert await pocket.app.house.staging.waiting(SCOPE) == []
+        model.go_on.set()
+        pending = await waits(pocket, 2)
+        assert "Owns a red zeppelin" in pending
+
+
+def _soon(handler: Handler) -> Handler:
+    """Return a handler that is not waited for long."""
+
+    async def run(job: Job) -> Later | None:
+        later = await handler(job)
+        return later and Later(timedelta(milliseconds=10), later.reason, counts=later.counts)
+
+    return run
+
+
+async def test_killed_in_between_it_is_done_once(tmp_path: Path) -> None:
+    """Killed before the jobs ran: after the start the message is gone, and what came of it is asked about once."""
+    async with at_work(Model(telling), tmp_path / "home") as pocket:
+        await pocket.channel.ask("ann", "I own a red zeppelin, and it leaks, which is bad news for us", number="7")
+        await talk(pocket, 4)
+        await quiet(pocket)
+        pocket.app.background._quick = {}
+        await delete(pocket, "7")
+        dead = pocket.kill(tmp_path / "copy")
+    async with at_work(Model(telling), dead) as pocket:
+        await until(lambda: "and it leaks" not in transcripts(dead))
+        pending = await waits(pocket, 2)
+        assert pending.count("would remove") == 2
+        assert transcripts(dead).count('"kind":"forgotten"') == 1
+
+
+async def test_in_a_group_only_its_own_scope_is_touched() -> None:
+    """The same words in another scope's memory are nobody's business here."""
+    policy = Policy(channel="pocket", entries=frozenset({Entry(Grants.EVERYONE)}), group_policy=GroupPolicy.OPEN)
+    async with gateway(model=Model(), policy=policy) as pocket:
+        await pocket.channel.ask("ann", "/remember my dog is Bello", number="6")
+        await pocket.channel.ask("room", "/remember my dog is Bello", group=True, number="7")
+        await quiet(pocket)
+        await pocket.channel.say("room", "", group=True, number="7", kind=InboundKind.DELETION)
+        [waiting] = await staged(pocket, 1, "chats/pocket%3aroom")
+        assert (waiting.session, waiting.person) == ("pocket:room", "pocket%3aann")
+        assert await staged(pocket, 0) == []
+        assert HistoryLog(pocket.home / SCOPE / "memory").after(0) == ()
