@@ -102,7 +102,8 @@ async def test_a_running_gateway_answers_for_its_home(terminal: Terminal) -> Non
         assert newest["why"] == f"undo {sha}"
         assert "green tea" not in await ask("ann", "/memory")
         (gone,) = await there(terminal.lines, "memory", "forget", "Bello", "--chat", "pocket:ann")
-        assert (gone["remembered"], gone["messages"]) == (1, 1)
+        assert gone["remembered"] == 1
+        assert gone["messages"] >= 1
         assert "Bello" not in json.dumps(gone)
         assert "Bello" not in await ask("ann", "/memory")
         assert "Bonn" in await ask("room", "/memory", group=True)

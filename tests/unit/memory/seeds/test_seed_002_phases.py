@@ -1,0 +1,107 @@
+"""Seed 002, what its phases ask a model, how they are called, and a session's life through the whole gateway."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from datetime import UTC, datetime
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from agent.memory.flush import MemoryFlusher
+from agent.memory.history.log import HistoryLog
+from agent.memory.notes import SessionMemoryWriter
+from agent.memory.scopes import scope_folder
+from tests.fakes.consolidator import ScriptedProvider
+from tests.fakes.pocket import Pocket, gateway
+from tests.fakes.thinking import Listening
+
+SCOPE = "people/pocket%3aann"
+AT = datetime(2026, 3, 25, 14, 30, tzinfo=UTC)
+SYSTEM = """\
+You are a memory extraction agent. Review the conversation below and extract
+important facts, decisions, preferences, and action items worth remembering.
+
+Write them as bullet points. If there's nothing important to remember, respond
+with exactly "[silent]".
+
+Target file: memory/2026-03-25.md (append only, never overwrite existing content)"""
+
+
+def said(count: int) -> list[dict[str, Any]]:
+    """Return so many messages of a user."""
+    return [{"role": "user", "content": f"message {n}", "timestamp": f"2026-03-25T14:{n:02}:00"} for n in range(count)]
+
+
+def test_signatures() -> None:
+    """[002] both classes: `(workspace, provider, model)`, the methods' parameters, defaults 20 and 4000."""
+    for made in (SessionMemoryWriter, MemoryFlusher):
+        assert list(inspect.signature(made).parameters)[:3] == ["workspace", "provider", "model"]
+    write = inspect.signature(SessionMemoryWriter.write_session_memory).parameters
+    assert list(write)[1:] == ["session_key", "messages", "max_messages"]
+    assert write["max_messages"].default == 20
+    flush = inspect.signature(MemoryFlusher.maybe_flush).parameters
+    names = ["session_key", "messages", "estimated_tokens", "context_window", "threshold_tokens"]
+    assert list(flush)[1 : len(names) + 1] == names
+    assert flush["threshold_tokens"].default == 4000
+
+
+async def test_the_tool_of_a_note_is_forced_and_has_both_parameters(tmp_path: Path) -> None:
+    """[002] Phase 1, Logic 3: the system prompt's words, `create_session_memory` with slug and summary, forced."""
+    provider = ScriptedProvider(SimpleNamespace(content="", tool_calls=[]))
+    await SessionMemoryWriter(tmp_path, provider, "m", now=lambda: AT).write_session_memory("telegram:1", said(3))
+    asked = provider.asked[0]
+    words = "You are a memory writer. Generate a concise summary of this conversation."
+    assert asked["messages"][0] == {"role": "system", "content": words}
+    assert asked["tool_choice"] == {"type": "function", "function": {"name": "create_session_memory"}}
+    (tool,) = asked["tools"]
+    parameters = tool["function"]["parameters"]
+    assert parameters["required"] == ["slug", "summary"]
+    assert "max 40 chars" in parameters["properties"]["slug"]["description"]
+
+
+async def test_the_prompt_of_a_flush_is_the_one_that_is_printed(tmp_path: Path) -> None:
+    """[002] Phase 2, Logic 4: the system prompt, to the letter, with the day's file."""
+    provider = ScriptedProvider(SimpleNamespace(content="[silent]", tool_calls=[]))
+    await MemoryFlusher(tmp_path, provider, "m", now=lambda: AT).maybe_flush("telegram:1", said(3), 97_000, 100_000)
+    assert provider.asked[0]["messages"][0]["content"].startswith(SYSTEM)
+
+
+async def live(pocket: Pocket) -> None:
+    """Say enough for a note, end the session, and wait for what follows from that."""
+    for text in ("one", "two", "three"):
+        await pocket.channel.ask("ann", text)
+    assert await pocket.channel.ask("ann", "/new") == "New session started."
+    while True:
+        if all(job.kind == "dream" for job in await pocket.app.store.jobs.pending_in(SCOPE)):  # due in two hours
+            break
+        await asyncio.sleep(0)
+    await pocket.idle()
+
+
+async def test_the_life_of_a_session(tmp_path: Path) -> None:
+    """[002] "Data flow": /new leaves a dated note and a summary; the next session begins empty and knows MEMORY.md."""
+    model = Listening()
+    async with gateway(home=tmp_path, model=model) as pocket:
+        await live(pocket)
+        memory = scope_folder(tmp_path, SCOPE) / "memory"
+        (note,) = memory.glob("20*-a-talk.md")
+        assert "They talked." in note.read_text()
+        assert [each.content for each in HistoryLog(memory).after(0)] == ["[2026-11-22 10:00] They talked."]
+        await pocket.channel.ask("ann", "a fresh start")
+    system, *rest = model.prompts[-1]
+    assert "- they talked" in system["content"]
+    assert "three" not in str(rest)
+
+
+async def test_notes_can_be_switched_off(tmp_path: Path) -> None:
+    """[002] `session_memory.enabled: false`: the summary is made, the note is not."""
+    model = Listening()
+    async with gateway(
+        home=tmp_path, model=model, environment={"PARLOUR_TOOLS__SESSION_MEMORY__ENABLED": "false"}
+    ) as pocket:
+        await live(pocket)
+    memory = scope_folder(tmp_path, SCOPE) / "memory"
+    assert list(memory.glob("20*.md")) == []
+    assert len(HistoryLog(memory).after(0)) == 1
