@@ -15,7 +15,7 @@ from datetime import UTC, datetime, timedelta
 import structlog
 
 from channels.frames import codec
-from channels.frames.codec import BadFrame, Frame, Look, Ping, Say
+from channels.frames.codec import BadFrame, Frame, Look, Ping, Press, Say
 from channels.frames.windows import Pace, Window
 from gateway.errors import FileUnavailable, StoreDown
 from gateway.events import (
@@ -159,10 +159,14 @@ class FrameChannel:
             except BadFrame as error:
                 window.push(codec.trouble(error))
 
-    async def _handle(self, window: Window, frame: Say | Look | Ping) -> None:
+    async def _handle(self, window: Window, frame: Say | Press | Look | Ping) -> None:
         match frame:
             case Say():
                 await self._hear(window, frame)
+            case Press():
+                sender = Sender(id=window.sender)
+                message = codec.pressed(frame, key=window.key, sender=sender, at=self._stamp())
+                await self._hand_over(window, frame, message)
             case Look():
                 window.push(await self._history(window.key))
             case Ping():
@@ -176,20 +180,25 @@ class FrameChannel:
             return
         sender = Sender(id=window.sender)
         message = codec.inbound(saying, key=window.key, sender=sender, at=self._stamp(), attachments=attachments)
+        if await self._hand_over(window, saying, message):
+            self._tell_others(window, message)
+
+    async def _hand_over(self, window: Window, frame: Say | Press, message: InboundMessage) -> bool:
+        """Bring *message* in and tell the window what became of it; True when it was taken."""
         try:
             answer = await self._intake.receive(message)
         except StoreDown:
-            window.push(codec.later(saying))
-            return
+            window.push(codec.later(frame))
+            return False
         except Exception:  # the channel boundary: one bad message does not cost the window
-            log.exception("frames.receive_failed", key=str(window.key), message_id=saying.id)
-            window.push(codec.later(saying))
-            return
-        if answer.verdict is Verdict.ACCEPTED:
-            window.push(codec.accepted(saying, turn_id(message)))
-            self._tell_others(window, message)
-        else:
-            window.push(codec.rejected(saying, answer))
+            log.exception("frames.receive_failed", key=str(window.key), message_id=frame.id)
+            window.push(codec.later(frame))
+            return False
+        if answer.verdict is not Verdict.ACCEPTED:
+            window.push(codec.rejected(frame, answer))
+            return False
+        window.push(codec.accepted(frame, turn_id(message)))
+        return True
 
     async def _attached(self, window: Window, files: Sequence[str]) -> tuple[Attachment, ...] | None:  # noqa: ARG002 - the page needs the window
         """Return the files that a window names; None when one is not there. A terminal hands none over."""

@@ -1,6 +1,6 @@
 """Frames between a window (the page, a terminal) and its channel, pure both ways.
 
-A frame is a JSON object with a ``type``. From a window: ``say``, ``look``, ``ping``. To a window:
+A frame is a JSON object with a ``type``. From a window: ``say``, ``press``, ``look``, ``ping``. To a window:
 ``history``, ``accepted``, ``said``, ``rejected``, ``later``, ``trouble``, ``preview``, ``message``,
 ``activity``, ``pong``. Reading refuses what is wrong with a `BadFrame`; it never guesses.
 """
@@ -15,9 +15,18 @@ from datetime import datetime
 from typing import Any, TypeAlias
 
 from gateway.errors import ParlourError
-from gateway.events import Attachment, InboundMessage, OutboundKind, OutboundMessage, Part, Sender, SessionKey
+from gateway.events import (
+    Attachment,
+    InboundKind,
+    InboundMessage,
+    OutboundKind,
+    OutboundMessage,
+    Part,
+    Sender,
+    SessionKey,
+)
 from gateway.ports import Accepted, Activity, ShownLine
-from gateway.text import bound, clean, plain
+from gateway.text import bound, clean, in_rows, plain
 from gateway.words import say
 
 Frame: TypeAlias = Mapping[str, Any]
@@ -31,6 +40,7 @@ MOST_FILES = 10  # with one message
 LARGEST_FILE = 50_000_000  # bytes; they are read whole
 
 _ID = re.compile(r"[A-Za-z0-9_-]{8,64}\Z")
+_COMMAND = re.compile(r"/[a-z][ -~]{0,62}\Z")
 
 
 class BadFrame(ParlourError):
@@ -47,6 +57,15 @@ class Say:
 
 
 @dataclass(frozen=True, slots=True)
+class Press:
+    """Somebody pressed a button below a part. `id` comes again when the window sends again."""
+
+    id: str
+    part: str
+    command: str
+
+
+@dataclass(frozen=True, slots=True)
 class Look:
     """A window asks for the history afresh."""
 
@@ -56,7 +75,7 @@ class Ping:
     """A window asks whether anybody is there."""
 
 
-def read(raw: object) -> Say | Look | Ping:
+def read(raw: object) -> Say | Press | Look | Ping:
     """Read one frame, from JSON text or already an object; raise BadFrame."""
     frame = _load(raw) if isinstance(raw, (str, bytes)) else raw
     if not isinstance(frame, Mapping):
@@ -64,6 +83,8 @@ def read(raw: object) -> Say | Look | Ping:
     match frame.get("type"):
         case "say":
             return _read_say(frame)
+        case "press":
+            return _read_press(frame)
         case "look":
             return Look()
         case "ping":
@@ -94,6 +115,30 @@ def _read_say(frame: Mapping[Any, Any]) -> Say:
     if len(text) > LONGEST_SAYING:
         raise BadFrame(say("frames.long", limit=f"{LONGEST_SAYING:,}"))
     return Say(ident, text, tuple(files))
+
+
+def _read_press(frame: Mapping[Any, Any]) -> Press:
+    ident, part, command = frame.get("id"), frame.get("part"), frame.get("command")
+    if not isinstance(ident, str) or not _ID.match(ident) or not isinstance(part, str) or len(part) > 64:
+        raise BadFrame(say("frames.bad"))
+    if not isinstance(command, str) or not _COMMAND.match(command):
+        raise BadFrame(say("frames.bad"))
+    return Press(ident, part, command)
+
+
+def pressed(press: Press, *, key: SessionKey, sender: Sender, at: datetime) -> InboundMessage:
+    """Return a press in the house's shape; the same id makes the same event."""
+    return InboundMessage(
+        key=key,
+        message_id="",
+        event_ids=(f"press/{press.id}",),
+        sender=sender,
+        text=press.command,
+        sent_at=at,
+        kind=InboundKind.BUTTON,
+        is_addressed=True,
+        reply_to=press.part,
+    )
 
 
 def inbound(
@@ -157,6 +202,8 @@ def shown(part: Part, *, marked: bool = False, replaces: str = "", file: Frame |
         "marked": marked,
         "replaces": replaces,
         "file": file,
+        "buttons": [[{"label": each.label, "command": each.command} for each in row] for row in in_rows(part.choices)],
+        "settles": part.settles,
     }
 
 
@@ -185,7 +232,7 @@ def _line(line: ShownLine, address: Address) -> Frame:
     }
 
 
-def accepted(saying: Say, turn: str) -> Frame:
+def accepted(saying: Say | Press, turn: str) -> Frame:
     """Return "it is durable"; *turn* is the answer's, unless the message is merged into another's."""
     return {"type": "accepted", "id": saying.id, "turn": turn}
 
@@ -201,12 +248,12 @@ def said(message: InboundMessage) -> Frame:
     }
 
 
-def rejected(saying: Say, answer: Accepted) -> Frame:
+def rejected(saying: Say | Press, answer: Accepted) -> Frame:
     """Return "it was not taken, and will not be"."""
     return {"type": "rejected", "id": saying.id, "line": answer.line or say(f"frames.{answer.verdict.value}")}
 
 
-def later(saying: Say) -> Frame:
+def later(saying: Say | Press) -> Frame:
     """Return "it could not be stored now": the window keeps it and sends it again."""
     return {"type": "later", "id": saying.id, "line": say("frames.later")}
 

@@ -6,14 +6,14 @@ import asyncio
 import json
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from starlette.requests import HTTPConnection
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from channels.frames import codec
-from channels.frames.channel import FrameChannel, Receive, Send
+from channels.frames.channel import CAPABILITIES, FrameChannel, Receive, Send
 from channels.frames.codec import Frame
 from channels.frames.names import file_name
 from channels.frames.windows import Window
@@ -25,6 +25,7 @@ from gateway.events import Attachment, SessionKey
 from gateway.ports import ChannelContext
 
 OWNER = "owner"
+_BUTTONS = 20  # below one message
 _FORWARDED = ("forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-real-ip")
 
 
@@ -38,6 +39,8 @@ class Visitor:
 
 class WebChannel(FrameChannel):
     """Browsers. A visitor's chat id is who they are, so that every browser of theirs shows the same chat."""
+
+    capabilities = replace(CAPABILITIES, choices=_BUTTONS, private_choices=True)
 
     def __init__(self, context: ChannelContext, *, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
         super().__init__(context, now=now)

@@ -12,6 +12,7 @@ import json
 import re
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import aiohttp
@@ -22,7 +23,7 @@ from channels.console.adapter import ConsoleChannel
 from channels.console.terminal import inert
 from channels.web import kind as web_kind
 from gateway.errors import FileUnavailable, OutcomeUnknown
-from gateway.events import Attachment, InboundKind, OutboundKind, OutboundMessage, Part, SessionKey
+from gateway.events import Attachment, Choice, InboundKind, OutboundKind, OutboundMessage, Part, SessionKey, turn_id
 from gateway.ports import Accepted, Activity, ChannelKind, Verdict
 from gateway.words import say
 from tests.fakes.discord_harness import DiscordHarness
@@ -46,10 +47,18 @@ class FramePerson:
     def __init__(self, send: Callable[[Any], Any]) -> None:
         self.shown = Shown()
         self._send = send
+        self._rows: list[list[Mapping[str, Any]]] = []
 
     async def say(self, text: str, ident: str) -> None:
         """Send a say frame."""
         await self._send({"type": "say", "id": ident, "text": text})
+
+    async def press(self, label: str) -> None:
+        """Send a press frame, and send it again."""
+        (command,) = [each["command"] for row in self._rows for each in row if each["label"] == label]
+        part = list(self.shown.messages)[-1]
+        for _ in range(2):
+            await self._send({"type": "press", "id": "press-0001", "part": part, "command": command})
 
     async def garble(self) -> None:
         """Send frames of every wrong shape."""
@@ -92,6 +101,8 @@ class FramePerson:
 
     def _message(self, frame: Mapping[str, Any]) -> None:
         self.shown.messages[frame["part"]] = frame["text"]
+        self._rows = frame["buttons"]
+        self.shown.buttons = [[each["label"] for each in row] for row in self._rows]
         if frame["file"]:
             self.shown.files[frame["part"]] = frame["file"]
         if frame["marked"]:
@@ -484,6 +495,48 @@ async def test_a_private_answer_is_seen_by_its_person_alone(platform: Platform, 
         await platform.channel.send(part)
     await person.shown.until(lambda: bool(person.shown.messages))
     assert list(person.shown.messages.values()) == ["row 2"]
+
+
+async def test_a_press_is_the_command_said_by_whoever_pressed(
+    platform: Platform, person: Person, house: FakeHouse
+) -> None:
+    """Rows of buttons below the text; a press names its event, its presser and its message, and comes twice as one.
+
+    Where there are no buttons the channel says so, and delivery writes the commands into the text.
+    """
+    if not platform.channel.capabilities.choices:
+        assert platform.channel.name == "console"
+        return
+    choices = (Choice("Yes", "/memory approve e7"), Choice("No", "/memory reject e7"), Choice("Later", "/help", 1))
+    (part,) = platform.channel.render(message(platform, "Shall I?", kind=OutboundKind.NOTICE))
+    receipt = await platform.channel.send(replace(part, choices=choices))
+    await person.shown.until(lambda: person.shown.buttons == [["Yes", "No"], ["Later"]])
+    await person.press("No")
+    first, second = await house.wait_deliveries(2)
+    for heard in (first, second):
+        assert (heard.kind, heard.text, heard.message_id) == (InboundKind.BUTTON, "/memory reject e7", "")
+        assert heard.key == platform.key
+        assert heard.reply_to == receipt.message_id
+        assert heard.sender.id
+        assert heard.is_addressed
+    assert first.event_ids == second.event_ids
+    assert first.event_ids
+
+
+async def test_a_press_that_is_settled_takes_its_row_away(platform: Platform, person: Person, house: FakeHouse) -> None:
+    """The answer to a press says that it is settled: that row goes and the others stay."""
+    if not platform.channel.capabilities.choices or platform.has_windows:
+        pytest.skip("the page's own script does it: tests/e2e/test_page_buttons.py")
+    choices = (Choice("Yes", "/memory approve e7"), Choice("No", "/memory reject e7"), Choice("Later", "/help", 1))
+    (part,) = platform.channel.render(message(platform, "Shall I?", kind=OutboundKind.NOTICE))
+    await platform.channel.send(replace(part, choices=choices))
+    await person.shown.until(lambda: bool(person.shown.buttons))
+    await person.press("No")
+    heard = (await house.wait_deliveries(2))[0]
+    answer = OutboundMessage(id=f"{turn_id(heard)}.1", key=platform.key, text="Dropped.", kind=OutboundKind.NOTICE)
+    (told,) = platform.channel.render(answer)
+    await platform.channel.send(replace(told, settles=True))
+    await person.shown.until(lambda: person.shown.buttons == [["Later"]])
 
 
 async def test_a_channel_is_ready_while_it_runs(platform: Platform) -> None:

@@ -13,7 +13,7 @@ from channels.discord.settings import DiscordSettings
 from gateway.events import OutboundKind, Part, Receipt, SessionKey
 from gateway.ports import ChannelKind
 from gateway.settings.blocks import combined
-from tests.fakes.discord_facts import ANN, BOT, TOKEN
+from tests.fakes.discord_facts import ANN, BOT, TOKEN, buttons
 from tests.fakes.discord_server import Discord, open_discord
 from tests.fakes.platform import Person, Platform, Shown
 from tests.fakes.web import FakeHouse
@@ -80,6 +80,14 @@ class DiscordPerson:
         else:
             self._discord.say(self._chat, ANN, text, id=known)
 
+    async def press(self, label: str) -> None:
+        """Press a button; Discord brings the same press twice."""
+        message = next(each for each in self._discord.messages[self._chat] if buttons(each))
+        (value,) = [
+            each["custom_id"] for row in message["components"] for each in row["components"] if each["label"] == label
+        ]
+        self._discord.interactions.repeat(self._discord.interactions.press(message["id"], ANN, value))
+
     async def garble(self) -> None:
         """Send payloads and a frame of every wrong shape; the last one costs the connection."""
         gateway = self._discord.gateway
@@ -110,6 +118,7 @@ class DiscordPerson:
         shown.confirmed = [self._harness.name(ident) for ident in added]
         shown.is_busy = self._discord.is_typing(self._chat)
         shown.messages = {}
+        shown.buttons = next((buttons(each) for each in self._discord.messages[self._chat] if buttons(each)), [])
         for message in self._discord.messages[self._chat]:
             if message["author"]["id"] != BOT:
                 continue

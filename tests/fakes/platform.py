@@ -24,6 +24,7 @@ class Shown:
     confirmed: list[str] = field(default_factory=list)  # ids of messages the platform was told are durable
     refused: list[str] = field(default_factory=list)
     lines: list[str] = field(default_factory=list)  # sentences about a message that was not taken
+    buttons: list[list[str]] = field(default_factory=list)  # below the newest message, in rows
     is_busy: bool = False
     events: list[str] = field(default_factory=list)
     news: asyncio.Event = field(default_factory=asyncio.Event)
@@ -42,6 +43,10 @@ class Person(Protocol):
 
     async def say(self, text: str, ident: str) -> None:
         """Send a message with the platform's id *ident*; the same again is a redelivery."""
+        ...
+
+    async def press(self, label: str) -> None:
+        """Press a button below the newest message; the platform tells of it twice."""
         ...
 
     async def garble(self) -> None:

@@ -12,6 +12,7 @@ from gateway.events import SessionKey
 from gateway.ports import ChannelKind
 from tests.fakes.platform import Person, Platform, Shown
 from tests.fakes.slack import slack
+from tests.fakes.slack_buttons import buttons
 from tests.fakes.slack_server import ANN, BOT_USER, DM, SlackServer
 from tests.fakes.web import FakeHouse
 
@@ -40,6 +41,12 @@ class SlackPerson:
         event = {**self._server._message(DM, ts), "channel": DM, "channel_type": "im"}
         self._names[self._server.event(event, event_id=known)] = ident
 
+    async def press(self, label: str) -> None:
+        """Press a button; Slack brings the same press twice."""
+        message = next(each for each in self._server.places[DM].messages if buttons(each))
+        trigger = self._server.press(DM, ANN, message, label)
+        self._server.press(DM, ANN, message, label, again=trigger)
+
     async def garble(self) -> None:
         """Send frames and payloads of every wrong shape."""
         for frame in ("", "[]", "x", "{}", '{"type": "events_api"}', '{"type": "nobody", "envelope_id": "e"}'):
@@ -65,6 +72,7 @@ class SlackPerson:
         shown.confirmed = [self._names[event] for event in self._server.acks if event in self._names]
         shown.is_busy = any(self._server.statuses.values())
         shown.messages = {}
+        shown.buttons = next((buttons(each) for each in self._server.places[DM].messages if buttons(each)), [])
         for message in self._server.places[DM].messages:
             if message["user"] != BOT_USER:
                 continue

@@ -72,6 +72,13 @@ class TelegramPerson:
             self._said[ident] = message | {"date": START + len(self._said)}
         self._names[self._server.push({"message": self._said[ident]})] = ident
 
+    async def press(self, label: str) -> None:
+        """Press a button; Telegram brings the same press twice."""
+        post = next(each for each in reversed(self._server.posts) if each.buttons)
+        rows = post.markup["inline_keyboard"]
+        (data,) = [each["callback_data"] for row in rows for each in row if each["text"] == label]
+        self._server.push(self._server.buttons.press(post, data))
+
     async def garble(self) -> None:
         """Have Telegram send updates of every wrong shape."""
         odd: list[Any] = [{}, {"message_id": "x"}, None, [], {"chat": {"id": "x", "type": "group"}, "text": "t"}]
@@ -91,6 +98,7 @@ class TelegramPerson:
         shown.confirmed = [self._names[each] for each in self._server.confirmed if each in self._names]
         shown.is_busy = bool(self._server.actions) and self._channel._speaker.is_live(SessionKey("telegram", _KEY))
         shown.messages, shown.marked = {}, []
+        shown.buttons = next((post.buttons for post in self._server.posts if post.buttons), [])
         for post in self._server.posts:
             part = self._channel.parts.get(str(post.id), "")
             if part.split(".")[1:2] == ["0"]:

@@ -11,7 +11,7 @@ const text = by("text");
 const LONGEST = Number(text.getAttribute("maxlength"));
 const AGAIN_AFTER = 4000; // milliseconds, when the server could not store a message
 
-const chat = new Chat(words, submit);
+const chat = new Chat(words, submit, press);
 const attachments = new Attachments(words, { changed: fit, trouble: showTrouble, login: showLogin });
 let pending = null;
 let again = 0;
@@ -32,7 +32,8 @@ const handlers = {
     resend();
     showActivity(false);
   },
-  accepted({ id }) {
+  accepted({ id, turn }) {
+    if (chat.pressTaken(id, turn)) return;
     pending.remove(id);
     chat.accepted(id);
     showTrouble("");
@@ -44,11 +45,16 @@ const handlers = {
     chat.follow();
   },
   rejected({ id, line }) {
+    if (chat.unpressed(id)) {
+      showTrouble(line);
+      return;
+    }
     pending.remove(id);
     chat.refused(id, line);
   },
-  later({ line }) {
+  later({ id, line }) {
     showTrouble(line);
+    if (chat.unpressed(id)) return;
     clearTimeout(again);
     again = setTimeout(resend, AGAIN_AFTER);
   },
@@ -85,6 +91,11 @@ function submit(saying, files = []) {
 
 function send({ id, text, files = [] }) {
   wire.send({ type: "say", id, text, files: files.map((file) => file.token) });
+}
+
+/** Send a press; false when there is nobody to take it. */
+function press({ id, part, command }) {
+  return wire.send({ type: "press", id, part, command });
 }
 
 /** Send what is not stored yet, in order; what the history shows is stored. */

@@ -1,13 +1,15 @@
 // The conversation on the screen: one element per line, found again by its ids.
 
 import { show } from "./markdown.js";
+import { newId } from "./pending.js";
 
 const NEAR = 80; // pixels from the end that still count as reading the newest
 
 export class Chat {
-  constructor(words, onAgain) {
+  constructor(words, onAgain, onPress) {
     this.words = words;
     this.onAgain = onAgain; // called with an id when a refused message shall be sent again
+    this.onPress = onPress; // called with a press that shall be sent
     this.scroller = document.getElementById("scroller");
     this.list = document.getElementById("lines");
     this.newest = document.getElementById("newest");
@@ -27,6 +29,8 @@ export class Chat {
     this.previews = new Map(); // turn -> element
     this.told = new Map(); // turn -> texts that the history showed
     this.waiting = new Map(); // turn -> text not drawn yet
+    this.presses = new Map(); // press id -> row of buttons
+    this.pressed = new Map(); // turn that answers a press -> row of buttons
     this.lastDay = "";
   }
 
@@ -132,7 +136,9 @@ export class Chat {
   }
 
   /** Show a message of the server's: in its preview's place, or anew; a part that stands is written over. */
-  message({ part, turn, text, is_plain: isPlain, kind, marked, replaces, file }) {
+  message({ part, turn, text, is_plain: isPlain, kind, marked, replaces, file, buttons, settles }) {
+    if (settles) this.pressed.get(turn)?.remove();
+    this.pressed.delete(turn);
     this.waiting.delete(turn);
     const known = this.parts.get(part) ?? this.parts.get(replaces);
     if (!known && this.wasTold(turn, kind, text)) return;
@@ -144,6 +150,7 @@ export class Chat {
     if (isPlain) this.writePlain(line, text);
     else this.write(line, text);
     this.files(line, file ? [file] : []);
+    this.buttons(line, part, buttons);
     if (marked) this.note(line, this.words.may_repeat);
     this.spoken.textContent = file ? file.name : line.querySelector(".body").textContent;
     this.follow();
@@ -194,6 +201,55 @@ export class Chat {
       list.append(link);
     }
     line.querySelector(".body").after(list);
+  }
+
+  /** Show rows of buttons below a message; each stands for a command of whoever presses it. */
+  buttons(line, part, rows) {
+    for (const row of line.querySelectorAll(".buttons")) row.remove();
+    for (const choices of rows) {
+      const row = document.createElement("div");
+      row.className = "buttons";
+      row.setAttribute("role", "group");
+      for (const { label, command } of choices) {
+        const button = document.createElement("button");
+        button.type = "button";
+        button.className = "choice";
+        button.textContent = label;
+        button.addEventListener("click", () => this.press(row, part, command));
+        row.append(button);
+      }
+      line.querySelector(".meta").before(row);
+    }
+  }
+
+  press(row, part, command) {
+    const id = newId();
+    this.presses.set(id, row);
+    this.enable(row, false);
+    if (!this.onPress({ id, part, command })) this.unpressed(id);
+  }
+
+  /** Take note of how far a press got; true when *id* is one. */
+  pressTaken(id, turn) {
+    const row = this.presses.get(id);
+    this.presses.delete(id);
+    if (row) {
+      this.pressed.set(turn, row);
+      this.enable(row, true);
+    }
+    return Boolean(row);
+  }
+
+  /** A press that was not taken can be tried again; true when *id* is one. */
+  unpressed(id) {
+    const row = this.presses.get(id);
+    this.presses.delete(id);
+    if (row) this.enable(row, true);
+    return Boolean(row);
+  }
+
+  enable(row, isOn) {
+    for (const button of row.children) button.disabled = !isOn;
   }
 
   line(role, at) {

@@ -36,7 +36,8 @@ export class Pending {
   }
 }
 
-function newId() {
+/** An id for something this page sends; the same one when it is sent again. */
+export function newId() {
   if (crypto.randomUUID) return crypto.randomUUID();
   // Only pages of https or localhost have randomUUID.
   const bytes = crypto.getRandomValues(new Uint8Array(16));

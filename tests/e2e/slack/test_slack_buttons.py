@@ -107,7 +107,8 @@ async def test_a_press_that_is_not_stored_is_not_acknowledged(monkeypatch: pytes
         question = await asked(server, DM)
         await pocket.idle()
         journal = pocket.app.store.journal
-        accept, failed = journal.accept, []
+        accept = journal.accept
+        failed: list[bool] = []
 
         async def full_once(*arguments: Any, **more: Any) -> Any:
             if not failed:

@@ -115,3 +115,25 @@ def test_a_window_may_speak_in_bursts_but_not_for_ever() -> None:
     assert [pace.delay() for _ in range(5)] == [0, 0, 0, 0.5, 1.0]
     now[0] = 100.0
     assert [pace.delay() for _ in range(4)] == [0, 0, 0, 0.5]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {},
+        {"command": "remember me"},
+        {"command": "/x" + "y" * 80},
+        {"command": "/memory\napprove"},
+        {"part": 5},
+        {"part": "x" * 90},
+        {"id": "short"},
+    ],
+)
+def test_a_press_is_a_command_of_ours_or_nothing(wrong: dict[str, Any]) -> None:
+    """A window's press names its button and nothing else; anything odd is refused like every wrong frame."""
+    frame = {"type": "press", "id": "press-0001", "part": "t1.1.1", "command": "/memory approve e7"}
+    if not wrong:
+        assert codec.read(frame) == codec.Press("press-0001", "t1.1.1", "/memory approve e7")
+        return
+    with pytest.raises(codec.BadFrame):
+        codec.read(frame | wrong)

@@ -1,0 +1,72 @@
+"""Buttons on the page, in a real browser: pressed by mouse and by keyboard, and gone when they are settled."""
+
+from __future__ import annotations
+
+from playwright.async_api import Browser, Page, expect
+
+from gateway.events import Choice, InboundKind, OutboundKind, OutboundMessage, Part, turn_id
+from gateway.ports import Accepted, Verdict
+from tests.e2e.browser import open_browser
+from tests.e2e.test_page import visit
+from tests.fakes.web import FakeHouse, Served, serve_page
+
+CHOICES = (
+    Choice("Yes (1)", "/memory approve e7"),
+    Choice("No (1)", "/memory reject e7"),
+    Choice("Yes (2)", "/memory approve e8", 1),
+    Choice("No (2)", "/memory reject e8", 1),
+)
+
+
+async def show(
+    served: Served, text: str, turn: str, *, choices: tuple[Choice, ...] = (), settles: bool = False
+) -> None:
+    """Send a notice to the page's chat."""
+    row = OutboundMessage(id=f"{turn}.1", key=served.key, text=text, kind=OutboundKind.NOTICE)
+    (part,) = served.channel.render(row)
+    sent = Part(
+        id=part.id,
+        key=part.key,
+        payload=part.payload,
+        plain=part.plain,
+        kind=part.kind,
+        choices=choices,
+        settles=settles,
+    )
+    await served.channel.send(sent)
+
+
+async def asked(browser: Browser, served: Served) -> Page:
+    """Open the page and have it show four buttons in two rows."""
+    page = await visit(browser, served.url)
+    await show(served, "Some of this needs your yes or no.", "tquestionquestion", choices=CHOICES)
+    await expect(page.locator(".buttons")).to_have_count(2)
+    return page
+
+
+async def test_a_press_is_a_command_and_its_row_goes_when_it_is_settled() -> None:
+    """By keyboard as by mouse; nothing is written into the conversation, the other row stays, a refusal is told."""
+    house = FakeHouse()
+    async with serve_page(house) as served, open_browser() as browser:
+        page = await asked(browser, served)
+        await page.get_by_role("button", name="No (1)").focus()
+        await page.keyboard.press("Enter")
+        (heard,) = await house.wait_deliveries(1)
+        assert (heard.kind, heard.text, heard.message_id) == (InboundKind.BUTTON, "/memory reject e7", "")
+        assert heard.reply_to == "tquestionquestion.1.1"
+        await show(served, "Dropped.", turn_id(heard), settles=True)
+        await expect(page.locator(".buttons")).to_have_count(1)
+        await expect(page.locator(".line.user")).to_have_count(0)
+        # What is not taken can be tried again, and an answer that settles nothing leaves the button, too.
+        house.verdict = Accepted(verdict=Verdict.REJECTED, reason="stranger", line="Ask Ann to let you in.")
+        button = page.get_by_role("button", name="Yes (2)")
+        await button.click()
+        await expect(page.locator("#trouble")).to_have_text("Ask Ann to let you in.")
+        await expect(button).to_be_enabled()
+        house.verdict = Accepted(verdict=Verdict.ACCEPTED)
+        await button.click()
+        heard = (await house.wait_deliveries(3))[2]
+        assert heard.text == "/memory approve e8"
+        await show(served, "Only an admin may.", turn_id(heard))
+        await expect(page.locator(".line.notice")).to_have_count(3)
+        await expect(button).to_be_enabled()
