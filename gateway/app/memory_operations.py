@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from agent.memory.desk import NoSuchVersion, Overtaken
@@ -18,6 +19,7 @@ from agent.memory.versions import Version
 from gateway.control import Line
 from gateway.errors import UserMistake
 from gateway.operations import Operation
+from gateway.ports import Job
 
 if TYPE_CHECKING:
     from gateway.app.build import App
@@ -45,6 +47,7 @@ class MemoryOperations:
             "memory diff": self.diff,
             "memory undo": self.undo,
             "memory forget": self.forget,
+            "memory dream": self.dream,
             "memory rebuild": self.rebuild,
         }
 
@@ -126,6 +129,28 @@ class MemoryOperations:
             "summaries": gone.summaries,
             "messages": gone.messages,
         }
+
+    async def dream(self, arguments: Line) -> AsyncIterator[Line]:
+        """Run Dream once, here and now: how many entries it studied, and the changes that it made."""
+        scope = await self._scope(arguments)
+        if not self._app.house.dreams.can_run:
+            raise UserMistake("the offline model cannot dream; name a model in llm.model")
+        folder = scope_folder(self._app.home.path, scope) / "memory"
+        before = await asyncio.to_thread(lambda: HistoryLog(folder).dream_cursor) if folder.is_dir() else 0
+        known = {version.sha for version in await self._app.house.dreams.log(scope)}
+        job = Job(
+            id=f"dream:{OPERATOR}.{secrets.token_hex(8)}",
+            kind="dream",
+            scope=scope,
+            payload={},
+            due_at=datetime.now(UTC),
+        )
+        later = await self._app.dreamer.run(job)
+        if later is not None:
+            raise UserMistake(f"Dream was put off ({later.reason}); what it was answered so far is kept, ask again")
+        after = await asyncio.to_thread(lambda: HistoryLog(folder).dream_cursor) if folder.is_dir() else 0
+        new = [version for version in await self._app.house.dreams.log(scope) if version.sha not in known]
+        yield {"scope": scope, "entries": after - before, "changes": [_change(version) for version in new]}
 
     async def rebuild(self, arguments: Line) -> AsyncIterator[Line]:
         """Make anew what is derived from the records; a line per thing. Of every scope, when none is named."""

@@ -126,6 +126,17 @@ def forget(
 
 
 @app.command()
+def dream(scope: Scope = "", person: Person = "", chat: Chat = "", as_json: AsJson = False) -> None:
+    """Run Dream now: what the history says that is new becomes lasting knowledge. Asks the model."""
+    lines = _ask("dream", scope=scope, person=person, chat=chat)
+    told = []
+    for line in lines:
+        told.append(f"{line['entries']} new entries studied, {len(line['changes'])} changes")
+        told += map(_change, line["changes"])
+    _print(lines, "\n".join(told), as_json=as_json)
+
+
+@app.command()
 def rebuild(scope: Scope = "", person: Person = "", chat: Chat = "", as_json: AsJson = False) -> None:
     """Make anew what is derived from the records (HISTORY.md), of one scope or of all."""
     lines = _ask("rebuild", scope=scope, person=person, chat=chat)

@@ -29,10 +29,15 @@ class Listening:
         names = [tool["function"]["name"] for tool in request.tools or ()]
         if "create_session_memory" in names:
             return self._reply("", "create_session_memory", {"slug": "a-talk", "summary": "They talked."})
+        if request.purpose == "dream":
+            if "edit_memory" not in names:
+                return self._reply("A boat.")
+            add = {"document": "MEMORY.md", "op": "add", "text": "- Ann sails a boat"}
+            return self._reply("", "edit_memory", {"operations": [add], "done": True})
         memory = {"history_entry": "[2026-11-22 10:00] They talked.", "memory_update": "- they talked"}
         return self._reply("", "save_memory", memory)
 
-    def _reply(self, text: str, tool: str = "", arguments: dict[str, str] | None = None) -> ChatReply:
+    def _reply(self, text: str, tool: str = "", arguments: dict[str, Any] | None = None) -> ChatReply:
         calls = (ToolCall("c1", tool, json.dumps(arguments)),) if tool else ()
         return ChatReply(text=text, tool_calls=calls, model=self.name, tokens=Tokens(1, 1), cost=0.0)
 

@@ -24,6 +24,7 @@ from tests.fakes import other_bots
 from tests.fakes.memory import START
 from tests.fakes.other_bots import fingerprint, write
 from tests.fakes.pocket import gateway
+from tests.fakes.thinking import Listening
 
 ANN, ROOM = "people/pocket%3aann", "chats/pocket%3aroom"
 
@@ -112,6 +113,19 @@ async def test_a_running_gateway_answers_for_its_home(terminal: Terminal) -> Non
         )
 
 
+async def test_dream_runs_when_it_is_told_to(terminal: Terminal) -> None:
+    """By hand it studies what is new, and says what it changed; the change is in the log like any other."""
+    entry = '{"cursor": 1, "timestamp": "2026-04-03 00:02", "content": "- Ann sails a boat", "origin": "user"}\n'
+    memory = write(terminal.home / ANN / "memory" / "history.jsonl", entry).with_name("MEMORY.md")
+    async with gateway(home=terminal.home, model=Listening()):
+        (told,) = await asyncio.to_thread(terminal.lines, "memory", "dream")
+        assert (told["entries"], len(told["changes"])) == (1, 1)
+        assert memory.read_text() == "- Ann sails a boat\n"
+        assert "0 new entries studied" in await asyncio.to_thread(terminal.well, "memory", "dream")
+        log = await asyncio.to_thread(terminal.lines, "memory", "log")
+        assert log == told["changes"]
+
+
 def test_without_a_gateway_the_files_answer(terminal: Terminal) -> None:
     """Under the home's lock: an edit by hand is a change like others, and the readable history can be made anew."""
     assert terminal.well("memory") == "nothing is remembered yet\n"
@@ -128,6 +142,7 @@ def test_without_a_gateway_the_files_answer(terminal: Terminal) -> None:
     assert history.read_text() == "[2026-04-03 00:02] Talked about \x1b[2Jboats.\n\n"
     (kept,) = memory.parent.glob("HISTORY.md.edited-*")
     assert kept.read_text() == "somebody wrote this\n"
+    assert "the offline model cannot dream" in terminal.refused("memory", "dream")
     assert "cleared: 1 remembered" in terminal.well("memory", "forget", "tea")
     assert memory.read_text() == ""
 
