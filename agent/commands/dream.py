@@ -5,8 +5,8 @@ from __future__ import annotations
 from zoneinfo import ZoneInfo
 
 from agent.commands.port import CommandContext, Reply, command
-from agent.memory.dream.restoring import CAUSE, InTheWay
-from agent.memory.dream.state import DREAM
+from agent.memory.dream.restoring import InTheWay
+from agent.memory.dream.state import CAUSE, DREAM
 from agent.memory.dream.telling import Asked
 from agent.memory.versions import Version
 from gateway.events import ChatKind, InboundKind, Role

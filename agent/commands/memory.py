@@ -9,6 +9,7 @@ from zoneinfo import ZoneInfo
 from agent.commands import waiting
 from agent.commands.port import CommandContext, Reply, command
 from agent.memory.desk import NoSuchVersion, Origin, Overtaken
+from agent.memory.dream.restoring import RESTORE
 from agent.memory.versions import BY_HAND, Version
 from gateway.events import ChatKind, Role
 from gateway.ports import Job
@@ -129,6 +130,7 @@ def _cause(context: CommandContext, version: Version) -> str:
         "remember": "memory.cause_remember",
         "undo": "memory.cause_undo",
         "consolidation": "memory.cause_consolidation",
+        "dream": "memory.cause_restore" if version.why.startswith(RESTORE) else "memory.cause_dream",
         "approved": "memory.cause_approved",
         "forget": "memory.cause_forget",
     }

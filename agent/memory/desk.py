@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Protocol
 
 from agent.memory.consolidation.three_way import without_change
-from agent.memory.history.log import HistoryEntry, HistoryLog
-from agent.memory.revising import CONSOLIDATION
-from agent.memory.scopes import scope_folder
+from agent.memory.history.log import HistoryEntry
+from agent.memory.sources import Sources
 from agent.memory.versions import Version, Versions
 from gateway.ports import Document, Journal, Sessions, ShownLine
 
@@ -67,7 +66,7 @@ class MemoryDesk:
     """What the memory commands ask. Everything is of one scope, which comes from the event."""
 
     def __init__(self, home: Path, documents: Keeps, versions: Versions, journal: Journal, sessions: Sessions) -> None:
-        self._home = home
+        self._sources = Sources(home)
         self._documents = documents
         self._versions = versions
         self._journal = journal
@@ -102,23 +101,23 @@ class MemoryDesk:
             return []
         await self._documents.notice(scope)
         found: list[Origin] = []
-        for name in ("MEMORY.md", "USER.md"):
+        for name in ("MEMORY.md", "USER.md", "SOUL.md"):
             for line in (await self._documents.read(scope, name)).text.splitlines():
                 if len(found) == limit:
                     return found
                 if wanted in " ".join(line.casefold().split()) and not line.startswith("#"):
                     version = await asyncio.to_thread(self._versions.source, scope, name, line)
                     if version is not None:
-                        found.append(
-                            Origin(
-                                line=line.strip(),
-                                name=name,
-                                version=version,
-                                said=await self._said(version),
-                                entry=await asyncio.to_thread(self._entry, scope, version),
-                            )
-                        )
+                        found.append(await self._origin(scope, name, line.strip(), version))
         return found
+
+    async def _origin(self, scope: str, name: str, line: str, version: Version) -> Origin:
+        entry = await asyncio.to_thread(self._sources.entry, scope, version, line)
+        if entry is not None:
+            spoken = await asyncio.to_thread(self._sources.message, scope, entry, line)
+        else:
+            spoken = await self._said(version)
+        return Origin(line=line, name=name, version=version, said=spoken, entry=entry)
 
     async def undo(self, scope: str, sha: str, *, by: str) -> TakenBack | Overtaken | NoSuchVersion:
         """Take back what the version *sha* changed, and that alone; later changes stay."""
@@ -151,13 +150,6 @@ class MemoryDesk:
             if written := await self._documents.write(scope, name, text, was=document.rev, why=why, by=by):
                 return written
         return None
-
-    def _entry(self, scope: str, version: Version) -> HistoryEntry | None:
-        """Return the summary that a consolidation's change came with."""
-        if not version.why.startswith(CONSOLIDATION):
-            return None
-        folder = scope_folder(self._home, scope) / "memory"
-        return HistoryLog(folder).find(version.why.removeprefix(CONSOLIDATION))
 
     async def _said(self, version: Version) -> ShownLine | None:
         """Return the person's message in the turn that wanted something remembered."""

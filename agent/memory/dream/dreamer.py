@@ -21,7 +21,7 @@ from agent.memory.consolidation.answer import Unusable
 from agent.memory.dream.applying import Applier, Report
 from agent.memory.dream.prompt import Material, shown_in
 from agent.memory.dream.schedule import Schedule
-from agent.memory.dream.state import DREAM, Run, Sitting, State, begun, is_untrusted
+from agent.memory.dream.state import DREAM, Run, Sitting, State, begun, is_untrusted, names_of
 from agent.memory.dream.telling import Asked, Teller
 from agent.memory.dream.thinking import DEADLINE, Thinker
 from agent.memory.files.disk import Disk
@@ -158,7 +158,7 @@ class Dreamer:
         if run is None:
             return None
         entries = await asyncio.to_thread(self._entries, scope, run)
-        if run.epoch == await self.applier.epoch(scope) and len(run.sittings) == len({*map(is_untrusted, entries)}):
+        if run.epoch == await self.applier.epoch(scope) and run.entries == names_of(entries):
             return run
         await asyncio.to_thread(self._state(scope).drop)
         return None

@@ -8,11 +8,10 @@ from dataclasses import dataclass
 
 from agent.memory.consolidation.three_way import three_way
 from agent.memory.desk import Keeps
-from agent.memory.dream.state import DREAM
+from agent.memory.dream.state import CAUSE, DREAM
 from agent.memory.revising import CONSOLIDATION
 from agent.memory.versions import TRACKED, Version, Versions
 
-CAUSE = f"{DREAM}: "  # how the causes of Dream's versions begin
 RESTORE = f"{DREAM} restore "  # then the version that everything goes back behind
 _FORGET = "forget"
 _LATER = 1_000  # versions behind the one that is gone back behind

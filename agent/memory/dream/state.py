@@ -17,7 +17,8 @@ from agent.memory.files.disk import Disk
 from agent.memory.files.lines import decode
 from agent.memory.history.log import HistoryEntry
 
-DREAM = "dream"  # the kind of its jobs, and how the causes of its versions begin
+DREAM = "dream"  # the kind of its jobs
+CAUSE = f"{DREAM}: "  # how its versions' causes begin; then the cursors, and the ids of the entries
 _NAME = "dream.json"
 
 
@@ -41,6 +42,7 @@ class Run:
     to: int
     epoch: str  # of the scope when it began: what is forgotten meanwhile makes it begin anew
     base: Mapping[str, str]  # the documents as the model was shown them
+    entries: tuple[str, ...] = ()  # which they are: a history may be numbered anew when scopes become one
     sittings: tuple[Sitting, ...] = field(default=())
 
     def with_sitting(self, n: int, sitting: Sitting) -> Run:
@@ -49,7 +51,7 @@ class Run:
 
     def cause(self, entries: Sequence[HistoryEntry]) -> str:
         """Return what its version's message says: which cursors, and which entries."""
-        return " ".join([f"{DREAM}: {self.after + 1}-{self.to}", *(each.entry for each in entries if each.entry)])
+        return " ".join([f"{CAUSE}{self.after + 1}-{self.to}", *(each.entry for each in entries if each.entry)])
 
     def name(self, *parts: str) -> str:
         """Return a name for something of this run, the same every time."""
@@ -61,7 +63,19 @@ def begun(after: int, epoch: str, base: Mapping[str, str], entries: Sequence[His
     """Return the run over *entries*: a sitting for those that are trusted, and one for those that are not."""
     kinds = sorted({is_untrusted(each) for each in entries})
     sittings = tuple(Sitting(is_untrusted=kind) for kind in kinds)
-    return Run(after=after, to=entries[-1].cursor, epoch=epoch, base=dict(base), sittings=sittings)
+    return Run(
+        after=after,
+        to=entries[-1].cursor,
+        epoch=epoch,
+        base=dict(base),
+        entries=names_of(entries),
+        sittings=sittings,
+    )
+
+
+def names_of(entries: Sequence[HistoryEntry]) -> tuple[str, ...]:
+    """Return what tells these entries from any others."""
+    return tuple(f"{each.cursor} {each.entry}" for each in entries)
 
 
 def is_untrusted(entry: HistoryEntry) -> bool:
@@ -93,6 +107,7 @@ class State:
             "to": run.to,
             "epoch": run.epoch,
             "base": dict(run.base),
+            "entries": list(run.entries),
             "sittings": [
                 {
                     "untrusted": each.is_untrusted,
@@ -125,5 +140,10 @@ def _read(found: Mapping[str, Any]) -> Run:
     ]
     base = {str(name): str(text) for name, text in found["base"].items()}
     return Run(
-        after=int(found["after"]), to=int(found["to"]), epoch=str(found["epoch"]), base=base, sittings=tuple(sittings)
+        after=int(found["after"]),
+        to=int(found["to"]),
+        epoch=str(found["epoch"]),
+        base=base,
+        entries=tuple(map(str, found["entries"])),
+        sittings=tuple(sittings),
     )

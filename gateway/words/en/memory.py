@@ -24,6 +24,8 @@ SENTENCES = {
     "cause_remember": "somebody asked me to remember it",
     "cause_undo": "an earlier change was taken back ({why})",
     "cause_consolidation": "I summarised what was said before",
+    "cause_dream": "I went through what was new",
+    "cause_restore": "somebody went back behind one of Dream's changes",
     "summary": "The summary it came with: {quote}",
     "cause_approved": "somebody said yes to what was waiting",
     "cause_forget": "somebody had words forgotten",

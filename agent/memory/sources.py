@@ -1,0 +1,75 @@
+"""What a version came of: from its cause to the summary behind a line, and on to the message behind the summary."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from agent.memory.consolidation.slice import entry_id
+from agent.memory.consolidation.succession import said
+from agent.memory.dream.state import CAUSE
+from agent.memory.files.chain import Chain
+from agent.memory.files.disk import Disk
+from agent.memory.files.lines import FORGOTTEN, read_stamp, utc_now
+from agent.memory.files.passages import read_passage
+from agent.memory.history.log import HistoryEntry, HistoryLog
+from agent.memory.revising import CONSOLIDATION
+from agent.memory.scopes import scope_folder, transcript_path
+from agent.memory.versions import Version
+from gateway.ports import Line, ShownLine
+
+
+class Sources:
+    """Follows one scope's causes. Blocks."""
+
+    def __init__(self, home: Path, disk: Disk | None = None) -> None:
+        self._home = home
+        self._disk = disk or Disk()
+
+    def entry(self, scope: str, version: Version, line: str) -> HistoryEntry | None:
+        """Return the summary that a change came with; of a Dream's several, the one that says most of *line*."""
+        if version.why.startswith(CONSOLIDATION):
+            names = [version.why.removeprefix(CONSOLIDATION)]
+        elif version.why.startswith(CAUSE):
+            names = version.why.removeprefix(CAUSE).split()[1:]
+        else:
+            return None
+        history = HistoryLog(scope_folder(self._home, scope) / "memory", self._disk)
+        found = [entry for entry in map(history.find, names) if entry is not None]
+        return found[_closest([each.content for each in found], line)] if found else None
+
+    def message(self, scope: str, entry: HistoryEntry, line: str) -> ShownLine | None:
+        """Return what somebody said that *entry* summarises: of all of it, what says most of *line*."""
+        path = transcript_path(self._home, scope, entry.session) if entry.session else None
+        transcript = self._transcript(path, entry) if path is not None else ""
+        if path is None or not transcript:
+            return None
+        lines = read_passage(self._disk, path, transcript, entry.start, entry.end)
+        spoken = [each for each in lines if each.get("role") == "user" and each.get("content") not in ("", FORGOTTEN)]
+        return _shown(spoken[_closest([str(each.get("content")) for each in spoken], line)]) if spoken else None
+
+    def _transcript(self, path: Path, entry: HistoryEntry) -> str:
+        """Return which transcript the entry is of: its id tells, since it was made of that name."""
+        archived = {each.name.split(".")[0] for each in path.parent.glob("*.*.jsonl")}
+        names = {Chain(self._disk, path).transcript, *archived}
+        return next((name for name in sorted(names) if entry_id(name, entry.start, entry.end) == entry.entry), "")
+
+
+def _closest(texts: Sequence[str], line: str) -> int:
+    """Return which text has most words of *line*; the first of several, or of those that have none."""
+    wanted = set(said(line).carrying)
+    shared = [len(wanted & set(said(text).carrying)) for text in texts]
+    return shared.index(max(shared))
+
+
+def _shown(line: Line) -> ShownLine:
+    by = line.get("by")
+    return ShownLine(
+        id=f"{line.get('turn')}/{line.get('i')}",
+        turn=str(line.get("turn", "")),
+        role="user",
+        text=str(line.get("content", "")),
+        at=read_stamp(line.get("timestamp")) or utc_now(),
+        name=str(by.get("name") or "") if isinstance(by, dict) else "",
+        message_id=str(line.get("mid") or ""),
+    )

@@ -1,0 +1,194 @@
+"""Dream through the whole gateway: asked for in a chat, due by itself, seen, taken back, and argued with."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from agent.llm.port import ChatReply, ChatRequest, Sink, Tokens
+from agent.memory.files.documents import document_path
+from agent.memory.history.log import HistoryEntry, HistoryLog
+from gateway.admission import Entry, Grants, GroupPolicy, Policy
+from tests.e2e.agent.test_consolidation import Model as Consolidating
+from tests.e2e.agent.test_consolidation import jobs, talk
+from tests.fakes.dreaming import DreamModel, add, edits, swap
+from tests.fakes.pocket import Pocket, gateway
+
+ANN = "people/pocket%3aann"
+ROOM = "chats/pocket%3aroom"
+
+
+class Model(Consolidating):
+    """Answers and summarises at once, and dreams as it is told."""
+
+    def __init__(self, *answers: object) -> None:
+        super().__init__()
+        self.dreams = DreamModel(*answers)  # type: ignore[arg-type]
+
+    async def complete(self, request: ChatRequest, *, sink: Sink | None = None) -> ChatReply:
+        """Dream, or what the other one does."""
+        if request.purpose == "dream":
+            return await self.dreams.complete(request, sink=sink)
+        if request.purpose == "note":
+            return ChatReply(text="no", tool_calls=(), model=self.name, tokens=Tokens(1, 1), cost=0.0)
+        return await super().complete(request, sink=sink)
+
+
+@asynccontextmanager
+async def at_work(model: object, home: Path | None = None, policy: Policy | None = None) -> AsyncIterator[Pocket]:
+    """Run a gateway with a window of ten messages."""
+    window = {"PARLOUR_AGENTS__DEFAULTS__MEMORY_WINDOW": "10"}
+    async with gateway(model=model, environment=window, home=home, policy=policy) as pocket:
+        yield pocket
+
+
+def happened(home: Path, *contents: str, scope: str = ANN) -> None:
+    """Add entries to a scope's history."""
+    entries = [
+        HistoryEntry(timestamp="2026-11-21 20:00", content=each, session="pocket:ann", entry=f"e{n}{scope[:1]}")
+        for n, each in enumerate(contents)
+    ]
+    HistoryLog(home / scope / "memory").append(*entries)
+
+
+async def dream(pocket: Pocket, chat: str = "ann", **facts: object) -> str:
+    """Ask for a Dream and return what is said when it is done."""
+    said = len(pocket.channel.posts.get(chat, ()))
+    first = await pocket.channel.ask(chat, "/dream", **facts)
+    assert first == "I am going through what is new, and will say here what came of it."
+    return (await pocket.channel.posted(chat, said + 2))[-1].text
+
+
+def change(text: str) -> str:
+    """Return the first change that an answer names."""
+    found = re.search(r"`([0-9a-f]{8})`", text)
+    assert found, text
+    return found[1]
+
+
+async def test_run_now_look_and_go_back() -> None:
+    """/dream, /dream-log, /dream-log <sha>, /dream-restore, /dream-restore <sha>: each does what [003] says."""
+    async with at_work(
+        Model("study", edits(swap("- I drink coffee", "- I drink tea"), add("- lives in Bonn")))
+    ) as pocket:
+        ask = pocket.channel.ask
+        assert "changed nothing here yet" in await ask("ann", "/dream-log")
+        assert await dream(pocket) == "There was nothing new to go through since the last time."
+        await ask("ann", "/remember I drink coffee")
+        happened(pocket.home, "Ann now drinks tea.", "Ann lives in Bonn.")
+        report = await dream(pocket)
+        sha = change(report)
+        assert report.startswith("I went through 2 new summaries and made 2 change(s) in what I remember")
+        memory = document_path(pocket.home, ANN, "MEMORY.md")
+        assert memory.read_text() == "- I drink tea\n- lives in Bonn\n"
+        newest, named = await ask("ann", "/dream-log"), await ask("ann", f"/dream-log {sha}")
+        assert newest == named
+        assert "-- I drink coffee" in newest
+        assert "+- I drink tea" in newest
+        assert sha in await ask("ann", "/dream-restore")
+        # What Ann had kept meanwhile stays.
+        await ask("ann", "/remember I have a dog")
+        other = change(await ask("ann", "/memory why dog"))
+        assert "not Dream's" in await ask("ann", f"/dream-log {other}")
+        assert (await ask("ann", f"/dream-restore {sha}")).startswith("Done: what I remember stands as before")
+        assert memory.read_text() == "- I drink coffee\n- I have a dog\n"
+        assert await ask("ann", f"/dream-restore {sha}") == "What I remember stands like that already."
+        assert "no change called zzzzzzzz" in await ask("ann", "/dream-restore zzzzzzzz")
+        assert "no change called zzzzzzzz" in await ask("ann", "/dream-log zzzzzzzz")
+
+
+async def test_it_is_due_by_itself_after_a_consolidation_and_a_line_leads_back_to_what_was_said() -> None:
+    """A full window, a summary, a job two hours later, a new line: /memory why names summary and message."""
+    model = Model("study", edits(add("- talks about things a lot")))
+    async with at_work(model) as pocket:
+        await talk(pocket, 5)
+        [job] = await jobs(pocket, lambda found: [each.kind for each in found] == ["dream"])
+        assert job.scope == ANN
+        now = pocket.app.house.now()
+        assert timedelta(hours=1, minutes=59) < job.due_at - now <= timedelta(hours=2)
+        assert await pocket.app.dreamer.run(job) is None  # as two hours later
+        why = await pocket.channel.ask("ann", "/memory why things a lot")
+        assert "> - talks about things a lot" in why
+        assert "I went through what was new" in why
+        assert "Summary number 1." in why
+        assert re.search(r"Ann wrote: thing \d", why)
+
+
+async def test_killed_while_it_thinks_it_is_done_after_the_restart(tmp_path: Path) -> None:
+    """The wish is in the journal: another gateway on the same home fulfils it, and asks for no stored answer again."""
+    asleep = asyncio.Event()
+    model = Model("study", edits(add("- done after all")))
+    complete = model.dreams.complete
+
+    async def asleep_at_two(request: ChatRequest, *, sink: Sink | None = None) -> ChatReply:
+        if len(model.dreams.asked) == 1:
+            asleep.set()
+            await asyncio.Event().wait()
+        return await complete(request, sink=sink)
+
+    model.dreams.complete = asleep_at_two  # type: ignore[method-assign]
+    async with at_work(model, tmp_path / "home") as pocket:
+        happened(pocket.home, "Something.")
+        await pocket.channel.ask("ann", "/dream")
+        await asleep.wait()
+        dead = pocket.kill(tmp_path / "copy")
+    model.dreams.complete = complete  # type: ignore[method-assign]
+    async with at_work(model, dead) as pocket:
+        report = (await pocket.channel.posted("ann", 1))[-1].text
+        assert report.startswith("I went through 1 new summaries and made 1 change(s)")
+        assert document_path(dead, ANN, "MEMORY.md").read_text() == "- done after all\n"
+        assert len(model.dreams.asked) == 2
+
+
+async def test_in_a_group_the_voice_is_proposed_and_going_back_is_for_its_admins() -> None:
+    """What SOUL.md would become waits; answers are seen by their asker alone; a member restores nothing."""
+    policy = Policy(channel="pocket", entries=frozenset({Entry(Grants.EVERYONE)}), group_policy=GroupPolicy.OPEN)
+    wanted = edits(add("Be brief here.", document="SOUL.md"), add("- the office is in Bonn"))
+    async with at_work(Model("study", wanted), policy=policy) as pocket:
+        happened(pocket.home, "They moved to Bonn and like short answers.", scope=ROOM)
+        report = await dream(pocket, "room", group=True, sender="bob")
+        assert pocket.channel.posts["room"][-1].visible_to == "bob"
+        assert "1 change(s) wait for a yes" in report
+        assert not document_path(pocket.home, ROOM, "SOUL.md").exists()
+        sha = change(report)
+        refused = await pocket.channel.ask("room", f"/dream-restore {sha}", group=True, sender="bob")
+        assert refused == "Only an admin of this chat may use /dream-restore here."
+        pending = await pocket.channel.ask("room", "/memory pending", group=True, sender="eve", is_admin=True)
+        assert "SOUL.md" in pending
+        assert "Be brief here." in pending
+        done = await pocket.channel.ask("room", f"/dream-restore {sha}", group=True, sender="eve", is_admin=True)
+        assert done.startswith("Done:")
+        assert document_path(pocket.home, ROOM, "MEMORY.md").read_text() == ""
+
+
+async def test_a_model_of_its_own(tmp_path: Path) -> None:
+    """`dream.model` of older configurations: Dream asks that one, and conversations the other."""
+    script = tmp_path / "dream.json"
+    script.write_text('[{"text": "study"}, {"calls": [{"name": "edit_memory", "arguments": {"operations": []}}]}]')
+    environment = {"PARLOUR_AGENTS__DEFAULTS__DREAM__MODEL": f"scripted:{script}"}
+    model = Model("never asked")
+    async with gateway(model=model, environment=environment) as pocket:
+        happened(pocket.home, "Something.")
+        assert "nothing in what I remember had to change" in await dream(pocket)
+    assert not model.dreams.asked
+
+
+async def test_without_a_model_it_says_so() -> None:
+    """The offline model cannot dream; nothing is queued that would wait for ever."""
+    async with gateway() as pocket:
+        happened(pocket.home, "Something.")
+        assert "no model that could do this" in await pocket.channel.ask("ann", "/dream")
+        assert not await pocket.app.store.jobs.pending_in(ANN)
+
+
+@pytest.mark.parametrize("command", ["/dream-log", "/dream-restore"])
+async def test_before_the_first_dream_there_is_nothing_to_see(command: str) -> None:
+    """An empty scope has a sentence of its own."""
+    async with gateway() as pocket:
+        assert "changed nothing here yet" in await pocket.channel.ask("ann", command)
