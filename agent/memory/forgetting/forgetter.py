@@ -164,8 +164,11 @@ class Forgetter:
         """Blank what was said, but for *turn*: the command that asks for it is the record of the asking."""
         theirs = may_clear(asker)
 
+        def may(line: Line) -> bool:
+            return (not turn or line.get("turn") != turn) and theirs(line)
+
         def change(raw: bytes) -> bytes:
-            return without_words(raw, wanted, lambda line: line.get("turn", "") != turn and theirs(line), whole=whole)
+            return without_words(raw, wanted, may, whole=whole)
 
         return await self._transcripts.redact(scope_folder(self._home, scope) / "sessions", change)
 

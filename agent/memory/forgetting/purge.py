@@ -43,7 +43,9 @@ log = structlog.get_logger(__name__)
 
 PURGE, SCRUB = "purge", "scrub"
 _UPLOAD = "upload:"
-_AGAIN = timedelta(seconds=1)  # while what was under way ends
+_ROUNDS = 2
+_LOOK, _LOOKS = 0.1, 100  # seconds between looks at what was under way, and how many: most turns end meanwhile
+_AGAIN = timedelta(seconds=5)  # for those that do not
 _BUSY = timedelta(seconds=10)  # while somebody reads the journal
 
 DropIndex = Callable[[str], Awaitable[None]]
@@ -76,7 +78,7 @@ class Purge:
     ) -> tuple[Forgotten, Job]:
         """Forget at once; return how much, and the job that does the rest. *upto* is the command's own inbox row."""
         gone = await self._clear_said(scope, wanted, asker, page=turn)
-        reach = Reach(keys=await self._keys(scope, key), scope=scope)
+        under_way = await self._at_work(scope, key)
         payload = {
             "words": wanted.folded,
             "person": asker.person,
@@ -85,7 +87,7 @@ class Purge:
             "key": str(key),
             "upto": upto,
             "turn": turn,
-            "awaited": sorted(await self.erasing.at_work(reach) - {turn}),
+            "awaited": sorted(under_way - {turn}),
         }
         return gone, Job(id=f"{PURGE}:{turn}", kind=PURGE, scope=scope, payload=payload, due_at=self.now())
 
@@ -97,12 +99,16 @@ class Purge:
         key = SessionKey.parse(str(asked["key"]))
         keys = await self._keys(job.scope, key)
         reach = Reach(keys=keys, scope=job.scope, spare=frozenset({job.id}))
-        # Looked at before: what ends while we are at it is met by the next round.
-        awaited = frozenset(asked["awaited"]) & await self.erasing.at_work(reach)
-        await self._clear_said(job.scope, wanted, asker, page=f"{asked['turn']}.{len(awaited)}")
-        await self._clear_files(job.scope, wanted, asker)
-        await self._clear_records(reach, wanted, asker, upto=int(asked["upto"]))
-        if awaited:
+        awaited = frozenset(asked["awaited"])
+        for n in range(_ROUNDS):
+            # Looked at before the round: what ends while we are at it is met by the next one.
+            is_last = not await self._is_under_way(job.scope, key, awaited, patient=n > 0)
+            await self._clear_said(job.scope, wanted, asker, page=f"{asked['turn']}.{is_last}")
+            await self._clear_files(job.scope, wanted, asker)
+            await self._clear_records(reach, wanted, asker, upto=int(asked["upto"]))
+            if is_last:
+                break
+        else:
             return Later(_AGAIN, "what was under way then has not ended", counts=False)
         await self.jobs.put(Job(id=f"{SCRUB}:{job.id}", kind=SCRUB, scope=job.scope, payload={}, due_at=self.now()))
         log.info("memory.purged", scope=job.scope)
@@ -181,6 +187,19 @@ class Purge:
             return channel in channels and about(data) and wanted.in_bytes(data)
 
         await self.leftovers.forget(is_meant, tokens=tokens - {""})
+
+    async def _is_under_way(self, scope: str, key: SessionKey, awaited: frozenset[str], *, patient: bool) -> bool:
+        """Say whether something of *awaited* is under way; when *patient*, after waiting a moment for it to end."""
+        for _ in range(_LOOKS if patient else 1):
+            if not awaited or not awaited & await self._at_work(scope, key):
+                return False
+            await asyncio.sleep(_LOOK if patient else 0)
+        return True
+
+    async def _at_work(self, scope: str, key: SessionKey) -> frozenset[str]:
+        """Return the turns and jobs of *scope* that are under way, and first turns, whose scope is not known yet."""
+        new = {each.key for each in await self.records.sessions() if not each.scope}
+        return await self.erasing.at_work(Reach(keys=await self._keys(scope, key) | new, scope=scope))
 
     async def _keys(self, scope: str, key: SessionKey) -> frozenset[SessionKey]:
         return frozenset({key, *(each.key for each in await self.records.sessions() if each.scope == scope)})

@@ -1,0 +1,256 @@
+"""/forget --purge through the whole gateway: canaries planted everywhere are found before, and in no byte after."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import gzip
+import json
+import shutil
+import sqlite3
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from dulwich.repo import Repo
+
+from agent.llm.port import ChatReply, ChatRequest, Sink
+from agent.memory.history.log import HistoryEntry, HistoryLog
+from agent.memory.versions import Versions
+from gateway.admission import Entry, Grants, GroupPolicy, Policy
+from gateway.events import SessionKey
+from tests.e2e.agent.test_consolidation import SCOPE, WINDOW, Model
+from tests.fakes.canaries import ASCII, CANARIES, CYRILLIC, where
+from tests.fakes.pocket import Pocket, gateway
+from tests.fakes.pocket_files import FilePocketKind, Shelf
+
+ROOM = "chats/pocket%3aroom"
+OPEN = Policy(channel="pocket", entries=frozenset({Entry(Grants.EVERYONE)}), group_policy=GroupPolicy.OPEN)
+
+
+@asynccontextmanager
+async def at_work(home: Path, model: Any = None, shelf: Shelf | None = None, **more: Any) -> AsyncIterator[Pocket]:
+    """Run a gateway with a small window on *home*."""
+    kind = FilePocketKind(shelf) if shelf is not None else None
+    async with gateway(home=home, model=model or Model(), environment=WINDOW, kind=kind, **more) as pocket:
+        yield pocket
+
+
+async def done(pocket: Pocket, scope: str = SCOPE) -> None:
+    """Return when nothing of the scope is left to be done but what is planned for much later."""
+    while True:
+        soon = datetime.now(UTC) + timedelta(minutes=1)
+        if not [job for job in await pocket.app.store.jobs.pending_in(scope) if job.due_at < soon]:
+            break
+        await asyncio.sleep(0.005)
+    await pocket.idle()
+
+
+async def lived(home: Path) -> None:
+    """Let Ann talk of every canary, have it kept, summarised and archived, and send files that hold it."""
+
+    def summarise(n: int, memory: str) -> dict[str, str]:
+        told = " ".join(f"She told of {word}." for word in CANARIES)
+        return {"history_entry": f"[2026-11-22 10:00] They met. {told}", "memory_update": f"{memory}\n- fact {n}"}
+
+    shelf = Shelf()
+    async with at_work(home, Model(summarise), shelf) as pocket:
+        ask = pocket.channel.ask
+        await ask("ann", "/remember my dog is Bello")
+        for word in CANARIES:
+            await ask("ann", f"/remember my {word} is red")
+            await ask("ann", f"my {word} leaks")
+            text = shelf.put(f"{word}.txt", f"all about {word}".encode(), media_type="text/plain")
+            await ask("ann", "look at this", attachments=[text])
+            other = shelf.put("other.bin", f"{word}'s own bytes".encode()[::-1], media_type="application/x-odd")
+            await ask("ann", f"the key of {word}", attachments=[other])
+        await done(pocket)
+        await ask("ann", "/new")
+        for word in CANARIES:
+            await ask("ann", f"again {word}")
+        await ask("ann", "and something else that stays")
+        await done(pocket)
+
+
+def planted(home: Path) -> None:
+    """Plant every canary where only trouble, age or a crash would leave it."""
+    scope = home / SCOPE
+    words = " ".join(CANARIES)
+    texts = {
+        "sessions/pocket%3aann.jsonl.corrupt": f'{{"torn": "{words}\n',
+        "memory/history.jsonl.corrupt": f"{words}\n",
+        "memory/.staged/e1.json": json.dumps({"v": 1, "entry": "e1", "at": "2026-11-22", "additions": [words]}),
+        "memory/.pending/x.json": json.dumps({"session": "x", "answer": words}),
+        "memory/.dream.json": json.dumps({"studied": words}),
+        "memory/2026-11-20-old-note.md": f"# Session Memory\n\n- Ann: {words}\n- Ann: stays\n",
+        "memory/2026-11-20.md": f"## Flush at 10:00 (session: pocket:ann)\n\n- {words}\n- stays\n",
+        "memory/HISTORY.md.legacy": f"[2025-01-01 10:00] {words}\n",
+        "memory/.MEMORY.md.0123abcd-4567.tmp": words,
+        "blobs/" + "0" * 64: f"- {words}",
+        "attachments/" + "1" * 64: base64.b64encode(words.encode()).decode(),
+    }  # fmt: skip
+    for name, text in texts.items():
+        path = scope / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    (scope / "attachments" / ("2" * 64)).write_bytes(gzip.compress(words.encode() * 9))
+    HistoryLog(scope / "memory").keep_raw(
+        HistoryEntry(timestamp="2026-11-20 10:00", content="[raw] 1 message", entry="eraw", session="pocket:ann"),
+        [{"role": "user", "content": words, "timestamp": "2026-11-20T10:00:00Z", "by": {"id": "ann"}}],
+    )
+    event = {"channel": "pocket", "id": "9", "at": "2026-11-20T10:00:00Z", "reason": f"cannot read {words}"}
+    event |= {"raw": json.dumps({"from": {"id": "ann"}, "text": words})}
+    others = {**event, "raw": json.dumps({"from": {"id": "bob"}, "text": "bob's event"}), "reason": "odd"}
+    for folder in ("quarantine", "uploads/pocket"):
+        (home / folder).mkdir(parents=True, exist_ok=True)
+    (home / "quarantine" / "pocket-1.json").write_text(json.dumps(event))
+    (home / "quarantine" / "pocket-2.json").write_text(json.dumps(others))
+    head = json.dumps({"who": "ann", "name": f"{words}.txt", "type": "text/plain"})
+    (home / "uploads" / "pocket" / ("u" * 24)).write_text(f"{head}\n{words}")
+    with sqlite3.connect(scope / "index.db") as index:
+        index.execute("CREATE TABLE unit (text TEXT)")
+        index.execute("INSERT INTO unit VALUES (?)", (words,))
+    with Repo(str(scope / "memory" / ".git")) as repo:
+        repo.object_store.pack_loose_objects()
+    journal = sqlite3.connect(home / "journal.db")
+    journal.execute("PRAGMA secure_delete = OFF")
+    journal.execute("INSERT INTO dead VALUES ('inbox:1', 'tx', 'pocket:ann', ?, 1)", (f"broken by {words}",))
+    journal.execute("CREATE TABLE gone (text TEXT)")
+    journal.execute("INSERT INTO gone VALUES (?)", (f"{words} " * 300,))
+    journal.commit()
+    journal.execute("DROP TABLE gone")
+    journal.commit()
+    journal.close()
+
+
+@pytest.fixture(scope="module")
+def full_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A home that has lived, with canaries in every place."""
+    home = tmp_path_factory.mktemp("purge") / "home"
+    asyncio.run(lived(home))
+    planted(home)
+    return home
+
+
+PLACES = (
+    "journal.db", "quarantine/pocket-1.json", "uploads/pocket/", f"{SCOPE}/sessions/pocket%3aann.jsonl",
+    f"{SCOPE}/sessions/pocket%3aann.jsonl.corrupt", f"{SCOPE}/memory/MEMORY.md", f"{SCOPE}/memory/history.jsonl",
+    f"{SCOPE}/memory/HISTORY.md", f"{SCOPE}/memory/HISTORY.md.legacy", f"{SCOPE}/memory/raw.jsonl",
+    f"{SCOPE}/memory/.staged/", f"{SCOPE}/memory/.pending/", f"{SCOPE}/memory/.dream.json",
+    f"{SCOPE}/memory/2026-11-20.md",
+    f"{SCOPE}/memory/2026-11-20-old-note.md", f"{SCOPE}/memory/.git/objects/pack/", f"{SCOPE}/memory/.MEMORY.md.",
+    f"{SCOPE}/blobs/", f"{SCOPE}/attachments/", f"{SCOPE}/index.db",
+)  # fmt: skip
+
+
+async def test_no_byte_of_the_home_holds_what_was_purged(full_home: Path, tmp_path: Path) -> None:
+    """ASCII, Cyrillic, emoji: every place has them before and none after, the command itself included."""
+    home = shutil.copytree(full_home, tmp_path / "home")
+    for word in CANARIES:
+        found = where(home, word)
+        missing = [place for place in PLACES if not any(name.startswith(place) for name in found)]
+        assert not missing
+        archives = [name for name in found if name.startswith(f"{SCOPE}/sessions/") and ".t" in name]
+        assert archives
+    model = Model()
+    async with at_work(home, model) as pocket:
+        for word in CANARIES:
+            answer = await pocket.channel.ask("ann", f"/forget {word} --purge")
+            assert answer.startswith("Done.")
+            assert word not in answer
+            await done(pocket)
+            assert not where(pocket.kill(tmp_path / f"killed-{CANARIES.index(word)}"), word)
+        await pocket.channel.ask("ann", "and now?")
+        assert not any(word in str(model.prompts[-1]) for word in CANARIES)
+        shown = [line.text for line in await pocket.app.sessions.shown(SessionKey("pocket", "ann"), limit=100)]
+        assert "/forget … --purge" in shown
+    for word in CANARIES:
+        assert not where(home, word)
+    assert "bob's event" in (home / "quarantine" / "pocket-2.json").read_text()
+    assert json.loads((home / "quarantine" / "pocket-1.json").read_text())["raw"] == "[forgotten]"  # still passed over
+    memory = home / SCOPE / "memory"
+    assert "- stays" in (memory / "2026-11-20.md").read_text()
+    assert "They met." in (memory / "history.jsonl").read_text()
+    assert (memory / "MEMORY.md").read_text() == "- my dog is Bello\n"
+    assert Versions(home).texts(SCOPE)["MEMORY.md"] == b"- my dog is Bello\n"
+    assert "something else that stays" in (home / SCOPE / "sessions" / "pocket%3aann.jsonl").read_text()
+
+
+async def test_killed_before_it_was_done_the_next_start_does_the_rest(full_home: Path, tmp_path: Path) -> None:
+    """A kill right after the answer: the job stands in the journal, and the next process finishes it."""
+    home = shutil.copytree(full_home, tmp_path / "home")
+    async with at_work(home) as pocket:
+        pocket.app.background._long = {}  # a process that dies before it comes to it
+        await pocket.channel.ask("ann", f"/forget {CYRILLIC} --purge")
+        await pocket.idle()
+        assert "purge" in {job.kind for job in await pocket.app.store.jobs.pending_in(SCOPE)}
+        left = pocket.kill(tmp_path / "left")
+    assert where(left, CYRILLIC)
+    async with at_work(left) as pocket:
+        await done(pocket)
+    assert not where(left, CYRILLIC)
+    assert where(left, ASCII)
+
+
+class Pausing(Model):
+    """Answers with what it was asked, when it is let."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.answers = asyncio.Event()
+        self.at_it = asyncio.Event()
+
+    async def complete(self, request: ChatRequest, *, sink: Sink | None = None) -> ChatReply:
+        """Wait where the message says so."""
+        if request.purpose == "answer" and "slowly" in str(request.messages[-1]["content"]):
+            self.at_it.set()
+            await self.answers.wait()
+        return await super().complete(request, sink=sink)
+
+
+async def test_a_turn_that_knew_the_words_does_not_bring_them_back(tmp_path: Path) -> None:
+    """In another chat of the same scope an answer is thought of meanwhile: what it leaves is cleared once it ended."""
+    home = tmp_path / "home"
+    model = Pausing()
+    async with at_work(home, model, policy=OPEN) as pocket:
+        say, ask = pocket.channel.say, pocket.channel.ask
+        _, answered = await say("room/thread", f"slowly, tell me of my {ASCII}", group=True, is_admin=True)
+        await model.at_it.wait()
+        await ask("room", f"/forget {ASCII} --purge", group=True, is_admin=True)
+        await pocket.app.projector.flush()
+        assert await pocket.app.store.jobs.pending_in(ROOM)
+        model.answers.set()
+        await answered
+        await done(pocket, ROOM)
+        await ask("room/thread", "and now?", group=True, is_admin=True)
+        assert ASCII not in str(model.prompts[-1])
+    assert not where(home, ASCII)
+
+
+async def test_in_a_group_a_member_purges_their_own(tmp_path: Path) -> None:
+    """What Ann said and had kept is in no byte; what Bob did stays, in versions too; an admin then clears it all."""
+    home = tmp_path / "home"
+    async with at_work(home, policy=OPEN) as pocket:
+        ask = pocket.channel.ask
+
+        async def in_room(who: str, text: str, **facts: Any) -> str:
+            return await ask("room", text, group=True, sender=who, **facts)
+
+        for who in ("ann", "bob"):
+            await in_room(who, f"/remember {who}s {ASCII} is here")
+            await in_room(who, f"{who}s {ASCII}, says {who}")
+        answer = await in_room("ann", f"/forget {ASCII} --purge")
+        assert "what you said and had kept" in answer
+        await done(pocket, ROOM)
+        killed = pocket.kill(tmp_path / "killed")
+        assert not where(killed, f"anns {ASCII}")
+        found = where(killed, f"bobs {ASCII}")
+        assert any(".git" in name for name in found)
+        assert any("sessions" in name for name in found)
+        assert (home / ROOM / "memory" / "MEMORY.md").read_text() == f"- bobs {ASCII} is here\n"
+        assert "Now I take it out" in await in_room("eve", f"/forget {ASCII} --purge", is_admin=True)
+        await done(pocket, ROOM)
+    assert not where(home, ASCII)
