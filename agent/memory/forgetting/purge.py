@@ -97,14 +97,13 @@ class Purge:
         wanted = Wanted(str(asked["words"]))
         asker = Asker(person=str(asked["person"]), sender=str(asked["sender"]), may_all=bool(asked["may_all"]))
         key = SessionKey.parse(str(asked["key"]))
-        keys = await self._keys(job.scope, key)
-        reach = Reach(keys=keys, scope=job.scope, spare=frozenset({job.id}))
         awaited = frozenset(asked["awaited"])
         for n in range(_ROUNDS):
             # Looked at before the round: what ends while we are at it is met by the next one.
             is_last = not await self._is_under_way(job.scope, key, awaited, patient=n > 0)
             await self._clear_said(job.scope, wanted, asker, page=f"{asked['turn']}.{is_last}")
             await self._clear_files(job.scope, wanted, asker)
+            reach = Reach(keys=await self._keys(job.scope, key), scope=job.scope, spare=frozenset({job.id}))
             await self._clear_records(reach, wanted, asker, upto=int(asked["upto"]))
             if is_last:
                 break
