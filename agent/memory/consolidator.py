@@ -42,7 +42,7 @@ DEADLINE = timedelta(seconds=120)
 _WAITS = (timedelta(minutes=2), timedelta(minutes=30))  # after the first failure, after the second
 _FAILURES_BEFORE_RAW = 3
 _ARCHIVE_ROUNDS = 1_000  # of what /new archived: no turn comes after it
-_INSTRUCTIONS = 800  # tokens of a question around memory and conversation
+_INSTRUCTIONS = 400  # tokens of a question around memory and conversation
 _SQUEEZES = 3  # times that a question is made smaller when the model says that it is too long
 _NOT_YET = timedelta(seconds=5)
 
@@ -194,21 +194,23 @@ class Consolidator:
         A prompt that it refuses as too long teaches the client, and is made smaller.
         """
         provider = ModelProvider(model=self.model, purpose="consolidation", turn=job.id, key=str(span.key))
-        count, said, tokens = 0, Unusable(TOO_LONG), 0
+        count, most = 0, 0
         for _ in range(_SQUEEZES):
             room = await self.room()
             # MEMORY.md is in the question, and once more in the answer.
-            left = room - 2 * weigh_text(base) - _INSTRUCTIONS
-            tokens = min(left, tokens * 3 // 4) if tokens else left
-            if room and tokens < room // 8:
-                return count, Unusable(TOO_LONG)
-            count, lines = fitting(messages, zone=self.zone(span.scope), tokens=tokens if room else 0)
+            left = max(room - 2 * weigh_text(base) - _INSTRUCTIONS, 0)
+            if room and left < room // 8:
+                break
+            count, lines = fitting(
+                messages, zone=self.zone(span.scope), tokens=min(filter(None, (left, most)), default=0)
+            )
             if not lines:
                 return None
-            answer = await ask(provider, self.model.name, base, lines, deadline=self.deadline)
-            if not isinstance(answer, Unusable) or answer.reason != TOO_LONG:
-                return count, answer
-        return count, said
+            said = await ask(provider, self.model.name, base, lines, deadline=self.deadline)
+            if not isinstance(said, Unusable) or said.reason != TOO_LONG:
+                return count, said
+            most = sum(map(weigh_text, lines)) * 3 // 4
+        return count, Unusable(TOO_LONG)
 
     async def _failed(self, job: Job, span: Span, messages: list[Line], said: Unusable) -> Later | None:
         """Wait before asking again; after three failures keep the messages themselves, and let the window move on."""

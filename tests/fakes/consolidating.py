@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 from agent.llm.port import ChatReply, ChatRequest, Sink, Tokens, ToolCall
@@ -66,16 +67,25 @@ class Model:
         """Nothing."""
 
 
+class LooseDisk(Disk):
+    """A disk that does not wait for what it writes: for long runs that nobody kills."""
+
+    def sync(self, fd: int) -> None:
+        """Return at once."""
+
+
 class World:
     """A home with six turns in a transcript, and a consolidator over it whose disk can die."""
 
     def __init__(self, home: Path, *, question: str = "question", origin: str = "user", turns: int = TURNS) -> None:
         self.home = home
         self.room = 0
+        self.disk = Disk()
         self.records = FakeRecords()
         self.jobs = FakeJobs()
         self.model = Model()
         self.adopted: list[TurnRecord] = []
+        self.told: Callable[[TurnRecord], None] = lambda _: None
         for n in range(turns):
             turn = turn_name(n)
             said = (
@@ -99,8 +109,8 @@ class World:
 
     def consolidator(self, disk: Disk | None = None) -> Consolidator:
         """Return what a process has after its start."""
-        disk = disk or Disk()
-        projector = Projector(self.home, self.records)
+        disk = disk or self.disk
+        projector = Projector(self.home, self.records, disk=self.disk)
         documents = FileDocuments(self.home, disk=disk)
 
         async def session(key: SessionKey) -> SessionRow:
@@ -112,7 +122,7 @@ class World:
             passages=Passages(self.home, self.records, flush=projector.flush),
             records=self.records,
             session=session,
-            adopt=self.adopted.append,
+            adopt=self.adopt,
             writing=asyncio.Lock(),
             reviser=Reviser(self.home, documents, now=lambda: START, disk=disk),
             model=self.model,
@@ -123,16 +133,21 @@ class World:
             room=self._room,
         )
 
+    def adopt(self, record: TurnRecord) -> None:
+        """Take a pointer, and tell whoever has the conversation open."""
+        self.adopted.append(record)
+        self.told(record)
+
     async def _room(self) -> int:
         return self.room
 
     def flushes(self, disk: Disk | None = None, *, zone: str = "UTC") -> Flushes:
         """Return what does the flushes of such a process."""
-        disk = disk or Disk()
+        disk = disk or self.disk
         return Flushes(
             home=self.home,
             jobs=self.jobs,
-            passages=Passages(self.home, self.records, flush=Projector(self.home, self.records).flush),
+            passages=Passages(self.home, self.records, flush=Projector(self.home, self.records, disk=self.disk).flush),
             reviser=Reviser(self.home, FileDocuments(self.home, disk=disk), now=lambda: START, disk=disk),
             writing=asyncio.Lock(),
             model=self.model,

@@ -10,7 +10,7 @@ from agent.memory.files.chain import Chain, archive_of
 from agent.memory.files.disk import Disk
 from agent.memory.files.forget import taken_back
 from agent.memory.files.lines import FORGOTTEN, kind_of
-from agent.memory.files.transcript import consolidated_index, read_all, read_window
+from agent.memory.files.transcript import consolidated_index, read_since, read_window
 from gateway.ports import Line, TurnRecord
 
 
@@ -20,7 +20,7 @@ def read_passage(
     """Return the message lines of *transcript* with ``low <= i < high``, in order. Blocks.
 
     *path* is where the key's current transcript stands, *pending* what the journal has not projected yet (read
-    before the file, so that nothing is missed). Costs the window when *low* is not before it, else the whole file.
+    before the file, so that nothing is missed). Costs what stands since *low*, and the window at least.
     What was taken back reads as FORGOTTEN.
     """
     found: dict[int, Line] = {}
@@ -60,7 +60,7 @@ def _blocks(disk: Disk, path: Path, transcript: str, low: int) -> Sequence[Block
     if chain is None:
         return ()
     window = read_window(chain)
-    return window.blocks if low >= window.replay_from else read_all(chain).blocks
+    return window.blocks if low >= window.replay_from else read_since(chain, low)
 
 
 def _without(line: Line, gone: set[str]) -> Line:

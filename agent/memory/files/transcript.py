@@ -49,27 +49,39 @@ def read_window(chain: Chain) -> Window:
     return _window(chain, anchor, b"", chain.end, 0) or Window([])
 
 
-def _find_anchor(chain: Chain) -> tuple[Line | None, bytes, int]:
-    """Return the last pointer or mark, and the bytes read meanwhile with the offset they begin at."""
+def read_since(chain: Chain, index: int) -> Sequence[Block]:
+    """Return the records from the one that holds *index* on: reads back to a pointer or mark from before it."""
+    anchor, data, low = _find_anchor(chain, index)
+    window = _window(chain, anchor, data, low, anchor["offset"] if anchor else 0)
+    return window.blocks if window is not None else read_all(chain).blocks
+
+
+def _find_anchor(chain: Chain, index: int | None = None) -> tuple[Line | None, bytes, int]:
+    """Return the last pointer or mark, and the bytes read meanwhile with the offset they begin at.
+
+    With *index*, the last one whose replay started no later.
+    """
     data, low, width = b"", chain.end, TAIL_BYTES
     while low > 0:
         start = max(low - width, 0)
         data = chain.read(start, low) + data
         low, width = start, width * 3 // 2
-        anchor = _last_anchor(data, is_whole=low == 0)
+        anchor = _last_anchor(data, index, is_whole=low == 0)
         if anchor is not None:
             return anchor, data, low
     return None, data, low
 
 
-def _last_anchor(data: bytes, *, is_whole: bool) -> Line | None:
+def _last_anchor(data: bytes, index: int | None, *, is_whole: bool) -> Line | None:
     ends = [found.start() for found in _END.finditer(data)]
     for found in reversed(list(_ANCHOR.finditer(data, 0, ends[-1] if ends else 0))):
         begin = data.rfind(b"\n", 0, found.start()) + 1
         if begin == 0 and not is_whole:
             return None
         line = decode(data[begin : data.find(b"\n", found.start())])
-        if line is not None and kind_of(line) in ("pointer", "mark") and _is_offset(line.get("offset")):
+        if line is None or kind_of(line) not in ("pointer", "mark") or not _is_offset(line.get("offset")):
+            continue
+        if index is None or anchor_index(line) <= index:
             return line
     return None
 

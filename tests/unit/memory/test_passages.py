@@ -12,7 +12,7 @@ from agent.memory.files.disk import Disk
 from agent.memory.files.lines import FORGOTTEN
 from agent.memory.files.passages import read_passage
 from gateway.ports import EndState, Line, TurnRecord
-from tests.fakes.memory import ANN, SCOPE, START, TRANSCRIPT, turn_name
+from tests.fakes.memory import ANN, SCOPE, START, TRANSCRIPT, CountingDisk, turn_name
 
 
 def record(n: int, *extra: Line, said: bool = True) -> TurnRecord:
@@ -78,3 +78,23 @@ def test_an_archive_is_read_under_its_own_name(path: Path) -> None:
     assert texts(read_passage(Disk(), path, TRANSCRIPT, 36, 40))[-1] == "answer 19"
     assert texts(read_passage(Disk(), path, "zzzzzzzz234567zz", 0, 99)) == ["question 0", "answer 0"]
     assert read_passage(Disk(), path, "nobodys", 0, 99) == []
+
+
+def test_what_left_the_window_is_read_without_what_was_before(tmp_path: Path) -> None:
+    """A summary that comes late costs what stands since its beginning, however old the transcript is."""
+    costs = []
+    for before in (200, 2_000):
+        file = TranscriptFile(Disk(), tmp_path / f"{before}.jsonl", TRANSCRIPT, str(ANN))
+        for n in range(before):
+            file.append(entry_of(record(n)))
+        file.append(entry_of(record(before, build.pointer(2 * before - 10), said=False)))
+        for n in range(before, before + 100):
+            marks = [build.mark(2 * n, 2 * before - 10)] if n % 20 == 19 else []
+            file.append(entry_of(record(n, *marks)))
+        file.sync()
+        disk = CountingDisk()
+        low = 2 * before - 10
+        read = texts(read_passage(disk, file.path, TRANSCRIPT, low, low + 40))
+        assert read == [text for n in range(before - 5, before + 15) for text in (f"question {n}", f"answer {n}")]
+        costs.append(disk.bytes_read)
+    assert costs[1] <= costs[0] * 1.2
