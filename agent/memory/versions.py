@@ -10,7 +10,7 @@ import difflib
 import os
 import shutil
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -140,22 +140,20 @@ class Versions:
             found = [(each, _tree(repo, each.sha.encode())) for each in _history(repo)] if repo is not None else []
             return found[::-1]
 
-    def rewrite(self, scope: str, redact: Redact, *, nobody: str = "", change: Callable[[str], str] = str) -> int:
+    def rewrite(
+        self, scope: str, redact: Redact, *, nobody: Collection[str] = (), change: Callable[[str], str] = str
+    ) -> int:
         """Put every version through *redact* and forget the old ones for good; return how many documents changed.
 
-        *change* is asked for what a version is called; the person *nobody* is not named any more. Built beside and
+        *change* is asked for what a version is called; the persons *nobody* are not named any more. Built beside and
         swapped in, so that a crash leaves the old history or the new one. Names change.
         """
         states: list[tuple[Mapping[str, bytes], str, str, datetime]] = []
         changed = 0
-        brought: dict[str, dict[str, str]] = {}  # by document: its lines as they stand, and who brought them
-        for version, before in self.every(scope):
-            for name, text in before.items():
-                known = brought.get(name, {})
-                brought[name] = {line: known.get(line, version.by) for line in _lines(text)}
+        for version, before, brought in self._traced(scope):
             after = {name: redact(text, brought[name]) for name, text in before.items()}
             changed += sum(after[name] != before[name] for name in before)
-            states.append((after, change(version.why), "" if version.by == nobody else version.by, version.at))
+            states.append((after, change(version.why), "" if version.by in nobody else version.by, version.at))
         path = self._path(scope)
         if path.exists():
             beside = path.with_name(".git.new")
@@ -164,6 +162,20 @@ class Versions:
             self._swap(scope, beside)
         shutil.rmtree(path.with_name(".git.old"), ignore_errors=True)  # a crash came behind the swap
         return changed
+
+    def brought(self, scope: str) -> Mapping[str, Mapping[str, str]]:
+        """Return who brought each line of the documents as they were kept last, by document."""
+        return next((brought for *_, brought in reversed(list(self._traced(scope)))), {})
+
+    def _traced(self, scope: str) -> Iterator[tuple[Version, dict[str, bytes], dict[str, dict[str, str]]]]:
+        """Yield every version, its documents, and who brought each of their lines."""
+        brought: dict[str, dict[str, str]] = {}
+        for version, texts in self.every(scope):
+            brought = {
+                name: {line: brought.get(name, {}).get(line, version.by) for line in _lines(text)}
+                for name, text in texts.items()
+            }
+            yield version, texts, brought
 
     def drop_broken(self, scope: str) -> None:
         """Remove repositories that could not be read and were set aside."""

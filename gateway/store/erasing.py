@@ -31,9 +31,13 @@ _BUSY_TURNS = sql(
 _BUSY_JOBS = "SELECT id FROM job WHERE scope = ? AND leased != 0"
 _INBOX = sql(
     "SELECT seq, payload FROM inbox WHERE seq > ? AND (?2 = 0 OR seq <= ?2) AND", _IN_KEYS.replace("?", "?3"),
-    "AND (?4 = '' OR sender = ?4) ORDER BY seq LIMIT ?5",
+    "AND (?4 = '' OR sender = ?4) AND (NOT ?5 OR ended_at IS NOT NULL) ORDER BY seq LIMIT ?6",
 )  # fmt: skip
-_OUTBOX = sql("SELECT seq, id, payload FROM outbox WHERE seq > ? AND", _IN_KEYS, "ORDER BY seq LIMIT ?")
+_OUTBOX = sql(
+    "SELECT seq, id, payload FROM outbox WHERE seq > ? AND",
+    _IN_KEYS,
+    "AND (NOT ? OR open IS NULL) ORDER BY seq LIMIT ?",
+)
 _IDLE = sql(
     "FROM session WHERE key = ?1 AND (?2 = 0 OR used_at < ?2)",
     "AND NOT EXISTS (SELECT 1 FROM inbox WHERE inbox.key = ?1 AND ended_at IS NULL)",
@@ -70,12 +74,11 @@ class SqliteErasing:
         if reach.sender:
             found = await self._engine.writer.submit(lambda db: db.execute(_TURNS, (keys, sender)).fetchall())
             turns = frozenset(turn for (turn,) in found)
-        changed = await self._in_pieces(
-            partial(_redact_inbox, keys=keys, sender=sender, upto=reach.upto, change=change)
-        )
-        changed += await self._in_pieces(partial(_redact_outbox, keys=keys, turns=turns, change=change))
+        changed = await self._in_pieces(partial(_redact_inbox, keys=keys, sender=sender, reach=reach, change=change))
+        changed += await self._in_pieces(partial(_redact_outbox, keys=keys, turns=turns, reach=reach, change=change))
         submit = self._engine.writer.submit
-        changed += await submit(lambda db: _redact_steps(db, keys, turns, change))
+        if not reach.is_over:
+            changed += await submit(lambda db: _redact_steps(db, keys, turns, change))
         changed += await submit(lambda db: _redact_bodies(db, keys, turns, change))
         changed += await submit(lambda db: _redact_dead(db, keys, turns, change))
         if reach.scope:
@@ -156,18 +159,24 @@ def _keys(keys: Iterable[SessionKey]) -> str:
 
 
 def _redact_inbox(
-    database: sqlite3.Connection, after: int, *, keys: str, sender: str, upto: int, change: Redaction
+    database: sqlite3.Connection, after: int, *, keys: str, sender: str, reach: Reach, change: Redaction
 ) -> tuple[int, int]:
-    found = database.execute(_INBOX, (after, upto, keys, sender, _AT_ONCE)).fetchall()
+    found = database.execute(_INBOX, (after, reach.upto, keys, sender, reach.is_over, _AT_ONCE)).fetchall()
     changes = [(new, seq) for seq, payload in found if (new := _without(payload, _SAID, change)) is not None]
     database.executemany("UPDATE inbox SET payload = ? WHERE seq = ?", changes)
     return (found[-1][0] if len(found) == _AT_ONCE else -1), len(changes)
 
 
 def _redact_outbox(
-    database: sqlite3.Connection, after: int, *, keys: str, turns: frozenset[str] | None, change: Redaction
+    database: sqlite3.Connection,
+    after: int,
+    *,
+    keys: str,
+    turns: frozenset[str] | None,
+    reach: Reach,
+    change: Redaction,
 ) -> tuple[int, int]:
-    found = database.execute(_OUTBOX, (after, keys, _AT_ONCE)).fetchall()
+    found = database.execute(_OUTBOX, (after, keys, reach.is_over, _AT_ONCE)).fetchall()
     changed = 0
     for seq, id_, payload in found:
         if turns is not None and id_.rpartition(".")[0] not in turns:

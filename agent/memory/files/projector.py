@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import shutil
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from contextlib import asynccontextmanager
@@ -126,6 +127,12 @@ class Projector:
         async with self._lock:
             await _finish(asyncio.to_thread(run))
 
+    async def remove(self, paths: Sequence[Path]) -> None:
+        """Take files and folders away; what is committed later begins transcripts anew. Raises OSError."""
+        await self.flush()
+        async with self._lock:
+            await _finish(asyncio.to_thread(self._remove, paths))
+
     async def close(self) -> None:
         """Flush and give every file back."""
         await self.flush()
@@ -236,6 +243,16 @@ class Projector:
                 self._disk.replace(path, b"".join(after))
             changed += differences
         return changed
+
+    def _remove(self, paths: Sequence[Path]) -> None:
+        for top in paths:
+            for path in [each for each in self._files if each == top or top in each.parents]:
+                self._spend(path)
+            if top.is_dir():
+                shutil.rmtree(top)
+                self._disk.sync_folder(top.parent)
+            else:
+                self._disk.remove(top)
 
     def _find(self, path: Path, record: TurnRecord, unsure: frozenset[str]) -> TranscriptFile:
         """Open the file that *record* belongs to: the current one, or an archive of its transcript."""

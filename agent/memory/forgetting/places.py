@@ -15,9 +15,11 @@ from agent.memory.forgetting.words import Wanted, cleared, without_entries, with
 from agent.memory.history.log import CURSOR, DREAM_CURSOR, HISTORY_JSONL, LOCK, RAW_JSONL
 from agent.memory.history.readable import HISTORY_MD
 from agent.memory.revising import EPOCH
+from agent.memory.scopes import scope_folder
 from gateway.ports import Line
 
 BLOBS, ATTACHMENTS, OWN_FILES, SESSIONS = "blobs", "attachments", "files", "sessions"
+_AREAS = (SESSIONS, "memory", BLOBS, ATTACHMENTS)
 INDEX = ("index.db", "index.db-wal", "index.db-shm")
 DIGEST = re.compile(r"[0-9a-f]{64}\Z")
 # Their content is somebody else's to clear (documents, history, transcripts), or says nothing.
@@ -26,14 +28,22 @@ _APART = frozenset({"MEMORY.md", "USER.md", "SOUL.md", CURSOR, DREAM_CURSOR, LOC
 _STAYS = frozenset({HISTORY_JSONL, RAW_JSONL, HISTORY_MD})
 
 
-def clear_rest(disk: Disk, folder: Path, wanted: Wanted) -> int:
+def everything_of(home: Path, scope: str) -> list[Path]:
+    """Return the files and folders that are a scope's; of the home itself only those that a scope has."""
+    folder = scope_folder(home, scope)
+    if scope:
+        return sorted(folder.glob("*"))
+    return [path for name in (*_AREAS, OWN_FILES, "USER.md", *INDEX) if (path := folder / name).exists()]
+
+
+def clear_rest(disk: Disk, home: Path, scope: str, wanted: Wanted) -> int:
     """Clear or remove whatever holds the words in a scope's folder, but for its transcripts, documents and own files.
 
     Lines of JSON and Markdown lose what holds them; anything else that does is removed: stored texts of snapshots,
     attachments, what waits for a yes, what was set aside. Return how many files changed.
     """
     changed = 0
-    for path in list(_files(folder)):
+    for path in list(_files(home, scope)):
         data = disk.load(path)
         if data is None or not wanted.in_bytes(data):
             continue
@@ -45,15 +55,16 @@ def clear_rest(disk: Disk, folder: Path, wanted: Wanted) -> int:
         else:
             disk.remove(path)
         changed += 1
-    for path in list(_files(folder)):
+    for path in list(_files(home, scope)):
         if is_half_made(path):
             disk.remove(path)
     return changed
 
 
-def _files(folder: Path) -> Iterator[Path]:
+def _files(home: Path, scope: str) -> Iterator[Path]:
     """Yield the files of a scope that are cleared here."""
-    for path in sorted(folder.rglob("*")):
+    folder = scope_folder(home, scope)
+    for path in [each for top in everything_of(home, scope) for each in (top, *sorted(top.rglob("*")))]:
         inside = path.relative_to(folder).parts
         is_apart = inside[0] == OWN_FILES or inside[:2] == ("memory", ".git")
         is_transcript = inside[0] == SESSIONS and path.suffix == ".jsonl"

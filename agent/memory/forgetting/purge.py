@@ -151,7 +151,7 @@ class Purge:
         if asker.may_all:
             self.versions.drop_broken(scope)
             redact_history(memory, self.disk, lambda text: without_sentences(text, wanted))
-            clear_rest(self.disk, folder, wanted)
+            clear_rest(self.disk, self.home, scope, wanted)
 
     def _clear_versions(self, scope: str, wanted: Wanted, asker: Asker) -> None:
         def redact(text: bytes, brought: Mapping[str, str]) -> bytes:
