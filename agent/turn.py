@@ -214,7 +214,7 @@ class TurnWork:
             turn=lease.turn,
             call=call.id,
             now=self._rooms.now(),
-            search=bind(self._rooms.search, place.scope),
+            recall=bind(self._rooms.search, place.scope),
             remember=staged.remember.append,
             send=self._rooms.outgoing.bind(
                 place.scope, lease.key, lambda: [*conversation.lines, *said], staged.send, sent=sent

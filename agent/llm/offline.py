@@ -54,6 +54,7 @@ class OfflineModel:
 def _told(fact: str, result: str) -> str:
     if fact:
         return say("offline.remembered", fact=fact) if result == REMEMBERED else say("offline.not_remembered")
-    if result == NOTHING or result.startswith("error: "):
-        return say("offline.nothing" if result == NOTHING else "offline.not_searched", setup=say("offline.setup"))
+    if result.startswith((NOTHING, "error: ")):
+        is_nothing = result.startswith(NOTHING)
+        return say("offline.nothing" if is_nothing else "offline.not_searched", setup=say("offline.setup"))
     return say("offline.found", hits="\n".join(f"- {line}" for line in facts_in(result)))

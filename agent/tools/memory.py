@@ -2,28 +2,93 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from typing import Annotated
 
 from agent.tools.port import ToolContext, tool
 from gateway.errors import ToolFailed
+from gateway.ports import MEMORY, Hit
 
-NOTHING = "nothing found"
+NOTHING = "No memories found"
+
 REMEMBERED = "will be remembered when this answer is sent"
+ASKED = "will be remembered if the person says yes: they are asked when this answer is sent"
 _LONGEST_FACT = 1_000
-_LONGEST_LINE = 500
+_LONGEST_HIT = 1_200
+_MOST = 10  # hits [002]
+_HIT = re.compile(r"\[\d+\] (?P<source>\S+) \(lines \d+-\d+, score: -?\d+\.\d\d\)")
 
 
 @tool(
-    "Search what is remembered of earlier conversations, notes and files of this chat. Returns one hit a line:"
-    " source:line text.",
+    "Search what is remembered here: long-term memory, notes, summaries and everything that was said in earlier"
+    " conversations. Use it to recall past conversations, decisions, facts and preferences.",
     gives=["memory"],
 )
 async def memory_search(
-    context: ToolContext, query: Annotated[str, "what to look for, in the words it was probably said in"]
+    context: ToolContext, query: Annotated[str, "a question, keywords, or a description of what you are looking for"]
 ) -> str:
-    """Return the best hits of the asking scope, best first, or `NOTHING`."""
-    hits = await context.search(query) if query.strip() else ()
-    return "\n".join(f"{hit.source}:{hit.line} {_one_line(hit.text, _LONGEST_LINE)}" for hit in hits) or NOTHING
+    """Return the best hits of the asking scope, best first, in the format of [002], or a line that says none."""
+    wanted = _asked(query)
+    hits = await context.recall.search(wanted, limit=_MOST)
+    return found(wanted, hits, "memory result(s)") if hits else f"{NOTHING} for '{wanted}'."
+
+
+@tool("Search the documents of a project (a folder under docs/).")
+async def vector_search(
+    context: ToolContext,
+    query: Annotated[str, "a question, keywords, or a description of what you are looking for"],
+    project: Annotated[str, "the project's name"],
+) -> str:
+    """Return the best hits among the documents of *project*. Raises ToolFailed, naming the projects there are."""
+    wanted = _asked(query)
+    known = await context.recall.projects()
+    if project not in known:
+        there = f"there are: {', '.join(known)}" if known else "there are none"
+        raise ToolFailed(f"no project is called {project[:100]!r}; {there}")
+    hits = await context.recall.search(wanted, project=project, limit=_MOST)
+    return found(wanted, hits, "result(s)") if hits else f"No results found for '{wanted}' in project '{project}'."
+
+
+@tool("Read more of one place that a search named: what stands or was said around it.")
+async def memory_get(
+    context: ToolContext,
+    source: Annotated[str, "the source as the search named it"],
+    line: Annotated[int, "the line as the search named it"],
+    project: Annotated[str, "the project, for documents; empty for memory"] = "",
+) -> str:
+    """Return the place with what stands around it, in order. Raises ToolFailed when there is no such place."""
+    hits = await context.recall.read(source, line, project=project or MEMORY)
+    if not hits:
+        raise ToolFailed(f"there is no line {line} in {source[:200]!r}; take source and line from a search")
+    return "\n".join(f"{hit.line}: {_when_and_who(hit)}{hit.text.strip()}" for hit in hits)
+
+
+def found(query: str, hits: Sequence[Hit], what: str) -> str:
+    """Return hits as a model reads them: where, how good, when, who, and what it says [002]."""
+    lines = [f"Found {len(hits)} {what} for '{query}':\n"]
+    for n, hit in enumerate(hits, start=1):
+        lines.append(f"[{n}] {hit.source} (lines {hit.line}-{hit.end or hit.line}, score: {hit.score:.2f})")
+        # What somebody said stays on one line, or it could pass for another hit.
+        text = " ".join(hit.text.split()) if hit.role else hit.text.strip()
+        text = text if len(text) <= _LONGEST_HIT else f"{text[: _LONGEST_HIT - 1]}…"
+        lines += [f"{_when_and_who(hit)}{text}", ""]
+    return "\n".join(lines)
+
+
+def _when_and_who(hit: Hit) -> str:
+    """Return ``2026-03-02 14:10, Ann: `` for what was said, and nothing for what was written."""
+    if not hit.role:
+        return ""
+    who = hit.who or ("you" if hit.role == "assistant" else "somebody")
+    return f"{hit.at:%Y-%m-%d %H:%M}, {who}: " if hit.at else f"{who}: "
+
+
+def _asked(query: str) -> str:
+    wanted = " ".join(query.split())
+    if not wanted:
+        raise ToolFailed("a query is required")
+    return wanted
 
 
 @tool("Keep a fact for later conversations. Use it when somebody asks you to remember something.", gives=["memory"])
@@ -37,16 +102,15 @@ async def remember(
     if len(kept) > _LONGEST_FACT:
         raise ToolFailed(f"a fact is at most {_LONGEST_FACT} characters; this one has {len(kept)}")
     context.remember(kept)
-    return REMEMBERED
+    return ASKED if context.is_tainted else REMEMBERED
 
 
 def facts_in(result: str) -> list[str]:
     """Return the texts of a `memory_search` result for a person's eyes: what is kept as a fact, else what was said."""
-    hits = [line.split(" ", 1) for line in result.splitlines() if " " in line]
-    kept = [text for source, text in hits if not source.startswith("sessions/")] or [text for _, text in hits]
-    return list(dict.fromkeys(text.removeprefix("- ") for text in kept))
-
-
-def _one_line(text: str, length: int) -> str:
-    flat = " ".join(text.split())
-    return flat if len(flat) <= length else f"{flat[: length - 1]}…"
+    kept: list[str] = []
+    said: list[str] = []
+    lines = result.splitlines()
+    for n, line in enumerate(lines[:-1]):
+        if hit := _HIT.match(line):
+            (said if hit["source"].startswith("sessions/") else kept).append(lines[n + 1])
+    return list(dict.fromkeys(text.removeprefix("- ") for text in kept or said))

@@ -20,14 +20,22 @@ from pydantic.fields import FieldInfo
 
 from gateway.errors import ToolFailed
 from gateway.events import Attachment, Sender, SessionKey
-from gateway.ports import Hit, SearchIndex
+from gateway.ports import MEMORY, Hit, SearchIndex
 
 
-class Search(Protocol):
-    """Recall in the one scope it was bound to."""
+class Recall(Protocol):
+    """What may be found and read: one scope's, and what is shared with all."""
 
-    async def __call__(self, query: str, *, limit: int = 6) -> Sequence[Hit]:
+    async def search(self, query: str, *, project: str = MEMORY, limit: int = 10) -> Sequence[Hit]:
         """Return the best hits, best first."""
+        ...
+
+    async def read(self, source: str, line: int, *, project: str = MEMORY) -> Sequence[Hit]:
+        """Return what stands around a place that a search named, in order."""
+        ...
+
+    async def projects(self) -> Sequence[str]:
+        """Return the names of the projects with documents."""
         ...
 
 
@@ -58,18 +66,37 @@ class ToolContext:
     turn: str
     call: str  # the tool call's id
     now: datetime
-    search: Search  # `bind(index, scope)`
+    recall: Recall  # `bind(index, scope)`
     remember: Callable[[str], None]  # stages a memory operation; it happens when the turn is committed
     send: Send = no_files  # stages a file; it is sent when the turn is committed
+    is_tainted: bool = False  # words of others stand before the model: what it wants kept waits for a yes
 
 
-def bind(index: SearchIndex, scope: str) -> Search:
+class _Bound:
+    """`Recall` over an index, in one scope only."""
+
+    __slots__ = ("_index", "_scope")
+
+    def __init__(self, index: SearchIndex, scope: str) -> None:
+        self._index = index
+        self._scope = scope
+
+    async def search(self, query: str, *, project: str = MEMORY, limit: int = 10) -> Sequence[Hit]:
+        """Return the best hits, best first."""
+        return await self._index.search(self._scope, query, project=project, limit=limit)
+
+    async def read(self, source: str, line: int, *, project: str = MEMORY) -> Sequence[Hit]:
+        """Return what stands around a place that a search named, in order."""
+        return await self._index.read(self._scope, source, line, project=project)
+
+    async def projects(self) -> Sequence[str]:
+        """Return the names of the projects with documents."""
+        return await self._index.projects(self._scope)
+
+
+def bind(index: SearchIndex, scope: str) -> Recall:
     """Return *index* for *scope* only."""
-
-    async def search(query: str, *, limit: int = 6) -> Sequence[Hit]:
-        return await index.search(scope, query, limit=limit)
-
-    return search
+    return _Bound(index, scope)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -72,20 +72,34 @@ class Documents(Protocol):
         ...
 
 
+MEMORY = "_memory"  # the project of what was said and remembered; others are folders of documents [002]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hit:
-    """Something found. Sources are files of the scope; `line` counts from 1."""
+    """Something found. Sources are named as in the scope; lines count from 1 (in conversations: messages)."""
 
     source: str
     line: int
     text: str
-    score: float
-    at: datetime | None = None
+    score: float = 0.0
+    at: datetime | None = None  # when it was said or written
+    end: int = 0  # its last line; 0 = `line`
+    who: str = ""  # who said it, where somebody did; "" for our own answers
+    role: str = ""  # user or assistant for what was said, "" for what was written
 
 
 class SearchIndex(Protocol):
     """Recall inside one scope; the scope comes from the turn's principal, never from a model."""
 
-    async def search(self, scope: str, query: str, *, limit: int = 6) -> Sequence[Hit]:
-        """Return the best hits of *scope* (and of `shared`), best first."""
+    async def search(self, scope: str, query: str, *, project: str = MEMORY, limit: int = 10) -> Sequence[Hit]:
+        """Return the best hits of *scope* (and of `shared`), best first, within the budget of tokens."""
+        ...
+
+    async def read(self, scope: str, source: str, line: int, *, project: str = MEMORY) -> Sequence[Hit]:
+        """Return what stands around a place that a search named, in order; nothing for a place there is not."""
+        ...
+
+    async def projects(self, scope: str) -> Sequence[str]:
+        """Return the names of the projects with documents, sorted."""
         ...

@@ -11,7 +11,7 @@ from agent.llm.port import ChatReply, ChatRequest
 from agent.tools.port import ToolContext, bind
 from agent.tools.registry import Toolbox
 from gateway.events import Sender, SessionKey
-from gateway.ports import Hit
+from gateway.ports import MEMORY, Hit
 
 NOW = datetime(2026, 11, 21, 21, 0, tzinfo=UTC)
 
@@ -60,12 +60,24 @@ class Shelf:
         self.hits = dict(hits or {})
         self.asked: list[tuple[str, str]] = []
 
-    async def search(self, scope: str, query: str, *, limit: int = 6) -> Sequence[Hit]:
+    async def search(self, scope: str, query: str, *, project: str = MEMORY, limit: int = 10) -> Sequence[Hit]:
         """Look through one scope."""
         self.asked.append((scope, query))
         words = query.lower().split()
-        found = [hit for hit in self.hits.get(scope, ()) if any(word in hit.text.lower() for word in words)]
+        found = [hit for hit in self._in(scope, project) if any(word in hit.text.lower() for word in words)]
         return found[:limit]
+
+    async def read(self, scope: str, source: str, line: int, *, project: str = MEMORY) -> Sequence[Hit]:
+        """Return the lines of one place and the next."""
+        return [hit for hit in self._in(scope, project) if hit.source == source and 0 <= hit.line - line <= 1]
+
+    async def projects(self, scope: str) -> Sequence[str]:
+        """Return the projects that hits name by their path."""
+        return sorted({hit.source.split("/")[1] for hit in self.hits.get(scope, ()) if hit.source.startswith("docs/")})
+
+    def _in(self, scope: str, project: str) -> Sequence[Hit]:
+        folder = "" if project == MEMORY else f"docs/{project}/"
+        return [hit for hit in self.hits.get(scope, ()) if hit.source.startswith(folder or hit.source)]
 
 
 def request(
@@ -88,7 +100,7 @@ def context(shelf: Shelf | None = None, *, scope: str = "people/ann", staged: li
         turn="tabc",
         call="call_0",
         now=NOW,
-        search=bind(shelf or Shelf(), scope),
+        recall=bind(shelf or Shelf(), scope),
         remember=kept.append,
     )
 

@@ -15,14 +15,15 @@ import pytest
 from pydantic import BaseModel
 
 from agent.llm.port import ChatRequest, ModelConfig
-from agent.tools.port import Tool, ToolContext
+from agent.tools.port import Tool, ToolContext, bind
 from gateway.errors import SendRefused, ToolFailed
 from gateway.events import InboundMessage, OutboundMessage, Sender, SessionKey
-from gateway.ports import Accepted, ChannelContext, Hit, Verdict
+from gateway.ports import Accepted, ChannelContext, Verdict
 from gateway.settings import Block, Kinds, Settings, check_settings
 from gateway.web.metrics import METRICS, Kind
 from tests import links
 from tests.fakes.door import OpenDoor
+from tests.fakes.llm import Shelf
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = {name: (ROOT / name).read_text("utf-8") for name in sorted(links.tracked(ROOT)) if name.endswith(".md")}
@@ -144,21 +145,10 @@ def example(name: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return module
 
 
-class Memory:
-    """A search that finds nothing and keeps nothing."""
-
-    async def search(self, query: str, *, limit: int = 6) -> tuple[Hit, ...]:
-        """Find nothing."""
-        return ()
-
-    def remember(self, fact: str) -> None:
-        """Keep nothing."""
-
-
 async def test_the_tool_example_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     """The dice roll, and refuse what cannot be rolled."""
     roll: Tool = example("parlour_dice.py", monkeypatch).roll
-    memory = Memory()
+    kept: list[str] = []
     context = ToolContext(
         person="console:me",
         sender=Sender(id="me"),
@@ -167,8 +157,8 @@ async def test_the_tool_example_runs(monkeypatch: pytest.MonkeyPatch) -> None:
         turn="t",
         call="c",
         now=datetime.now(UTC),
-        search=memory.search,
-        remember=memory.remember,
+        recall=bind(Shelf(), "people/console%3ame"),
+        remember=kept.append,
     )
     assert (await roll.run(context, sides=6, dice=3)).count(" ") == 2
     assert set(roll.arguments.model_fields) == {"sides", "dice"}

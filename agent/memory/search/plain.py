@@ -20,7 +20,7 @@ from agent.memory.files.disk import Disk
 from agent.memory.files.lines import FORGOTTEN, kind_of, read_stamp
 from agent.memory.files.transcript import read_tail
 from agent.memory.scopes import scope_folder
-from gateway.ports import Documents, Hit, Line
+from gateway.ports import MEMORY, Documents, Hit, Line
 
 TRANSCRIPT_BYTES = 256 * 1024  # of a scope's newest conversations that a search reads
 _FILES = 32
@@ -54,13 +54,21 @@ class PlainSearch:
         self._documents = documents
         self._disk = disk or Disk()
 
-    async def search(self, scope: str, query: str, *, limit: int = 6) -> Sequence[Hit]:
+    async def projects(self, scope: str) -> Sequence[str]:  # noqa: ARG002 - the port's signature
+        """Return nothing: documents are not read here."""
+        return ()
+
+    async def read(self, scope: str, source: str, line: int, *, project: str = MEMORY) -> Sequence[Hit]:  # noqa: ARG002 - the port's signature
+        """Return nothing: a hit is all there is."""
+        return ()
+
+    async def search(self, scope: str, query: str, *, project: str = MEMORY, limit: int = 10) -> Sequence[Hit]:
         """Return the best hits of *scope* (and of `shared`), best first; of equals the newest.
 
         In transcripts `line` is the message's index + 1.
         """
         wanted = words(query)
-        if not wanted:
+        if not wanted or project != MEMORY:
             return ()
         candidates = [
             *await self._remembered(scope, "MEMORY.md"),

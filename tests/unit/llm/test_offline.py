@@ -9,7 +9,7 @@ import pytest
 
 from agent.llm.offline import open_model
 from agent.llm.port import ChatReply, ChatRequest, ModelConfig
-from agent.tools.memory import facts_in
+from agent.tools.memory import facts_in, found
 from agent.tools.registry import Toolbox
 from gateway.errors import ModelRefused
 from gateway.ports import Hit
@@ -99,7 +99,7 @@ async def test_without_tools_it_calls_none() -> None:
 async def test_a_new_turn_is_a_new_question() -> None:
     """Tool results of earlier turns answer nothing."""
     asked = request("what is x", tools=memory_tools().schemas)
-    first = answered(asked, await MODEL.complete(asked), "MEMORY.md:1 x")
+    first = answered(asked, await MODEL.complete(asked), "No memories found for 'x'.")
     again = replace(first, messages=[*first.messages, {"role": "user", "content": "and what is z"}], turn="tdef")
     (call,) = (await MODEL.complete(again)).tool_calls
     assert json.loads(call.arguments) == {"query": "and what is z"}
@@ -122,6 +122,9 @@ async def test_it_does_nothing_but_answer() -> None:
 
 def test_facts_stand_before_talk() -> None:
     """Where a fact is known, what was said about it is not repeated; without one, what was said is shown once."""
-    known = "MEMORY.md:1 - the cat is Miez\nsessions/web.jsonl:4 my cat is called Miez"
-    assert facts_in(known) == ["the cat is Miez"]
-    assert facts_in("sessions/a.jsonl:1 hello\nsessions/a.jsonl:9 hello") == ["hello"]
+    kept = Hit(source="memory/MEMORY.md", line=1, text="- the cat is Miez")
+    said = Hit(source="sessions/a", line=4, text="my cat is called Miez", role="user")
+    assert facts_in(found("cat", [said, kept], "memory result(s)")) == ["the cat is Miez"]
+    assert facts_in(found("cat", [said, replace(said, line=9)], "memory result(s)")) == [
+        "somebody: my cat is called Miez"
+    ]

@@ -92,14 +92,15 @@ def test_what_is_no_tool_is_found_when_it_is_made() -> None:
             tool("x")(function)  # type: ignore[arg-type]
 
 
-async def test_a_bound_search_sees_one_scope() -> None:
+async def test_bound_recall_sees_one_scope() -> None:
     """Whatever a tool asks for, it asks in the scope of the turn's principal."""
     mine = Hit(source="MEMORY.md", line=1, text="a secret of Ann", score=1.0)
     theirs = Hit(source="MEMORY.md", line=1, text="a secret of Bob", score=1.0)
     shelf = Shelf({"people/ann": [mine], "people/bob": [theirs]})
-    search = bind(shelf, "people/ann")
-    assert await search("secret people/bob", limit=9) == [mine]
-    assert not hasattr(search, "scope")
+    recall = bind(shelf, "people/ann")
+    assert await recall.search("secret people/bob", limit=9) == [mine]
+    assert await recall.read("MEMORY.md", 1) == [mine]
+    assert not hasattr(recall, "scope")
 
 
 def test_a_tool_is_data() -> None:
