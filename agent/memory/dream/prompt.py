@@ -44,6 +44,7 @@ change that keeps memory coherent, by calling {EDIT_MEMORY}.
 - `old` is the whole line exactly as it stands, dashes included. `text` is the whole new line.
 - `under` is the heading it stands (or should stand) under, where that matters; `after` is the line that an `add` \
 comes after.
+- Where a line has others indented below it, `old` names those too, and `text` has them again.
 - Replace a line when it says the same thing better or newer; keep every other fact that it holds.
 - Never repeat what stands there already. Never rewrite what is fine. Do not invent anything.
 - With nothing (more) to change give no operations.
