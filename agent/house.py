@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from agent.memory.archiving import archive_now
 from agent.memory.background import Background
 from agent.memory.desk import MemoryDesk
 from agent.memory.dream.restoring import DreamDesk
@@ -20,6 +21,7 @@ from gateway.ports import (
     AcceptedAs,
     EndState,
     InboxRow,
+    Job,
     Journal,
     Lease,
     Outbox,
@@ -54,6 +56,7 @@ class AgentHouse:
     facts: Callable[[], Mapping[str, Any]]  # version, model, uptime_seconds, workers
     pool: Pool | None = None  # the pool runs the commands that ask for it, so it is built after
     background: Background | None = None  # as the pool
+    new_waits: bool = False  # /new answers when its archive is summarised [000]
 
     async def stop(self, key: SessionKey, *, sender: str) -> tuple[bool, int]:
         """Stop turn and queue; an empty sender means everybody's."""
@@ -101,6 +104,12 @@ class AgentHouse:
         """Return the tool at work, or an empty string."""
         running = self.pool.running(key) if self.pool else None
         return running.doing if running else ""
+
+    async def archive(self, job: Job) -> bool:
+        """Do a `summarise` job now where /new is to wait for it; False when it failed and nothing may be cleared."""
+        if not self.new_waits or self.background is None or not self.background.can_do(job.kind):
+            return True
+        return await archive_now(job, self.background.do, self.background.jobs)
 
     async def shown(self, key: SessionKey, *, limit: int) -> tuple[ShownLine, ...]:
         """Return what people saw."""

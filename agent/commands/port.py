@@ -75,6 +75,10 @@ class House(Protocol):
         """Return the tool at work, or an empty string."""
         ...
 
+    async def archive(self, job: Job) -> bool:
+        """Do a `summarise` job now where /new is to wait for it; False when it failed and nothing may be cleared."""
+        ...
+
     async def shown(self, key: SessionKey, *, limit: int) -> tuple[ShownLine, ...]:
         """Return what people saw."""
         ...

@@ -35,7 +35,7 @@ async def help_(context: CommandContext) -> Reply:
 
 @command("new")
 async def new(context: CommandContext) -> Reply:
-    """Rename the transcript into the archive and begin a fresh one; the summary is a durable job."""
+    """Rename the transcript into the archive and begin a fresh one; the summary is a durable job, or waited for."""
     job = Job(
         id=f"summarise:{context.transcript}",
         kind="summarise",
@@ -48,6 +48,8 @@ async def new(context: CommandContext) -> Reply:
         },
         due_at=context.now,
     )
+    if context.length and not await context.house.archive(job):
+        return Reply(text=say("commands.new_failed", context.language))
     return Reply(text=say("commands.new", context.language), new_transcript=True, jobs=(job,))
 
 

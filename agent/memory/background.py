@@ -108,6 +108,19 @@ class Background:
         """How many jobs are under way in a slot."""
         return len(self._running)
 
+    @property
+    def jobs(self) -> Jobs:
+        """Where the jobs are queued."""
+        return self._jobs
+
+    def can_do(self, kind: str) -> bool:
+        """Say whether there is a handler for jobs of this kind."""
+        return kind in self._tallies
+
+    async def do(self, job: Job) -> Later | None:
+        """Do a job that somebody waits for, outside of the slots; it need not be queued."""
+        return await {**self._quick, **self._slow, **self._long}[job.kind](job)
+
     async def work(self) -> tuple[Work, ...]:
         """Return how every kind stands, also one that nobody here has a handler for. Raises StoreDown."""
         counted = {each.kind: each for each in await self._jobs.count()}

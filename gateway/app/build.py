@@ -213,6 +213,7 @@ def _build(
         linking=memory.linking,
         dreams=open_dreams(home, memory),
         default_zone=settings.timezone,
+        new_waits=settings.memory.new_waits,
         facts=lambda: {
             "version": version("parlour"),
             "model": model.name,

@@ -27,6 +27,7 @@ SENTENCES = {
     "help_usage": "what your messages cost",
     "help_timezone": "show or set the time zone, for example `/timezone Europe/Berlin`",
     "new": "New session started.",
+    "new_failed": "Memory archival failed, session not cleared. Please try again.",
     "retry": "I will answer that again.",
     "retry_full": "Too many messages are waiting for me, so I did not take that up again. Please try a little later.",
     "nothing_to_retry": "There is nothing to answer again in this conversation.",

@@ -1,0 +1,48 @@
+"""Seed 000, "/new Command": with `memory.new_waits` the answer comes when memory is safe, or says that it is not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from agent.memory.history.log import HistoryLog
+from agent.memory.scopes import scope_folder
+from tests.fakes.pocket import gateway
+from tests.fakes.thinking import Listening
+
+SCOPE = "people/pocket%3aann"
+WAITS = {"PARLOUR_MEMORY__NEW_WAITS": "true"}
+
+
+async def test_new_waits_for_its_archive(tmp_path: Path) -> None:
+    """When `New session started.` is there, MEMORY.md and the history hold what was said, once."""
+    model = Listening()
+    async with gateway(home=tmp_path, model=model, environment=WAITS) as pocket:
+        await pocket.channel.ask("ann", "one")
+        assert await pocket.channel.ask("ann", "/new") == "New session started."
+        memory = scope_folder(tmp_path, SCOPE) / "memory"
+        assert (memory / "MEMORY.md").read_text() == "- they talked\n"
+        assert len(HistoryLog(memory).after(0)) == 1
+        assert await pocket.channel.ask("ann", "/new") == "New session started."
+        await pocket.channel.ask("ann", "two")
+    assert "- they talked" in model.prompts[-1][0]["content"]
+    assert "one" not in str(model.prompts[-1][1:])
+    assert model.purposes.count("consolidation") == 1
+
+
+async def test_a_failed_archive_clears_nothing(tmp_path: Path) -> None:
+    """`Memory archival failed, session not cleared. Please try again.`: the conversation goes on, and a retry works."""
+    model = Listening()
+    async with gateway(home=tmp_path, model=model, environment=WAITS) as pocket:
+        await pocket.channel.ask("ann", "one")
+        model.fails = True
+        failed = "Memory archival failed, session not cleared. Please try again."
+        for _ in range(4):
+            assert await pocket.channel.ask("ann", "/new") == failed
+        await pocket.channel.ask("ann", "two")
+        assert "one" in str(model.prompts[-1][1:])
+        memory = scope_folder(tmp_path, SCOPE) / "memory"
+        assert not (memory / "HISTORY.md").exists()
+        assert list(memory.glob("20*.md")) == []
+        model.fails = False
+        assert await pocket.channel.ask("ann", "/new") == "New session started."
+        assert len(HistoryLog(memory).after(0)) == 1
