@@ -8,9 +8,10 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
-from agent.attachments.facts import attachment_of, fact_of
+from agent.attachments.facts import UNTRUSTED, attachment_of, fact_of
 from agent.llm.port import ChatReply, ToolCall
 from agent.memory.files import lines as build
+from agent.memory.taint import TAINTED, bring_words
 from agent.memory.tokens import weigh_all
 from agent.memory.trimming import is_trim, trimmed
 from gateway.events import Attachment
@@ -43,8 +44,14 @@ class Draft:
         self.blobs: Mapping[str, str] = {}
         self.inbox = [row.seq for row in (*lease.rows, *lease.notes)]
         self._told: set[int] = set()
+        self.begins_tainted = False  # words of others stand in the conversation before this turn
         for step in lease.steps:
             self._adopt(step)
+
+    @property
+    def is_tainted(self) -> bool:
+        """Words of others stand before the bot by now."""
+        return self.begins_tainted or bring_words(self.lines)
 
     @property
     def is_resumed(self) -> bool:
@@ -95,6 +102,8 @@ class Draft:
 
     def message(self, role: str, content: str, at: datetime, **fields: Any) -> Line:
         """Make a message line with the next index; it is not part of the draft until a step holds it."""
+        if role == "assistant" and self.is_tainted:
+            fields[TAINTED] = True
         line = build.message(self._next_index, self._lease.turn, role, content, at, **fields)
         self._next_index += 1
         return line
@@ -125,9 +134,12 @@ class Draft:
         """Note that *call* is about to happen; it carries no line, only the fact."""
         return self._step("intent", (), call=call.id)
 
-    def result(self, call: ToolCall, text: str, staged: Staged | None = None) -> Step:
-        """Add the result of *call*, and what it wants remembered and sent once the turn is committed."""
-        extra: dict[str, Any] = {}
+    def result(self, call: ToolCall, text: str, staged: Staged | None = None, *, is_untrusted: bool = False) -> Step:
+        """Add the result of *call*, and what it wants remembered and sent once the turn is committed.
+
+        What *is_untrusted* holds words of others: from here on the turn is tainted.
+        """
+        extra: dict[str, Any] = {"origin": UNTRUSTED} if is_untrusted else {}
         if staged is not None and staged.remember:
             extra["remember"] = list(staged.remember)
         if staged is not None and staged.send:
@@ -180,14 +192,23 @@ class Draft:
     def jobs(self, person: str, at: datetime) -> tuple[Job, ...]:
         """Return the memory operations of the turn as data, read off its lines, so that a resumed turn has them too."""
         found: list[Job] = []
+        origin = "user"
         for line in self.lines:
+            if line.get("role") == "assistant":  # who asked for what follows, and with what before it
+                origin = UNTRUSTED if line.get(TAINTED) else "user"
             for n, fact in enumerate(line.get("remember", ())):
                 found.append(
                     Job(
                         id=f"remember:{self._lease.turn}.{line['i']}.{n}",
                         kind="remember",
                         scope=self._scope,
-                        payload={"fact": fact, "origin": "user", "turn": self._lease.turn, "by": person},
+                        payload={
+                            "fact": fact,
+                            "origin": origin,
+                            "turn": self._lease.turn,
+                            "by": person,
+                            "session": str(self._lease.key),
+                        },
                         due_at=at,
                     )
                 )

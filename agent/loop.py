@@ -161,7 +161,7 @@ class Loop:
         return is_last or len(seat.draft.finished_calls) >= self._max_calls
 
     async def _run_call(self, seat: Seat, call: ToolCall) -> None:
-        staged = Staged()
+        staged, is_untrusted = Staged(), False
         is_repeatable = self._toolbox.is_repeatable(call.name)
         if not is_repeatable and call.id in seat.draft.intents:
             text = _UNKNOWN
@@ -175,8 +175,8 @@ class Loop:
             finally:
                 seat.doing("")
                 seat.preview.status("")
-            text = outcome.text
-        await self._store.step(seat.lease, seat.draft.result(call, text, staged))
+            text, is_untrusted = outcome.text, outcome.is_untrusted
+        await self._store.step(seat.lease, seat.draft.result(call, text, staged, is_untrusted=is_untrusted))
 
     async def _take_in(self, seat: Seat, rows: Sequence[InboxRow]) -> None:
         if rows:

@@ -16,6 +16,7 @@ from agent.loop import Seat, Thought
 from agent.memory.asking import asked_about
 from agent.memory.conversation import Conversation
 from agent.memory.files import lines as build
+from agent.memory.taint import bring_words
 from agent.orders import Orders
 from agent.pool import Running
 from agent.rooms import Rooms, to_chat
@@ -113,6 +114,7 @@ class TurnWork:
         preview = self._rooms.previews.open(lease)
         try:
             draft = Draft(lease, place.scope)
+            draft.begins_tainted = bring_words(conversation.lines)
             person = self._rooms.person(lease.rows[0])
             purse = Purse(lease.turn, person, str(lease.key))
             prompt = await self._rooms.context.assemble(draft, lease.rows, lease.notes, conversation, place, purse)
@@ -216,6 +218,7 @@ class TurnWork:
             now=self._rooms.now(),
             recall=bind(self._rooms.search, place.scope),
             remember=staged.remember.append,
+            is_tainted=draft is not None and draft.is_tainted,
             send=self._rooms.outgoing.bind(
                 place.scope, lease.key, lambda: [*conversation.lines, *said], staged.send, sent=sent
             ),

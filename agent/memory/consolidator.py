@@ -32,6 +32,7 @@ from agent.memory.reading import Passages
 from agent.memory.revising import Reviser
 from agent.memory.scopes import scope_folder
 from agent.memory.session_notes import NOTE
+from agent.memory.taint import trusted
 from agent.memory.tokens import weigh_text
 from gateway.events import SessionKey
 from gateway.ports import EndState, Job, Jobs, Line, Records, SessionRow, TurnRecord
@@ -174,7 +175,7 @@ class Consolidator:
             start=span.start,
             end=span.end,
             timestamp=self._local(self.now(), span.scope),
-            origin=origin_of(messages[:count]),
+            origin=origin_of(trusted(messages[:count])),
             base=base,
             history_entry=said.history_entry,
             memory_update=said.memory_update,

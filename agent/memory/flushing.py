@@ -16,7 +16,6 @@ import structlog
 
 from agent.llm.port import ChatModel
 from agent.memory.background import Handler, Later
-from agent.memory.consolidation.slice import UNTRUSTED, origin_of
 from agent.memory.due import FLUSH, FLUSHED, Span
 from agent.memory.files.disk import Disk
 from agent.memory.flush import MemoryFlusher, Section
@@ -58,11 +57,7 @@ class Flushes:
         return {FLUSHED: self.write}
 
     async def flush(self, job: Job) -> Later | None:
-        """Ask what lasts of the job's messages, once in each cycle, and store the answer as a job.
-
-        Where words of strangers are among them nothing is asked: what may not be remembered by itself does not
-        become memory this way. The consolidation that follows stages it.
-        """
+        """Ask what lasts of the job's messages, once in each cycle, and store the answer as a job."""
         span = Span.of(job)
         flusher = self._flusher(job)
         if await asyncio.to_thread(flusher.was_flushed, str(span.key), span.cycle):
@@ -71,9 +66,6 @@ class Flushes:
         messages = await self.passages.messages(span.scope, span.key, span.transcript, span.start, span.end)
         if len(messages) < span.end - span.start and job.attempts < _TRIES:
             return Later(_NOT_YET, "the transcript is not in its file yet")
-        if origin_of(messages) == UNTRUSTED:
-            log.info("flush.left_out", key=str(span.key), start=span.start, end=span.end)
-            return None
         section = await flusher.extract(messages, tokens=await self.room() * 3 // 4)
         payload = {**span.payload(), "section": asdict(section)}
         async with self.writing:

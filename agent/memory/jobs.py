@@ -11,6 +11,7 @@ from datetime import timedelta
 import structlog
 
 from agent.memory.background import Later
+from agent.memory.staging import Staging
 from gateway.errors import StoreDown
 from gateway.ports import Documents, Job, Jobs, Meter
 
@@ -33,12 +34,16 @@ class MemoryJobs:
         jobs: Jobs,
         documents: Documents,
         *,
+        staging: Staging | None = None,
+        writing: asyncio.Lock | None = None,
         meter: Meter | None = None,
     ) -> None:
+        """Change memory under *writing*; what needs a yes waits in *staging*, and without one as a job."""
         self._jobs = jobs
+        self._staging = staging
         self._meter = meter
         self._documents = documents
-        self.writing = asyncio.Lock()  # whoever changes memory beside the turns; `still` holds it
+        self.writing = writing or asyncio.Lock()  # whoever changes memory beside the turns; `still` holds it
         # Scopes that are known to have nothing pending; any other is asked for once.
         self._settled: OrderedDict[str, None] = OrderedDict()
 
@@ -69,12 +74,22 @@ class MemoryJobs:
 
     async def apply(self, job: Job) -> Later | None:
         """Apply one job whose time has come; the handler of kind `REMEMBER` for `Background`."""
-        if _needs_review(job):
+        if _needs_review(job) and self._staging is None:
             return Later(_REVIEW, "waits for a yes")
         async with self.writing:
             if all(each.id != job.id for each in await self._jobs.pending_in(job.scope)):
                 return None  # it was forgotten before it was remembered
+            if _needs_review(job) and self._staging is not None:
+                return await self._hold(self._staging, job)
             return await self._apply(job)
+
+    async def _hold(self, staging: Staging, job: Job) -> Later | None:
+        """Have the fact wait for a yes, where whoever is concerned is asked."""
+        bullet = as_bullet(str(job.payload.get("fact", "")))
+        if bullet is not None:
+            session, person = (str(job.payload.get(name, "")) for name in ("session", "by"))
+            await staging.hold(job.scope, job.id, bullet, session=session, person=person)
+        return None
 
     @asynccontextmanager
     async def still(self) -> AsyncIterator[None]:

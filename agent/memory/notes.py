@@ -17,6 +17,7 @@ import structlog
 from agent.memory.consolidation.asking import Provider
 from agent.memory.consolidation.slice import Message, conversation
 from agent.memory.scribe import Scribe
+from agent.memory.taint import trusted
 
 log = structlog.get_logger(__name__)
 
@@ -72,7 +73,7 @@ class SessionMemoryWriter(Scribe):
 
         A model that fails leaves a raw excerpt. A second note of that day and slug gets `-2`. Raises OSError.
         """
-        said = [message for message in messages if message.get("role") in ("user", "assistant")]
+        said = [message for message in trusted(messages) if message.get("role") in ("user", "assistant")]
         recent = [message for message in said if _text(message)][-max_messages:]
         if sum(message.get("role") == "user" for message in recent) < self._least:
             return None

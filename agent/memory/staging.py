@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import json
+from base64 import b32encode
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from agent.attachments.facts import UNTRUSTED
 from agent.memory.consolidation.merge import merge
 from agent.memory.consolidation.operations import Add, Operation, Remove, Replace, apply, read_record
-from agent.memory.consolidation.pending import STAGED
+from agent.memory.consolidation.pending import STAGED, stage
 from agent.memory.consolidation.revise import BUDGET
 from agent.memory.desk import Keeps
 from agent.memory.files.disk import Disk
@@ -83,6 +86,26 @@ class Staging:
     async def waiting(self, scope: str) -> list[Waiting]:
         """Return what waits in *scope*, the oldest first; what lapsed is taken away."""
         return await asyncio.to_thread(self._read, scope)
+
+    async def hold(self, scope: str, cause: str, line: str, *, session: str, person: str) -> None:
+        """Have *line* wait, of which *cause* is the name; once, however often it is asked for. Raises OSError.
+
+        For who holds `writing` already.
+        """
+        name = "r" + b32encode(sha256(cause.encode()).digest()[:10]).decode("ascii").lower()
+        added = [Add(line)]
+        await asyncio.to_thread(
+            lambda: stage(
+                scope_folder(self._home, scope) / "memory",
+                self._disk,
+                name,
+                UNTRUSTED,
+                self._now(),
+                operations=added,
+                session=session,
+                person=person,
+            )
+        )
 
     async def note_asked(self, scope: str, names: Collection[str], turn: str) -> None:
         """Note that *turn* asks about what waits under *names*; durable on return. Raises OSError."""

@@ -36,6 +36,7 @@ from agent.memory.files.disk import Disk
 from agent.memory.files.lines import utc_now
 from agent.memory.history.log import HistoryEntry, HistoryLog
 from agent.memory.history.readable import HISTORY_MD
+from agent.memory.taint import trusted
 
 log = structlog.get_logger(__name__)
 
@@ -166,7 +167,7 @@ class MemoryStore:
             start=taken.start,
             end=taken.end,
             timestamp=self._time(self._now()),
-            origin=origin_of(old),
+            origin=origin_of(trusted(old)),
             base=base,
             history_entry=answer.history_entry,
             memory_update=answer.memory_update,

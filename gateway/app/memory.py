@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -83,7 +84,9 @@ def open_memory(
     )
     sessions = StoredSessions(home.path, store.records, store.journal)
     projector = Projector(home.path, store.records)
-    jobs = MemoryJobs(store.jobs, documents, meter=meter)
+    writing = asyncio.Lock()
+    staging = Staging(home.path, documents, now=now, writing=writing)
+    jobs = MemoryJobs(store.jobs, documents, staging=staging, writing=writing, meter=meter)
     forgetter = open_forgetting(
         home,
         store,
@@ -96,7 +99,6 @@ def open_memory(
         now=now,
     )
     desk = MemoryDesk(home.path, documents, versions, store.journal, sessions)
-    staging = Staging(home.path, documents, now=now, writing=jobs.writing)
     gate = ScopeGate()
 
     def reopen(scope: str) -> None:

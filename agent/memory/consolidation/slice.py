@@ -18,6 +18,7 @@ from zoneinfo import ZoneInfo
 
 from agent.attachments.facts import facts_in, in_line
 from agent.memory.files.lines import FORGOTTEN
+from agent.memory.taint import trusted
 from agent.memory.tokens import weigh_text
 
 # The constants of [004].
@@ -93,15 +94,16 @@ def origin_of(messages: Sequence[Message]) -> str:
 def conversation(messages: Sequence[Message], *, zone: str = "UTC", named: bool | None = None) -> list[str]:
     """Return ``[YYYY-MM-DD HH:MM] ROLE [tools: a, b]: content`` for each message that says something.
 
-    What tools returned never enters; the tools' names stand with the words that came of them. Files are their
-    facts, pictures no bytes. What was forgotten is left out. With *named* a user's line says who spoke; by
-    default it does when several did. Lines within a message are indented, so that none looks like another message.
+    What tools returned never enters; the tools' names stand with the words that came of them. Words of others do not
+    either, nor what was said with them in view (`trusted`). Files are their facts, pictures no bytes. What was
+    forgotten is left out. With *named* a user's line says who spoke; by default it does when several did. Lines
+    within a message are indented, so that none looks like another message.
     """
     if named is None:
         named = len({_speaker(message)[0] for message in messages} - {""}) > 1
     lines: list[str] = []
     tools: list[str] = []
-    for message in messages:
+    for message in trusted(messages):
         role = str(message.get("role") or "")
         if role == "user":
             tools = []
@@ -120,6 +122,7 @@ def fitting(messages: Sequence[Message], *, zone: str = "UTC", tokens: int = 0) 
     It ends where a person begins to speak, and is never empty: what is too long by itself is shown in part.
     """
     named = len({_speaker(message)[0] for message in messages} - {""}) > 1
+    messages = trusted(messages)  # at once: what a part of them brings taints the next
     if not tokens:
         return len(messages), conversation(messages, zone=zone, named=named)
     lines: list[str] = []
@@ -183,15 +186,8 @@ def _content(message: Message) -> str:
     if content == FORGOTTEN:
         return ""
     pieces = [content] if isinstance(content, str) else list(_parts(content))
-    pieces += [in_line(_known_of(fact)) for fact in facts_in(message)]
+    pieces += [in_line(fact) for fact in facts_in(message)]
     return "\n".join(piece for piece in (_clean(piece) for piece in pieces) if piece)
-
-
-def _known_of(fact: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a file's fact without words that a stranger put into it."""
-    if fact.get("origin") != UNTRUSTED:
-        return fact
-    return {name: value for name, value in fact.items() if name not in ("said", "caption")}
 
 
 def _parts(content: object) -> Iterator[str]:

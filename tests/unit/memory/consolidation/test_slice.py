@@ -153,7 +153,7 @@ def test_a_range_has_one_name() -> None:
 
 
 def test_one_strangers_word_makes_the_slice_untrusted() -> None:
-    """Also a tool's, which the model read in that turn, and a file's."""
+    """Also a tool's, which the model read in that turn, and a file's: so it is with what is kept raw."""
     assert origin_of([said("user", "x", origin="user"), said("assistant", "y")]) == "user"
     assert origin_of([said("user", "x"), said("tool", "page", origin="untrusted")]) == "untrusted"
     assert origin_of([said("user", "x", files=[{"kind": "document", "origin": "untrusted"}])]) == "untrusted"

@@ -1,0 +1,59 @@
+"""Whose words stood before the bot when it spoke: what decides what is remembered without asking (ADR 15).
+
+A line *brings* words of others when it is a tool's result that holds them, or carries a file of which text was read or
+speech was heard. As long as such a line is in the prompt, what the bot says is `tainted`: the flag stands in its line.
+A picture brings none: what is seen on it is nobody's order, and people show their bot pictures every day.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from agent.attachments.facts import UNTRUSTED, facts_in
+
+TAINTED = "tainted"
+_WORDS = ("text", "said")  # of a file's fact: what was read in it, what was heard
+
+
+def brings_words(line: Mapping[str, Any]) -> bool:
+    """Say whether *line* puts words of others before the bot."""
+    if line.get("origin") == UNTRUSTED:
+        return True
+    return any(fact.get("origin") == UNTRUSTED and any(fact.get(name) for name in _WORDS) for fact in facts_in(line))
+
+
+def bring_words(lines: Iterable[Mapping[str, Any]]) -> bool:
+    """Say whether any of *lines* does."""
+    return any(brings_words(line) for line in lines)
+
+
+def trusted(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return *messages*, as many and in their places, with nothing left in them that is not taken on trust.
+
+    Kept are words of people whom the chat admits, and what the bot said while no words of others stood before it.
+    Files are their facts.
+    """
+    kept: list[Mapping[str, Any]] = []
+    is_tainted = False  # for lines that were written before they were flagged, or elsewhere
+    for message in messages:
+        is_tainted = is_tainted or brings_words(message)
+        is_bots = message.get("role") == "assistant"
+        is_left_out = message.get("origin") == UNTRUSTED or (is_bots and (is_tainted or bool(message.get(TAINTED))))
+        kept.append(_without_words(message, all_of_it=is_left_out))
+    return kept
+
+
+def _without_words(message: Mapping[str, Any], *, all_of_it: bool) -> Mapping[str, Any]:
+    files = [fact if fact.get("origin") != UNTRUSTED else _named(fact) for fact in facts_in(message)]
+    if not all_of_it and not files:
+        return message
+    changed: dict[str, Any] = {name: value for name, value in message.items() if name not in ("origin", "files")}
+    if all_of_it:
+        return changed | {"content": ""}
+    return changed | {"files": files}
+
+
+def _named(fact: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a file as what it is, without anything that stands in it."""
+    return {name: value for name, value in fact.items() if name not in (*_WORDS, "caption", "origin")}
