@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import mimetypes
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from agent.attachments.facts import Fact, attachment_of, facts_in
@@ -14,7 +14,7 @@ from agent.attachments.folder import TooLarge, names_in, read_beneath
 from agent.attachments.names import ending, in_words, safe_name
 from agent.memory.files.disk import Disk
 from agent.memory.files.lines import decode
-from agent.memory.scopes import scope_folder
+from agent.memory.scopes import scope_folder, within
 from gateway.errors import ToolFailed
 from gateway.events import Attachment, SessionKey
 from gateway.ports import Blobs, Line
@@ -74,9 +74,14 @@ class FilesOut:
             raise ToolFailed(await self._not_there(scope, name, received))
         attachment = attachment_of(fact)
         _fits(attachment.name, attachment.size, limit)
-        # A reference comes out of a transcript, which people can edit: it never leads out of its scope.
-        is_ours = attachment.blob.rpartition("/")[0] == scope
-        if not is_ours or await self._blobs.get(attachment.blob) is None:
+        # A reference comes out of a transcript, which people can edit, and may name the scope that the transcript
+        # stood in before two accounts were linked: it is looked for in this scope alone.
+        attachment = replace(attachment, blob=within(scope, attachment.blob))
+        try:
+            is_there = await self._blobs.get(attachment.blob) is not None
+        except ValueError:
+            is_there = False
+        if not is_there:
             raise ToolFailed(f"{attachment.name} is not kept here any more")
         return attachment
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from agent.attachments.facts import PICTURE
+from agent.memory.scopes import within
 from gateway.ports import Blobs
 
 MOST_BYTES = 32 << 20  # of encoded pictures kept in memory, all chats together
@@ -43,8 +44,9 @@ class Pictures:
         if not address.startswith(PICTURE):
             return part
         media_type, _, reference = address.removeprefix(PICTURE).partition(";")
-        # A reference comes out of a transcript, which people can edit: it never leads out of its scope.
-        url = await self._url(media_type, reference) if reference.rpartition("/")[0] == scope else None
+        # A reference comes out of a transcript, which people can edit, and may name the scope that the transcript
+        # stood in before two accounts were linked: it is looked for in this scope alone.
+        url = await self._url(media_type, within(scope, reference))
         return {"type": "image_url", "image_url": {"url": url}} if url else _GONE
 
     async def _url(self, media_type: str, reference: str) -> str | None:

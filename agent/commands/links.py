@@ -144,7 +144,7 @@ async def share(context: CommandContext) -> Reply:
     if not fact:
         return Reply(text=_say(context, "share_what"), is_private=True)
     if len(fact) > _LONGEST_FACT:
-        return Reply(text=say("memory.too_long", context.language, most=_LONGEST_FACT), is_private=True)
+        return Reply(text=_say(context, "too_long", most=_LONGEST_FACT), is_private=True)
     job = Job(
         id=f"remember:{context.turn}.0.0",
         kind="remember",
@@ -160,7 +160,7 @@ async def unshare(context: CommandContext) -> Reply:
     """Take words out of what everybody's conversations know."""
     wanted = Wanted.of(context.args)
     if wanted is None:
-        return Reply(text=say("memory.forget_what", context.language, least=SHORTEST), is_private=True)
+        return Reply(text=_say(context, "unshare_what", least=SHORTEST), is_private=True)
     asker = Asker(person=context.person, sender=context.row.message.sender.id, may_all=True)
     gone = await context.house.forgetter.forget(SHARED, wanted, asker, turn=context.turn)
     name = "unshared" if gone.total else "nothing_shared_so"

@@ -9,6 +9,7 @@ from zoneinfo import ZoneInfo
 from agent.commands import waiting
 from agent.commands.port import CommandContext, Reply, command
 from agent.memory.desk import NoSuchVersion, Origin, Overtaken
+from agent.memory.scopes import SHARED
 from agent.memory.dream.restoring import RESTORE
 from agent.memory.versions import BY_HAND, Version
 from gateway.events import ChatKind, Role
@@ -55,6 +56,13 @@ async def _show(context: CommandContext, _: str) -> str:
     if len(both) <= _LONGEST_SHOWN:
         return both
     return f"{both[:_LONGEST_SHOWN]}…\n\n{say('memory.cut', context.language, length=len(both))}"
+
+
+async def _shared(context: CommandContext, _: str) -> str:
+    texts = await context.house.memory.shown(SHARED)
+    if not texts:
+        return say("links.nothing_shared", context.language)
+    return "\n\n".join([say("links.shared_title", context.language), *texts.values()])[:_LONGEST_SHOWN]
 
 
 async def _log(context: CommandContext, _: str) -> str:
@@ -104,6 +112,7 @@ _ACTS: Mapping[str, Act] = {
     "": _show,
     "show": _show,
     "log": _log,
+    "shared": _shared,
     "diff": _diff,
     "why": _why,
     "undo": _undo,

@@ -92,6 +92,11 @@ def blob_path(home: Path, scope: str, digest: str) -> Path:
     return scope_folder(home, scope) / "blobs" / digest
 
 
+def within(scope: str, reference: str) -> str:
+    """Return the reference of the same bytes in *scope*: it never leads out of there."""
+    return f"{scope}/{reference.rpartition('/')[2]}"
+
+
 def attachment_path(home: Path, scope: str, digest: str) -> Path:
     """Return where the bytes *digest* of a file that a scope sent or was sent stand."""
     if not re.fullmatch(r"[0-9a-f]{64}", digest):

@@ -14,7 +14,7 @@ from agent.memory.files.chain import Chain
 from agent.memory.files.disk import Disk
 from agent.memory.files.lines import FORGOTTEN, kind_of, read_stamp
 from agent.memory.files.transcript import read_tail
-from agent.memory.scopes import quote, transcript_path
+from agent.memory.scopes import quote, transcript_path, within
 from gateway.events import InboundKind, SessionKey, turn_id
 from gateway.ports import InboxRow, Journal, Line, Records, SessionInfo, SessionRow, ShownLine, TurnRecord
 
@@ -39,7 +39,7 @@ class StoredSessions:
         scope = pending[-1].scope if pending else await self._scope(key)
         blocks = await asyncio.to_thread(self._read, key, scope, limit) if scope is not None else []
         turns = _turns(blocks, pending)
-        lines = _shown(turns)
+        lines = [_anchored(line, scope) for line in _shown(turns)] if scope is not None else []
         lines += _waiting(waiting, turns)
         return tuple(lines[-limit:]) if limit > 0 else ()
 
@@ -81,6 +81,13 @@ class StoredSessions:
             return ""
         path = next((path for area in ("people", "chats") for path in self._home.glob(f"{area}/*/{name}")), None)
         return f"{path.parents[2].name}/{path.parents[1].name}" if path else None
+
+
+def _anchored(line: ShownLine, scope: str) -> ShownLine:
+    """Return *line* with its files where the scope has them now, whatever it was called when they came."""
+    if not line.attachments:
+        return line
+    return replace(line, attachments=tuple(replace(each, blob=within(scope, each.blob)) for each in line.attachments))
 
 
 def _turns(blocks: Sequence[Block], pending: Iterable[TurnRecord]) -> dict[str, list[Line]]:

@@ -15,6 +15,7 @@ from agent.memory.files import lines as build
 from agent.memory.files.blobs import digest_of
 from agent.memory.files.documents import document_path
 from agent.memory.revising import EPOCH
+from agent.memory.scopes import SHARED
 from agent.memory.tokens import weigh_text
 from agent.memory.window import Snapshot
 from gateway.ports import Documents, Line
@@ -117,7 +118,8 @@ class ScopeMemory:
             self._views.move_to_end(scope)
             return known.view
         texts_read = [(await self._documents.read(*source)).text for source in sources]
-        own_soul, soul, user, memory, shared, epoch = texts_read
+        own_soul, soul, user, memory, shared, own_epoch, shared_epoch = texts_read
+        epoch = f"{own_epoch.strip()} {shared_epoch.strip()}".strip()
         texts = (own_soul.strip() or soul.strip(), user.strip(), memory.strip(), shared.strip())
         rev = hashlib.sha256("\0".join(texts).encode("utf-8", "surrogatepass")).hexdigest()[:16]
         view = MemoryView(soul=texts[0], user=texts[1], memory=texts[2], shared=texts[3], rev=rev, epoch=epoch.strip())
@@ -146,8 +148,9 @@ def _sources(scope: str) -> list[tuple[str, str]]:
         ("", "SOUL.md"),
         (scope, "USER.md"),
         (scope, "MEMORY.md"),
-        ("shared", "MEMORY.md"),
+        (SHARED, "MEMORY.md"),
         (scope, EPOCH),
+        (SHARED, EPOCH),  # what is shared no more is in no prompt, and in no note about it either
     ]
 
 

@@ -24,6 +24,7 @@ from agent.memory.dream.dreamer import Dreamer
 from agent.memory.files.attachments import FileBlobs
 from agent.memory.files.projector import Projector
 from agent.memory.jobs import MemoryJobs
+from agent.memory.links.linker import Linker
 from agent.memory.purse import Purse
 from agent.memory.search.plain import PlainSearch
 from agent.memory.sessions import StoredSessions
@@ -38,6 +39,7 @@ from gateway.app.addressee import addressee, is_private
 from gateway.app.attachments import files_in, files_out, overheard
 from gateway.app.channels import Doors, Gate, Plugins, judge_of, kinds_of, noting, open_doors
 from gateway.app.dream import open_dreamer, open_dreams
+from gateway.app.isolation import settle_scopes
 from gateway.app.memory import open_background, open_memory
 from gateway.app.memory_operations import MemoryOperations
 from gateway.app.models import open_dream_model, open_models, spending
@@ -78,6 +80,7 @@ class App:
     sessions: StoredSessions
     projector: Projector
     memory_jobs: MemoryJobs
+    linker: Linker
     background: Background
     dreamer: Dreamer
     deliverer: Deliverer
@@ -149,6 +152,8 @@ async def open_app(settings: Settings, *, channels: bool = True, plugins: Plugin
             stack.push_async_callback(app.dreamer.model.close)
         for channel in app.channels.values():
             stack.push_async_callback(channel.close)
+        owners = [*settings.owners, *(f"{each.name}:{who}" for each in plugins.channels for who in each.policy.owners)]
+        await settle_scopes(settings.memory.isolation, home.path, owners, app.kinds, app.linker)
         yield app
 
 
@@ -177,7 +182,7 @@ def _build(
 ) -> App:
     meter = PrometheusMeter()
     refusals = RefusalLog()
-    judge = judge_of(settings, plugins)
+    judge = judge_of(settings, plugins, store.links)
     noted = noting(judge, refusals, _now)
     router = Router.load()
 
@@ -285,6 +290,7 @@ def _build(
         sessions=memory.sessions,
         projector=memory.projector,
         memory_jobs=memory.jobs,
+        linker=memory.linker,
         background=background,
         dreamer=dreamer,
         deliverer=deliverer,

@@ -8,15 +8,28 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from importlib.metadata import entry_points
 from typing import Any
+from urllib.parse import unquote
 
 import structlog
 
 from agent.llm.port import ChatModel
+from agent.memory.scopes import person_of
 from agent.tools.port import Tool
-from gateway.admission import Admitted, Policy, RefusalLog, Rejected, admit, policy_of
+from gateway.admission import NO_FACTS, Admitted, Facts, Policy, RefusalLog, Rejected, admit, policy_of
 from gateway.errors import ParlourError
 from gateway.events import InboundKind, InboundMessage, Sender
-from gateway.ports import Blobs, Channel, ChannelContext, ChannelKind, InboxRow, Intake, KnowsSenders, Sessions, Store
+from gateway.ports import (
+    Blobs,
+    Channel,
+    ChannelContext,
+    ChannelKind,
+    InboxRow,
+    Intake,
+    KnowsSenders,
+    Links,
+    Sessions,
+    Store,
+)
 from gateway.settings import Settings
 
 log = structlog.get_logger(__name__)
@@ -92,17 +105,33 @@ def open_doors(
     return Doors(channels, kinds, routes)
 
 
-def judge_of(settings: Settings, plugins: Plugins) -> Judge:
-    """Return who may speak, over all blocks."""
+def judge_of(settings: Settings, plugins: Plugins, links: Links) -> Judge:
+    """Return who may speak, over all blocks. An owner's linked accounts are an owner's."""
     policies = {
         name: policy_of(name, block.allow_from, settings.owners, block.group_policy, is_local=block.kind in _LOCAL)
         for name, block in settings.channels.items()
     } | {extra.name: extra.policy for extra in plugins.channels}
 
+    kinds = kinds_of(settings, plugins)
+    owners = {(kinds.get(name, name), ident) for name, policy in policies.items() for ident in policy.owners}
+
+    def facts(message: InboundMessage) -> Facts:
+        account = person_of(message, kinds.get(message.key.channel, ""))
+        linked = links.accounts(links.person(account))
+        if not any(_platform_id(each.identity) in owners for each in linked):
+            return NO_FACTS
+        return Facts(owners=frozenset({message.sender.id}))
+
     def judge(message: InboundMessage) -> Admitted | Rejected:
-        return admit(message, policies.get(message.key.channel, Policy(channel=message.key.channel)))
+        return admit(message, policies.get(message.key.channel, Policy(channel=message.key.channel)), facts(message))
 
     return judge
+
+
+def _platform_id(identity: str) -> tuple[str, str]:
+    """Return the platform and the id there of an account's name: <kind>:[<team>:]<id>."""
+    kind, _, rest = unquote(identity).partition(":")
+    return kind, rest.rpartition(":")[2]
 
 
 def noting(judge: Judge, refusals: RefusalLog, now: Callable[[], datetime]) -> Judge:

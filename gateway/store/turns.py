@@ -57,7 +57,8 @@ _ADVANCE = (
     "scope = excluded.scope, "
     "last_turn = CASE WHEN excluded.last_turn = '' THEN last_turn ELSE excluded.last_turn END"
 )
-_NAME_SCOPE = "UPDATE session SET scope = ? WHERE key = ? AND scope != ?"
+# A late pointer of a transcript that ended in another scope says nothing about where the session stands now.
+_NAME_SCOPE = "UPDATE session SET scope = ? WHERE key = ? AND scope != ? AND transcript = ?"
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,7 +227,7 @@ def _move_session(database: sqlite3.Connection, record: TurnRecord, new: Committ
         last = new.columns[0] if record.outcome is EndState.ANSWERED and record.inbox else ""
         database.execute(_ADVANCE, (new.key, record.transcript, record.to_index, new.at, new.at, last, scope))
     else:
-        database.execute(_NAME_SCOPE, (scope, new.key, scope))
+        database.execute(_NAME_SCOPE, (scope, new.key, scope, record.transcript))
 
 
 def unprojected(database: sqlite3.Connection, after: int, limit: int) -> tuple[StoredRecord, ...]:

@@ -27,6 +27,14 @@ async def settled(pocket: Pocket) -> None:
         await asyncio.sleep(0.01)
 
 
+async def summarised(pocket: Pocket, *scopes: str) -> None:
+    """Return when nothing that was said in *scopes* waits for a summary any more."""
+    kinds = {"remember", "consolidate", "apply", "summarise"}
+    while any([{each.kind for each in await pocket.app.store.jobs.pending_in(scope)} & kinds for scope in scopes]):
+        await asyncio.sleep(0.01)
+    await pocket.idle()
+
+
 async def link(pocket: Pocket, asker: str, taker: str) -> None:
     """Link two accounts, asked for in the first one's chat."""
     code = await code_of(pocket, asker)

@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
 
 from agent.memory.background import Handler, Later
 from gateway.ports import Job, Jobs
 
+_AT_ONCE = timedelta(0)
 _SOON = timedelta(seconds=1)
+_PATIENCE = timedelta(seconds=2)  # moving files takes milliseconds; a disk that is full takes as long as it takes
 
 
 class ScopeGate:
@@ -38,6 +40,12 @@ class ScopeGate:
     def is_closed(self, scope: str) -> bool:
         """Say whether somebody rearranges *scope* now."""
         return scope in self._closed
+
+    async def wait_open(self, scope: str, at_most: timedelta) -> None:
+        """Return when nobody rearranges *scope* any more, or after *at_most*."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(at_most.total_seconds()), self._changed:
+                await self._changed.wait_for(lambda: scope not in self._closed)
 
     @asynccontextmanager
     async def alone(self, *scopes: str) -> AsyncIterator[None]:
@@ -72,11 +80,13 @@ def gated(gate: ScopeGate, jobs: Jobs, handlers: Mapping[str, Handler]) -> dict[
     def at_work(handler: Handler) -> Handler:
         async def run(job: Job) -> Later | None:
             if gate.is_closed(job.scope):
-                return Later(_SOON, "its scope is being rearranged", counts=False)
+                await gate.wait_open(job.scope, _PATIENCE)
+                later = _SOON if gate.is_closed(job.scope) else _AT_ONCE
+                return Later(later, "its scope is being rearranged", counts=False)
             async with gate.using(lambda: job.scope):
                 if all(each.id != job.id for each in await jobs.pending_in(job.scope)):
                     # It went to another scope after it was taken up; as it stands now it comes again.
-                    return Later(_SOON, "its scope has changed", counts=False)
+                    return Later(_AT_ONCE, "its scope has changed", counts=False)
                 return await handler(job)
 
         return run

@@ -33,6 +33,8 @@ SENTENCES = {
         " cleared from my records of both."
     ),
     "share_what": "Tell me what everybody may know: `/share the office is closed on Fridays`.",
+    "too_long": "A fact is at most {most} characters; please say it in fewer words, or in several facts.",
+    "unshare_what": "Tell me which words to take back, at least {least} characters: `/unshare closed on Fridays`.",
     "shared": "From now on I know that in every chat. `/memory shared` lists it, `/unshare <words>` takes it back.",
     "unshared": "I took back {lines} line(s); no chat is told it from its next message on.",
     "nothing_shared_so": "Nothing that is shared has these words.",

@@ -9,7 +9,8 @@ SENTENCES = {
     "title": "This is what I remember here:",
     "cut": "That is the beginning of {length} characters; `/memory why <words>` looks for one line.",
     "usage": (
-        "`/memory` shows what I remember here\n`/memory why <words>` where a line came from\n`/memory log` what changed"
+        "`/memory` shows what I remember here\n`/memory shared` what I know in every chat\n"
+        "`/memory why <words>` where a line came from\n`/memory log` what changed"
         "\n`/memory diff [change]` one change\n`/memory undo <change>` take a change back"
         "\n`/memory pending`, `approve <name>`, `reject <name>` what waits for a yes"
     ),

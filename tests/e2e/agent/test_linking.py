@@ -6,7 +6,7 @@ from pathlib import Path
 
 from agent.memory.versions import Versions
 from tests.e2e.agent.test_consolidation import Model, at_work, talk
-from tests.fakes.linking import code_of, link, settled, unlink
+from tests.fakes.linking import code_of, link, settled, summarised, unlink
 from tests.fakes.pocket import Pocket
 
 ANN, BOB = "people/pocket%3aann", "people/pocket%3abob"
@@ -87,9 +87,7 @@ async def test_summaries_go_with_their_conversation() -> None:
         await settled(pocket)
         await say(pocket, "ann", "/unlink")
         await settled(pocket)
-        await pocket.idle()
-        while any([await pocket.app.store.jobs.pending_in(scope) for scope in (ANN, BOB)]):
-            await settled(pocket)
+        await summarised(pocket, ANN, BOB)
         assert "boats" not in everything(pocket.home, ANN)
         assert "airships" not in everything(pocket.home, BOB)
         assert "likes boats" in (pocket.home / BOB / "memory/MEMORY.md").read_text()

@@ -1,0 +1,88 @@
+"""From one `memory.isolation` to another, and what a crash left half moved: settled before anybody is let in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import structlog
+
+from agent.memory.links.linker import Linker
+from agent.memory.scopes import quote
+from gateway.errors import UserMistake
+from gateway.events import SessionKey
+
+log = structlog.get_logger(__name__)
+
+_ADOPT = "adopt"
+_MEMORIES = ("MEMORY.md", "history.jsonl", "HISTORY.md")
+
+
+async def settle_scopes(
+    isolation: str, home: Path, owners: Sequence[str], kinds: Mapping[str, str], linker: Linker
+) -> None:
+    """Finish what was being moved, and give the home's own memory to the owner where everybody has their own.
+
+    Raises UserMistake when the disk will not have it: nobody may be let in before.
+    """
+    try:
+        await linker.resume()
+        if isolation == "shared":
+            unread = list(unread_scopes(home))
+            if unread:
+                log.warning("memory.not_read", isolation="shared", scopes=len(unread), first=unread[0])
+        elif has_memory(home):
+            await _adopt(owners, home, kinds, linker)
+    except OSError as error:
+        raise UserMistake(
+            f"what is remembered could not be moved in {home} ({error.strerror or error}); make room and start again"
+        ) from None
+
+
+async def _adopt(owners: Sequence[str], home: Path, kinds: Mapping[str, str], linker: Linker) -> None:
+    target = owners_scope(owners, home, kinds)
+    if not target:
+        log.warning(
+            "memory.without_owner",
+            folder=str(home / "memory"),
+            hint="nobody reads it; set PARLOUR_OWNERS to whose it is, and start again",
+        )
+        return
+    await linker.adopt(target, f"{_ADOPT}:{_number(home, target)}")
+    log.info("memory.adopted", scope=target, was=str(home / "memory"))
+
+
+def _number(home: Path, target: str) -> int:
+    """Return a number that no earlier adoption of this scope has had."""
+    mark = home / target / "memory" / ".move"
+    before = mark.read_text("utf-8") if mark.is_file() else ""
+    name, _, number = before.partition(":")
+    return int(number) + 1 if name == _ADOPT and number.isdigit() else 1
+
+
+def has_memory(home: Path) -> bool:
+    """Say whether something is remembered in the home itself, as with one memory for everything."""
+    there = any((home / "memory" / name).exists() for name in _MEMORIES) or (home / "USER.md").exists()
+    return there or any((home / "sessions").glob("*.jsonl"))
+
+
+def unread_scopes(home: Path) -> Iterator[str]:
+    """Yield the scopes that nobody reads while there is one memory for everything."""
+    for area in ("people", "chats"):
+        for folder in sorted((home / area).glob("*")):
+            if folder.is_dir():
+                yield f"{area}/{folder.name}"
+
+
+def owners_scope(owners: Sequence[str], home: Path, kinds: Mapping[str, str]) -> str:
+    """Return the scope of the first owner who is known well enough, else of whoever sits at this machine; or ""."""
+    for owner in owners:
+        key = SessionKey.parse(owner)
+        kind = kinds.get(key.channel, key.channel)
+        if kind != "slack":
+            return f"people/{quote(f'{kind}:{key.chat}')}"
+        # A Slack account's name has its workspace in it, which no setting tells.
+        written = sorted((home / "people").glob(f"slack%3a*%3a{quote(key.chat)}"))
+        if len(written) == 1:
+            return f"people/{written[0].name}"
+    return "" if owners else f"people/{quote('web:owner')}"
