@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from agent.memory.background import Later
 from agent.memory.consolidation.slice import Slice
@@ -19,7 +20,7 @@ from tests.fakes.memory import ANN, SCOPE, START, TRANSCRIPT, Crash, FaultyDisk
 SECTION = "## Flush at 21:00 (session: telegram:42)\n\n- a lasting fact\n"
 
 
-async def due(home: Path, **fields: str) -> World:
+async def due(home: Path, **fields: Any) -> World:
     """Return a world in which a compaction of the first eight messages is due, and a flush of all twelve before."""
     world = await begin(home, **fields)
     await world.jobs.put(flushing(ANN, SCOPE, TRANSCRIPT, Slice(0, 12), START))

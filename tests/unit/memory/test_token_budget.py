@@ -6,13 +6,11 @@ import json
 import random
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import FrameType
 from typing import Any
-
-import pytest
 
 from agent.memory.conversation import Conversation
 from agent.memory.conversations import Conversations
@@ -149,7 +147,7 @@ def counted(calls: Counter[str]) -> Iterator[None]:
 
 
 async def test_ten_thousand_messages_never_exceed_the_budget(
-    tmp_path: Path, record_property: pytest.RecordProperty
+    tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
     """Summaries come late, and for a while not at all; every prompt fits, and nothing that was said is in no place."""
     talk = Talk(tmp_path)
