@@ -22,6 +22,7 @@ from agent.heard import quoted
 from agent.memory.conversation import Conversation
 from agent.memory.files import lines as build
 from agent.memory.snapshot import ScopeMemory, opening, system_prompt
+from agent.recalling import Recalling
 from gateway.events import ChatKind, InboundKind, InboundMessage
 from gateway.ports import InboxRow, Line, Overheard
 
@@ -47,12 +48,17 @@ class Context:
         abilities: str,
         files: FilesIn | None = None,
         overheard: Overheard | None = None,
+        recalling: Recalling | None = None,
     ) -> None:
-        """Without *files* an attachment is its bare fact; without *overheard* nothing is read first."""
+        """Without *files* an attachment is its bare fact; without *overheard* nothing is read first.
+
+        Without *recalling* nothing is looked up before the model is asked.
+        """
         self._memory = memory
         self._abilities = abilities
         self._files = files
         self._overheard = overheard
+        self._recalling = recalling
 
     async def assemble(
         self,
@@ -72,6 +78,7 @@ class Context:
             if purse is not None and rows[0].message.chat_kind is ChatKind.GROUP:
                 before = await self._before(draft, rows[0].message, conversation)
             facts = await self._facts(rows, place, purse)
+            recalled = await self._recalled(rows, conversation, place) if purse is not None else ""
             view = await self._memory.view(place.scope)
             at = draft.next_index
             told = [self.note(draft, row, place.zone) for row in notes]
@@ -79,6 +86,8 @@ class Context:
                 _user(draft, row, place.zone, files, before if row is rows[0] else ())
                 for row, files in zip(rows, facts, strict=True)
             ]
+            if recalled:
+                said[-1] = {**said[-1], "recall": recalled}
             # What does not fit goes before the snapshot is taken, so that the prefix breaks once.
             fit = conversation.compacted([*told, *said], at)
             begun = opening(
@@ -126,6 +135,11 @@ class Context:
         if self._files is None or purse is None or not message.attachments:
             return [fact_of(each) for each in message.attachments]
         return await self._files.take(place.scope, message.key, message.attachments, purse)
+
+    async def _recalled(self, rows: Sequence[InboxRow], conversation: Conversation, place: Place) -> str:
+        if self._recalling is None or rows[0].message.kind is not InboundKind.MESSAGE:
+            return ""
+        return await self._recalling.before(place.scope, "\n".join(row.message.text for row in rows), conversation)
 
     async def _before(
         self, draft: Draft, message: InboundMessage, conversation: Conversation

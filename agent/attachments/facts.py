@@ -23,6 +23,8 @@ from gateway.events import Attachment
 Fact = Mapping[str, Any]
 
 UNTRUSTED = "untrusted"
+# Fields of a line that the model reads before the words, until the next snapshot, and nobody else ever.
+ASIDE = ("quoted", "recall")
 PICTURE = "blob:"  # begins the address of a picture in a rendered message, until `pictures` puts the bytes there
 _KINDS = ("image", "voice", "audio", "video", "document")
 _TICKS = re.compile(r"`{3,}")
@@ -124,10 +126,10 @@ def pictures_in(files: Iterable[Fact]) -> list[dict[str, Any]]:
 
 
 def settled(line: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a line as it is replayed after the next snapshot: pictures are facts, and no background any more."""
-    if "quoted" not in line and not any("seen" in each for each in facts_in(line)):
+    """Return a line as it is replayed after the next snapshot: pictures are facts, nothing stands aside any more."""
+    if not any(name in line for name in ASIDE) and not any("seen" in each for each in facts_in(line)):
         return line
-    kept = {name: value for name, value in line.items() if name != "quoted"}
+    kept = {name: value for name, value in line.items() if name not in ASIDE}
     if "files" in kept:
         kept["files"] = [{name: value for name, value in each.items() if name != "seen"} for each in facts_in(line)]
     return kept

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from agent.attachments.facts import facts_in, settled
+from agent.attachments.facts import ASIDE, facts_in, settled
 from agent.memory.files.lines import FORGOTTEN, from_user, kind_of, read_stamp, replayable, to_messages
 from agent.memory.files.transcript import anchor_index, consolidated_index
 from agent.memory.tokens import weigh_all, weigh_text
@@ -131,15 +131,15 @@ def says(turn: Turn, gone: frozenset[str]) -> bool:
 def _without(line: Line, gone: frozenset[str]) -> Line:
     if kind_of(line) != "message" or line.get("mid") not in gone:
         return line
-    kept = {name: value for name, value in line.items() if name not in ("files", "quoted")}
+    kept = {name: value for name, value in line.items() if name not in ("files", *ASIDE)}
     return {**kept, "content": FORGOTTEN}
 
 
 def ballast(turns: Sequence[Turn]) -> tuple[int, int]:
     """Return how many pictures, and how many characters of background, ride along until the next snapshot."""
-    lines = [line for turn in turns for line in turn.lines if "files" in line or "quoted" in line]
+    lines = [line for turn in turns for line in turn.lines if any(name in line for name in ("files", *ASIDE))]
     pictures = sum(1 for line in lines for fact in facts_in(line) if "seen" in fact)
-    return pictures, sum(len(str(line.get("quoted", ""))) for line in lines)
+    return pictures, sum(len(str(line.get(name, ""))) for line in lines for name in ASIDE)
 
 
 def last_heard(turns: Sequence[Turn]) -> datetime | None:

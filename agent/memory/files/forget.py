@@ -7,14 +7,14 @@ from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from agent.attachments.facts import blobs_in, facts_in
+from agent.attachments.facts import ASIDE, blobs_in, facts_in
 from agent.memory.files.disk import Disk
 from agent.memory.files.lines import FORGOTTEN, decode, encode, kind_of
 from gateway.ports import Line
 
 _HEAD_BYTES = 4096
 _SAID_IN = {"message": "content", "command": "content", "notice": "asked"}
-_GOES_TOO = ("files", "quoted")
+_GOES_TOO = ("files", *ASIDE)
 _SPARE = ("by", "origin", "tokens")  # what makes room where a content was shorter than `[forgotten]`
 
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from agent.attachments.facts import facts_in, pictures_in, told
+from agent.attachments.facts import ASIDE, facts_in, pictures_in, told
 from gateway.ports import Line
 
 VERSION = 1
@@ -51,7 +51,8 @@ def head(transcript: str, key: str, created: datetime, *, segment: int = 0, base
 def message(i: int, turn: str, role: str, content: Any, at: datetime, **fields: Any) -> Line:
     """Say something: *fields* are those of FORMATS.md (by, mid, head, origin, tool_calls, …); None is left out.
 
-    `files` are facts (agent/attachments/facts.py); `quoted` is what the model reads before the words, and nobody else.
+    `files` are facts (agent/attachments/facts.py); `quoted` and `recall` are what the model reads before the words,
+    and nobody else.
     """
     line: dict[str, Any] = {"i": i, "turn": turn, "role": role, "content": content, "timestamp": stamp(at)}
     return line | {name: value for name, value in fields.items() if value is not None}
@@ -181,8 +182,9 @@ def _user(line: Line) -> dict[str, Any]:
     elif when:
         content = f"[{when}] {content}"
     # What others said before comes first, and ends before the bracket of whom we answer.
-    if isinstance(content, str) and isinstance(line.get("quoted"), str):
-        content = f"{line['quoted']}\n{content}"
+    for name in ASIDE:
+        if isinstance(content, str) and isinstance(line.get(name), str):
+            content = f"{line[name]}\n{content}"
     pictures = pictures_in(files)
     if pictures and isinstance(content, str):
         content = [{"type": "text", "text": content}, *pictures]

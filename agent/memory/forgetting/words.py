@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from agent.attachments.facts import ASIDE
 from agent.memory.consolidation.entries import Kind, parse, render
 from agent.memory.files.lines import FORGOTTEN, decode, encode, kind_of
 from agent.memory.forgetting.inside import texts_in, unescaped
@@ -23,7 +24,7 @@ _WORDS = {
     "notice": ("asked", "content"),
     "delta": ("text",),
 }
-_GOES_TOO = ("files", "quoted", "thinking", "added", "removed", "remember", "send")
+_GOES_TOO = ("files", *ASIDE, "thinking", "added", "removed", "remember", "send")
 # What names things, in lines as in other records of ours: it says nothing, and much hangs on it.
 _NAMES = frozenset(
     {"kind", "role", "turn", "mid", "key", "transcript", "session", "entry", "id", "type", "tool_call_id", "blob"}
