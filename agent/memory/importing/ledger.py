@@ -20,9 +20,11 @@ class Ledger:
 
     def __init__(self, folder: Path, disk: Disk) -> None:
         self._file = LineFile(folder / NAME, disk)
-        data = disk.load(folder / NAME) or b""
-        whole = data[: data.rfind(b"\n") + 1].decode("ascii", "replace")
-        self._known = {word for word in whole.split() if len(word) == _LENGTH}
+        self._known: set[str] = set()
+        for path in folder.glob(f"*{NAME}"):  # of two scopes that became one, each has brought its own
+            data = disk.load(path) or b""
+            whole = data[: data.rfind(b"\n") + 1].decode("ascii", "replace")
+            self._known |= {word for word in whole.split() if len(word) == _LENGTH}
 
     def __contains__(self, digest: str) -> bool:
         return digest in self._known

@@ -1,0 +1,36 @@
+"""What was brought along from another bot, in the gateway: the chat goes on, and memory can be argued with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from gateway.app.importing import take_over
+from tests.fakes import other_bots
+from tests.fakes.pocket import gateway
+from tests.fakes.thinking import Listening
+
+
+async def test_a_chat_goes_on_from_a_conversation_of_theirs(tmp_path: Path) -> None:
+    """The model reads what no summary of theirs holds, then what is said here; memory and voice are in its prompt."""
+    theirs, model = other_bots.nanobot(tmp_path / "theirs"), Listening()
+    async with gateway(model=model) as pocket:
+        mapped = {"telegram:42": "pocket:ann"}
+        await take_over(pocket.app, "nanobot", theirs, person="pocket:ann", mapped=mapped, is_dry=False)
+        await pocket.channel.ask("ann", "And now?")
+        system, *said = model.prompts[-1]
+        assert [str(each["content"])[-18:] for each in said] == [
+            "What is it called?",
+            "",
+            "Nessie",
+            "Nessie.",
+            said[-1]["content"][-18:],
+        ]
+        assert str(said[-1]["content"]).endswith("And now?")
+        assert "I am brief." in system["content"]
+        assert "- Favorite color: blue" in system["content"]
+        assert "imported from nanobot" in await pocket.channel.ask("ann", "/memory why color")
+        assert "cleared" in await pocket.channel.ask("ann", "/forget Nessie")
+        await pocket.channel.ask("ann", "Still there?")
+        assert "Nessie" not in str(model.prompts[-1])
+    async with gateway(home=pocket.home.parent / "other", model=model) as other:
+        assert "nothing here yet" in await other.channel.ask("ann", "/memory")
