@@ -10,6 +10,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from gateway.commands.memory import app as memory
+from gateway.commands.people import app as people
 from gateway.errors import ParlourError, UserMistake
 
 app = typer.Typer(
@@ -25,6 +26,7 @@ web = typer.Typer(help="The chat page.", no_args_is_help=True)
 app.add_typer(sessions, name="sessions")
 app.add_typer(web, name="web")
 app.add_typer(memory, name="memory")
+app.add_typer(people, name="people")
 quarantine = typer.Typer(help="Platform events that could not be read, or that broke us.", no_args_is_help=True)
 app.add_typer(quarantine, name="quarantine")
 

@@ -12,10 +12,15 @@ from gateway.words import say
 
 _PURGE = re.compile(r"(?:^|\s)(?:--|—|–)purge(?=\s|$)", re.IGNORECASE)  # telephones make a dash of two hyphens
 
+_EVERYTHING, _CONFIRMED = ["everything"], ["everything", "yes"]
+
 
 @command("forget")
 async def forget(context: CommandContext) -> Reply:
     """Clear words from what is remembered, summarised and said here; with --purge from every byte of ours."""
+    asked = context.args.casefold().split()
+    if asked in (_EVERYTHING, _CONFIRMED):
+        return await _everything(context, is_confirmed=asked == _CONFIRMED)
     words, purges = _PURGE.subn(" ", context.args)
     wanted = Wanted.of(words)
     if wanted is None:
@@ -39,6 +44,19 @@ async def _purge(context: CommandContext, wanted: Wanted) -> Reply:
     # The words stand in the command itself, so it is stored without them.
     typed = say("forget.typed", context.language)
     return Reply(text="\n".join(lines), is_private=True, typed=typed, jobs=(job,))
+
+
+async def _everything(context: CommandContext, *, is_confirmed: bool) -> Reply:
+    """Erase the scope of the chat: the person's own, or in a group, for a steward, the group's."""
+    is_shared = context.row.message.chat_kind is ChatKind.GROUP
+    if is_shared and not context.role.covers(Role.STEWARD):
+        return Reply(text=say("commands.only_steward", context.language, command="forget everything"), is_private=True)
+    whose = "chat" if is_shared else "own"
+    if not is_confirmed:
+        return Reply(text=say(f"forget.everything_{whose}", context.language), is_private=True)
+    job = await context.house.forgetter.everything(context.scope, turn=context.turn)
+    lines = [say(f"forget.erased_{whose}", context.language), say(f"forget.remains_{whose}", context.language)]
+    return Reply(text="\n".join(lines), is_private=True, new_transcript=True, jobs=(job,))
 
 
 def _asker(context: CommandContext) -> Asker:

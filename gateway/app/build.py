@@ -43,6 +43,7 @@ from gateway.app.isolation import settle_scopes
 from gateway.app.memory import open_background, open_memory
 from gateway.app.memory_operations import MemoryOperations
 from gateway.app.models import open_dream_model, open_models, spending
+from gateway.app.people_operations import PeopleOperations
 from gateway.delivery import Deliverer
 from gateway.errors import SettingsMistake, UserMistake
 from gateway.events import InboundKind, InboundMessage, Role, SessionKey, turn_id
@@ -101,8 +102,8 @@ class App:
         return {"jobs": await self.background.work(), "background_budget": await self.background.budget()}
 
     def more(self) -> Mapping[str, Operation]:
-        """Return the operations of memory, by name."""
-        return MemoryOperations(self).named()
+        """Return the operations of memory and people, by name."""
+        return {**MemoryOperations(self).named(), **PeopleOperations(self).named()}
 
     @asynccontextmanager
     async def still(self) -> AsyncIterator[None]:
@@ -195,8 +196,17 @@ def _build(
     blobs = FileBlobs(home.path)
     # The offline model can only answer.
     consolidates = bool(settings.llm.model or plugins.models)
-    memory = open_memory(settings, home, store, quarantine, meter, now=_now, consolidates=consolidates)
     kinds = kinds_of(settings, plugins)
+    memory = open_memory(
+        settings,
+        home,
+        store,
+        quarantine,
+        meter,
+        now=_now,
+        consolidates=consolidates,
+        kind=lambda name: kinds.get(name, name),
+    )
     doors = open_doors(settings, plugins, intake, memory.sessions, blobs, store) if channels else Doors({}, kinds, ())
     is_strict = settings.delivery.once == "strict"
     deliverer = Deliverer(store.outbox, doors.channels, meter=meter, now=_now, is_strict=is_strict)

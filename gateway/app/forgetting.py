@@ -6,12 +6,13 @@ import asyncio
 from collections.abc import Callable
 from datetime import datetime
 
-from agent.memory.conversations import Conversations
 from agent.memory.files.documents import FileDocuments
 from agent.memory.files.projector import Projector
 from agent.memory.forgetting.desk import ForgettingDesk
+from agent.memory.forgetting.eraser import Eraser
 from agent.memory.forgetting.forgetter import Forgetter
 from agent.memory.forgetting.purge import Purge
+from agent.memory.links.gate import ScopeGate
 from agent.memory.versions import Versions
 from gateway.home import Home
 from gateway.leftovers import HomeLeftovers
@@ -26,9 +27,11 @@ def open_forgetting(
     *,
     documents: FileDocuments,
     versions: Versions,
-    conversations: Conversations,
     projector: Projector,
     writing: asyncio.Lock,
+    gate: ScopeGate,
+    reopen: Callable[[str], None],
+    kind: Callable[[str], str],
     now: Callable[[], datetime],
 ) -> ForgettingDesk:
     """Build what forgets."""
@@ -39,8 +42,9 @@ def open_forgetting(
         transcripts=projector,
         jobs=store.jobs,
         writing=writing,
-        reopen=conversations.forget_scope,
+        reopen=reopen,
     )
+    leftovers = HomeLeftovers(home.path / "uploads", quarantine)
     purge = Purge(
         home=home.path,
         forgetter=words,
@@ -49,8 +53,26 @@ def open_forgetting(
         records=store.records,
         jobs=store.jobs,
         erasing=store.erasing,
-        leftovers=HomeLeftovers(home.path / "uploads", quarantine),
+        leftovers=leftovers,
         writing=writing,
         now=now,
     )
-    return ForgettingDesk(words, purge)
+    eraser = Eraser(
+        home=home.path,
+        files=projector,
+        forgetter=words,
+        versions=versions,
+        documents=documents,
+        records=store.records,
+        jobs=store.jobs,
+        people=store.people,
+        links=store.links,
+        erasing=store.erasing,
+        leftovers=leftovers,
+        gate=gate,
+        writing=writing,
+        reopen=reopen,
+        kind=kind,
+        now=now,
+    )
+    return ForgettingDesk(words, purge, eraser)

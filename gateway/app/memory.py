@@ -69,8 +69,12 @@ def open_memory(
     *,
     now: Callable[[], datetime],
     consolidates: bool,
+    kind: Callable[[str], str],
 ) -> Memory:
-    """Build what turns and commands read and write; *consolidates* says that there is a model that can summarise."""
+    """Build what turns and commands read and write; *consolidates* says that there is a model that can summarise.
+
+    *kind* tells a channel block's platform.
+    """
     versions = Versions(home.path)
     documents = FileDocuments(home.path, keeper=Keeper(home.path, Disk(), versions, now=now))
     conversations = Conversations(
@@ -87,17 +91,6 @@ def open_memory(
     writing = asyncio.Lock()
     staging = Staging(home.path, documents, now=now, writing=writing)
     jobs = MemoryJobs(store.jobs, documents, staging=staging, writing=writing, meter=meter)
-    forgetter = open_forgetting(
-        home,
-        store,
-        quarantine,
-        documents=documents,
-        versions=versions,
-        conversations=conversations,
-        projector=projector,
-        writing=jobs.writing,
-        now=now,
-    )
     desk = MemoryDesk(home.path, documents, versions, store.journal, sessions)
     gate = ScopeGate()
 
@@ -106,6 +99,19 @@ def open_memory(
         jobs.unsettle(scope)
         sessions.forget_scope(scope)
 
+    forgetter = open_forgetting(
+        home,
+        store,
+        quarantine,
+        documents=documents,
+        versions=versions,
+        projector=projector,
+        writing=jobs.writing,
+        gate=gate,
+        reopen=reopen,
+        kind=kind,
+        now=now,
+    )
     linker = Linker(
         links=store.links,
         records=store.records,
@@ -214,7 +220,11 @@ def open_background(
         store.jobs,
         quick=gated(memory.gate, store.jobs, asking.after_each(quick)),
         slow=gated(memory.gate, store.jobs, asking.after_each(slow)),
-        long={**memory.linker.long, **gated(memory.gate, store.jobs, memory.forgetter.long)},
+        long={
+            **memory.linker.long,
+            **memory.forgetter.alone,
+            **gated(memory.gate, store.jobs, memory.forgetter.long),
+        },
         purse=purse,
         meter=meter,
     )

@@ -21,7 +21,7 @@ class Reach:
     sender: str = ""  # the platform's id: only their messages and the turns that answered them; "" = everybody's
     upto: int = 0  # the newest inbox row that counts; what came later was said anew. 0 = all
     spare: frozenset[str] = frozenset()  # jobs that stay as they are
-    is_over: bool = False  # only what has ended: what waits or runs is answered as it is
+    is_over: bool = False  # only what has ended and is in its files: what waits or runs is answered as it is
 
 
 class Erasing(Protocol):

@@ -79,7 +79,7 @@ class SqliteErasing:
         submit = self._engine.writer.submit
         if not reach.is_over:
             changed += await submit(lambda db: _redact_steps(db, keys, turns, change))
-        changed += await submit(lambda db: _redact_bodies(db, keys, turns, change))
+            changed += await submit(lambda db: _redact_bodies(db, keys, turns, change))
         changed += await submit(lambda db: _redact_dead(db, keys, turns, change))
         if reach.scope:
             changed += await submit(lambda db: _redact_jobs(db, quote(reach.scope), reach.spare, change))

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from agent.memory.background import Handler
+from agent.memory.forgetting.eraser import Eraser
 from agent.memory.forgetting.forgetter import Asker, Forgetter, Forgotten
 from agent.memory.forgetting.purge import Purge
 from agent.memory.forgetting.words import Wanted
@@ -19,11 +20,17 @@ class ForgettingDesk:
 
     words: Forgetter
     purging: Purge
+    eraser: Eraser
 
     @property
     def long(self) -> Mapping[str, Handler]:
         """The work behind the commands."""
         return self.purging.long
+
+    @property
+    def alone(self) -> Mapping[str, Handler]:
+        """Work that waits until nobody is at work in its scope."""
+        return self.eraser.long
 
     async def forget(self, scope: str, wanted: Wanted, asker: Asker, *, turn: str) -> Forgotten:
         """Clear words from what is remembered, summarised and said in *scope*."""
@@ -34,3 +41,7 @@ class ForgettingDesk:
     ) -> tuple[Forgotten, Job]:
         """Forget at once, and return the job that takes the words out of every byte; for the command's commit."""
         return await self.purging.begin(scope, wanted, asker, key=key, upto=upto, turn=turn)
+
+    async def everything(self, scope: str, *, turn: str) -> Job:
+        """Let nothing of *scope* be remembered, and return the job that erases all of it; for the command's commit."""
+        return await self.eraser.begin(scope, turn=turn)

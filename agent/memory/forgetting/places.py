@@ -32,7 +32,7 @@ def everything_of(home: Path, scope: str) -> list[Path]:
     """Return the files and folders that are a scope's; of the home itself only those that a scope has."""
     folder = scope_folder(home, scope)
     if scope:
-        return sorted(folder.glob("*"))
+        return [folder] if folder.exists() else []
     return [path for name in (*_AREAS, OWN_FILES, "USER.md", *INDEX) if (path := folder / name).exists()]
 
 
@@ -65,6 +65,8 @@ def _files(home: Path, scope: str) -> Iterator[Path]:
     """Yield the files of a scope that are cleared here."""
     folder = scope_folder(home, scope)
     for path in [each for top in everything_of(home, scope) for each in (top, *sorted(top.rglob("*")))]:
+        if path == folder:
+            continue
         inside = path.relative_to(folder).parts
         is_apart = inside[0] == OWN_FILES or inside[:2] == ("memory", ".git")
         is_transcript = inside[0] == SESSIONS and path.suffix == ".jsonl"
@@ -140,6 +142,7 @@ class Named:
     def __init__(self, wanted: Wanted, may: Callable[[Line], bool]) -> None:
         self._wanted = wanted
         self._may = may
+        self.is_any = False  # a line is cleared
         self._theirs: set[str] = set()
         self._others: set[str] = set()
 
@@ -147,6 +150,7 @@ class Named:
         """Take in one line of a transcript; it stays as it is."""
         line = decode(raw)
         is_meant = without_words(raw, self._wanted, self._may) != raw
+        self.is_any = self.is_any or is_meant
         if line is not None:
             facts = [*facts_in(line), *facts_in({"files": line.get("send")})]
             digests = {name.rpartition("/")[2] for name in blobs_in(facts)}

@@ -25,5 +25,31 @@ SENTENCES = {
         "What I cannot reach: the messages in this app itself, what the model's provider keeps, backups that were made"
         " before, files of your own in `files/`, and what was said in other words."
     ),
+    "everything_own": (
+        "This erases everything I keep of you: what I remember, all our conversations and their summaries, your files,"
+        " your settings, the link between your accounts, and your name in the usage figures. Nothing brings it back."
+        " `/forget everything yes` does it."
+    ),
+    "everything_chat": (
+        "This erases everything I keep of this chat: what I remember here, all conversations with me and their"
+        " summaries, and files. Nothing brings it back. `/forget everything yes` does it."
+    ),
+    "erased_own": (
+        "Done: from your next message on I know nothing of you. Conversations and files are being removed now; it goes"
+        " on by itself, also over a restart, and takes with it what you write in the next seconds."
+    ),
+    "erased_chat": (
+        "Done: from the next message on I know nothing of this chat. Conversations and files are being removed now; it"
+        " goes on by itself, also over a restart, and takes with it what is written here in the next seconds."
+    ),
+    "remains_own": (
+        "What remains, and where: what you said in groups (`/forget <words> --purge` there, or ask whoever runs me:"
+        " they can clear all of it at once), the messages in this app itself, what the model's provider keeps, backups"
+        " that were made before, and for up to 30 days the ids of messages, so that none is answered twice."
+    ),
+    "remains_chat": (
+        "What remains, and where: the messages in this app itself, what the model's provider keeps, backups that were"
+        " made before, who used how much, and for up to 30 days the ids of messages, so that none is answered twice."
+    ),
     "typed": "/forget … --purge",
 }

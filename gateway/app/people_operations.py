@@ -1,0 +1,46 @@
+"""What the operator can ask about people."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from typing import TYPE_CHECKING
+
+from agent.memory.scopes import quote
+from gateway.control import Line
+from gateway.errors import UserMistake
+from gateway.operations import Operation
+
+if TYPE_CHECKING:
+    from gateway.app.build import App
+
+REMAINS = (
+    "their messages on the platforms themselves",
+    "what the model's provider keeps",
+    "backups that were made before; they hold it until you delete them",
+    "what others said about them, and summaries of groups that mention them: `/forget NAME --purge` there",
+    "sums of usage without a name, and ids of handled messages for up to 30 days, so that none is answered twice",
+    "their place in PARLOUR_OWNERS and allow_from, which is yours to change: admitted, they can write again",
+)
+
+
+class PeopleOperations:
+    """The operations `people …`."""
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+
+    def named(self) -> Mapping[str, Operation]:
+        """Return them by name."""
+        return {"people forget": self.forget}
+
+    async def forget(self, arguments: Line) -> AsyncIterator[Line]:
+        """Forget somebody everywhere; a line with what is gone and what remains. Doing it twice is doing it once."""
+        name = str(arguments.get("person", ""))
+        account = name if "%3a" in name else quote(name)
+        if "%3a" not in account:
+            raise UserMistake(f"{name!r} names nobody; write kind:id, such as telegram:42 or slack:T0TEAM:U0USER")
+        try:
+            done = await self._app.house.forgetter.eraser.person(account)
+        except OSError as wrong:
+            raise UserMistake(f"not all of it is done ({wrong.strerror or wrong}); run it again") from wrong
+        yield {"person": done.person, "scopes": list(done.scopes), "chats": list(done.chats), "remains": list(REMAINS)}

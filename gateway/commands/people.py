@@ -1,0 +1,36 @@
+"""`parlour people …`: what an operator decides about people."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import typer
+
+from gateway.commands.asking import ask
+
+app = typer.Typer(help="The people who talk to the bot.", no_args_is_help=True)
+
+
+@app.callback()
+def _group() -> None:
+    """Keep `forget` a command of its own although it is the only one."""
+
+
+@app.command()
+def forget(
+    person: Annotated[str, typer.Argument(help="As kind:id, such as telegram:42 or slack:T0TEAM:U0USER.")],
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Ask nothing.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON lines.")] = False,
+) -> None:
+    """Forget somebody everywhere: memory, conversations, files, choices, and what they said in groups."""
+    if not yes:
+        typer.confirm(f"Everything of {person} will be gone, and nothing brings it back. Go on?", abort=True)
+    (line,) = ask("people forget", {"person": person})
+    if as_json:
+        typer.echo(json.dumps(line))
+        return
+    typer.echo(f"{person} is forgotten: their own memory, and what they said in {len(line['chats'])} shared chats.")
+    typer.echo("What remains, and where:")
+    for each in line["remains"]:
+        typer.echo(f"- {each}")

@@ -1,0 +1,170 @@
+"""/forget everything and `parlour people forget`: a whole life, gone from every byte, and only what remains is left."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+import sqlite3
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent.memory.versions import Versions
+from gateway.admission import Entry, Grants, GroupPolicy, Policy
+from gateway.app import App, open_app
+from gateway.errors import UserMistake
+from gateway.operations import Operations
+from gateway.settings import load_settings
+from tests.e2e.agent.test_consolidation import SCOPE, WINDOW, Model
+from tests.e2e.agent.test_purge import ROOM, done
+from tests.fakes.canaries import where
+from tests.fakes.pocket import Pocket, gateway
+from tests.fakes.pocket_files import FilePocketKind, Shelf
+
+OPEN = Policy(channel="pocket", entries=frozenset({Entry(Grants.EVERYONE)}), group_policy=GroupPolicy.OPEN)
+ANNS, BOBS = "annsquokka", "bobsquokka"
+
+
+@asynccontextmanager
+async def at_work(home: Path, shelf: Shelf | None = None) -> AsyncIterator[Pocket]:
+    """Run a gateway with a small window on *home*, open to all."""
+    kind = FilePocketKind(shelf) if shelf is not None else None
+    async with gateway(home=home, model=Model(), environment=WINDOW, kind=kind, policy=OPEN) as pocket:
+        yield pocket
+
+
+@asynccontextmanager
+async def opened(home: Path, is_running: bool) -> AsyncIterator[App]:
+    """Run a gateway, or own the home for a moment as a command does where none runs."""
+    if is_running:
+        async with at_work(home) as pocket:
+            yield pocket.app
+        return
+    settings = load_settings({"PARLOUR_HOME": str(home), "PARLOUR_LOG__LEVEL": "error"})
+    async with open_app(settings, channels=False) as app:
+        yield app
+
+
+async def lived(home: Path) -> None:
+    """Ann alone, with settings, files and an archive; Ann and Bob in a room; Bob alone."""
+    shelf = Shelf()
+    async with at_work(home, shelf) as pocket:
+        ask = pocket.channel.ask
+        await ask("ann", f"/remember I own a {ANNS}")
+        await ask("ann", "/timezone Europe/Berlin")
+        file = shelf.put(f"{ANNS}.txt", ANNS.encode(), media_type="text/plain")
+        await ask("ann", f"my {ANNS}", attachments=[file])
+        await ask("ann", "/new")
+        await ask("ann", f"the {ANNS} again")
+        for who, word in (("ann", ANNS), ("bob", BOBS)):
+            await ask("room", f"/remember the {word} sings", group=True, sender=who, name=who.title())
+            noted = shelf.put(f"{word}.txt", f"room {word}".encode(), media_type="text/plain")
+            await ask("room", f"{word}, says {who}", group=True, sender=who, attachments=[noted], name=who.title())
+        await ask("bob", f"/remember my {BOBS}", sender="bob", name="Bob")
+        await done(pocket)
+        await done(pocket, ROOM)
+    event = {"channel": "pocket", "id": "9", "at": "2026-11-20T10:00:00Z", "reason": "odd"}
+    (home / "quarantine").mkdir(exist_ok=True)
+    (home / "quarantine" / "pocket-1.json").write_text(
+        json.dumps({**event, "raw": json.dumps({"by": "ann", "t": ANNS})})
+    )
+    (home / "uploads" / "pocket").mkdir(parents=True)
+    (home / "uploads" / "pocket" / ("u" * 24)).write_text(f'{{"who": "ann", "name": "x", "type": ""}}\n{ANNS}')
+
+
+@pytest.fixture(scope="module")
+def full_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A home in which Ann and Bob have lived."""
+    home = tmp_path_factory.mktemp("everything") / "home"
+    asyncio.run(lived(home))
+    return home
+
+
+def rows(home: Path, statement: str) -> list[Any]:
+    """Return what the journal says."""
+    journal = sqlite3.connect(home / "journal.db")
+    try:
+        return journal.execute(statement).fetchall()
+    finally:
+        journal.close()
+
+
+async def test_everything_of_a_person_goes_after_a_yes(full_home: Path, tmp_path: Path) -> None:
+    """First the question, which changes nothing; then memory, conversations, files, choices and the name in sums."""
+    home = shutil.copytree(full_home, tmp_path / "home")
+    async with at_work(home) as pocket:
+        ask = pocket.channel.ask
+        assert "/forget everything yes" in await ask("ann", "/forget everything")
+        assert where(home, f"I own a {ANNS}")
+        answer = await ask("ann", "/forget everything yes")
+        assert answer.startswith("Done:")
+        assert "what you said in groups" in answer
+        await done(pocket)
+        assert not (home / SCOPE).exists()
+        assert "annsquokka" not in await ask("ann", "/memory")
+        assert "Berlin" not in await ask("ann", "/timezone")
+        await pocket.idle()
+    found = where(home, ANNS)
+    assert found  # what was said in the room is the room's
+    assert all(name.startswith((ROOM, "journal.db")) for name in found)
+    assert not where(home, f"I own a {ANNS}")
+    assert not rows(home, "SELECT 1 FROM usage WHERE person = 'pocket%3aann' AND at < (SELECT max(at) FROM usage)")
+    assert BOBS in (home / "people" / "pocket%3abob" / "memory" / "MEMORY.md").read_text()
+
+
+async def test_killed_after_the_yes_the_next_start_erases(full_home: Path, tmp_path: Path) -> None:
+    """The yes is durable: a process that dies right behind it leaves the work to the next one."""
+    home = shutil.copytree(full_home, tmp_path / "home")
+    async with at_work(home) as pocket:
+        pocket.app.background._long = {}
+        await pocket.channel.ask("ann", "/forget everything yes")
+        assert (home / SCOPE / "memory" / "MEMORY.md").read_text() == ""  # at once
+        await pocket.idle()
+        left = pocket.kill(tmp_path / "left")
+    async with at_work(left) as pocket:
+        await done(pocket)
+        assert not (left / SCOPE).exists()
+    assert not where(left, f"I own a {ANNS}")
+
+
+async def test_in_a_group_a_steward_erases_the_chat(full_home: Path, tmp_path: Path) -> None:
+    """A member may not; a steward's yes takes the room, and no private memory."""
+    home = shutil.copytree(full_home, tmp_path / "home")
+    async with at_work(home) as pocket:
+        ask = pocket.channel.ask
+        refused = await ask("room", "/forget everything yes", group=True, sender="bob")
+        assert "admin" in refused
+        assert (home / ROOM).exists()
+        await ask("room", "/forget everything yes", group=True, sender="eve", is_admin=True)
+        await done(pocket, ROOM)
+        assert not (home / ROOM).exists()
+    assert not where(home, f"the {BOBS} sings")
+    assert ANNS in (home / SCOPE / "memory" / "MEMORY.md").read_text()
+
+
+@pytest.mark.parametrize("is_running", [True, False])
+async def test_the_operator_forgets_a_person_everywhere(full_home: Path, tmp_path: Path, is_running: bool) -> None:
+    """`parlour people forget`: in their scope, in groups, in quarantine; others' words stay; it says what remains."""
+    home = shutil.copytree(full_home, tmp_path / "home")
+    async with opened(home, is_running) as app:
+        forget = Operations(app).named()["people forget"]
+        [line] = [line async for line in forget({"person": "pocket:ann"})]
+        [again] = [line async for line in forget({"person": "pocket:ann"})]
+        with pytest.raises(UserMistake, match="kind:id"):
+            [line async for line in forget({"person": "Ann"})]
+    assert line["chats"] == [ROOM]
+    assert again["chats"] == []
+    assert any("platforms" in each for each in line["remains"])
+    assert not where(home, ANNS)
+    assert not (home / SCOPE).exists()
+    transcript = (home / ROOM / "sessions" / "pocket%3aroom.jsonl").read_text()
+    assert f"{BOBS}, says bob" in transcript
+    assert '"Ann"' not in transcript
+    assert (home / ROOM / "memory" / "MEMORY.md").read_text() == f"- the {BOBS} sings\n"
+    assert all(version.by != "pocket%3aann" for version in Versions(home).log(ROOM))
+    assert not rows(home, "SELECT 1 FROM inbox WHERE sender = 'ann'")
+    assert not rows(home, "SELECT 1 FROM preference WHERE subject LIKE '%ann%'")
