@@ -24,9 +24,9 @@ from agent.memory.keeping import Keeper
 from agent.memory.scopes import scope_folder
 from agent.memory.staging import Staging, Waiting
 from agent.memory.versions import Version, Versions
-from gateway.events import SessionKey
-from gateway.ports import Job, SessionRow
-from tests.fakes.memory import ANN, SCOPE, START, TRANSCRIPT, FakeJobs, FakeRecords
+from gateway.events import OutboundMessage, SessionKey
+from gateway.ports import Job, SessionRow, TurnRecord
+from tests.fakes.memory import ANN, SCOPE, START, TRANSCRIPT, FakeJobs, FakeRecords, FaultyDisk
 
 Said = str | Mapping[str, Any] | BaseException
 Answer = Said | Callable[[str], Said]  # of the prompt
@@ -87,14 +87,50 @@ class DreamModel:
         return [str(each.messages[-1]["content"]) for each in self.asked]
 
 
+class DyingJobs(FakeJobs):
+    """The journal, which the process may die in or behind like in any other write."""
+
+    disk: FaultyDisk | None = None
+
+    async def put(self, job: Job) -> None:
+        """Queue, or die before or behind it."""
+        self.step()
+        await super().put(job)
+        self.step()
+
+    async def finish(self, job: Job) -> None:
+        """Finish, or die before it."""
+        self.step()
+        await super().finish(job)
+
+    def step(self) -> None:
+        """Count one more place to die in."""
+        if self.disk is not None:
+            self.disk.step("journal")
+
+
+class DyingRecords(FakeRecords):
+    """As `DyingJobs`."""
+
+    disk: FaultyDisk | None = None
+
+    async def append(self, record: TurnRecord, *, outbound: Sequence[OutboundMessage] = ()) -> None:
+        """Commit, or die before or behind it."""
+        if self.disk is not None:
+            self.disk.step("journal")
+        await super().append(record, outbound=outbound)
+        if self.disk is not None:
+            self.disk.step("journal")
+
+
 class DreamWorld:
     """One scope and its Dreamer."""
 
     def __init__(self, home: Path, *answers: Answer, scope: str = SCOPE) -> None:
         self.home = home
         self.scope = scope
-        self.jobs = FakeJobs()
-        self.records = FakeRecords()
+        self.jobs = DyingJobs()
+        self.records = DyingRecords()
         self.model = DreamModel(*answers)
         self.versions = Versions(home)
         self.now = START
@@ -137,6 +173,7 @@ class DreamWorld:
 
     def dreamer(self, disk: Disk | None = None, **fields: Any) -> Dreamer:
         """Return what a process has after its start."""
+        self.jobs.disk = self.records.disk = disk if isinstance(disk, FaultyDisk) else None
         disk = disk or Disk()
         keeper = Keeper(self.home, disk, self.versions, now=lambda: self.now)
         documents = FileDocuments(self.home, disk=disk, keeper=keeper)

@@ -237,6 +237,11 @@ class FaultyDisk(Disk):
         self.count += 1
         return self.count - 1 == self.at
 
+    def step(self, name: str) -> None:
+        """Count one more place to die in: for what is written elsewhere."""
+        if self._step(name):
+            raise self.error
+
     def open_append(self, path: Path) -> int:
         """Open, or fail."""
         if self._step(str(path)):

@@ -46,6 +46,7 @@ change that keeps memory coherent, by calling {EDIT_MEMORY}.
 comes after.
 - Where a line has others indented below it, `old` names those too, and `text` has them again.
 - Replace a line when it says the same thing better or newer; keep every other fact that it holds.
+- Write as the document is written: its language, its lists, its headings.
 - Never repeat what stands there already. Never rewrite what is fine. Do not invent anything.
 - With nothing (more) to change give no operations.
 - `done` is true when this answer completes the change.
