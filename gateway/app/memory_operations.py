@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from agent.memory.desk import NoSuchVersion, Overtaken
 from agent.memory.files.lines import stamp
 from agent.memory.forgetting.forgetter import Asker
+from agent.memory.forgetting.purge import PURGE, SCRUB
 from agent.memory.forgetting.words import SHORTEST, Wanted
 from agent.memory.history.log import HistoryLog
 from agent.memory.scope_names import ScopeNames, Wish, measure
@@ -18,6 +19,7 @@ from agent.memory.scopes import scope_folder
 from agent.memory.versions import Version
 from gateway.control import Line
 from gateway.errors import UserMistake
+from gateway.events import SessionKey
 from gateway.operations import Operation
 from gateway.ports import Job
 
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
 OPERATOR = "operator"  # whoever can open the control socket owns the home
 _MOST_CHANGES = 1_000
 _MOST_ORIGINS = 20
+_ROUNDS = 4  # of purge and scrub, which follow from one another
 
 Rebuild: TypeAlias = Callable[[str], Awaitable[int]]  # what is derived in a scope, made anew; how many things it holds
 
@@ -117,18 +120,37 @@ class MemoryOperations:
         yield {"scope": scope, "sha": sha}
 
     async def forget(self, arguments: Line) -> AsyncIterator[Line]:
-        """Clear words from what is remembered, summarised and said; how much went, and no word of it."""
+        """Clear words from what is remembered, summarised and said; how much went, and no word of it.
+
+        With `purge`, from every byte of ours: where a gateway runs that goes on behind the answer.
+        """
         scope, wanted = await self._scope(arguments), Wanted.of(str(arguments.get("text", "")))
         if wanted is None:
             raise UserMistake(f"name the words to forget, at least {SHORTEST} characters")
-        asker = Asker(person=OPERATOR, sender="", may_all=True)
-        gone = await self._app.house.forgetter.forget(scope, wanted, asker, turn=f"{OPERATOR}.{secrets.token_hex(8)}")
-        yield {
-            "scope": scope,
-            "remembered": gone.remembered,
-            "summaries": gone.summaries,
-            "messages": gone.messages,
-        }
+        asker, turn = Asker(person=OPERATOR, sender="", may_all=True), f"{OPERATOR}.{secrets.token_hex(8)}"
+        forgetter, told = self._app.house.forgetter, {"scope": scope}
+        if arguments.get("purge"):
+            gone, job = await forgetter.purge(
+                scope, wanted, asker, key=SessionKey(OPERATOR, OPERATOR), upto=0, turn=turn
+            )
+            await self._app.store.jobs.put(job)
+            told["purge"] = "under way" if self._app.channels else await self._finish(scope)
+        else:
+            gone = await forgetter.forget(scope, wanted, asker, turn=turn)
+        yield {**told, "remembered": gone.remembered, "summaries": gone.summaries, "messages": gone.messages}
+
+    async def _finish(self, scope: str) -> str:
+        """Do what a purge has left to do; nobody else is at work here. Say how far it came."""
+        jobs, left = self._app.store.jobs, True
+        for _ in range(_ROUNDS):
+            mine = [each for each in await jobs.pending_in(scope) if each.kind in (PURGE, SCRUB)]
+            for each in mine:
+                if await self._app.background.do(each) is None:
+                    await jobs.finish(each)
+            left = bool(mine)
+            if not left:
+                break
+        return "goes on when a gateway runs" if left else "done"
 
     async def dream(self, arguments: Line) -> AsyncIterator[Line]:
         """Run Dream once, here and now: how many entries it studied, and the changes that it made."""

@@ -112,16 +112,25 @@ def forget(
     scope: Scope = "",
     person: Person = "",
     chat: Chat = "",
+    purge: Annotated[
+        bool, typer.Option("--purge", help="From every byte of ours: versions, journal, archives, what was set aside.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Clear words from what is remembered, summarised and said."""
-    lines = _ask("forget", text=text, scope=scope, person=person, chat=chat)
+    lines = _ask("forget", text=text, scope=scope, person=person, chat=chat, purge=purge)
     told = [
         f"cleared: {line['remembered']} remembered, {line['summaries']} in summaries and notes,"
         f" {line['messages']} messages"
         for line in lines
     ]
-    told.append("not reached: the platforms, the model's provider, backups, earlier versions, and other words for it")
+    if purge:
+        told += [f"purge of versions, journal and archives: {line['purge']}" for line in lines]
+        told.append(
+            "not reached: the platforms, the model's provider, backups, other words for it, your shell's history"
+        )
+    else:
+        told.append("not reached: the platforms, the model's provider, backups, other words for it, earlier versions")
     _print(lines, "\n".join(told), as_json=as_json)
 
 

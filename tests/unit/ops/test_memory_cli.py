@@ -142,6 +142,9 @@ def test_without_a_gateway_the_files_answer(terminal: Terminal) -> None:
     assert history.read_text() == "[2026-04-03 00:02] Talked about \x1b[2Jboats.\n\n"
     (kept,) = memory.parent.glob("HISTORY.md.edited-*")
     assert kept.read_text() == "somebody wrote this\n"
+    assert "purge of versions, journal and archives: done" in terminal.well("memory", "forget", "boats", "--purge")
+    assert "boats" not in history.read_text()
+    assert not any(b"boats" in path.read_bytes() for path in terminal.home.rglob("*") if path.is_file())
     assert "the offline model cannot dream" in terminal.refused("memory", "dream")
     assert "cleared: 1 remembered" in terminal.well("memory", "forget", "tea")
     assert memory.read_text() == ""
