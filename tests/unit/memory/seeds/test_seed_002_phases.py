@@ -83,7 +83,8 @@ async def live(pocket: Pocket) -> None:
 async def test_the_life_of_a_session(tmp_path: Path) -> None:
     """[002] "Data flow": /new leaves a dated note and a summary; the next session begins empty and knows MEMORY.md."""
     model = Listening()
-    async with gateway(home=tmp_path, model=model) as pocket:
+    without_vectors = {"PARLOUR_TOOLS__VECTOR_MEMORY__ENABLED": "false"}  # which notes do not need
+    async with gateway(home=tmp_path, model=model, environment=without_vectors) as pocket:
         await live(pocket)
         memory = scope_folder(tmp_path, SCOPE) / "memory"
         (note,) = memory.glob("20*-a-talk.md")
