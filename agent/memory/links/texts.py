@@ -46,7 +46,9 @@ def _end_of(entries: list[Entry], new: Entry) -> int:
             return n + 1
         if not parents and _titles(each)[: len(new.headings)] == new.headings and _is_above(each, new):
             return n + 1
-    return len(entries)
+    if new.headings:
+        return len(entries)
+    return next((n for n, each in enumerate(entries) if each.kind is Kind.HEADING), len(entries))
 
 
 def _titles(entry: Entry) -> tuple[str, ...]:

@@ -1,0 +1,70 @@
+"""Two documents as one and as two again: nothing is lost, nothing is doubled, and each line knows whose it is."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent.memory.consolidation.entries import Kind, parse
+from agent.memory.links.texts import joined, rest, share, trace
+
+ANN, BOB = "pocket:ann", "pocket:bob"
+WORDS = st.sampled_from(["red zeppelin", "boat Nora", "cat Tom", "dog Bello", "tea", "Lisbon in May"])
+TEXTS = st.lists(
+    st.one_of(WORDS.map(lambda word: f"- {word}"), WORDS.map(lambda word: f"\n## {word}\n")), max_size=8
+).map("\n".join)
+
+
+def entries(text: str) -> set[tuple[str, tuple[str, ...]]]:
+    """Return what a text says, and under which headings."""
+    return {(each.raw.strip(), each.headings) for each in parse(text)}
+
+
+@given(TEXTS, TEXTS)
+def test_joining_keeps_every_entry_where_it_stood_and_twice_is_once(first: str, second: str) -> None:
+    """Each entry of both is there under its headings; joining again changes nothing."""
+    both = joined(first, second)
+    assert entries(both) >= entries(first) | entries(second)
+    assert joined(both, second) == both
+    assert joined(first, "") == first
+
+
+@given(TEXTS, TEXTS)
+def test_what_is_taken_apart_is_all_there(mine: str, theirs: str) -> None:
+    """After a trace each entry is in the half it came from; one that both had is in both."""
+    whose = trace([({"M": mine}, ANN), ({"M": joined(mine, theirs)}, BOB)])
+    both = joined(mine, theirs)
+    stays = rest(both, lambda raw: whose.alone("M", raw, BOB))
+    goes = share(both, lambda raw: whose.shares("M", raw, BOB))
+    said = {raw for raw, _ in entries(both) if not raw.startswith("#")}
+    mine_said = {each.raw.strip() for each in parse(mine) if each.kind is not Kind.HEADING}
+    assert {each.raw.strip() for each in parse(stays) if each.kind is not Kind.HEADING} == mine_said
+    assert {each.raw.strip() for each in parse(goes) if each.kind is not Kind.HEADING} == said - mine_said
+
+
+def test_a_line_that_says_what_the_other_said_in_other_words_is_mixed_and_stays() -> None:
+    """Reworded by the other account, it belongs to both, and stays with who survives."""
+    versions = [
+        ({"M": "- Ann has a red zeppelin\n"}, ANN),
+        ({"M": "- Ann has a red zeppelin\n- the boat is called Nora\n"}, BOB),
+        ({"M": "- Ann has a big red zeppelin in Lisbon\n- the boat is called Nora\n"}, BOB),
+    ]
+    whose = trace(versions)
+    text = versions[-1][0]["M"]
+    assert share(text, lambda raw: whose.shares("M", raw, BOB)) == "- the boat is called Nora\n"
+    assert rest(text, lambda raw: whose.alone("M", raw, BOB)) == "- Ann has a big red zeppelin in Lisbon\n"
+
+
+def test_what_both_had_kept_is_both_of_theirs() -> None:
+    """A line that each of them had before they were linked goes with both."""
+    whose = trace([({"M": "- likes tea\n"}, ANN), ({"M": ""}, ANN), ({"M": "- likes tea\n"}, BOB)])
+    assert share("- likes tea\n", lambda raw: whose.shares("M", raw, BOB)) == "- likes tea\n"
+    assert rest("- likes tea\n", lambda raw: whose.alone("M", raw, BOB)) == "- likes tea\n"
+
+
+def test_a_heading_goes_with_what_stands_below_it() -> None:
+    """A title is no fact of its own: it is where its entries are, and gone where none is left."""
+    text = "# Boats\n\n- Nora\n\n# Air\n\n- the zeppelin\n"
+    whose = trace([({"M": "# Air\n\n- the zeppelin\n"}, ANN), ({"M": text}, BOB)])
+    assert share(text, lambda raw: whose.shares("M", raw, BOB)) == "# Boats\n\n- Nora\n"
+    assert rest(text, lambda raw: whose.alone("M", raw, BOB)).strip() == "# Air\n\n- the zeppelin"

@@ -1,0 +1,221 @@
+"""Moving a scope's files, killed on the way: doing it again gives what it gives undisturbed.
+
+Every ninth change here; `EVERY_STEP=1 python -m pytest tests/unit/memory/links` kills before each.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent.memory.files import lines as build
+from agent.memory.files.disk import Disk
+from agent.memory.history.log import HistoryEntry, HistoryLog
+from agent.memory.links.files import carry_over, split_off
+from agent.memory.links.memories import Memories
+from agent.memory.versions import Versions
+from gateway.ports import Move
+
+ANN, BOB = "pocket%3aann", "pocket%3abob"
+AT = datetime(2026, 11, 22, 10, 0, tzinfo=UTC)
+LINK = Move(id="link:1", kind="link", source=f"people/{BOB}", target=f"people/{ANN}", at=AT, single=(ANN, BOB))
+UNLINK = Move(
+    id="unlink:1",
+    kind="unlink",
+    source=f"people/{ANN}",
+    target=f"people/{BOB}",
+    at=AT + timedelta(hours=2),
+    identity=BOB,
+    since=AT,
+    keys=("pocket:bob",),
+    ended=(("pocket:ann", "annannannannanna"), ("pocket:bob", "bobbobbobbobbobb")),
+)
+
+
+class Killed(BaseException):
+    """The process is gone."""
+
+
+class DyingDisk(Disk):
+    """Dies before its *last*th change, and with it everything."""
+
+    def __init__(self, last: int) -> None:
+        self.left = last
+
+    def _live(self) -> None:
+        self.left -= 1
+        if self.left < 0:
+            raise Killed
+
+    def replace(self, path: Path, data: bytes) -> None:
+        """Replace, or die before it."""
+        self._live()
+        super().replace(path, data)
+
+    def rename(self, old: Path, new: Path) -> None:
+        """Rename, or die before it."""
+        self._live()
+        super().rename(old, new)
+
+    def remove(self, path: Path) -> None:
+        """Remove, or die before it."""
+        self._live()
+        super().remove(path)
+
+    def sync_folder(self, path: Path) -> None:
+        """Sync, or die before it: what was renamed by then is renamed."""
+        self._live()
+        super().sync_folder(path)
+
+
+def scope(home: Path, name: str, *facts: str) -> None:
+    """Write what a person's scope is made of."""
+    folder, disk, versions = home / "people" / name, Disk(), Versions(home)
+    account = name.removeprefix("pocket%3a")
+    key, transcript = f"pocket:{account}", (account * 6)[:16]
+    lines: list[Any] = [build.head(transcript, key, AT - timedelta(days=2 if account == "ann" else 1))]
+    for n, fact in enumerate(facts):
+        at = AT + timedelta(hours=n - 1)  # the first before the link, the others after it
+        lines.append(build.message(2 * n, f"t{n}", "user", f"{account} says {fact}", at, by={"id": account}))
+        lines.append(build.message(2 * n + 1, f"t{n}", "assistant", f"I know of {fact}", at))
+        lines.append(build.end(f"t{n}", from_index=2 * n, to_index=2 * n + 2, inbox=["1"], outcome="answered", at=at))
+    disk.replace(folder / "sessions" / f"pocket%3a{account}.jsonl", b"".join(build.encode(line) for line in lines))
+    text = ""
+    for n, fact in enumerate(facts):
+        text += f"- {account} knows {fact}\n"
+        why, at = f"remember:t{n}.0.0", AT - timedelta(hours=3 - n)
+        versions.keep(f"people/{name}", {"MEMORY.md": text.encode()}, why=why, by=name, at=at)
+    disk.replace(folder / "memory/MEMORY.md", text.encode())
+    user = f"- {account} is {account}\n".encode()
+    versions.keep(f"people/{name}", {"USER.md": user}, why="edited by hand", at=AT - timedelta(minutes=30))
+    disk.replace(folder / "USER.md", user)
+    log = HistoryLog(folder / "memory")
+    log.append(HistoryEntry(timestamp="2026-11-20 10:00", content=f"{account} spoke", session=key, entry=f"e{account}"))
+    log.append(HistoryEntry(timestamp="2026-11-19 10:00", content=f"{account}'s old life"))
+    note = f"# Session Memory\n\n- **Session**: {key}\n\n{account} talked.\n"
+    disk.replace(folder / "memory/2026-11-20-talk.md", note.encode())
+    flush = f"## Flush at 10:00 (session: {key})\n\n- {account} flushed\n"
+    disk.replace(folder / "memory/2026-11-20.md", flush.encode())
+
+
+def joining(home: Path, disk: Disk) -> None:
+    """Do what the linker does with the files of a link."""
+    memories = Memories(home=home, versions=Versions(home), disk=disk)
+    memories.join(LINK.id, LINK.source, LINK.target, source_is=BOB, target_is=ANN)
+    carry_over(home, disk, LINK)
+
+
+def separating(home: Path, disk: Disk) -> None:
+    """Do what the linker does with the files of an unlink."""
+    memories = Memories(home=home, versions=Versions(home), disk=disk)
+
+    def account_of(key: str) -> str:
+        return BOB if key == "pocket:bob" else ANN
+
+    memories.separate(UNLINK.id, UNLINK.source, UNLINK.target, BOB, account_of, ANN)
+    split_off(home, disk, UNLINK, account_of)
+
+
+def state(home: Path) -> dict[str, Any]:
+    """Return everything that counts: files, and versions by what they say."""
+    found: dict[str, Any] = {}
+    for path in sorted(home.rglob("*")):
+        name = str(path.relative_to(home))
+        if path.is_file() and "/.git/" not in name and not name.endswith(".lock"):
+            found[name] = path.read_bytes()
+    for folder in sorted((home / "people").iterdir()):
+        versions = Versions(home).every(f"people/{folder.name}")
+        found[folder.name] = [(each.why, each.by, each.at, texts) for each, texts in versions]
+    return found
+
+
+@pytest.fixture
+def apart(tmp_path: Path) -> Path:
+    """Return a home with two people."""
+    scope(tmp_path / "home", ANN, "zeppelin", "Bello")
+    scope(tmp_path / "home", BOB, "Nora", "Tom")
+    return tmp_path / "home"
+
+
+@pytest.fixture
+def one(apart: Path) -> Path:
+    """Return a home in which the two are one."""
+    joining(apart, Disk())
+    return apart
+
+
+def test_joined_everything_is_in_one_scope_with_where_it_came_from(one: Path) -> None:
+    """Lines, versions, entries, notes and transcripts of both; nothing of the younger's folder is left."""
+    folder = one / "people" / ANN
+    assert not (one / "people" / BOB).exists()
+    assert {path.name for path in (folder / "sessions").iterdir()} == {f"{ANN}.jsonl", f"{BOB}.jsonl"}
+    memory = (folder / "memory/MEMORY.md").read_text()
+    assert all(fact in memory for fact in ("zeppelin", "Bello", "Nora", "Tom"))
+    source = Versions(one).source(f"people/{ANN}", "MEMORY.md", "- bob knows Nora")
+    assert source is not None
+    assert (source.by, source.why) == (BOB, "remember:t0.0.0")
+    entries = HistoryLog(folder / "memory").after(0)
+    assert [each.content for each in entries] == ["ann's old life", "bob's old life", "ann spoke", "bob spoke"]
+    assert [each.cursor for each in entries] == sorted(each.cursor for each in entries)
+    assert "ann flushed" in (text := (folder / "memory/2026-11-20.md").read_text())
+    assert "bob flushed" in text
+
+
+def test_apart_again_each_has_its_own(one: Path) -> None:
+    """By where it came from, entries without a session too; answers of the time in between are in neither."""
+    separating(one, Disk())
+    for name, theirs, others in ((ANN, "ann", "bob"), (BOB, "bob", "ann")):
+        folder = one / "people" / name
+        kept = "\n".join(path.read_text() for path in folder.rglob("*") if path.is_file() and ".git" not in path.parts)
+        versions = str(Versions(one).every(f"people/{name}"))
+        for trace in (
+            f"{theirs} knows",
+            f"{theirs} spoke",
+            f"{theirs}'s old life",
+            f"{theirs} flushed",
+            f"{theirs} is",
+        ):
+            assert trace in kept
+        for trace in (f"{others} knows", f"{others} spoke", f"{others}'s", f"{others} flushed", f"{others} says"):
+            assert trace not in kept
+        assert f"{theirs} knows" in versions
+        assert f"{others} knows" not in versions
+        first, second = ("zeppelin", "Bello") if theirs == "ann" else ("Nora", "Tom")
+        assert f"I know of {first}" in kept  # before they were one
+        assert f"I know of {second}" not in kept  # while they were
+        assert f"{theirs} says {second}" in kept
+
+
+@pytest.mark.parametrize("work", [joining, separating])
+def test_killed_at_every_step_it_is_done_once(tmp_path: Path, apart: Path, work: Callable[[Path, Disk], None]) -> None:
+    """Whatever was done by then, doing it again gives what it gives undisturbed."""
+    if work is separating:
+        joining(apart, Disk())
+    whole = tmp_path / "whole"
+    shutil.copytree(apart, whole)
+    work(whole, Disk())
+    wanted = state(whole)
+    n = 0
+    stride = 1 if os.environ.get("EVERY_STEP") else 9
+    while True:
+        home = tmp_path / f"killed-{n}"
+        shutil.copytree(apart, home)
+        try:
+            work(home, DyingDisk(n))
+        except Killed:
+            work(home, Disk())
+            assert state(home) == wanted, f"killed before change {n}"
+            shutil.rmtree(home)
+            n += stride
+        else:
+            break
+    assert n > 20
+    assert state(home) == wanted
+    work(home, Disk())
+    assert state(home) == wanted
