@@ -14,6 +14,7 @@ from agent.memory.dream.restoring import DreamDesk
 from agent.memory.files import lines as build
 from agent.memory.forgetting.desk import ForgettingDesk
 from agent.memory.links.offers import LinkDesk
+from agent.memory.rights.desk import RightsDesk
 from agent.memory.staging import Staging
 from agent.pool import Pool
 from gateway.events import InboundMessage, OutboundKind, Role, SessionKey
@@ -49,6 +50,7 @@ class AgentHouse:
     memory: MemoryDesk
     forgetter: ForgettingDesk
     staging: Staging
+    rights: RightsDesk
     linking: LinkDesk
     dreams: DreamDesk
     default_zone: str

@@ -11,6 +11,7 @@ from agent.memory.desk import MemoryDesk
 from agent.memory.dream.restoring import DreamDesk
 from agent.memory.forgetting.desk import ForgettingDesk
 from agent.memory.links.offers import LinkDesk
+from agent.memory.rights.desk import RightsDesk
 from agent.memory.staging import Staging
 from gateway.events import Choice, InboundMessage, OutboundMessage, Role, SessionKey
 from gateway.ports import InboxRow, Job, Lease, ShownLine
@@ -42,6 +43,11 @@ class House(Protocol):
     @property
     def staging(self) -> Staging:
         """What waits for a yes."""
+        ...
+
+    @property
+    def rights(self) -> RightsDesk:
+        """What is kept of somebody, and having it."""
         ...
 
     @property

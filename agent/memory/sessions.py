@@ -120,7 +120,9 @@ def _seen(turn: str, line: Line, gone: set[object]) -> list[ShownLine]:
             if is_gone
             else _line(turn, "user", line, line.get(asked), facts_in(line))
         )
-        both = [said, _line(turn, kind, line, line.get(told))]
+        # What went out with an answer of ours; files in any other line came with what was asked.
+        sent = () if line.get(asked) else facts_in(line)
+        both = [said, _line(turn, kind, line, line.get(told), sent)]
         return [each for each in both if each.text]
     if kind != "message" or role not in ("user", "assistant") or (role == "assistant" and line.get("tool_calls")):
         return []

@@ -44,6 +44,7 @@ from gateway.app.memory import open_background, open_memory
 from gateway.app.memory_operations import MemoryOperations
 from gateway.app.models import open_dream_model, open_models, spending
 from gateway.app.people_operations import PeopleOperations
+from gateway.app.rights import open_rights
 from gateway.delivery import Deliverer
 from gateway.errors import SettingsMistake, UserMistake
 from gateway.events import InboundKind, InboundMessage, Role, SessionKey, turn_id
@@ -214,6 +215,16 @@ def _build(
     purse = Purse(store.usage, limit=settings.caps.background_tokens_per_day, zone=settings.timezone, now=_now)
     spend = spending(store, purse, _now)
     model = open_models(settings, spend, meter, plugins, _now)
+    sent_to = (settings.llm.model, *settings.llm.fallbacks) if settings.llm.model else ()
+    rights = open_rights(
+        settings,
+        home,
+        store,
+        memory.projector,
+        doors,
+        models=sent_to or tuple(each.name for each in plugins.models),
+        now=_now,
+    )
     house = AgentHouse(
         journal=store.journal,
         outbox=store.outbox,
@@ -225,6 +236,7 @@ def _build(
         memory=memory.desk,
         forgetter=memory.forgetter,
         staging=memory.staging,
+        rights=rights,
         linking=memory.linking,
         dreams=open_dreams(home, memory),
         default_zone=settings.timezone,
@@ -274,7 +286,18 @@ def _build(
     dream_model = open_dream_model(settings, model, spend, meter, plugins, _now)
     dreamer = open_dreamer(settings, home, store, memory, dream_model, zone=house.zone, now=_now)
     background = open_background(
-        settings, home, store, memory, model, meter, purse, dreamer, person=rooms.person, zone=house.zone, now=_now
+        settings,
+        home,
+        store,
+        memory,
+        model,
+        meter,
+        purse,
+        dreamer,
+        rights.exports,
+        person=rooms.person,
+        zone=house.zone,
+        now=_now,
     )
     pool = Pool(store.journal, TurnWork(rooms), workers=settings.agent.workers, meter=meter, clock=time.monotonic)
     house.pool, house.background = pool, background

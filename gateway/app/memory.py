@@ -31,6 +31,7 @@ from agent.memory.origins import Origins
 from agent.memory.purse import Purse
 from agent.memory.reading import Passages
 from agent.memory.revising import Reviser
+from agent.memory.rights.export import Exports
 from agent.memory.session_notes import SessionNotes
 from agent.memory.sessions import StoredSessions
 from agent.memory.staging import Staging
@@ -110,6 +111,7 @@ def open_memory(
         gate=gate,
         reopen=reopen,
         kind=kind,
+        days=settings.memory.retention_days,
         now=now,
     )
     linker = Linker(
@@ -149,6 +151,7 @@ def open_background(
     meter: Meter,
     purse: Purse,
     dreamer: Dreamer,
+    exports: Exports,
     *,
     person: Callable[[InboxRow], str],
     zone: Callable[[str], str],
@@ -212,6 +215,7 @@ def open_background(
         **dreamer.after_each(consolidator.quick),
         **flushes.quick,
         **deletions.quick,
+        **exports.quick,
     }
     models = {**consolidator.slow, **notes.slow, **flushes.slow, **dreamer.slow}
     slow: Mapping[str, Handler] = models if memory.consolidates else {}
@@ -223,7 +227,7 @@ def open_background(
         long={
             **memory.linker.long,
             **memory.forgetter.alone,
-            **gated(memory.gate, store.jobs, memory.forgetter.long),
+            **gated(memory.gate, store.jobs, {**memory.forgetter.long, **exports.long}),
         },
         purse=purse,
         meter=meter,

@@ -13,8 +13,8 @@ from importlib import import_module
 
 FALLBACK = "en"
 _areas = (
-    "asking", "commands", "console", "delivery", "discord", "dream", "failures", "forget", "frames", "links",
-    "memory", "offline", "pool", "slack", "telegram", "web",
+    "asking", "commands", "console", "delivery", "discord", "dream", "failures", "forget", "frames", "links", "memory",
+    "offline", "pool", "rights", "slack", "telegram", "web",
 )  # fmt: skip
 
 

@@ -51,6 +51,7 @@ async def test_stop_keeps_what_is_not_on_its_way_yet(clock: Clock) -> None:
         sums=store.usage,
         memory=None,  # type: ignore[arg-type]  # nor for memory
         staging=None,  # type: ignore[arg-type]  # nor for what waits
+        rights=None,  # type: ignore[arg-type]  # nor for rights
         dreams=None,  # type: ignore[arg-type]  # nor for dreams
         forgetter=None,  # type: ignore[arg-type]  # nor for forgetting
         linking=None,  # type: ignore[arg-type]  # nor for accounts

@@ -1,0 +1,184 @@
+"""/export: what is kept of a person, built beside the turns, sent as files through the ordinary delivery, then removed.
+
+Two durable jobs: `export` packs and hands over; `unexport` takes the files away again a day later. A crash makes
+`export` begin anew, over nothing: what it left half made is removed first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from base64 import b32encode
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from agent.memory.background import Handler, Later
+from agent.memory.files import lines as build
+from agent.memory.files.disk import Disk
+from agent.memory.rights.packing import IS_EXPORT, Packed, dated, members, pack
+from agent.memory.scopes import attachment_path, scope_folder
+from gateway.events import Attachment, OutboundKind, OutboundMessage, SessionKey
+from gateway.ports import EndState, Job, Jobs, Outbox, Records, SessionRow, TurnRecord, Usage
+from gateway.words import say
+
+log = structlog.get_logger(__name__)
+
+EXPORT, UNEXPORT = "export", "unexport"
+KEPT = timedelta(days=1)  # for the page to fetch it, and for a channel that is down
+_STILL = timedelta(hours=1)
+_LONGEST = timedelta(days=7)
+_MOST_FILES = 10
+_BEGINNING = datetime(2000, 1, 1, tzinfo=UTC)
+_LEAST = 64 * 1024  # bytes of a channel's limit below which an export makes no sense
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exports:
+    """Does the jobs. *limit* says how large a file a channel takes, *flush* brings what was said into its files."""
+
+    home: Path
+    jobs: Jobs
+    records: Records
+    outbox: Outbox
+    usage: Usage
+    session: Callable[[SessionKey], Awaitable[SessionRow]]
+    flush: Callable[[], Awaitable[bool]]
+    limit: Callable[[str], int]
+    zone: Callable[[str], str]
+    now: Callable[[], datetime]
+    disk: Disk = field(default_factory=Disk)
+
+    @property
+    def long(self) -> Mapping[str, Handler]:
+        """What takes a while, and no model."""
+        return {EXPORT: self.export}
+
+    @property
+    def quick(self) -> Mapping[str, Handler]:
+        """What removes files."""
+        return {UNEXPORT: self.unexport}
+
+    def can(self, channel: str) -> bool:
+        """Say whether an export can be sent in a channel."""
+        return self.limit(channel) >= _LEAST
+
+    async def is_under_way(self, scope: str) -> bool:
+        """Say whether one is being made for *scope*."""
+        return any(job.kind == EXPORT for job in await self.jobs.pending_in(scope))
+
+    def job(self, *, scope: str, key: SessionKey, turn: str, person: str, reply_to: str, language: str) -> Job:
+        """Return the job that a command leaves behind."""
+        payload = {"key": str(key), "person": person, "reply_to": reply_to, "language": language}
+        return Job(id=f"{EXPORT}:{turn}", kind=EXPORT, scope=scope, payload=payload, due_at=self.now())
+
+    async def export(self, job: Job) -> Later | None:
+        """Pack what is kept of the scope, and hand it to delivery; what was handed over before is not again."""
+        key, language = SessionKey.parse(str(job.payload["key"])), str(job.payload["language"])
+        await self.flush()
+        usage = await self.usage.totals(since=_BEGINNING, person=str(job.payload["person"]))
+        limit = self.limit(key.channel)
+        if limit < _LEAST:
+            return None
+        packed, digests = await asyncio.to_thread(self._pack, job.scope, usage, limit, language)
+        gone = Job(
+            id=f"{UNEXPORT}:{job.id}.{digests[0][:16]}",
+            kind=UNEXPORT,
+            scope=job.scope,
+            payload={"key": str(key), "digests": digests, "since": build.stamp(self.now())},
+            due_at=self.now() + KEPT,
+        )
+        await self.jobs.put(gone)
+        await self._hand_over(job, key, packed, digests)
+        log.info("export.made", scope=job.scope, files=packed.files, zips=len(digests), left_out=len(packed.left_out))
+        return None
+
+    async def unexport(self, job: Job) -> Later | None:
+        """Remove an export's files, once they are delivered or a week old."""
+        since = build.read_stamp(job.payload.get("since")) or self.now()
+        key = SessionKey.parse(str(job.payload["key"]))
+        blobs = {f"{job.scope}/{digest}" for digest in job.payload["digests"]}
+        waiting = {each.blob for one in await self.outbox.undelivered(key) for each in one.message.attachments}
+        if waiting & blobs and self.now() - since < _LONGEST:
+            return Later(_STILL, "it is not delivered yet", counts=False)
+        for digest in job.payload["digests"]:
+            path = attachment_path(self.home, job.scope, str(digest))
+            await asyncio.to_thread(self.disk.remove, path)
+        return None
+
+    # -- parts -------------------------------------------------------------------------------------
+
+    def _pack(
+        self, scope: str, usage: tuple[Mapping[str, Any], ...], limit: int, language: str
+    ) -> tuple[Packed, list[str]]:
+        """Write the zips and store them as attachments of the scope; return their digests."""
+        zone = self.zone(scope)
+        folder = scope_folder(self.home, scope) / "exports"
+        self.disk.make_folder(folder)
+        for left in folder.glob("*"):  # a crash came while they were written; one job at a time writes here
+            self.disk.remove(left)
+
+        def about(packed: Packed) -> str:
+            left = "\n".join(f"- {name}" for name in packed.left_out[:20]) or "-"
+            return say("rights.readme", language, day=dated(self.now(), zone), files=packed.files, left_out=left)
+
+        found = members(self.home, scope, usage, zone=zone, disk=self.disk)
+        packed = pack(found, lambda n: folder / f"export-{n}.zip", limit=limit, about=about)
+        digests: list[str] = []
+        for path in packed.zips:
+            data = self.disk.load(path) or b""
+            digest = hashlib.sha256(data).hexdigest()
+            self.disk.replace(attachment_path(self.home, scope, digest), data)
+            self.disk.remove(path)
+            digests.append(digest)
+        return packed, digests
+
+    async def _hand_over(self, job: Job, key: SessionKey, packed: Packed, digests: list[str]) -> None:
+        """Put the files into the outbox, once: a record of this turn that is there already changes nothing."""
+        language = str(job.payload["language"])
+        session = await self.session(key)
+        day = dated(self.now(), self.zone(job.scope))
+        attachments = tuple(
+            Attachment(
+                kind="document",
+                name=f"parlour-{day}.zip" if len(digests) == 1 else f"parlour-{day}-{n}.zip",
+                size=self.disk.size(attachment_path(self.home, job.scope, digest)) or 0,
+                media_type="application/zip",
+                blob=f"{job.scope}/{digest}",
+            )
+            for n, digest in enumerate(digests[:_MOST_FILES], 1)
+        )
+        left_out = len(packed.left_out) + max(len(digests) - _MOST_FILES, 0)
+        text = say("rights.export_done", language, files=packed.files)
+        if left_out:
+            text += " " + say("rights.export_left_out", language, count=left_out)
+        turn = "t" + b32encode(hashlib.sha256(job.id.encode()).digest()[:10]).decode().lower()
+        facts = [
+            {"kind": each.kind, "name": each.name, "size": each.size, "blob": each.blob, IS_EXPORT: True}
+            for each in attachments
+        ]
+        record = TurnRecord(
+            turn=turn,
+            key=key,
+            transcript=session.transcript,
+            scope=job.scope,
+            outcome=EndState.ANSWERED,
+            lines=(build.notice(turn, text, self.now(), files=facts),),
+            from_index=session.next_index,
+            to_index=session.next_index,
+            inbox=(),
+            at=self.now(),
+        )
+        message = OutboundMessage(
+            id=f"{turn}.1",
+            key=key,
+            text=text,
+            kind=OutboundKind.NOTICE,
+            reply_to=str(job.payload.get("reply_to", "")),
+            attachments=attachments,
+        )
+        await self.records.append(record, outbound=(message,))

@@ -1,0 +1,131 @@
+"""Everything that a home keeps, by kind. What stands on the disk and in no row here is a promise that nobody made.
+
+Paths are relative to the home. Pure but for `account`, which counts; it blocks.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from pathlib import Path
+
+from agent.memory.files.disk import Disk
+from agent.memory.files.lines import decode, read_stamp
+from agent.memory.history.log import HISTORY_JSONL
+from agent.memory.scopes import scope_folder
+
+_SCOPE = r"(?:(?:shared|people/[^/]+|chats/[^/]+)/)?"  # with one memory for everything, the home itself is a scope
+_NOTE = re.compile(r"\d{4}-\d\d-\d\d(?:-[a-z0-9-]+)?\.md\Z")
+_HEAD_BYTES = 4_096
+
+
+class Kind(StrEnum):
+    """A kind of what is kept; `gateway/words/en/rights.py` says of each what it is and how long it stays."""
+
+    MEMORY = "memory"  # documents, their versions, history, notes, what waits for a yes
+    TRANSCRIPTS = "transcripts"
+    FILES = "files"  # sent and received, and those the owner put beside
+    INDEX = "index"  # derived
+    STATE = "state"  # says nothing of anybody: locks, cursors, schema
+    JOURNAL = "journal"  # what is on its way, with usage and choices
+    UPLOADS = "uploads"
+    QUARANTINE = "quarantine"
+    OPERATOR = "operator"  # the operator's own: settings, secrets, backups, downloads of the terminal, documents
+
+
+_RULES: tuple[tuple[Kind, str], ...] = (
+    (Kind.TRANSCRIPTS, _SCOPE + r"sessions/[^/]+\.jsonl(?:\.corrupt)?"),
+    (Kind.TRANSCRIPTS, _SCOPE + r"blobs/[0-9a-f]{64}"),  # what a snapshot showed the model
+    (Kind.FILES, _SCOPE + r"attachments/[0-9a-f]{64}"),
+    (Kind.FILES, _SCOPE + r"files/.+"),
+    (Kind.FILES, _SCOPE + r"exports/[^/]+"),
+    (Kind.INDEX, _SCOPE + r"index\.db(?:-wal|-shm|-journal)?"),
+    (Kind.MEMORY, _SCOPE + r"(?:SOUL|USER)\.md"),
+    (Kind.MEMORY, _SCOPE + r"memory/(?:MEMORY|HISTORY)\.md(?:\..+)?"),
+    (Kind.MEMORY, _SCOPE + r"memory/(?:history|raw)\.jsonl(?:\.corrupt)?"),
+    (Kind.MEMORY, _SCOPE + r"memory/\d{4}-\d\d-\d\d(?:-[a-z0-9-]+)?\.md"),
+    (Kind.MEMORY, _SCOPE + r"memory/MEMORY\.conflict-[^/]+\.md"),
+    (Kind.MEMORY, _SCOPE + r"memory/\.(?:staged|pending|dream)/[^/]+"),
+    (Kind.MEMORY, _SCOPE + r"memory/\.git(?:\.(?:new|old|corrupt-[^/]+))?/.+"),
+    (
+        Kind.STATE,
+        _SCOPE
+        + r"memory/(?:epoch\.txt|\.(?:lock|writing|cursor|dream_cursor|dream\.json|flushed\.json|imported|move))",
+    ),
+    (Kind.STATE, _SCOPE + r"\.move"),
+    (Kind.STATE, r"(?:lock|schema|control\.sock|windows\.json|\.restoring|\.migrating)"),
+    (Kind.JOURNAL, r"journal\.db(?:-wal|-shm|-journal)?"),
+    (Kind.UPLOADS, r"uploads/.+"),
+    (Kind.QUARANTINE, r"quarantine/.+"),
+    (Kind.OPERATOR, r"(?:secrets|backups|downloads|docs)/.+"),
+    (Kind.OPERATOR, r"parlour\.(?:yaml|yml|json|toml)"),
+)
+_KINDS = tuple((kind, re.compile(rule + r"\Z", re.DOTALL)) for kind, rule in _RULES)
+_HALF_MADE = re.compile(r"(?P<folder>(?:.*/)?)\.(?P<name>[^/]+?)\.[^./]+(?:\.(?:tmp|part))?\Z")
+
+
+def kind_of(path: str) -> Kind | None:
+    """Return of what kind the file at *path* (relative to the home, with slashes) is; None for one that nobody knows.
+
+    What is half made, under a hidden name of its own, is of the kind that it will be.
+    """
+    known = next((kind for kind, rule in _KINDS if rule.match(path)), None)
+    half = _HALF_MADE.match(path) if known is None else None
+    return kind_of(half["folder"] + half["name"]) if half is not None else known
+
+
+def unknown(home: Path) -> list[str]:
+    """Return the files of a home that the inventory does not know."""
+    return sorted(path for path in _paths(home) if kind_of(path) is None)
+
+
+def _paths(home: Path) -> Iterator[str]:
+    for path in home.rglob("*"):
+        if not path.is_dir() or path.is_symlink():
+            yield path.relative_to(home).as_posix()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Account:
+    """How much of it there is in one scope."""
+
+    remembered: int  # lines of MEMORY.md and USER.md that say something
+    summaries: int
+    notes: int
+    waiting: int  # for a yes
+    conversations: int
+    since: datetime | None  # when the oldest began
+    files: int
+    file_bytes: int
+
+
+def account(home: Path, scope: str, disk: Disk | None = None) -> Account:
+    """Count what a scope keeps. Blocks."""
+    disk = disk or Disk()
+    folder = scope_folder(home, scope)
+    memory = folder / "memory"
+    heads = [_begun(disk, path) for path in (folder / "sessions").glob("*.jsonl")]
+    files = [path for area in ("attachments", "files") for path in (folder / area).rglob("*") if path.is_file()]
+    return Account(
+        remembered=sum(_lines(disk, path) for path in (folder / "USER.md", memory / "MEMORY.md")),
+        summaries=(disk.load(memory / HISTORY_JSONL) or b"").count(b"\n"),
+        notes=sum(_NOTE.match(path.name) is not None for path in memory.glob("*.md")),
+        waiting=len(list((memory / ".staged").glob("*.json"))),
+        conversations=len(heads),
+        since=min((at for at in heads if at is not None), default=None),
+        files=len(files),
+        file_bytes=sum(disk.size(path) or 0 for path in files),
+    )
+
+
+def _lines(disk: Disk, path: Path) -> int:
+    lines = (disk.load(path) or b"").splitlines()
+    return sum(bool(line.strip()) and not line.lstrip().startswith(b"#") for line in lines)
+
+
+def _begun(disk: Disk, path: Path) -> datetime | None:
+    head = decode(disk.read(path, 0, _HEAD_BYTES).split(b"\n", 1)[0])
+    return read_stamp(head.get("created")) if head is not None else None

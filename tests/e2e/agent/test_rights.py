@@ -1,0 +1,203 @@
+"""A person's rights through the whole gateway: /privacy tells what is so, /export brings it, and nobody else's."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import io
+import json
+import zipfile
+from dataclasses import replace
+from pathlib import Path
+
+from agent.memory.rights.inventory import unknown
+from gateway.admission import Entry, Grants, GroupPolicy, Policy
+from gateway.ports import Capabilities
+from tests.e2e.agent.test_consolidation import SCOPE, WINDOW, Model, quiet, talk
+from tests.fakes.pocket import PLAIN, Pocket, gateway
+from tests.fakes.pocket_files import WITH_FILES, FilePocket, FilePocketKind, Shelf
+
+OPEN = Policy(channel="pocket", entries=frozenset({Entry(Grants.EVERYONE)}), group_policy=GroupPolicy.OPEN)
+
+
+def unpacked(pocket: Pocket) -> dict[str, bytes]:
+    """Return what arrived in the chat, by name, the zips taken apart."""
+    assert isinstance(pocket.channel, FilePocket)
+    found: dict[str, bytes] = {}
+    for sent in pocket.channel.arrived:
+        assert sent.media_type == "application/zip"
+        with zipfile.ZipFile(io.BytesIO(sent.data)) as archive:
+            assert archive.testzip() is None
+            found |= {name: archive.read(name) for name in archive.namelist()}
+    return found
+
+
+async def arrived(pocket: Pocket, number: int) -> None:
+    """Return when that many files stand in the chats."""
+    assert isinstance(pocket.channel, FilePocket)
+    while True:
+        if len(pocket.channel.arrived) >= number:
+            return
+        await asyncio.sleep(0.01)
+
+
+def kind(limits: Capabilities = WITH_FILES) -> FilePocketKind:
+    """Return a platform with files."""
+    return FilePocketKind(Shelf(), limits)
+
+
+async def test_a_person_gets_everything_of_theirs_and_nothing_else(tmp_path: Path) -> None:
+    """Memory, history, conversations as data and as text, files by name, usage; Bob's words never."""
+    home = tmp_path / "home"
+    platform = kind()
+    async with gateway(model=Model(), environment=WINDOW, kind=platform, home=home, policy=OPEN) as pocket:
+        ask = pocket.channel.ask
+        await ask("bob", "Bob's canary is yellow", sender="bob")
+        await ask("bob", "/remember Bob has a canary", sender="bob")
+        await ask("ann", "/remember my dog is Bello")
+        await ask("ann", "look at this", attachments=[platform.shelf.put("plan.txt", b"the plan of Ann")])
+        await talk(pocket, 4)
+        await quiet(pocket)
+        assert "putting together" in await ask("ann", "/export")
+        await arrived(pocket, 1)
+        await exported(pocket)
+        found = unpacked(pocket)
+        assert b"my dog is Bello" in found["memory/MEMORY.md"]
+        assert b"Summary number 1." in found["memory/HISTORY.md"]
+        [text] = [
+            data.decode() for name, data in found.items() if name.startswith("conversations/") and name[-3:] == ".md"
+        ]
+        assert "**Ann**, 20" in text
+        assert "thing 3" in text
+        assert "document plan.txt" in text
+        [lines] = [data for name, data in found.items() if name.startswith("conversations/") and name[-6:] == ".jsonl"]
+        kinds = {json.loads(line).get("kind") for line in lines.splitlines()}
+        assert kinds >= {"head", "end", "command"}
+        assert [data for name, data in found.items() if name.endswith(" plan.txt")] == [b"the plan of Ann"]
+        assert b"answer,test/model," in found["usage.csv"]
+        assert "conversations/" in found["README.md"].decode()
+        whole = b"\n".join(found.values())
+        for foreign in (b"canary", b"Bob", str(home).encode()):
+            assert foreign not in whole
+        assert not list((home / SCOPE / "exports").glob("*"))
+        modes = {path.stat().st_mode & 0o777 for path in (home / SCOPE).rglob("*") if path.is_file()}
+        assert modes <= {0o600, 0o400}  # git keeps its objects read-only
+        assert unknown(home) == []
+
+
+async def exported(pocket: Pocket) -> None:
+    """Return when no export is being made and everything is delivered and in its file."""
+    while True:
+        found = await pocket.app.store.jobs.pending_in(SCOPE)
+        if all(job.kind != "export" for job in found):
+            return await pocket.idle()
+        await asyncio.sleep(0.01)
+
+
+async def test_our_copy_goes_after_a_day_and_is_in_no_later_export(tmp_path: Path) -> None:
+    """The file is kept while the page may fetch it; the next export does not hold the last one."""
+    async with gateway(model=Model(), kind=kind(), home=tmp_path / "home") as pocket:
+        await talk(pocket, 1)
+        await pocket.channel.ask("ann", "/export")
+        await arrived(pocket, 1)
+        await exported(pocket)
+        await pocket.channel.ask("ann", "/export")
+        await arrived(pocket, 2)
+        await exported(pocket)
+        assert not [name for name in unpacked(pocket) if name.startswith("files/")]
+        kept = list((pocket.home / SCOPE / "attachments").glob("*"))
+        assert len(kept) == 2
+        jobs = await pocket.app.store.jobs.pending_in(SCOPE)
+        unexport = pocket.app.background._quick["unexport"]
+        assert [await unexport(job) for job in jobs if job.kind == "unexport"] == [None, None]
+        assert not [path for path in kept if path.exists()]
+
+
+async def test_killed_while_it_is_packed_it_is_sent_once_and_leaves_nothing(tmp_path: Path) -> None:
+    """Killed behind the half-made zip: the next start makes it anew, sends one, and the half of it is gone."""
+    async with gateway(model=Model(), kind=kind(), home=tmp_path / "home") as pocket:
+        await talk(pocket, 1)
+        pocket.app.background._long = {}
+        await pocket.channel.ask("ann", "/export")
+        await pocket.idle()
+        copy = pocket.kill(tmp_path / "copy")
+    half = copy / SCOPE / "exports" / "export-1.zip"
+    half.parent.mkdir()
+    half.write_bytes(b"PK half of it")
+    async with gateway(model=Model(), kind=kind(), home=copy) as pocket:
+        await arrived(pocket, 1)
+        await exported(pocket)
+        assert "conversations/" in unpacked(pocket)["README.md"].decode()
+        assert not half.exists()
+        again = pocket.kill(tmp_path / "again")
+    async with gateway(model=Model(), kind=kind(), home=again) as pocket:
+        await talk(pocket, 1)
+        await pocket.idle()
+        assert isinstance(pocket.channel, FilePocket)
+        assert pocket.channel.arrived == []
+
+
+async def test_what_a_channel_takes_is_split_and_what_is_larger_is_named() -> None:
+    """Three files of 60 KB and one of 200 KB where 100 KB are taken: several zips, and the large one is named."""
+    platform = kind(replace(WITH_FILES, file_limit=100_000))
+    async with gateway(model=Model(), kind=platform) as pocket:
+        for n, size in enumerate((60_000, 60_000, 60_000, 200_000)):
+            folder = pocket.home / SCOPE / "files"
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / f"own-{n}.bin").write_bytes(_noise(n, size))
+        await talk(pocket, 1)
+        await pocket.channel.ask("ann", "/export")
+        await arrived(pocket, 3)
+        await exported(pocket)
+        found = unpacked(pocket)
+        assert isinstance(pocket.channel, FilePocket)
+        assert all(len(sent.data) <= 100_000 for sent in pocket.channel.arrived)
+        assert {f"files/own-{n}.bin" for n in range(3)} <= found.keys()
+        assert "files/own-3.bin" not in found
+        assert "- files/own-3.bin" in found["README.md"].decode()
+        assert any("1 file(s) are too large" in post.text for post in pocket.channel.posts["ann"])
+
+
+def _noise(seed: int, size: int) -> bytes:
+    """Return bytes that no packer makes smaller."""
+    blocks = (hashlib.sha256(f"{seed}.{n}".encode()).digest() for n in range(size // 32 + 1))
+    return b"".join(blocks)[:size]
+
+
+async def test_an_export_is_for_direct_chats_and_channels_with_files() -> None:
+    """In a group a line says where; where no file can be sent, a line says so; nothing is made in either."""
+    async with gateway(kind=kind(), policy=OPEN) as pocket:
+        assert "direct chat only" in await pocket.channel.ask("room", "/export", group=True)
+        assert pocket.channel.posts["room"][-1].visible_to == "ann"
+        assert await pocket.app.store.jobs.pending_in("chats/pocket%3aroom") == ()
+    async with gateway(kind=kind(PLAIN)) as pocket:
+        assert "cannot be sent in this chat" in await pocket.channel.ask("ann", "/export")
+        assert await pocket.app.store.jobs.pending_in(SCOPE) == ()
+
+
+async def test_privacy_is_true_to_the_scope_and_to_the_settings() -> None:
+    """Counts of this chat, the model by its name, who reads; another scope's counts are not in it, and no path is."""
+    platform = kind()
+    async with gateway(model=Model(), environment=WINDOW, kind=platform, policy=OPEN) as pocket:
+        ask = pocket.channel.ask
+        await ask("ann", "/remember my dog is Bello")
+        await ask("ann", "look", attachments=[platform.shelf.put("plan.txt", b"x" * 1_500)])
+        await talk(pocket, 4)
+        await quiet(pocket)
+        await ask("ann", "/new")
+        await quiet(pocket)
+        await talk(pocket, 1)
+        told = await ask("ann", "/privacy")
+        assert "3 line(s), 2 summary line(s), 1 note(s)" in told
+        assert "2 conversation(s) since 20" in told
+        assert "1, 2 KB." in told
+        assert "The provider of test/model is sent" in told
+        assert "no other person" in told
+        assert str(pocket.home) not in told
+        group = await ask("room", "/privacy", group=True)
+        assert "0 line(s), 0 summary line(s), 0 note(s)" in group
+        assert "Everybody in this chat." in group
+        assert pocket.channel.posts["room"][-1].visible_to == "ann"
+        assert unknown(pocket.home) == []
+    async with gateway(kind=kind()) as pocket:
+        assert "nothing of it leaves this machine" in await pocket.channel.ask("ann", "/privacy")

@@ -1,0 +1,80 @@
+"""The inventory of a home: every file has its kind, and a kind that nobody named makes a test fail."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from agent.memory.rights.inventory import Kind, account, kind_of, unknown
+
+DIGEST = "a" * 64
+
+
+@pytest.mark.parametrize(
+    ("path", "kind"),
+    [
+        ("people/telegram%3a42/sessions/telegram%3a42.jsonl", Kind.TRANSCRIPTS),
+        ("people/telegram%3a42/sessions/telegram%3a42.abcd.tq2.jsonl.corrupt", Kind.TRANSCRIPTS),
+        (f"chats/slack%3ac1/blobs/{DIGEST}", Kind.TRANSCRIPTS),
+        (f"chats/slack%3ac1/attachments/{DIGEST}", Kind.FILES),
+        (f"chats/slack%3ac1/attachments/.{DIGEST}.0a1b2c3d-4e5f6071.tmp", Kind.FILES),
+        ("people/a/files/deep/own.txt", Kind.FILES),
+        ("people/a/exports/export-1.zip", Kind.FILES),
+        ("people/a/index.db-wal", Kind.INDEX),
+        ("shared/memory/MEMORY.md", Kind.MEMORY),
+        ("people/a/memory/.MEMORY.md.0a1b2c3d-4e5f6071.tmp", Kind.MEMORY),
+        ("people/a/memory/2026-11-22-roof.md", Kind.MEMORY),
+        ("people/a/memory/2026-11-22.md", Kind.MEMORY),
+        ("people/a/memory/.git/objects/ab/cd", Kind.MEMORY),
+        ("people/a/memory/.staged/e1.json", Kind.MEMORY),
+        ("memory/history.jsonl", Kind.MEMORY),
+        ("people/a/memory/.lock", Kind.STATE),
+        ("journal.db-shm", Kind.JOURNAL),
+        ("uploads/web/token", Kind.UPLOADS),
+        ("quarantine/1.json", Kind.QUARANTINE),
+        ("parlour.yaml", Kind.OPERATOR),
+        ("secrets/llm__api_key", Kind.OPERATOR),
+    ],
+)
+def test_each_file_has_its_kind(path: str, kind: Kind) -> None:
+    """The layout of docs/memory.md and FORMATS.md, one of each."""
+    assert kind_of(path) is kind
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "people/a/memory/feelings.db",
+        "people/a/profile.json",
+        "people/a/sessions/raw/1.jsonl",
+        f"people/a/attachments/thumb-{DIGEST}",
+        "telemetry.json",
+        "people/a/memory/.secret",
+    ],
+)
+def test_what_nobody_named_is_unknown(tmp_path: Path, path: str) -> None:
+    """A new kind of file is one more promise to a person: it is named here, or it is not written."""
+    assert kind_of(path) is None
+    (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / path).write_text("x")
+    assert unknown(tmp_path) == [path]
+
+
+def test_counts_are_of_one_scope(tmp_path: Path) -> None:
+    """Lines that say something, summaries, notes, conversations, files: of this folder alone, and of an empty one 0."""
+    mine, other = tmp_path / "people/a", tmp_path / "people/b"
+    for folder in (mine, other):
+        (folder / "memory").mkdir(parents=True)
+        (folder / "memory/MEMORY.md").write_text("# Facts\n\n- one\n- two\n")
+    (mine / "USER.md").write_text("Ann\n")
+    (mine / "memory/history.jsonl").write_text("{}\n{}\n")
+    (mine / "memory/2026-11-22-roof.md").write_text("x")
+    (mine / "sessions").mkdir()
+    (mine / "sessions/k.jsonl").write_text('{"v":1,"kind":"head","created":"2026-11-20T23:30:00Z"}\n')
+    found = account(tmp_path, "people/a")
+    assert (found.remembered, found.summaries, found.notes, found.conversations) == (3, 2, 1, 1)
+    assert found.since is not None
+    assert found.since.isoformat() == "2026-11-20T23:30:00+00:00"
+    empty = account(tmp_path, "people/nobody")
+    assert (empty.remembered, empty.conversations, empty.files, empty.since) == (0, 0, 0, None)
