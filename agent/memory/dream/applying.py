@@ -15,7 +15,7 @@ from agent.memory.consolidation.operations import Operation
 from agent.memory.consolidation.pending import stage
 from agent.memory.consolidation.three_way import three_way
 from agent.memory.desk import Keeps
-from agent.memory.dream.playing import BUSY, UNTRUSTED, VOICE, Fate, Outcome, Play, outcome
+from agent.memory.dream.playing import BUSY, UNTRUSTED, VOICE, Outcome, Play, outcome
 from agent.memory.dream.state import Run, Sitting
 from agent.memory.files.disk import Disk
 from agent.memory.history.log import HistoryEntry
@@ -75,9 +75,9 @@ class Applier:
                 result = await asyncio.to_thread(outcome, play, name, only_propose=only)
                 waiting = dict(result.waiting)
                 if not await self._write(scope, name, run.base[name], result, cause):
-                    waiting[BUSY] = _done(play, name)
+                    waiting[BUSY] = result.done
                 else:
-                    changes += result.done
+                    changes += len(result.done)
                 for why, operations in waiting.items():
                     if stages:
                         await asyncio.to_thread(self._stage, scope, run, name, why, operations, session)
@@ -149,11 +149,3 @@ def _played(run: Run, sitting: Sitting) -> Play:
     for answer in sitting.answers:
         play.do(answer)
     return play
-
-
-def _done(play: Play, name: str) -> tuple[Operation, ...]:
-    return tuple(
-        each.edit.operation
-        for each in play.played
-        if each.edit.document == name and each.fate in (Fate.DONE, Fate.LOSES)
-    )

@@ -69,10 +69,10 @@ class Play:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What becomes of one document: its new text, and which operations wait for a yes, by the reason."""
+    """What becomes of one document: its new text, what made it, and which operations wait for a yes, by the reason."""
 
     text: str
-    done: int = 0  # operations
+    done: tuple[Operation, ...] = ()
     waiting: Mapping[str, tuple[Operation, ...]] = field(default_factory=dict)
 
 
@@ -101,7 +101,7 @@ def outcome(play: Play, document: str, *, only_propose: str = "") -> Outcome:
             if each.fate is Fate.LOSES or (each.fate is Fate.DONE and id(each.edit) not in stand)
         )
         text, done = kept.texts[document], [each.edit.operation for each in kept.played if id(each.edit) in stand]
-    return Outcome(text=text, done=len(done), waiting={why: some for why, some in waiting.items() if some})
+    return Outcome(text=text, done=tuple(done), waiting={why: some for why, some in waiting.items() if some})
 
 
 def _too_much(base: str, text: str) -> str:

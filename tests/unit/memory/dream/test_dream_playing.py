@@ -31,9 +31,10 @@ def fates(play: Play) -> Sequence[Fate]:
 
 def test_small_edits_are_done() -> None:
     """Add, replace, remove: each names what it changes, and no more."""
-    play = played("- tea\n- uses MySQL\n- old\n", Add("- dog"), Replace("- uses MySQL", "- uses SQL"), Remove("- old"))
+    wanted = (Add("- dog"), Replace("- uses MySQL", "- uses SQL"), Remove("- old"))
+    play = played("- tea\n- uses MySQL\n- old\n", *wanted)
     assert fates(play) == [Fate.DONE, Fate.LOSES, Fate.LOSES]
-    assert outcome(play, NAME) == Outcome(text="- tea\n- uses SQL\n- dog\n", done=3)
+    assert outcome(play, NAME) == Outcome(text="- tea\n- uses SQL\n- dog\n", done=wanted)
 
 
 def test_what_stands_there_already_changes_nothing() -> None:

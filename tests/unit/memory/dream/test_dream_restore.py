@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
+from agent.memory.desk import MemoryDesk, TakenBack
 from agent.memory.dream.restoring import DreamDesk, InTheWay, Restored
 from agent.memory.files.disk import Disk
 from agent.memory.files.documents import FileDocuments
@@ -118,6 +120,18 @@ async def test_what_was_forgotten_does_not_come_back(tmp_path: Path) -> None:
     await place.write("- plays chess\n", "forget")
     assert isinstance(await place.desk().restore(place.world.scope, first, by="ann"), InTheWay)
     assert "coffee" not in place.world.text()
+
+
+async def test_one_change_of_dreams_can_be_undone_alone(tmp_path: Path) -> None:
+    """/memory undo takes back both documents of one Dream as one version, and keeps what the next one did."""
+    place = Place(tmp_path)
+    first, _ = await place.dream(), await place.dream()
+    nothing: Any = None  # it asks neither journal nor sessions
+    desk = MemoryDesk(tmp_path, place.documents(), place.world.versions, nothing, nothing)
+    assert await desk.undo(place.world.scope, first, by="ann") == TakenBack()
+    assert place.texts == {"MEMORY.md": "- drinks coffee\n- has a cat"}
+    newest = place.world.versions.log(place.world.scope)[0]
+    assert set(newest.names) == {"USER.md", "MEMORY.md"}
 
 
 async def test_killed_at_every_write_going_back_again_is_one_version(tmp_path: Path) -> None:

@@ -11,7 +11,9 @@ import pytest
 from agent.memory.dream.thinking import TOKENS_IN
 from agent.memory.files.documents import FileDocuments, document_path
 from agent.memory.revising import EPOCH
+from agent.memory.tokens import weigh_all
 from gateway.errors import ModelRefused, ModelUnreachable
+from gateway.ports import Document
 from tests.fakes.dreaming import ROOM, DreamWorld, Said, add, edits, remove, swap
 from tests.fakes.memory import Crash, FaultyDisk
 
@@ -267,6 +269,41 @@ async def test_too_many_removals_wait_and_the_rest_is_done(tmp_path: Path) -> No
     assert waiting.why == "many"
     assert waiting.would_remove == tuple(f"- fact {n}" for n in range(4))
     assert "4 change(s) wait for a yes" in here.reports[0]
+
+
+async def test_where_somebody_writes_all_the_time_it_waits_for_a_yes(tmp_path: Path) -> None:
+    """Three tries, then what was to be done is put aside as it was meant; nobody's text is overwritten."""
+    here = world(tmp_path, "study", edits(add("- new")))
+    dreamer = here.dreamer()
+    documents = dreamer.applier.documents
+    write = documents.write
+
+    async def busy(scope: str, name: str, text: str, *, was: str, why: str, by: str = "") -> Document | None:
+        here.write(name, here.text(name) + "- typed\n")
+        return await write(scope, name, text, was=was, why=why, by=by)
+
+    documents.write = busy  # type: ignore[method-assign]
+    await dreamer.expect(here.scope)
+    await here.run(dreamer)
+    assert here.text() == KNOWN + "- typed\n" * 3
+    [waiting] = await here.waiting()
+    assert (waiting.why, waiting.would_add) == ("busy", ("- new",))
+    assert here.history.dream_cursor == 2
+
+
+async def test_a_small_window_takes_less_at_once(tmp_path: Path) -> None:
+    """What does not fit a prompt is left for the next run; no prompt outgrows the model's window."""
+    here = DreamWorld(tmp_path, "study", edits(), "study", edits(), "study", edits())
+    here.happened(*(f"{n} " + "word " * 400 for n in range(6)))
+
+    async def room() -> int:
+        return 10_000
+
+    await here.dream(room=room)
+    assert here.history.dream_cursor == 6
+    studies = [prompt for prompt in here.model.prompts if "# Your study" not in prompt]
+    assert [prompt.count("[2026-11-21 20:00]") for prompt in studies] == [2, 2, 2]
+    assert all(weigh_all(each.messages) < 10_000 for each in here.model.asked)
 
 
 async def test_a_model_that_refuses_tools_is_asked_without_them(tmp_path: Path) -> None:
