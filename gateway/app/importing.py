@@ -14,6 +14,7 @@ from agent.memory.files.documents import FileDocuments
 from agent.memory.importing import SYSTEMS
 from agent.memory.importing.found import Found
 from agent.memory.importing.importer import Importer
+from agent.memory.importing.ledger import Ledgers
 from agent.memory.importing.talks import Goal, Talks
 from agent.memory.keeping import Keeper
 from agent.memory.scope_names import SHARED, ScopeNames
@@ -44,13 +45,16 @@ async def take_over(
     found = await asyncio.to_thread(SYSTEMS[system], folder, app.settings.timezone)
     goals = {old: await _goal(app, names, new) for old, new in _checked(found, mapped).items()}
     disk, home = Disk(), app.home.path
+    ledgers = Ledgers(home, disk, is_dry=is_dry)
     importer = Importer(
         home=home,
         system=system,
         documents=FileDocuments(home, keeper=Keeper(home, disk, Versions(home), now=_now)),
+        ledgers=ledgers,
         talks=Talks(
             home=home,
             system=system,
+            ledgers=ledgers,
             session=app.store.journal.session,
             sessions=app.store.records.sessions,
             append=app.store.records.append,

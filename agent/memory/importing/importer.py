@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import takewhile
 from pathlib import Path
@@ -19,8 +19,8 @@ from agent.memory.files.disk import Disk
 from agent.memory.files.transcript import set_aside
 from agent.memory.history.log import HISTORY_JSONL, HistoryEntry, HistoryLog
 from agent.memory.importing.additions import new_lines, statements, with_statements
-from agent.memory.importing.found import Found, FoundDocument, FoundHistory, FoundNote
-from agent.memory.importing.ledger import Digests, Ledger
+from agent.memory.importing.found import Found, FoundDocument, FoundHistory, FoundNote, FoundSession
+from agent.memory.importing.ledger import Digests, Ledger, Ledgers
 from agent.memory.importing.report import Item
 from agent.memory.importing.talks import Goal, Talks
 from agent.memory.scopes import scope_folder
@@ -38,6 +38,7 @@ class Importer:
     home: Path
     system: str  # nanobot, autobot, openclaw
     documents: Documents
+    ledgers: Ledgers
     talks: Talks
     now: Callable[[], datetime]
     disk: Disk
@@ -48,15 +49,16 @@ class Importer:
         items = [await self._document(scope, each) for each in found.documents]
         items += [await asyncio.to_thread(self._history, scope, each) for each in found.histories]
         items += [await asyncio.to_thread(self._note, scope, each) for each in found.notes]
-        for each in found.sessions:
-            items.append(await self.talks.take(mapped.get(each.key, Goal(scope=scope)), each))
+        for each, is_newest in _with_newest(found.sessions):
+            goal = mapped.get(each.key, Goal(scope=scope))
+            items.append(await self.talks.take(goal if is_newest else replace(goal, key=None), each))
         items += [Item(what="left", source=each.source, why=each.why) for each in found.left]
         return items
 
     # -- memory ------------------------------------------------------------------------------------
 
     async def _document(self, scope: str, found: FoundDocument) -> Item:
-        ledger = await asyncio.to_thread(self._ledger, scope)
+        ledger = await asyncio.to_thread(self.ledgers.of, scope)
         target = self._name(scope, found.name if found.name != "MEMORY.md" else "memory/MEMORY.md")
         if found.name == SOUL:
             return await self._voice(scope, found, target, ledger)
@@ -72,7 +74,7 @@ class Importer:
                 break
         else:
             raise OSError(f"{target} is being written to all the time")
-        await self._note_down(ledger, [digest for _, digest in said])
+        await asyncio.to_thread(ledger.add, [digest for _, digest in said])
         why = "longer than a prompt holds well: look through it" if new and len(text) > BUDGET else ""
         known = len(said) - len(new)
         return Item(what="memory", source=found.source, target=target, new=len(new), known=known, why=why)
@@ -88,14 +90,14 @@ class Importer:
             return Item(what="left", source=found.source, why=why)
         if not self.is_dry:
             await self._write(scope, SOUL, found.text, document.rev)
-        await self._note_down(ledger, [digest])
+        await asyncio.to_thread(ledger.add, [digest])
         return Item(what="voice", source=found.source, target=target, new=1)
 
     async def _write(self, scope: str, name: str, text: str, was: str) -> bool:
         return await self.documents.write(scope, name, text, was=was, why=f"{IMPORTED}{self.system}") is not None
 
     def _note(self, scope: str, found: FoundNote) -> Item:
-        ledger = self._ledger(scope)
+        ledger = self.ledgers.of(scope)
         path = self._folder(scope) / found.name
         there = (self.disk.load(path) or b"").decode("utf-8", "replace")
         said = {line: Digests(self.system, found.source).of(line) for line in found.text.splitlines() if line.strip()}
@@ -108,8 +110,7 @@ class Importer:
             gap = "" if not there else "\n" if there.endswith("\n") else "\n\n"
             with self.disk.locked(self._folder(scope) / ".lock"):
                 self.disk.replace(path, f"{there}{gap}{text}".encode("utf-8", "replace"))
-        if not self.is_dry:
-            ledger.add(said.values())
+        ledger.add(said.values())
         new = _lines(text)
         target = self._name(scope, f"memory/{found.name}")
         return Item(what="note", source=found.source, target=target, new=new, known=_lines(found.text) - new)
@@ -142,18 +143,17 @@ class Importer:
 
     # -- files -------------------------------------------------------------------------------------
 
-    async def _note_down(self, ledger: Ledger, digests: Sequence[str]) -> None:
-        if not self.is_dry:
-            await asyncio.to_thread(ledger.add, digests)
-
-    def _ledger(self, scope: str) -> Ledger:
-        return Ledger(self._folder(scope), self.disk)
-
     def _folder(self, scope: str) -> Path:
         return scope_folder(self.home, scope) / "memory"
 
     def _name(self, scope: str, name: str) -> str:
         return f"{scope}/{name}" if scope else name
+
+
+def _with_newest(sessions: Sequence[FoundSession]) -> list[tuple[FoundSession, bool]]:
+    """Return each conversation, and whether it is the last one under its key: only that can be gone on from."""
+    newest = {each.key: each for each in sorted(sessions, key=lambda each: str(each.messages[-1].get("timestamp", "")))}
+    return [(each, newest[each.key] is each) for each in sessions]
 
 
 def _lines(text: str) -> int:

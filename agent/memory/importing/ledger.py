@@ -10,6 +10,7 @@ from pathlib import Path
 
 from agent.memory.files.disk import Disk
 from agent.memory.history.linefile import LineFile
+from agent.memory.scopes import scope_folder
 
 NAME = ".imported"
 _LENGTH = 32  # hex digits
@@ -18,7 +19,8 @@ _LENGTH = 32  # hex digits
 class Ledger:
     """Fingerprints of everything taken, in a scope's `memory/`; no word of it. Blocks."""
 
-    def __init__(self, folder: Path, disk: Disk) -> None:
+    def __init__(self, folder: Path, disk: Disk, *, is_dry: bool = False) -> None:
+        self._is_dry = is_dry
         self._file = LineFile(folder / NAME, disk)
         self._known: set[str] = set()
         for path in folder.glob(f"*{NAME}"):  # of two scopes that became one, each has brought its own
@@ -32,9 +34,24 @@ class Ledger:
     def add(self, digests: Iterable[str]) -> None:
         """Note them, durably, all or none. Raises OSError."""
         new = [digest for digest in dict.fromkeys(digests) if digest not in self._known]
-        if new:
+        if new and not self._is_dry:
             self._file.append(f"{' '.join(new)}\n".encode())  # one line, so that a torn one is none
-            self._known |= set(new)
+        self._known |= set(new)
+
+
+class Ledgers:
+    """The ledgers of a run, by scope; those of a dry run keep what they are told to themselves. Blocks."""
+
+    def __init__(self, home: Path, disk: Disk, *, is_dry: bool) -> None:
+        self._home, self._disk, self._is_dry = home, disk, is_dry
+        self._open: dict[str, Ledger] = {}
+
+    def of(self, scope: str) -> Ledger:
+        """Return the scope's."""
+        if scope not in self._open:
+            folder = scope_folder(self._home, scope) / "memory"
+            self._open[scope] = Ledger(folder, self._disk, is_dry=self._is_dry)
+        return self._open[scope]
 
 
 class Digests:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from agent.memory.importing.found import Found, FoundSession, Message
 from agent.memory.importing.workspace import read_workspace
 
 _KEPT = ("role", "tool_call_id", "name", "tools_used")
+_NOBODYS = re.compile(r"(?:cron|heartbeat|system|subagent|dream)(?::|$)")
 _ROLES = ("user", "assistant", "tool")
 
 
@@ -52,10 +54,14 @@ def _read_session(folder: Folder, path: Path) -> None:
         folder.leave(path, "nobody said anything in it")
         return
     key = about.get("key")
+    key = key if isinstance(key, str) and key else _key_of(path.stem)
+    if _NOBODYS.match(key):
+        folder.leave(path, "nobody's conversation: a task ran in it")
+        return
     folder.found.sessions.append(
         FoundSession(
             source=folder.name(path),
-            key=key if isinstance(key, str) and key else _key_of(path.stem),
+            key=_ours(key),
             messages=tuple(messages),
             consolidated=consolidated,
             created=folder.read_moment(about.get("created_at")),
@@ -91,6 +97,15 @@ def _message(folder: Folder, line: object) -> Message | None:
         return None
     at = folder.moment(line.get("timestamp"))
     return message | {"content": content} | ({"timestamp": at} if at else {})
+
+
+def _ours(key: str) -> str:
+    """Return their key as ours: with a channel, and a thread behind a slash."""
+    channel, sign, chat = key.partition(":")
+    if not sign or not channel or not chat:
+        return f"nanobot:{key}"
+    place, sign, thread = chat.partition(":")
+    return f"{channel}:{place}/{thread.removeprefix('topic:')}" if sign and place and thread else key
 
 
 def _key_of(stem: str) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 from agent.memory.files.disk import Disk
 from agent.memory.files.transcript import set_aside
 from agent.memory.importing.found import FoundSession
-from agent.memory.importing.ledger import Digests, Ledger
+from agent.memory.importing.ledger import Digests, Ledger, Ledgers
 from agent.memory.importing.report import Item
 from agent.memory.importing.transcripts import Piece, as_archive, as_lines, name_of, pieces
 from agent.memory.scopes import scope_folder, transcript_path
@@ -34,6 +34,7 @@ class Talks:
 
     home: Path
     system: str
+    ledgers: Ledgers
     session: Callable[[SessionKey], Awaitable[SessionRow]]
     sessions: Callable[[], Awaitable[Sequence[SessionRow]]]
     append: Callable[[TurnRecord], Awaitable[None]]
@@ -43,7 +44,7 @@ class Talks:
 
     async def take(self, goal: Goal, found: FoundSession) -> Item:
         """Take over what is new of a conversation. Raises OSError."""
-        ledger = await asyncio.to_thread(Ledger, scope_folder(self.home, goal.scope) / "memory", self.disk)
+        ledger = await asyncio.to_thread(self.ledgers.of, goal.scope)
         digests = Digests(self.system, "session", found.key)
         marks = [digests.of(each["role"], each.get("timestamp"), each["content"]) for each in found.messages]
         fresh = [n for n, mark in enumerate(marks) if mark not in ledger]
@@ -78,7 +79,7 @@ class Talks:
         if not self.is_dry and self.disk.size(path) is None:
             self.disk.replace(path, as_archive(transcript, found.key, new, consolidated, found.created or self.now()))
         self._keep_bad(path, found)
-        self._note(ledger, digests)
+        ledger.add(digests)
         return str(path.relative_to(self.home))
 
     def _keep_bad(self, path: Path, found: FoundSession) -> None:
@@ -98,9 +99,10 @@ class Talks:
     ) -> list[Piece]:
         """Make the pieces the chat's conversation, a record each; return those that came too late for it."""
         if self.is_dry:
+            ledger.add([digest for piece in new for digest in piece.digests])
             return []
         session = await self.session(key)
-        await asyncio.to_thread(self._note, ledger, [self._mark("begun", session)])
+        await asyncio.to_thread(ledger.add, [self._mark("begun", session)])
         done = 0
         for n, piece in enumerate(new):
             session = await self.session(key)
@@ -123,13 +125,9 @@ class Talks:
                 await self.append(record)  # one that is there already changes nothing
             except LeaseLost:  # people went on talking after an import that broke off
                 return new[n:]
-            await asyncio.to_thread(self._note, ledger, piece.digests)
-        await asyncio.to_thread(self._note, ledger, [self._mark("ended", session)])
+            await asyncio.to_thread(ledger.add, piece.digests)
+        await asyncio.to_thread(ledger.add, [self._mark("ended", session)])
         return []
 
     def _mark(self, what: str, session: SessionRow) -> str:
         return Digests(self.system, what).of(str(session.key), session.transcript)
-
-    def _note(self, ledger: Ledger, digests: Sequence[str]) -> None:
-        if not self.is_dry:
-            ledger.add(digests)

@@ -19,6 +19,7 @@ from agent.memory.files.transcript import read_all
 from agent.memory.history.log import HistoryLog
 from agent.memory.importing import SYSTEMS
 from agent.memory.importing.importer import Importer
+from agent.memory.importing.ledger import Ledgers
 from agent.memory.importing.report import Item
 from agent.memory.importing.talks import Goal, Talks
 from agent.memory.keeping import Keeper
@@ -57,13 +58,16 @@ class World:
             self.home, disk=disk, keeper=Keeper(self.home, disk, Versions(self.home), now=lambda: START)
         )
         records, journal = self.store.records, self.store.journal
+        ledgers = Ledgers(self.home, disk, is_dry=is_dry)
         importer = Importer(
             home=self.home,
             system=system,
             documents=documents,
+            ledgers=ledgers,
             talks=Talks(
                 home=self.home,
                 system=system,
+                ledgers=ledgers,
                 session=journal.session,
                 sessions=records.sessions,
                 append=records.append,
@@ -241,6 +245,22 @@ async def test_a_chat_that_has_spoken_keeps_its_own_conversation(tmp_path: Path)
         assert "gone on without it" in item.why
         assert ["One more"] in world.said()
         assert (await world.store.journal.session(KEY)).next_index == 6
+
+
+async def test_of_several_under_one_key_the_newest_goes_on(tmp_path: Path) -> None:
+    """What both hold is taken once, also in a dry run; the older one stands in the archive of the chat's scope."""
+    async with opened(tmp_path) as world:
+        about = {"_type": "metadata", "key": "telegram:42"}
+        earlier = {"role": "user", "content": "Long ago", "timestamp": "2026-01-01T10:00:00"}
+        again = {"role": "user", "content": "My boat is Nessie", "timestamp": "2026-03-06T10:00:00"}
+        jsonl(world.theirs / "sessions" / "a_old.jsonl", [about, earlier, again])
+        goals = {"telegram:42": Goal(scope=SCOPE, key=KEY)}
+        told = await world.take(is_dry=True, mapped=goals)
+        assert await world.take(mapped=goals) == told
+        assert [each.new for each in told if each.what == "conversation" and "cli" not in each.source] == [6, 1]
+        session = await world.store.journal.session(KEY)
+        assert session.next_index == 6
+        assert ["Long ago"] in world.said()
 
 
 async def test_a_scope_gets_what_is_its_own(tmp_path: Path) -> None:

@@ -102,6 +102,26 @@ def test_openclaws_keys(theirs: str, ours: str) -> None:
     assert key_of(theirs) == ours
 
 
+@pytest.mark.parametrize(
+    ("theirs", "ours"),
+    [
+        ("telegram:42", "telegram:42"),
+        ("telegram:-1001:topic:7", "telegram:-1001/7"),
+        ("slack:C0AB:171.2", "slack:C0AB/171.2"),
+        ("main", "nanobot:main"),
+        ("cron:daily", None),
+        ("heartbeat", None),
+    ],
+)
+def test_nanobots_keys(tmp_path: Path, theirs: str, ours: str | None) -> None:
+    """A thread stands behind a slash, as with us; what a task said to itself is nobody's conversation."""
+    about = {"_type": "metadata", "key": theirs}
+    other_bots.jsonl(tmp_path / "sessions" / "x.jsonl", [about, {"role": "user", "content": "Hi"}])
+    found = read("nanobot", tmp_path)
+    assert [each.key for each in found.sessions] == ([ours] if ours else [])
+    assert bool(reasons(found)) is (ours is None)
+
+
 def test_a_link_leads_nowhere(tmp_path: Path) -> None:
     """A folder from somebody else cannot have us read what it points to."""
     secret = write(tmp_path / "secret", "canary")
