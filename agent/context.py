@@ -14,7 +14,7 @@ from datetime import datetime
 from typing import Any
 from zoneinfo import ZoneInfo
 
-from agent.attachments.facts import Fact, fact_of
+from agent.attachments.facts import UNTRUSTED, Fact, fact_of
 from agent.attachments.hearing import Purse
 from agent.attachments.intake import FilesIn
 from agent.draft import Draft
@@ -83,7 +83,7 @@ class Context:
             at = draft.next_index
             told = [self.note(draft, row, place.zone) for row in notes]
             said = [
-                _user(draft, row, place.zone, files, before if row is rows[0] else ())
+                self._user(draft, row, place.zone, files, before if row is rows[0] else ())
                 for row, files in zip(rows, facts, strict=True)
             ]
             if recalled:
@@ -105,7 +105,7 @@ class Context:
     async def steered(self, draft: Draft, rows: Sequence[InboxRow], place: Place, purse: Purse) -> list[Line]:
         """Render what the sender wrote meanwhile as transcript lines."""
         facts = await self._facts(rows, place, purse)
-        return [_user(draft, row, place.zone, files, ()) for row, files in zip(rows, facts, strict=True)]
+        return [self._user(draft, row, place.zone, files, ()) for row, files in zip(rows, facts, strict=True)]
 
     def note(self, draft: Draft, row: InboxRow, zone: str) -> Line:
         """Render an edit or deletion that came after its turn."""
@@ -149,20 +149,28 @@ class Context:
             return ()
         return await self._overheard.before(message, since=conversation.last_heard or draft.begun_anew)
 
+    def _user(
+        self, draft: Draft, row: InboxRow, zone: str, files: Sequence[Fact], before: Sequence[InboundMessage]
+    ) -> Line:
+        """Render what a person wrote as a transcript line; what they passed on, or quote, may be words of others."""
+        message = row.message
+        return draft.message(
+            "user",
+            message.text,
+            message.sent_at,
+            **speaker(message),
+            head=head(message, zone),
+            origin=UNTRUSTED if message.is_forwarded else "user",
+            files=list(files) or None,
+            quoted=quoted(message, before, lambda each: head(each, zone)) or None,
+            quoted_origin=UNTRUSTED if self._quotes_others(message) else None,
+        )
 
-def _user(draft: Draft, row: InboxRow, zone: str, files: Sequence[Fact], before: Sequence[InboundMessage]) -> Line:
-    """Render what a person wrote as a transcript line."""
-    message = row.message
-    return draft.message(
-        "user",
-        message.text,
-        message.sent_at,
-        **speaker(message),
-        head=head(message, zone),
-        origin="user",
-        files=list(files) or None,
-        quoted=quoted(message, before, lambda each: head(each, zone)) or None,
-    )
+    def _quotes_others(self, message: InboundMessage) -> bool:
+        """Say whether *message* quotes somebody whom its chat does not admit, as far as anybody can tell."""
+        if not message.quoted.strip() or not message.quoted_by:
+            return False
+        return self._overheard is None or not self._overheard.admits(message, message.quoted_by)
 
 
 def speaker(message: InboundMessage) -> dict[str, Any]:

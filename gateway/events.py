@@ -13,6 +13,8 @@ _BLOCK = re.compile(r"[a-z][a-z0-9-]*\Z")
 _PRESSED = re.compile(r"/[a-z][ -~]{0,62}\Z")  # 64 bytes are the least that a platform takes with a button
 _LABEL = 40  # characters
 
+UNKNOWN = "?"  # whose words something is, where the platform does not tell
+
 
 @dataclass(frozen=True, slots=True, order=True)
 class SessionKey:
@@ -133,6 +135,8 @@ class InboundMessage:
     album: str = ""  # parts of one album share it
     reply_to: str = ""  # message_id this one answers
     quoted: str = ""  # text of what it answers, or of what was said before a mention
+    quoted_by: str = ""  # whose words these are: a sender's id, UNKNOWN, "" for the sender's own and ours
+    is_forwarded: bool = False  # `text` are somebody else's words, passed on
     attachments: tuple[Attachment, ...] = ()
 
     @property

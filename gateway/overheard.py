@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from datetime import datetime
 
 import structlog
 
 from gateway.errors import ParlourError
-from gateway.events import InboundMessage
+from gateway.events import UNKNOWN, InboundMessage, Sender
 from gateway.ports import Channel, HasHistory
 
 log = structlog.get_logger(__name__)
@@ -41,3 +42,7 @@ class ChannelHistory:
             log.exception("overheard.failed", key=str(message.key))
             return ()
         return tuple(each for each in said if self._admits(each))
+
+    def admits(self, message: InboundMessage, sender: str) -> bool:
+        """Judge by the id alone: who is let in by a role counts as a stranger here."""
+        return sender != UNKNOWN and self._admits(replace(message, sender=Sender(id=sender)))

@@ -44,9 +44,10 @@ class Router:
         """Read *message* as a command, or return None.
 
         `/cmd`, `!cmd` and `/cmd@bot` (when the bot is us) anywhere; `@bot cmd` only when the known
-        command is the whole message. Text that begins with a path is no command. A button is what it stands for.
+        command is the whole message. Text that begins with a path is no command, and what somebody else wrote and this
+        one passed on is none. A button is what it stands for.
         """
-        if message.kind not in (InboundKind.MESSAGE, InboundKind.COMMAND, InboundKind.BUTTON):
+        if message.is_forwarded or message.kind not in (InboundKind.MESSAGE, InboundKind.COMMAND, InboundKind.BUTTON):
             return None
         text = message.text.strip()
         mention = _MENTION.match(text)

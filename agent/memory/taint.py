@@ -1,8 +1,9 @@
 """Whose words stood before the bot when it spoke: what decides what is remembered without asking (ADR 15).
 
-A line *brings* words of others when it is a tool's result that holds them, or carries a file of which text was read or
-speech was heard. As long as such a line is in the prompt, what the bot says is `tainted`: the flag stands in its line.
-A picture brings none: what is seen on it is nobody's order, and people show their bot pictures every day.
+A line *brings* words of others when it is a tool's result that holds them, a message that was passed on, quotes
+somebody whom the chat does not admit, or carries a file of which text was read or speech was heard. As long as such a
+line is in the prompt, what the bot says is `tainted`: the flag stands in its line. A picture brings none: what is seen
+on it is nobody's order, and people show their bot pictures every day.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ _WORDS = ("text", "said")  # of a file's fact: what was read in it, what was hea
 
 def brings_words(line: Mapping[str, Any]) -> bool:
     """Say whether *line* puts words of others before the bot."""
-    if line.get("origin") == UNTRUSTED:
+    if line.get("origin") == UNTRUSTED or (line.get("quoted") and line.get("quoted_origin") == UNTRUSTED):
         return True
     return any(fact.get("origin") == UNTRUSTED and any(fact.get(name) for name in _WORDS) for fact in facts_in(line))
 

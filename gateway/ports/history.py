@@ -29,3 +29,7 @@ class Overheard(Protocol):
     async def before(self, message: InboundMessage, *, since: datetime | None) -> tuple[InboundMessage, ...]:
         """Return them, oldest first; empty when there are none or the platform did not answer in time. Never raises."""
         ...
+
+    def admits(self, message: InboundMessage, sender: str) -> bool:
+        """Say whether the words of *sender* are admitted where *message* was said."""
+        ...

@@ -107,7 +107,7 @@ def utf16_length(text: str) -> int:
 
 _SENDER_FLAGS = ("is_bot", "is_self", "is_admin", "is_guest")
 _ATTACHMENT_TEXTS = ("media_type", "url", "blob", "caption")
-_MESSAGE_TEXTS = ("account", "bot", "revision", "guild", "album", "reply_to", "quoted")
+_MESSAGE_TEXTS = ("account", "bot", "revision", "guild", "album", "reply_to", "quoted", "quoted_by")
 
 
 def _sender_fields(sender: Sender) -> dict[str, Any]:
@@ -190,6 +190,8 @@ def write_inbound(message: InboundMessage) -> str:
         fields["is_addressed"] = True
     if message.is_private:
         fields["is_private"] = True
+    if message.is_forwarded:
+        fields["is_forwarded"] = True
     if message.attachments:
         fields["attachments"] = [_attachment_fields(each) for each in message.attachments]
     return write_json(fields)
@@ -216,6 +218,8 @@ def read_inbound(payload: str) -> InboundMessage:
         album=fields.get("album", ""),
         reply_to=fields.get("reply_to", ""),
         quoted=fields.get("quoted", ""),
+        quoted_by=fields.get("quoted_by", ""),
+        is_forwarded=fields.get("is_forwarded", False),
         attachments=tuple(_attachment(each) for each in fields.get("attachments", ())),
     )
 

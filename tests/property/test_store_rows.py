@@ -86,6 +86,8 @@ INBOUND = every(
     album=TEXT,
     reply_to=TEXT,
     quoted=TEXT,
+    quoted_by=TEXT,
+    is_forwarded=FLAG,
     attachments=ATTACHMENTS,
 )
 OUTBOUND = every(

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeAlias
 
-from gateway.events import Attachment, ChatKind, InboundKind, InboundMessage, Sender, SessionKey
+from gateway.events import UNKNOWN, Attachment, ChatKind, InboundKind, InboundMessage, Sender, SessionKey
 from gateway.text import clean
 
 Payload: TypeAlias = Mapping[str, Any]
@@ -164,6 +164,7 @@ def read_message(
         is_private=place.is_private,
         reply_to=str(answered.get("id") or ""),
         quoted=_quoted(payload, answered, me),
+        quoted_by=_quoted_by(payload, answered, me),
         attachments=tuple(_attachment(each, payload) for each in payload.get("attachments") or ()),
     )
 
@@ -245,6 +246,14 @@ def _quoted(payload: Payload, answered: Payload, me: Me) -> str:
         answered = next((each.get("message") or {} for each in payload.get("message_snapshots") or ()), {})
     text = _readable(str(answered.get("content") or ""), answered, me)
     return text if len(text) <= _QUOTED else f"{text[: _QUOTED - 1]}…"
+
+
+def _quoted_by(payload: Payload, answered: Payload, me: Me) -> str:
+    """Return whose words are quoted; of a forward Discord does not say."""
+    if (payload.get("message_reference") or {}).get("type") == _FORWARD:
+        return UNKNOWN
+    said = str((answered.get("author") or {}).get("id") or "")
+    return "" if said in (me.id, str(payload["author"]["id"])) else said
 
 
 def _attachment(payload: Payload, message: Payload) -> Attachment:

@@ -12,7 +12,7 @@ from typing import Any
 
 from channels.telegram.codec.content import attachments, spoken, words
 from gateway.errors import Unreadable
-from gateway.events import ChatKind, InboundKind, InboundMessage, Sender, SessionKey
+from gateway.events import UNKNOWN, ChatKind, InboundKind, InboundMessage, Sender, SessionKey
 from gateway.text import clean
 
 _KINDS = {"private": ChatKind.DIRECT, "group": ChatKind.GROUP, "supergroup": ChatKind.GROUP}
@@ -70,6 +70,8 @@ def _message(message: Mapping[str, Any], channel: str, me: Account) -> InboundMe
         album=str(message.get("media_group_id", "")),
         reply_to=str(int(original["message_id"])) if original else "",
         quoted=_quoted(message, original),
+        quoted_by=_quoted_by(message, original, me),
+        is_forwarded=_is_others(message),
         attachments=files,
     )
 
@@ -181,6 +183,25 @@ def _quoted(message: Mapping[str, Any], original: Mapping[str, Any] | None) -> s
     if picked:
         return clean(picked["text"])[:_QUOTED]
     return spoken(original)[:_QUOTED] if original else ""
+
+
+def _quoted_by(message: Mapping[str, Any], original: Mapping[str, Any] | None, me: Account) -> str:
+    """Return whose words are answered; what was passed on, or said as a chat, is nobody's that we know."""
+    if not original:
+        return UNKNOWN if "quote" in message else ""
+    if _is_others(original) or "sender_chat" in original:
+        return UNKNOWN
+    said = str(original.get("from", {}).get("id", UNKNOWN))
+    return "" if said in (me.id, str(message.get("from", {}).get("id"))) else said
+
+
+def _is_others(message: Mapping[str, Any]) -> bool:
+    """Say whether a message is somebody else's, passed on; one's own stays one's own."""
+    origin = message.get("forward_origin")
+    if origin is None:
+        return False
+    own = origin.get("sender_user", {}).get("id")
+    return own is None or own != message.get("from", {}).get("id")
 
 
 def _is_for_us(message: Mapping[str, Any], original: Mapping[str, Any] | None, me: Account) -> bool:

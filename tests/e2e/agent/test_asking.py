@@ -91,7 +91,8 @@ async def test_a_crash_between_the_note_and_the_question_costs_neither(monkeypat
 
 async def test_a_kill_at_the_note_asks_after_the_start(tmp_path: Path) -> None:
     """A home that was copied when it was noted and nothing sent asks there, once."""
-    home, copies = tmp_path / "home", []
+    home = tmp_path / "home"
+    copies: list[Path] = []
     async with gateway(model=Model(), home=home) as pocket:
         await pocket.channel.ask("ann", "hello")
         await pocket.idle()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -127,3 +128,20 @@ async def test_help_lists_what_the_sender_may_use() -> None:
     assert typed is not None
     reply = await ROUTER.run(typed, context("/help", Role.OWNER))
     assert all(f"`/{each.name}`" in reply.text for each in ROUTER.commands)
+
+
+def test_what_was_passed_on_is_nobodys_command() -> None:
+    """A message that somebody else wrote orders nothing, whoever passes it on."""
+    assert ROUTER.typed(replace(message("/forget everything"), is_forwarded=True)) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "passes"),
+    [("/memory approve e7", True), ("/memory pending", True), ("/memory undo abc", False), ("/memory", False)],
+)
+def test_approvals_pass_the_queue(text: str, *, passes: bool) -> None:
+    """Typed or pressed alike; what is long, or stands on what was said before, waits in its lane."""
+    for kind in (InboundKind.MESSAGE, InboundKind.BUTTON):
+        typed = ROUTER.typed(replace(message(text), kind=kind))
+        assert typed is not None
+        assert ROUTER.is_control(typed) is passes

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from channels.discord import codec
 from channels.discord.codec import Me, Place, Profile
-from gateway.events import ChatKind, InboundKind
+from gateway.events import UNKNOWN, ChatKind, InboundKind
 
 PAYLOADS = Path(__file__).resolve().parents[2] / "payloads" / "discord"
 ME = Me(id="1042", name="Parlour", roles=frozenset({"5001"}))
@@ -40,6 +40,7 @@ def test_a_forward_is_its_senders_who_quotes() -> None:
     message = codec.read_message("discord", payload("message_forward"), HALL, ME)
     assert message is not None
     assert (message.text, message.quoted, message.sender.id) == ("", "what was said elsewhere", "2001")
+    assert message.quoted_by == UNKNOWN  # Discord does not say whose it was
 
 
 def test_system_messages_are_nobodys_words_and_webhooks_are_bots() -> None:
@@ -81,7 +82,9 @@ def test_a_button_in_a_direct_chat_is_its_value() -> None:
     """And is confirmed without a word."""
     message = codec.read_interaction("discord", payload("interaction_button_direct"), ME)
     assert message is not None
-    assert (message.kind, message.text) == (InboundKind.BUTTON, "yes:tabcdefghijklmnop")
+    assert (message.kind, message.text) == (InboundKind.BUTTON, "/memory approve eaaaaaaaaaaaaaaaa")
+    assert (message.message_id, message.reply_to) == ("", "1573887251060883000")
+    assert codec.rows_left(payload("interaction_button_direct")) == []
     assert (message.chat_kind, message.sender.id) == (ChatKind.DIRECT, "2001")
     assert codec.first_answer(message) == {"type": 6}
 

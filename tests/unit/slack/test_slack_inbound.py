@@ -46,7 +46,7 @@ NOTHING = (
     "message_replied",
     "reaction_added",
     "unknown_event",
-    "block_actions",
+    "block_actions_foreign",
 )
 
 
@@ -224,3 +224,17 @@ def test_what_is_no_ts_is_refused(ts: str) -> None:
     """A broken id is an unreadable event, not a message of 1970."""
     with pytest.raises(ValueError, match="no ts"):
         moment(ts)
+
+
+def test_a_press_is_what_its_button_stands_for() -> None:
+    """Said by whoever pressed, where the button is; the rest of the message is known without that button's row."""
+    found = heard("block_actions")
+    assert found is not None
+    assert found.press is not None
+    assert [block["type"] for block in found.press.blocks] == ["section"]
+    assert found.press.response_url == ""  # everybody sees that message: it is changed as every message is
+    pressed = message("block_actions")
+    assert (pressed.kind, pressed.text) == (InboundKind.BUTTON, "/memory reject eaaaaaaaaaaaaaaaa")
+    assert (str(pressed.key), pressed.sender.id) == ("slack:C0ROOM/1763769600.000100", "U0BOB")
+    assert (pressed.message_id, pressed.event_ids, pressed.reply_to) == ("", ("1.2.fake",), "1763769600.000200")
+    assert pressed.is_addressed

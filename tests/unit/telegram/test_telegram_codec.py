@@ -56,7 +56,7 @@ CASES: dict[str, dict[str, Any] | None] = {
     "private_file_without_size": {"text": "", "files": [("document", "document", 0, "")]},
     "private_location": {"text": "(a location: 52.52001, 13.40495)"},
     "private_contact": {"text": "(a contact: Bob, +4930123456)"},
-    "private_forwarded": {"text": "as he said", "sender": "42"},
+    "private_forwarded": {"text": "as he said", "sender": "42", "is_forwarded": True},
     "group_photo_of_album": {
         "key": f"telegram:{GROUP}",
         "album": "13950000000000",
@@ -68,13 +68,22 @@ CASES: dict[str, dict[str, Any] | None] = {
         "key": f"telegram:{GROUP}/7",
         "reply_to": "12",
         "quoted": "Go home.",
+        "quoted_by": "",  # ours
+        "is_forwarded": False,
         "is_addressed": True,
     },
     "group_anonymous_admin": {"sender": "", "is_addressed": True},
     "group_other_bot": {"sender": "555"},
     "group_service_new_members": None,
     "channel_post": None,
-    "callback_query": {"text": "approve:1", "key": f"telegram:{GROUP}/7", "message_id": "", "kind": "button"},
+    "callback_query": {
+        "text": "/memory approve eaaaaaaaaaaaaaaaa",
+        "key": f"telegram:{GROUP}/7",
+        "message_id": "",
+        "kind": "button",
+        "reply_to": "20",
+        "event_ids": ("button/1803",),
+    },
     "my_chat_member_added": {"text": "/start", "key": f"telegram:{GROUP}", "message_id": "", "is_addressed": True},
 }
 
