@@ -10,7 +10,7 @@ from typing import Protocol
 
 from agent.memory.consolidation.three_way import without_change
 from agent.memory.history.log import HistoryEntry
-from agent.memory.sources import Sources
+from agent.memory.sources import Sources, cause_of
 from agent.memory.versions import Version, Versions
 from gateway.ports import Document, Journal, Sessions, ShownLine
 
@@ -153,9 +153,10 @@ class MemoryDesk:
 
     async def _said(self, version: Version) -> ShownLine | None:
         """Return the person's message in the turn that wanted something remembered."""
-        if not version.why.startswith(_REMEMBER):
+        cause = cause_of(version)
+        if not cause.startswith(_REMEMBER):
             return None
-        turn = version.why.removeprefix(_REMEMBER).split(".")[0]
+        turn = cause.removeprefix(_REMEMBER).split(".")[0]
         story = await self._journal.story(turn)
         if story is None:
             return None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from agent.memory.consolidation.pending import APPROVED
 from agent.memory.consolidation.slice import entry_id
 from agent.memory.consolidation.succession import said
 from agent.memory.dream.state import CAUSE
@@ -19,6 +20,15 @@ from agent.memory.versions import Version
 from gateway.ports import Line, ShownLine
 
 
+def cause_of(version: Version) -> str:
+    """Return what a change came of, also where somebody's yes stood between; "" when only the yes is known."""
+    if not version.why.startswith(APPROVED):
+        return version.why
+    name, _, cause = version.why.removeprefix(APPROVED).partition(" ")
+    # What a consolidation may not do by itself waits under the name of its entry.
+    return cause or (f"{CONSOLIDATION}{name}" if name.startswith("e") else "")
+
+
 class Sources:
     """Follows one scope's causes. Blocks."""
 
@@ -28,10 +38,11 @@ class Sources:
 
     def entry(self, scope: str, version: Version, line: str) -> HistoryEntry | None:
         """Return the summary that a change came with; of a Dream's several, the one that says most of *line*."""
-        if version.why.startswith(CONSOLIDATION):
-            names = [version.why.removeprefix(CONSOLIDATION)]
-        elif version.why.startswith(CAUSE):
-            names = version.why.removeprefix(CAUSE).split()[1:]
+        cause = cause_of(version)
+        if cause.startswith(CONSOLIDATION):
+            names = [cause.removeprefix(CONSOLIDATION)]
+        elif cause.startswith(CAUSE):
+            names = cause.removeprefix(CAUSE).split()[1:]
         else:
             return None
         history = HistoryLog(scope_folder(self._home, scope) / "memory", self._disk)

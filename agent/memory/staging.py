@@ -15,7 +15,7 @@ from typing import Any
 from agent.attachments.facts import UNTRUSTED
 from agent.memory.consolidation.merge import merge
 from agent.memory.consolidation.operations import Add, Operation, Remove, Replace, apply, read_record
-from agent.memory.consolidation.pending import STAGED, stage
+from agent.memory.consolidation.pending import APPROVED, STAGED, stage
 from agent.memory.consolidation.revise import BUDGET
 from agent.memory.desk import Keeps
 from agent.memory.files.disk import Disk
@@ -44,6 +44,7 @@ class Waiting:
     operations: tuple[Operation, ...] = ()
     session: str = ""  # where it arose, as a key's text; "" when it is nobody's in particular
     person: str = ""  # who is to be asked there
+    cause: str = ""  # what its version is called beside the yes
     asked: str = ""  # the turn that asks there, noted before it does
 
     @property
@@ -104,6 +105,7 @@ class Staging:
                 operations=added,
                 session=session,
                 person=person,
+                cause=cause,
             )
         )
 
@@ -137,7 +139,7 @@ class Staging:
             before = await voice(self._documents, scope) if found.document == SOUL else document.text
             text = _done(before, found)
             if text == before or await self._documents.write(
-                scope, found.document, text, was=document.rev, why=f"approved {found.name}", by=by
+                scope, found.document, text, was=document.rev, why=f"{APPROVED}{found.name} {found.cause}", by=by
             ):
                 await asyncio.to_thread(self._disk.remove, self._path(scope, found.name))
                 return found
@@ -195,6 +197,7 @@ def _waiting(data: bytes) -> Waiting | None:
         proposed=str(stored.get("proposed", "")),
         operations=tuple(each for each in operations if each is not None),
         session=str(stored.get("session", "")),
+        cause=str(stored.get("cause", "")),
         person=str(stored.get("person", "")),
         asked=str(stored.get("asked", "")),
     )

@@ -23,6 +23,7 @@ from agent.memory.scopes import quote
 
 PENDING = ".pending"
 STAGED = ".staged"
+APPROVED = "approved "  # then the name, and what it came of: the cause of a version
 FAILURES_BEFORE_RAW = 3
 _WAITS = (timedelta(0), timedelta(minutes=5))  # after the first failure, after the second
 
@@ -125,14 +126,17 @@ def stage(
     operations: Sequence[Operation] = (),
     session: str = "",
     person: str = "",
+    cause: str = "",
 ) -> None:
     """Put aside what waits for a yes, under the name *entry*; once, however often it is asked for. Raises OSError.
 
     It is about *document* (MEMORY.md by default): what a merge left undone, a whole text, or line operations.
-    *session* is where it arose and *person* whom it came from, as far as somebody is to be asked there.
+    *session* is where it arose and *person* whom it came from, as far as somebody is to be asked there. *cause* is
+    what the version would have been called: with a yes it still says where a line came from.
     """
     waiting: dict[str, Any] = {"v": 1, "entry": entry, "why": why, "at": stamp(at)}
-    waiting |= {name: text for name, text in (("document", document), ("session", session), ("person", person)) if text}
+    known = {"document": document, "session": session, "person": person, "cause": cause}
+    waiting |= {name: text for name, text in known.items() if text}
     if operations:
         waiting["operations"] = [as_record(operation) for operation in operations]
     if staged is not None:

@@ -80,7 +80,9 @@ class Applier:
                     changes += len(result.done)
                 for why, operations in waiting.items():
                     if stages:
-                        await asyncio.to_thread(self._stage, scope, run, name, why, operations, session)
+                        await asyncio.to_thread(
+                            self._stage, scope, run.name(name, why), name, why, operations, cause, session
+                        )
                     waits += len(operations)
         await self.documents.notice(scope)  # a crash may have come between a file and its version
         sha = await asyncio.to_thread(self._sha, scope, cause)
@@ -118,18 +120,21 @@ class Applier:
     def _sha(self, scope: str, cause: str) -> str:
         return next((each.short for each in self.versions.log(scope, limit=_LOOK_BACK) if each.why == cause), "")
 
-    def _stage(self, scope: str, run: Run, name: str, why: str, operations: Sequence[Operation], session: str) -> None:
-        log.info("dream.staged", scope=scope, name=name, why=why, operations=len(operations))
+    def _stage(
+        self, scope: str, name: str, document: str, why: str, operations: Sequence[Operation], cause: str, session: str
+    ) -> None:
+        log.info("dream.staged", scope=scope, name=document, why=why, operations=len(operations))
         place, _, person = scope.partition("/")
         stage(
             self._folder(scope),
             self.disk,
-            run.name(name, why),
+            name,
             why,
             self.now(),
-            document=name,
+            document=document,
             operations=operations,
             session=session,
+            cause=cause,
             person=person if place == "people" else "",
         )
 

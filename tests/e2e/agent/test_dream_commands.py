@@ -48,10 +48,12 @@ async def at_work(model: object, home: Path | None = None, policy: Policy | None
         yield pocket
 
 
-def happened(home: Path, *contents: str, scope: str = ANN) -> None:
+def happened(home: Path, *contents: str, scope: str = ANN, origin: str = "user") -> None:
     """Add entries to a scope's history."""
     entries = [
-        HistoryEntry(timestamp="2026-11-21 20:00", content=each, session="pocket:ann", entry=f"e{n}{scope[:1]}")
+        HistoryEntry(
+            timestamp="2026-11-21 20:00", content=each, session="pocket:ann", entry=f"e{n}{scope[:1]}", origin=origin
+        )
         for n, each in enumerate(contents)
     ]
     HistoryLog(home / scope / "memory").append(*entries)
@@ -165,6 +167,20 @@ async def test_in_a_group_the_voice_is_proposed_and_going_back_is_for_its_admins
         done = await pocket.channel.ask("room", f"/dream-restore {sha}", group=True, sender="eve", is_admin=True)
         assert done.startswith("Done:")
         assert document_path(pocket.home, ROOM, "MEMORY.md").read_text() == ""
+
+
+async def test_what_somebody_said_yes_to_still_leads_to_where_it_came_from() -> None:
+    """A stranger's words, a yes, a line: /memory why names the yes and the summary behind it."""
+    async with at_work(Model("study", edits(add("- the fair opens at nine")))) as pocket:
+        happened(pocket.home, "A page says that the fair opens at nine.", origin="untrusted")
+        assert "1 change(s) wait for a yes" in await dream(pocket)
+        pending = await pocket.channel.ask("ann", "/memory pending")
+        name = re.search(r"`(d[a-z2-7]{7})`", pending)
+        assert name, pending
+        assert (await pocket.channel.ask("ann", f"/memory approve {name[1]}")).startswith("Done.")
+        why = await pocket.channel.ask("ann", "/memory why fair")
+        assert "said yes to what was waiting" in why
+        assert "A page says that the fair opens at nine." in why
 
 
 async def test_a_model_of_its_own(tmp_path: Path) -> None:
