@@ -55,9 +55,11 @@ async def export(context: CommandContext) -> Reply:
 
 
 def _kept(context: CommandContext, kept: Account, facts: Facts) -> Iterator[str]:
-    language, stays = context.language, _how_long(context.language, facts)
+    language, until = context.language, say("rights.until_forgotten", context.language)
+    # What lapses is what was said; what was made of it stays.
+    stays = say("rights.for_days", language, days=facts.retention_days) if facts.retention_days else until
     memory = say("rights.memory", language, remembered=kept.remembered, summaries=kept.summaries, notes=kept.notes)
-    yield f"{memory} {stays}"
+    yield f"{memory} {until}"
     if kept.waiting:
         yield say("rights.waiting", language, waiting=kept.waiting)
     since = "-"
@@ -68,12 +70,6 @@ def _kept(context: CommandContext, kept: Account, facts: Facts) -> Iterator[str]
     files = say("rights.files", language, files=kept.files, size=in_words(kept.file_bytes))
     yield f"{files} {stays}"
     yield say("rights.index", language)
-
-
-def _how_long(language: str, facts: Facts) -> str:
-    if facts.retention_days:
-        return say("rights.for_days", language, days=facts.retention_days)
-    return say("rights.until_forgotten", language)
 
 
 def _beside(language: str, facts: Facts) -> Iterator[str]:

@@ -46,6 +46,7 @@ def open_rights(
         models=models,
         listens=settings.llm.transcription_model,
         embeds=settings.tools.vector_memory.embedding_model if settings.tools.vector_memory.enabled else "",
+        retention_days=settings.memory.retention_days,
         has_uploads="web" in doors.kinds.values(),
     )
     return RightsDesk(home.path, facts, exports)

@@ -10,8 +10,8 @@ SENTENCES = {
     "transcripts": "What was said, word for word: {conversations} conversation(s) since {since}.",
     "files": "Files that were sent, both ways: {files}, {size}.",
     "index": "An index that finds them again, made of the above and of nothing else.",
-    "until_forgotten": "Kept until somebody here has it forgotten.",
-    "for_days": "Kept for {days} days, or until somebody here has it forgotten.",
+    "until_forgotten": "It stays until somebody here has it forgotten.",
+    "for_days": "It stays for {days} days, or until somebody here has it forgotten.",
     "beside": "**What I keep beside it, for all chats together**",
     "journal": (
         "What is on its way: texts of messages for 7 days after they are answered, their numbers for 30, what could not"
@@ -35,7 +35,8 @@ SENTENCES = {
     "readers_platform": "This app keeps its own copy of what is written in it; I cannot reach that.",
     "yours": (
         "**What you can do**\n- `/memory` shows, explains and takes back what I remember\n- `/forget <words>` clears"
-        " words everywhere here\n- a message that you delete is deleted here, and you are asked about what I made of it"
+        " words everywhere here, with `--purge` in their earlier versions, too; `/forget everything` erases all of it"
+        "\n- a message that you delete is deleted here, and you are asked about what I made of it"
         "\n- `/export`, in a direct chat, sends you all that is kept of you"
     ),
     "export_begun": "I am putting together what I keep of you. It comes here as a file, in a moment.",

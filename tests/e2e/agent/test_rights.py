@@ -199,5 +199,9 @@ async def test_privacy_is_true_to_the_scope_and_to_the_settings() -> None:
         assert "Everybody in this chat." in group
         assert pocket.channel.posts["room"][-1].visible_to == "ann"
         assert unknown(pocket.home) == []
-    async with gateway(kind=kind()) as pocket:
-        assert "nothing of it leaves this machine" in await pocket.channel.ask("ann", "/privacy")
+    async with gateway(kind=kind(), environment={"PARLOUR_MEMORY__RETENTION_DAYS": "30"}) as pocket:
+        told = await pocket.channel.ask("ann", "/privacy")
+        assert "nothing of it leaves this machine" in told
+        # What was said and sent lapses; what is remembered of it does not.
+        assert told.count("It stays for 30 days") == 2
+        assert told.count("It stays until somebody") == 1
