@@ -7,7 +7,7 @@ import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from importlib.metadata import entry_points, version
 from typing import Any
 
@@ -52,12 +52,13 @@ from gateway.home import Home
 from gateway.intake import GatewayIntake
 from gateway.operations import Operation
 from gateway.ports import (
+    BLANK_AFTER,
     Channel,
     Limits,
     Store,
     Verdict,
 )
-from gateway.quarantine import Quarantine
+from gateway.quarantine import KEEP, Quarantine
 from gateway.services import Supervisor
 from gateway.settings import Settings
 from gateway.upgrade import open_home
@@ -156,6 +157,7 @@ async def open_app(settings: Settings, *, channels: bool = True, plugins: Plugin
             stack.push_async_callback(channel.close)
         owners = [*settings.owners, *(f"{each.name}:{who}" for each in plugins.channels for who in each.policy.owners)]
         await settle_scopes(settings.memory.isolation, home.path, owners, app.kinds, app.linker)
+        await app.house.forgetter.retention.plan()
         yield app
 
 
@@ -169,10 +171,19 @@ async def _open_store(settings: Settings) -> Store:
             " leave PARLOUR_STORE__URL empty for the embedded one"
         )
     limits = Limits(
-        queued_per_chat=settings.agent.queued_per_chat, queued=settings.agent.queued, merge=settings.agent.merge
+        queued_per_chat=settings.agent.queued_per_chat,
+        queued=settings.agent.queued,
+        merge=settings.agent.merge,
+        blank_after=_within_retention(settings, BLANK_AFTER),
     )
     store: Store = await found[scheme].load()(settings.home, url, limits)
     return store
+
+
+def _within_retention(settings: Settings, usual: timedelta) -> timedelta:
+    """Return how long texts are kept whose time is *usual*: no longer than what was said."""
+    days = settings.memory.retention_days
+    return min(usual, timedelta(days=days)) if days else usual
 
 
 def _now() -> datetime:
@@ -192,7 +203,9 @@ def _build(
         typed = router.typed(message)
         return None if typed is None else router.is_control(typed)
 
-    quarantine = Quarantine(home.quarantine, unclean_stops=unclean_stops, meter=meter, now=_now)
+    quarantine = Quarantine(
+        home.quarantine, unclean_stops=unclean_stops, meter=meter, now=_now, keep=_within_retention(settings, KEEP)
+    )
     intake = GatewayIntake(store.journal, admit=noted, classify=classify, quarantine=quarantine, meter=meter)
     blobs = FileBlobs(home.path)
     # The offline model can only answer.

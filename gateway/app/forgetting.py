@@ -12,6 +12,7 @@ from agent.memory.forgetting.desk import ForgettingDesk
 from agent.memory.forgetting.eraser import Eraser
 from agent.memory.forgetting.forgetter import Forgetter
 from agent.memory.forgetting.purge import Purge
+from agent.memory.forgetting.retention import Retention
 from agent.memory.links.gate import ScopeGate
 from agent.memory.versions import Versions
 from gateway.home import Home
@@ -32,9 +33,10 @@ def open_forgetting(
     gate: ScopeGate,
     reopen: Callable[[str], None],
     kind: Callable[[str], str],
+    days: int,
     now: Callable[[], datetime],
 ) -> ForgettingDesk:
-    """Build what forgets."""
+    """Build what forgets; what was said lapses after *days*, 0 = never."""
     words = Forgetter(
         home.path,
         documents=documents,
@@ -75,4 +77,15 @@ def open_forgetting(
         kind=kind,
         now=now,
     )
-    return ForgettingDesk(words, purge, eraser)
+    retention = Retention(
+        home=home.path,
+        days=days,
+        files=projector,
+        records=store.records,
+        jobs=store.jobs,
+        erasing=store.erasing,
+        writing=writing,
+        reopen=reopen,
+        now=now,
+    )
+    return ForgettingDesk(words, purge, eraser, retention)

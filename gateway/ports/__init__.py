@@ -63,6 +63,7 @@ from gateway.ports.setup import Finding as Finding
 from gateway.ports.setup import Level as Level
 from gateway.ports.setup import Question as Question
 from gateway.ports.setup import SetsUp as SetsUp
+from gateway.ports.store import BLANK_AFTER as BLANK_AFTER
 from gateway.ports.store import EXPIRES as EXPIRES
 from gateway.ports.store import Limits as Limits
 from gateway.ports.store import Store as Store

@@ -13,6 +13,7 @@ from gateway.ports.journal import Jobs, Journal, People, Records, Usage
 from gateway.ports.links import Links
 from gateway.ports.outbox import Outbox
 
+BLANK_AFTER = timedelta(days=7)  # texts of what has ended leave the journal (FORMATS.md, Numbers)
 EXPIRES = timedelta(hours=24)  # what waited longer is not answered any more: one line per chat (FORMATS.md, Lanes)
 
 
@@ -28,6 +29,7 @@ class Limits:
     split_seconds: float = 2.0
     backlog_minutes: float = 10.0  # what waited longer is answered in one turn per chat and sender
     expires: timedelta = EXPIRES
+    blank_after: timedelta = BLANK_AFTER
 
 
 class Store(Protocol):

@@ -5,4 +5,5 @@ from gateway.quarantine.folder import count as count
 from gateway.quarantine.folder import look as look
 from gateway.quarantine.keeper import ATTEMPTS as ATTEMPTS
 from gateway.quarantine.keeper import CALM as CALM
+from gateway.quarantine.keeper import KEEP as KEEP
 from gateway.quarantine.keeper import Quarantine as Quarantine

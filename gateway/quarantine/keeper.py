@@ -44,11 +44,13 @@ class Quarantine:
         meter: Meter,
         now: Callable[[], datetime],
         clock: Callable[[], float] = time.monotonic,
+        keep: timedelta = KEEP,
     ) -> None:
         self._folder = Folder(folder)
         self._meter = meter
         self._now = now
         self._clock = clock
+        self._keep = keep
         self._one_at_a_time = asyncio.Lock()
         self._broken: dict[str, int] = {}  # events that broke us, and how often; the oldest first
         try:
@@ -132,8 +134,8 @@ class Quarantine:
         log.error("quarantine.set_aside", channel=event.channel, name=name, reason=reason)
 
     async def prune(self) -> int:
-        """Remove what was set aside 90 days ago; return how many."""
-        names, oldest = list(self._kept), (self._now() - KEEP).timestamp()
+        """Remove what was set aside so long ago; return how many."""
+        names, oldest = list(self._kept), (self._now() - self._keep).timestamp()
         old = await asyncio.to_thread(lambda: [name for name in names if self._folder.age(name) < oldest])
         await self._forget(old)
         return len(old)

@@ -10,11 +10,12 @@ from gateway.errors import StoreDown
 from gateway.events import OutboundMessage, Part, Receipt, SessionKey
 from gateway.ports.journal import Lease
 from gateway.ports.outbox import DeadGroup, Delivery, PartRow, PartState
+from gateway.ports.store import BLANK_AFTER
 from gateway.store import ledger
 from gateway.store.base import Engine
 from gateway.store.ledger import Ended
 from gateway.store.rows import micros, write_part
-from gateway.store.upkeep import BLANK_AFTER, KEEP
+from gateway.store.upkeep import KEEP
 
 _RETRY_SECONDS = 1.0
 

@@ -136,8 +136,8 @@ class SqliteStore:
 
     async def prune(self) -> int:
         """Remove what is past its time."""
-        now = self._engine.now()
-        return await self._engine.writer.submit(lambda database: upkeep.prune(database, now))
+        now, blank_after = self._engine.now(), self._engine.limits.blank_after
+        return await self._engine.writer.submit(lambda database: upkeep.prune(database, now, blank_after))
 
     async def close(self, *, has_served: bool = True) -> None:
         """Write what is queued, then close; streams end."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 import sqlite3
 from datetime import timedelta
 
+from gateway.ports.store import BLANK_AFTER
 from gateway.store import inbox, ledger
 from gateway.store.rows import sql
 
-BLANK_AFTER = timedelta(days=7)
 KEEP = timedelta(days=30)
 KEEP_DEAD = timedelta(days=90)
 
@@ -20,10 +20,10 @@ def _micros(span: timedelta) -> int:
     return span // timedelta(microseconds=1)
 
 
-def prune(database: sqlite3.Connection, now: int) -> int:
+def prune(database: sqlite3.Connection, now: int, blank_after: timedelta = BLANK_AFTER) -> int:
     """Blank and remove what is past its time; a texts' week is looked at once, from where the last look ended."""
     found = database.execute(_MARK).fetchone()
-    since, until = int(found[0]) if found is not None else 0, now - _micros(BLANK_AFTER)
+    since, until = int(found[0]) if found is not None else 0, now - _micros(blank_after)
     keep = now - _micros(KEEP)
     count = _prune_inbox(database, since, until, keep)
     count += ledger.purge(database, (since, until), keep)

@@ -25,6 +25,8 @@ class FileBlobs:
             path = attachment_path(self._home, scope, digest)
             if self._disk.size(path) != len(data):
                 self._disk.replace(path, data)
+            else:
+                path.touch()  # what is sent again is as old as that
             return digest
 
         return f"{scope}/{await asyncio.to_thread(write)}"

@@ -115,6 +115,18 @@ class Disk:
             if not entry.name.startswith(f"{stem}{_RUN}-"):
                 entry.unlink(missing_ok=True)
 
+    def overwrite(self, path: Path, start: int, data: bytes) -> None:
+        """Put *data* over as many bytes from *start* on, durably; what follows stays where it is."""
+        fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+        try:
+            view = memoryview(data)
+            while view:
+                written = os.pwrite(fd, view, start)
+                view, start = view[written:], start + written
+            self.sync(fd)
+        finally:
+            self.close(fd)
+
     def remove(self, path: Path) -> None:
         """Take a file away, durably; one that is not there is no error."""
         try:

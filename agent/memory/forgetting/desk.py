@@ -9,6 +9,7 @@ from agent.memory.background import Handler
 from agent.memory.forgetting.eraser import Eraser
 from agent.memory.forgetting.forgetter import Asker, Forgetter, Forgotten
 from agent.memory.forgetting.purge import Purge
+from agent.memory.forgetting.retention import Retention
 from agent.memory.forgetting.words import Wanted
 from gateway.events import SessionKey
 from gateway.ports import Job
@@ -21,6 +22,7 @@ class ForgettingDesk:
     words: Forgetter
     purging: Purge
     eraser: Eraser
+    retention: Retention
 
     @property
     def long(self) -> Mapping[str, Handler]:
@@ -29,8 +31,8 @@ class ForgettingDesk:
 
     @property
     def alone(self) -> Mapping[str, Handler]:
-        """Work that waits until nobody is at work in its scope."""
-        return self.eraser.long
+        """Work that waits by itself where it has to be alone."""
+        return {**self.eraser.long, **self.retention.long}
 
     async def forget(self, scope: str, wanted: Wanted, asker: Asker, *, turn: str) -> Forgotten:
         """Clear words from what is remembered, summarised and said in *scope*."""

@@ -127,7 +127,8 @@ def emptied(line: Line, wanted: Wanted, instead: str, *, whole: bool) -> dict[st
     empty |= dict.fromkeys(said, instead)
     if wanted.in_any(empty.get("tool_calls")):
         empty["tool_calls"] = [_without_arguments(call) for call in empty["tool_calls"]]
-    return {name: value if name in _NAMES else cleared(value, wanted, "") for name, value in empty.items()}
+    done = _NAMES.union(said)
+    return {name: value if name in done else cleared(value, wanted, "") for name, value in empty.items()}
 
 
 def cleared(value: Any, wanted: Wanted, instead: str = FORGOTTEN) -> Any:

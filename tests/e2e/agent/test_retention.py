@@ -1,0 +1,147 @@
+"""memory.retention_days through the whole gateway: what was said leaves when it is older, what was made of it stays."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from agent.memory.files.chain import Chain
+from agent.memory.files.disk import Disk
+from agent.memory.files.lines import FORGOTTEN
+from agent.memory.files.transcript import read_all
+from agent.memory.forgetting.retention import Retention
+from gateway.events import SessionKey
+from gateway.ports import Job
+from tests.e2e.agent.test_consolidation import SCOPE, WINDOW, Model
+from tests.e2e.agent.test_purge import done
+from tests.fakes.canaries import where
+from tests.fakes.pocket import Pocket, gateway
+from tests.fakes.pocket_files import FilePocketKind, Shelf
+
+DAYS = 30
+OLD, NEW = "oldquokka", "newquokka"
+TODAY = Job(id="retention:x", kind="retention", scope="", payload={}, due_at=datetime(2026, 11, 22, tzinfo=UTC))
+
+
+class CountingDisk(Disk):
+    """A disk that counts what is read and written over."""
+
+    def __init__(self) -> None:
+        self.bytes_read = 0
+        self.overwritten = 0
+
+    def read(self, path: Path, start: int, length: int) -> bytes:
+        """Count."""
+        data = super().read(path, start, length)
+        self.bytes_read += len(data)
+        return data
+
+    def overwrite(self, path: Path, start: int, data: bytes) -> None:
+        """Count."""
+        self.overwritten += len(data)
+        super().overwrite(path, start, data)
+
+
+def at(pocket: Pocket, moment: datetime, disk: Disk | None = None) -> Retention:
+    """Return the day's work as it is done when *moment* is just as old as what lapses."""
+    now = moment + timedelta(days=DAYS)
+    mine = pocket.app.house.forgetter.retention
+    return dataclasses.replace(mine, days=DAYS, now=lambda: now, disk=disk or Disk())
+
+
+def messages(home: Path) -> Sequence[object]:
+    """Return what Ann's transcript says, oldest first."""
+    blocks = read_all(Chain(Disk(), home / SCOPE / "sessions" / "pocket%3aann.jsonl")).blocks
+    return [line["content"] for block in blocks for line in block.lines if line.get("role")]
+
+
+async def test_older_lines_leave_and_the_conversation_goes_on(tmp_path: Path) -> None:
+    """Blanked in place up to the day, once, at the cost of what lapses; memory stays, and the next turn is answered."""
+    shelf, model = Shelf(), Model()
+    home = tmp_path / "home"
+    async with gateway(home=home, model=model, environment=WINDOW, kind=FilePocketKind(shelf)) as pocket:
+        ask = pocket.channel.ask
+        await ask("ann", f"/remember the {OLD} is red")
+        paper = shelf.put("a.txt", OLD.encode(), media_type="text/plain")
+        await ask("ann", f"my {OLD}", attachments=[paper])
+        await done(pocket)
+        middle = datetime.now(UTC)
+        for path in (home / SCOPE / "attachments").iterdir():
+            os.utime(path, (middle.timestamp() - 1,) * 2)
+        await ask("ann", f"my {NEW}")
+        await done(pocket)
+        disk = CountingDisk()
+        assert await at(pocket, middle, disk).lapse(TODAY) is None
+        said = messages(home)
+        assert said[:3] == [FORGOTTEN, FORGOTTEN, f"my {NEW}"]
+        assert NEW in str(said[3])
+        assert not list((home / SCOPE / "attachments").iterdir())
+        written = disk.overwritten
+        assert written
+        await at(pocket, middle, disk).lapse(TODAY)
+        assert disk.overwritten == written
+        await ask("ann", "and now?")
+        prompt = str(model.prompts[-1])
+        assert NEW in prompt
+        assert f"my {OLD}" not in prompt
+        assert f"the {OLD} is red" in prompt  # a fact, until somebody forgets it
+        await pocket.idle()
+        planned = [job.id for job in await pocket.app.store.jobs.pending_in("") if job.kind == "retention"]
+        assert len(planned) == 1
+    transcript = (home / SCOPE / "sessions" / "pocket%3aann.jsonl").read_text()
+    assert OLD not in transcript
+    assert '"Ann"' in transcript  # of the newer lines
+
+
+async def test_what_is_over_goes_whole_and_begins_anew(tmp_path: Path) -> None:
+    """Archives, raw archive, notes, set-aside bytes and a conversation nobody goes on with: gone; facts stay."""
+    home = tmp_path / "home"
+    model = Model()
+    async with gateway(home=home, model=model, environment=WINDOW) as pocket:
+        ask = pocket.channel.ask
+        await ask("ann", f"/remember the {OLD} is red")
+        await ask("ann", f"my {OLD}")
+        await ask("ann", "/new")
+        await ask("ann", f"again {OLD}")
+        await done(pocket)
+        scope = home / SCOPE
+        (scope / "sessions" / "x.jsonl.corrupt").write_text(OLD)
+        (scope / "memory" / "2026-01-01-a-note.md").write_text(OLD)
+        line = f'{{"entry":"e1","message":{{"role":"user","content":"{OLD}","timestamp":"2026-01-01T00:00:00Z"}}}}\n'
+        (scope / "memory" / "raw.jsonl").write_text(line)
+        await at(pocket, datetime.now(UTC) + timedelta(seconds=5)).lapse(TODAY)
+        assert not list((scope / "sessions").glob("*.jsonl*"))
+        assert not list((scope / "memory").glob("2026-01-01*"))
+        assert (scope / "memory" / "raw.jsonl").read_text() == ""
+        assert OLD in (scope / "memory" / "MEMORY.md").read_text()
+        before = {line.text for line in await pocket.app.sessions.shown(SessionKey("pocket", "ann"), limit=9)}
+        assert before == set()
+        assert (await ask("ann", "hello again")).startswith("re ")
+        assert f"my {OLD}" not in str(model.prompts[-1])
+        await pocket.idle()
+    assert not any("sessions" in name for name in where(home, OLD))
+
+
+async def test_without_the_setting_nothing_lapses(tmp_path: Path) -> None:
+    """0 is off: nothing is planned, and a job that an earlier setting left does nothing."""
+    async with gateway(home=tmp_path / "home", model=Model()) as pocket:
+        await pocket.channel.ask("ann", f"my {OLD}")
+        await pocket.idle()
+        assert not [job for job in await pocket.app.store.jobs.pending_in("") if job.kind == "retention"]
+        await dataclasses.replace(at(pocket, datetime.now(UTC) + timedelta(days=400)), days=0).lapse(TODAY)
+        assert OLD in str(messages(pocket.home))
+
+
+async def test_with_the_setting_it_is_planned_at_the_start(tmp_path: Path) -> None:
+    """Once a day: today's work is done at the start, tomorrow's is queued."""
+    environment = {"PARLOUR_MEMORY__RETENTION_DAYS": "30"}
+    async with gateway(home=tmp_path / "home", model=Model(), environment=environment) as pocket:
+        while True:
+            planned = [job for job in await pocket.app.store.jobs.pending_in("") if job.kind == "retention"]
+            if planned and planned[0].due_at > datetime.now(UTC) + timedelta(hours=1):
+                break
+            await pocket.idle()
+        assert len(planned) == 1
