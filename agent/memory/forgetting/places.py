@@ -21,9 +21,11 @@ from gateway.ports import Line
 BLOBS, ATTACHMENTS, OWN_FILES, SESSIONS = "blobs", "attachments", "files", "sessions"
 _AREAS = (SESSIONS, "memory", BLOBS, ATTACHMENTS)
 INDEX = ("index.db", "index.db-wal", "index.db-shm")
+LAPSED = ".lapsed.json"  # in memory/: up to which byte each transcript is blank
 DIGEST = re.compile(r"[0-9a-f]{64}\Z")
 # Their content is somebody else's to clear (documents, history, transcripts), or says nothing.
-_APART = frozenset({"MEMORY.md", "USER.md", "SOUL.md", CURSOR, DREAM_CURSOR, LOCK, EPOCH, *INDEX})
+_SAYS_NOTHING = {CURSOR, DREAM_CURSOR, LOCK, EPOCH, LAPSED, ".imported", ".flushed.json", ".move"}
+_APART = frozenset({"MEMORY.md", "USER.md", "SOUL.md", *_SAYS_NOTHING, *INDEX})
 # Emptied of the words, and never removed: much else hangs on them.
 _STAYS = frozenset({HISTORY_JSONL, RAW_JSONL, HISTORY_MD})
 

@@ -23,7 +23,7 @@ from agent.memory.background import Handler, Later
 from agent.memory.files.disk import Disk
 from agent.memory.files.lines import decode, kind_of, read_stamp
 from agent.memory.forgetting.members import ALL
-from agent.memory.forgetting.places import ATTACHMENTS, BLOBS, INDEX, SESSIONS
+from agent.memory.forgetting.places import ATTACHMENTS, BLOBS, INDEX, LAPSED, SESSIONS
 from agent.memory.forgetting.purge import DropIndex
 from agent.memory.forgetting.words import fitted, without_words
 from agent.memory.history.log import LOCK, RAW_JSONL
@@ -36,7 +36,6 @@ log = structlog.get_logger(__name__)
 
 RETENTION = "retention"
 _DAY = timedelta(days=1)
-_STATE = ".lapsed.json"  # in memory/; by transcript file: up to which byte everything is blank
 _TAIL = 64 * 1024
 _AT_ONCE = 1024 * 1024  # bytes of a transcript that are looked at while its projection waits
 _SAID = frozenset({"message", "command", "notice", "delta"})
@@ -167,7 +166,7 @@ class Retention:
 
     async def _blank(self, path: Path, cutoff: datetime) -> int:
         """Blank the lines before *cutoff*; return how many."""
-        state = path.parents[1] / "memory" / _STATE
+        state = path.parents[1] / "memory" / LAPSED
         known = await asyncio.to_thread(self._load, state)
         start, blanked, is_over = known.get(path.name, 0), 0, False
         begun = start

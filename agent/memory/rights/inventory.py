@@ -53,7 +53,7 @@ _RULES: tuple[tuple[Kind, str], ...] = (
     (
         Kind.STATE,
         _SCOPE
-        + r"memory/(?:epoch\.txt|\.(?:lock|writing|cursor|dream_cursor|dream\.json|flushed\.json|imported|move))",
+        + r"memory/(?:epoch\.txt|\.(?:lock|writing|cursor|dream_cursor|(?:dream|flushed|lapsed)\.json|imported|move))",
     ),
     (Kind.STATE, _SCOPE + r"\.move"),
     (Kind.STATE, r"(?:lock|schema|control\.sock|windows\.json|\.restoring|\.migrating)"),
