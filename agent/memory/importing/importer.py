@@ -50,8 +50,10 @@ class Importer:
         items += [await asyncio.to_thread(self._history, scope, each) for each in found.histories]
         items += [await asyncio.to_thread(self._note, scope, each) for each in found.notes]
         for each, is_newest in _with_newest(found.sessions):
-            goal = mapped.get(each.key, Goal(scope=scope))
-            items.append(await self.talks.take(goal if is_newest else replace(goal, key=None), each))
+            goal = mapped.get(each.key) or await self.talks.before(each) or Goal(scope=scope)
+            item = await self.talks.take(goal if is_newest else replace(goal, key=None), each)
+            is_elsewhere = each.key not in mapped and goal.scope != scope
+            items.append(replace(item, why=f"it went into {goal.scope} before") if is_elsewhere else item)
         items += [Item(what="left", source=each.source, why=each.why) for each in found.left]
         return items
 

@@ -53,6 +53,11 @@ class Ledgers:
             self._open[scope] = Ledger(folder, self._disk, is_dry=self._is_dry)
         return self._open[scope]
 
+    def scopes(self) -> list[str]:
+        """Return the scopes that something was taken over into."""
+        found = [path for area in ("people", "chats") for path in self._home.glob(f"{area}/*/memory/{NAME}")]
+        return sorted(f"{path.parts[-4]}/{path.parts[-3]}" for path in found)
+
 
 class Digests:
     """Fingerprints of things of one kind in one place; what is said twice there is two things."""

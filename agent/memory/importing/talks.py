@@ -42,11 +42,24 @@ class Talks:
     disk: Disk
     is_dry: bool = False
 
+    async def before(self, found: FoundSession) -> Goal | None:
+        """Return where an earlier run took the conversation; it goes on there, also when nobody says so again."""
+        marks = self._marks(found)
+
+        def look() -> Goal | None:
+            knows = (scope for scope in self.ledgers.scopes() if any(mark in self.ledgers.of(scope) for mark in marks))
+            return next((Goal(scope=scope) for scope in knows), None)
+
+        return await asyncio.to_thread(look)
+
+    def _marks(self, found: FoundSession) -> list[str]:
+        digests = Digests(self.system, "session", found.key)
+        return [digests.of(each["role"], each.get("timestamp"), each["content"]) for each in found.messages]
+
     async def take(self, goal: Goal, found: FoundSession) -> Item:
         """Take over what is new of a conversation. Raises OSError."""
         ledger = await asyncio.to_thread(self.ledgers.of, goal.scope)
-        digests = Digests(self.system, "session", found.key)
-        marks = [digests.of(each["role"], each.get("timestamp"), each["content"]) for each in found.messages]
+        marks = self._marks(found)
         fresh = [n for n, mark in enumerate(marks) if mark not in ledger]
         consolidated = sum(n < found.consolidated for n in fresh)
         new = list(pieces([found.messages[n] for n in fresh], [marks[n] for n in fresh], consolidated))

@@ -275,6 +275,9 @@ async def test_a_scope_gets_what_is_its_own(tmp_path: Path) -> None:
         assert world.said(group) == [["We meet at nine"]]
         assert "We meet at nine" not in str(world.said())
         assert not (world.home / group / "memory" / "MEMORY.md").exists()
+        # It stays there when a later run does not say so again.
+        assert all(each.new == 0 for each in await world.take())
+        assert "We meet at nine" not in str(world.said())
 
 
 @pytest.mark.parametrize("is_mapped", [False, True])
