@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -48,6 +49,11 @@ def at(stamp: str) -> datetime:
     return datetime.fromisoformat(stamp)
 
 
+def still(moment: datetime) -> Callable[[], datetime]:
+    """Return a clock that stands still."""
+    return lambda: moment
+
+
 @pytest.mark.parametrize(("zone", "stamp", "shown", "written"), WALLS)
 def test_a_message_carries_the_time_of_its_place(zone: str, stamp: str, shown: str, written: str) -> None:
     """In its head, for the model; and in the line that a summary is made of. The two hours of autumn are told apart."""
@@ -87,13 +93,13 @@ async def test_two_messages_around_midnight_are_of_two_days(tmp_path: Path) -> N
     world = await begin(tmp_path)
     for moment, (start, end) in ((first, (0, 4)), (second, (4, 8))):
         await world.jobs.put(flushing(ANN, SCOPE, TRANSCRIPT, Slice(start, end), START))
-        await world.run(replace(world.flushes(), zone=lambda _: "Europe/Berlin", now=lambda moment=moment: moment))
+        await world.run(replace(world.flushes(), zone=lambda _: "Europe/Berlin", now=still(moment)))
     memory = scope_folder(tmp_path, SCOPE) / "memory"
     assert sorted(path.name for path in memory.glob("2*.md")) == ["2026-11-21.md", "2026-11-22.md"]
     names = []
     for moment in (first, second):
         writer = SessionMemoryWriter(
-            memory.parent, ScriptedProvider(RuntimeError()), "m", zone="Europe/Berlin", now=lambda moment=moment: moment
+            memory.parent, ScriptedProvider(RuntimeError()), "m", zone="Europe/Berlin", now=still(moment)
         )
         messages = [{"role": "user", "content": f"{n}", "timestamp": str(moment)} for n in range(3)]
         note = await writer.write_session_memory(str(ANN), messages)
@@ -108,7 +114,7 @@ async def test_entries_of_the_hour_that_comes_twice_keep_their_order(tmp_path: P
     for n, hour in enumerate((0, 1)):
         moment = datetime(2026, 10, 25, hour, 30, tzinfo=UTC)
         await world.jobs.put(consolidation(ANN, SCOPE, TRANSCRIPT, Slice(4 * n, 4 * n + 4), START))
-        await world.run(replace(world.consolidator(), zone=lambda _: "Europe/Berlin", now=lambda moment=moment: moment))
+        await world.run(replace(world.consolidator(), zone=lambda _: "Europe/Berlin", now=still(moment)))
     entries = world.history.after(0)
     assert [each.timestamp for each in entries] == ["2026-10-25 02:30"] * 2
     assert [(each.cursor, each.start) for each in entries] == [(1, 0), (2, 4)]
