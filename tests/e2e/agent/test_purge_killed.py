@@ -1,0 +1,144 @@
+"""A purge killed at its writes and done again: nothing half is left, and no byte of what was to go."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import os
+import shutil
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent.memory.files.disk import Disk
+from agent.memory.forgetting.forgetter import Asker
+from agent.memory.forgetting.words import Wanted
+from agent.memory.versions import Versions
+from gateway.app import App, open_app
+from gateway.events import SessionKey
+from gateway.ports import Job
+from gateway.settings import load_settings
+from tests.e2e.agent.test_consolidation import SCOPE
+from tests.e2e.agent.test_purge import lived, planted
+from tests.fakes.canaries import CYRILLIC, where
+
+ANN = SessionKey("pocket", "ann")
+EVERY = int(os.environ.get("PURGE_KILLED_EVERY", "4"))  # 1 = at every single write; the suite plays some of them
+
+
+class Killed(BaseException):
+    """The process is gone."""
+
+
+class Fate:
+    """Counts what is written, and kills before the write of that number."""
+
+    def __init__(self, at: int = -1) -> None:
+        self.at = at
+        self.writes = 0
+
+    def write(self) -> None:
+        """Live on, or do not."""
+        if self.writes == self.at:
+            raise Killed
+        self.writes += 1
+
+
+class MortalDisk(Disk):
+    """A disk whose process may be killed before any change."""
+
+    def __init__(self, fate: Fate) -> None:
+        self.fate = fate
+
+    def replace(self, path: Path, data: bytes) -> None:
+        """Put a file there, or die."""
+        self.fate.write()
+        super().replace(path, data)
+
+    def remove(self, path: Path) -> None:
+        """Take a file away, or die."""
+        self.fate.write()
+        super().remove(path)
+
+
+class Mortal:
+    """Anything whose calls may be the last: the store's forgetting, the versions."""
+
+    def __init__(self, whole: Any, fate: Fate) -> None:
+        self._whole = whole
+        self._fate = fate
+
+    def __getattr__(self, name: str) -> Any:
+        self._fate.write()
+        return getattr(self._whole, name)
+
+
+@asynccontextmanager
+async def owned(home: Path) -> AsyncIterator[App]:
+    """Own the home as a command does."""
+    settings = load_settings({"PARLOUR_HOME": str(home), "PARLOUR_LOG__LEVEL": "error"})
+    async with open_app(settings, channels=False) as app:
+        yield app
+
+
+async def begun(home: Path) -> Job:
+    """Begin a purge as the command does; its job stands in the journal."""
+    async with owned(home) as app:
+        asker = Asker(person="pocket%3aann", sender="ann", may_all=True)
+        wanted = Wanted.of(CYRILLIC)
+        assert wanted is not None
+        _, job = await app.house.forgetter.purge(SCOPE, wanted, asker, key=ANN, upto=10**9, turn="tx")
+        await app.store.jobs.put(job)
+        return job
+
+
+async def purge(home: Path, job: Job, fate: Fate) -> None:
+    """Do the job with a process that may be killed."""
+    async with owned(home) as app:
+        whole = app.house.forgetter.purging
+        disk = MortalDisk(fate)
+        erasing: Any = Mortal(whole.erasing, fate)
+        versions: Any = Mortal(whole.versions, fate)
+        mortal = dataclasses.replace(whole, disk=disk, erasing=erasing, versions=versions)
+        whole.forgetter._disk = disk
+        app.projector._disk = disk
+        await mortal.purge(job)
+
+
+@pytest.fixture(scope="module")
+def purging(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Job, int]:
+    """A home in which a purge has begun, its job, and how many writes the rest of it takes."""
+    home = tmp_path_factory.mktemp("killed") / "home"
+
+    async def prepare() -> tuple[Job, int]:
+        await lived(home)
+        planted(home)
+        job = await begun(home)
+        fate = Fate()
+        await purge(shutil.copytree(home, home.with_name("counted")), job, fate)
+        return job, fate.writes
+
+    job, writes = asyncio.run(prepare())
+    return home, job, writes
+
+
+async def test_killed_at_a_write_the_rerun_completes_it(purging: tuple[Path, Job, int], tmp_path: Path) -> None:
+    """Wherever it died: the words are gone after the rerun, and memory and versions are whole."""
+    home, job, writes = purging
+    assert writes > 10
+    for at in range(0, writes, EVERY):
+        there = shutil.copytree(home, tmp_path / str(at))
+        with pytest.raises(Killed):
+            await purge(there, job, Fate(at))
+        await purge(there, job, Fate())
+        async with owned(there) as app:
+            await app.store.jobs.finish(job)
+            for each in await app.store.jobs.pending_in(SCOPE):
+                if each.kind == "scrub":
+                    assert await app.house.forgetter.purging.scrub(each) is None
+        assert not where(there, CYRILLIC), at
+        assert b"- my dog is Bello\n" in Versions(there).texts(SCOPE)["MEMORY.md"], at
+        shutil.rmtree(there)
