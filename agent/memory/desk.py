@@ -17,6 +17,7 @@ from gateway.ports import Document, Journal, Sessions, ShownLine
 _LOOK_BACK = 2_000  # lines of a session that are searched for the message a fact came from
 _SHORTEST = 3  # characters that a question about memory must have
 _TRIES = 3
+_UNDO = "undo "  # then the version's name
 _REMEMBER = "remember:"  # then the turn, the line's index and a number: the cause of what the tool kept
 
 
@@ -127,15 +128,25 @@ class MemoryDesk:
             return NoSuchVersion()
         after = await asyncio.to_thread(self._versions.texts, scope, version.sha)
         before = await asyncio.to_thread(self._versions.before, scope, version.sha) or {}
-        for name in version.names:  # all of it, or nothing
+        names = await asyncio.to_thread(self._left, scope, version, by)
+        for name in names:  # all of it, or nothing
             now = (await self._documents.read(scope, name)).text
             if without_change(_text(before, name), _text(after, name), now) is None:
                 return Overtaken()
         done = [
-            await self._take_back(scope, name, _text(before, name), _text(after, name), version, by)
-            for name in version.names
+            await self._take_back(scope, name, _text(before, name), _text(after, name), version, by) for name in names
         ]
         return TakenBack() if all(done) else Overtaken()
+
+    def _left(self, scope: str, version: Version, by: str) -> tuple[str, ...]:
+        """Return the documents that are still to be taken back: a crash may have come between two of them."""
+        begun = {
+            name
+            for each in self._versions.log(scope, limit=1)
+            if (each.why, each.by) == (f"{_UNDO}{version.short}", by)
+            for name in each.names
+        }
+        return tuple(each for each in version.names if each not in begun) or version.names
 
     async def _take_back(
         self, scope: str, name: str, before: str, after: str, version: Version, by: str
@@ -146,7 +157,7 @@ class MemoryDesk:
             text = without_change(before, after, document.text)
             if text is None:
                 return None
-            why = f"undo {version.short}"
+            why = f"{_UNDO}{version.short}"
             if written := await self._documents.write(scope, name, text, was=document.rev, why=why, by=by):
                 return written
         return None

@@ -134,6 +134,27 @@ async def test_one_change_of_dreams_can_be_undone_alone(tmp_path: Path) -> None:
     assert set(newest.names) == {"USER.md", "MEMORY.md"}
 
 
+async def test_killed_at_every_write_an_undo_is_whole_when_it_runs_again(tmp_path: Path) -> None:
+    """A change of two documents: both go back, as one version, wherever the first try died."""
+    nothing: Any = None
+    for at in range(100):
+        place = Place(tmp_path / str(at))
+        first = await place.dream()
+
+        def desk(disk: Disk | None = None, place: Place = place) -> MemoryDesk:
+            return MemoryDesk(place.world.home, place.documents(disk), place.world.versions, nothing, nothing)
+
+        try:
+            await desk(FaultyDisk(at=at, error=Crash())).undo(place.world.scope, first, by="ann")
+        except Crash:
+            await desk().undo(place.world.scope, first, by="ann")
+        else:
+            assert at > 6
+            break
+        assert place.texts == BEFORE, at
+        assert [each.why[:5] for each in place.world.versions.log(place.world.scope)].count("undo ") == 1, at
+
+
 async def test_killed_at_every_write_going_back_again_is_one_version(tmp_path: Path) -> None:
     """The command runs again after a crash; the state is the same, and so is the number of versions."""
     for at in range(100):
