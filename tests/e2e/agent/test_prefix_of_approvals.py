@@ -1,0 +1,66 @@
+"""The prompt's prefix while memory is argued with: a yes rides behind it, a deletion breaks it where it stood."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+from agent.memory.consolidation.operations import Add, Remove
+from agent.memory.consolidation.pending import stage
+from agent.memory.files.disk import Disk
+from agent.memory.files.lines import utc_now
+from tests.e2e.agent.test_consolidation import SCOPE, Model, at_work, quiet, talk
+from tests.e2e.agent.test_deletions import delete, transcripts, until
+from tests.fakes.pocket import Pocket
+
+
+def breaks(prompts: Sequence[Sequence[Any]]) -> list[int]:
+    """Return which prompts do not begin with the one before."""
+    return [n for n, (before, after) in enumerate(pairwise(prompts), 1) if list(after[: len(before)]) != list(before)]
+
+
+async def gone(pocket: Pocket, number: str, words: str) -> None:
+    """Delete a message and return when it is out of the transcript."""
+    await delete(pocket, number)
+    await until(lambda: words not in transcripts(pocket.home))
+    await pocket.idle()
+
+
+async def test_a_yes_and_an_edit_by_hand_ride_behind_the_prefix() -> None:
+    """Approved in the chat and saved in an editor meanwhile: both are deltas, and nothing before them changes."""
+    model = Model()
+    async with at_work(model) as pocket:
+        await talk(pocket, 1)
+        await pocket.channel.ask("ann", "/remember the office is in Bonn")
+        await talk(pocket, 1)
+        folder = pocket.home / SCOPE / "memory"
+        operations = (Remove("- the office is in Bonn"), Add("- the office is in Köln"))
+        stage(folder, Disk(), "dprefix", "many", utc_now(), operations=operations)
+        assert (await pocket.channel.ask("ann", "/memory approve dprefix")).startswith("Done.")
+        await talk(pocket, 1)
+        (folder / "MEMORY.md").write_text((folder / "MEMORY.md").read_text() + "- by hand\n")
+        await talk(pocket, 1)
+        assert breaks(model.prompts) == []
+        assert "the office is in Köln" in str(model.prompts[-1])
+        assert "by hand" in str(model.prompts[-1])
+
+
+async def test_a_deletion_breaks_the_prefix_once_and_where_it_stood() -> None:
+    """What is in the window goes with one break; what had left it, and is in no prompt, breaks nothing."""
+    model = Model()
+    async with at_work(model) as pocket:
+        await pocket.channel.ask("ann", "the oldest of all that is said in here today", number="1")
+        await talk(pocket, 4)
+        await quiet(pocket)
+        await pocket.channel.ask("ann", "the newest of all that is said in here today", number="2")
+        window_moved = breaks(model.prompts)
+        assert len(window_moved) == 1
+        assert "the oldest" not in str(model.prompts[-1])
+        await gone(pocket, "1", "the oldest of")
+        await talk(pocket, 1)
+        assert breaks(model.prompts) == window_moved
+        await gone(pocket, "2", "the newest of")
+        await talk(pocket, 1)
+        assert breaks(model.prompts) == [*window_moved, len(model.prompts) - 1]
+        assert "the newest of" not in str(model.prompts[-1])
