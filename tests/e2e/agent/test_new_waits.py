@@ -1,0 +1,61 @@
+"""`memory.new_waits`: while /new waits nobody else does, /stop ends it, and a kill leaves a whole session."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from agent.memory.history.log import HistoryLog
+from tests.e2e.agent.test_consolidation import SCOPE, Model
+from tests.fakes.pocket import Pocket, gateway
+
+WAITS = {"PARLOUR_MEMORY__NEW_WAITS": "true"}
+
+
+async def waiting(pocket: Pocket, model: Model) -> None:
+    """Have Ann say something and /new; return when the summary of it is being made, and held back."""
+    await pocket.channel.ask("ann", "the first thing")
+    model.go_on.clear()
+    model.thinking.clear()
+    await pocket.channel.say("ann", "/new", number="00000000000000000007")
+    await model.thinking.wait()
+
+
+def entries(home: Path) -> int:
+    """Return how many summaries there are of Ann's conversations."""
+    return len(HistoryLog(home / SCOPE / "memory").after(0))
+
+
+async def test_others_are_answered_and_stop_ends_the_waiting() -> None:
+    """Another chat does not notice; /stop is told at once, the session goes on as it was, and a later /new works."""
+    model = Model()
+    async with gateway(model=model, environment=WAITS) as pocket:
+        await waiting(pocket, model)
+        assert (await pocket.channel.ask("ben", "hello", sender="ben")).endswith("hello")
+        await pocket.channel.ask("ann", "/stop")
+        model.go_on.set()
+        await pocket.channel.ask("ann", "the second thing")
+        assert "the first thing" in str(model.prompts[-1])
+        assert await pocket.channel.ask("ann", "/new") == "New session started."
+        assert entries(pocket.home) == 1
+        await pocket.channel.ask("ann", "the third thing")
+        assert "the first thing" not in str(model.prompts[-1][1:])
+
+
+async def test_a_kill_while_it_waits_leaves_a_whole_session(tmp_path: Path) -> None:
+    """At the next start /new is taken up again, the archive is summarised once, and the answer comes once."""
+    model, home = Model(), tmp_path / "home"
+    async with gateway(model=model, home=home, environment=WAITS) as pocket:
+        await waiting(pocket, model)
+        copy = pocket.kill(tmp_path / "copy")
+        model.go_on.set()
+    again = Model()
+    async with gateway(model=again, home=copy, environment=WAITS) as pocket:
+        posts = await pocket.channel.posted("ann", 1)
+        await pocket.idle()
+        assert [post.text for post in posts] == ["New session started."]
+        assert entries(copy) == 1
+        assert len(again.asked) == 1
+        await pocket.channel.ask("ann", "the second thing")
+        assert "the first thing" not in str(again.prompts[-1][1:])
+        await pocket.idle()
+        assert len(list((copy / SCOPE / "sessions").glob("*.jsonl"))) == 2  # the archive, and what began after it
