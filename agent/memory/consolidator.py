@@ -93,7 +93,10 @@ class Consolidator:
         mine = [each for each in pending if self._is_about(each, span.transcript)]
         if any(each.kind == APPLY and each.payload["end"] > span.start for each in mine):
             return None  # the pointer is about to move; what is due then will be a job of its own
-        if self.flushes and any(each.kind == FLUSH and not each.attempts for each in mine):
+        flushes = [each for each in mine if each.kind == FLUSH and not each.attempts] if self.flushes else []
+        if any(each.payload.get("then") for each in flushes):
+            return None  # it queues its compaction itself
+        if flushes:
             return Later(_NOT_YET, "what lasts is written down first", counts=False)
         start, _ = await self.passages.extent(span.scope, span.key, span.transcript)
         if start != span.start:

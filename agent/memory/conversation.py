@@ -236,7 +236,10 @@ class Conversation:
         """Return what is to be looked through for lasting facts before a compaction by weight; once in each cycle."""
         if not self.consolidates or self._flush is None or not self._room or self._flushed == self.consolidated:
             return None
-        if fits(self._next(record).turns, self.room, threshold=self._flush) or record.to_index <= self.consolidated:
+        after = self._next(record)
+        has_left = after.replay_from > after.consolidated  # something is out of the window already
+        is_near = has_left or not fits(after.turns, self.room, threshold=self._flush)
+        if not is_near or record.to_index <= self.consolidated:
             return None
         self._flushed = self.consolidated
         return Slice(self.consolidated, record.to_index)

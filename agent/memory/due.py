@@ -68,15 +68,25 @@ def work_due(conversation: Conversation, record: TurnRecord) -> tuple[Job, ...]:
     """Return the jobs that are due once *record* is there: usually none."""
     if record.new_transcript:
         return ()
-    jobs: list[Job] = []
-    if flush := conversation.flush_due(record):
-        jobs.append(flushing(record.key, record.scope, record.transcript, flush, record.at))
-    if taken := conversation.due(record.to_index, record):
-        jobs.append(consolidation(record.key, record.scope, record.transcript, taken, record.at))
-    return tuple(jobs)
+    where = (record.key, record.scope, record.transcript)
+    flush, taken = conversation.flush_due(record), conversation.due(record.to_index, record)
+    if flush:
+        return (flushing(*where, flush, record.at, then=taken),)
+    return (consolidation(*where, taken, record.at),) if taken else ()
 
 
-def flushing(key: SessionKey, scope: str, transcript: str, taken: Slice, now: datetime) -> Job:
-    """Return the job that is due before a compaction: the same one in each cycle."""
+def flushing(
+    key: SessionKey, scope: str, transcript: str, taken: Slice, now: datetime, *, then: Slice | None = None
+) -> Job:
+    """Return the job that is due before a compaction, the same one in each cycle; *then* is what is consolidated."""
     span = Span(scope=scope, key=key, transcript=transcript, start=taken.start, end=taken.end)
-    return Job(id=f"{FLUSH}:{span.cycle}", kind=FLUSH, scope=scope, payload=span.payload(), due_at=now)
+    payload = {**span.payload(), "then": [then.start, then.end] if then else []}
+    return Job(id=f"{FLUSH}:{span.cycle}", kind=FLUSH, scope=scope, payload=payload, due_at=now)
+
+
+def after_flush(job: Job, now: datetime) -> Job | None:
+    """Return the consolidation that waited for a flush."""
+    span, then = Span.of(job), job.payload.get("then")
+    if not then:
+        return None
+    return consolidation(span.key, span.scope, span.transcript, Slice(int(then[0]), int(then[1])), now)

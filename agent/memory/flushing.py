@@ -16,7 +16,7 @@ import structlog
 
 from agent.llm.port import ChatModel
 from agent.memory.background import Handler, Later
-from agent.memory.due import FLUSH, FLUSHED, Span
+from agent.memory.due import FLUSH, FLUSHED, Span, after_flush
 from agent.memory.files.disk import Disk
 from agent.memory.flush import MemoryFlusher, Section
 from agent.memory.provider import ModelProvider
@@ -61,13 +61,14 @@ class Flushes:
         span = Span.of(job)
         flusher = self._flusher(job)
         if await asyncio.to_thread(flusher.was_flushed, str(span.key), span.cycle):
+            await self._go_on(job)
             return None
         epoch = await self.reviser.epoch(span.scope)
         messages = await self.passages.messages(span.scope, span.key, span.transcript, span.start, span.end)
         if len(messages) < span.end - span.start and job.attempts < _TRIES:
             return Later(_NOT_YET, "the transcript is not in its file yet")
         section = await flusher.extract(messages, tokens=await self.room() * 3 // 4)
-        payload = {**span.payload(), "section": asdict(section)}
+        payload = {**job.payload, "section": asdict(section)}
         async with self.writing:
             if await self.reviser.epoch(span.scope) != epoch:
                 return Later(_NOT_YET, "something was forgotten meanwhile", counts=False)
@@ -80,12 +81,19 @@ class Flushes:
         """Write what the model said; twice is once."""
         async with self.writing:
             if all(each.id != job.id for each in await self.jobs.pending_in(job.scope)):
-                return None  # something of it was forgotten
+                await self._go_on(job)  # something of it was forgotten
+                return None
             span, section = Span.of(job), job.payload["section"]
             stored = Section(day=section["day"], at=section["at"], bullets=tuple(section["bullets"]))
             await asyncio.to_thread(self._flusher(job).write, str(span.key), span.cycle, stored)
             log.info("flush.written", key=str(span.key), bullets=len(stored.bullets))
+        await self._go_on(job)
         return None
+
+    async def _go_on(self, job: Job) -> None:
+        """Queue the compaction that waited for this."""
+        if then := after_flush(job, self.now()):
+            await self.jobs.put(then)
 
     def _flusher(self, job: Job) -> MemoryFlusher:
         key = str(job.payload["key"])

@@ -65,6 +65,18 @@ async def test_a_compaction_waits_for_its_flush(tmp_path: Path) -> None:
     assert days(tmp_path)[0].read_text() == SECTION
 
 
+async def test_what_becomes_due_together_goes_in_a_row(tmp_path: Path) -> None:
+    """The flush queues its compaction when it is written down, or when there is nothing to write."""
+    for origin in ("user", "untrusted"):
+        world = await due(tmp_path / origin, origin=origin)
+        world.jobs.jobs.clear()
+        await world.jobs.put(flushing(ANN, SCOPE, TRANSCRIPT, Slice(0, 12), START, then=Slice(0, 8)))
+        await world.run(world.flushes(), world.consolidator())
+        assert world.pointers() == [8]
+        assert world.jobs.reasons == []
+        assert bool(days(tmp_path / origin)) is (origin == "user")
+
+
 async def test_a_cycle_is_flushed_once_and_a_pointer_begins_the_next(tmp_path: Path) -> None:
     """Also after a restart, when nobody remembers that it was done."""
     world = await due(tmp_path)
