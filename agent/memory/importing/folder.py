@@ -17,7 +17,7 @@ from gateway.errors import UserMistake
 LARGEST_TEXT = 1024 * 1024  # bytes of a memory file: a larger one is data, not memory
 LARGEST_SESSION = 256 * 1024 * 1024
 _NO_MEMORY = "neither a conversation nor a memory file"
-_LINK = "a link: what it points to may be anywhere"
+_LINK = "a link; name the folder that it leads to if you want what is there"
 
 
 def in_words(content: object) -> str | None:

@@ -56,7 +56,8 @@ class Ledgers:
     def scopes(self) -> list[str]:
         """Return the scopes that something was taken over into."""
         found = [path for area in ("people", "chats") for path in self._home.glob(f"{area}/*/memory/{NAME}")]
-        return sorted(f"{path.parts[-4]}/{path.parts[-3]}" for path in found)
+        alone = [""] if (self._home / "memory" / NAME).is_file() else []  # a home of one person
+        return alone + sorted(f"{path.parts[-4]}/{path.parts[-3]}" for path in found)
 
 
 class Digests:

@@ -185,7 +185,7 @@ def _without_metadata(text: str) -> tuple[str, dict[str, str]]:
 def _in_database(folder: Folder, path: Path) -> Iterator[tuple[str, str, list[dict[str, Any]]]]:
     """Yield id, key and events of every conversation in the database."""
     try:
-        with _copied(path) as copy, closing(sqlite3.connect(copy)) as database:
+        with _readable(path) as address, closing(sqlite3.connect(address, uri=True)) as database:
             yield from _conversations(database)
     except (sqlite3.Error, OSError) as error:
         folder.leave(path, f"cannot be read: {error}")
@@ -216,10 +216,13 @@ def _read_event(text: object) -> dict[str, Any]:
 
 
 @contextmanager
-def _copied(path: Path) -> Iterator[Path]:
-    """Give a copy of the database with what is in its log: opening the original could change it."""
+def _readable(path: Path) -> Iterator[str]:
+    """Give an address of the database: opening it must not change it, nor miss what is in its log alone."""
+    log = path.with_name(f"{path.name}-wal")
+    if not log.is_file() or not log.stat().st_size:
+        yield f"{path.absolute().as_uri()}?mode=ro&immutable=1"
+        return
     with tempfile.TemporaryDirectory(prefix="parlour-import-") as place:
-        for ending in ("", "-wal"):
-            if (part := path.with_name(path.name + ending)).is_file():
-                shutil.copyfile(part, Path(place) / f"copy{ending}")
-        yield Path(place) / "copy"
+        for part in (path, log):
+            shutil.copyfile(part, Path(place) / part.name)
+        yield (Path(place) / path.name).as_uri()

@@ -90,7 +90,9 @@ class Talks:
         path = scope_folder(self.home, scope) / "sessions" / f"{transcript}.{turn}.jsonl"
         # One that stands there is whole, and may have been redacted since.
         if not self.is_dry and self.disk.size(path) is None:
-            self.disk.replace(path, as_archive(transcript, found.key, new, consolidated, found.created or self.now()))
+            at = found.created or self.now()
+            data = as_archive(transcript, found.key, new, consolidated, at, system=self.system)
+            self.disk.replace(path, data)
         self._keep_bad(path, found)
         ledger.add(digests)
         return str(path.relative_to(self.home))
@@ -127,7 +129,7 @@ class Talks:
                 key=key,
                 transcript=session.transcript,
                 outcome=EndState.ANSWERED,
-                lines=as_lines(piece, session.next_index, self.now(), consolidated=pointer),
+                lines=as_lines(piece, session.next_index, self.now(), system=self.system, consolidated=pointer),
                 from_index=session.next_index,
                 to_index=stop,
                 inbox=(),

@@ -49,7 +49,9 @@ def name_of(*digests: str) -> str:
     return b32encode(hashlib.sha256(" ".join(digests).encode()).digest()).decode("ascii").lower()[:16]
 
 
-def as_lines(piece: Piece, start: int, at: datetime, *, consolidated: int | None = None) -> tuple[Line, ...]:
+def as_lines(
+    piece: Piece, start: int, at: datetime, *, system: str, consolidated: int | None = None
+) -> tuple[Line, ...]:
     """Return the piece's lines from index *start* on; with *consolidated*, a pointer before the end."""
     lines: list[Line] = []
     for n, message in enumerate(piece.messages):
@@ -62,19 +64,28 @@ def as_lines(piece: Piece, start: int, at: datetime, *, consolidated: int | None
     if consolidated is not None:
         lines.append(build.pointer(consolidated))
     end = build.end(
-        piece.turn, from_index=start, to_index=stop, inbox=[], outcome=EndState.ANSWERED, at=_last(piece.messages) or at
+        piece.turn,
+        from_index=start,
+        to_index=stop,
+        inbox=[],
+        outcome=EndState.ANSWERED,
+        at=_last(piece.messages) or at,
+        imported=system,
     )
     return (*lines, end)
 
 
-def as_archive(transcript: str, key: str, found: Sequence[Piece], consolidated: int, at: datetime) -> bytes:
+def as_archive(
+    transcript: str, key: str, found: Sequence[Piece], consolidated: int, at: datetime, *, system: str
+) -> bytes:
     """Return a whole transcript that has ended."""
     created = next((moment for each in found if (moment := _first(each.messages))), at)
     data = bytearray(encode(build.head(transcript, key, created)))
     index = 0
     for each in found:
         own, stop = len(data), index + len(each.messages)
-        for line in as_lines(each, index, at, consolidated=consolidated if stop == consolidated else None):
+        pointer = consolidated if stop == consolidated else None
+        for line in as_lines(each, index, at, system=system, consolidated=pointer):
             is_pointer = kind_of(line) == "pointer"
             data += encode({**line, "replay_from": stop, "offset": own} if is_pointer else line)
         index = stop

@@ -225,6 +225,19 @@ def test_an_import_is_the_owners(terminal: Terminal, tmp_path: Path, monkeypatch
     assert "canary" not in str([path.read_bytes() for path in terminal.home.rglob("*") if path.is_file()])
 
 
+def test_a_home_of_one_person_takes_it_in_itself(
+    terminal: Terminal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With `memory.isolation: shared` it stands where the seeds have it, and is the one scope there is."""
+    theirs = other_bots.autobot(tmp_path / "theirs")
+    monkeypatch.setenv("PARLOUR_MEMORY__ISOLATION", "shared")
+    terminal.well("import", "autobot", str(theirs))
+    assert (terminal.home / "memory" / "MEMORY.md").read_text() == "- CI: GitHub Actions\n"
+    assert "- CI: GitHub Actions" in terminal.well("memory", "show")
+    assert [(line["scope"], line["name"], line["entries"]) for line in terminal.lines("memory")] == [("", "home", 2)]
+    assert "0 things" in terminal.well("import", "autobot", str(theirs))
+
+
 def test_a_conversation_goes_elsewhere_only_when_it_is_said(
     terminal: Terminal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -223,6 +223,9 @@ async def test_a_mapped_chat_goes_on(tmp_path: Path) -> None:
         lines = [json.loads(line) for line in path.read_text().splitlines()]
         assert [line["last_consolidated"] for line in lines if line.get("kind") == "pointer"] == [2]
         assert [line["i"] for line in lines if "i" in line] == list(range(6))
+        assert {line["imported"] for line in lines if line.get("kind") == "end" and line["to"] > line["from"]} == {
+            "nanobot"
+        }
         assert [line["origin"] for line in lines if line.get("role") == "tool"] == ["untrusted"]
         before = path.read_bytes()
         (item,) = [

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -82,6 +85,20 @@ def test_openclaw(tmp_path: Path, in_database: bool) -> None:
         assert {each.key for each in found.sessions} == {"telegram:42", "openclaw:s-old"}
         assert [why for source, why in left.items() if "s-gone" in source] == ["it was deleted there"]
         assert "a task ran in it" in left["agents/main/sessions/s-cron.jsonl"]
+
+
+def test_a_database_that_is_at_work_is_read_with_its_log(tmp_path: Path) -> None:
+    """What their gateway wrote last stands in the log alone; it is read, and neither file changes."""
+    root = other_bots.openclaw(tmp_path, in_database=True)
+    path = root / "agents" / "main" / "agent" / "openclaw-agent.sqlite"
+    with closing(sqlite3.connect(path)) as database:
+        database.execute("PRAGMA journal_mode=WAL")
+        last = json.dumps(other_bots.entry("ggggggg", "ffffff", "user", "One more"))
+        database.execute("INSERT INTO transcript_events VALUES ('s-one', 7, ?, 0)", (last,))
+        database.commit()
+        assert path.with_name(f"{path.name}-wal").stat().st_size
+        found = read("openclaw", root)
+    assert found.sessions[0].messages[-1]["content"] == "One more"
 
 
 @pytest.mark.parametrize(
