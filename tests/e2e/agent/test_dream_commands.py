@@ -9,8 +9,6 @@ from contextlib import asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
 
-import pytest
-
 from agent.llm.port import ChatReply, ChatRequest, Sink, Tokens
 from agent.memory.files.documents import document_path
 from agent.memory.history.log import HistoryEntry, HistoryLog
@@ -201,10 +199,5 @@ async def test_without_a_model_it_says_so() -> None:
         happened(pocket.home, "Something.")
         assert "no model that could do this" in await pocket.channel.ask("ann", "/dream")
         assert not await pocket.app.store.jobs.pending_in(ANN)
-
-
-@pytest.mark.parametrize("command", ["/dream-log", "/dream-restore"])
-async def test_before_the_first_dream_there_is_nothing_to_see(command: str) -> None:
-    """An empty scope has a sentence of its own."""
-    async with gateway() as pocket:
-        assert "changed nothing here yet" in await pocket.channel.ask("ann", command)
+        for command in ("/dream-log", "/dream-restore"):
+            assert "changed nothing here yet" in await pocket.channel.ask("ann", command)

@@ -141,7 +141,7 @@ operations = st.one_of(
 )
 
 
-@settings(max_examples=150)
+@settings(max_examples=80)
 @given(texts, st.lists(operations, max_size=8))
 def test_whatever_is_wanted_no_entry_is_lost(base: str, wanted: list[Operation]) -> None:
     """Every entry lives on, or was named by an operation that was done within the limits; what waits can be done."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from tests.fakes.memory import START, Crash, FaultyDisk
 class Place:
     """A scope that dreamed twice, and what people do there meanwhile."""
 
-    def __init__(self, home: Path) -> None:
+    def __init__(self, home: Path, *, is_new: bool = True) -> None:
         self.world = DreamWorld(
             home,
             "study",
@@ -27,7 +28,8 @@ class Place:
             "study",
             edits(add("- has a cat"), remove("- plays chess")),
         )
-        self.world.write("MEMORY.md", "- drinks coffee\n- plays chess\n")
+        if is_new:
+            self.world.write("MEMORY.md", "- drinks coffee\n- plays chess\n")
 
     async def dream(self) -> str:
         """Dream of something new; return the version."""
@@ -137,9 +139,10 @@ async def test_one_change_of_dreams_can_be_undone_alone(tmp_path: Path) -> None:
 async def test_killed_at_every_write_an_undo_is_whole_when_it_runs_again(tmp_path: Path) -> None:
     """A change of two documents: both go back, as one version, wherever the first try died."""
     nothing: Any = None
+    first = await Place(tmp_path / "dreamed").dream()
     for at in range(100):
-        place = Place(tmp_path / str(at))
-        first = await place.dream()
+        shutil.copytree(tmp_path / "dreamed", tmp_path / str(at))
+        place = Place(tmp_path / str(at), is_new=False)
 
         def desk(disk: Disk | None = None, place: Place = place) -> MemoryDesk:
             return MemoryDesk(place.world.home, place.documents(disk), place.world.versions, nothing, nothing)
@@ -157,9 +160,10 @@ async def test_killed_at_every_write_an_undo_is_whole_when_it_runs_again(tmp_pat
 
 async def test_killed_at_every_write_going_back_again_is_one_version(tmp_path: Path) -> None:
     """The command runs again after a crash; the state is the same, and so is the number of versions."""
+    first = await Place(tmp_path / "dreamed").dream()
     for at in range(100):
-        place = Place(tmp_path / str(at))
-        first = await place.dream()
+        shutil.copytree(tmp_path / "dreamed", tmp_path / str(at))
+        place = Place(tmp_path / str(at), is_new=False)
         try:
             await place.desk(FaultyDisk(at=at, error=Crash())).restore(place.world.scope, first, by="ann")
         except Crash:
