@@ -96,6 +96,8 @@ class _Check:
         try:
             application = await self._get("/applications/@me")
             findings.append(_intent(int(application.get("flags") or 0)))
+            if application.get("interactions_endpoint_url"):
+                findings.append(_ELSEWHERE)
             findings.append(_sessions((await self._get("/gateway/bot"))["session_start_limit"]))
             findings.append(_guilds(await self._get("/users/@me/guilds?limit=200"), str(application["id"])))
         except _Refused as error:
@@ -107,6 +109,15 @@ class _Check:
             if response.status != 200:
                 raise _Refused(str(response.status))
             return await response.json(content_type=None)
+
+
+_ELSEWHERE = Finding(
+    level=Level.WARNING,
+    text=(
+        "native commands and buttons go to an address of somebody else's; empty the field Interactions Endpoint URL:"
+        f" {PORTAL}, your application, General Information, Save Changes"
+    ),
+)
 
 
 def _why(status: str) -> str:

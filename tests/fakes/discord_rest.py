@@ -119,6 +119,7 @@ class Rest:
             case ["oauth2", "applications", "@me"] | ["applications", "@me"]:
                 return {"id": BOT, "name": "Parlour", "description": "", "bot_public": False,
                         "flags": discord.application_flags, "icon": None,
+                        "interactions_endpoint_url": discord.interactions_url,
                         "bot_require_code_grant": False, "verify_key": "", "owner": discord.users[ANN]}  # fmt: skip
             case ["gateway", "bot"]:
                 limit = {"total": 1000, "remaining": discord.identifies_left, "reset_after": 3_600_000}

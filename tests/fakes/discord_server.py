@@ -60,6 +60,7 @@ class Discord:
     has_joined: bool = True  # the bot is in the server
     identifies_left: int = 1_000  # of the day
     application_flags: int = CONTENT_INTENT_LIMITED
+    interactions_url: str | None = None  # where interactions are posted, instead of over the gateway
     on_request: Callable[[str, str, str], bool] = lambda _when, _method, _kind: False  # True = the line is cut
     faults: list[Fault] = field(default_factory=list)
     requests: list[Request] = field(default_factory=list)

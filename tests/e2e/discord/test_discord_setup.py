@@ -67,3 +67,10 @@ async def test_a_discord_that_is_not_there_is_a_finding_too(discord: Discord, tr
     discord.fail("GET", "users", trouble, times=2)
     (wrong,) = (await found(discord))[Level.WRONG]
     assert "Discord" in wrong
+
+
+async def test_buttons_that_go_elsewhere_are_found(discord: Discord) -> None:
+    """An address for interactions takes commands and buttons away from the gateway."""
+    discord.interactions_url = "https://other.example/interactions"
+    (warning,) = (await found(discord))[Level.WARNING]
+    assert "Interactions Endpoint URL" in warning
