@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from agent.memory.scope_names import Wish
 from agent.memory.scopes import quote
+from gateway.app.memory_operations import MemoryOperations
 from gateway.control import Line
 from gateway.errors import UserMistake
 from gateway.operations import Operation
@@ -31,7 +35,22 @@ class PeopleOperations:
 
     def named(self) -> Mapping[str, Operation]:
         """Return them by name."""
-        return {"people forget": self.forget}
+        return {"people forget": self.forget, "people export": self.export}
+
+    async def export(self, arguments: Line) -> AsyncIterator[Line]:
+        """Write all that is kept of somebody into a zip; the path is the asking command's, made absolute by it."""
+        target = Path(str(arguments.get("file", "")))
+        if not target.is_absolute():
+            raise UserMistake("an export needs a file to write to")
+        wish = Wish(person=str(arguments.get("person", "")))
+        scope = await asyncio.to_thread((await MemoryOperations(self._app).names()).find, wish)
+        try:
+            packed = await self._app.house.rights.exports.write(scope, scope.rpartition("/")[2], target)
+        except FileExistsError:
+            raise UserMistake(f"{target} is there already; name another file") from None
+        except OSError as wrong:
+            raise UserMistake(f"{target} cannot be written: {wrong.strerror or wrong}") from wrong
+        yield {"file": str(target), "scope": scope, "files": packed.files}
 
     async def forget(self, arguments: Line) -> AsyncIterator[Line]:
         """Forget somebody everywhere; a line with what is gone and what remains. Doing it twice is doing it once."""

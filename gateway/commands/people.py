@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -12,9 +13,15 @@ from gateway.commands.asking import ask
 app = typer.Typer(help="The people who talk to the bot.", no_args_is_help=True)
 
 
-@app.callback()
-def _group() -> None:
-    """Keep `forget` a command of its own although it is the only one."""
+@app.command()
+def export(
+    person: Annotated[str, typer.Argument(help="As kind:id, such as telegram:42 or slack:T0TEAM:U0USER.")],
+    file: Annotated[Path, typer.Argument(help="Where to; a .zip that is not there yet.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON lines.")] = False,
+) -> None:
+    """Write all that is kept of somebody into a zip: memory, conversations, files, usage."""
+    (line,) = ask("people export", {"person": person, "file": str(file.expanduser().absolute())})
+    typer.echo(json.dumps(line) if as_json else f"{line['file']} holds {line['files']} files of {line['scope']}")
 
 
 @app.command()

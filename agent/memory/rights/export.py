@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import os
 from base64 import b32encode
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
@@ -34,6 +35,7 @@ _STILL = timedelta(hours=1)
 _LONGEST = timedelta(days=7)
 _MOST_FILES = 10
 _BEGINNING = datetime(2000, 1, 1, tzinfo=UTC)
+_ENDLESS = 1 << 62
 _LEAST = 64 * 1024  # bytes of a channel's limit below which an export makes no sense
 
 
@@ -75,6 +77,24 @@ class Exports:
         """Return the job that a command leaves behind."""
         payload = {"key": str(key), "person": person, "reply_to": reply_to, "language": language}
         return Job(id=f"{EXPORT}:{turn}", kind=EXPORT, scope=scope, payload=payload, due_at=self.now())
+
+    async def write(self, scope: str, person: str, target: Path, *, language: str = "en") -> Packed:
+        """Write one zip of *scope* to *target*, which is not there yet; whole or not at all. Raises OSError."""
+        await self.flush()
+        usage = await self.usage.totals(since=_BEGINNING, person=person)
+
+        def work() -> Packed:
+            half = target.with_name(f".{target.name}.part")
+            half.unlink(missing_ok=True)
+            try:
+                found = members(self.home, scope, usage, zone=self.zone(scope), disk=self.disk)
+                packed = pack(found, lambda _: half, limit=_ENDLESS, about=self._about(scope, language))
+                os.link(half, target)  # refuses what is there
+            finally:
+                half.unlink(missing_ok=True)
+            return packed
+
+        return await asyncio.to_thread(work)
 
     async def export(self, job: Job) -> Later | None:
         """Pack what is kept of the scope, and hand it to delivery; what was handed over before is not again."""
@@ -121,13 +141,8 @@ class Exports:
         self.disk.make_folder(folder)
         for left in folder.glob("*"):  # a crash came while they were written; one job at a time writes here
             self.disk.remove(left)
-
-        def about(packed: Packed) -> str:
-            left = "\n".join(f"- {name}" for name in packed.left_out[:20]) or "-"
-            return say("rights.readme", language, day=dated(self.now(), zone), files=packed.files, left_out=left)
-
         found = members(self.home, scope, usage, zone=zone, disk=self.disk)
-        packed = pack(found, lambda n: folder / f"export-{n}.zip", limit=limit, about=about)
+        packed = pack(found, lambda n: folder / f"export-{n}.zip", limit=limit, about=self._about(scope, language))
         digests: list[str] = []
         for path in packed.zips:
             data = self.disk.load(path) or b""
@@ -136,6 +151,14 @@ class Exports:
             self.disk.remove(path)
             digests.append(digest)
         return packed, digests
+
+    def _about(self, scope: str, language: str) -> Callable[[Packed], str]:
+        def about(packed: Packed) -> str:
+            left = "\n".join(f"- {name}" for name in packed.left_out[:20]) or "-"
+            day = dated(self.now(), self.zone(scope))
+            return say("rights.readme", language, day=day, files=packed.files, left_out=left)
+
+        return about
 
     async def _hand_over(self, job: Job, key: SessionKey, packed: Packed, digests: list[str]) -> None:
         """Put the files into the outbox, once: a record of this turn that is there already changes nothing."""

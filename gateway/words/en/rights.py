@@ -42,12 +42,16 @@ SENTENCES = {
     "export_begun": "I am putting together what I keep of you. It comes here as a file, in a moment.",
     "export_under_way": "I am at it already; the file comes here.",
     "export_here_not": "I send that to a direct chat only. Write `/export` to me there.",
-    "export_no_files": "Files cannot be sent in this chat. Whoever runs this machine can make you an export.",
+    "export_no_files": "Files cannot be sent in this chat. Whoever runs this machine can make you an export:"
+    " `parlour people export`.",
     "export_done": (
         "This is what I keep of you, in {files} file(s): memory, conversations as text and as data, files, usage. I"
         " remove my copy of it after a day."
     ),
-    "export_left_out": "{count} file(s) are too large to be sent here and are missing; README.md in it names them.",
+    "export_left_out": (
+        "{count} file(s) are too large to be sent here and are missing; README.md in it names them, and whoever runs"
+        " this machine can send you all: `parlour people export`."
+    ),
     "readme": (
         "# What Parlour keeps of you, {day}\n\n{files} files:\n\n- `memory/`: what is remembered, summaries, notes,"
         " what waits for a yes\n- `conversations/`: what was said, as text (.md) and as it is stored (.jsonl)\n"

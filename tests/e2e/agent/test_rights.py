@@ -10,8 +10,12 @@ import zipfile
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from agent.memory.rights.inventory import unknown
 from gateway.admission import Entry, Grants, GroupPolicy, Policy
+from gateway.errors import UserMistake
+from gateway.operations import Operations
 from gateway.ports import Capabilities
 from tests.e2e.agent.test_consolidation import SCOPE, WINDOW, Model, quiet, talk
 from tests.fakes.pocket import PLAIN, Pocket, gateway
@@ -205,3 +209,27 @@ async def test_privacy_is_true_to_the_scope_and_to_the_settings() -> None:
         # What was said and sent lapses; what is remembered of it does not.
         assert told.count("It stays for 30 days") == 2
         assert told.count("It stays until somebody") == 1
+
+
+async def test_the_operator_can_make_one_where_a_channel_cannot(tmp_path: Path) -> None:
+    """`parlour people export`: one zip, 0600, whole, of that person alone; a file that is there is left as it is."""
+    target = tmp_path / "ann.zip"
+    async with gateway(model=Model(), policy=OPEN, kind=kind(PLAIN)) as pocket:
+        await pocket.channel.ask("ann", "/remember my dog is Bello")
+        await pocket.channel.ask("bob", "/remember Bob has a canary", sender="bob")
+        export = Operations(pocket.app).named()["people export"]
+        arguments = {"person": "pocket:ann", "file": str(target)}
+        [line] = [line async for line in export(arguments)]
+        with zipfile.ZipFile(target) as archive:
+            assert b"Bello" in archive.read("memory/MEMORY.md")
+            assert line["files"] == len(archive.namelist()) - 1  # beside README.md
+            assert not any(b"canary" in archive.read(name) for name in archive.namelist())
+        assert target.stat().st_mode & 0o777 == 0o600
+        before = target.read_bytes()
+        with pytest.raises(UserMistake, match="is there already"):
+            [_ async for _ in export(arguments)]
+        with pytest.raises(UserMistake):
+            [_ async for _ in export({"person": "pocket:nobody", "file": str(tmp_path / "b.zip")})]
+        assert target.read_bytes() == before
+    assert list(tmp_path.glob("*")) == [target]
+    assert not list(tmp_path.glob(".*"))
