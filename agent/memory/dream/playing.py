@@ -39,11 +39,13 @@ class Played:
 class Play:
     """The documents as the edits so far leave them."""
 
-    def __init__(self, base: Mapping[str, str], *, budget: int = BUDGET) -> None:
+    def __init__(self, base: Mapping[str, str], *, budget: int = BUDGET, may_lose: bool = True) -> None:
+        """Begin with *base*; unless it *may_lose*, an edit that takes something away is left for a person."""
         self.base = dict(base)
         self.texts = dict(base)
         self.played: list[Played] = []
-        self._budget = budget
+        self.budget = budget
+        self._may_lose = may_lose
 
     def do(self, edits: Sequence[Edit]) -> Sequence[Played]:
         """Do the edits in order, each as far as it fits; return what became of them."""
@@ -61,7 +63,9 @@ class Play:
         lost = _lost(before, applied.text)
         if hidden := [entry for entry in lost if not _is_named(entry, edit.operation)]:
             return Played(edit, Fate.REFUSED, f"it would also take away: {hidden[0].raw[:80]}")
-        if len(applied.text) > max(self._budget, len(before)):
+        if lost and not self._may_lose:
+            return Played(edit, Fate.WAITS)
+        if len(applied.text) > max(self.budget, len(before)):
             return Played(edit, Fate.WAITS, f"{edit.document} is full; make room first")
         self.texts[edit.document] = applied.text
         return Played(edit, Fate.LOSES if lost else Fate.DONE)
@@ -92,7 +96,7 @@ def outcome(play: Play, document: str, *, only_propose: str = "") -> Outcome:
         waiting[only_propose] = (*done, *waiting.pop(FULL))
         text, done = base, []
     elif why := _too_much(base, text):
-        kept = Play({document: base})
+        kept = Play({document: base}, budget=play.budget, may_lose=False)
         kept.do([each.edit for each in mine if each.fate is Fate.DONE])
         stand = {id(each.edit) for each in kept.played if each.fate is Fate.DONE}
         waiting[why] = tuple(
@@ -101,6 +105,7 @@ def outcome(play: Play, document: str, *, only_propose: str = "") -> Outcome:
             if each.fate is Fate.LOSES or (each.fate is Fate.DONE and id(each.edit) not in stand)
         )
         text, done = kept.texts[document], [each.edit.operation for each in kept.played if id(each.edit) in stand]
+    done = done if text != base else []  # what one did, another took back
     return Outcome(text=text, done=tuple(done), waiting={why: some for why, some in waiting.items() if some})
 
 

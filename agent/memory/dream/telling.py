@@ -86,7 +86,7 @@ def sentence(report: Report, language: str) -> str:
         return say("dream.failed", language)
     if not report.entries:
         return say("dream.nothing_new", language)
-    word = "dream.done" if report.changes else "dream.no_change"
+    word = "dream.done" if report.sha else "dream.no_change"
     lines = [say(word, language, entries=report.entries, changes=report.changes, sha=report.sha)]
     lines += [say("dream.waits", language, waits=report.waits)] if report.waits else []
     return " ".join(lines)

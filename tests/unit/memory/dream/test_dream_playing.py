@@ -99,6 +99,23 @@ def test_what_is_added_stands_although_the_removals_wait() -> None:
     assert result.waiting == {"many": (*removals, *hanging)}
 
 
+def test_what_lived_on_in_a_line_that_was_not_made_stays() -> None:
+    """A removal was harmless because another line said the same; that line waits, so the removal waits too."""
+    moved = [Replace(f"- fact number {n + 5}", f"- fact number {n}, as we know") for n in range(5)]
+    harmless = [Remove(f"- fact number {n}") for n in range(5)]
+    play = played(facts(10), *moved, *harmless)
+    assert fates(play) == [Fate.LOSES] * 5 + [Fate.DONE] * 5
+    result = outcome(play, NAME)
+    assert result.text == facts(10)
+    assert result.waiting == {"many": (*moved, *harmless)}
+
+
+def test_what_is_done_and_undone_is_no_change() -> None:
+    """A model that changes its mind leaves no version."""
+    play = played("- tea\n", Add("- milk"), Remove("- milk"))
+    assert outcome(play, NAME) == Outcome(text="- tea\n")
+
+
 def test_a_text_does_not_outgrow_its_budget() -> None:
     """What has no room waits; what makes room first is done."""
     play = played("- tea\n", Add("- " + "x" * 50), Remove("- tea"), Add("- milk"), budget=20)
