@@ -89,6 +89,25 @@ def nanobot(root: Path) -> Path:
     return root
 
 
+def nanobot_database(root: Path, *, workspace: str = "0" * 32) -> Path:
+    """Make ~/.nanobot as 0.3.6 leaves it: the same conversation in a database, by the workspace's id."""
+    nanobot(root)
+    lines = (root / "workspace" / "sessions" / "telegram_42.jsonl").read_text().splitlines()
+    records = [line for line in lines[1:] if line.startswith("{")]
+    write(root / "workspace" / ".nanobot" / "workspace-id", f"{workspace}\n")
+    path = root / "sessions" / workspace / "sessions.sqlite3"
+    path.parent.mkdir(parents=True)
+    with closing(sqlite3.connect(path)) as database, database:
+        database.execute("CREATE TABLE sessions (key TEXT PRIMARY KEY, created_at TEXT, last_archived INTEGER)")
+        database.execute("CREATE TABLE messages (session_key TEXT, position INTEGER, record TEXT)")
+        database.execute("INSERT INTO sessions VALUES ('telegram:42', '2026-03-06T10:00:00', 2)")
+        rows = [("telegram:42", n, record) for n, record in enumerate(records)]
+        database.executemany("INSERT INTO messages VALUES (?, ?, ?)", reversed(rows))
+    (root / "workspace" / "sessions" / "telegram_42.jsonl").unlink()
+    jsonl(root / "sessions" / ("f" * 32) / "eDp5.jsonl", [{"_type": "metadata"}, {"role": "user", "content": "other"}])
+    return root
+
+
 def autobot(root: Path) -> Path:
     """Make Autobot's workspace: keys in file names alone, UTC times, HISTORY.md of [004]."""
     write(root / "memory" / "MEMORY.md", "- CI: GitHub Actions\n")

@@ -1,23 +1,30 @@
 """nanobot's folder, and Autobot's, which has its shape: a workspace with `memory/` and `sessions/`.
 
-A session is JSON lines, the first of them about it (`_type: metadata`), or the JSON document of seed 000.
+A session is JSON lines, the first of them about it (`_type: metadata`), or the JSON document of seed 000. Since 0.3
+they stand in `~/.nanobot/sessions/<id of the workspace>/`, since 0.3.6 in a SQLite database there.
 """
 
 from __future__ import annotations
 
 import base64
 import binascii
+import contextlib
 import json
 import re
-from collections.abc import Mapping
+import sqlite3
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from agent.memory.files.lines import decode
+from agent.memory.importing.database import opened
 from agent.memory.importing.folder import Folder, in_words
-from agent.memory.importing.found import Found, FoundSession, Message
+from agent.memory.importing.found import Found, FoundSession, LeftOut, Message
 from agent.memory.importing.workspace import read_workspace
 
 _KEPT = ("role", "tool_call_id", "name", "tools_used")
+_DATABASE = "sessions.sqlite3"
+_WORKSPACE = re.compile(r"[0-9a-f]{32}\Z")
 _NOBODYS = re.compile(r"(?:cron|heartbeat|system|subagent|dream)(?::|$)")
 _ROLES = ("user", "assistant", "tool")
 
@@ -27,12 +34,44 @@ def read_nanobot(path: Path, zone: str) -> Found:
     folder = Folder(path, zone)
     workspace = path / "workspace" if (path / "workspace").is_dir() else path
     read_workspace(folder, workspace)
-    for place in dict.fromkeys((workspace / "sessions", path / "sessions")):
+    for place in _places(folder, path, workspace):
+        for file in folder.files(place, _DATABASE):
+            _read_database(folder, file)
         for file in folder.files(place, "*.json*"):
             _read_session(folder, file)
     if workspace != path:
         folder.leave_the_rest(path, frozenset({"workspace", "sessions"}))
     return folder.found
+
+
+def _places(folder: Folder, path: Path, workspace: Path) -> list[Path]:
+    """Return where the workspace's sessions stand; those of other workspaces are left."""
+    mark = workspace / ".nanobot" / "workspace-id"
+    mine = (folder.data(mark, 1024) or b"").decode("ascii", "replace").strip() if mark.is_file() else ""
+    there = sorted(each for each in (path / "sessions").glob("*") if each.is_dir() and _WORKSPACE.match(each.name))
+    if not mine and len(there) == 1:
+        mine = there[0].name
+    for other in there:
+        if other.name != mine:
+            folder.leave(other, "another workspace's conversations")
+    if mine and not there:
+        folder.leave(mark, f"its conversations stand in ~/.nanobot/sessions/{mine}: import ~/.nanobot for them")
+    return list(
+        dict.fromkeys((workspace / "sessions", *(each for each in there if each.name == mine), path / "sessions"))
+    )
+
+
+def _read_database(folder: Folder, path: Path) -> None:
+    try:
+        with opened(path) as database:
+            sessions = database.execute("SELECT key, created_at, last_archived FROM sessions ORDER BY key").fetchall()
+            for key, created, archived in sessions:
+                about = {"key": key, "created_at": created, "last_consolidated": archived}
+                rows = database.execute("SELECT record FROM messages WHERE session_key = ? ORDER BY position", (key,))
+                records = [decode(str(record).encode("utf-8", "surrogatepass")) for (record,) in rows]
+                _take(folder, path, f"{folder.name(path)}#{key}", about, records, ())
+    except (sqlite3.Error, OSError) as error:
+        folder.leave(path, f"cannot be read: {error}")
 
 
 def _read_session(folder: Folder, path: Path) -> None:
@@ -42,25 +81,29 @@ def _read_session(folder: Folder, path: Path) -> None:
     about, rest, bad = _document(data) if path.suffix == ".json" else _lines(folder, data)
     if about is None:
         folder.leave(path, "it is no session")
-        return
+    else:
+        _take(folder, path, folder.name(path), about, rest, bad)
+
+
+def _take(
+    folder: Folder, path: Path, source: str, about: Mapping[str, Any], rest: Sequence[object], bad: tuple[bytes, ...]
+) -> None:
     messages: list[Message] = []
-    pointer = about.get("last_consolidated", 0)
+    pointer = about.get("last_archived", about.get("last_consolidated", 0))
     consolidated = 0
     for n, line in enumerate(rest):
         if (message := _message(folder, line)) is not None:
             messages.append(message)
             consolidated += isinstance(pointer, int) and n < pointer
-    if not messages:
-        folder.leave(path, "nobody said anything in it")
-        return
     key = about.get("key")
     key = key if isinstance(key, str) and key else _key_of(path.stem)
-    if _NOBODYS.match(key):
-        folder.leave(path, "nobody's conversation: a task ran in it")
+    why = "nobody's conversation: a task ran in it" if _NOBODYS.match(key) else ""
+    if why or not messages:
+        folder.found.left.append(LeftOut(source, why or "nobody said anything in it"))
         return
     folder.found.sessions.append(
         FoundSession(
-            source=folder.name(path),
+            source=source,
             key=_ours(key),
             messages=tuple(messages),
             consolidated=consolidated,
@@ -109,12 +152,11 @@ def _ours(key: str) -> str:
 
 
 def _key_of(stem: str) -> str:
-    """Return the key that a file's name stands for: `telegram_42`, or `k_` and the key in base64."""
-    if stem.startswith("k_"):
-        coded = stem[2:]
-        try:
-            return base64.urlsafe_b64decode(coded + "=" * (-len(coded) % 4)).decode()
-        except (binascii.Error, ValueError):
-            pass
+    """Return the key that a file's name stands for: `telegram_42`, or the key in base64, with `k_` before it or not."""
+    coded = stem.removeprefix("k_")
+    with contextlib.suppress(binascii.Error, ValueError):
+        key = base64.urlsafe_b64decode(coded + "=" * (-len(coded) % 4)).decode()
+        if ":" in key and key.isprintable():
+            return key
     channel, sign, chat = stem.partition("_")
     return f"{channel}:{chat}" if sign else stem

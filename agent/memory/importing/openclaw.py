@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 import sqlite3
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
+from agent.memory.importing.database import opened
 from agent.memory.importing.folder import Folder, in_words
 from agent.memory.importing.found import Found, FoundSession, LeftOut, Message
 from agent.memory.importing.workspace import read_workspace
@@ -185,7 +183,7 @@ def _without_metadata(text: str) -> tuple[str, dict[str, str]]:
 def _in_database(folder: Folder, path: Path) -> Iterator[tuple[str, str, list[dict[str, Any]]]]:
     """Yield id, key and events of every conversation in the database."""
     try:
-        with _readable(path) as address, closing(sqlite3.connect(address, uri=True)) as database:
+        with opened(path) as database:
             yield from _conversations(database)
     except (sqlite3.Error, OSError) as error:
         folder.leave(path, f"cannot be read: {error}")
@@ -213,16 +211,3 @@ def _read_event(text: object) -> dict[str, Any]:
     except (ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}
-
-
-@contextmanager
-def _readable(path: Path) -> Iterator[str]:
-    """Give an address of the database: opening it must not change it, nor miss what is in its log alone."""
-    log = path.with_name(f"{path.name}-wal")
-    if not log.is_file() or not log.stat().st_size:
-        yield f"{path.absolute().as_uri()}?mode=ro&immutable=1"
-        return
-    with tempfile.TemporaryDirectory(prefix="parlour-import-") as place:
-        for part in (path, log):
-            shutil.copyfile(part, Path(place) / part.name)
-        yield (Path(place) / path.name).as_uri()

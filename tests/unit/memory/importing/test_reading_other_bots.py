@@ -49,6 +49,19 @@ def test_nanobot(tmp_path: Path) -> None:
     assert "parlour init" in left["config.json"]
 
 
+def test_nanobots_database(tmp_path: Path) -> None:
+    """Since 0.3.6: the workspace's own conversations, in order, as its files had them; another workspace's are left."""
+    (tmp_path / "files").mkdir()
+    (tmp_path / "database").mkdir()
+    in_files = read("nanobot", other_bots.nanobot(tmp_path / "files"))
+    found = read("nanobot", other_bots.nanobot_database(tmp_path / "database"))
+    spoken, before = (next(each for each in one.sessions if each.key == "telegram:42") for one in (found, in_files))
+    assert (spoken.messages, spoken.consolidated) == (before.messages, before.consolidated)
+    assert reasons(found)["sessions/" + "f" * 32] == "another workspace's conversations"
+    alone = read("nanobot", tmp_path / "database" / "workspace")
+    assert "import ~/.nanobot" in reasons(alone)[".nanobot/workspace-id"]
+
+
 def test_autobot(tmp_path: Path) -> None:
     """Keys stand in file names, HISTORY.md has times with brackets and without, tools are named beside the words."""
     found = read("autobot", other_bots.autobot(tmp_path))
@@ -137,6 +150,15 @@ def test_nanobots_keys(tmp_path: Path, theirs: str, ours: str | None) -> None:
     found = read("nanobot", tmp_path)
     assert [each.key for each in found.sessions] == ([ours] if ours else [])
     assert bool(reasons(found)) is (ours is None)
+
+
+@pytest.mark.parametrize("stem", ["telegram_42", "dGVsZWdyYW06NDI", "k_dGVsZWdyYW06NDI"])
+def test_a_key_is_read_from_a_files_name(tmp_path: Path, stem: str) -> None:
+    """Where the first line does not say it: plain, or in base64."""
+    other_bots.jsonl(
+        tmp_path / "sessions" / f"{stem}.jsonl", [{"_type": "metadata"}, {"role": "user", "content": "Hi"}]
+    )
+    assert [each.key for each in read("nanobot", tmp_path).sessions] == ["telegram:42"]
 
 
 def test_a_link_leads_nowhere(tmp_path: Path) -> None:
