@@ -8,6 +8,7 @@ from datetime import datetime
 
 from agent.memory.files.documents import FileDocuments
 from agent.memory.files.projector import Projector
+from agent.memory.forgetting.derived import DerivedIndex
 from agent.memory.forgetting.desk import ForgettingDesk
 from agent.memory.forgetting.eraser import Eraser
 from agent.memory.forgetting.forgetter import Forgetter
@@ -46,6 +47,7 @@ def open_forgetting(
         writing=writing,
         reopen=reopen,
     )
+    index = DerivedIndex(home.path)
     leftovers = HomeLeftovers(home.path / "uploads", quarantine)
     purge = Purge(
         home=home.path,
@@ -56,6 +58,7 @@ def open_forgetting(
         jobs=store.jobs,
         erasing=store.erasing,
         leftovers=leftovers,
+        index=index,
         writing=writing,
         now=now,
     )
@@ -72,6 +75,7 @@ def open_forgetting(
         erasing=store.erasing,
         leftovers=leftovers,
         gate=gate,
+        index=index,
         writing=writing,
         reopen=reopen,
         kind=kind,
@@ -84,8 +88,9 @@ def open_forgetting(
         records=store.records,
         jobs=store.jobs,
         erasing=store.erasing,
+        index=index,
         writing=writing,
         reopen=reopen,
         now=now,
     )
-    return ForgettingDesk(words, purge, eraser, retention)
+    return ForgettingDesk(words, purge, eraser, retention, index)

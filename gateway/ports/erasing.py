@@ -17,7 +17,7 @@ class Reach:
     """Which rows may be touched."""
 
     keys: frozenset[SessionKey]
-    scope: str = ""  # whose jobs; "" = nobody's
+    scope: str | None = None  # whose jobs; None = nobody's
     sender: str = ""  # the platform's id: only their messages and the turns that answered them; "" = everybody's
     upto: int = 0  # the newest inbox row that counts; what came later was said anew. 0 = all
     spare: frozenset[str] = frozenset()  # jobs that stay as they are

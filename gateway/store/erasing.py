@@ -58,7 +58,7 @@ class SqliteErasing:
 
     async def at_work(self, reach: Reach) -> frozenset[str]:
         """Return the ids of turns and jobs that are under way."""
-        keys, scope = _keys(reach.keys), quote(reach.scope)
+        keys, scope = _keys(reach.keys), quote(reach.scope) if reach.scope is not None else None
 
         def look(database: sqlite3.Connection) -> frozenset[str]:
             found = database.execute(_BUSY_TURNS, (keys,)).fetchall()
@@ -81,8 +81,9 @@ class SqliteErasing:
             changed += await submit(lambda db: _redact_steps(db, keys, turns, change))
             changed += await submit(lambda db: _redact_bodies(db, keys, turns, change))
         changed += await submit(lambda db: _redact_dead(db, keys, turns, change))
-        if reach.scope:
-            changed += await submit(lambda db: _redact_jobs(db, quote(reach.scope), reach.spare, change))
+        if reach.scope is not None:
+            scope = quote(reach.scope)
+            changed += await submit(lambda db: _redact_jobs(db, scope, reach.spare, change))
         return changed
 
     async def drop_jobs(self, scope: str, *, spare: Collection[str] = ()) -> int:

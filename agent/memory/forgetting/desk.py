@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from agent.memory.background import Handler
+from agent.memory.forgetting.derived import DerivedIndex
 from agent.memory.forgetting.eraser import Eraser
 from agent.memory.forgetting.forgetter import Asker, Forgetter, Forgotten
 from agent.memory.forgetting.purge import Purge
@@ -23,6 +24,7 @@ class ForgettingDesk:
     purging: Purge
     eraser: Eraser
     retention: Retention
+    index: DerivedIndex
 
     @property
     def long(self) -> Mapping[str, Handler]:

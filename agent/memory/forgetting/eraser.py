@@ -18,10 +18,11 @@ import structlog
 
 from agent.memory.background import Handler, Later
 from agent.memory.files.disk import Disk
+from agent.memory.forgetting.derived import DerivedIndex
 from agent.memory.forgetting.forgetter import DOCUMENTS, Forgetter
 from agent.memory.forgetting.members import Member
 from agent.memory.forgetting.places import everything_of
-from agent.memory.forgetting.purge import SCRUB, DropIndex, mentions
+from agent.memory.forgetting.purge import SCRUB, mentions
 from agent.memory.links.gate import ScopeGate
 from agent.memory.versions import Versions
 from gateway.events import SessionKey
@@ -78,11 +79,11 @@ class Eraser:
     erasing: Erasing
     leftovers: Leftovers
     gate: ScopeGate
+    index: DerivedIndex
     writing: asyncio.Lock
     reopen: Callable[[str], None]
     kind: Callable[[str], str]
     now: Callable[[], datetime]
-    drop_index: DropIndex | None = None
     disk: Disk = field(default_factory=Disk)
 
     @property
@@ -142,13 +143,12 @@ class Eraser:
             await self.erasing.unlink(person=each, keys=keys)
         for name in list(self.people.preferences(scope)) if person else ():
             await self.people.prefer(scope, name, "")
+        await self.index.leave(scope)
         await self.files.remove(await asyncio.to_thread(everything_of, self.home, scope))
         # Last, since they tell what is the scope's: who is killed before finds it all again.
         await self.erasing.drop_jobs(scope, spare=spare)
         await self.erasing.drop_sessions(keys)
         await self._unlink(scope, accounts - {person})
-        if self.drop_index is not None:
-            await self.drop_index(scope)
         self.reopen(scope)
         log.info("memory.erased", scope=scope, chats=len(keys))
 
@@ -218,8 +218,7 @@ class Eraser:
             await self.erasing.anonymise(sender=each, keys=keys)
         if found:
             await self._clear_leftovers(keys, set(member.ids))
-            if self.drop_index is not None:
-                await self.drop_index(scope)
+            await self.index.forgotten(scope)
             self.reopen(scope)
         return found
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -20,9 +20,9 @@ import structlog
 
 from agent.memory.background import Handler, Later
 from agent.memory.files.disk import Disk
+from agent.memory.forgetting.derived import DerivedIndex
 from agent.memory.forgetting.forgetter import Asker, Forgetter, Forgotten, Transcripts, may_clear
 from agent.memory.forgetting.places import (
-    INDEX,
     SESSIONS,
     Named,
     clear_blobs,
@@ -48,12 +48,10 @@ _LOOK, _LOOKS = 0.1, 100  # seconds between looks at what was under way, and how
 _AGAIN = timedelta(seconds=5)  # for those that do not
 _BUSY = timedelta(seconds=10)  # while somebody reads the journal
 
-DropIndex = Callable[[str], Awaitable[None]]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Purge:
-    """Does the jobs. *writing* is held while files change; *drop_index* lets go of what search knows of a scope."""
+    """Does the jobs. *writing* is held while files change."""
 
     home: Path
     forgetter: Forgetter
@@ -63,9 +61,9 @@ class Purge:
     jobs: Jobs
     erasing: Erasing
     leftovers: Leftovers
+    index: DerivedIndex
     writing: asyncio.Lock
     now: Callable[[], datetime]
-    drop_index: DropIndex | None = None
     disk: Disk = field(default_factory=Disk)
 
     @property
@@ -128,14 +126,9 @@ class Purge:
         return await self.forgetter.forget(scope, wanted, asker, turn="", whole=True, page=page)
 
     async def _clear_files(self, scope: str, wanted: Wanted, asker: Asker) -> None:
-        folder = scope_folder(self.home, scope)
         async with self.writing:
             await asyncio.to_thread(self._clear_folder, scope, wanted, asker)
-        if self.drop_index is not None:
-            await self.drop_index(scope)
-        else:
-            for name in INDEX:
-                await asyncio.to_thread(self.disk.remove, folder / name)
+        await self.index.forgotten(scope)
 
     def _clear_folder(self, scope: str, wanted: Wanted, asker: Asker) -> None:
         folder = scope_folder(self.home, scope)
@@ -176,7 +169,7 @@ class Purge:
             return left
 
         own = "" if asker.may_all else asker.sender
-        mine = Reach(keys=reach.keys, scope="" if own else reach.scope, sender=own, upto=upto, spare=reach.spare)
+        mine = Reach(keys=reach.keys, scope=None if own else reach.scope, sender=own, upto=upto, spare=reach.spare)
         await self.erasing.redact(mine, change)
         ids = {asker.sender} | ({key.chat for key in reach.keys} if asker.may_all else set())
         about = mentions(ids)

@@ -22,9 +22,9 @@ import structlog
 from agent.memory.background import Handler, Later
 from agent.memory.files.disk import Disk
 from agent.memory.files.lines import decode, kind_of, read_stamp
+from agent.memory.forgetting.derived import DerivedIndex
 from agent.memory.forgetting.members import ALL
-from agent.memory.forgetting.places import ATTACHMENTS, BLOBS, INDEX, LAPSED, SESSIONS
-from agent.memory.forgetting.purge import DropIndex
+from agent.memory.forgetting.places import ATTACHMENTS, BLOBS, LAPSED, SESSIONS
 from agent.memory.forgetting.words import fitted, without_words
 from agent.memory.history.log import LOCK, RAW_JSONL
 from agent.memory.scope_names import ScopeNames
@@ -78,10 +78,10 @@ class Retention:
     records: Records
     jobs: Jobs
     erasing: Erasing
+    index: DerivedIndex
     writing: asyncio.Lock
     reopen: Callable[[str], None]
     now: Callable[[], datetime]
-    drop_index: DropIndex | None = None
     disk: Disk = field(default_factory=Disk)
 
     @property
@@ -126,7 +126,7 @@ class Retention:
         done.files = len(over) + len(aside)
         if done.is_any:
             self.reopen(scope)
-            await self._drop_index(scope, folder)
+            await self.index.forgotten(scope)
         return done
 
     def _transcripts(self, folder: Path, cutoff: datetime) -> tuple[list[Path], list[Path]]:
@@ -154,13 +154,6 @@ class Retention:
             found = _NOTE.match(path.name)
             if found and found[1] < f"{cutoff:%Y-%m-%d}":
                 yield path
-
-    async def _drop_index(self, scope: str, folder: Path) -> None:
-        if self.drop_index is not None:
-            await self.drop_index(scope)
-            return
-        for name in INDEX:
-            await asyncio.to_thread(self.disk.remove, folder / name)
 
     # -- a transcript that goes on -----------------------------------------------------------------
 
