@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+from datetime import UTC, datetime
 from pathlib import Path
 
+from agent.llm.port import ChatReply, ChatRequest, Sink
 from agent.memory.versions import Versions
+from gateway.ports import Move
 from tests.e2e.agent.test_consolidation import Model, at_work, talk
 from tests.fakes.linking import code_of, link, settled, summarised, unlink
 from tests.fakes.pocket import Pocket
@@ -152,3 +156,62 @@ async def test_a_conversation_goes_on_through_a_link_and_a_restart(tmp_path: Pat
             "pocket%3aann",
             "pocket%3abob",
         ]
+
+
+async def test_a_kill_between_the_journals_word_and_the_files_is_made_good_at_the_start(tmp_path: Path) -> None:
+    """From the transaction on the two are one; a start moves the files before anybody is let in, once."""
+    home, model = tmp_path / "home", Model()
+    async with at_work(model, home) as pocket:
+        await say(pocket, "ann", "/remember the zeppelin is red")
+        await say(pocket, "bob", "/remember my boat is called Nora")
+        await summarised(pocket, ANN, BOB)
+        move = Move(id="link:x", kind="link", source=BOB, target=ANN, at=datetime.now(UTC))
+        await pocket.app.store.links.link(move)
+        copy = pocket.kill(tmp_path / "copy")
+        await pocket.app.store.links.moved(move)
+    for _ in range(2):
+        async with at_work(model, copy) as pocket:
+            assert not (copy / BOB).exists()
+            await say(pocket, "ann", "what do you know?")
+            assert "Nora" in str(model.prompts[-1])
+            assert "zeppelin" in str(model.prompts[-1])
+    assert (copy / ANN / "memory/MEMORY.md").read_text().count("Nora") == 1
+
+
+async def test_a_link_waits_for_the_turn_that_runs(tmp_path: Path) -> None:
+    """A turn ends in the scope it began in, in front of everything that moves; what comes meanwhile is answered."""
+
+    class Slow(Model):
+        """Thinks until it is let go on, when it is told to wait."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.may, self.waits = asyncio.Event(), asyncio.Event()
+
+        async def complete(self, request: ChatRequest, *, sink: Sink | None = None) -> ChatReply:
+            """Wait where the last message says so."""
+            if request.purpose == "answer" and "wait here" in str(request.messages[-1]["content"]):
+                self.waits.set()
+                await self.may.wait()
+            return await super().complete(request, sink=sink)
+
+    model = Slow()
+    async with at_work(model, tmp_path / "home") as pocket:
+        await say(pocket, "ann", "hello")
+        await say(pocket, "bob", "hello")
+        code = await code_of(pocket, "ann")
+        await say(pocket, "bob", f"/link {code}")
+        await say(pocket, "ann", "/link yes")
+        _, answer = await pocket.channel.say("ann", "wait here", sender="ann")
+        await model.waits.wait()
+        await say(pocket, "bob", "/link yes")
+        await say(pocket, "bob", "still myself")
+        assert (pocket.home / BOB).exists()
+        model.may.set()
+        await answer
+        await settled(pocket)
+        assert not (pocket.home / BOB).exists()
+        await say(pocket, "bob", "and now?")
+        assert "still myself" in str(model.prompts[-1])
+        await pocket.idle()
+        assert "wait here" in (pocket.home / ANN / "sessions/pocket%3aann.jsonl").read_text()
