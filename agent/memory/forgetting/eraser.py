@@ -32,6 +32,7 @@ from gateway.ports.erasing import Erasing, Leftovers, Reach
 log = structlog.get_logger(__name__)
 
 ERASE = "erase"
+VOICE = "SOUL.md"
 PEOPLE, CHATS, SHARED = "people/", "chats/", "shared"
 _NOT_YET = timedelta(seconds=2)
 _LOOK, _LOOKS = 0.1, 600  # seconds between looks at turns that somebody has under way, and how many
@@ -95,7 +96,8 @@ class Eraser:
         """Let nothing be remembered from now on; return the job that erases the rest, for the command's commit."""
         async with self.writing:
             for name in DOCUMENTS:
-                await self._empty(scope, name)
+                if scope or name != VOICE:  # the home's own voice is the installation's
+                    await self._empty(scope, name)
             await self.forgetter.turn_the_page(scope, turn)
         self.reopen(scope)
         return Job(id=f"{ERASE}:{turn}", kind=ERASE, scope=scope, payload={}, due_at=self.now())

@@ -168,3 +168,33 @@ async def test_the_operator_forgets_a_person_everywhere(full_home: Path, tmp_pat
     assert all(version.by != "pocket%3aann" for version in Versions(home).log(ROOM))
     assert not rows(home, "SELECT 1 FROM inbox WHERE sender = 'ann'")
     assert not rows(home, "SELECT 1 FROM preference WHERE subject LIKE '%ann%'")
+
+
+async def test_where_the_home_is_the_scope_the_house_stays(tmp_path: Path) -> None:
+    """With `memory.isolation: shared`: purge and everything reach the root's memory, and nothing else of the root."""
+    home = tmp_path / "home"
+    home.mkdir(mode=0o700)
+    (home / "parlour.yaml").write_text(f"language: en  # {ANNS}\n")
+    (home / "SOUL.md").write_text(f"You are {ANNS}.\n\nBe kind.\n")
+    (home / "people" / "x" / "memory").mkdir(parents=True)
+    (home / "people" / "x" / "memory" / "MEMORY.md").write_text(f"- {ANNS}\n")
+    environment = {**WINDOW, "PARLOUR_MEMORY__ISOLATION": "shared"}
+    async with gateway(home=home, model=Model(), environment=environment, policy=OPEN) as pocket:
+        ask = pocket.channel.ask
+        await ask("ann", f"/remember my {ANNS}")
+        await ask("ann", f"the {ANNS}")
+        await ask("ann", f"/remember my {BOBS}")
+        assert (await ask("ann", f"/forget {ANNS} --purge")).startswith("Done.")
+        await done(pocket, "")
+        left = [name for name in where(home, ANNS) if not name.startswith(("people/", "parlour.yaml"))]
+        assert left == []
+        assert where(home, BOBS)
+        assert (await ask("ann", "/forget everything yes")).startswith("Done:")
+        await done(pocket, "")
+        assert not (home / "memory").exists()
+        assert (await ask("ann", "hello")).startswith("re ")
+        await pocket.idle()
+    assert not where(home, BOBS)
+    assert (home / "parlour.yaml").exists()
+    assert "Be kind." in (home / "SOUL.md").read_text()
+    assert (home / "people" / "x" / "memory" / "MEMORY.md").read_text() == f"- {ANNS}\n"
