@@ -16,6 +16,8 @@ from agent.memory.consolidation.operations import Add, Operation, apply
 from agent.memory.consolidation.revise import BUDGET
 from agent.memory.dream.edits import Edit
 
+_LONGEST_TITLE = 80
+
 
 class Fate(StrEnum):
     """What became of one edit."""
@@ -56,6 +58,9 @@ class Play:
     def _one(self, edit: Edit) -> Played:
         before = self.texts[edit.document]
         applied = apply([edit.operation], before)
+        if applied.refused and (section := _new_section(edit.operation)) is not None:
+            edit = Edit(edit.document, section)
+            applied = apply([section], before)
         if applied.refused:
             return Played(edit, Fate.REFUSED, applied.refused[0].why)
         if not applied.done:
@@ -107,6 +112,19 @@ def outcome(play: Play, document: str, *, only_propose: str = "") -> Outcome:
         text, done = kept.texts[document], [each.edit.operation for each in kept.played if id(each.edit) in stand]
     done = done if text != base else []  # what one did, another took back
     return Outcome(text=text, done=tuple(done), waiting={why: some for why, some in waiting.items() if some})
+
+
+def _new_section(operation: Operation) -> Add | None:
+    """Return the addition together with the heading that it was to stand under; None when it has no such.
+
+    A model that is shown an empty document thinks of headings first, and would otherwise pay a step for each.
+    """
+    if not isinstance(operation, Add) or operation.after:
+        return None
+    title = operation.under.lstrip("# ").strip()
+    if not title or "\n" in title or len(title) > _LONGEST_TITLE:
+        return None
+    return Add(f"## {title}\n\n{operation.text}")
 
 
 def _too_much(base: str, text: str) -> str:

@@ -110,6 +110,13 @@ def test_what_lived_on_in_a_line_that_was_not_made_stays() -> None:
     assert result.waiting == {"many": (*moved, *harmless)}
 
 
+def test_a_section_that_is_not_there_is_begun() -> None:
+    """The first line under a heading brings it along, the next one finds it; elsewhere nothing changes."""
+    play = played("- tea\n", Add("- a cat", under="## Pets"), Add("- a dog", under="Pets"))
+    assert play.texts[NAME] == "- tea\n\n## Pets\n\n- a cat\n- a dog\n"
+    assert fates(played("- tea\n", Add("- x", under="Pets", after="- y"))) == [Fate.REFUSED]
+
+
 def test_what_is_done_and_undone_is_no_change() -> None:
     """A model that changes its mind leaves no version."""
     play = played("- tea\n", Add("- milk"), Remove("- milk"))
