@@ -10,7 +10,7 @@ quiet := $(if $(findstring s,$(firstword -$(MAKEFLAGS))),--quiet)
 pip := $(BIN)/python -m pip --disable-pip-version-check --no-input $(quiet) install
 compile := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --only-binary :all: --exclude-newer "$(COOLDOWN)"
 
-.PHONY: help install init run test check bench format lock clean
+.PHONY: help install init run test check bench bench-recall format lock clean
 
 help:
 	@echo "make run      the gateway with its web chat on http://127.0.0.1:8787"
@@ -18,6 +18,7 @@ help:
 	@echo "make test     every check and every test"
 	@echo "make check    ruff, mypy --strict, import-linter, dead links"
 	@echo "make bench    the measurements"
+	@echo "make bench-recall DATA=locomo10.json MODEL=local:<folder>   what memory finds, and how fast (docs/recall.md)"
 	@echo "make install  everything into $(VENV), hash-locked, wheels only"
 	@echo "make format   let ruff put the code in order"
 	@echo "make lock     write the locks anew (UPGRADE=--upgrade takes newer versions)"
@@ -56,6 +57,10 @@ check: install
 
 bench: install
 	$(BIN)/python -m tests.benchmarks
+
+# DATA is a path or an address of LoCoMo's file, MODEL an embedding model; without DATA the hand-written sets alone.
+bench-recall: install
+	$(BIN)/python -m tests.benchmarks.recall $(if $(DATA),--data $(DATA) --ablations) $(if $(MODEL),--model $(MODEL)) --scale 10000 100000
 
 format: install
 	$(BIN)/ruff format .

@@ -6,12 +6,16 @@ connection each and may happen at once; two writers wait for each other, and so 
 
 from __future__ import annotations
 
+import contextlib
+import sqlite3
 import threading
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 from agent.memory.search import reading, schema
 from agent.memory.search.question import Question
@@ -70,7 +74,8 @@ class ScopeIndex:
             self._reader.close()
             raise IndexUnusable(f"its units were made for another profile than {kind}")
         self._matrix: VectorMatrix | None = None
-        self._changes: list[Changes] = []
+        self._changes: deque[Changes] = deque()  # what the matrix has not followed yet
+        self._is_followed = False
 
     def close(self) -> None:
         """Close the file; searches and writes that go on are waited for."""
@@ -100,8 +105,12 @@ class ScopeIndex:
                 change(writer)
                 if mark is not None:
                     writer.mark(mark)
-            self._changes.append(writer.changes)
+            self._note(writer.changes)
             return writer.changes
+
+    def _note(self, changes: Changes) -> None:
+        if self._is_followed:
+            self._changes.append(changes)
 
     def marks(self) -> dict[Source, str]:
         """Return the sources with the marks they were last read by."""
@@ -176,7 +185,7 @@ class ScopeIndex:
                     )
                     changes.came += [each[0] for each in found]
                 schema.set_meta(self._writer, "dimensions", str(len(next(iter(vectors.values())))))
-            self._changes.append(changes)
+            self._note(changes)
 
     @property
     def matrix_bytes(self) -> int:
@@ -187,21 +196,51 @@ class ScopeIndex:
     def drop_matrix(self) -> None:
         """Free the cached vectors; the next search reads them again."""
         with self._read_lock:
+            self._is_followed = False
             self._matrix = None
+            self._changes.clear()
 
     def _fresh_matrix(self) -> VectorMatrix | None:
         from agent.memory.search.vectors import VectorMatrix
 
         dimensions = schema.meta(self._reader, "dimensions")
-        pending, self._changes = self._changes, []
         if not dimensions:
             return None
         if self._matrix is None or self._matrix.is_worn:
+            self._is_followed = True  # before reading: what is written meanwhile is followed, perhaps twice
+            self._changes.clear()
             self._matrix = VectorMatrix(self._reader, int(dimensions))
-        else:
-            for changes in pending:
-                self._matrix.follow(self._reader, changes)
+        while self._changes:
+            self._matrix.follow(self._reader, self._changes.popleft())
         return self._matrix
+
+    def take_vectors(self, other: Path) -> None:
+        """Take the vectors of another index file of whatever version, as far as it can be read: they cost money."""
+        with self._write_lock, contextlib.suppress(sqlite3.DatabaseError):
+            self._writer.execute("ATTACH DATABASE ? AS other", (f"file:{quote(str(other))}?mode=ro",))
+            try:
+                model, size = (
+                    self._writer.execute("SELECT value FROM other.meta WHERE key = ?", (key,)).fetchone()
+                    for key in ("model", "dimensions")
+                )
+                if model and size and size[0]:
+                    with writing(self._writer):
+                        self._writer.execute(
+                            "INSERT OR IGNORE INTO vector (content, data) SELECT content, data FROM other.vector"
+                            " WHERE length(data) = 2 * ?",
+                            (int(size[0]),),
+                        )
+                        schema.set_meta(self._writer, "model", model[0])
+                        schema.set_meta(self._writer, "dimensions", size[0])
+            finally:
+                self._writer.execute("DETACH DATABASE other")
+
+    def drop_unused_vectors(self) -> None:
+        """Delete the vectors that no unit has."""
+        with self._write_lock, as_unusable(), writing(self._writer):
+            self._writer.execute(
+                "DELETE FROM vector WHERE id NOT IN (SELECT vector FROM unit WHERE vector IS NOT NULL)"
+            )
 
     # -- asking --------------------------------------------------------------------------------------
 
@@ -223,11 +262,12 @@ class ScopeIndex:
             context: dict[int, float] = {}
             blocks: dict[int, float] = {}
             if not self._is_flat:
-                context = reading.best(self._reader, "context_text", query.expression, top)
+                context = reading.best(self._reader, "context_text", query.rare, top)
                 blocks = reading.best(self._reader, "block_text", query.expression, top)
             ids = unit.keys() | context.keys()
             likeness = None
-            if vector is not None and (matrix := self._fresh_matrix()) is not None:
+            matrix = self._fresh_matrix() if vector is not None else None
+            if vector is not None and matrix is not None and matrix.dimensions == len(vector):
                 likeness = matrix.like(vector, own, top)
                 ids |= likeness.best
             found = reading.candidates(self._reader, ids, own)
@@ -249,6 +289,10 @@ class ScopeIndex:
                 ids,
             )
             return {row[0]: _passage(row) for row in found}
+
+    def sources(self, ids: Sequence[int]) -> dict[int, Source]:
+        """Return where units stand."""
+        return {id_: passage.source for id_, passage in self.passages(ids).items()}
 
     def around(self, unit: int, reach: int = REACH) -> list[Passage]:
         """Return a unit with its neighbours of the same group, in order."""

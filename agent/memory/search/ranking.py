@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, tzinfo
 
 from agent.memory.search.cues import Cue, Trait
+from agent.memory.search.dates import Named
 from agent.memory.search.question import Question
 
 
@@ -39,8 +40,8 @@ class Candidate:
     """A unit with what the parts say of it."""
 
     id: int
-    at: datetime | None
-    traits: Trait
+    at: float | None  # seconds since 1970
+    traits: int
     who: str
     role: str
     block: int
@@ -66,6 +67,7 @@ def rank(
     *best* is what the parts are divided by, where several indexes answer one question.
     """
     tops = best or tops_of(candidates)
+    cue = int(question.cue)
     for each in candidates:
         each.score = (
             weights.unit * each.unit / tops["unit"]
@@ -73,42 +75,57 @@ def rank(
             + weights.block * each.block_score / tops["block_score"]
             + weights.own * max(0.0, each.own) / tops["own"]
             + weights.smooth * max(0.0, each.smooth) / tops["smooth"]
-            + _cues(each, question, weights, names, zone)
+            + _cues(each, cue, weights, names)
         )
+    if question.times and weights.date:
+        for each in candidates:
+            if each.at is not None and _is_then(each.at, question.times, zone):
+                each.score += weights.date
     if Cue.LATEST in question.cue and weights.latest:
         _prefer_newer(candidates, weights.latest)
-    return sorted(candidates, key=lambda each: (-each.score, -(each.at.timestamp() if each.at else 0.0), each.id))
+    return sorted(candidates, key=lambda each: (-each.score, -(each.at or 0.0), each.id))
 
 
 def tops_of(candidates: Sequence[Candidate]) -> dict[str, float]:
     """Return the best of each part; 1 where nobody has any."""
-    parts = ("unit", "context", "block_score", "own", "smooth")
-    return {part: max((getattr(each, part) for each in candidates), default=0.0) or 1.0 for part in parts}
+    return {
+        "unit": max([each.unit for each in candidates], default=0.0) or 1.0,
+        "context": max([each.context for each in candidates], default=0.0) or 1.0,
+        "block_score": max([each.block_score for each in candidates], default=0.0) or 1.0,
+        "own": max([each.own for each in candidates], default=0.0) or 1.0,
+        "smooth": max([each.smooth for each in candidates], default=0.0) or 1.0,
+    }
 
 
-def _cues(each: Candidate, question: Question, weights: Weights, names: frozenset[str], zone: tzinfo) -> float:
+def _cues(each: Candidate, cue: int, weights: Weights, names: frozenset[str]) -> float:
+    # Plain numbers: this runs for a thousand candidates.
     score = 0.0
-    if each.who in names or _is_asked(each, question, names):
+    if each.who in names or (not names and each.role in _ASKED[cue & _ROLES]):
         score += weights.speaker
-    if each.at is not None and question.times:
-        local = each.at.astimezone(zone)
-        score += weights.date * any(time.covers(local) for time in question.times)
-    if Cue.WHEN in question.cue and Trait.TIME in each.traits:
+    if cue & _WHEN and each.traits & _TIME:
         score += weights.when
-    if each.role and Trait.SHORT in each.traits:
-        score += weights.short
-    if each.role and Trait.QUESTION in each.traits:
-        score += weights.question
+    if each.role:
+        if each.traits & _SHORT:
+            score += weights.short
+        if each.traits & _QUESTION:
+            score += weights.question
     return score
 
 
-def _is_asked(each: Candidate, question: Question, names: frozenset[str]) -> bool:
-    """Say whether the question is about words of this one's role; a name is more than a pronoun."""
-    if names:
-        return False
-    return (Cue.SELF in question.cue and each.role == "user") or (
-        Cue.OTHER in question.cue and each.role == "assistant"
-    )
+_TIME, _SHORT, _QUESTION = int(Trait.TIME), int(Trait.SHORT), int(Trait.QUESTION)
+_WHEN, _ROLES = int(Cue.WHEN), int(Cue.SELF | Cue.OTHER)
+# Whose words a question without a name asks for.
+_ASKED: Mapping[int, tuple[str, ...]] = {
+    0: (),
+    int(Cue.SELF): ("user",),
+    int(Cue.OTHER): ("assistant",),
+    _ROLES: ("user", "assistant"),
+}
+
+
+def _is_then(at: float, times: Sequence[Named], zone: tzinfo) -> bool:
+    local = datetime.fromtimestamp(at, zone)
+    return any(time.covers(local) for time in times)
 
 
 def _prefer_newer(candidates: Sequence[Candidate], weight: float) -> None:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import sqlite3
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 
-from agent.memory.search.cues import Trait
 from agent.memory.search.ranking import Candidate
 
 TOP = 300  # of each list
-# Words that stand in more units than this are left out where rarer ones are there: they cost time and tell nothing.
-_COMMON = 20_000
+# A query reads at most about so many rows: its rarest words first, the others only as far as this reaches. Common words
+# cost most of the time and tell next to nothing; an index of fewer units never leaves one out.
+_ROWS = 12_000
+_CONTEXT_ROWS = 5_000  # of units: each stands in five contexts
 _AT_ONCE = 500  # ids in one statement
 
 
@@ -21,7 +22,8 @@ _AT_ONCE = 500  # ids in one statement
 class Asked:
     """A question's words in one index."""
 
-    expression: str  # FTS5's
+    expression: str  # FTS5's; "" when nothing here has any of the words
+    rare: str  # the same of fewer words, for contexts
     ideal: float  # what a unit that holds every word could score at most; compares indexes
 
 
@@ -53,24 +55,22 @@ def projects(database: sqlite3.Connection, names: Iterable[str]) -> list[int]:
 
 def ask(database: sqlite3.Connection, terms: Sequence[tuple[str, ...]], own: Sequence[int]) -> Asked:
     """Return *terms* as a query over the projects *own*."""
+    counted = sorted((sum(_frequency(database, term) for term in each), n) for n, each in enumerate(terms))
     # The greatest id instead of a count, which would read all of them.
     total = int(database.execute("SELECT max(id) FROM unit").fetchone()[0] or 0)
-    counted = sorted((sum(_frequency(database, term) for term in each), n) for n, each in enumerate(terms))
-    kept: list[int] = []
-    cost = 0
-    for count, n in counted:
-        if kept and cost + count > _COMMON:
-            break
-        if count:
-            cost += count
-            kept.append(n)
     ideal = sum(max(1e-6, math.log((max(total, count) - count + 0.5) / (count + 0.5))) for count, _ in counted)
-    words = " OR ".join(dict.fromkeys(f'"{term}"' for n in kept for term in terms[n]))
-    if not words:
-        return Asked("", ideal)
     everything = database.execute("SELECT count(*) FROM project").fetchone()[0] == len(own)
     filtered = "" if everything else f" AND project : ({' OR '.join(f'p{each}' for each in own)})"
-    return Asked(f"(terms : ({words})){filtered}", ideal)
+    known = [(count, terms[n]) for count, n in counted if count]
+    return Asked(_expression(known, _ROWS, filtered), _expression(known, _CONTEXT_ROWS, filtered), ideal)
+
+
+def _expression(known: Sequence[tuple[int, tuple[str, ...]]], rows: int, filtered: str) -> str:
+    """Return a query for the rarest words, of which there is always one."""
+    costs = itertools.accumulate(count for count, _ in known)
+    kept = [each for n, ((_, each), cost) in enumerate(zip(known, costs, strict=True)) if not n or cost <= rows]
+    words = " OR ".join(dict.fromkeys(f'"{term}"' for each in kept for term in each))
+    return f"(terms : ({words})){filtered}" if words else ""
 
 
 def _frequency(database: sqlite3.Connection, term: str) -> int:
@@ -97,10 +97,7 @@ def candidates(database: sqlite3.Connection, ids: Iterable[int], own: Sequence[i
             "SELECT id, at, traits, who, role, block FROM unit"  # noqa: S608 - numbers
             f" WHERE id IN ({_list(part)}) AND project IN ({_list(own)})"
         ).fetchall()
-    return [
-        Candidate(id_, None if at is None else datetime.fromtimestamp(at, UTC), Trait(traits), who, role, block)
-        for id_, at, traits, who, role, block in found
-    ]
+    return [Candidate(*row) for row in found]
 
 
 def _parts(ids: Sequence[int]) -> Iterable[Sequence[int]]:

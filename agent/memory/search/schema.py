@@ -12,6 +12,7 @@ import os
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import quote
 
 from agent.memory.search.terms import VERSION as TERMS
 
@@ -67,7 +68,9 @@ def connect(path: Path, *, is_new: bool = False) -> sqlite3.Connection:
         os.close(os.open(path, os.O_CREAT | os.O_WRONLY, 0o600))
     elif not path.is_file():
         raise IndexUnusable("there is none")
-    database = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
+    database = sqlite3.connect(
+        f"file:{quote(str(path))}", uri=True, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
+    )
     try:
         with as_unusable():
             database.executescript(

@@ -26,8 +26,9 @@ class Changes:
     gone: list[int] = field(default_factory=list)
     came: list[int] = field(default_factory=list)
 
-    def __bool__(self) -> bool:
-        return bool(self.gone or self.came)
+    def __len__(self) -> int:
+        """Return how many units were written or deleted."""
+        return len(self.gone) + len(self.came)
 
 
 @dataclass(frozen=True, slots=True)

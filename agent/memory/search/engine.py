@@ -1,0 +1,456 @@
+"""Recall over many scopes, without blocking the event loop: the seam that the gateway is wired to.
+
+    engine = RecallEngine(embedder=open_embedder("local:/models/minilm"))
+    mine = Scope(home / "people/ann/index.db", sources)   # chosen by the turn's principal, never by a model
+    await engine.sync(mine)                               # at start, every `sync_interval_seconds`
+    await engine.sync(mine, only=[source])                # right after a write of our own: reads its new end alone
+    answer = await engine.search([mine, shared], "when did we move?", budget=1_500, around=2)
+    await engine.close()
+
+The index is derived. One that is missing, damaged or of another version is built anew in a file beside it, out of what
+`Sources` gives; searches meanwhile answer with what is there and say so in `Answer.note`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import time
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, tzinfo
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+import structlog
+
+from agent.memory.search import schema
+from agent.memory.search.finding import RESULT_TOKENS, Result, order, read_out
+from agent.memory.search.index import Gathered, ScopeIndex
+from agent.memory.search.question import read_question
+from agent.memory.search.ranking import DEFAULT, Weights
+from agent.memory.search.schema import IndexUnusable
+from agent.memory.search.seed import Seed
+from agent.memory.search.unit import MEMORY, Source, Unit
+from gateway.errors import ModelFailed
+
+if TYPE_CHECKING:
+    from agent.memory.search.embedding.port import Embedder
+    from agent.memory.search.vectors import Floats
+
+log = structlog.get_logger(__name__)
+
+BUILDING = "building"  # `Answer.note`: the index is being built; ask again, or look elsewhere
+_SLICE = 200  # units written in one go: others wait no longer than that takes
+_BATCH = 64  # texts embedded at a time
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """What was read of a source: all of it, or (*is_more*) what follows the mark that was given."""
+
+    units: Sequence[Unit]
+    mark: str
+    is_more: bool = False
+
+
+class Sources(Protocol):
+    """What there is to find in one scope. Called from threads, never two calls at once."""
+
+    def marks(self) -> Mapping[Source, str]:
+        """Return every source with a mark that changes when it changes (size and time of a file)."""
+        ...
+
+    def read(self, source: Source, since: str) -> Reading:
+        """Return what *source* holds; of one that only grew since the mark *since*, its new end will do.
+
+        Raises FileNotFoundError when it is gone.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Scope:
+    """One index file and what it is made of."""
+
+    path: Path
+    sources: Sources
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What was found. *note* says what it lacks: `BUILDING`, or why meaning was not asked; "" when nothing."""
+
+    results: tuple[Result, ...] = ()
+    note: str = ""
+
+
+@dataclass(slots=True)
+class _Open:
+    index: ScopeIndex
+    users: int = 0
+
+
+@dataclass(slots=True)
+class _Work:
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)  # one writer a file
+    tasks: dict[str, asyncio.Task[None]] = field(default_factory=dict)
+
+
+Progress = Callable[[Path, int, int], None]  # index, sources done, sources in all
+
+
+def _silent(path: Path, done: int, total: int) -> None:
+    log.debug("recall.building", index=str(path), done=done, total=total)
+
+
+class RecallEngine:
+    """Keeps the indexes of scopes in step with their sources and searches them."""
+
+    def __init__(
+        self,
+        *,
+        embedder: Embedder | None = None,
+        seed: Seed | None = None,
+        weights: Weights = DEFAULT,
+        open_files: int = 32,
+        matrix_bytes: int = 256 << 20,
+        progress: Progress = _silent,
+    ) -> None:
+        """*seed* switches to the seed profile. *matrix_bytes* bounds the vectors kept in memory between searches."""
+        self._embedder = embedder
+        self._seed = seed
+        self._weights = weights
+        self._open_files = open_files
+        self._matrix_bytes = matrix_bytes
+        self._progress = progress
+        self._open: OrderedDict[Path, _Open] = OrderedDict()
+        self._work: dict[Path, _Work] = {}
+        self._searching = ThreadPoolExecutor(2, "recall-search")
+        self._writing = ThreadPoolExecutor(1, "recall-write")
+
+    async def close(self) -> None:
+        """Stop what goes on in the background and close every file; what was not embedded yet is next time."""
+        tasks = [task for work in self._work.values() for task in work.tasks.values()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for each in self._open.values():
+            await self._write(each.index.close)
+        self._open.clear()
+        self._searching.shutdown()
+        self._writing.shutdown()
+
+    # -- asking --------------------------------------------------------------------------------------
+
+    async def search(
+        self,
+        scopes: Sequence[Scope],
+        text: str,
+        *,
+        projects: Iterable[str] = (MEMORY,),
+        limit: int = 10,
+        budget: int = RESULT_TOKENS,
+        around: int = 0,
+        now: datetime | None = None,
+        zone: tzinfo = UTC,
+    ) -> Answer:
+        """Return what *scopes* hold about *text*, best first, for at most *budget* tokens.
+
+        `Result.place` is the scope's place in *scopes*. *around* results show their neighbours. *now* in *zone* is what
+        "last week" counts from. Never raises for the sake of an index or a model.
+        """
+        notes: list[str] = []
+        async with contextlib.AsyncExitStack() as stack:
+            indexes: list[ScopeIndex] = []
+            places: list[int] = []
+            for n, scope in enumerate(scopes):
+                try:
+                    indexes.append(await stack.enter_async_context(self._using(scope.path)))
+                    places.append(n)
+                except IndexUnusable as error:
+                    self._rebuild_soon(scope, str(error))
+                    notes.append(BUILDING)
+            vector = await self._vector(text, indexes, notes)
+            wanted = tuple(projects)
+            work = (indexes, text, vector, wanted, limit, budget, around, now or datetime.now(UTC), zone)
+            found, broken = await self._search(lambda: self._find(*work))
+            for n in broken:
+                self._rebuild_soon(scopes[places[n]], "damaged", is_sure=True)
+                notes.append(BUILDING)
+            results = tuple(
+                Result(
+                    place=places[each.place],
+                    passage=each.passage,
+                    score=each.score,
+                    before=each.before,
+                    after=each.after,
+                )
+                for each in found
+            )
+        await self._trim()
+        return Answer(results=results, note="; ".join(dict.fromkeys(notes)))
+
+    def _find(
+        self,
+        indexes: Sequence[ScopeIndex],
+        text: str,
+        vector: Floats | None,
+        projects: Sequence[str],
+        limit: int,
+        budget: int,
+        around: int,
+        now: datetime,
+        zone: tzinfo,
+    ) -> tuple[list[Result], list[int]]:
+        """Return the results, and the places of indexes that turned out to be damaged."""
+        question = read_question(text, now=now.astimezone(zone))
+        model = self._embedder.name if self._embedder else ""
+        gathered: list[Gathered] = []
+        broken: list[int] = []
+        for n, index in enumerate(indexes):
+            try:
+                like = vector if vector is not None and index.model == model else None
+                gathered.append(index.gather(question, like, projects=projects))
+            except IndexUnusable:
+                broken.append(n)
+                gathered.append(Gathered(index, []))
+        try:
+            ranked = order(gathered, question, weights=self._weights, seed=self._seed, now=now, zone=zone)
+            return read_out(indexes, ranked, limit=limit, budget=budget, around=around), broken
+        except IndexUnusable:  # damaged where the texts are: who is to blame shows when they are built anew
+            return [], list(range(len(indexes)))
+
+    async def _vector(self, text: str, indexes: Sequence[ScopeIndex], notes: list[str]) -> Floats | None:
+        if self._embedder is None or not indexes:
+            return None
+        try:
+            rows = await self._embedder.embed([text], is_question=True)
+        except ModelFailed as error:
+            notes.append(f"by words alone: {error}")
+            return None
+        vector: Floats = rows[0]
+        return vector
+
+    # -- keeping step --------------------------------------------------------------------------------
+
+    async def sync(self, scope: Scope, *, only: Iterable[Source] | None = None, is_forced: bool = False) -> int:
+        """Bring the index of *scope* up to date with its sources, or with *only* some; return how many units changed.
+
+        *is_forced* reads them whole even if their marks say that nothing changed, or that they only grew: after
+        something was forgotten inside a file. Vectors follow in the background.
+        """
+        async with self._lock(scope.path):
+            try:
+                async with self._using(scope.path) as index:
+                    changed = await self._sync(index, scope.sources, only, is_forced=is_forced)
+            except IndexUnusable as error:
+                changed = await self._build(scope, str(error))
+        self._embed_soon(scope)
+        return changed
+
+    async def _sync(
+        self, index: ScopeIndex, sources: Sources, only: Iterable[Source] | None, *, is_forced: bool
+    ) -> int:
+        now, then = await self._write(lambda: (sources.marks(), index.marks()))
+        chosen = set(only) if only is not None else {*now, *then}
+        changed = 0
+        for source in sorted(chosen, key=_by_name):
+            if source not in now:
+                changed += len(await self._write(index.remove, source)) if source in then else 0
+            elif is_forced or now[source] != then.get(source):
+                changed += await self._take(index, sources, source, then.get(source, ""), is_forced=is_forced)
+        return changed
+
+    async def _take(
+        self, index: ScopeIndex, sources: Sources, source: Source, since: str, *, is_forced: bool = False
+    ) -> int:
+        try:
+            reading = await self._write(sources.read, source, "" if is_forced else since)
+        except FileNotFoundError:
+            return len(await self._write(index.remove, source))
+        units, mark = reading.units, reading.mark
+        if reading.is_more:
+            return len(await self._write(lambda: index.append(source, units, mark=mark)))
+        if since or len(units) <= _SLICE:
+            return len(await self._write(lambda: index.put(source, units, mark=mark)))
+        # A new source comes in slices, so that other scopes' turns get between. The mark comes last: killed meanwhile,
+        # it is taken from the start again.
+        changed = len(await self._write(lambda: index.put(source, units[:_SLICE])))
+        for start in range(_SLICE, len(units), _SLICE):
+            part, is_last = units[start : start + _SLICE], start + _SLICE >= len(units)
+            write = functools.partial(index.append, source, part, mark=mark if is_last else "")
+            changed += len(await self._write(write))
+        return changed
+
+    async def _build(self, scope: Scope, why: str) -> int:
+        """Build the index anew in a file beside it and swap them. The caller holds the lock."""
+        started = time.monotonic()
+        path = scope.path
+        fresh_path = path.with_name(f"{path.name}.new")
+        await self._write(schema.remove, fresh_path)
+        fresh = await self._write(lambda: ScopeIndex(fresh_path, is_new=True, is_flat=self._seed is not None))
+        try:
+            await self._write(fresh.take_vectors, path)
+            marks = await self._write(scope.sources.marks)
+            count = 0
+            for n, source in enumerate(sorted(marks, key=_by_name)):
+                count += await self._take(fresh, scope.sources, source, "")
+                self._progress(path, n + 1, len(marks))
+            await self._write(fresh.drop_unused_vectors)
+        finally:
+            await asyncio.shield(self._write(fresh.close))
+        await self._drop(path)
+        await self._write(_swap, fresh_path, path)
+        log.info("recall.built", index=str(path), why=why, units=count, seconds=round(time.monotonic() - started, 3))
+        return count
+
+    def _rebuild_soon(self, scope: Scope, why: str, *, is_sure: bool = False) -> None:
+        async def rebuild() -> None:
+            async with self._lock(scope.path):
+                if not is_sure and await self._is_usable(scope.path):
+                    return  # somebody else built it meanwhile
+                await self._build(scope, why)
+            self._embed_soon(scope)
+
+        self._start(scope.path, "build", rebuild)
+
+    async def _is_usable(self, path: Path) -> bool:
+        try:
+            async with self._using(path):
+                return True
+        except IndexUnusable:
+            return False
+
+    def _embed_soon(self, scope: Scope) -> None:
+        if self._embedder is not None:
+            self._start(scope.path, "embed", lambda: self._embed(scope))
+
+    async def _embed(self, scope: Scope) -> None:
+        """Give every unit its vector, as long as the model answers; what is left waits for the next sync."""
+        embedder = self._embedder
+        if embedder is None:
+            return
+        async with self._using(scope.path) as index:
+            if await self._write(index.use_model, embedder.name):
+                log.info("recall.model_changed", index=str(scope.path), model=embedder.name)
+            before: list[tuple[int, str]] = []
+            while (waiting := await self._write(index.waiting, _BATCH)) and waiting != before:
+                before = waiting
+                rows = await embedder.embed([text for _, text in waiting])
+                vectors = {unit: row for (unit, _), row in zip(waiting, rows, strict=True)}
+                await self._write(index.embed, embedder.name, vectors)
+
+    async def settled(self, path: Path) -> None:
+        """Wait until what goes on in the background for this index is done, well or badly."""
+        while tasks := [*self._work_of(path).tasks.values()]:
+            await asyncio.wait(tasks)
+
+    async def scrub(self, scope: Scope) -> None:
+        """Leave no trace of removed units in the file; for /forget --purge, after `sync`."""
+        async with self._lock(scope.path), self._using(scope.path) as index:
+            await self._write(index.scrub)
+
+    async def rebuild(self, scope: Scope) -> int:
+        """Build the index of *scope* anew, whatever it is like; return how many units it holds."""
+        async with self._lock(scope.path):
+            count = await self._build(scope, "asked for")
+        self._embed_soon(scope)
+        return count
+
+    async def leave(self, path: Path) -> None:
+        """Close the file at *path* once nobody uses it: it is about to be moved or removed, or was."""
+        for task in [*self._work_of(path).tasks.values()]:
+            task.cancel()
+        await self.settled(path)
+        async with self._lock(path):
+            await self._drop(path)
+
+    # -- files and threads ---------------------------------------------------------------------------
+
+    def _start(self, path: Path, name: str, work: Callable[[], object]) -> None:
+        """Run *work* in the background unless the same goes on already; its failure is a line in the log."""
+        tasks = self._work_of(path).tasks
+        if name in tasks:
+            return
+
+        async def guarded() -> None:
+            try:
+                await work()  # type: ignore[misc]
+            except ModelFailed as error:
+                log.warning("recall.embedding_waits", index=str(path), error=type(error).__name__)
+            except Exception:  # the boundary of a background task: search goes on without it
+                log.exception("recall.background_failed", index=str(path), task=name)
+            finally:
+                tasks.pop(name, None)
+
+        tasks[name] = asyncio.create_task(guarded(), name=f"recall {name} {path}")
+
+    def _work_of(self, path: Path) -> _Work:
+        return self._work.setdefault(path, _Work())
+
+    def _lock(self, path: Path) -> asyncio.Lock:
+        return self._work_of(path).lock
+
+    @contextlib.asynccontextmanager
+    async def _using(self, path: Path) -> AsyncIterator[ScopeIndex]:
+        """Hold the open index of *path*. Raises IndexUnusable; then the file is closed."""
+        if path not in self._open:
+            index = await self._search(lambda: ScopeIndex(path, is_flat=self._seed is not None))
+            if path in self._open:  # two opened it at once
+                await self._search(index.close)
+            else:
+                self._open[path] = _Open(index)
+        entry = self._open[path]
+        self._open.move_to_end(path)
+        entry.users += 1
+        try:
+            yield entry.index
+        except IndexUnusable:
+            if self._open.get(path) is entry:
+                del self._open[path]
+            raise
+        finally:
+            entry.users -= 1
+            if not entry.users and self._open.get(path) is not entry:
+                await asyncio.shield(self._search(entry.index.close))
+
+    async def _drop(self, path: Path) -> None:
+        """Let go of an open index; whoever uses it still closes it."""
+        entry = self._open.pop(path, None)
+        if entry is not None and not entry.users:
+            await self._write(entry.index.close)
+
+    async def _trim(self) -> None:
+        """Close what was not used for long, and keep the vectors in memory within their bound."""
+        idle = [path for path, entry in self._open.items() if not entry.users]
+        while idle and len(self._open) > self._open_files:
+            await self._drop(idle.pop(0))
+        held = sum(entry.index.matrix_bytes for entry in self._open.values())
+        for path in idle:
+            if held <= self._matrix_bytes:
+                return
+            if (entry := self._open.get(path)) is not None and entry.index.matrix_bytes:
+                held -= entry.index.matrix_bytes
+                await self._search(entry.index.drop_matrix)
+
+    async def _search(self, work: Callable[[], _T]) -> _T:
+        return await asyncio.get_running_loop().run_in_executor(self._searching, work)
+
+    async def _write(self, work: Callable[..., _T], *arguments: object) -> _T:
+        return await asyncio.get_running_loop().run_in_executor(self._writing, work, *arguments)
+
+
+def _by_name(source: Source) -> tuple[str, str]:
+    return source.project, source.name
+
+
+def _swap(fresh: Path, path: Path) -> None:
+    """Put *fresh* in the place of *path*; a log left of the old file must not be taken for the new one's."""
+    for each in ("-wal", "-shm"):
+        path.with_name(f"{path.name}{each}").unlink(missing_ok=True)
+    fresh.replace(path)

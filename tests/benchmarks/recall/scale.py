@@ -1,0 +1,166 @@
+"""How long a question takes in a large scope, hot and cold; what one more message costs; if the event loop waits."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import numpy as np
+
+from agent.memory.search.embedding.port import Matrix, unit_length
+from agent.memory.search.engine import Reading, RecallEngine, Scope
+from agent.memory.search.unit import Source, Unit
+from tests.benchmarks.harness import memory_mb, percentile
+from tests.benchmarks.recall.locomo import Chat
+
+_DIMENSIONS = 384
+_ASKED = 200
+_ADDED = 50
+_TICK = 0.001  # seconds between two looks at the event loop
+_COMMON_WORDS = ["time", "people", "work", "home", "week", "family", "friend", "day", "life", "year"]
+
+
+class RandomEmbedder:
+    """Vectors of no meaning, at once: what is measured is the search, not a model."""
+
+    name = "random"
+
+    def __init__(self) -> None:
+        self._random = np.random.default_rng(7)
+
+    async def embed(self, texts: Sequence[str], *, is_question: bool = False) -> Matrix:
+        """Return random rows of length 1."""
+        rows = self._random.standard_normal((len(texts), _DIMENSIONS)).astype(np.float32)
+        return unit_length(rows)
+
+    async def close(self) -> None:
+        """Do nothing."""
+
+
+@dataclass(slots=True)
+class Grown:
+    """A scope that grows by a message at a time."""
+
+    units: list[Unit]
+
+    def marks(self) -> Mapping[Source, str]:
+        """Return one long conversation."""
+        return {Source(name="sessions/long.jsonl"): str(len(self.units))}
+
+    def read(self, source: Source, since: str) -> Reading:
+        """Return what came since."""
+        start = int(since or 0)
+        return Reading(units=self.units[start:], mark=str(len(self.units)), is_more=start > 0)
+
+
+def _messages(count: int, chats: Sequence[Chat]) -> Iterator[Unit]:
+    """Yield real turns again and again with other rare words, or words by Zipf's law where there is no set."""
+    chance = random.Random(7)  # noqa: S311 - the same text each time
+    at = datetime(2020, 1, 1, tzinfo=UTC)
+    turns = [turn for chat in chats for turn in chat.turns]
+    ranks = np.random.default_rng(7).zipf(1.2, size=(1 if turns else count, 20)) % 50_000
+    for n in range(count):
+        if turns:
+            turn = turns[n % len(turns)]
+            words = [f"w{chance.randrange(50_000)}" if chance.random() < 0.05 else word for word in turn.text.split()]
+            text, who = " ".join(words), turn.who
+        else:
+            text, who = " ".join(f"w{rank}" if rank > 10 else _COMMON_WORDS[rank - 1] for rank in ranks[n]), "Ann"
+        yield Unit(text=text, line=n + 1, at=at + timedelta(minutes=3 * n), who=who, role="user", group=str(n // 30))
+
+
+def _questions(chats: Sequence[Chat]) -> list[str]:
+    asked = [asked.text for chat in chats for asked in chat.questions] or [
+        f"when did w{n} and w{n * 7} talk of w{n * 31}" for n in range(11, 11 + _ASKED)
+    ]
+    random.Random(7).shuffle(asked)  # noqa: S311 - the same questions each time
+    # Every third has a word that stands everywhere.
+    return [text if n % 3 else f"{text} {_COMMON_WORDS[n % 10]}" for n, text in enumerate(asked[:_ASKED])]
+
+
+def print_table(count: int, chats: Sequence[Chat]) -> None:
+    """Build a scope of *count* units and print what it costs."""
+    print(
+        f"\n**{count:,} units in one scope**\n\n| what | p50 ms | p99 ms | CPU p50 ms |\n|---|---|---|---|", flush=True
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        asyncio.run(_measure(Path(folder) / "index.db", list(_messages(count, chats)), _questions(chats)))
+
+
+async def _measure(path: Path, units: list[Unit], questions: Sequence[str]) -> None:
+    grown = Grown(units)
+    scope = Scope(path, grown)
+    engine = RecallEngine(embedder=RandomEmbedder())
+    started, cpu = time.perf_counter(), time.process_time()
+    await engine.sync(scope)
+    built, built_cpu = time.perf_counter() - started, time.process_time() - cpu
+    await engine.settled(path)
+    embedded = time.perf_counter() - started - built
+    await engine.close()
+
+    engine = RecallEngine(embedder=RandomEmbedder())
+    await _row("first question after a start, with vectors", engine, [scope], questions[:1])
+    await _row("with vectors, hot", engine, [scope], questions)
+    lag = asyncio.create_task(_lag())
+    await _row("with vectors, two at once", engine, [scope], questions, at_once=2)
+    lag.cancel()
+    worst = await lag
+    await engine.close()
+    engine = RecallEngine()
+    await _row("words alone", engine, [scope], questions)
+    await _grow(engine, scope, grown)
+    await engine.close()
+    size = (await asyncio.to_thread(path.stat)).st_size / 1e6
+    print(f"\nbuilt in {built:.1f} s ({built_cpu:.1f} s CPU), vectors kept in {embedded:.1f} s; {size:.0f} MB on disk;")
+    print(f"the event loop waited {worst * 1e3:.1f} ms at most beside two searches; peak memory {memory_mb():.0f} MB")
+
+
+async def _row(
+    name: str, engine: RecallEngine, scopes: Sequence[Scope], questions: Sequence[str], *, at_once: int = 1
+) -> None:
+    times: list[float] = []
+    cpu = time.process_time()
+
+    async def ask(part: Sequence[str]) -> None:
+        for text in part:
+            started = time.perf_counter()
+            await engine.search(scopes, text)
+            times.append(time.perf_counter() - started)
+
+    await asyncio.gather(*(ask(questions[n::at_once]) for n in range(at_once)))
+    _print(name, times, (time.process_time() - cpu) / len(questions))
+
+
+async def _grow(engine: RecallEngine, scope: Scope, grown: Grown) -> None:
+    times, source = [], next(iter(grown.marks()))
+    cpu = time.process_time()
+    for n in range(_ADDED):
+        last = grown.units[-1]
+        grown.units.append(Unit(text=f"{last.text} {n}", line=last.line + 1, at=last.at, who="Ann", role="user"))
+        started = time.perf_counter()
+        await engine.sync(scope, only=[source])
+        times.append(time.perf_counter() - started)
+    _print("one more message", times, (time.process_time() - cpu) / _ADDED)
+
+
+async def _lag() -> float:
+    """Return, when cancelled, the longest time that the event loop came late."""
+    worst = 0.0
+    try:
+        while True:
+            started = time.perf_counter()
+            await asyncio.sleep(_TICK)
+            worst = max(worst, time.perf_counter() - started - _TICK)
+    except asyncio.CancelledError:
+        return worst
+
+
+def _print(name: str, times: Sequence[float], cpu: float) -> None:
+    p50, p99 = (1e3 * percentile(times, share) for share in (0.5, 0.99))
+    print(f"| {name} | {p50:.1f} | {p99:.1f} | {cpu * 1e3:.1f} |", flush=True)

@@ -1,0 +1,201 @@
+"""What is compared: our engine in its profiles, and a plain baseline that shows whether the harness measures right."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from agent.memory.search.cutting import chunks
+from agent.memory.search.finding import order
+from agent.memory.search.index import ScopeIndex
+from agent.memory.search.languages import STOP
+from agent.memory.search.question import read_question
+from agent.memory.search.ranking import DEFAULT, Weights
+from agent.memory.search.seed import Seed
+from agent.memory.search.unit import Source, Unit
+from tests.benchmarks.recall.locomo import Asked, Chat, Turn
+from tests.benchmarks.recall.measures import Result
+
+Vector = Any
+Embed = Callable[[Sequence[str]], Mapping[str, Vector]]
+Ask = Callable[[Chat, Asked], list[Result]]
+NOW = datetime.fromisoformat("2024-06-01T00:00:00+00:00")
+_SHOWN = 300  # results
+_WORD = re.compile(r"\w+")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class System:
+    """A row of the table."""
+
+    name: str
+    open: Callable[[Sequence[Chat], Embed | None], AbstractContextManager[Ask]]
+
+
+@dataclass(slots=True)
+class Times:
+    """What a system took: to build, and for each question, in seconds."""
+
+    build: float = 0.0
+    asked: list[float] = field(default_factory=list)
+    processor: list[float] = field(default_factory=list)
+
+
+def said(turn: Turn) -> str:
+    """Return a turn as it is shown."""
+    return f"{turn.who}: {turn.text}"
+
+
+def _result(turns: Sequence[Turn], prefix: str = "") -> Result:
+    return Result(
+        holds=frozenset(prefix + turn.id for turn in turns),
+        sessions=frozenset(prefix + turn.session for turn in turns),
+        tokens=sum(len(said(turn)) for turn in turns) / 4,
+    )
+
+
+# -- ours ------------------------------------------------------------------------------------------------
+
+
+def ours(name: str, weights: Weights = DEFAULT, *, is_one: bool = False, has_vectors: bool = True) -> System:
+    """Return our engine with *weights*; *is_one* puts all conversations into one index."""
+
+    @contextmanager
+    def opened(chats: Sequence[Chat], embed: Embed | None) -> Iterator[Ask]:
+        with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
+            turns: dict[tuple[str, int], tuple[Chat, Turn]] = {}
+            indexes: dict[str, ScopeIndex] = {}
+            for chat in chats:
+                place = "all" if is_one else chat.name
+                if place not in indexes:
+                    indexes[place] = ScopeIndex(Path(folder) / place / "index.db", is_new=True)
+                    stack.callback(indexes[place].close)
+                _fill(indexes[place], chat.name, _units(chat), embed if has_vectors else None)
+                turns |= {(chat.name, n): (chat, turn) for n, turn in enumerate(chat.turns, start=1)}
+
+            def ask(chat: Chat, asked: Asked) -> list[Result]:
+                index = indexes["all" if is_one else chat.name]
+                question = read_question(asked.text)
+                vector = embed([asked.text])[asked.text] if embed and has_vectors else None
+                ranked = order([index.gather(question, vector)], question, weights=weights)[:_SHOWN]
+                passages = index.passages([each.id for _, each in ranked])
+                found = []
+                for _, each in ranked:
+                    passage = passages[each.id]
+                    home, turn = turns[passage.source.name, passage.line]
+                    found.append(_result([turn], prefix=f"{home.name}/"))
+                return found
+
+            yield ask
+
+    return System(name=name, open=opened)
+
+
+def _units(chat: Chat) -> list[Unit]:
+    return [
+        Unit(text=turn.text, line=n, at=turn.at, who=turn.who, role="user", group=turn.session)
+        for n, turn in enumerate(chat.turns, start=1)
+    ]
+
+
+def _fill(index: ScopeIndex, name: str, units: Sequence[Unit], embed: Embed | None) -> None:
+    index.use_model("benchmark" if embed else "")
+    changes = index.put(Source(name=name), units)
+    if embed is not None:
+        vectors = embed([unit.meant for unit in units])
+        index.embed("benchmark", {id_: vectors[unit.meant] for id_, unit in zip(changes.came, units, strict=True)})
+
+
+def seeds(name: str, seed: Seed) -> System:
+    """Return the seed profile: each session a file of lines, in chunks."""
+
+    @contextmanager
+    def opened(chats: Sequence[Chat], embed: Embed | None) -> Iterator[Ask]:
+        with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
+            indexes: dict[str, ScopeIndex] = {}
+            for chat in chats:
+                indexes[chat.name] = index = ScopeIndex(Path(folder) / chat.name, is_new=True, is_flat=True)
+                stack.callback(index.close)
+                for session, turns in _sessions(chat).items():
+                    lines = [said(turn) for turn in turns]
+                    cut = chunks(lines, tokens=seed.chunk_tokens, overlap=seed.chunk_overlap, at=turns[0].at)
+                    _fill(index, session, cut, embed)
+
+            def ask(chat: Chat, asked: Asked) -> list[Result]:
+                index, question = indexes[chat.name], read_question(asked.text)
+                vector = embed([asked.text])[asked.text] if embed else None
+                ranked = order([index.gather(question, vector)], question, seed=seed, now=NOW)
+                passages = index.passages([each.id for _, each in ranked])
+                sessions = _sessions(chat)
+                found = []
+                for _, each in ranked:
+                    passage = passages[each.id]
+                    turns = sessions[passage.source.name][passage.line - 1 : passage.end]
+                    found.append(_result(turns, prefix=f"{chat.name}/"))
+                return found
+
+            yield ask
+
+    return System(name=name, open=opened)
+
+
+def _sessions(chat: Chat) -> dict[str, list[Turn]]:
+    found: dict[str, list[Turn]] = {}
+    for turn in chat.turns:
+        found.setdefault(turn.session, []).append(turn)
+    return found
+
+
+# -- what everybody has --------------------------------------------------------------------------------
+
+
+def plain(name: str, tokenizer: str) -> System:
+    """Return FTS5 with *tokenizer* over turns: OR of the words that are no stop words."""
+
+    @contextmanager
+    def opened(chats: Sequence[Chat], embed: Embed | None) -> Iterator[Ask]:
+        with ExitStack() as stack:
+            tables = {}
+            for chat in chats:
+                tables[chat.name] = database = sqlite3.connect(":memory:")
+                stack.callback(database.close)
+                database.execute(f"CREATE VIRTUAL TABLE turn USING fts5 (text, tokenize = '{tokenizer}')")
+                database.executemany("INSERT INTO turn VALUES (?)", [(said(turn),) for turn in chat.turns])
+
+            def ask(chat: Chat, asked: Asked) -> list[Result]:
+                words = _WORD.findall(asked.text.lower())
+                kept = [word for word in words if word not in STOP["en"]] or words
+                rows = tables[chat.name].execute(
+                    "SELECT rowid FROM turn WHERE turn MATCH ? ORDER BY rank LIMIT ?",
+                    (" OR ".join(f'"{word}"' for word in kept), _SHOWN),
+                )
+                return [_result([chat.turns[row[0] - 1]], prefix=f"{chat.name}/") for row in rows]
+
+            yield ask
+
+    return System(name=name, open=opened)
+
+
+def run(
+    system: System, chats: Sequence[Chat], embed: Embed | None
+) -> Iterator[tuple[Chat, Asked, list[Result], Times]]:
+    """Ask *system* every question; the times are of this system alone, embeddings of passages apart."""
+    times = Times()
+    started = time.perf_counter()
+    with system.open(chats, embed) as ask:
+        times.build = time.perf_counter() - started
+        for chat in chats:
+            for asked in chat.questions:
+                started, cpu = time.perf_counter(), time.process_time()
+                found = ask(chat, asked)
+                times.asked.append(time.perf_counter() - started)
+                times.processor.append(time.process_time() - cpu)
+                yield chat, asked, found, times

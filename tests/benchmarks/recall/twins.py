@@ -1,0 +1,95 @@
+"""Sixty facts and questions in English, German, Russian and Chinese, written for this: no language may fall behind.
+
+`twins.tsv` has a fact and its question for each language in a row; every language is an index of its own, and one
+index holds all four. Text alone: no model is asked.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from agent.memory.search.finding import order
+from agent.memory.search.index import ScopeIndex
+from agent.memory.search.question import read_question
+from agent.memory.search.unit import Source, Unit
+
+LANGUAGES = ("en", "de", "ru", "zh")
+_START = datetime(2024, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Of the questions of one language, the share whose fact is among the first 1, 3 and 10, in percent."""
+
+    first: float
+    three: float
+    ten: float
+
+
+def rows() -> list[tuple[tuple[str, str], ...]]:
+    """Return for each row the fact and the question of each language."""
+    text = Path(__file__).with_suffix(".tsv").read_text("utf-8")
+    cells = [line.split("\t") for line in text.splitlines()]
+    return [tuple(zip(row[::2], row[1::2], strict=True)) for row in cells]
+
+
+def measure(folder: Path, *, is_mixed: bool = False) -> dict[str, Found]:
+    """Index the facts, ask the questions, and return what was found by language."""
+    return dict(_measure(folder, is_mixed=is_mixed))
+
+
+def _measure(folder: Path, *, is_mixed: bool) -> Iterator[tuple[str, Found]]:
+    index = ScopeIndex(folder / "mixed.db", is_new=True) if is_mixed else None
+    for column, language in enumerate(LANGUAGES):
+        facts = [row[column][0] for row in rows()]
+        if not is_mixed:
+            index = ScopeIndex(folder / f"{language}.db", is_new=True)
+        if index is not None:
+            index.put(Source(name=language), _units(facts))
+    for column, language in enumerate(LANGUAGES):
+        one = index if is_mixed else ScopeIndex(folder / f"{language}.db")
+        if one is not None:
+            yield language, _ask(one, language, [row[column][1] for row in rows()])
+            if not is_mixed:
+                one.close()
+    if is_mixed and index is not None:
+        index.close()
+
+
+def _units(facts: list[str]) -> list[Unit]:
+    # Days apart, so that no fact is another's context.
+    return [
+        Unit(text=fact, line=n, at=_START + timedelta(days=n), who="Ann", role="user", group=str(n))
+        for n, fact in enumerate(facts, start=1)
+    ]
+
+
+def _ask(index: ScopeIndex, language: str, questions: list[str]) -> Found:
+    places = []
+    for n, text in enumerate(questions, start=1):
+        question = read_question(text)
+        ranked = [each.id for _, each in order([index.gather(question)], question)[:10]]
+        passages = index.passages(ranked)
+        found = [passages[each].line for each in ranked if passages[each].source.name == language]
+        places.append(found.index(n) + 1 if n in found else 99)
+    shares = [100 * sum(place <= most for place in places) / len(places) for most in (1, 3, 10)]
+    return Found(*shares)
+
+
+def print_table() -> None:
+    """Print the table."""
+    print("\n**Sixty hand-written questions in four languages, text alone**\n")
+    print("| language | R@1 | R@3 | R@10 | in one index of all four: R@1 | R@3 | R@10 |\n|---|---|---|---|---|---|---|")
+    with tempfile.TemporaryDirectory() as folder:
+        alone, mixed = measure(Path(folder)), measure(Path(folder), is_mixed=True)
+    for language in LANGUAGES:
+        cells = [
+            f"{share:.0f}"
+            for one in (alone, mixed)
+            for share in (one[language].first, one[language].three, one[language].ten)
+        ]
+        print(f"| {language} | {' | '.join(cells)} |", flush=True)
