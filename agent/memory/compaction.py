@@ -14,10 +14,12 @@ from agent.memory.files import lines as build
 from agent.memory.files.lines import kind_of, to_messages
 from agent.memory.tokens import BYTES_PER_TOKEN, weigh_all
 from agent.memory.trimming import trimmed_by
-from agent.memory.window import Turn, render
+from agent.memory.window import KEPT_WITHOUT_WINDOW, Turn, Window, render
 from gateway.ports import Line
 
+MARK_EVERY = 100  # messages between marks, when the window itself does not move
 GROWTH = 8  # one part in so many of the room is what the next turn is expected to bring
+_PATIENCE = 2  # windows that a prompt may grow to while a consolidation is awaited
 _LEAST_SHOWN = 200  # characters: less of a message tells nobody anything
 
 
@@ -73,6 +75,36 @@ def overdue(turns: Sequence[Turn], room: Room, *, replay_from: int, consolidated
             left -= turn.weight
             end = max(end, turn.high)
     return Slice(consolidated, end) if end > consolidated else None
+
+
+def mark_due(state: Window, from_index: int, to_index: int, *, window: int, consolidates: bool) -> Line | None:
+    """Return the mark that the count of messages asks for once a turn of these indices is there.
+
+    Where nothing consolidates, a full window's replay start moves by half of it, to the beginning of a
+    turn (and the next turn takes a new snapshot); otherwise the pointer moves it, and a plain mark every
+    100 messages keeps cold reads short. A consolidation that does not come lets it grow to twice its size
+    and no further: what left it is summarised from the file, or kept raw, when its job gets through.
+    """
+    if to_index <= from_index:
+        return None
+    limit = window or MARK_EVERY
+    if to_index - state.replay_from >= (limit * _PATIENCE if consolidates else limit):
+        aim = max(state.replay_from + limit // 2, to_index - limit) if window else to_index - KEPT_WITHOUT_WINDOW
+        start = _turn_start(state, aim, from_index)
+        if start > state.replay_from:
+            return build.mark(start, state.consolidated)
+    if to_index - state.anchor_at >= MARK_EVERY:
+        return build.mark(state.replay_from, state.consolidated)
+    return None
+
+
+def _turn_start(state: Window, aim: int, upcoming: int) -> int:
+    """Return where the turn that holds index *aim* begins, or the next one where that moves nothing."""
+    starts = [turn.low for turn in state.turns if turn.high > turn.low] + [upcoming]
+    before = [start for start in starts if start <= aim]
+    if before and before[-1] > state.replay_from:
+        return before[-1]
+    return next((start for start in starts if start > state.replay_from), state.replay_from)
 
 
 def fits(turns: Sequence[Turn], room: Room, *, threshold: int = 0) -> bool:

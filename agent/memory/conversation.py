@@ -8,19 +8,18 @@ from datetime import datetime
 
 import structlog
 
-from agent.memory.compaction import Compaction, Room, compact, fits, overdue
+from agent.memory.compaction import Compaction, Room, compact, fits, mark_due, overdue
 from agent.memory.consolidation.slice import Keep, Slice, is_due, take
-from agent.memory.files import lines as build
 from agent.memory.files.blobs import Blobs
 from agent.memory.files.lines import kind_of
 from agent.memory.tokens import weigh_all
 from agent.memory.window import (
-    KEPT_WITHOUT_WINDOW,
     Message,
     Snapshot,
     Turn,
     Window,
     ballast,
+    digests_of,
     fold,
     kept_lines,
     last_heard,
@@ -36,8 +35,6 @@ from gateway.ports import Line, TurnRecord
 
 log = structlog.get_logger(__name__)
 
-MARK_EVERY = 100  # messages between marks, when the window itself does not move
-_PATIENCE = 2  # windows that a prompt may grow to while a consolidation is awaited
 _CHANGES = frozenset({"snapshot", "pointer", "mark", "trim"})  # kinds that change what stands above them
 _OF_OTHERS = frozenset({"snapshot", "forgotten", "mark", "trim"})  # kinds of an opening that are about what was before
 _REMEMBERED = 256  # turns without a message whose repetition is noticed; the others' indices tell
@@ -193,27 +190,8 @@ class Conversation:
         return replace(record, lines=(*record.lines[:at], line, *record.lines[at:]))
 
     def pending_mark(self, from_index: int, to_index: int) -> Line | None:
-        """Return the mark that is due once a turn of these indices is there.
-
-        Where nothing consolidates, a full window's replay start moves by half of it, to the beginning of a
-        turn (and the next turn takes a new snapshot); otherwise the pointer moves it, and a plain mark every
-        100 messages keeps cold reads short. A consolidation that does not come lets it grow to twice its size
-        and no further: what left it is summarised from the file, or kept raw, when its job gets through.
-        """
-        if to_index <= from_index:
-            return None
-        state = self._state
-        limit = self.window or MARK_EVERY
-        longest = limit * _PATIENCE if self.consolidates else limit
-        if to_index - state.replay_from >= longest:
-            keep = limit - limit // 2 if self.window else KEPT_WITHOUT_WINDOW
-            aim = max(state.replay_from + limit // 2, to_index - limit) if self.window else to_index - keep
-            start = self._turn_start(aim, from_index)
-            if start > state.replay_from:
-                return build.mark(start, state.consolidated)
-        if to_index - state.anchor_at >= MARK_EVERY:
-            return build.mark(state.replay_from, state.consolidated)
-        return None
+        """Return the mark that is due once a turn of these indices is there; usually none."""
+        return mark_due(self._state, from_index, to_index, window=self.window, consolidates=self.consolidates)
 
     def due(self, to_index: int, record: TurnRecord | None = None) -> Slice | None:
         """Return what is to be consolidated once there are *to_index* messages; usually nothing.
@@ -332,17 +310,3 @@ class Conversation:
         else:
             fold(state, low, high, [line for line in lines if kind_of(line) in _OF_OTHERS])
         return state
-
-    def _turn_start(self, aim: int, upcoming: int) -> int:
-        """Return where the turn that holds index *aim* begins, or the next one where that moves nothing."""
-        starts = [turn.low for turn in self._state.turns if turn.high > turn.low] + [upcoming]
-        before = [start for start in starts if start <= aim]
-        if before and before[-1] > self._state.replay_from:
-            return before[-1]
-        return next((start for start in starts if start > self._state.replay_from), self._state.replay_from)
-
-
-def digests_of(line: Line) -> list[str]:
-    """Return the digests of the texts that a snapshot line names."""
-    names = line.get("blobs")
-    return [str(digest) for digest in names.values()] if isinstance(names, Mapping) else []

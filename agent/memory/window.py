@@ -55,6 +55,12 @@ def snapshot_of(line: Line, texts: Mapping[str, str]) -> Snapshot | None:
     )
 
 
+def digests_of(line: Line) -> list[str]:
+    """Return the digests of the texts that a snapshot line names."""
+    names = line.get("blobs")
+    return [str(digest) for digest in names.values()] if isinstance(names, Mapping) else []
+
+
 @dataclass(slots=True)
 class Turn:
     """The lines of one turn that replay or memory need."""
