@@ -44,6 +44,7 @@ class PeopleOperations:
             raise UserMistake("an export needs a file to write to")
         wish = Wish(person=str(arguments.get("person", "")))
         scope = await asyncio.to_thread((await MemoryOperations(self._app).names()).find, wish)
+        await self._app.memory_jobs.settle(scope)
         try:
             packed = await self._app.house.rights.exports.write(scope, scope.rpartition("/")[2], target)
         except FileExistsError:

@@ -18,6 +18,7 @@ from gateway.errors import UserMistake
 from gateway.operations import Operations
 from gateway.ports import Capabilities
 from tests.e2e.agent.test_consolidation import SCOPE, WINDOW, Model, quiet, talk
+from tests.e2e.agent.test_purge import lived, planted
 from tests.fakes.pocket import PLAIN, Pocket, gateway
 from tests.fakes.pocket_files import WITH_FILES, FilePocket, FilePocketKind, Shelf
 
@@ -237,3 +238,11 @@ async def test_the_operator_can_make_one_where_a_channel_cannot(tmp_path: Path) 
             [_ async for _ in export({"person": "pocket:nobody", "file": str(tmp_path / "b.zip")})]
         assert target.read_bytes() == before
     assert names_in(tmp_path) == ["ann.zip"]
+
+
+def test_the_inventory_knows_every_file_of_a_home_that_has_lived(tmp_path: Path) -> None:
+    """Each place that a purge has to reach, and whatever is new since: what is kept is known by kind, or this fails."""
+    home = tmp_path / "home"
+    asyncio.run(lived(home))
+    planted(home)
+    assert unknown(home) == []
