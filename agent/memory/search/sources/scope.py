@@ -1,124 +1,134 @@
-"""What changed in a scope since its index was made: a look costs what is new, and a stat of each file."""
+"""What there is to find in a scope: what is remembered, noted, summarised, and everything that was said."""
 
 from __future__ import annotations
 
-import hashlib
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from zoneinfo import ZoneInfo
 
 from agent.memory.files.disk import Disk
-from agent.memory.history.log import HistoryLog
-from agent.memory.search.sources.papers import paper_units
-from agent.memory.search.sources.transcripts import Fresh, transcript_files, transcript_units
+from agent.memory.history.log import HistoryEntry, HistoryLog
+from agent.memory.search.cutting import markdown
+from agent.memory.search.engine import Reading
+from agent.memory.search.sources.transcripts import Transcript, Transcripts
 from agent.memory.search.unit import Source, Unit
 
 SESSIONS = "sessions/"
 HISTORY = "memory/history.jsonl"
-_PAPERS = ("USER.md", "memory/MEMORY.md")
-_DATED = re.compile(r"(\d{4}-\d{2}-\d{2})")
+_PAPERS = ("USER.md", "memory/MEMORY.md", HISTORY)
+_DATED = re.compile(r"\d{4}-\d{2}-\d{2}")
 
-_Stat = tuple[int, int, int]  # inode, bytes, nanoseconds
+Cut = Callable[[str, datetime | None], Sequence[Unit]]
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
-    """A source that differs from the index; without `fresh` it is gone."""
-
-    source: Source
-    fresh: Fresh | None
+def by_paragraph(text: str, at: datetime | None) -> Sequence[Unit]:
+    """Cut a paper as the default profile does: by bullet and paragraph."""
+    return markdown(text, at=at)
 
 
 class ScopeSources:
-    """The sources of one scope's folder. Blocks; one thread at a time."""
+    """Implements `Sources` over one scope's folder: a look costs a listing, a reading what is new. Blocks."""
 
-    def __init__(self, folder: Path, *, zone: Callable[[], str], disk: Disk | None = None) -> None:
-        """*zone* is the scope's own: entries of the history carry local times."""
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        zone: Callable[[], str],
+        cut: Cut = by_paragraph,
+        conversations: bool = True,
+        disk: Disk | None = None,
+    ) -> None:
+        """*zone* is the scope's own: entries carry its times. The seed profile has no conversations."""
         self._folder = folder
         self._zone = zone
-        self._disk = disk or Disk()
-        self._seen: dict[Path, _Stat] = {}
+        self._cut = cut
+        self.disk = disk or Disk()
+        self._transcripts = Transcripts(folder / "sessions", self.disk) if conversations else None
+        self._there: dict[Source, Transcript] = {}
+        self._read: dict[Source, str] = {}  # the last mark of each: it holds more than what a look can tell
 
-    def changes(self, marks: Mapping[Source, str]) -> Iterator[Change]:
-        """Yield what differs from the index whose sources were read up to *marks*; nothing twice."""
-        there: set[Source] = set()
-        for name, path in self._papers():
-            there.add(Source(name=name))
-            yield from self._paper(Source(name=name), path, marks)
-        for transcript, path in transcript_files(self._disk, self._folder / "sessions"):
-            source = Source(name=f"{SESSIONS}{transcript}")
-            there.add(source)
-            yield from self._transcript(source, path, marks)
-        for source in marks.keys() - there:
-            yield Change(source, None)
+    def marks(self) -> Mapping[Source, str]:
+        """Return every source with a mark that changes when it does."""
+        self._there = {Source(name=f"{SESSIONS}{each.id}"): each for each in self._all()}
+        found = {source: self._mark(source, each.looks) for source, each in self._there.items()}
+        memory = self._folder / "memory"
+        for name in (*_PAPERS, *(f"memory/{path.name}" for path in memory.glob("[0-9]*.md"))):
+            try:
+                stat = (self._folder / name).stat()
+            except FileNotFoundError:
+                continue
+            found[Source(name=name)] = f"{stat.st_size}:{stat.st_mtime_ns}:{stat.st_ino}"
+        return found
 
-    def forget_looks(self) -> None:
-        """Look at every file again the next time, whatever its stat says."""
-        self._seen.clear()
+    def read(self, source: Source, since: str) -> Reading:
+        """Return what *source* holds, or what came to it since. Raises FileNotFoundError."""
+        if source.name.startswith(SESSIONS):
+            return self._conversation(source, since)
+        path = self._folder / source.name
+        stat = path.stat()  # before the reading: a write in between is seen by the next look
+        mark = f"{stat.st_size}:{stat.st_mtime_ns}:{stat.st_ino}"
+        units = self._entries() if source.name == HISTORY else self._paper(path)
+        return Reading(units=units, mark=mark)
+
+    def path_of(self, source: Source) -> Path:
+        """Return where the newest file of a conversation stands, as of the last `marks`. Raises FileNotFoundError."""
+        found = self._there.get(source)
+        if found is None or found.path is None:
+            raise FileNotFoundError(source.name)
+        return found.path
+
+    def text(self, source: Source) -> str:
+        """Return a paper as it stands."""
+        return (self.disk.load(self._folder / source.name) or b"").decode("utf-8", "replace")
+
+    def entry(self, line: int) -> Sequence[str]:
+        """Return the entry of the history that stands in *line*, if there is one."""
+        return [each.content for each in self._history()[line - 1 : line]]
 
     # -- inside ------------------------------------------------------------------------------------
 
-    def _papers(self) -> Iterator[tuple[str, Path]]:
-        memory = self._folder / "memory"
-        notes = [f"memory/{path.name}" for path in sorted(memory.glob("[0-9]*.md"))]
-        for name in (*_PAPERS, HISTORY, *notes):
-            path = self._folder / name
-            if path.is_file():
-                yield name, path
+    def _all(self) -> Sequence[Transcript]:
+        return self._transcripts.all() if self._transcripts is not None else ()
 
-    def _paper(self, source: Source, path: Path, marks: Mapping[Source, str]) -> Iterator[Change]:
-        stat = self._changed(path, source in marks)
-        data = self._disk.load(path) if stat else None
+    def _mark(self, source: Source, looks: str) -> str:
+        last = self._read.get(source, "")
+        return last if last.partition("#")[0] == looks else looks
+
+    def _conversation(self, source: Source, since: str) -> Reading:
+        transcript = self._there.get(source)
+        if transcript is None or self._transcripts is None:
+            raise FileNotFoundError(source.name)
+        reading = self._transcripts.read(transcript, since)
+        self._read[source] = reading.mark
+        return reading
+
+    def _paper(self, path: Path) -> Sequence[Unit]:
+        data = self.disk.load(path)
         if data is None:
-            return
-        mark = hashlib.sha256(data).hexdigest()[:32]
-        if marks.get(source) != mark:
-            units = self._entries() if source.name == HISTORY else _written(source.name, data)
-            yield Change(source, Fresh(tuple(units), mark, is_whole=True))
-        self._look(path, stat)
-
-    def _transcript(self, source: Source, path: Path, marks: Mapping[Source, str]) -> Iterator[Change]:
-        stat = self._changed(path, source in marks)
-        if stat is None:
-            return
-        fresh = transcript_units(self._disk, path, marks.get(source, ""))
-        if fresh is not None:
-            yield Change(source, fresh)
-        self._look(path, stat)
-
-    def _changed(self, path: Path, is_known: bool) -> _Stat | None:
-        """Return the file's stat; None when nothing was written since the last look, or it is gone."""
-        try:
-            found = path.stat()
-        except FileNotFoundError:
-            return None
-        stat = (found.st_ino, found.st_size, found.st_mtime_ns)
-        return None if is_known and self._seen.get(path) == stat else stat
-
-    def _look(self, path: Path, stat: _Stat | None) -> None:
-        if stat is not None:
-            self._seen[path] = stat
+            raise FileNotFoundError(path.name)
+        dated = _DATED.match(path.name)
+        return self._cut(data.decode("utf-8", "replace"), _noon(dated[0]) if dated else None)
 
     def _entries(self) -> Sequence[Unit]:
         zone = ZoneInfo(self._zone())
-        entries = HistoryLog(self._folder / "memory", self._disk).after(0)
         return [
-            Unit(text=entry.content, line=n, at=_local(entry.timestamp, zone))
-            for n, entry in enumerate(entries, start=1)
-            if entry.content.strip()
+            unit
+            for n, entry in enumerate(self._history(), start=1)
+            for unit in (_at_line(n, each) for each in self._cut(entry.content, _local(entry.timestamp, zone)))
         ]
 
-
-def _written(name: str, data: bytes) -> Sequence[Unit]:
-    dated = _DATED.match(name.rpartition("/")[2])
-    at = _day(dated[1]) if dated else None
-    return paper_units(data.decode("utf-8", "replace"), at=at)
+    def _history(self) -> Sequence[HistoryEntry]:
+        return HistoryLog(self._folder / "memory", self.disk).after(0)
 
 
-def _day(text: str) -> datetime | None:
+def _at_line(line: int, unit: Unit) -> Unit:
+    """Return a piece of an entry as what stands in the entry's line."""
+    return Unit(text=unit.text, line=line, at=unit.at, about=unit.about, group=str(line))
+
+
+def _noon(text: str) -> datetime | None:
     """Return the noon of a day; None for a date there is not."""
     try:
         return datetime.fromisoformat(f"{text}T12:00:00+00:00")

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
-from datetime import datetime, timedelta
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from agent.attachments.facts import facts_in
@@ -14,75 +14,117 @@ from agent.memory.files.blocks import parse
 from agent.memory.files.chain import Chain
 from agent.memory.files.disk import Disk
 from agent.memory.files.lines import FORGOTTEN, kind_of, read_stamp, stamp
-from agent.memory.search.unit import Unit, pieces
+from agent.memory.search.cutting import message, sittings
+from agent.memory.search.engine import Reading
+from agent.memory.search.unit import Unit
 from gateway.ports import Line
 
-SITTING = timedelta(hours=4)  # a longer silence begins another sitting: what was said before it is no context
-_FULL_SEGMENT = re.compile(r"\.\d{4}\.jsonl\Z")
+_FULL_SEGMENT = re.compile(r"(?P<transcript>.+)\.\d{4}\.jsonl\Z")
+
+
+@dataclass(slots=True)
+class Transcript:
+    """The files of one transcript: the newest, and the inodes of all (a file that was written anew has another)."""
+
+    id: str
+    path: Path | None = None
+    size: int = 0
+    files: set[int] = field(default_factory=set)
+
+    @property
+    def looks(self) -> str:
+        """What changes whenever something is written."""
+        return f"{self.size}:{','.join(map(str, sorted(self.files)))}"
+
+
+class Transcripts:
+    """The transcripts of a folder `sessions/`. Blocks."""
+
+    def __init__(self, folder: Path, disk: Disk) -> None:
+        self._folder = folder
+        self._disk = disk
+        self._heads: dict[int, str] = {}  # inode -> transcript: a file's head never changes
+
+    def all(self) -> list[Transcript]:
+        """Return them as they are now; costs one listing, and a head for each file not seen before."""
+        found: dict[str, Transcript] = {}
+        for entry in self._entries():
+            full = _FULL_SEGMENT.match(entry.name)
+            name = full["transcript"] if full else self._head(entry)
+            if not name:
+                continue
+            each = found.setdefault(name, Transcript(name))
+            each.files.add(entry.inode())
+            if not full:
+                each.path, each.size = Path(entry.path), entry.stat().st_size
+        return [each for each in found.values() if each.path is not None]
+
+    def read(self, transcript: Transcript, since: str) -> Reading:
+        """Return what came since the mark *since*, or everything where files were written anew. Costs what is new.
+
+        Raises FileNotFoundError.
+        """
+        if transcript.path is None:
+            raise FileNotFoundError(transcript.id)
+        chain = Chain(self._disk, transcript.path)
+        if chain.transcript != transcript.id:  # it was renamed under our hands; the next look finds it
+            raise FileNotFoundError(transcript.id)
+        known = _known(since)
+        is_more = known.end > 0 and known.end <= chain.end and set(known.files) <= transcript.files
+        known = known if is_more else _Known()
+        parsed = parse(chain.read(known.end, chain.end), known.end)
+        units, sitting, last = _units((line for block in parsed.blocks for line in block.lines), known)
+        state = {"end": parsed.complete, "files": sorted(transcript.files), "sitting": sitting, "last": last}
+        mark = f"{transcript.looks}#{json.dumps(state, separators=(',', ':'))}"
+        return Reading(units=units, mark=mark, is_more=is_more)
+
+    def _entries(self) -> Sequence[os.DirEntry[str]]:
+        try:
+            with os.scandir(self._folder) as entries:
+                return sorted((each for each in entries if each.name.endswith(".jsonl")), key=lambda each: each.name)
+        except FileNotFoundError:
+            return ()
+
+    def _head(self, entry: os.DirEntry[str]) -> str:
+        inode = entry.inode()
+        if inode not in self._heads:
+            transcript = Chain(self._disk, Path(entry.path)).transcript
+            if not transcript:
+                return ""
+            self._heads[inode] = transcript
+        return self._heads[inode]
 
 
 @dataclass(frozen=True, slots=True)
-class Fresh:
-    """What a source has that the index has not."""
-
-    units: tuple[Unit, ...]
-    mark: str  # what was read by now, for the next time
-    is_whole: bool  # the units replace what stands there; else they come behind it
-
-
-@dataclass(frozen=True, slots=True)
-class _Read:
+class _Known:
     """How far a transcript was read, as its mark says."""
 
     end: int = 0  # bytes
-    files: tuple[int, ...] = ()  # inodes: a file that was written anew has another
+    files: tuple[int, ...] = ()
     sitting: str = ""
     last: str = ""  # when the last message was said
 
 
-def transcript_files(disk: Disk, sessions: Path) -> Iterator[tuple[str, Path]]:
-    """Yield each transcript of a folder: its id, and the newest of its files."""
-    for path in sorted(sessions.glob("*.jsonl")):
-        if not _FULL_SEGMENT.search(path.name) and (transcript := Chain(disk, path).transcript):
-            yield transcript, path
-
-
-def transcript_units(disk: Disk, path: Path, mark: str) -> Fresh | None:
-    """Return what came to the transcript at *path* since *mark*; None when nothing did. Costs what is new. Blocks.
-
-    When a file was written anew (somebody took words back), the whole of it is read again.
-    """
-    chain = Chain(disk, path)
-    known = _known(mark)
-    files = _inodes(path, chain.transcript)
-    is_whole = not mark or known.end > chain.end or not set(known.files) <= set(files)
-    known = _Read() if is_whole else known
-    if chain.end == known.end and not is_whole:
-        return None
-    parsed = parse(chain.read(known.end, chain.end), known.end)
-    units, read = _sittings(_said(line for block in parsed.blocks for line in block.lines), known)
-    if parsed.complete == known.end and not is_whole:
-        return None
-    read = replace(read, end=parsed.complete, files=tuple(files))
-    return Fresh(tuple(units), json.dumps(asdict(read), separators=(",", ":")), is_whole)
-
-
-def _known(mark: str) -> _Read:
+def _known(mark: str) -> _Known:
     try:
-        found = json.loads(mark or "{}")
-        return _Read(int(found["end"]), tuple(found["files"]), str(found["sitting"]), str(found["last"]))
+        found = json.loads(mark.partition("#")[2] or "{}")
+        return _Known(int(found["end"]), tuple(found["files"]), str(found["sitting"]), str(found["last"]))
     except (ValueError, KeyError, TypeError):
-        return _Read()
+        return _Known()
 
 
-def _inodes(path: Path, transcript: str) -> list[int]:
-    found = []
-    for each in [path, *path.parent.glob(f"{transcript}.*.jsonl")]:
-        try:
-            found.append(each.stat().st_ino)
-        except FileNotFoundError:  # it is renamed under our hands; the next look sees it
-            continue
-    return sorted(set(found))
+def _units(lines: Iterable[Line], known: _Known) -> tuple[list[Unit], str, str]:
+    """Return messages as units, the sitting they end in, and when; it goes on where the last reading ended."""
+    units: list[Unit] = []
+    for line, text in _said(lines):
+        by = line.get("by")
+        who = str(by.get("name", "")) if isinstance(by, dict) and line["role"] == "user" else ""
+        at = read_stamp(line.get("timestamp"))
+        units += message(text, line=line["i"] + 1, at=at, who=who, role=line["role"])
+    last = Unit(text="", line=0, at=read_stamp(known.last), group=known.sitting) if known.sitting else None
+    units = sittings(units, last=last)
+    times = [unit.at for unit in units if unit.at]
+    return units, units[-1].group if units else known.sitting, stamp(times[-1]) if times else known.last
 
 
 def _said(lines: Iterable[Line]) -> Iterator[tuple[Line, str]]:
@@ -90,9 +132,9 @@ def _said(lines: Iterable[Line]) -> Iterator[tuple[Line, str]]:
     for line in lines:
         if kind_of(line) != "message" or line.get("role") not in ("user", "assistant"):
             continue
-        text = said_in(line)
-        if text.strip() and text != FORGOTTEN:
-            yield line, text.strip()
+        text = said_in(line).strip()
+        if text and text != FORGOTTEN:
+            yield line, text
 
 
 def said_in(line: Line) -> str:
@@ -101,22 +143,3 @@ def said_in(line: Line) -> str:
     typed = content if isinstance(content, str) else ""
     spoken = [str(fact["said"]) for fact in facts_in(line) if fact.get("said") and not fact.get("origin")]
     return "\n".join([typed, *spoken]) if spoken else typed
-
-
-def _sittings(said: Iterable[tuple[Line, str]], known: _Read) -> tuple[Sequence[Unit], _Read]:
-    units: list[Unit] = []
-    sitting, last = known.sitting, read_stamp(known.last)
-    for line, text in said:
-        at = read_stamp(line.get("timestamp"))
-        if not sitting or (at and last and at - last > SITTING):
-            sitting = f"{line['i']}"
-        last = at or last
-        units += _units(line, text, at, sitting)
-    return units, _Read(known.end, known.files, sitting, stamp(last) if last else "")
-
-
-def _units(line: Line, text: str, at: datetime | None, sitting: str) -> Iterator[Unit]:
-    by = line.get("by")
-    who = str(by.get("name", "")) if isinstance(by, dict) and line["role"] == "user" else ""
-    for piece in pieces(text):
-        yield Unit(text=piece, line=line["i"] + 1, at=at, who=who, role=line["role"], group=sitting)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -11,51 +9,11 @@ from agent.memory.files.lines import forgotten
 from agent.memory.files.projector import Projector
 from agent.memory.history.log import HistoryEntry, HistoryLog
 from agent.memory.scopes import scope_folder
-from agent.memory.search.sources.papers import paper_units
-from agent.memory.search.sources.scope import Change, ScopeSources
-from agent.memory.search.unit import Source
+from agent.memory.search.engine import Reading
+from agent.memory.search.sources.scope import SESSIONS, ScopeSources
+from agent.memory.search.unit import Source, Unit
 from gateway.ports import TurnRecord
 from tests.fakes.memory import SCOPE, CountingDisk, FakeRecords, exchange, talk
-
-NOTE = """# Session Memory: 2026-03-25 14:30
-
-- **Session**: telegram:42
-
-## Summary
-
-We chose PostgreSQL.
-It goes live in May.
-
-- book the hall
-  - for forty people
-- call Ann
-
-```
-# no heading
-```
-<!-- abc -->
-"""
-
-
-def test_a_paper_is_its_bullets_and_paragraphs() -> None:
-    """Each with its lines and the headings above; what is indented stays with its bullet, code is no heading."""
-    found = [(unit.line, unit.end, unit.about, unit.text) for unit in paper_units(NOTE)]
-    assert found == [
-        (3, 3, "Session Memory: 2026-03-25 14:30", "- **Session**: telegram:42"),
-        (7, 8, "Session Memory: 2026-03-25 14:30 / Summary", "We chose PostgreSQL.\nIt goes live in May."),
-        (10, 11, "Session Memory: 2026-03-25 14:30 / Summary", "- book the hall\n  - for forty people"),
-        (12, 12, "Session Memory: 2026-03-25 14:30 / Summary", "- call Ann"),
-        (14, 16, "Session Memory: 2026-03-25 14:30 / Summary", "```\n# no heading\n```"),
-    ]
-
-
-def test_a_long_paragraph_is_pieces_with_lines_of_their_own() -> None:
-    """Nothing of it is lost, and each piece says where it stands."""
-    text = "\n".join(f"Sentence number {n} of a long story." for n in range(200))
-    units = paper_units(text)
-    assert len(units) > 5
-    assert "\n".join(unit.text for unit in units) == text
-    assert [unit.line for unit in units[1:]] == [unit.end + 1 for unit in units[:-1]]
 
 
 class Shelf:
@@ -66,8 +24,8 @@ class Shelf:
         self.folder = scope_folder(home, SCOPE)
         self.disk = CountingDisk()
         self.records = FakeRecords()
-        self.marks: dict[Source, str] = {}
-        self.texts: dict[str, list[str]] = {}
+        self.known: dict[Source, str] = {}
+        self.units: dict[str, list[Unit]] = {}
         self.sources = self.opened()
 
     def opened(self) -> ScopeSources:
@@ -80,39 +38,64 @@ class Shelf:
             self.records.commit(record)
         await Projector(self.home, self.records).close()
 
-    def sync(self) -> Sequence[Change]:
-        """Do as the index does."""
-        changes = list(self.sources.changes(self.marks))
-        for change in changes:
-            if change.fresh is None:
-                del self.marks[change.source], self.texts[change.source.name]
+    def sync(self) -> dict[str, Reading | None]:
+        """Do as the index does; return what was read of what changed, None for what is gone."""
+        marks = self.sources.marks()
+        found: dict[str, Reading | None] = {}
+        for source in self.known.keys() - marks:
+            del self.known[source], self.units[source.name]
+            found[source.name] = None
+        for source, mark in marks.items():
+            if mark == self.known.get(source):
                 continue
-            self.marks[change.source] = change.fresh.mark
-            before = [] if change.fresh.is_whole else self.texts[change.source.name]
-            self.texts[change.source.name] = [*before, *(unit.text for unit in change.fresh.units)]
-        return changes
+            reading = self.sources.read(source, self.known.get(source, ""))
+            self.known[source] = reading.mark
+            before = self.units.get(source.name, []) if reading.is_more else []
+            self.units[source.name] = [*before, *reading.units]
+            found[source.name] = reading
+        return found
+
+    def one(self) -> Reading:
+        """Do as the index does; return the one thing that was read."""
+        (reading,) = self.sync().values()
+        assert reading is not None
+        return reading
+
+    @property
+    def talk(self) -> list[Unit]:
+        """The one conversation there is."""
+        (name,) = [name for name in self.units if name.startswith(SESSIONS)]
+        return self.units[name]
 
 
 async def test_a_conversation_is_read_once_and_then_what_is_new(tmp_path: Path) -> None:
-    """People's messages and answers, each once; a look without news yields nothing, and a turn costs a turn."""
+    """People's messages and answers, each once; a look without news reads nothing, and a turn costs a turn."""
     shelf = Shelf(tmp_path)
     await shelf.commit(*talk(300))
-    (change,) = shelf.sync()
-    assert change.fresh is not None
-    units = change.fresh.units
-    assert [unit.line for unit in units] == list(range(1, 601))
-    assert {(unit.role, unit.who) for unit in units} == {("user", ""), ("assistant", "")}
-    assert shelf.sync() == []
+    shelf.one()
+    assert [unit.line for unit in shelf.talk] == list(range(1, 601))
+    assert {unit.role for unit in shelf.talk} == {"user", "assistant"}
+    assert shelf.sync() == {}
     shelf.disk.bytes_read = 0
     await shelf.commit(exchange(300, 600, said="what is new"))
-    (change,) = shelf.sync()
-    assert change.fresh is not None
-    assert not change.fresh.is_whole
-    assert change.fresh.units[0].text == "what is new"
-    assert len(shelf.texts[change.source.name]) == 602
+    reading = shelf.one()
+    assert reading.is_more
+    assert [unit.text for unit in reading.units] == ["what is new", "answer 300"]
     assert shelf.disk.bytes_read < 5_000
+
+
+async def test_after_a_start_a_conversation_is_read_on_and_not_again(tmp_path: Path) -> None:
+    """What the index's mark says is enough; nobody has to have read the beginning in this life."""
+    shelf = Shelf(tmp_path)
+    await shelf.commit(*talk(300))
+    shelf.sync()
     shelf.sources = shelf.opened()
-    assert shelf.sync() == []
+    shelf.disk.bytes_read = 0
+    await shelf.commit(exchange(300, 600, said="what is new"))
+    assert shelf.one().is_more
+    assert len(shelf.talk) == 602
+    assert shelf.disk.bytes_read < 5_000
+    assert shelf.sync() == {}
 
 
 async def test_what_was_taken_back_is_read_anew(tmp_path: Path) -> None:
@@ -121,11 +104,9 @@ async def test_what_was_taken_back_is_read_anew(tmp_path: Path) -> None:
     await shelf.commit(*talk(3, said="the safe opens with zeppelin"))
     shelf.sync()
     await shelf.commit(exchange(3, 6, before=[forgotten("m1")], said="thanks"))
-    (change,) = shelf.sync()
-    assert change.fresh is not None
-    assert change.fresh.is_whole
-    assert shelf.texts[change.source.name].count("the safe opens with zeppelin") == 2
-    assert shelf.texts[change.source.name][-2:][0] == "thanks"
+    assert not shelf.one().is_more
+    said = [unit.text for unit in shelf.talk if unit.role == "user"]
+    assert said == ["the safe opens with zeppelin", "the safe opens with zeppelin", "thanks"]
 
 
 async def test_a_new_conversation_is_another_source_and_the_archive_stays(tmp_path: Path) -> None:
@@ -134,29 +115,29 @@ async def test_a_new_conversation_is_another_source_and_the_archive_stays(tmp_pa
     await shelf.commit(*talk(2))
     shelf.sync()
     await shelf.commit(exchange(2, 4, new_transcript="t2"), exchange(3, 0, transcript="t2", said="a fresh start"))
-    before, after = sorted(shelf.sync(), key=lambda change: change.source.name != next(iter(shelf.marks)).name)
-    assert before.fresh is not None
-    assert after.fresh is not None
-    assert not before.fresh.is_whole
-    assert after.fresh.units[0].text == "a fresh start"
-    assert shelf.sync() == []
+    found = shelf.sync()
+    fresh = found.pop(f"{SESSIONS}t2")
+    (old,) = found.values()
+    assert fresh is not None
+    assert old is not None
+    assert old.is_more
+    assert len(old.units) == 2
+    assert fresh.units[0].text == "a fresh start"
+    assert shelf.sync() == {}
 
 
 async def test_a_long_silence_begins_another_sitting(tmp_path: Path) -> None:
     """What was said hours before is no context, also when it was read at another time."""
     shelf = Shelf(tmp_path)
     await shelf.commit(exchange(0, 0), exchange(60, 2))  # minutes
-    (first,) = shelf.sync()
-    await shelf.commit(exchange(120, 4), exchange(120 + 241, 6))
-    (second,) = shelf.sync()
-    assert first.fresh is not None
-    assert second.fresh is not None
-    groups = [unit.group for unit in (*first.fresh.units, *second.fresh.units)]
-    assert groups == ["0"] * 6 + ["6"] * 2
+    shelf.sync()
+    await shelf.commit(exchange(120, 4), exchange(120 + 361, 6))
+    shelf.sync()
+    assert [unit.group for unit in shelf.talk] == ["1"] * 6 + ["7"] * 2
 
 
 def test_papers_and_entries_are_read_when_they_change(tmp_path: Path) -> None:
-    """MEMORY.md, USER.md, notes and history; a file touched without a change is left alone, one that went is gone."""
+    """MEMORY.md, USER.md, notes and history, with their dates; what is ours alone is none of them."""
     shelf = Shelf(tmp_path)
     memory = shelf.folder / "memory"
     memory.mkdir(parents=True)
@@ -164,20 +145,16 @@ def test_papers_and_entries_are_read_when_they_change(tmp_path: Path) -> None:
     (memory / "2026-03-25-api.md").write_text("- chose REST\n")
     (memory / ".flushed.json").write_text("{}")
     (shelf.folder / "USER.md").write_text("Ann, a gardener\n")
-    HistoryLog(memory).append(HistoryEntry(timestamp="2026-03-25 14:30", content="They chose REST."))
-    changes = {change.source.name: change.fresh for change in shelf.sync()}
-    assert sorted(changes) == ["USER.md", "memory/2026-03-25-api.md", "memory/MEMORY.md", "memory/history.jsonl"]
-    entry = changes["memory/history.jsonl"]
-    note = changes["memory/2026-03-25-api.md"]
-    assert entry is not None
-    assert note is not None
-    assert entry.units[0].at == datetime(2026, 3, 25, 13, 30, tzinfo=UTC)
-    assert note.units[0].at is not None
-    assert note.units[0].at.date().isoformat() == "2026-03-25"
-    os.utime(memory / "MEMORY.md", (1, 1))
-    assert shelf.sync() == []
+    HistoryLog(memory).append(HistoryEntry(timestamp="2026-03-25 14:30", content="They chose REST.\n\nThen tea."))
+    assert sorted(shelf.sync()) == ["USER.md", "memory/2026-03-25-api.md", "memory/MEMORY.md", "memory/history.jsonl"]
+    entry = shelf.units["memory/history.jsonl"]
+    assert [(unit.line, unit.text) for unit in entry] == [(1, "They chose REST."), (1, "Then tea.")]
+    assert entry[0].at == datetime(2026, 3, 25, 13, 30, tzinfo=UTC)
+    assert shelf.units["memory/2026-03-25-api.md"][0].at == datetime(2026, 3, 25, 12, tzinfo=UTC)
+    assert shelf.sync() == {}
     (memory / "MEMORY.md").write_text("# Likes\n- black tea\n")
     (memory / "2026-03-25-api.md").unlink()
-    changed, gone = sorted(shelf.sync(), key=lambda change: change.fresh is None)
-    assert changed.source.name == "memory/MEMORY.md"
-    assert gone == Change(Source(name="memory/2026-03-25-api.md"), None)
+    found = shelf.sync()
+    assert found.pop("memory/2026-03-25-api.md") is None
+    assert [unit.text for unit in shelf.units["memory/MEMORY.md"]] == ["- black tea"]
+    assert list(found) == ["memory/MEMORY.md"]

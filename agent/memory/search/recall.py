@@ -1,0 +1,269 @@
+"""Recall for turns, commands and operators: which indexes a scope may read, kept in step, and read on from a hit.
+
+A search looks for what is new first, so that nothing has to be told about writes: a look costs a listing of the scope's
+folder and a reading of what came. What nobody searches is indexed when its scope has been calm for a while.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import structlog
+
+from agent.memory.files.disk import Disk
+from agent.memory.scopes import scope_folder
+from agent.memory.search.engine import BUILDING, RecallEngine, Scope
+from agent.memory.search.finding import RESULT_TOKENS, Result
+from agent.memory.search.sources.around import lines_around, place
+from agent.memory.search.sources.documents import DocumentSources
+from agent.memory.search.sources.scope import Cut, ScopeSources, by_paragraph
+from agent.memory.search.unit import Source
+from gateway.errors import ToolFailed
+from gateway.ports import MEMORY, Hit
+
+log = structlog.get_logger(__name__)
+
+INDEX = "index.db"
+SHARED = "shared"
+AROUND = 2  # hits that show what was said before and after
+_SCOPES_KNOWN = 512  # whose sources are kept, so that a look costs little
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Habits:
+    """How recall behaves; times in seconds."""
+
+    patience: float = 20.0  # a search waits so long for an index that is being built
+    calm: float = 3.0  # a scope that was written to is indexed when nothing came for so long
+    interval: float = 60.0  # documents are looked through for edits by hand
+    budget: int = RESULT_TOKENS
+    conversations: bool = True  # the seed profile has papers alone
+    cut: Cut = by_paragraph
+
+
+class Recall:
+    """Implements `SearchIndex` over a home's scopes and documents."""
+
+    def __init__(
+        self,
+        home: Path,
+        *,
+        memory: RecallEngine,
+        documents: RecallEngine,
+        read_document: Callable[[Path], str],
+        zone: Callable[[str], str],
+        flush: Callable[[], Awaitable[object]],
+        habits: Habits | None = None,
+        disk: Disk | None = None,
+    ) -> None:
+        """*documents* is another engine: a thousand pages of PDF keep no conversation waiting.
+
+        *zone* gives a scope's time zone. *flush* writes what is committed to the transcripts. *read_document* blocks.
+        """
+        self._home = home
+        self._memory = memory
+        self._documents = documents
+        self._zone = zone
+        self._flush = flush
+        self._habits = habits or Habits()
+        self._disk = disk or Disk()
+        self._scopes: OrderedDict[str, Scope] = OrderedDict()
+        folder = home / "docs"
+        self._papers = DocumentSources(folder, read=read_document, cut=self._habits.cut)
+        self._docs = Scope(folder / f".{INDEX}", self._papers)
+        self._docs_synced = float("-inf")
+        self._noted: dict[str, float] = {}
+        self._woken = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    # -- the port ----------------------------------------------------------------------------------
+
+    async def search(self, scope: str, query: str, *, project: str = MEMORY, limit: int = 10) -> Sequence[Hit]:
+        """Return the best hits of *scope* and of `shared`, or of a project's documents.
+
+        Raises ToolFailed while an index is built that there was none of.
+        """
+        if not query.strip():
+            return ()
+        if project != MEMORY:
+            return await self._in_documents(query, project, limit)
+        await self._flush()
+        names = [name for name in dict.fromkeys([scope, SHARED]) if self._folder(name).is_dir()]
+        await asyncio.gather(*(self._in_step(name) for name in names))
+        answer = await self._memory.search(
+            [self._scope(name) for name in names],
+            query,
+            limit=limit,
+            budget=self._habits.budget,
+            around=AROUND,
+            zone=ZoneInfo(self._zone(scope)),
+        )
+        if not answer.results and BUILDING in answer.note:
+            raise ToolFailed("what was said here is being indexed; ask again in a minute")
+        return [_hit(each, "shared/" if names[each.place] == SHARED != scope else "") for each in answer.results]
+
+    async def read(self, scope: str, source: str, line: int, *, project: str = MEMORY) -> Sequence[Hit]:
+        """Return what stands around a place; only what `search` could have named is read."""
+        if project != MEMORY:
+            text = await asyncio.to_thread(self._papers.text, Source(name=source, project=project))
+            return lines_around(source, text, line)
+        if source.startswith(f"{SHARED}/"):
+            scope, source = SHARED, source.removeprefix(f"{SHARED}/")
+        await self._flush()
+        sources = ScopeSources(self._folder(scope), zone=lambda: self._zone(scope), disk=self._disk)
+        return await asyncio.to_thread(place, sources, source, line)
+
+    async def projects(self, scope: str) -> Sequence[str]:  # noqa: ARG002 - documents are the installation's
+        """Return the names of the projects with documents."""
+        return await asyncio.to_thread(self._projects)
+
+    # -- keeping step ------------------------------------------------------------------------------
+
+    def note(self, scope: str) -> None:
+        """Say that something was written in *scope*; it is indexed when that scope is calm."""
+        self._noted[scope] = asyncio.get_running_loop().time()
+        self._woken.set()
+        self._idle.clear()
+
+    async def run(self) -> None:
+        """Index what was written, until cancelled."""
+        loop = asyncio.get_running_loop()
+        while True:
+            await self._woken.wait()
+            await asyncio.sleep(self._habits.calm)
+            self._woken.clear()
+            await self._index_calm(loop.time())
+            (self._woken if self._noted else self._idle).set()
+
+    async def _index_calm(self, now: float) -> None:
+        calm = [scope for scope, at in self._noted.items() if now - at >= self._habits.calm]
+        if calm:
+            await self._flush()
+        for scope in calm:
+            self._noted.pop(scope, None)
+            try:
+                if self._folder(scope).is_dir():
+                    await self._memory.sync(self._scope(scope))
+            except Exception:  # the boundary of a service: the next search tries again
+                log.exception("recall.sync_failed", scope=scope)
+
+    async def settled(self) -> None:
+        """Wait until nothing that was noted waits to be indexed; `run` must be at work."""
+        await self._idle.wait()
+
+    async def rebuild(self, scope: str) -> int:
+        """Make the index of *scope* anew; return how many places it holds."""
+        await self._flush()
+        if not self._folder(scope).is_dir():
+            return 0
+        await self.leave(scope)
+        return await self._memory.rebuild(self._scope(scope))
+
+    async def forgotten(self, scope: str) -> None:
+        """Leave nothing in the index of *scope* that its sources do not hold any more, free pages included."""
+        if not (self._folder(scope) / INDEX).is_file():
+            await self.leave(scope)
+            return
+        await self._memory.sync(self._scope(scope), is_forced=True)
+        await self._memory.scrub(self._scope(scope))
+
+    async def leave(self, scope: str) -> None:
+        """Let go of a scope's files: they are about to be moved or removed, or were."""
+        kept = self._scopes.pop(scope, None)
+        self._noted.pop(scope, None)
+        if kept is not None:
+            await self._memory.leave(kept.path)
+
+    async def close(self) -> None:
+        """Close every file and model."""
+        await self._memory.close()
+        await self._documents.close()
+
+    # -- inside ------------------------------------------------------------------------------------
+
+    def _folder(self, scope: str) -> Path:
+        return scope_folder(self._home, scope)
+
+    def _scope(self, scope: str) -> Scope:
+        known = self._scopes.get(scope)
+        if known is None:
+            folder = self._folder(scope)
+            sources = ScopeSources(
+                folder,
+                zone=lambda: self._zone(scope),
+                cut=self._habits.cut,
+                conversations=self._habits.conversations,
+                disk=self._disk,
+            )
+            known = self._scopes[scope] = Scope(folder / INDEX, sources)
+        self._scopes.move_to_end(scope)
+        if len(self._scopes) > _SCOPES_KNOWN:
+            self._scopes.popitem(last=False)
+        return known
+
+    async def _in_step(self, scope: str) -> None:
+        """Take in what is new; an index that takes longer than our patience is searched as it is."""
+        self._noted.pop(scope, None)
+        await self._patiently(self._memory.sync(self._scope(scope)), scope or "home")
+
+    async def _patiently(self, sync: Coroutine[Any, Any, int], what: str) -> None:
+        """Wait for *sync*, but not longer than our patience; it goes on, and what is there is searched."""
+
+        def tell(task: asyncio.Task[int]) -> None:
+            if not task.cancelled() and (error := task.exception()) is not None:
+                log.error("recall.sync_failed", of=what, error=type(error).__name__)
+
+        syncing = asyncio.create_task(sync, name=f"recall sync {what}")
+        syncing.add_done_callback(tell)
+        await asyncio.wait([syncing], timeout=self._habits.patience)
+
+    async def _in_documents(self, query: str, project: str, limit: int) -> Sequence[Hit]:
+        if project not in await asyncio.to_thread(self._projects):
+            return ()
+        loop = asyncio.get_running_loop()
+        if loop.time() - self._docs_synced > self._habits.interval:
+            self._docs_synced = loop.time()
+            await self._patiently(self._documents.sync(self._docs), "docs")
+        answer = await self._documents.search(
+            [self._docs], query, projects=[project], limit=limit, budget=self._habits.budget, around=0
+        )
+        if not answer.results and BUILDING in answer.note:
+            raise ToolFailed("the documents are being indexed; ask again in a minute")
+        return [_hit(each) for each in answer.results]
+
+    def _projects(self) -> list[str]:
+        folder = self._home / "docs"
+        if not folder.is_dir():
+            return []
+        return sorted(each.name for each in folder.iterdir() if each.is_dir() and not each.name.startswith("."))
+
+
+def _hit(result: Result, prefix: str = "") -> Hit:
+    """Return a result as the port has it; what was said around it stands in its text, each with its speaker."""
+    passage = result.passage
+    text = passage.text
+    if result.before or result.after:
+        lines = [f"({_speaker(each.who, each.role)}: {each.text})" for each in result.before]
+        lines += [text, *(f"({_speaker(each.who, each.role)}: {each.text})" for each in result.after)]
+        text = "\n".join(lines) if passage.role else text
+    return Hit(
+        source=f"{prefix}{passage.source.name}",
+        line=passage.line,
+        end=passage.end,
+        text=text,
+        score=round(result.score, 4),
+        at=passage.at,
+        who=passage.who,
+        role=passage.role,
+    )
+
+
+def _speaker(who: str, role: str) -> str:
+    return who or ("you" if role == "assistant" else "somebody")

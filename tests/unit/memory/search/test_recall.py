@@ -1,0 +1,207 @@
+"""Recall over a home: what is new is found, nobody else's is, and a broken index mends itself."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import sqlite3
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from agent.memory.files.lines import forgotten
+from agent.memory.files.projector import Projector
+from agent.memory.scopes import scope_folder
+from agent.memory.search.engine import RecallEngine
+from agent.memory.search.recall import INDEX, Habits, Recall
+from gateway.events import SessionKey
+from gateway.ports import Hit, TurnRecord
+from tests.fakes.memory import SCOPE, FakeRecords, exchange, talk
+
+BOB = "people/telegram%3a43"
+BOBS = SessionKey("telegram", "43")
+
+
+@dataclass(slots=True)
+class House:
+    """A home with recall over it."""
+
+    path: Path
+    records: FakeRecords
+    projector: Projector
+    recall: Recall
+
+    def say(self, *records: TurnRecord) -> None:
+        """Have turns committed; nothing is on the disk yet."""
+        for record in records:
+            self.records.commit(record)
+
+    def write(self, scope: str, name: str, text: str) -> None:
+        """Write a file by hand."""
+        path = scope_folder(self.path, scope) / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+    async def texts(self, query: str, scope: str = SCOPE) -> list[str]:
+        """Search, and return what was found."""
+        return [hit.text for hit in await self.recall.search(scope, query)]
+
+
+@asynccontextmanager
+async def house(path: Path) -> AsyncIterator[House]:
+    """Open recall over the home at *path*."""
+    records = FakeRecords()
+    projector = Projector(path, records)
+    recall = Recall(
+        path,
+        memory=RecallEngine(),
+        documents=RecallEngine(),
+        read_document=lambda file: f"read from {file.name}",
+        zone=lambda scope: "UTC",
+        flush=projector.flush,
+        habits=Habits(calm=0.0),
+    )
+    try:
+        yield House(path, records, projector, recall)
+    finally:
+        await recall.close()
+        await projector.close()
+
+
+async def test_what_was_said_a_moment_ago_is_found(tmp_path: Path) -> None:
+    """Committed and not yet in any file, then in the file; who and when are told, and where to read on."""
+    async with house(tmp_path) as home:
+        home.say(exchange(0, 0, said="My dentist is called Doctor Molar", answered="Noted."))
+        [hit, *_] = await home.recall.search(SCOPE, "what is the dentist called?")
+        assert hit.text.splitlines()[0] == "My dentist is called Doctor Molar"
+        assert (hit.role, hit.line) == ("user", 1)
+        assert hit.at is not None
+        home.say(exchange(1, 2, said="The dentist moved to Elm Street"))
+        assert "The dentist moved to Elm Street" in "".join(await home.texts("dentist street"))
+        around = await home.recall.read(SCOPE, hit.source, hit.line)
+        assert [each.text for each in around] == [
+            "My dentist is called Doctor Molar", "Noted.", "The dentist moved to Elm Street", "answer 1",
+        ]  # fmt: skip
+
+
+async def test_what_is_remembered_is_found_and_edits_by_hand_too(tmp_path: Path) -> None:
+    """MEMORY.md of the scope and of shared, notes and the history; an edit counts at the next search."""
+    async with house(tmp_path) as home:
+        home.write(SCOPE, "memory/MEMORY.md", "# Likes\n- Ann drinks green tea\n")
+        home.write("shared", "memory/MEMORY.md", "- the office opens at seven\n")
+        [hit] = await home.recall.search(SCOPE, "tea")
+        assert (hit.source, hit.line, hit.text) == ("memory/MEMORY.md", 2, "- Ann drinks green tea")
+        [hit] = await home.recall.search(SCOPE, "when does the office open")
+        assert hit.source == "shared/memory/MEMORY.md"
+        assert [each.text for each in await home.recall.read(SCOPE, hit.source, 1)] == ["- the office opens at seven"]
+        home.write(SCOPE, "memory/MEMORY.md", "# Likes\n- Ann drinks black coffee\n")
+        assert await home.texts("green tea") == []
+        assert await home.texts("coffee") == ["- Ann drinks black coffee"]
+
+
+async def test_what_was_taken_back_is_not_found_nor_left_in_the_file(tmp_path: Path) -> None:
+    """A deleted message is gone from recall; after `forgotten` its words are in no page of the index either."""
+    async with house(tmp_path) as home:
+        home.say(*talk(3), exchange(3, 6, said="the safe opens with zeppelin"))
+        assert await home.texts("zeppelin")
+        home.say(exchange(4, 8, before=[forgotten("m3")]))
+        assert "zeppelin" not in "".join(await home.texts("zeppelin safe"))
+        await home.recall.forgotten(SCOPE)
+        folder = scope_folder(tmp_path, SCOPE)
+        assert all(b"zeppelin" not in path.read_bytes() for path in folder.glob(f"{INDEX}*"))
+
+
+@pytest.mark.parametrize("harm", ["gone", "garbage", "cut", "older"])
+async def test_an_index_that_is_lost_is_made_again(tmp_path: Path, harm: str) -> None:
+    """Deleted, overwritten, cut short or of another version: the next search finds everything."""
+    async with house(tmp_path) as home:
+        home.say(*talk(30), exchange(30, 60, said="the safe opens with zeppelin"))
+        await home.texts("anything")
+    index = scope_folder(tmp_path, SCOPE) / INDEX
+    if harm == "gone":
+        index.unlink()
+    elif harm == "garbage":
+        index.write_bytes(b"no index " * 1000)
+    elif harm == "cut":
+        index.write_bytes(index.read_bytes()[:5000])
+    else:
+        with sqlite3.connect(index) as database:
+            database.execute("UPDATE meta SET value = '0' WHERE key = 'version'")
+        database.close()
+    async with house(tmp_path) as home:
+        assert any("zeppelin" in text for text in await home.texts("safe"))
+
+
+async def test_what_nobody_searches_is_indexed_when_it_is_calm(tmp_path: Path) -> None:
+    """A note is enough; the index stands before anybody asks."""
+    async with house(tmp_path) as home:
+        home.say(*talk(3))
+        home.recall.note(SCOPE)
+        running = asyncio.create_task(home.recall.run())
+        async with asyncio.timeout(30):
+            await home.recall.settled()
+        running.cancel()
+        assert (scope_folder(tmp_path, SCOPE) / INDEX).is_file()
+
+
+async def test_documents_are_found_by_project(tmp_path: Path) -> None:
+    """Text as it stands, PDF and the like as a library reads them; another project's are not, nor hidden files."""
+    async with house(tmp_path) as home:
+        (tmp_path / "docs" / "garden").mkdir(parents=True)
+        (tmp_path / "docs" / "house").mkdir()
+        (tmp_path / "docs" / "garden" / "roses.md").write_text("# Roses\n\nWater roses in the morning.\n")
+        (tmp_path / "docs" / "garden" / "plan.pdf").write_bytes(b"%PDF")
+        (tmp_path / "docs" / "house" / "roof.txt").write_text("The roof was mended; no roses there.\n")
+        assert await home.recall.projects(SCOPE) == ["garden", "house"]
+        hits = await home.recall.search(SCOPE, "when to water roses", project="garden")
+        assert [(hit.source, hit.line) for hit in hits] == [("docs/garden/roses.md", 3)]
+        hits = await home.recall.search(SCOPE, "plan.pdf read", project="garden")
+        assert [hit.source for hit in hits] == ["docs/garden/plan.pdf"]
+        assert await home.recall.search(SCOPE, "roses", project="../people") == ()
+        around = await home.recall.read(SCOPE, "docs/garden/roses.md", 3, project="garden")
+        assert [hit.text for hit in around] == ["# Roses", "", "Water roses in the morning."]
+        assert await home.recall.read(SCOPE, "docs/house/roof.txt", 1, project="garden") == ()
+
+
+async def test_no_scope_is_made_by_asking(tmp_path: Path) -> None:
+    """Somebody who never said anything finds nothing and leaves nothing."""
+    async with house(tmp_path) as home:
+        assert await home.texts("anything at all") == []
+    assert not any(tmp_path.iterdir())  # noqa: ASYNC240 - a test may look at a disk
+
+
+SCOPES = (SCOPE, BOB, "chats/telegram%3a-100", "shared")
+PLACES: Sequence[str] = (
+    "memory/MEMORY.md", "../telegram%3a43/memory/MEMORY.md", "/etc/passwd", "shared/memory/MEMORY.md",
+    "shared/../people/telegram%3a43/memory/MEMORY.md", "sessions/t0", "sessions/../../telegram%3a43/sessions/t1",
+    "memory/../../telegram%3a43/memory/MEMORY.md", "USER.md", "index.db", "", "shared/",
+)  # fmt: skip
+
+
+@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    asks=st.lists(st.tuples(st.sampled_from(SCOPES), st.sampled_from(["canary", "zx9 OR 1", '"', "canary NEAR/2"]))),
+    reads=st.lists(st.tuples(st.sampled_from(SCOPES), st.sampled_from(PLACES), st.integers(-2, 5))),
+)
+async def test_no_row_of_another_scope_is_ever_returned(
+    tmp_path: Path, asks: list[tuple[str, str]], reads: list[tuple[str, str, int]]
+) -> None:
+    """Whatever is asked and whichever place is named: one's own scope, and what is shared with all."""
+    async with house(tmp_path) as home:
+        for n, scope in enumerate(SCOPES):
+            home.write(scope, "memory/MEMORY.md", f"- a canary of scope number {n}\n")
+        home.say(exchange(0, 0, said="a canary of scope number 0"))
+        home.say(exchange(1, 0, key=BOBS, transcript="t1", scope=BOB, said="a canary of scope number 1"))
+        found: list[tuple[str, Sequence[Hit]]] = [
+            (scope, await home.recall.search(scope, query)) for scope, query in [*asks, (SCOPE, "canary")]
+        ]
+        found += [(scope, await home.recall.read(scope, source, line)) for scope, source, line in reads]
+        for scope, hits in found:
+            mine = {str(SCOPES.index(scope)), str(SCOPES.index("shared"))}
+            assert set(re.findall(r"number (\d)", " ".join(hit.text for hit in hits))) <= mine
+        assert found[len(asks)][1]
