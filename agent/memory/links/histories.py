@@ -19,6 +19,8 @@ from gateway.ports import Line
 Versioned: TypeAlias = Sequence[tuple[Version, Mapping[str, bytes]]]
 Change: TypeAlias = tuple[Mapping[str, bytes], str, str, datetime]  # documents, cause, person, time
 VOICE = "SOUL.md"
+DREAM = "dream: "  # begins the cause of a version that a Dream made; its entries follow
+_TAKES_BACK = ("undo ", "dream restore ")  # what comes back is whose it was
 WHOSE = "whose"  # in an entry that names no session
 
 
@@ -46,24 +48,25 @@ def together(first: Mapping[str, bytes], second: Mapping[str, bytes]) -> dict[st
     return found
 
 
-def whose(versions: Versioned, session_of: Callable[[str], str], survivor: str) -> Whose:
-    """Return who had every entry kept that ever stood there; *session_of* says whose an entry of the history is.
+def whose(versions: Versioned, account_of: Callable[[str], str], survivor: str) -> Whose:
+    """Return who had every entry kept that ever stood there; *account_of* says whose an entry of the history is.
 
-    What names nobody (an edit by hand, a Dream over everything) is the survivor's.
+    A summary's lines are of the account whose chat it sums up, a Dream's of the account whose chats it was about, and
+    the survivor's where those were several.
     """
-    known: dict[str, str] = {}
 
     def author(version: Version) -> str:
+        if version.why.startswith(_TAKES_BACK):
+            return ""
         if version.by:
             return version.by
-        if version.why.startswith(CONSOLIDATION):
-            entry = version.why.removeprefix(CONSOLIDATION)
-            if entry not in known:
-                known[entry] = session_of(entry)
-            return known[entry] or survivor
-        return survivor
+        if version.why.startswith((CONSOLIDATION, DREAM)):
+            accounts = {account_of(entry) or survivor for entry in version.why.split() if entry.startswith("e")}
+            return accounts.pop() if len(accounts) == 1 else survivor
+        return ""
 
-    return trace(({name: _text(text) for name, text in texts.items()}, author(version)) for version, texts in versions)
+    texts_by = (({name: _text(text) for name, text in texts.items()}, author(version)) for version, texts in versions)
+    return trace(texts_by, survivor)
 
 
 def shared_out(name: str, text: str, who: Whose, identity: str) -> tuple[str, str]:

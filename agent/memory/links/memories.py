@@ -269,7 +269,11 @@ class _Split:
 def _files(folder: Path) -> Iterator[Path]:
     """Yield what is carried over, in order: files, and those of folders, the repository excepted."""
     for path in sorted(folder.rglob("*")) if folder.is_dir() else ():
-        first = path.relative_to(folder).parts[0]
+        name = path.relative_to(folder)
+        first = name.parts[0]
+        # A Dream that was begun was shown the documents as they stood before; it begins anew.
+        if str(name) == ".pending/dream.json":
+            continue
         if path.is_file() and first not in _MADE and not first.startswith(".git"):
             yield path
 

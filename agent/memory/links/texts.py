@@ -78,22 +78,23 @@ class Whose:
         return identity in self.owners.get(key, ()) and key not in self.mixed
 
 
-def trace(versions: Iterable[tuple[Texts, str]]) -> Whose:
+def trace(versions: Iterable[tuple[Texts, str]], survivor: str = "") -> Whose:
     """Follow every entry through *versions* (all documents after a change, and who made it), the oldest first.
 
-    An entry is of whoever brought it. One that says what another's said, reworded, is mixed.
+    An entry is of whoever brought it; what nobody brought ("": a change that was taken back, an edit by hand) is whose
+    it was before, and *survivor*'s where it is new. One that says what another's said, reworded, is mixed.
     """
     whose = Whose()
     before: dict[str, list[Entry]] = {}
     for texts, who in versions:
         for name in {*texts, *before}:
             old, new = before.get(name, []), parse(texts.get(name, ""))
-            _note(whose, name, old, new, who)
+            _note(whose, name, old, new, who, survivor)
             before[name] = new
     return whose
 
 
-def _note(whose: Whose, name: str, old: list[Entry], new: list[Entry], who: str) -> None:
+def _note(whose: Whose, name: str, old: list[Entry], new: list[Entry], author: str, survivor: str) -> None:
     had, has = {each.raw.strip() for each in old}, {each.raw.strip() for each in new}
     fresh = [each for each in new if each.raw.strip() not in had]
     lost = [each for each in old if each.raw.strip() not in has]
@@ -103,6 +104,9 @@ def _note(whose: Whose, name: str, old: list[Entry], new: list[Entry], who: str)
     for m, entry in enumerate(fresh):
         key = (name, entry.raw.strip())
         is_new = key not in whose.owners
+        if not author and not is_new:
+            continue
+        who = author or survivor
         whose.owners[key] = whose.owners.get(key, frozenset()) | {who}
         for n in heirs.get(m, ()):
             from_key = (name, lost[n].raw.strip())

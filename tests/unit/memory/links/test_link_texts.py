@@ -68,3 +68,10 @@ def test_a_heading_goes_with_what_stands_below_it() -> None:
     whose = trace([({"M": "# Air\n\n- the zeppelin\n"}, ANN), ({"M": text}, BOB)])
     assert share(text, lambda raw: whose.shares("M", raw, BOB)) == "# Boats\n\n- Nora\n"
     assert rest(text, lambda raw: whose.alone("M", raw, BOB)).strip() == "# Air\n\n- the zeppelin"
+
+
+def test_what_is_brought_back_is_whose_it_was() -> None:
+    """A change that is taken back gives nobody anything new."""
+    boat = {"M": "- the boat is called Nora\n"}
+    whose = trace([(boat, BOB), ({"M": ""}, ANN), (boat, "")], ANN)
+    assert whose.alone("M", "- the boat is called Nora", BOB)
