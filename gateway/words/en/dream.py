@@ -2,7 +2,7 @@
 
 SENTENCES = {
     "begins": "I am going through what is new, and will say here what came of it.",
-    "offline": "There is no model that could do this here; `parlour init` or `PARLOUR_LLM__MODEL` gives me one.",
+    "offline": "There is no model here that could do this; whoever runs me can give me one with `parlour init`.",
     "nothing_new": "There was nothing new to go through since the last time.",
     "done": (
         "I went through {entries} new summaries and made {changes} change(s) in what I remember: `{sha}`."

@@ -197,7 +197,7 @@ async def test_without_a_model_it_says_so() -> None:
     """The offline model cannot dream; nothing is queued that would wait for ever."""
     async with gateway() as pocket:
         happened(pocket.home, "Something.")
-        assert "no model that could do this" in await pocket.channel.ask("ann", "/dream")
+        assert "no model here that could do this" in await pocket.channel.ask("ann", "/dream")
         assert not await pocket.app.store.jobs.pending_in(ANN)
         for command in ("/dream-log", "/dream-restore"):
             assert "changed nothing here yet" in await pocket.channel.ask("ann", command)
