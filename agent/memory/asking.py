@@ -127,9 +127,9 @@ def _line(waiting: Waiting, language: str, *, is_shared: bool) -> str:
     """Say in one line what a yes would do."""
     if waiting.why == _DELETED and is_shared:  # who took their words back does not want them said again
         return say("asking.deleted", language)
-    said = [say("asking.forget", language, line=short(raw)) for raw in waiting.would_remove]
-    said += [say("asking.reword", language, old=short(old), new=short(new)) for old, new in waiting.would_reword]
-    said += [say("asking.keep", language, line=short(text)) for text in waiting.would_add]
+    said = [say("asking.forget", language, line=_bare(raw)) for raw in waiting.would_remove]
+    said += [say("asking.reword", language, old=_bare(old), new=_bare(new)) for old, new in waiting.would_reword]
+    said += [say("asking.keep", language, line=_bare(text)) for text in waiting.would_add]
     first = "; ".join(said[:2])
     if len(said) > 2:
         first = say("asking.and_more", language, first=first, count=len(said) - 2)
@@ -153,6 +153,10 @@ def buttons(waiting: Sequence[Waiting], language: str) -> tuple[Choice, ...]:
 def spoken_name(waiting: Waiting) -> str:
     """Return the short name that people type."""
     return waiting.name[:_SHOWN]
+
+
+def _bare(line: str) -> str:
+    return short(line.strip().removeprefix("- ").removeprefix("* "))
 
 
 def short(text: str) -> str:
