@@ -46,6 +46,7 @@ def open_dreamer(
         now=now,
         schedule=Schedule(interval=timedelta(hours=dream.interval_h), cron=dream.cron or ""),
         is_scheduled=dream.enabled and memory.consolidates,
+        is_one=settings.memory.isolation == "shared",
         max_batch_size=dream.max_batch_size,
         max_iterations=dream.max_iterations,
         room=model.room,

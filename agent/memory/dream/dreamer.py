@@ -60,6 +60,7 @@ class Dreamer:
     now: Callable[[], datetime]
     schedule: Schedule = field(default_factory=Schedule)
     is_scheduled: bool = True  # else it runs when somebody asks for it
+    is_one: bool = False  # the home itself is the one scope; what lies in others' folders is nobody's to read
     max_batch_size: int = 20
     max_iterations: int = 10
     room: Callable[[], Awaitable[int]] = _unbounded  # tokens that a prompt may weigh
@@ -214,8 +215,10 @@ class Dreamer:
         self._history(scope).dream_cursor = cursor
 
     def _behind(self) -> list[str]:
+        if self.is_one:
+            return [""] if self._has_news("") else []
         found = (str(path.relative_to(self.home)) for each in _SCOPES for path in sorted(self.home.glob(each)))
-        return [scope for scope in ("", *found) if self._has_news(scope)]
+        return [scope for scope in found if self._has_news(scope)]
 
     def _has_news(self, scope: str) -> bool:
         try:

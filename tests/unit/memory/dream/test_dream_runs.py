@@ -370,6 +370,23 @@ async def test_after_a_restart_what_is_new_is_expected(tmp_path: Path) -> None:
     assert [job.scope for job in here.jobs.jobs.values()] == [here.scope]
 
 
+async def test_where_the_home_itself_is_the_one_scope(tmp_path: Path) -> None:
+    """`memory.isolation: shared`: the layout of the seeds, with SOUL.md of the house as the one voice."""
+    everything = [add(f"- to {name}", document=name) for name in ("SOUL.md", "USER.md", "MEMORY.md")]
+    here = DreamWorld(tmp_path, "study", edits(*everything), scope="")
+    here.write("SOUL.md", "- kind\n")
+    here.happened("Something.")
+    DreamWorld(tmp_path, scope=ROOM).happened("of another time")
+    dreamer = here.dreamer(is_one=True)
+    await dreamer.catch_up()
+    assert [job.scope for job in here.jobs.jobs.values()] == [""]
+    await here.run(dreamer)
+    assert (tmp_path / "SOUL.md").read_text() == "- kind\n- to SOUL.md\n"
+    assert (tmp_path / "memory" / "MEMORY.md").read_text() == "- to MEMORY.md\n"
+    assert (tmp_path / "memory" / ".dream_cursor").read_text() == "1\n"
+    assert len(here.commits()) == 1
+
+
 async def test_switched_off_it_runs_when_somebody_asks(tmp_path: Path) -> None:
     """`dream.enabled: false`: nothing is scheduled; /dream still does it."""
     here = world(tmp_path, "study", edits(add("- asked for")))
