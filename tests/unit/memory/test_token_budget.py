@@ -226,7 +226,10 @@ async def test_without_a_summariser_the_window_moves_by_itself(tmp_path: Path) -
     """The offline model, and `memory_window: 0`: no job, no model, and prompts that fit."""
     for window in (0, 20):
         talk = Talk(tmp_path / str(window), window=window, room=2_500)
-        talk.conversations = Conversations(tmp_path / str(window), talk.world.records, window=window)
+        # With `memory_window: 0` nothing consolidates, whatever the model could do.
+        talk.conversations = Conversations(
+            tmp_path / str(window), talk.world.records, window=window, consolidates=not window, flush=4_000
+        )
         for n in range(200):
             await talk.turn(*sizes(n + 1, seeded(n)))
             assert talk.weight() <= 2_500
