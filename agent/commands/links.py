@@ -26,9 +26,9 @@ async def link(context: CommandContext) -> Reply:
     if context.row.message.chat_kind is ChatKind.GROUP:
         # A code that others have read is good no more.
         burnt = bool(word) and await context.house.linking.burn(word)
-        return Reply(text=_say(context, "burnt" if burnt else "only_direct"), is_private=True)
+        return Reply(text=say("links.burnt" if burnt else "links.only_direct", context.language), is_private=True)
     if not context.scope:
-        return Reply(text=_say(context, "needless"))
+        return Reply(text=say("links.needless", context.language))
     if word.lower() == "yes":
         return await _agree(context)
     if word.lower() == "no":
@@ -40,11 +40,11 @@ async def link(context: CommandContext) -> Reply:
 async def unlink(context: CommandContext) -> Reply:
     """Make an account a person of its own again; what is mixed stays with the older one."""
     if context.row.message.chat_kind is ChatKind.GROUP:
-        return Reply(text=_say(context, "only_direct"), is_private=True)
+        return Reply(text=say("links.only_direct", context.language), is_private=True)
     survivor = context.house.linking.person(context.person)
     others = [each.identity for each in context.house.linking.accounts(survivor) if each.identity != survivor]
     if not others:
-        return Reply(text=_say(context, "not_linked"))
+        return Reply(text=say("links.not_linked", context.language))
     if context.person in others:
         gone = context.person
     elif len(others) == 1:
@@ -53,8 +53,8 @@ async def unlink(context: CommandContext) -> Reply:
         gone = others[int(context.args) - 1]
     else:
         listed = [f"{n}. `{_shown(each)}`" for n, each in enumerate(others, 1)]
-        return Reply(text="\n".join([_say(context, "unlink_which"), *listed]))
-    text = _say(context, "unlinking", account=_shown(gone), survivor=_shown(survivor))
+        return Reply(text="\n".join([say("links.unlink_which", context.language), *listed]))
+    text = say("links.unlinking", context.language, account=_shown(gone), survivor=_shown(survivor))
     return Reply(text=text, jobs=(await context.house.linking.unlinking(gone, context.turn),))
 
 
@@ -63,22 +63,22 @@ async def _offer(context: CommandContext) -> Reply:
     lines = []
     accounts = context.house.linking.accounts(context.house.linking.person(context.person))
     if accounts:
-        lines = [_say(context, "linked"), *(f"- `{_shown(each.identity)}`" for each in accounts), ""]
-    return Reply(text="\n".join([*lines, _say(context, "code", code=code)]), is_secret=True)
+        lines = [say("links.linked", context.language), *(f"- `{_shown(each.identity)}`" for each in accounts), ""]
+    return Reply(text="\n".join([*lines, say("links.code", context.language, code=code)]), is_secret=True)
 
 
 async def _take(context: CommandContext, code: str) -> Reply:
     taken = await context.house.linking.take(code, _account(context))
     match taken:
         case Locked(minutes):
-            return Reply(text=_say(context, "locked", minutes=minutes))
+            return Reply(text=say("links.locked", context.language, minutes=minutes))
         case Wrong():
-            return Reply(text=_say(context, "wrong"))
+            return Reply(text=say("links.wrong", context.language))
         case Own():
-            return Reply(text=_say(context, "own"))
+            return Reply(text=say("links.own", context.language))
         case Offer():
-            mine = _say(context, "question", mine=_account(context).label, other=taken.asker.label)
-            theirs = _say(context, "question", mine=taken.asker.label, other=_account(context).label)
+            mine = say("links.question", context.language, mine=_account(context).label, other=taken.asker.label)
+            theirs = say("links.question", context.language, mine=taken.asker.label, other=_account(context).label)
             return Reply(
                 text=mine,
                 choices=_choices(context),
@@ -90,10 +90,10 @@ async def _agree(context: CommandContext) -> Reply:
     offer = await context.house.linking.agree(context.person)
     other = offer.other(context.person) if offer is not None else None
     if offer is None or other is None:
-        return Reply(text=_say(context, "nothing_asked"))
+        return Reply(text=say("links.nothing_asked", context.language))
     if not offer.is_agreed:
-        return Reply(text=_say(context, "waits_for_other", other=other.label), settles=True)
-    done = _say(context, "done")
+        return Reply(text=say("links.waits_for_other", context.language, other=other.label), settles=True)
+    done = say("links.done", context.language)
     return Reply(
         text=done, settles=True, also=(_to(context, other, done),), jobs=(context.house.linking.linking(offer),)
     )
@@ -103,9 +103,9 @@ async def _refuse(context: CommandContext) -> Reply:
     offer = await context.house.linking.refuse(context.person)
     other = offer.other(context.person) if offer is not None else None
     if other is None:
-        return Reply(text=_say(context, "nothing_asked"))
-    told = _to(context, other, _say(context, "refused_by_other"))
-    return Reply(text=_say(context, "refused"), settles=True, also=(told,))
+        return Reply(text=say("links.nothing_asked", context.language))
+    told = _to(context, other, say("links.refused_by_other", context.language))
+    return Reply(text=say("links.refused", context.language), settles=True, also=(told,))
 
 
 def _account(context: CommandContext) -> Account:
@@ -125,13 +125,9 @@ def _to(context: CommandContext, account: Account, text: str, *, choices: tuple[
 
 def _choices(context: CommandContext) -> tuple[Choice, ...]:
     return (
-        Choice(label=_say(context, "yes"), command="/link yes"),
-        Choice(label=_say(context, "no"), command="/link no"),
+        Choice(label=say("links.yes", context.language), command="/link yes"),
+        Choice(label=say("links.no", context.language), command="/link no"),
     )
-
-
-def _say(context: CommandContext, name: str, **fields: object) -> str:
-    return say(f"links.{name}", context.language, **fields)
 
 
 # -- what the owner shares -----------------------------------------------------------------------------
@@ -142,9 +138,9 @@ async def share(context: CommandContext) -> Reply:
     """Keep a fact that everybody's conversations know from their next turn on."""
     fact = " ".join(context.args.split())
     if not fact:
-        return Reply(text=_say(context, "share_what"), is_private=True)
+        return Reply(text=say("links.share_what", context.language), is_private=True)
     if len(fact) > _LONGEST_FACT:
-        return Reply(text=_say(context, "too_long", most=_LONGEST_FACT), is_private=True)
+        return Reply(text=say("links.too_long", context.language, most=_LONGEST_FACT), is_private=True)
     job = Job(
         id=f"remember:{context.turn}.0.0",
         kind="remember",
@@ -152,7 +148,7 @@ async def share(context: CommandContext) -> Reply:
         payload={"fact": fact, "origin": "owner", "turn": context.turn, "by": context.person},
         due_at=context.now,
     )
-    return Reply(text=_say(context, "shared"), is_private=True, jobs=(job,))
+    return Reply(text=say("links.shared", context.language), is_private=True, jobs=(job,))
 
 
 @command("unshare", who=Role.OWNER)
@@ -160,8 +156,8 @@ async def unshare(context: CommandContext) -> Reply:
     """Take words out of what everybody's conversations know."""
     wanted = Wanted.of(context.args)
     if wanted is None:
-        return Reply(text=_say(context, "unshare_what", least=SHORTEST), is_private=True)
+        return Reply(text=say("links.unshare_what", context.language, least=SHORTEST), is_private=True)
     asker = Asker(person=context.person, sender=context.row.message.sender.id, may_all=True)
     gone = await context.house.forgetter.forget(SHARED, wanted, asker, turn=context.turn)
-    name = "unshared" if gone.total else "nothing_shared_so"
-    return Reply(text=_say(context, name, lines=gone.remembered), is_private=True)
+    name = "links.unshared" if gone.total else "links.nothing_shared_so"
+    return Reply(text=say(name, context.language, lines=gone.remembered), is_private=True)

@@ -17,6 +17,7 @@ from gateway.settings import Report, Settings
 
 _LITTLE_SPACE = 500 * 1024 * 1024  # bytes
 _TOO_LITTLE_SPACE = 50 * 1024 * 1024
+_SEVERAL = frozenset({"role", "guild", "team", "chat"})  # admission entries that are not one person
 
 
 def examine(report: Report, environment: Mapping[str, str]) -> Iterator[Finding]:
@@ -28,6 +29,7 @@ def examine(report: Report, environment: Mapping[str, str]) -> Iterator[Finding]
         yield from _start(home, report.settings)
         yield from _model(report.settings)
         yield from _access(report.settings)
+        yield from _isolation(home, report.settings)
         yield from _channels(report.settings, environment)
     yield from _journal(home)
     yield from _disk(home)
@@ -128,6 +130,29 @@ def _access(settings: Settings) -> Iterator[Finding]:
     else:
         yield Finding(Level.OK, "owners", ", ".join(settings.owners))
     yield Finding(Level.OK, "timezone", settings.timezone)
+
+
+def _isolation(home: Home, settings: Settings) -> Iterator[Finding]:
+    """One memory for everything is for one person; what it does not read is nobody's to miss."""
+    if settings.memory.isolation != "shared":
+        return
+    owners = [owner.partition(":") for owner in settings.owners]
+    # One person may well have an account on each platform; two on one are two people.
+    named = [
+        {*block.allow_from, *(who for channel, _, who in owners if channel == name)}
+        for name, block in settings.channels.items()
+    ]
+    many = any(entry == "*" or entry.partition(":")[0] in _SEVERAL for entries in named for entry in entries)
+    if many or any(len(entries) > 1 for entries in named):
+        line = (
+            "memory.isolation is shared, and more than one person may write: each of them reads what all the others"
+            " said; set PARLOUR_MEMORY__ISOLATION=strict"
+        )
+        yield Finding(Level.WARN, "isolation", line)
+    unread = [area for area in ("people", "chats") if any((home.path / area).glob("*/memory"))]
+    if unread:
+        line = f"memory.isolation is shared, so what stands in {' and '.join(unread)} is read by nobody meanwhile"
+        yield Finding(Level.WARN, "isolation", line, about="unread")
 
 
 def _channels(settings: Settings, environment: Mapping[str, str]) -> Iterator[Finding]:

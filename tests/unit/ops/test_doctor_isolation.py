@@ -1,0 +1,33 @@
+"""One memory for everything is for one person: the doctor says where it would be read by several, or not at all."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from gateway.doctor import Level, examine
+from gateway.settings import check_settings
+
+TELEGRAM = {"PARLOUR_CHANNELS__TELEGRAM__TOKEN": f"123456789:AA{'x' * 33}", "PARLOUR_OWNERS": "telegram:42"}
+
+
+def said(tmp_path: Path, **settings: str) -> list[str]:
+    """Return what the doctor says about isolation."""
+    environment = {"PARLOUR_HOME": str(tmp_path), "PARLOUR_WEB__PORT": "0", **TELEGRAM, **settings}
+    found = [each for each in examine(check_settings(environment), environment) if each.name == "isolation"]
+    assert all(each.level is Level.WARN for each in found)
+    return [each.text for each in found]
+
+
+def test_one_memory_for_several_people_is_warned_of(tmp_path: Path) -> None:
+    """Two accounts of one platform, or a whole guild, are several people; strict is right for any number."""
+    assert not said(tmp_path, PARLOUR_CHANNELS__TELEGRAM__ALLOW_FROM="43")
+    shared = {"PARLOUR_MEMORY__ISOLATION": "shared"}
+    assert not said(tmp_path, **shared)
+    assert "each of them reads" in said(tmp_path, PARLOUR_CHANNELS__TELEGRAM__ALLOW_FROM="43", **shared)[0]
+    assert "each of them reads" in said(tmp_path, PARLOUR_CHANNELS__TELEGRAM__ALLOW_FROM="chat:-100", **shared)[0]
+
+
+def test_memory_that_nobody_reads_is_named(tmp_path: Path) -> None:
+    """What people had of their own before is not merged, and not forgotten either."""
+    (tmp_path / "people/telegram%3a42/memory").mkdir(parents=True)
+    assert "people is read by nobody" in said(tmp_path, PARLOUR_MEMORY__ISOLATION="shared")[0]
