@@ -115,13 +115,9 @@ def _seen(turn: str, line: Line, gone: set[object]) -> list[ShownLine]:
     if kind in ("command", "notice"):
         asked, told = ("content", "reply") if kind == "command" else ("asked", "content")
         is_gone = line.get("mid") and line.get("mid") in gone
-        said = (
-            _line(turn, "user", line, FORGOTTEN)
-            if is_gone
-            else _line(turn, "user", line, line.get(asked), facts_in(line))
-        )
-        # What went out with an answer of ours; files in any other line came with what was asked.
-        sent = () if line.get(asked) else facts_in(line)
+        # Files came with a person's message; those of a line that is no answer to one went out with it.
+        came, sent = (facts_in(line), ()) if line.get("mid") else ((), facts_in(line))
+        said = _line(turn, "user", line, FORGOTTEN) if is_gone else _line(turn, "user", line, line.get(asked), came)
         both = [said, _line(turn, kind, line, line.get(told), sent)]
         return [each for each in both if each.text]
     if kind != "message" or role not in ("user", "assistant") or (role == "assistant" and line.get("tool_calls")):

@@ -9,7 +9,9 @@ import json
 import zipfile
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import aiohttp
 import pytest
 
 from agent.memory.rights.inventory import unknown
@@ -246,3 +248,31 @@ def test_the_inventory_knows_every_file_of_a_home_that_has_lived(tmp_path: Path)
     asyncio.run(lived(home))
     planted(home)
     assert unknown(home) == []
+
+
+async def test_the_page_fetches_its_export_at_once_and_after_a_reload() -> None:
+    """Asked for on the page: the file is a link to its bytes in the open window, and in one that is opened later."""
+    async with gateway(model=Model()) as pocket, aiohttp.ClientSession() as session:
+        url = pocket.app.web.url
+        origin = {"Origin": url.rstrip("/")}
+        async with session.ws_connect(f"{url}ws", headers=origin) as socket:
+            assert (await socket.receive_json())["type"] == "history"
+            await socket.send_json({"type": "say", "id": "window-1-message-1", "text": "/export"})
+            live = await a_file(socket)
+        async with session.ws_connect(f"{url}ws", headers=origin) as socket:
+            lines = (await socket.receive_json())["lines"]
+        [again] = [file for line in lines for file in line.get("files", ())]
+        for found in (live, again):
+            assert str(found["name"]).endswith(".zip")
+            async with session.get(f"{url}{found['href']}") as answer:
+                with zipfile.ZipFile(io.BytesIO(await answer.read())) as archive:
+                    assert "usage.csv" in archive.namelist()
+
+
+async def a_file(socket: aiohttp.ClientWebSocketResponse) -> dict[str, Any]:
+    """Return the first file that a window is sent."""
+    while True:
+        frame = await socket.receive_json(timeout=10)
+        if frame.get("file"):
+            found: dict[str, Any] = frame["file"]
+            return found
