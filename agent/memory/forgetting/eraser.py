@@ -22,7 +22,7 @@ from agent.memory.forgetting.derived import DerivedIndex
 from agent.memory.forgetting.forgetter import DOCUMENTS, Forgetter
 from agent.memory.forgetting.members import Member
 from agent.memory.forgetting.places import everything_of
-from agent.memory.forgetting.purge import SCRUB, mentions
+from agent.memory.forgetting.purge import mentions, scrubbing
 from agent.memory.links.gate import ScopeGate
 from agent.memory.versions import Versions
 from gateway.events import SessionKey
@@ -108,7 +108,7 @@ class Eraser:
             if not await self.files.flush():
                 return Later(_NOT_YET, "what was said is not in its files yet", counts=False)
             await self.everything(job.scope, spare=frozenset({job.id}))
-        await self.jobs.put(Job(id=f"{SCRUB}:{job.id}", kind=SCRUB, scope=job.scope, payload={}, due_at=self.now()))
+        await self.jobs.put(scrubbing(job.scope, self.now()))
         return None
 
     async def person(self, account: str) -> Erased:

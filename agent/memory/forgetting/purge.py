@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -46,7 +47,24 @@ _UPLOAD = "upload:"
 _ROUNDS = 2
 _LOOK, _LOOKS = 0.1, 100  # seconds between looks at what was under way, and how many: most turns end meanwhile
 _AGAIN = timedelta(seconds=5)  # for those that do not
+_REST = 20  # times as long as a scrub took, before the next one
+_SHORT = timedelta(seconds=2)
 _BUSY = timedelta(seconds=10)  # while somebody reads the journal
+
+
+@dataclass(slots=True)
+class Pace:
+    """Takes care that everybody's writes wait for a scrub a twentieth of the time at most."""
+
+    _next: float = 0.0
+
+    def wait(self) -> timedelta:
+        """Return how long it is too soon."""
+        return timedelta(seconds=max(self._next - time.monotonic(), 0.0))
+
+    def took(self, seconds: float) -> None:
+        """Say how long a scrub took that has just ended."""
+        self._next = time.monotonic() + _REST * seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +83,7 @@ class Purge:
     writing: asyncio.Lock
     now: Callable[[], datetime]
     disk: Disk = field(default_factory=Disk)
+    pace: Pace = field(default_factory=Pace)
 
     @property
     def long(self) -> Mapping[str, Handler]:
@@ -107,13 +126,19 @@ class Purge:
                 break
         else:
             return Later(_AGAIN, "what was under way then has not ended", counts=False)
-        await self.jobs.put(Job(id=f"{SCRUB}:{job.id}", kind=SCRUB, scope=job.scope, payload={}, due_at=self.now()))
+        await self.jobs.put(scrubbing(job.scope, self.now()))
         log.info("memory.purged", scope=job.scope)
         return None
 
     async def scrub(self, _: Job) -> Later | None:
-        """Leave nothing in the journal's pages."""
-        return None if await self.erasing.scrub() else Later(_BUSY, "somebody reads the journal", counts=False)
+        """Leave nothing in the journal's pages; seldom enough that nobody can hold up everybody by purging all day."""
+        if (wait := self.pace.wait()) > _SHORT:
+            return Later(wait, "the last one was a moment ago", counts=False)
+        await asyncio.sleep(wait.total_seconds())
+        began = time.monotonic()
+        is_done = await self.erasing.scrub()
+        self.pace.took(time.monotonic() - began)
+        return None if is_done else Later(_BUSY, "somebody reads the journal", counts=False)
 
     # -- places ------------------------------------------------------------------------------------
 
@@ -195,6 +220,11 @@ class Purge:
 
     async def _keys(self, scope: str, key: SessionKey) -> frozenset[SessionKey]:
         return frozenset({key, *(each.key for each in await self.records.sessions() if each.scope == scope)})
+
+
+def scrubbing(scope: str, now: datetime) -> Job:
+    """Return the job that follows a purge; several of a scope that wait are one."""
+    return Job(id=f"{SCRUB}:{scope}", kind=SCRUB, scope=scope, payload={}, due_at=now)
 
 
 def mentions(ids: set[str]) -> Callable[[bytes], bool]:

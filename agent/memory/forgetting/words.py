@@ -11,7 +11,7 @@ from typing import Any
 from agent.attachments.facts import ASIDE
 from agent.memory.consolidation.entries import Kind, parse, render
 from agent.memory.files.lines import FORGOTTEN, decode, encode, kind_of
-from agent.memory.forgetting.inside import texts_in, unescaped
+from agent.memory.forgetting.inside import holds, texts_in, unescaped
 from gateway.ports import Line
 
 SHORTEST = 3  # characters: two would take half of a memory with them
@@ -56,7 +56,9 @@ class Wanted:
 
     def in_bytes(self, data: bytes) -> bool:
         """Say whether *data* holds the words, also escaped, compressed, archived or in base64."""
-        return any(self.in_text(text) for text in texts_in(data))
+        return any(
+            holds(found, self.folded) if isinstance(found, bytes) else self.in_text(found) for found in texts_in(data)
+        )
 
     def in_any(self, value: object) -> bool:
         """Say whether any text within *value* (lists and mappings, as JSON has them) holds the words."""
