@@ -47,9 +47,10 @@ def compact(
     In this order, as far as it takes: old tool bodies go; the window moves, at the beginning of a turn, until half
     of the room is free; the turn's own older tool bodies go; the longest messages are cut.
     """
-    plan = _Plan([Turn(each.low, each.high, each.lines, each.weight) for each in turns], list(said), room.taken, start)
-    if not room.tokens or plan.weight <= room.tokens:
+    weight = room.taken + sum(turn.weight for turn in turns) + weigh_lines(said)
+    if not room.tokens or weight <= room.tokens:
         return Compaction(replay_from)
+    plan = _Plan([Turn(each.low, each.high, each.lines, each.weight) for each in turns], list(said), room.taken, start)
     plan.drop_bodies()
     moved = plan.move(room.tokens) if plan.weight > room.tokens * 3 // 4 else 0
     if plan.weight > room.tokens:
@@ -113,6 +114,11 @@ def fits(turns: Sequence[Turn], room: Room, *, threshold: int = 0) -> bool:
     return not room.tokens or expected <= room.tokens - min(threshold, room.tokens // 2)
 
 
+def weigh_lines(lines: Sequence[Line]) -> int:
+    """Return what lines weigh as they are sent."""
+    return weigh_all(message for line in lines for message in to_messages(line))
+
+
 @dataclass(slots=True)
 class _Plan:
     """A prompt that is made lighter, step by step; each step that helps leaves its line."""
@@ -130,7 +136,7 @@ class _Plan:
 
     @property
     def _own(self) -> int:
-        return weigh_all(message for line in self.said for message in to_messages(line))
+        return weigh_lines(self.said)
 
     @property
     def _end(self) -> int:

@@ -8,7 +8,7 @@ from datetime import datetime
 
 import structlog
 
-from agent.memory.compaction import Compaction, Room, compact, fits, mark_due, overdue
+from agent.memory.compaction import Compaction, Room, compact, fits, mark_due, overdue, weigh_lines
 from agent.memory.consolidation.slice import Keep, Slice, is_due, take
 from agent.memory.files.blobs import Blobs
 from agent.memory.files.lines import kind_of
@@ -73,6 +73,7 @@ class Conversation:
         self._pictures = self._background = 0
         self._weight = self._room = self._overhead = 0
         self._flush = flush
+        self._peeked: tuple[TurnRecord, Window] | None = None
         self._flushed = -1  # the cycle that a flush was asked for in
 
     def allow(self, room: int, overhead: int) -> None:
@@ -174,12 +175,15 @@ class Conversation:
 
         *said* are the lines of the turn at hand, from index *start* on; what stands in *after* is decided already.
         """
-        state = self._after(after) if self._is_changed_by(after) else self._state
-        if state is not self._state:
+        state, room = self._state, room or self.room
+        if self._is_changed_by(after):
+            state = self._after(after)
             render(state.turns)
+        elif not room.tokens or room.taken + self.weight + weigh_lines(said) <= room.tokens:
+            return Compaction(state.replay_from)  # the usual: nothing that grows is looked at
         turns = state.turns if self.window else last_turns(state)
         where = {"start": start, "replay_from": state.replay_from, "consolidated": state.consolidated}
-        return compact(turns, said, room or self.room, **where)
+        return compact(turns, said, room, **where)
 
     def with_mark(self, record: TurnRecord) -> TurnRecord:
         """Return *record* with the mark that is due with it, before its `end` line; usually unchanged."""
@@ -229,6 +233,7 @@ class Conversation:
         if not record.lines and record.to_index > record.from_index:
             return  # its body left the journal: `next_index` stays behind, and opening reads the file
         self._blobs.keep(record.blobs)
+        self._peeked = None
         lines = record.lines
         self._state.taken[record.turn] = None
         if len(self._state.taken) > _REMEMBERED:
@@ -286,13 +291,16 @@ class Conversation:
 
     def _next(self, record: TurnRecord) -> Window:
         """Return the state once *record* is there, every turn weighed; what is there already is not touched."""
-        if self._is_changed_by(record.lines):
-            state = self._after(record.lines, record)
-            render(state.turns)
-            return state
-        turn = Turn(record.from_index, record.to_index, kept_lines(record.lines))
-        render([turn])
-        return replace(self._state, turns=[*self._state.turns, turn])
+        if self._peeked is None or self._peeked[0] is not record:
+            if self._is_changed_by(record.lines):
+                state = self._after(record.lines, record)
+                render(state.turns)
+            else:
+                turn = Turn(record.from_index, record.to_index, kept_lines(record.lines))
+                render([turn])
+                state = replace(self._state, turns=[*self._state.turns, turn])
+            self._peeked = (record, state)
+        return self._peeked[1]
 
     def _after(self, lines: Sequence[Line], record: TurnRecord | None = None) -> Window:
         """Return the state with *lines* of a new turn; the old one stays as it is."""
