@@ -137,7 +137,7 @@ def test_without_a_gateway_the_files_answer(terminal: Terminal) -> None:
     write(terminal.home / ANN / "memory" / "HISTORY.md", "somebody wrote this\n")
     assert terminal.lines("memory", "show") == [{"scope": ANN, "document": "MEMORY.md", "text": "- tea"}]
     assert "edited by hand" in terminal.well("memory", "log")
-    assert terminal.lines("memory", "rebuild") == [{"scope": ANN, "name": "HISTORY.md", "count": 1}]
+    assert {"scope": ANN, "name": "HISTORY.md", "count": 1} in terminal.lines("memory", "rebuild")
     history = memory.with_name("HISTORY.md")
     assert history.read_text() == "[2026-04-03 00:02] Talked about \x1b[2Jboats.\n\n"
     (kept,) = memory.parent.glob("HISTORY.md.edited-*")
