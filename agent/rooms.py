@@ -69,7 +69,6 @@ class Rooms:
         if head.message.chat_kind is ChatKind.DIRECT and self.links.accounts(self.links.person(person)):
             await self._note_chat(lease, person)
         conversation = await self.conversations.open(lease.session, place.scope)
-        conversation.allow(await self.loop.room(), self.loop.overhead)
         return conversation, place
 
     async def commit(

@@ -111,6 +111,8 @@ class TurnWork:
     async def _answer(self, running: Running) -> EndState:
         lease = running.lease
         conversation, place = await self._rooms.open(lease)
+        # Here alone: a command has no use for what a model takes, and does not wait for one that is being loaded.
+        conversation.allow(await self._rooms.loop.room(), self._rooms.loop.overhead)
         preview = self._rooms.previews.open(lease)
         try:
             draft = Draft(lease, place.scope)
