@@ -28,6 +28,7 @@ from gateway.ports import (
     Outbox,
     People,
     Records,
+    SearchIndex,
     Sessions,
     ShownLine,
     TurnRecord,
@@ -47,6 +48,7 @@ class AgentHouse:
     sessions: Sessions
     people: People
     sums: Usage
+    recall: SearchIndex
     memory: MemoryDesk
     forgetter: ForgettingDesk
     staging: Staging

@@ -94,6 +94,7 @@ class Rooms:
         )
         stored = await self.journal.commit(lease, Commit(record=marked, outbound=tuple(outbound), jobs=every))
         conversation.adopt(stored)
+        self.search.note(record.scope)
         if record.failure:
             self.meter.count("turn_failures", failure=record.failure)
         for job in every:

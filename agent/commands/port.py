@@ -14,7 +14,7 @@ from agent.memory.links.offers import LinkDesk
 from agent.memory.rights.desk import RightsDesk
 from agent.memory.staging import Staging
 from gateway.events import Choice, InboundMessage, OutboundMessage, Role, SessionKey
-from gateway.ports import InboxRow, Job, Lease, ShownLine
+from gateway.ports import InboxRow, Job, Lease, SearchIndex, ShownLine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +38,11 @@ class House(Protocol):
     @property
     def memory(self) -> MemoryDesk:
         """What is remembered, its versions, and taking them back."""
+        ...
+
+    @property
+    def recall(self) -> SearchIndex:
+        """Finds what was said and remembered in a scope."""
         ...
 
     @property

@@ -26,11 +26,12 @@ from agent.memory.files.projector import Projector
 from agent.memory.jobs import MemoryJobs
 from agent.memory.links.linker import Linker
 from agent.memory.purse import Purse
-from agent.memory.search.plain import PlainSearch
+from agent.memory.search.recall import Recall
 from agent.memory.sessions import StoredSessions
 from agent.memory.snapshot import ScopeMemory
 from agent.patient import PatientJournal
 from agent.pool import Pool
+from agent.recalling import Recalling
 from agent.rooms import Rooms
 from agent.tools.registry import Toolbox
 from agent.turn import TurnWork
@@ -44,6 +45,7 @@ from gateway.app.memory import open_background, open_memory
 from gateway.app.memory_operations import MemoryOperations
 from gateway.app.models import open_dream_model, open_models, spending
 from gateway.app.people_operations import PeopleOperations
+from gateway.app.recall import open_recall
 from gateway.app.rights import open_rights
 from gateway.delivery import Deliverer
 from gateway.errors import SettingsMistake, UserMistake
@@ -82,6 +84,7 @@ class App:
     intake: GatewayIntake
     sessions: StoredSessions
     projector: Projector
+    recall: Recall
     memory_jobs: MemoryJobs
     linker: Linker
     background: Background
@@ -151,6 +154,7 @@ async def open_app(settings: Settings, *, channels: bool = True, plugins: Plugin
         unclean_stops = (await store.journal.depth())["unclean_stops"]
         app = _build(settings, home, store, plugins, channels=channels, unclean_stops=unclean_stops)
         stack.push_async_callback(app.model.close)
+        stack.push_async_callback(app.recall.close)
         if app.dreamer.model is not app.model:
             stack.push_async_callback(app.dreamer.model.close)
         for channel in app.channels.values():
@@ -238,7 +242,14 @@ def _build(
         models=sent_to or tuple(each.name for each in plugins.models),
         now=_now,
     )
+
+    def zone(scope: str) -> str:
+        return house.zone(scope)  # built after what its commands search with
+
+    recall = open_recall(settings, home, zone=zone, flush=memory.projector.flush)
+    memory.forgetter.index.use(recall)
     house = AgentHouse(
+        recall=recall,
         journal=store.journal,
         outbox=store.outbox,
         records=store.records,
@@ -272,6 +283,7 @@ def _build(
             abilities=toolbox.abilities(),
             files=files_in(settings, doors, blobs, model, on_usage=spend, meter=meter),
             overheard=overheard(doors, judge),
+            recalling=Recalling(recall) if settings.memory.auto_recall else None,
         ),
         loop=Loop(
             model,
@@ -283,7 +295,7 @@ def _build(
         router=router,
         house=house,
         memory_jobs=memory.jobs,
-        search=PlainSearch(home.path, memory.documents),
+        search=recall,
         pictures=Pictures(blobs),
         outgoing=files_out(settings, home, doors, blobs),
         admits=Gate(noted, doors.channels, _now).still_admits,
@@ -335,6 +347,7 @@ def _build(
         intake=intake,
         sessions=memory.sessions,
         projector=memory.projector,
+        recall=recall,
         memory_jobs=memory.jobs,
         linker=memory.linker,
         background=background,

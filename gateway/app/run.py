@@ -51,6 +51,7 @@ async def serve(app: App, stop: asyncio.Event, *, ready: Callable[[App], None] |
             services,
             projector=app.projector.run,
             background=app.background.run,
+            recall=app.recall.run,
             prune=lambda: prune_for_ever(app.store, app.intake.quarantine),
         )
         delivery = _start(services, delivery=app.deliverer.run)

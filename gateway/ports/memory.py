@@ -100,6 +100,10 @@ class SearchIndex(Protocol):
         """Return what stands around a place that a search named, in order; nothing for a place there is not."""
         ...
 
+    def note(self, scope: str) -> None:
+        """Say that something was written in *scope*: it is taken in when nobody waits; a search takes it in at once."""
+        ...
+
     async def projects(self, scope: str) -> Sequence[str]:
         """Return the names of the projects with documents, sorted."""
         ...

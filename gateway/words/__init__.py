@@ -14,7 +14,8 @@ from importlib import import_module
 FALLBACK = "en"
 _areas = (
     "asking", "commands", "console", "delivery", "discord", "dream", "failures", "forget", "frames", "links", "memory",
-    "offline", "pool", "rights", "slack", "telegram", "web",
+    "offline", "pool", "rights", "search", "slack",
+    "telegram", "web",
 )  # fmt: skip
 
 

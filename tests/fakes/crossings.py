@@ -187,7 +187,7 @@ def _texts(path: Path) -> Iterator[str]:
 
 
 def _tables(path: Path) -> Iterator[str]:
-    database = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
+    database = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
     try:
         names = [name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
         for name in names:

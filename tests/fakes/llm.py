@@ -75,6 +75,9 @@ class Shelf:
         """Return the projects that hits name by their path."""
         return sorted({hit.source.split("/")[1] for hit in self.hits.get(scope, ()) if hit.source.startswith("docs/")})
 
+    def note(self, scope: str) -> None:
+        """Nothing is kept."""
+
     def _in(self, scope: str, project: str) -> Sequence[Hit]:
         folder = "" if project == MEMORY else f"docs/{project}/"
         return [hit for hit in self.hits.get(scope, ()) if hit.source.startswith(folder or hit.source)]

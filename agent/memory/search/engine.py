@@ -92,7 +92,12 @@ class Answer:
 @dataclass(slots=True)
 class _Open:
     index: ScopeIndex
+    inode: int
     users: int = 0
+
+    def is_in_place(self, path: Path) -> bool:
+        """Say whether the open file still stands at *path*."""
+        return _inode(path) == self.inode
 
 
 @dataclass(slots=True)
@@ -399,12 +404,14 @@ class RecallEngine:
     @contextlib.asynccontextmanager
     async def _using(self, path: Path) -> AsyncIterator[ScopeIndex]:
         """Hold the open index of *path*. Raises IndexUnusable; then the file is closed."""
+        if (known := self._open.get(path)) is not None and not known.is_in_place(path):
+            await self._drop(path)  # somebody removed the file, or put another in its place
         if path not in self._open:
             index = await self._search(lambda: ScopeIndex(path, is_flat=self._seed is not None))
             if path in self._open:  # two opened it at once
                 await self._search(index.close)
             else:
-                self._open[path] = _Open(index)
+                self._open[path] = _Open(index, _inode(path))
         entry = self._open[path]
         self._open.move_to_end(path)
         entry.users += 1
@@ -443,6 +450,14 @@ class RecallEngine:
 
     async def _write(self, work: Callable[..., _T], *arguments: object) -> _T:
         return await asyncio.get_running_loop().run_in_executor(self._writing, work, *arguments)
+
+
+def _inode(path: Path) -> int:
+    """Return the number of the file at *path*, 0 when there is none."""
+    try:
+        return path.stat().st_ino
+    except FileNotFoundError:
+        return 0
 
 
 def _by_name(source: Source) -> tuple[str, str]:

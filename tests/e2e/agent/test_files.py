@@ -12,9 +12,7 @@ import pytest
 from PIL import Image
 
 from agent.attachments.names import in_words
-from agent.memory.files.documents import FileDocuments
 from agent.memory.scopes import attachment_path
-from agent.memory.search.plain import PlainSearch
 from agent.tools.port import ToolContext, tool
 from gateway.admission import Policy
 from gateway.events import InboundKind
@@ -113,8 +111,8 @@ async def test_voice_is_heard_and_paid_for() -> None:
         rows = [row for row in await spent(at.pocket) if row.purpose == "transcription"]
         assert [(row.model, row.tokens_in, row.tokens_out) for row in rows] == [("openai/whisper-1", 30, 4)]
         await at.pocket.idle()
-        search = PlainSearch(at.pocket.home, FileDocuments(at.pocket.home))
-        assert "come at six" in [hit.text for hit in await search.search(SCOPE, "six come home")]
+        search = at.pocket.app.recall
+        assert any("come at six" in hit.text for hit in await search.search(SCOPE, "six come home"))
         assert "origin" not in next(line["files"][0] for line in at.lines() if "files" in line)
 
 

@@ -11,8 +11,6 @@ from typing import Any
 
 import pytest
 
-from agent.memory.files.documents import FileDocuments
-from agent.memory.search.plain import PlainSearch
 from gateway.admission import Entry, Policy
 from gateway.events import ChatKind, InboundKind, SessionKey
 from tests.fakes.openai_server import FakeOpenAI, open_server
@@ -88,7 +86,7 @@ async def test_what_was_said_before_is_known_to_the_turn_and_nowhere_else() -> N
         shown = await here.pocket.app.sessions.shown(KEY, limit=10)
         assert [each.text for each in shown][:1] == ["what shall we do?"]
         assert not any("zinnwald" in each.text for each in shown[:1])
-        search = PlainSearch(here.pocket.home, FileDocuments(here.pocket.home))
+        search = here.pocket.app.recall
         assert not await search.search(SCOPE, "plumber cleo")
         found = await search.search(SCOPE, "shall")
         assert all("plumber" not in hit.text for hit in found)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from agent.memory.files.documents import FileDocuments
-from agent.memory.search.plain import PlainSearch
 from gateway.events import SessionKey
 from tests.fakes.slack_gateway import CALL, HeldModel, house, transcripts
 from tests.fakes.slack_server import ANN, BOB, EVE, ROOM, slack_server
@@ -72,7 +70,7 @@ async def test_what_was_said_before_is_known_to_the_turn_and_nowhere_else() -> N
         shown = await pocket.app.sessions.shown(key, limit=100)
         assert shown
         assert not any(CANARY in line.text for line in shown)
-        search = PlainSearch(pocket.home, FileDocuments(pocket.home))
+        search = pocket.app.recall
         scope = next(str(path.parent.relative_to(pocket.home)) for path in pocket.home.glob("chats/*/sessions"))
         assert await search.search(scope, "think")
         assert not await search.search(scope, CANARY)

@@ -49,6 +49,7 @@ async def test_stop_keeps_what_is_not_on_its_way_yet(clock: Clock) -> None:
         sessions=None,  # type: ignore[arg-type]  # /stop asks for no history
         people=store.people,
         sums=store.usage,
+        recall=None,  # type: ignore[arg-type]  # nor for search
         memory=None,  # type: ignore[arg-type]  # nor for memory
         staging=None,  # type: ignore[arg-type]  # nor for what waits
         rights=None,  # type: ignore[arg-type]  # nor for rights

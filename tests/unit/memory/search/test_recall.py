@@ -137,6 +137,17 @@ async def test_an_index_that_is_lost_is_made_again(tmp_path: Path, harm: str) ->
         assert any("zeppelin" in text for text in await home.texts("safe"))
 
 
+async def test_an_index_that_is_removed_while_it_is_open_is_not_searched_any_more(tmp_path: Path) -> None:
+    """Whoever moves or removes a scope need not know that its index is open."""
+    async with house(tmp_path) as home:
+        home.say(*talk(3, said="the safe opens with zeppelin"))
+        assert await home.texts("zeppelin")
+        folder = scope_folder(tmp_path, SCOPE)
+        for path in [*folder.glob(f"{INDEX}*"), *(folder / "sessions").iterdir()]:
+            path.unlink()
+        assert await home.texts("zeppelin") == []
+
+
 async def test_what_nobody_searches_is_indexed_when_it_is_calm(tmp_path: Path) -> None:
     """A note is enough; the index stands before anybody asks."""
     async with house(tmp_path) as home:

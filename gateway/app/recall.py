@@ -1,0 +1,84 @@
+"""Recall's rooms: an engine for what was said and remembered, another for documents, over the home's folders."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from agent.attachments.reading import Reader
+from agent.memory.search.cutting import chunks
+from agent.memory.search.engine import RecallEngine
+from agent.memory.search.recall import Habits, Recall
+from agent.memory.search.seed import Seed
+from agent.memory.search.sources.scope import by_paragraph
+from agent.memory.search.unit import Unit
+from gateway.home import Home
+from gateway.settings import Settings
+from gateway.settings.model import VectorMemory
+
+if TYPE_CHECKING:
+    from agent.memory.search.embedding.port import Embedder
+
+_DOCUMENT_CHARS = 1_000_000  # of one PDF, DOCX or HTML file that search reads
+
+
+def open_recall(
+    settings: Settings, home: Home, *, zone: Callable[[str], str], flush: Callable[[], Awaitable[object]]
+) -> Recall:
+    """Build what searches. Must be called on the running loop: documents are read by children of its."""
+    vectors = settings.tools.vector_memory
+    seed = _seed(vectors) if vectors.profile == "seed" else None
+    embedder = _embedder(vectors)
+
+    def cut(text: str, at: datetime | None) -> Sequence[Unit]:
+        if seed is None:
+            return by_paragraph(text, at)
+        return chunks(text.splitlines(), tokens=seed.chunk_tokens, overlap=seed.chunk_overlap, at=at)
+
+    return Recall(
+        home.path,
+        memory=RecallEngine(embedder=embedder, seed=seed),
+        documents=RecallEngine(embedder=embedder, seed=seed),
+        read_document=_reader(asyncio.get_running_loop()),
+        zone=zone,
+        flush=flush,
+        habits=Habits(interval=vectors.sync_interval_seconds, cut=cut, conversations=seed is None),
+    )
+
+
+def _embedder(vectors: VectorMemory) -> Embedder | None:
+    if not vectors.enabled or not vectors.embedding_model:
+        return None
+    from agent.memory.search.embedding.opening import open_embedder  # numpy: only where there are vectors
+
+    key = vectors.embedding_api_key
+    return open_embedder(vectors.embedding_model, api_key=key.get_secret_value() if key else "")
+
+
+def _seed(vectors: VectorMemory) -> Seed:
+    return Seed(
+        vector_weight=vectors.vector_weight,
+        text_weight=vectors.text_weight,
+        chunk_tokens=vectors.chunk_tokens,
+        chunk_overlap=vectors.chunk_overlap,
+        memory_half_life=_days(vectors.memory_half_life_days),
+        docs_half_life=_days(vectors.docs_half_life_days),
+    )
+
+
+def _days(days: float) -> timedelta | None:
+    return timedelta(days=days) if days else None
+
+
+def _reader(loop: asyncio.AbstractEventLoop) -> Callable[[Path], str]:
+    reader = Reader()
+
+    def read(path: Path) -> str:
+        form = {".htm": "html"}.get(path.suffix.lower(), path.suffix.lower().removeprefix("."))
+        reading = reader.document(path.read_bytes(), form, _DOCUMENT_CHARS)
+        return asyncio.run_coroutine_threadsafe(reading, loop).result().text
+
+    return read
