@@ -42,6 +42,7 @@ class PeopleOperations:
         target = Path(str(arguments.get("file", "")))
         if not target.is_absolute():
             raise UserMistake("an export needs a file to write to")
+        await self._app.projector.flush()  # a scope is there once something of it is in a file
         wish = Wish(person=str(arguments.get("person", "")))
         scope = await asyncio.to_thread((await MemoryOperations(self._app).names()).find, wish)
         await self._app.memory_jobs.settle(scope)

@@ -4,12 +4,11 @@
 
 It says on its standard output, a word a line, how far it has come; whoever started it kills it then. Stages:
 
-    consolidate   talk until a window is full; the model never answers the consolidation: says `consolidating`
+    consolidate   talk until a window is full; the model never answers: says `asked consolidation`
     apply         the model answers; says `answered` when the answer is stored and waits to be applied
-    note          wait for the work that is left, then /new; the model never answers for the note: says `noting`
-    end           wait for the work that is left; says `done`
+    note          wait for the work that is left, then /new; the model never answers for the note: says `asked note`
 
-Every stage first says `asked N` for each consolidation that the model was asked for, as they come.
+Every stage says `asked <purpose>` for each thing that the model is asked for in the background.
 """
 
 from __future__ import annotations
@@ -36,13 +35,15 @@ class Model:
 
     name = "test/model"
 
-    def __init__(self, hangs: str) -> None:
+    def __init__(self, hangs: str = "") -> None:
         self._hangs = hangs
+        self.asked: list[str] = []
 
     async def complete(self, request: ChatRequest, *, sink: Sink | None = None) -> ChatReply:
         """Answer, summarise, write a note, or never come back."""
         if request.purpose == "answer":
             return self._reply("yes", ())
+        self.asked.append(request.purpose)
         tell(f"asked {request.purpose}")
         if request.purpose == self._hangs:
             await asyncio.Event().wait()
@@ -83,11 +84,7 @@ async def main(home: Path, stage: str) -> None:
             tell("answered")
         else:
             await left(pocket, apply=False)
-            if stage == "note":
-                await pocket.channel.ask("ann", "/new")
-            else:
-                await pocket.idle()
-                tell("done")
+            await pocket.channel.ask("ann", "/new")
         await asyncio.Event().wait()
 
 

@@ -11,7 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from agent.memory.history.log import HistoryLog
-from tests.fakes.background_child import SCOPE
+from tests.fakes.background_child import SCOPE, WINDOW, Model, left
+from tests.fakes.pocket import gateway
 
 
 async def killed_at(home: Path, stage: str, word: str) -> list[str]:
@@ -63,8 +64,11 @@ async def test_what_was_due_before_a_kill_is_due_after_it(tmp_path: Path) -> Non
     assert [(each.start, each.end) for each in entries][:1] == [(0, 5)]
     assert (memory / "MEMORY.md").read_text() == "- fact\n"
     assert list(memory.glob("2*.md")) == []
-    asked = await killed_at(home, "end", "done")
-    assert asked.count("asked note") == 1
+    model = Model()
+    async with gateway(model=model, environment=WINDOW, home=home) as pocket:
+        await left(pocket, apply=False)
+        await pocket.idle()
+    assert model.asked.count("note") == 1
     [note] = memory.glob("2*-roof.md")
     assert "They talked of the roof." in note.read_text()
     assert [(each.start, each.end) for each in HistoryLog(memory).after(0)] == [(0, 5), (5, 10)]
