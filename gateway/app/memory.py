@@ -123,6 +123,7 @@ def open_memory(
         memories=Memories(home=home.path, versions=versions, disk=Disk()),
         notice=documents.notice,
         reopen=reopen,
+        leave=forgetter.index.leave,
         now=now,
         disk=Disk(),
     )

@@ -21,7 +21,8 @@ from agent.memory.scopes import quote, scope_folder
 from gateway.ports import Line, Move
 
 _CONTENTS = ("sessions", "attachments", "files")
-_DERIVED = ("blobs", "index.db", "index.db-wal", "index.db-shm", "index.db-journal")  # made anew when they are missed
+# Made anew when they are missed; an export that was being packed is asked for again.
+_DERIVED = ("blobs", "exports", "index.db", "index.db-wal", "index.db-shm", "index.db-journal")
 _MEMORY = ("memory", ".memory-new", ".memory-old")
 _TOP = ("USER.md", "SOUL.md")
 _HEAD_BYTES = 4096

@@ -35,7 +35,10 @@ _LOOKED_AT = 100_000  # records that wait for their files
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Linker:
-    """Does the jobs. *reopen* lets go of what is known of a scope; *notice* keeps what people changed by hand."""
+    """Does the jobs. *reopen* lets go of what is known of a scope, *leave* of its open files.
+
+    *notice* keeps what people changed by hand.
+    """
 
     links: Links
     records: Records
@@ -45,6 +48,7 @@ class Linker:
     memories: Memories
     notice: Callable[[str], Awaitable[None]]
     reopen: Callable[[str], None]
+    leave: Callable[[str], Awaitable[None]]
     now: Callable[[], datetime]
     disk: Disk
 
@@ -140,6 +144,8 @@ class Linker:
         folders = [scope_folder(self.memories.home, scope) for scope in (move.source, move.target)]
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(self.writing)
+            for scope in (move.source, move.target):
+                await self.leave(scope)
             await self.projector.rearrange(folders, lambda: self._files(move))
         for scope in (move.source, move.target):
             self.reopen(scope)

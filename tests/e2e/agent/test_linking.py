@@ -206,7 +206,7 @@ async def test_a_link_waits_for_the_turn_that_runs(tmp_path: Path) -> None:
         await model.waits.wait()
         await say(pocket, "bob", "/link yes")
         await say(pocket, "bob", "still myself")
-        assert (pocket.home / BOB).exists()
+        assert not pocket.app.store.links.accounts("pocket%3aann")
         model.may.set()
         await answer
         await settled(pocket)
