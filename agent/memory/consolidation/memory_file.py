@@ -57,8 +57,8 @@ class MemoryFile:
             now = self._disk.load(self._path)
             if ("" if now is None else _rev(now)) != was:
                 return None
-            if now != data:
-                self._disk.replace(self._path, data)
+            if now != data and not self._disk.swap(self._path, data, was=now):
+                return None
         self._written = _rev(data)
         return self._written
 

@@ -11,7 +11,7 @@ import fcntl
 import glob
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 FILE_MODE = 0o600
@@ -92,6 +92,16 @@ class Disk:
 
     def replace(self, path: Path, data: bytes) -> None:
         """Put *data* at *path* so that a reader sees the old bytes or the new ones, whatever happens."""
+        self._put(path, data, lambda: True)
+
+    def swap(self, path: Path, data: bytes, *, was: bytes | None) -> bool:
+        """Put *data* at *path* if *was* stands there at the last moment; False when somebody saved something else.
+
+        An editor takes no lock. What it saves while our bytes go to the disk, which takes milliseconds, is seen here.
+        """
+        return self._put(path, data, lambda: self.load(path) == was)
+
+    def _put(self, path: Path, data: bytes, may: Callable[[], bool]) -> bool:
         self.make_folder(path.parent)
         stem = f".{path.name[:100]}."
         beside = path.with_name(f"{stem}{_RUN}-{secrets.token_hex(4)}.tmp")
@@ -102,12 +112,16 @@ class Disk:
                 self.sync(fd)
             finally:
                 self.close(fd)
-            beside.replace(path)
+            if is_put := may():
+                beside.replace(path)
+            else:
+                beside.unlink()
         except BaseException:
             beside.unlink(missing_ok=True)
             raise
         self._sweep(path.parent, stem)
         self.sync_folder(path.parent)
+        return is_put
 
     def _sweep(self, folder: Path, stem: str) -> None:
         """Take away what a process that was killed in `replace` left; another thread's half-made file stays."""

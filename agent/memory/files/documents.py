@@ -121,7 +121,9 @@ class FileDocuments:
                 if self._keeper is not None:
                     self._keeper.announce(scope, name, data, why=why, by=by)
                 self._ours[_rev(data)] = None
-                self._disk.replace(path, data)
+                if not self._disk.swap(path, data, was=now):
+                    self._keep(scope, name, self._disk.load(path))
+                    return None
                 self._keep(scope, name, data)
         return Document(name=name, text=read_text(data), rev=_rev(data))
 
