@@ -22,8 +22,8 @@ from agent.memory.revising import Reviser
 from agent.memory.scopes import scope_folder
 from gateway.errors import ContextOverflow, ModelUnreachable
 from gateway.events import SessionKey
-from gateway.ports import EndState, SessionRow, TurnRecord
-from tests.fakes.memory import ANN, SCOPE, START, TRANSCRIPT, FakeJobs, FakeRecords, turn_name
+from gateway.ports import EndState, Job, SessionRow, TurnRecord
+from tests.fakes.memory import ANN, SCOPE, START, TRANSCRIPT, Crash, FakeJobs, FakeRecords, turn_name
 
 TURNS = 6
 
@@ -72,6 +72,32 @@ class LooseDisk(Disk):
 
     def sync(self, fd: int) -> None:
         """Return at once."""
+
+
+class DyingJobs(FakeJobs):
+    """A queue in whose *at*th moment the process dies: before a write, or right behind it."""
+
+    def __init__(self, at: int) -> None:
+        super().__init__()
+        self.at = at
+        self.moments = 0
+
+    def _live(self) -> None:
+        self.moments += 1
+        if self.moments - 1 == self.at:
+            raise Crash
+
+    async def put(self, job: Job) -> None:
+        """Queue once."""
+        self._live()
+        await super().put(job)
+        self._live()
+
+    async def finish(self, job: Job) -> None:
+        """Remove."""
+        self._live()
+        await super().finish(job)
+        self._live()
 
 
 class World:

@@ -14,7 +14,7 @@ from agent.memory.due import FLUSH, FLUSHED, flushing
 from agent.memory.files.documents import FileDocuments
 from agent.memory.revising import EPOCH
 from agent.memory.scopes import scope_folder
-from tests.fakes.consolidating import World, begin
+from tests.fakes.consolidating import DyingJobs, World, begin
 from tests.fakes.memory import ANN, SCOPE, START, TRANSCRIPT, Crash, FaultyDisk
 
 SECTION = "## Flush at 21:00 (session: telegram:42)\n\n- a lasting fact\n"
@@ -50,6 +50,29 @@ async def test_killed_at_every_write_there_is_one_section(tmp_path: Path) -> Non
         assert day.read_text() == SECTION, at
         assert day.stat().st_mode & 0o777 == 0o600
         assert world.model.calls == 1
+
+
+async def test_killed_at_every_write_of_the_journal(tmp_path: Path) -> None:
+    """Flush, then a compaction in several rounds: one section, one chain of entries, one question more at most."""
+    for at in range(100):
+        world = await begin(tmp_path / str(at), question="why " * 200)
+        world.room = 1_050
+        world.jobs = dying = DyingJobs(-1)
+        await dying.put(flushing(ANN, SCOPE, TRANSCRIPT, Slice(0, 12), START, then=Slice(0, 8)))
+        dying.at, dying.moments = at, 0
+        try:
+            await world.run(world.flushes(), world.consolidator())
+        except Crash:
+            await world.run(world.flushes(), world.consolidator())
+        else:
+            assert at > 16
+            break
+        [day] = days(world.home)
+        assert day.read_text() == SECTION, at
+        spans = [(each.start, each.end) for each in world.history.after(0)]
+        assert [0, *(end for _, end in spans)] == [*(start for start, _ in spans), 8], at
+        assert world.model.calls <= len(spans) + 2, at
+        assert world.jobs.jobs == {}
 
 
 async def test_a_compaction_waits_for_its_flush(tmp_path: Path) -> None:
