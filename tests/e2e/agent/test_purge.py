@@ -158,6 +158,9 @@ async def test_no_byte_of_the_home_holds_what_was_purged(full_home: Path, tmp_pa
     model = Model()
     async with at_work(home, model) as pocket:
         for word in CANARIES:
+            await pocket.channel.ask("ann", f"/search {word}")  # the index is built and open, and the answer quotes it
+        assert any("index.db" in name for name in where(pocket.kill(tmp_path / "searched"), ASCII))
+        for word in CANARIES:
             answer = await pocket.channel.ask("ann", f"/forget {word} --purge")
             assert answer.startswith("Done.")
             assert word not in answer
