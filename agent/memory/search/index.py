@@ -7,10 +7,11 @@ connection each and may happen at once; two writers wait for each other, and so 
 from __future__ import annotations
 
 import contextlib
+import heapq
 import sqlite3
 import threading
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -25,7 +26,9 @@ from agent.memory.search.unit import MEMORY, Source, Unit
 from agent.memory.search.writing import REACH, Changes, Writer
 
 if TYPE_CHECKING:
-    from agent.memory.search.vectors import Floats, VectorMatrix
+    from agent.memory.search.vectors import Floats, Likeness, VectorMatrix
+
+KEPT = 400  # candidates that are looked at closely
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -264,12 +267,14 @@ class ScopeIndex:
             if not self._is_flat:
                 context = reading.best(self._reader, "context_text", query.rare, top)
                 blocks = reading.best(self._reader, "block_text", query.expression, top)
-            ids = unit.keys() | context.keys()
+            ids: Collection[int] = unit.keys() | context.keys()
             likeness = None
             matrix = self._fresh_matrix() if vector is not None else None
             if vector is not None and matrix is not None and matrix.dimensions == len(vector):
                 likeness = matrix.like(vector, own, top)
-                ids |= likeness.best
+                ids = {*ids, *likeness.best}
+            if len(ids) > KEPT:
+                ids = heapq.nlargest(KEPT, ids, key=_promise(unit, context, likeness))
             found = reading.candidates(self._reader, ids, own)
             names = question.names(reading.speakers(self._reader))
         scale = max(query.ideal, 1e-6)
@@ -308,6 +313,20 @@ class ScopeIndex:
         """Return how many units it holds."""
         with self._read_lock, as_unusable():
             return int(self._reader.execute("SELECT count(*) FROM unit").fetchone()[0])
+
+
+def _promise(
+    unit: Mapping[int, float], context: Mapping[int, float], likeness: Likeness | None
+) -> Callable[[int], float]:
+    """Return a first guess at how good a unit is, of what is known without reading it."""
+    first, around = max(unit.values(), default=1.0) or 1.0, max(context.values(), default=1.0) or 1.0
+
+    def promise(id_: int) -> float:
+        words = unit.get(id_, 0.0) / first + context.get(id_, 0.0) / around
+        like = likeness.of(id_) if likeness is not None else None
+        return words + sum(like) if like is not None else words
+
+    return promise
 
 
 _PASSAGE = (

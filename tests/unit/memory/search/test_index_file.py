@@ -1,0 +1,211 @@
+"""The index of one scope: whatever is written in whatever order, it is as if it had been written at once."""
+
+from __future__ import annotations
+
+import random
+import sqlite3
+from datetime import UTC, datetime
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from agent.memory.search import schema
+from agent.memory.search.index import ScopeIndex
+from agent.memory.search.question import read_question
+from agent.memory.search.schema import IndexUnusable
+from agent.memory.search.unit import Source, Unit
+from agent.memory.search.vectors import VectorMatrix
+
+TALK = Source(name="sessions/talk.jsonl")
+NOTES = Source(name="memory/notes.md")
+DOCS = Source(name="handbook.md", project="handbook")
+WORDS = "harbour violin glacier mustard lantern orchard saddle copper thistle marble walnut anchor".split()  # noqa: SIM905 - reads better
+
+
+def units(texts: list[str], *, group: str = "") -> list[Unit]:
+    """Return a message for each of *texts*."""
+    at = datetime(2024, 5, 1, tzinfo=UTC)
+    return [Unit(text=text, line=n, at=at, who="Ann", role="user", group=group) for n, text in enumerate(texts, 1)]
+
+
+def found(index: ScopeIndex, text: str, *, project: str = "_memory") -> dict[str, tuple[float, float, float]]:
+    """Return what the text parts say of each unit, by its text."""
+    gathered = index.gather(read_question(text), projects=[project])
+    texts = index.passages([each.id for each in gathered.candidates])
+    return {
+        f"{texts[each.id].source.name} {texts[each.id].line} {texts[each.id].text}": (
+            each.unit,
+            each.context,
+            each.block_score,
+        )
+        for each in gathered.candidates
+    }
+
+
+def test_many_edits_leave_what_one_writing_would(tmp_path: Path) -> None:
+    """Appends, edits in the middle and cuts leave exactly the scores of an index that was written once."""
+    chance = random.Random(11)  # noqa: S311 - the same edits each time
+    index, talk = ScopeIndex(tmp_path / "a.db", is_new=True), [""] * 0
+    for step in range(40):
+        new = " ".join(chance.sample(WORDS, 3))
+        if step % 4 == 0 and talk:
+            talk[chance.randrange(len(talk))] = new
+            index.put(TALK, units(talk))
+        elif step % 11 == 10:
+            del talk[chance.randrange(len(talk)) :]
+            index.put(TALK, units(talk))
+        else:
+            added = [new, f"{new} again"] if step % 3 == 0 else [new]
+            fresh = units([*talk, *added])[len(talk) :]
+            talk += added
+            index.append(TALK, fresh)
+    once = ScopeIndex(tmp_path / "b.db", is_new=True)
+    once.put(TALK, units(talk))
+    for word in WORDS:
+        # Ids differ, and with them what "rare" is taken from: scores are compared by their order and their zeros.
+        mine, theirs = found(index, word), found(once, word)
+        assert mine.keys() == theirs.keys()
+        for part in range(3):
+            best = max((scores[part] for scores in theirs.values()), default=0) or 1
+            mine_best = max((scores[part] for scores in mine.values()), default=0) or 1
+            for key, scores in theirs.items():
+                assert mine[key][part] / mine_best == pytest.approx(scores[part] / best, abs=1e-4)
+    index.close()
+    once.close()
+
+
+def test_only_what_differs_is_written(tmp_path: Path) -> None:
+    """Putting the same units again writes nothing; a changed one is one deleted and one written."""
+    index = ScopeIndex(tmp_path / "a.db", is_new=True)
+    texts = [f"{WORDS[n % 12]} number {n}" for n in range(60)]
+    assert len(index.put(TALK, units(texts))) == 60
+    assert len(index.put(TALK, units(texts))) == 0
+    texts[30] = "something else entirely"
+    assert len(index.put(TALK, units(texts))) == 2
+    index.close()
+
+
+def test_a_unit_is_found_by_its_neighbours_but_not_across_a_silence(tmp_path: Path) -> None:
+    """The answer beside the question is found by the question's words; what was said another day is not."""
+    index = ScopeIndex(tmp_path / "a.db", is_new=True)
+    index.put(
+        TALK, [*units(["Who tunes the violin?", "Mister Baker does."], group="1"), *units(["See you"], group="2")]
+    )
+    hits = found(index, "violin")
+    assert {key.split(" ", 2)[2] for key in hits} == {"Who tunes the violin?", "Mister Baker does."}
+    index.close()
+
+
+def test_a_project_sees_its_own_rows_alone(tmp_path: Path) -> None:
+    """A search in one project returns no row of another, whatever the words are."""
+    index = ScopeIndex(tmp_path / "a.db", is_new=True)
+    index.put(TALK, units(["the violin in the harbour"]))
+    index.put(DOCS, units(["the violin of the handbook"]))
+    assert list(found(index, "violin")) == [f"{TALK.name} 1 the violin in the harbour"]
+    assert list(found(index, "violin", project="handbook")) == [f"{DOCS.name} 1 the violin of the handbook"]
+    assert found(index, 'violin" OR project : p2', project="nothing") == {}
+    index.close()
+
+
+@pytest.mark.parametrize(
+    "text", ['"', "a AND b OR", "NEAR(x y)", "terms : violin", "p1", "' ; DROP TABLE unit", "*", "\0", ""]
+)
+def test_no_question_is_a_query_language(tmp_path: Path, text: str) -> None:
+    """Whatever is asked are words: nothing of it reaches SQLite as syntax."""
+    index = ScopeIndex(tmp_path / "a.db", is_new=True)
+    index.put(TALK, units(["violin"]))
+    index.gather(read_question(text))
+    assert list(found(index, "violin")) == [f"{TALK.name} 1 violin"]
+    index.close()
+
+
+def test_nothing_stays_of_what_was_removed(tmp_path: Path) -> None:
+    """After removal and `scrub` the file holds neither the words nor the vector of what went."""
+    path = tmp_path / "a.db"
+    index = ScopeIndex(path, is_new=True)
+    changes = index.put(TALK, units(["the zanzibarian password", "something else"]))
+    index.use_model("m")
+    index.embed("m", {each: np.full(4, 0.5, dtype=np.float32) for each in changes.came})
+    index.put(TALK, units(["[forgotten]", "something else"]))
+    index.scrub()
+    index.close()
+    raw = path.read_bytes()
+    assert b"zanzibar" not in raw
+    assert b"something else" in raw
+    with sqlite3.connect(path) as database:
+        assert database.execute("SELECT count(*) FROM vector").fetchone() == (1,)
+    database.close()
+
+
+def test_vectors_follow_every_edit(tmp_path: Path) -> None:
+    """The matrix in memory says the same as one read anew, after appends, edits and late vectors."""
+    chance = np.random.default_rng(5)
+    index = ScopeIndex(tmp_path / "a.db", is_new=True)
+    index.use_model("m")
+    question = chance.standard_normal(8).astype(np.float32)
+    late: list[int] = []
+    for step in range(30):
+        texts = [f"line {n} of {step if n == step // 2 else n}" for n in range(step + 1)]
+        changes = index.put(TALK, units(texts))
+        now = [each for each in changes.came if each % 3] + late
+        late = [each for each in changes.came if not each % 3]
+        index.embed("m", {each: chance.standard_normal(8).astype(np.float32) for each in now})
+        index.gather(read_question("line"), question)
+    kept = index._matrix
+    assert kept is not None
+    fresh = VectorMatrix(index._reader, 8)
+    one, other = kept.like(question, [1], 100), fresh.like(question, [1], 100)
+    ids = [row[0] for row in index._reader.execute("SELECT id FROM unit WHERE vector IS NOT NULL")]
+    assert len(ids) > 15
+    for each in ids:
+        assert one.of(each) == pytest.approx(other.of(each), abs=1e-5)
+    index.close()
+
+
+def test_equal_texts_share_a_vector_and_keep_it(tmp_path: Path) -> None:
+    """Text that comes again, or moves, is not embedded again."""
+    index = ScopeIndex(tmp_path / "a.db", is_new=True)
+    index.use_model("m")
+    first = index.put(NOTES, units(["one", "two", "three"]))
+    index.embed("m", {each: np.ones(4, dtype=np.float32) for each in first.came})
+    index.put(NOTES, units(["new", "one", "two", "three"]))
+    assert [text for _, text in index.waiting()] == ["Ann: new"]
+    assert index.use_model("other")
+    assert index.count_waiting() == 4
+    index.close()
+
+
+@pytest.mark.parametrize("damage", ["older", "garbage", "torn", "empty", "another profile"])
+def test_what_is_no_index_is_said_to_be_none(tmp_path: Path, damage: str) -> None:
+    """An older, damaged or foreign file raises IndexUnusable, at opening or at the first question."""
+    path = tmp_path / "a.db"
+    index = ScopeIndex(path, is_new=True)
+    index.put(TALK, units([f"{word} and the violin" for word in WORDS] * 40))
+    if damage == "older":
+        schema.set_meta(index._writer, "version", "0.1")
+    index.close()
+    raw = path.read_bytes()
+    if damage == "garbage":
+        path.write_bytes(b"this is no database at all" * 400)
+    elif damage == "torn":
+        path.write_bytes(raw[: len(raw) // 3])
+    elif damage == "empty":
+        path.write_bytes(b"")
+    with pytest.raises(IndexUnusable):  # noqa: PT012 - either of them may notice
+        again = ScopeIndex(path, is_flat=damage == "another profile")
+        try:
+            again.gather(read_question("violin"))
+            again.passages(list(range(1, 400)))
+        finally:
+            again.close()
+
+
+def test_the_file_is_the_owners_alone(tmp_path: Path) -> None:
+    """The index and what SQLite puts beside it can be read by nobody else."""
+    index = ScopeIndex(tmp_path / "scope" / "a.db", is_new=True)
+    index.put(TALK, units(["violin"]))
+    modes = {path.name: path.stat().st_mode & 0o777 for path in (tmp_path / "scope").iterdir()}
+    assert set(modes.values()) == {0o600}
+    assert (tmp_path / "scope").stat().st_mode & 0o777 == 0o700
+    index.close()

@@ -1,0 +1,233 @@
+"""Recall over scopes: kept in step, mended by itself, and never dependent on a model that is down."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from agent.memory.search import schema
+from agent.memory.search.engine import BUILDING, RecallEngine, Scope
+from agent.memory.search.seed import Seed
+from agent.memory.search.unit import Source, Unit
+from tests.fakes.recall import LetterEmbedder, Shelf
+
+START = datetime(2024, 3, 1, 12, tzinfo=UTC)
+TALK = Source(name="talk")
+
+
+def said(*texts: str, first: int = 1) -> list[Unit]:
+    """Return messages, a day apart, each a sitting of its own."""
+    return [
+        Unit(text=text, line=n, at=START + timedelta(days=n), who="Ann", role="user", group=str(n))
+        for n, text in enumerate(texts, first)
+    ]
+
+
+@asynccontextmanager
+async def running(**arguments: object) -> AsyncIterator[RecallEngine]:
+    """Run an engine."""
+    engine = RecallEngine(**arguments)  # type: ignore[arg-type]
+    try:
+        yield engine
+    finally:
+        await engine.close()
+
+
+async def texts(engine: RecallEngine, *scopes: Scope, ask: str, **arguments: object) -> list[str]:
+    """Search and return what was found."""
+    answer = await engine.search(scopes, ask, **arguments)  # type: ignore[arg-type]
+    return [each.passage.text for each in answer.results]
+
+
+async def test_a_new_message_is_read_alone(tmp_path: Path) -> None:
+    """After a write of our own the source is asked for what came since, and for nothing else."""
+    shelf = Shelf(talk=said("the violin is in the attic", "the boat is at the pier"), other=said("nothing"))
+    scope = Scope(tmp_path / "index.db", shelf)
+    async with running() as engine:
+        assert await engine.sync(scope) == 3
+        shelf.reads.clear()
+        shelf.files[TALK] += said("the violin was sold", first=3)
+        assert await engine.sync(scope, only=[TALK]) == 1
+        assert shelf.reads == [("talk", "0:2")]
+        assert set(await texts(engine, scope, ask="violin")) == {"the violin is in the attic", "the violin was sold"}
+        assert await engine.sync(scope) == 0
+
+
+async def test_what_goes_is_found_no_more(tmp_path: Path) -> None:
+    """A source that vanished and a text that was forgotten inside a source leave the index at the next sync."""
+    shelf = Shelf(talk=said("the violin is in the attic", "the boat"), gone=said("the violin of the other file"))
+    scope = Scope(tmp_path / "index.db", shelf)
+    async with running() as engine:
+        await engine.sync(scope)
+        del shelf.files[Source(name="gone")]
+        shelf.files[TALK][0] = said("[forgotten]")[0]  # in place: the mark says nothing of it
+        await engine.sync(scope, is_forced=True)
+        assert await texts(engine, scope, ask="violin") == []
+        assert await texts(engine, scope, ask="boat") == ["the boat"]
+
+
+@pytest.mark.parametrize("damage", ["deleted", "garbage", "older", "another profile"])
+async def test_an_index_mends_itself(tmp_path: Path, damage: str) -> None:
+    """A file that is gone, damaged or old is built anew by the search that finds it so, which says so meanwhile."""
+    shelf = Shelf(talk=said(*(f"the violin number {n}" for n in range(450))))
+    scope = Scope(tmp_path / "index.db", shelf)
+    async with running(seed=Seed() if damage == "another profile" else None) as engine:
+        await engine.sync(scope)
+    if damage == "deleted":
+        scope.path.unlink()
+    elif damage == "garbage":
+        scope.path.write_bytes(b"no database" * 1000)
+    elif damage == "older":
+        database = schema.connect(scope.path)
+        schema.set_meta(database, "version", "0")
+        database.close()
+    async with running() as engine:
+        answer = await engine.search([scope], "violin number 7")
+        assert (answer.results, answer.note) == ((), BUILDING)
+        await engine.settled(scope.path)
+        answer = await engine.search([scope], "violin number 7")
+        assert answer.note == ""
+        assert answer.results[0].passage.text == "the violin number 7"
+    assert os.listdir(tmp_path) == ["index.db"]  # noqa: PTH208 - after the engine is closed, nothing waits
+
+
+async def test_damage_inside_is_mended_too(tmp_path: Path) -> None:
+    """Pages that turn to garbage under a running engine cost one answer, not the index."""
+    shelf = Shelf(talk=said(*(f"the violin number {n} of the orchestra" for n in range(400))))
+    scope = Scope(tmp_path / "index.db", shelf)
+    async with running() as engine:
+        await engine.sync(scope)
+    raw = bytearray(scope.path.read_bytes())
+    raw[8192:] = b"\xff" * (len(raw) - 8192)
+    scope.path.write_bytes(raw)
+    async with running() as engine:
+        assert (await engine.search([scope], "violin number 7")).note == BUILDING
+        await engine.settled(scope.path)
+        assert (await texts(engine, scope, ask="violin number 7"))[0] == "the violin number 7 of the orchestra"
+
+
+async def test_a_build_that_was_killed_begins_anew(tmp_path: Path) -> None:
+    """What an interrupted build left beside the index is no obstacle, and a half-read source is read whole."""
+    shelf = Shelf(talk=said(*(f"the violin number {n}" for n in range(900))))
+    scope = Scope(tmp_path / "index.db", shelf)
+    (tmp_path / "index.db.new").write_bytes(b"half a file")
+    async with running() as engine:
+        await engine.sync(scope)
+    database = schema.connect(scope.path)  # as if killed after the first slices: units, and no mark
+    database.execute("UPDATE source SET mark = ''")
+    database.close()
+    async with running() as engine:
+        await engine.sync(scope)
+        answer = await engine.search([scope], "violin", limit=2_000, budget=1_000_000)
+        assert len({each.passage.line for each in answer.results}) == len(answer.results) == 300
+
+
+async def test_meaning_is_asked_when_words_fail(tmp_path: Path) -> None:
+    """With a model a passage is found that shares no word with the question; vectors come in the background."""
+    shelf = Shelf(talk=said("zzz qqq", "aeiou aeiou", "mmm nnn"))
+    scope = Scope(tmp_path / "index.db", shelf)
+    model = LetterEmbedder()
+    async with running(embedder=model) as engine:
+        await engine.sync(scope)
+        await engine.settled(scope.path)
+        assert (await texts(engine, scope, ask="iaueo"))[0] == "aeiou aeiou"
+        asked = len(model.asked)
+        await engine.sync(scope)
+        await engine.settled(scope.path)
+        assert len(model.asked) == asked
+
+
+async def test_a_model_that_is_down_costs_meaning_alone(tmp_path: Path) -> None:
+    """While the provider fails words answer, the answer says so, and what waits is embedded when it is back."""
+    shelf = Shelf(talk=said("the violin", "aeiou"))
+    scope = Scope(tmp_path / "index.db", shelf)
+    model = LetterEmbedder()
+    model.is_down = True
+    async with running(embedder=model) as engine:
+        await engine.sync(scope)
+        await engine.settled(scope.path)
+        answer = await engine.search([scope], "violin")
+        assert [each.passage.text for each in answer.results] == ["the violin"]
+        assert "nobody answers" in answer.note
+        model.is_down = False
+        await engine.sync(scope)
+        await engine.settled(scope.path)
+        answer = await engine.search([scope], "iouae")
+        assert answer.results[0].passage.text == "aeiou"
+        assert answer.note == ""
+
+
+async def test_another_model_embeds_anew_while_words_go_on(tmp_path: Path) -> None:
+    """Vectors of another model are never compared; they are made anew, and an old version's are taken over."""
+    shelf = Shelf(talk=said("the violin", "the boat"))
+    scope = Scope(tmp_path / "index.db", shelf)
+    async with running(embedder=LetterEmbedder("first")) as engine:
+        await engine.sync(scope)
+        await engine.settled(scope.path)
+    second = LetterEmbedder("second")
+    async with running(embedder=second) as engine:
+        assert await texts(engine, scope, ask="violin") == ["the violin"]
+        assert second.asked == ["violin"]
+        await engine.sync(scope)
+        await engine.settled(scope.path)
+        assert set(second.asked[1:]) == {"Ann: the violin", "Ann: the boat"}
+    database = schema.connect(scope.path)
+    schema.set_meta(database, "version", "0")
+    database.close()
+    third = LetterEmbedder("second")
+    async with running(embedder=third) as engine:
+        await engine.sync(scope)
+        await engine.settled(scope.path)
+        assert third.asked == []
+
+
+async def test_two_scopes_compare(tmp_path: Path) -> None:
+    """A weak hit of a small scope does not stand above a good one of a large scope, and places tell them apart."""
+    mine = Scope(
+        tmp_path / "a.db", Shelf(talk=said(*(f"tuning the violin at {n}" for n in range(80)), "violin strings"))
+    )
+    shared = Scope(tmp_path / "b.db", Shelf(notes=said("house rules and the violin room", "parking")))
+    async with running() as engine:
+        await engine.sync(mine)
+        await engine.sync(shared)
+        answer = await engine.search([mine, shared], "violin strings")
+        assert (answer.results[0].place, answer.results[0].passage.text) == (0, "violin strings")
+        assert (await engine.search([mine, shared], "parking rules")).results[0].place == 1
+
+
+async def test_results_keep_to_their_budget(tmp_path: Path) -> None:
+    """Results cost at most the budget together, the first always comes, and only so many show their neighbours."""
+    long = "violin " + "word " * 100
+    talk = [
+        Unit(text=text, line=n, who="Ann", role="user") for n, text in enumerate(["before", long, "after", "violin"], 1)
+    ]
+    scope = Scope(tmp_path / "index.db", Shelf(talk=talk))
+    async with running() as engine:
+        await engine.sync(scope)
+        answer = await engine.search([scope], "violin", budget=20)
+        assert [each.passage.text for each in answer.results if "violin" in each.passage.text] == ["violin"]
+        answer = await engine.search([scope], "violin", budget=10_000, around=1)
+        first, second, *_ = answer.results
+        assert first.before
+        assert not second.before
+        assert not second.after
+
+
+async def test_memory_and_files_stay_bounded(tmp_path: Path) -> None:
+    """With more scopes than may be open, and more vectors than may be held, every one of them still answers."""
+    model = LetterEmbedder()
+    scopes = [Scope(tmp_path / f"{n}.db", Shelf(talk=said(f"violin {n}", "aeiou"))) for n in range(6)]
+    async with running(embedder=model, open_files=2, matrix_bytes=1) as engine:
+        for scope in scopes:
+            await engine.sync(scope)
+            await engine.settled(scope.path)
+        for _ in range(2):
+            for n, scope in enumerate(scopes):
+                assert (await texts(engine, scope, ask="violin"))[0] == f"violin {n}"
+        assert len(engine._open) <= 2
+        assert sum(each.index.matrix_bytes > 0 for each in engine._open.values()) <= 1
