@@ -10,6 +10,21 @@ from tests.fakes.pocket import gateway
 from tests.fakes.thinking import Listening
 
 
+async def test_archives_and_history_of_theirs_are_found(tmp_path: Path) -> None:
+    """What nobody mapped is searched like our own: messages, summaries, notes; in nobody else's scope."""
+    theirs = other_bots.nanobot(tmp_path / "theirs")
+    async with gateway(model=Listening()) as pocket:
+        await take_over(pocket.app, "nanobot", theirs, person="pocket:ann", mapped={}, is_dry=False)
+        for words, said in (
+            ("boat called Nessie", "My boat is Nessie"),
+            ("talked about boats", "Talked about boats."),
+            ("REST", "REST it is."),
+        ):
+            hits = await pocket.app.recall.search("people/pocket%3aann", words)
+            assert any(said in hit.text for hit in hits), words
+        assert not await pocket.app.recall.search("people/pocket%3abob", "Nessie")
+
+
 async def test_a_chat_goes_on_from_a_conversation_of_theirs(tmp_path: Path) -> None:
     """The model reads what no summary of theirs holds, then what is said here; memory and voice are in its prompt."""
     theirs, model = other_bots.nanobot(tmp_path / "theirs"), Listening()
