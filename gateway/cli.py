@@ -181,6 +181,20 @@ def why(
 
 
 @app.command()
+def search(
+    text: Annotated[str, typer.Argument(help="A question, or words.")],
+    scope: Annotated[str, typer.Option(help="Whose memory: telegram:42, a person's id, a chat's key, shared.")] = "",
+    project: Annotated[str, typer.Option(help="Documents of this project (a folder in docs/) instead.")] = "",
+    limit: Annotated[int, typer.Option(min=1, max=100, help="How many places.")] = 10,
+    as_json: AsJson = False,
+) -> None:
+    """Find what was said and remembered, or what a project's documents say."""
+    from gateway.commands.memory import find
+
+    find(text, scope=scope, project=project, limit=limit, as_json=as_json)
+
+
+@app.command()
 def backup(file: Annotated[Path, typer.Argument(help="Where to; a .tar.gz that is not there yet.")]) -> None:
     """Write one archive of everything but secrets, while the gateway runs."""
     from gateway.commands.asking import make_backup

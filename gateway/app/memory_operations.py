@@ -21,7 +21,7 @@ from gateway.control import Line
 from gateway.errors import UserMistake
 from gateway.events import SessionKey
 from gateway.operations import Operation
-from gateway.ports import Job
+from gateway.ports import MEMORY, Job
 
 if TYPE_CHECKING:
     from gateway.app.build import App
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 OPERATOR = "operator"  # whoever can open the control socket owns the home
 _MOST_CHANGES = 1_000
 _MOST_ORIGINS = 20
+_MOST_HITS = 100
 _ROUNDS = 4  # of purge and scrub, which follow from one another
 
 Rebuild: TypeAlias = Callable[[str], Awaitable[int]]  # what is derived in a scope, made anew; how many things it holds
@@ -52,6 +53,7 @@ class MemoryOperations:
             "memory forget": self.forget,
             "memory dream": self.dream,
             "memory rebuild": self.rebuild,
+            "memory search": self.search,
         }
 
     async def list_scopes(self, _: Line) -> AsyncIterator[Line]:
@@ -182,6 +184,27 @@ class MemoryOperations:
             for name, rebuild in self._derived().items():
                 yield {"scope": scope, "name": name, "count": await rebuild(scope)}
 
+    async def search(self, arguments: Line) -> AsyncIterator[Line]:
+        """A line per place that was found, the best first; among the documents of a project when one is named."""
+        text, project = str(arguments.get("text", "")), str(arguments.get("project") or MEMORY)
+        limit = max(1, min(int(arguments.get("limit", 10)), _MOST_HITS))
+        scope = await self._scope(arguments) if project == MEMORY else ""
+        known = await self._app.recall.projects(scope)
+        if project not in (MEMORY, *known):
+            there = f"there are: {', '.join(known)}" if known else "there is none; a project is a folder in docs/"
+            raise UserMistake(f"no project is called {project}; {there}")
+        for hit in await self._app.recall.search(scope, text, project=project, limit=limit):
+            yield {
+                "source": hit.source,
+                "line": hit.line,
+                "end": hit.end,
+                "score": hit.score,
+                "at": stamp(hit.at) if hit.at else None,
+                "who": hit.who,
+                "role": hit.role,
+                "text": hit.text,
+            }
+
     async def names(self) -> ScopeNames:
         """Return the scopes by their names, as they are now."""
         store, kinds = self._app.store, self._app.kinds
@@ -202,8 +225,8 @@ class MemoryOperations:
         return scope
 
     def _derived(self) -> Mapping[str, Rebuild]:
-        """Return what can be made anew, by name; the search index joins here."""
-        return {"HISTORY.md": self._history}
+        """Return what can be made anew, by name."""
+        return {"HISTORY.md": self._history, "index.db": self._app.recall.rebuild}
 
     async def _history(self, scope: str) -> int:
         folder = scope_folder(self._app.home.path, scope) / "memory"

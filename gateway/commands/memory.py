@@ -147,10 +147,23 @@ def dream(scope: Scope = "", person: Person = "", chat: Chat = "", as_json: AsJs
 
 @app.command()
 def rebuild(scope: Scope = "", person: Person = "", chat: Chat = "", as_json: AsJson = False) -> None:
-    """Make anew what is derived from the records (HISTORY.md), of one scope or of all."""
+    """Make anew what is derived from the records (HISTORY.md, the search index), of one scope or of all."""
     lines = _ask("rebuild", scope=scope, person=person, chat=chat)
     rows = [f"{line['scope'] or 'home'}: {line['name']}, {line['count']} entries" for line in lines]
     _print(lines, "\n".join(rows) or "there is nothing to rebuild", as_json=as_json)
+
+
+def find(text: str, *, scope: str, project: str, limit: int, as_json: bool) -> None:
+    """Print the places that were found, the best first."""
+    lines = _ask("search", text=text, scope=scope, project=project, limit=limit)
+    _print(lines, "\n".join(map(_place, lines)) or "nothing like that was found", as_json=as_json)
+
+
+def _place(line: Line) -> str:
+    who = line["who"] or {"assistant": "the bot", "user": "somebody"}.get(str(line["role"]), "")
+    when = f"{line['at'][:16].replace('T', ' ')}Z" if line["at"] and line["role"] else ""
+    told = "  ".join(part for part in (f"{line['source']}:{line['line']}", f"{line['score']:.2f}", when, who) if part)
+    return f"{told}\n    {' '.join(str(line['text']).split())}"
 
 
 def _change(line: Line) -> str:

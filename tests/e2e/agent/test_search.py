@@ -1,0 +1,105 @@
+"""Finding what was said: by the model's tools, by /search, by the operator, and by itself before the model is asked."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from tests.fakes.pocket import Pocket, gateway
+from tests.fakes.stage import Stage, calls, results
+
+SCOPE = "people/pocket%3aann"
+AUTO = {"PARLOUR_MEMORY__AUTO_RECALL": "true"}
+DENTIST = "my dentist is Doctor Molar in Elm Street"
+
+
+async def told(pocket: Pocket) -> None:
+    """Have a conversation that is over."""
+    await pocket.channel.ask("ann", DENTIST)
+    await pocket.channel.ask("ann", "and I never eat fish")
+    await pocket.channel.ask("ann", "/new")
+    await pocket.idle()
+
+
+def lines(pocket: Pocket) -> list[dict[str, Any]]:
+    """Return every line of Ann's transcripts."""
+    files = sorted((pocket.home / SCOPE / "sessions").glob("*.jsonl"))
+    return [json.loads(line) for file in files for line in file.read_text().splitlines()]
+
+
+async def test_a_model_finds_what_was_said_in_another_conversation_and_reads_on(tmp_path: Path) -> None:
+    """memory_search names who, when and where; memory_get reads what stood around it."""
+    model = Stage("noted", "noted", calls(("memory_search", '{"query": "who is my dentist?"}')))
+    async with gateway(model=model, home=tmp_path / "home") as pocket:
+        await told(pocket)
+        await pocket.channel.ask("ann", "who was it again?")
+        found = results(model.asked[-1])[-1]
+        place = re.search(
+            r"\[1\] (sessions/\S+) \(lines 1-1, score: \d\.\d\d\)\n\d{4}-\d\d-\d\d \d\d:\d\d, Ann: (.*)", found
+        )
+        assert place is not None
+        assert place[2].startswith(DENTIST)
+        arguments = json.dumps({"source": place[1], "line": 1})
+    reader = Stage(calls(("memory_get", arguments)))
+    async with gateway(model=reader, home=tmp_path / "home") as pocket:
+        await pocket.channel.ask("ann", "read on")
+        assert "and I never eat fish" in results(reader.asked[-1])[-1]
+
+
+async def test_search_in_a_chat_is_for_whoever_asks() -> None:
+    """The best places with when and by whom; nothing and no words are said plainly; another chat finds nothing."""
+    async with gateway(model=Stage()) as pocket:
+        await told(pocket)
+        answer = await pocket.channel.ask("ann", "/search dentist")
+        assert re.search(r"- \d{4}-\d\d-\d\d \d\d:\d\d, Ann: " + DENTIST, answer)
+        assert await pocket.channel.ask("ann", "/search zeppelin") == "Nothing like that was said or remembered here."
+        assert "/search the address" in await pocket.channel.ask("ann", "/search")
+        assert "Molar" not in await pocket.channel.ask("bob", "/search dentist", sender="bob", name="Bob")
+
+
+async def test_what_may_help_is_recalled_once_and_kept_as_it_was_sent() -> None:
+    """It stands before the words it was found for, in later prompts too, and is in no search and no export."""
+    model = Stage()
+    async with gateway(model=model, environment=AUTO) as pocket:
+        await told(pocket)
+        await pocket.channel.ask("ann", "when shall I call my dentist?")
+        asked = str(model.asked[-1].messages[-1]["content"])
+        assert asked.startswith("[recalled]")
+        assert DENTIST in asked
+        assert asked.endswith("when shall I call my dentist?")
+        await pocket.channel.ask("ann", "ok thanks")
+        again = [str(message["content"]) for message in model.asked[-1].messages]
+        assert asked in again
+        assert not again[-1].startswith("[recalled]")
+        await pocket.idle()
+        [line] = [line for line in lines(pocket) if "recall" in line]
+        assert line["content"] == "when shall I call my dentist?"
+        hits = await pocket.app.recall.search(SCOPE, "recalled said or noted here earlier")
+        assert not any("[recalled]" in hit.text for hit in hits)
+
+
+async def test_what_stands_in_the_prompt_is_not_recalled_again() -> None:
+    """The window's own messages and MEMORY.md are before the model's eyes anyhow."""
+    model = Stage()
+    async with gateway(model=model, environment=AUTO) as pocket:
+        await pocket.channel.ask("ann", f"/remember {DENTIST}")
+        await pocket.channel.ask("ann", f"as I said, {DENTIST}")
+        await pocket.channel.ask("ann", "when shall I call my dentist?")
+        assert not str(model.asked[-1].messages[-1]["content"]).startswith("[recalled]")
+
+
+async def test_the_operator_searches_and_makes_the_index_anew() -> None:
+    """`parlour search` and `parlour memory rebuild` ask the gateway that runs."""
+    async with gateway(model=Stage()) as pocket:
+        await told(pocket)
+        operations = pocket.app.more()
+        found = [line async for line in operations["memory search"]({"text": "dentist", "scope": SCOPE})]
+        assert found[0]["text"].startswith(DENTIST)
+        assert found[0]["who"] == "Ann"
+        (pocket.home / SCOPE / "index.db").write_bytes(b"broken")
+        made = [line async for line in operations["memory rebuild"]({"scope": SCOPE})]
+        assert {line["name"]: line["count"] for line in made}["index.db"] >= 4
+        found = [line async for line in operations["memory search"]({"text": "dentist", "scope": SCOPE})]
+        assert found[0]["text"].startswith(DENTIST)
