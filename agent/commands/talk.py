@@ -75,6 +75,8 @@ async def retry(context: CommandContext) -> Reply:
         revision="",
         text=text,
         quoted="",
+        quoted_by="",
+        is_forwarded=any(line.is_others for line in again_asked),  # words do not become one's own by asking twice
         attachments=tuple(each for line in again_asked for each in line.attachments),  # by their stored bytes
     )
     is_taken = await context.house.accept(again, context.role)

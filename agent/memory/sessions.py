@@ -8,7 +8,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from agent.attachments.facts import Fact, attachment_of, fact_of, facts_in, shown
+from agent.attachments.facts import UNTRUSTED, Fact, attachment_of, fact_of, facts_in, shown
 from agent.memory.files.blocks import Block
 from agent.memory.files.chain import Chain
 from agent.memory.files.disk import Disk
@@ -142,6 +142,7 @@ def _line(turn: str, role: str, line: Line, content: object, files: Sequence[Fac
         message_id=str(line.get("mid", "")) if role == "user" else "",
         typed=typed if role == "user" else "",
         attachments=tuple(attachment_of(each) for each in files if each.get("blob")),
+        is_others=role == "user" and line.get("origin") == UNTRUSTED,
     )
 
 

@@ -2,8 +2,9 @@
 
 A line *brings* words of others when it is a tool's result that holds them, a message that was passed on, quotes
 somebody whom the chat does not admit, or carries a file of which text was read or speech was heard. As long as such a
-line is in the prompt, what the bot says is `tainted`: the flag stands in its line. A picture brings none: what is seen
-on it is nobody's order, and people show their bot pictures every day.
+line is in the prompt, what the bot says is `tainted`: the flag stands in its line, and that line taints in its turn,
+since a bot that was talked into something talks itself into it again. A picture brings none: what is seen on it is
+nobody's order, and people show their bot pictures every day.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ _WORDS = ("text", "said")  # of a file's fact: what was read in it, what was hea
 
 
 def brings_words(line: Mapping[str, Any]) -> bool:
-    """Say whether *line* puts words of others before the bot."""
+    """Say whether *line* puts words of others before the bot, or what it said with them in view."""
+    if line.get(TAINTED):
+        return True
     if line.get("origin") == UNTRUSTED or (line.get("quoted") and line.get("quoted_origin") == UNTRUSTED):
         return True
     return any(fact.get("origin") == UNTRUSTED and any(fact.get(name) for name in _WORDS) for fact in facts_in(line))
@@ -40,7 +43,7 @@ def trusted(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     for message in messages:
         is_tainted = is_tainted or brings_words(message)
         is_bots = message.get("role") == "assistant"
-        is_left_out = message.get("origin") == UNTRUSTED or (is_bots and (is_tainted or bool(message.get(TAINTED))))
+        is_left_out = message.get("origin") == UNTRUSTED or (is_bots and is_tainted)
         kept.append(_without_words(message, all_of_it=is_left_out))
     return kept
 

@@ -24,6 +24,7 @@ class ShownLine:
     state: str = "done"  # waiting = accepted, not answered yet
     typed: str = ""  # of `text`, what a person wrote, without the lines that name files
     attachments: tuple[Attachment, ...] = ()  # the stored files that came with it, or went out with it
+    is_others: bool = False  # of `text`: somebody else's words, passed on
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

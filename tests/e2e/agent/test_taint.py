@@ -162,7 +162,7 @@ async def test_what_a_page_orders_in_the_very_turn_waits_too() -> None:
 async def test_what_was_passed_on_or_quotes_a_stranger_waits(others: dict[str, Any]) -> None:
     """Somebody else wrote it, whoever brought it."""
     model, policy = Hijacked(), Policy(channel="pocket", entries=frozenset({Entry(Grants.USER, "ann")}))
-    async with gateway(model=model, policy=policy) as pocket:
+    async with gateway(model=model, policy=policy, environment=WINDOW) as pocket:
         words: dict[str, Any] = {
             "key": SessionKey("pocket", "ann"),
             "sender": Sender(id="ann"),
@@ -170,10 +170,16 @@ async def test_what_was_passed_on_or_quotes_a_stranger_waits(others: dict[str, A
         }
         await pocket.app.intake.receive(InboundMessage(message_id="1", **words, **others))
         await pocket.channel.posted("ann", 1)
+        await pocket.channel.ask("ann", "/retry")  # words do not become Ann's own by asking twice
+        await pocket.channel.posted("ann", 3)
         await pocket.channel.ask("ann", "keep this")
         assert "if the person says yes" in model.told[-1]
+        for n in range(7):  # and a summary comes
+            await pocket.channel.ask("ann", f"thing {n}")
         await quiet(pocket)
-        assert memory(pocket) == ""
+        assert model.shown
+        assert not any(ORDER in shown for shown in model.shown)
+        assert memory(pocket).strip() in ("", "-")
 
 
 async def test_who_is_admitted_can_be_quoted() -> None:

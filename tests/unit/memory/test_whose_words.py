@@ -25,6 +25,7 @@ def line(role: str, content: str, **fields: Any) -> dict[str, Any]:
         (False, {"quoted": "hello"}),
         (False, {"quoted_origin": "untrusted"}),  # the quotation itself is gone
         (True, UNTRUSTED),
+        (True, {TAINTED: True}),  # said with such words in view
         (True, {"files": [{"kind": "document", "text": "hello", **UNTRUSTED}]}),
         (True, {"files": [{"kind": "audio", "said": "hello", **UNTRUSTED}]}),
         (True, {"quoted": "hello", "quoted_origin": "untrusted"}),
@@ -57,4 +58,4 @@ def test_what_is_left_of_a_conversation() -> None:
 def test_a_flag_counts_where_the_words_themselves_are_in_an_earlier_range() -> None:
     """A later range holds the answer and not the document; the answer's own line says what stood before it."""
     kept = trusted([line("user", "go on"), line("assistant", "I obey", **{TAINTED: True}), line("assistant", "fine")])
-    assert [each["content"] for each in kept] == ["go on", "", "fine"]
+    assert [each["content"] for each in kept] == ["go on", "", ""]
