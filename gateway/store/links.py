@@ -40,9 +40,11 @@ def load(database: sqlite3.Connection) -> Known:
 class SqliteLinks:
     """Implements `Links` over the writer."""
 
-    def __init__(self, engine: Engine, known: Known) -> None:
+    def __init__(self, engine: Engine, known: Known, choices: dict[str, dict[str, str]]) -> None:
+        """*choices* are what the People port reads from memory: who becomes part of somebody brings theirs along."""
         self._engine = engine
         self._known = known
+        self._choices = choices
 
     def person(self, identity: str) -> str:
         """Return the person whom an account belongs to."""
@@ -124,6 +126,9 @@ class SqliteLinks:
 
         def adopt(known: Known) -> None:
             self._known.accounts, self._known.chats = known.accounts, known.chats
+            if move.kind != "unlink":
+                mine = self._choices.get(move.target, {})
+                self._choices[move.target] = {**self._choices.get(move.source, {}), **mine}
             self._engine.queued_job.set()
 
         await self._engine.writer.submit(begin, adopt)

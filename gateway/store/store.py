@@ -112,7 +112,7 @@ class SqliteStore:
         self.jobs: Jobs = SqliteJobs(engine)
         self.people: People = SqlitePeople(engine, found.preferences)
         self.usage: Usage = SqliteUsage(engine)
-        self.links: Links = links.SqliteLinks(engine, found.links)
+        self.links: Links = links.SqliteLinks(engine, found.links, found.preferences)
         self.erasing: Erasing = SqliteErasing(engine)
 
     def state(self, channel: str) -> ChannelState:
