@@ -293,7 +293,7 @@ async def test_a_rerun_after_a_crash_completes_it(tmp_path: Path, is_mapped: boo
         await world.take(disk=disk, mapped=mapped)
         expected, steps = world.state(), disk.count
     assert steps > 40
-    for at in range(0, steps, 5):
+    for at in range(0, steps, 7):
         (tmp_path / str(at)).mkdir()
         async with opened(tmp_path / str(at)) as world:
             with pytest.raises(Crash):
