@@ -38,13 +38,18 @@ class ForgettingDesk:
 
     async def forget(self, scope: str, wanted: Wanted, asker: Asker, *, turn: str) -> Forgotten:
         """Clear words from what is remembered, summarised and said in *scope*."""
-        return await self.words.forget(scope, wanted, asker, turn=turn)
+        gone = await self.words.forget(scope, wanted, asker, turn=turn)
+        if gone.total:
+            await self.index.forgotten(scope)  # a search, too, finds it no more from now on
+        return gone
 
     async def purge(
         self, scope: str, wanted: Wanted, asker: Asker, *, key: SessionKey, upto: int, turn: str
     ) -> tuple[Forgotten, Job]:
         """Forget at once, and return the job that takes the words out of every byte; for the command's commit."""
-        return await self.purging.begin(scope, wanted, asker, key=key, upto=upto, turn=turn)
+        begun = await self.purging.begin(scope, wanted, asker, key=key, upto=upto, turn=turn)
+        await self.index.forgotten(scope)
+        return begun
 
     async def everything(self, scope: str, *, turn: str) -> Job:
         """Let nothing of *scope* be remembered, and return the job that erases all of it; for the command's commit."""

@@ -7,6 +7,7 @@ from pathlib import Path
 from agent.memory.versions import Versions
 from gateway.admission import Entry, Grants, GroupPolicy, Policy
 from tests.e2e.agent.test_consolidation import Model, at_work, entries, quiet, talk
+from tests.fakes.canaries import where
 from tests.fakes.pocket import gateway
 
 SCOPE = "people/pocket%3aann"
@@ -112,6 +113,21 @@ async def test_in_a_group_a_member_takes_back_their_own() -> None:
         left = everything(pocket.home, "chats/pocket%3aroom")
         assert "says Bob" not in left
         assert Versions(pocket.home).log("chats/pocket%3aroom")[0].by == "pocket%3aeve"
+
+
+async def test_no_search_finds_it_any_more() -> None:
+    """The index lets go of it with the answer, in its file, too; what else was said is found as before."""
+    async with at_work(Model()) as pocket:
+        ask = pocket.channel.ask
+        await ask("ann", "my zeppelin is silver")
+        await ask("ann", "my bicycle is green")
+        assert "silver" in await ask("ann", "/search zeppelin")
+        await ask("ann", "/forget zeppelin")
+        assert "silver" not in await ask("ann", "/search zeppelin silver")
+        assert "green" in await ask("ann", "/search bicycle")
+        await pocket.idle()
+        index = where(pocket.kill(pocket.home.parent / "killed"), "zeppelin is silver")
+        assert not any("index.db" in name for name in index)
 
 
 async def test_words_that_are_nowhere_change_nothing() -> None:
