@@ -1,8 +1,8 @@
 """A message that somebody deleted: it leaves transcript and files at once, and what came of it waits for a yes.
 
-Two durable jobs. `deleted` takes the message back, so that nobody need write again for it to count; `unlearn` looks
-for what was made of it, by provenance, once no summary of it is under way: lines of documents, of the history, of
-notes. None of these is removed without a yes (MEMORY-SPEC.md; PEOPLE.md, Manners).
+Durable jobs. `deleted` takes the message back, so that nobody need write again for it to count, and `unindex` has the
+search index follow. `unlearn` looks for what was made of it, by provenance, once no summary of it is under way: lines
+of documents, of the history, of notes. None of these is removed without a yes (MEMORY-SPEC.md; PEOPLE.md, Manners).
 """
 
 from __future__ import annotations
@@ -32,14 +32,17 @@ from gateway.ports import EndState, InboxRow, Job, Jobs, Journal, Records, Sessi
 
 log = structlog.get_logger(__name__)
 
-DELETED, UNLEARN = "deleted", "unlearn"
+DELETED, UNINDEX, UNLEARN = "deleted", "unindex", "unlearn"
 _BUSY = timedelta(seconds=5)
 _LEARNING = timedelta(seconds=30)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deletions:
-    """Does the jobs. *adopt* tells an open conversation; *person* names who sent a row; *writing* is held for files."""
+    """Does the jobs. *adopt* tells an open conversation; *person* names who sent a row; *writing* is held for files.
+
+    *flush* brings records into their files, *forgotten* has what is derived from these follow.
+    """
 
     home: Path
     journal: Journal
@@ -48,6 +51,7 @@ class Deletions:
     documents: FileDocuments
     origins: Origins
     flush: Callable[[], Awaitable[bool]]
+    forgotten: Callable[[str], Awaitable[None]]
     adopt: Callable[[TurnRecord], None]
     person: Callable[[InboxRow], str]
     writing: asyncio.Lock
@@ -58,6 +62,11 @@ class Deletions:
     def quick(self) -> Mapping[str, Handler]:
         """What changes files alone."""
         return {DELETED: self.take_back, UNLEARN: self.unlearn}
+
+    @property
+    def long(self) -> Mapping[str, Handler]:
+        """What takes as long as an index is large."""
+        return {UNINDEX: self.unindex}
 
     async def take_back(self, job: Job) -> Later | None:
         """Say in the record that the message is gone, and have looked for what came of it."""
@@ -83,9 +92,16 @@ class Deletions:
                 Job(id=f"unlearn:{key}/{mid}", kind=UNLEARN, scope=scope, payload=payload, due_at=self.now())
             )
         if traces or row is not None:
+            index = Job(id=f"{UNINDEX}:{key}/{mid}", kind=UNINDEX, scope=scope, payload={}, due_at=self.now())
             await self._say_gone(session, scope, mid, note)
+            await self.jobs.put(index)
         log.info("memory.taken_back", key=str(key), lines=len(traces))
         return None
+
+    async def unindex(self, job: Job) -> None:
+        """Let what is derived from the transcripts hold nothing that they do not, free pages included."""
+        await self.flush()
+        await self.forgotten(job.scope)
 
     async def unlearn(self, job: Job) -> Later | None:
         """Stage what came of a deleted message; clear the copies of the message itself."""

@@ -206,6 +206,7 @@ def open_background(
         documents=memory.documents,
         origins=Origins(home.path, Versions(home.path)),
         flush=memory.projector.flush,
+        forgotten=memory.forgetter.index.forgotten,
         adopt=memory.conversations.adopt,
         person=person,
         writing=memory.jobs.writing,
@@ -228,7 +229,7 @@ def open_background(
         long={
             **memory.linker.long,
             **memory.forgetter.alone,
-            **gated(memory.gate, store.jobs, {**memory.forgetter.long, **exports.long}),
+            **gated(memory.gate, store.jobs, {**memory.forgetter.long, **deletions.long, **exports.long}),
         },
         purse=purse,
         meter=meter,

@@ -78,6 +78,20 @@ async def test_it_leaves_the_transcript_although_nobody_writes_again() -> None:
         assert transcripts(pocket.home).count('"kind":"forgotten"') == 1
 
 
+async def test_it_leaves_the_index() -> None:
+    """Found before and not after, and no byte of the index holds it, although nobody searched meanwhile."""
+    async with at_work(Model()) as pocket:
+        await pocket.channel.ask("ann", "my zeppelin leaks, which is bad news for us", number="7")
+        await talk(pocket, 1)
+        assert await pocket.app.recall.search(SCOPE, "zeppelin")
+        await delete(pocket, "7")
+        await quiet(pocket)
+        files = [path.read_bytes() for path in (pocket.home / SCOPE).glob("index.db*")]
+        assert files
+        assert not any(b"zeppelin" in data for data in files)
+        assert await pocket.app.recall.search(SCOPE, "zeppelin") == []
+
+
 async def test_what_a_summary_made_of_it_is_asked_about_and_nothing_else_is() -> None:
     """Its line in MEMORY.md and its sentence of the history: both stand until the yes, and the other lines after it."""
     async with at_work(Model(telling)) as pocket:
