@@ -246,7 +246,7 @@ def _build(
     def zone(scope: str) -> str:
         return house.zone(scope)  # built after what its commands search with
 
-    recall = open_recall(settings, home, zone=zone, flush=memory.projector.flush)
+    recall = open_recall(settings, home, zone=zone, flush=memory.projector.flush, spend=spend)
     memory.forgetter.index.use(recall)
     house = AgentHouse(
         recall=recall,

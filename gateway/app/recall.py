@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from agent.attachments.reading import Reader
+from agent.llm.client import OnUsage
+from agent.llm.port import ChatReply, ChatRequest, Tokens
 from agent.memory.search.cutting import chunks
 from agent.memory.search.engine import RecallEngine
 from agent.memory.search.recall import Habits, Recall
@@ -26,12 +28,20 @@ _DOCUMENT_CHARS = 1_000_000  # of one PDF, DOCX or HTML file that search reads
 
 
 def open_recall(
-    settings: Settings, home: Home, *, zone: Callable[[str], str], flush: Callable[[], Awaitable[object]]
+    settings: Settings,
+    home: Home,
+    *,
+    zone: Callable[[str], str],
+    flush: Callable[[], Awaitable[object]],
+    spend: OnUsage,
 ) -> Recall:
-    """Build what searches. Must be called on the running loop: documents are read by children of its."""
+    """Build what searches; *spend* notes what embeddings cost.
+
+    Must be called on the running loop: documents are read by children of its.
+    """
     vectors = settings.tools.vector_memory
     seed = _seed(vectors) if vectors.profile == "seed" else None
-    embedder = _embedder(vectors)
+    embedder = _embedder(vectors, spend)
 
     def cut(text: str, at: datetime | None) -> Sequence[Unit]:
         if seed is None:
@@ -49,13 +59,18 @@ def open_recall(
     )
 
 
-def _embedder(vectors: VectorMemory) -> Embedder | None:
+def _embedder(vectors: VectorMemory, spend: OnUsage) -> Embedder | None:
     if not vectors.enabled or not vectors.embedding_model:
         return None
     from agent.memory.search.embedding.opening import open_embedder  # numpy: only where there are vectors
 
     key = vectors.embedding_api_key
-    return open_embedder(vectors.embedding_model, api_key=key.get_secret_value() if key else "")
+
+    def note(model: str, tokens: int, cost: float | None) -> None:
+        reply = ChatReply(text="", tool_calls=(), model=model, tokens=Tokens(input=tokens), cost=cost)
+        spend(reply, ChatRequest(messages=(), turn="", purpose="embedding"))
+
+    return open_embedder(vectors.embedding_model, api_key=key.get_secret_value() if key else "", on_usage=note)
 
 
 def _seed(vectors: VectorMemory) -> Seed:

@@ -14,6 +14,12 @@ from agent.llm.trouble import translate
 from agent.memory.search.embedding.port import Matrix, unit_length
 from gateway.errors import ModelGarbled
 
+OnTokens = Callable[[str, int, float | None], None]  # model, tokens, US dollars (None = unknown); once a call
+
+
+def no_account(model: str, tokens: int, cost: float | None) -> None:
+    """Keep no account."""
+
 
 class LitellmEmbedder:
     """An `Embedder` over litellm; it is imported in a thread at the first use."""
@@ -25,10 +31,12 @@ class LitellmEmbedder:
         api_key: str = "",
         api_base: str = "",
         timeout: float = 30.0,
+        on_usage: OnTokens = no_account,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self.name = model
         self._key, self._base, self._timeout, self._now = api_key, api_base, timeout, now
+        self._on_usage = on_usage
         self._litellm: Any = None
 
     def __repr__(self) -> str:
@@ -46,6 +54,10 @@ class LitellmEmbedder:
             reply = await self._litellm.aembedding(**asked)
         except Exception as error:  # litellm wraps some errors and lets others through
             raise translate(error, self.name, self._now()) from error
+        usage, hidden = getattr(reply, "usage", None), getattr(reply, "_hidden_params", None) or {}
+        cost = hidden.get("response_cost")
+        tokens = getattr(usage, "prompt_tokens", 0)
+        self._on_usage(self.name, tokens if isinstance(tokens, int) else 0, cost if isinstance(cost, float) else None)
         return await asyncio.to_thread(_rows, reply, len(texts), self.name)
 
     async def close(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from agent.memory.search.embedding.guarded import GuardedEmbedder
-from agent.memory.search.embedding.litellm_embedder import LitellmEmbedder
+from agent.memory.search.embedding.litellm_embedder import LitellmEmbedder, OnTokens, no_account
 from agent.memory.search.embedding.local import LocalEmbedder
 from agent.memory.search.embedding.port import Embedder
 
@@ -21,6 +21,7 @@ def open_embedder(
     deadline: float = 30.0,
     question_deadline: float = 2.0,
     threads: int = 1,
+    on_usage: OnTokens = no_account,
 ) -> GuardedEmbedder | None:
     """Return the embedder of *model*: ``local:<folder>``, a name litellm knows, or None for "" (text alone).
 
@@ -32,5 +33,5 @@ def open_embedder(
     if model.startswith(_LOCAL):
         inner = LocalEmbedder(Path(model.removeprefix(_LOCAL)).expanduser(), threads=threads)
     else:
-        inner = LitellmEmbedder(model, api_key=api_key, api_base=api_base, timeout=deadline)
+        inner = LitellmEmbedder(model, api_key=api_key, api_base=api_base, timeout=deadline, on_usage=on_usage)
     return GuardedEmbedder(inner, batch=batch, deadline=deadline, question_deadline=question_deadline)
