@@ -9,7 +9,7 @@ from agent.attachments.names import in_words
 from agent.commands.port import CommandContext, Reply, command
 from agent.memory.rights.desk import Facts
 from agent.memory.rights.inventory import Account
-from gateway.events import ChatKind
+from gateway.events import ChatKind, Role
 from gateway.words import say
 
 
@@ -38,6 +38,8 @@ async def export(context: CommandContext) -> Reply:
     """Have everything that is kept of a person sent to them as a file; in their direct chat only."""
     if context.row.message.chat_kind is ChatKind.GROUP:
         return Reply(text=say("rights.export_here_not", context.language), is_private=True)
+    if not context.scope and not context.role.covers(Role.OWNER):  # one memory for everything is the owner's
+        return Reply(text=say("commands.only_owner", context.language, command="export"))
     exports = context.house.rights.exports
     if not exports.can(context.key.channel):
         return Reply(text=say("rights.export_no_files", context.language))

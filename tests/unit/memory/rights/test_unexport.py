@@ -1,0 +1,73 @@
+"""Our copy of an export goes: not before it is delivered, and after a week in any case."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from agent.memory.background import Later
+from agent.memory.files import lines as build
+from agent.memory.rights.export import Exports
+from agent.memory.scopes import attachment_path
+from gateway.events import Attachment, OutboundMessage, SessionKey
+from gateway.ports import Delivery, Job
+from tests.fakes.memory import ANN, SCOPE, START, FakeJobs, FakeRecords
+
+DIGEST = "ab" * 32
+
+
+@dataclass
+class Held:
+    """An outbox whose channel is down."""
+
+    waiting: list[Delivery] = field(default_factory=list)
+
+    async def undelivered(self, key: SessionKey) -> tuple[Delivery, ...]:
+        """Return what waits."""
+        return tuple(self.waiting)
+
+
+async def test_it_waits_for_a_channel_that_is_down_and_not_for_ever(tmp_path: Path) -> None:
+    """Undelivered after a day: kept, uncounted. Delivered, or a week old: gone, and gone twice is gone once."""
+    path = attachment_path(tmp_path, SCOPE, DIGEST)
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"zip")
+    message = OutboundMessage(
+        id="t.1",
+        key=ANN,
+        text="",
+        attachments=(Attachment(kind="document", name="e.zip", size=3, blob=f"{SCOPE}/{DIGEST}"),),
+    )
+    outbox = Held([Delivery(message=message, parts=(), preview=None)])
+    now = START
+    parts: dict[str, Any] = dict.fromkeys(("usage", "session", "flush", "limit"))  # not asked here
+
+    def clock() -> datetime:
+        return now
+
+    exports = Exports(
+        home=tmp_path,
+        jobs=FakeJobs(),
+        records=FakeRecords(),
+        outbox=outbox,  # type: ignore[arg-type]  # as much of one as is asked
+        zone=lambda _: "UTC",
+        now=clock,
+        **parts,
+    )
+    payload = {"key": str(ANN), "digests": [DIGEST], "since": build.stamp(START)}
+    job = Job(id="unexport:1", kind="unexport", scope=SCOPE, payload=payload, due_at=START)
+    now = START + timedelta(days=1)
+    later = await exports.unexport(job)
+    assert isinstance(later, Later)
+    assert not later.counts
+    assert path.exists()
+    now = START + timedelta(days=8)
+    assert await exports.unexport(job) is None
+    assert not path.exists()
+    assert await exports.unexport(job) is None
+    path.write_bytes(b"zip")
+    now, outbox.waiting = START + timedelta(days=1), []
+    assert await exports.unexport(job) is None
+    assert not path.exists()
