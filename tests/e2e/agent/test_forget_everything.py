@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
+import os
 import shutil
 import sqlite3
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
+from typer.testing import CliRunner
 
 from agent.memory.versions import Versions
 from gateway.admission import Entry, Grants, GroupPolicy, Policy
 from gateway.app import App, open_app
+from gateway.cli import app as cli
 from gateway.errors import UserMistake
 from gateway.operations import Operations
 from gateway.settings import load_settings
@@ -198,3 +203,31 @@ async def test_where_the_home_is_the_scope_the_house_stays(tmp_path: Path) -> No
     assert (home / "parlour.yaml").exists()
     assert "Be kind." in (home / "SOUL.md").read_text()
     assert (home / "people" / "x" / "memory" / "MEMORY.md").read_text() == f"- {ANNS}\n"
+
+
+@pytest.fixture
+def command_line() -> Iterator[CliRunner]:
+    """Run commands in this process; umask and logs are as they were afterwards."""
+    root, before = logging.getLogger(), os.umask(0o077)
+    handlers, level = root.handlers[:], root.level
+    yield CliRunner()
+    root.handlers[:], root.level = handlers, level
+    structlog.reset_defaults()
+    os.umask(before)
+
+
+def test_the_command_asks_first_and_says_what_remains(
+    full_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command_line: CliRunner
+) -> None:
+    """A no changes nothing; with a yes the lines name backups and platforms, and no word of anybody's."""
+    home = shutil.copytree(full_home, tmp_path / "home")
+    monkeypatch.setenv("PARLOUR_HOME", str(home))
+    run = command_line.invoke
+    assert run(cli, ["people", "forget", "pocket:ann"], input="n\n").exit_code != 0
+    assert where(home, ANNS)
+    done = run(cli, ["people", "forget", "pocket:ann", "--yes"])
+    assert done.exit_code == 0, done.output
+    assert "in 1 shared chats" in done.output
+    assert "backups" in done.output
+    assert ANNS not in done.output
+    assert not where(home, ANNS)
