@@ -14,7 +14,7 @@ from agent.memory.due import FLUSH, FLUSHED, flushing
 from agent.memory.files.documents import FileDocuments
 from agent.memory.revising import EPOCH
 from agent.memory.scopes import scope_folder
-from tests.fakes.consolidating import DyingJobs, World, begin
+from tests.fakes.consolidating import DyingJobs, LooseDisk, World, begin
 from tests.fakes.memory import ANN, SCOPE, START, TRANSCRIPT, Crash, FaultyDisk
 
 SECTION = "## Flush at 21:00 (session: telegram:42)\n\n- a lasting fact\n"
@@ -56,7 +56,7 @@ async def test_killed_at_every_write_of_the_journal(tmp_path: Path) -> None:
     """Flush, then a compaction in several rounds: one section, one chain of entries, one question more at most."""
     for at in range(100):
         world = await begin(tmp_path / str(at), question="why " * 200)
-        world.room = 1_050
+        world.room, world.disk = 1_050, LooseDisk()
         world.jobs = dying = DyingJobs(-1)
         await dying.put(flushing(ANN, SCOPE, TRANSCRIPT, Slice(0, 12), START, then=Slice(0, 8)))
         dying.at, dying.moments = at, 0
