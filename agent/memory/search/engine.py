@@ -17,24 +17,28 @@ import asyncio
 import contextlib
 import functools
 import time
-from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, tzinfo
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING
 
 import structlog
 
 from agent.memory.search import schema
 from agent.memory.search.finding import RESULT_TOKENS, Result, order, read_out
 from agent.memory.search.index import Gathered, ScopeIndex
+from agent.memory.search.open_indexes import OpenIndexes
+from agent.memory.search.port import BUILDING as BUILDING
+from agent.memory.search.port import Answer as Answer
+from agent.memory.search.port import Reading as Reading
+from agent.memory.search.port import Scope as Scope
+from agent.memory.search.port import Sources as Sources
 from agent.memory.search.question import read_question
 from agent.memory.search.ranking import DEFAULT, Weights
 from agent.memory.search.schema import IndexUnusable
 from agent.memory.search.seed import Seed
-from agent.memory.search.unit import MEMORY, Source, Unit
+from agent.memory.search.unit import MEMORY, Source
 from gateway.errors import ModelFailed
 
 if TYPE_CHECKING:
@@ -43,61 +47,8 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-BUILDING = "building"  # `Answer.note`: the index is being built; ask again, or look elsewhere
 _SLICE = 200  # units written in one go: others wait no longer than that takes
 _BATCH = 64  # texts embedded at a time
-_T = TypeVar("_T")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
-    """What was read of a source: all of it, or (*is_more*) what follows the mark that was given."""
-
-    units: Sequence[Unit]
-    mark: str
-    is_more: bool = False
-
-
-class Sources(Protocol):
-    """What there is to find in one scope. Called from threads, never two calls at once."""
-
-    def marks(self) -> Mapping[Source, str]:
-        """Return every source with a mark that changes when it changes (size and time of a file)."""
-        ...
-
-    def read(self, source: Source, since: str) -> Reading:
-        """Return what *source* holds; of one that only grew since the mark *since*, its new end will do.
-
-        Raises FileNotFoundError when it is gone.
-        """
-        ...
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Scope:
-    """One index file and what it is made of."""
-
-    path: Path
-    sources: Sources
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
-    """What was found. *note* says what it lacks: `BUILDING`, or why meaning was not asked; "" when nothing."""
-
-    results: tuple[Result, ...] = ()
-    note: str = ""
-
-
-@dataclass(slots=True)
-class _Open:
-    index: ScopeIndex
-    inode: int
-    users: int = 0
-
-    def is_in_place(self, path: Path) -> bool:
-        """Say whether the open file still stands at *path*."""
-        return _inode(path) == self.inode
 
 
 @dataclass(slots=True)
@@ -130,13 +81,9 @@ class RecallEngine:
         self._embedder = embedder
         self._seed = seed
         self._weights = weights
-        self._open_files = open_files
-        self._matrix_bytes = matrix_bytes
         self._progress = progress
-        self._open: OrderedDict[Path, _Open] = OrderedDict()
+        self._files = OpenIndexes(files=open_files, matrix_bytes=matrix_bytes, is_flat=seed is not None)
         self._work: dict[Path, _Work] = {}
-        self._searching = ThreadPoolExecutor(2, "recall-search")
-        self._writing = ThreadPoolExecutor(1, "recall-write")
 
     async def close(self) -> None:
         """Stop what goes on in the background and close every file; what was not embedded yet is next time."""
@@ -144,11 +91,7 @@ class RecallEngine:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        for each in self._open.values():
-            await self._write(each.index.close)
-        self._open.clear()
-        self._searching.shutdown()
-        self._writing.shutdown()
+        await self._files.close()
 
     # -- asking --------------------------------------------------------------------------------------
 
@@ -175,7 +118,7 @@ class RecallEngine:
             places: list[int] = []
             for n, scope in enumerate(scopes):
                 try:
-                    indexes.append(await stack.enter_async_context(self._using(scope.path)))
+                    indexes.append(await stack.enter_async_context(self._files.using(scope.path)))
                     places.append(n)
                 except IndexUnusable as error:
                     self._rebuild_soon(scope, str(error))
@@ -183,7 +126,7 @@ class RecallEngine:
             vector = await self._vector(text, indexes, notes)
             wanted = tuple(projects)
             work = (indexes, text, vector, wanted, limit, budget, around, now or datetime.now(UTC), zone)
-            found, broken = await self._search(lambda: self._find(*work))
+            found, broken = await self._files.searching(lambda: self._find(*work))
             for n in broken:
                 self._rebuild_soon(scopes[places[n]], "damaged", is_sure=True)
                 notes.append(BUILDING)
@@ -197,7 +140,7 @@ class RecallEngine:
                 )
                 for each in found
             )
-        await self._trim()
+        await self._files.trim()
         return Answer(results=results, note="; ".join(dict.fromkeys(notes)))
 
     def _find(
@@ -251,7 +194,7 @@ class RecallEngine:
         """
         async with self._lock(scope.path):
             try:
-                async with self._using(scope.path) as index:
+                async with self._files.using(scope.path) as index:
                     changed = await self._sync(index, scope.sources, only, is_forced=is_forced)
             except IndexUnusable as error:
                 changed = await self._build(scope, str(error))
@@ -261,12 +204,12 @@ class RecallEngine:
     async def _sync(
         self, index: ScopeIndex, sources: Sources, only: Iterable[Source] | None, *, is_forced: bool
     ) -> int:
-        now, then = await self._write(lambda: (sources.marks(), index.marks()))
+        now, then = await self._files.writing(lambda: (sources.marks(), index.marks()))
         chosen = set(only) if only is not None else {*now, *then}
         changed = 0
         for source in sorted(chosen, key=_by_name):
             if source not in now:
-                changed += len(await self._write(index.remove, source)) if source in then else 0
+                changed += len(await self._files.writing(index.remove, source)) if source in then else 0
             elif is_forced or now[source] != then.get(source):
                 changed += await self._take(index, sources, source, then.get(source, ""), is_forced=is_forced)
         return changed
@@ -275,21 +218,21 @@ class RecallEngine:
         self, index: ScopeIndex, sources: Sources, source: Source, since: str, *, is_forced: bool = False
     ) -> int:
         try:
-            reading = await self._write(sources.read, source, "" if is_forced else since)
+            reading = await self._files.writing(sources.read, source, "" if is_forced else since)
         except FileNotFoundError:
-            return len(await self._write(index.remove, source))
+            return len(await self._files.writing(index.remove, source))
         units, mark = reading.units, reading.mark
         if reading.is_more:
-            return len(await self._write(lambda: index.append(source, units, mark=mark)))
+            return len(await self._files.writing(lambda: index.append(source, units, mark=mark)))
         if since or len(units) <= _SLICE:
-            return len(await self._write(lambda: index.put(source, units, mark=mark)))
+            return len(await self._files.writing(lambda: index.put(source, units, mark=mark)))
         # A new source comes in slices, so that other scopes' turns get between. The mark comes last: killed meanwhile,
         # it is taken from the start again.
-        changed = len(await self._write(lambda: index.put(source, units[:_SLICE])))
+        changed = len(await self._files.writing(lambda: index.put(source, units[:_SLICE])))
         for start in range(_SLICE, len(units), _SLICE):
             part, is_last = units[start : start + _SLICE], start + _SLICE >= len(units)
             write = functools.partial(index.append, source, part, mark=mark if is_last else "")
-            changed += len(await self._write(write))
+            changed += len(await self._files.writing(write))
         return changed
 
     async def _build(self, scope: Scope, why: str) -> int:
@@ -297,20 +240,20 @@ class RecallEngine:
         started = time.monotonic()
         path = scope.path
         fresh_path = path.with_name(f"{path.name}.new")
-        await self._write(schema.remove, fresh_path)
-        fresh = await self._write(lambda: ScopeIndex(fresh_path, is_new=True, is_flat=self._seed is not None))
+        await self._files.writing(schema.remove, fresh_path)
+        fresh = await self._files.writing(lambda: ScopeIndex(fresh_path, is_new=True, is_flat=self._seed is not None))
         try:
-            await self._write(fresh.take_vectors, path)
-            marks = await self._write(scope.sources.marks)
+            await self._files.writing(fresh.take_vectors, path)
+            marks = await self._files.writing(scope.sources.marks)
             count = 0
             for n, source in enumerate(sorted(marks, key=_by_name)):
                 count += await self._take(fresh, scope.sources, source, "")
                 self._progress(path, n + 1, len(marks))
-            await self._write(fresh.drop_unused_vectors)
+            await self._files.writing(fresh.drop_unused_vectors)
         finally:
-            await asyncio.shield(self._write(fresh.close))
-        await self._drop(path)
-        await self._write(_swap, fresh_path, path)
+            await asyncio.shield(self._files.writing(fresh.close))
+        await self._files.drop(path)
+        await self._files.writing(_swap, fresh_path, path)
         log.info("recall.built", index=str(path), why=why, units=count, seconds=round(time.monotonic() - started, 3))
         return count
 
@@ -326,7 +269,7 @@ class RecallEngine:
 
     async def _is_usable(self, path: Path) -> bool:
         try:
-            async with self._using(path):
+            async with self._files.using(path):
                 return True
         except IndexUnusable:
             return False
@@ -340,15 +283,15 @@ class RecallEngine:
         embedder = self._embedder
         if embedder is None:
             return
-        async with self._using(scope.path) as index:
-            if await self._write(index.use_model, embedder.name):
+        async with self._files.using(scope.path) as index:
+            if await self._files.writing(index.use_model, embedder.name):
                 log.info("recall.model_changed", index=str(scope.path), model=embedder.name)
             before: list[tuple[int, str]] = []
-            while (waiting := await self._write(index.waiting, _BATCH)) and waiting != before:
+            while (waiting := await self._files.writing(index.waiting, _BATCH)) and waiting != before:
                 before = waiting
                 rows = await embedder.embed([text for _, text in waiting])
                 vectors = {unit: row for (unit, _), row in zip(waiting, rows, strict=True)}
-                await self._write(index.embed, embedder.name, vectors)
+                await self._files.writing(index.embed, embedder.name, vectors)
 
     async def settled(self, path: Path) -> None:
         """Wait until what goes on in the background for this index is done, well or badly."""
@@ -357,8 +300,8 @@ class RecallEngine:
 
     async def scrub(self, scope: Scope) -> None:
         """Leave no trace of removed units in the file; for /forget --purge, after `sync`."""
-        async with self._lock(scope.path), self._using(scope.path) as index:
-            await self._write(index.scrub)
+        async with self._lock(scope.path), self._files.using(scope.path) as index:
+            await self._files.writing(index.scrub)
 
     async def rebuild(self, scope: Scope) -> int:
         """Build the index of *scope* anew, whatever it is like; return how many units it holds."""
@@ -373,7 +316,7 @@ class RecallEngine:
             task.cancel()
         await self.settled(path)
         async with self._lock(path):
-            await self._drop(path)
+            await self._files.drop(path)
 
     # -- files and threads ---------------------------------------------------------------------------
 
@@ -400,64 +343,6 @@ class RecallEngine:
 
     def _lock(self, path: Path) -> asyncio.Lock:
         return self._work_of(path).lock
-
-    @contextlib.asynccontextmanager
-    async def _using(self, path: Path) -> AsyncIterator[ScopeIndex]:
-        """Hold the open index of *path*. Raises IndexUnusable; then the file is closed."""
-        if (known := self._open.get(path)) is not None and not known.is_in_place(path):
-            await self._drop(path)  # somebody removed the file, or put another in its place
-        if path not in self._open:
-            index = await self._search(lambda: ScopeIndex(path, is_flat=self._seed is not None))
-            if path in self._open:  # two opened it at once
-                await self._search(index.close)
-            else:
-                self._open[path] = _Open(index, _inode(path))
-        entry = self._open[path]
-        self._open.move_to_end(path)
-        entry.users += 1
-        try:
-            yield entry.index
-        except IndexUnusable:
-            if self._open.get(path) is entry:
-                del self._open[path]
-            raise
-        finally:
-            entry.users -= 1
-            if not entry.users and self._open.get(path) is not entry:
-                await asyncio.shield(self._search(entry.index.close))
-
-    async def _drop(self, path: Path) -> None:
-        """Let go of an open index; whoever uses it still closes it."""
-        entry = self._open.pop(path, None)
-        if entry is not None and not entry.users:
-            await self._write(entry.index.close)
-
-    async def _trim(self) -> None:
-        """Close what was not used for long, and keep the vectors in memory within their bound."""
-        idle = [path for path, entry in self._open.items() if not entry.users]
-        while idle and len(self._open) > self._open_files:
-            await self._drop(idle.pop(0))
-        held = sum(entry.index.matrix_bytes for entry in self._open.values())
-        for path in idle:
-            if held <= self._matrix_bytes:
-                return
-            if (entry := self._open.get(path)) is not None and entry.index.matrix_bytes:
-                held -= entry.index.matrix_bytes
-                await self._search(entry.index.drop_matrix)
-
-    async def _search(self, work: Callable[[], _T]) -> _T:
-        return await asyncio.get_running_loop().run_in_executor(self._searching, work)
-
-    async def _write(self, work: Callable[..., _T], *arguments: object) -> _T:
-        return await asyncio.get_running_loop().run_in_executor(self._writing, work, *arguments)
-
-
-def _inode(path: Path) -> int:
-    """Return the number of the file at *path*, 0 when there is none."""
-    try:
-        return path.stat().st_ino
-    except FileNotFoundError:
-        return 0
 
 
 def _by_name(source: Source) -> tuple[str, str]:

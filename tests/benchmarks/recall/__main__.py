@@ -21,6 +21,7 @@ import numpy as np
 from agent.memory.search.embedding.local import LocalEmbedder
 from agent.memory.search.ranking import DEFAULT
 from agent.memory.search.seed import Seed
+from gateway.logs import configure_logs
 from tests.benchmarks.harness import memory_mb, percentile
 from tests.benchmarks.recall import scale, twins
 from tests.benchmarks.recall.locomo import Chat, load
@@ -126,6 +127,7 @@ def main() -> None:
     parser.add_argument("--ablations", action="store_true", help="each part of the ranking left out")
     parser.add_argument("--scale", type=int, nargs="*", metavar="UNITS", help="latency with so many units")
     chosen = parser.parse_args()
+    configure_logs(level="error", form="text", secrets=())
     print(f"python {platform.python_version()}, sqlite {sqlite3.sqlite_version}, load {os.getloadavg()[0]:.1f}")
     steps: list[Callable[[], None]] = [twins.print_table]
     embed = _embedder(chosen.model, chosen.vectors)

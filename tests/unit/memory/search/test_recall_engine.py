@@ -229,5 +229,5 @@ async def test_memory_and_files_stay_bounded(tmp_path: Path) -> None:
         for _ in range(2):
             for n, scope in enumerate(scopes):
                 assert (await texts(engine, scope, ask="violin"))[0] == f"violin {n}"
-        assert len(engine._open) <= 2
-        assert sum(each.index.matrix_bytes > 0 for each in engine._open.values()) <= 1
+        assert len(engine._files) <= 2
+        assert len(engine._files.matrices()) <= 1
