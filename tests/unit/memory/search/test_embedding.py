@@ -1,0 +1,121 @@
+"""Models that turn texts into vectors: asked in batches, within a deadline, and left alone while they fail."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from agent.memory.search.embedding import GuardedEmbedder, Matrix, open_embedder
+from agent.memory.search.embedding.litellm_embedder import _rows
+from gateway.errors import ModelFailed, ModelGarbled, ModelTimeout, SettingsMistake
+from tests.fakes.recall import LetterEmbedder
+
+
+class Clock:
+    """Time that stands still until it is moved."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Counted(LetterEmbedder):
+    """Keeps how many texts came at once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.batches: list[int] = []
+
+    async def embed(self, texts: Sequence[str], *, is_question: bool = False) -> Matrix:
+        """Count, then embed."""
+        self.batches.append(len(texts))
+        return await super().embed(texts, is_question=is_question)
+
+
+class Silent(LetterEmbedder):
+    """Never answers."""
+
+    async def embed(self, texts: Sequence[str], *, is_question: bool = False) -> Matrix:
+        """Wait for ever."""
+        await asyncio.Event().wait()
+        raise AssertionError
+
+
+async def test_passages_go_in_batches_and_questions_are_remembered() -> None:
+    """No request holds more than a batch; the same question again costs nothing."""
+    inner = Counted()
+    guarded = GuardedEmbedder(inner, batch=4)
+    rows = await guarded.embed([f"text {n}" for n in range(10)])
+    assert inner.batches == [4, 4, 2]
+    assert rows.shape == (10, 26)
+    for _ in range(3):
+        await guarded.embed(["why"], is_question=True)
+    assert inner.batches == [4, 4, 2, 1]
+
+
+async def test_a_failing_model_is_left_alone_for_a_while() -> None:
+    """After a failure nobody is asked until the pause is over; each failure doubles it, an answer ends it."""
+    inner, clock = LetterEmbedder(), Clock()
+    guarded = GuardedEmbedder(inner, clock=clock)
+    inner.is_down = True
+    with pytest.raises(ModelFailed):
+        await guarded.embed(["a"])
+    first = guarded.pause
+    inner.is_down = False
+    with pytest.raises(ModelFailed, match="nobody answers"):
+        await guarded.embed(["a"])
+    assert inner.asked == []
+    clock.now += first
+    inner.is_down = True
+    with pytest.raises(ModelFailed):
+        await guarded.embed(["a"])
+    assert guarded.pause == 2 * first
+    clock.now += guarded.pause
+    inner.is_down = False
+    await guarded.embed(["a"])
+    assert (guarded.trouble, guarded.pause) == ("", 0.0)
+
+
+async def test_a_silent_model_does_not_hold_a_question() -> None:
+    """A model that says nothing is given up after the question's deadline."""
+    guarded = GuardedEmbedder(Silent(), question_deadline=0.0)
+    with pytest.raises(ModelTimeout):
+        await guarded.embed(["a"], is_question=True)
+    assert guarded.trouble
+
+
+async def test_what_is_configured_is_what_is_opened(tmp_path: Path) -> None:
+    """No name is no model; a folder without a model is a mistake that its text explains, and costs meaning alone."""
+    assert open_embedder("") is None
+    local = open_embedder(f"local:{tmp_path}")
+    assert local is not None
+    assert local.name == f"local:{tmp_path.name}"
+    with pytest.raises(ModelFailed, match=r"model\.onnx") as raised:
+        await local.embed(["a"])
+    # Which of the two depends on whether the extra is installed; both tell how to mend it.
+    assert isinstance(raised.value.__cause__, SettingsMistake)
+    remote = open_embedder("openai/text-embedding-3-small", api_key="secret-key")
+    assert remote is not None
+    assert "secret-key" not in repr(remote._inner)
+
+
+class Reply:
+    """What a provider answers."""
+
+    def __init__(self, *rows: object) -> None:
+        self.data = [{"index": n, "embedding": row} for n, row in enumerate(rows)]
+
+
+def test_a_providers_answer_is_checked() -> None:
+    """Rows come back in the order asked and of length 1; another number of them, or no numbers, is no answer."""
+    reply = Reply([3, 4], [0, 2])
+    reply.data.reverse()
+    assert _rows(reply, 2, "m").flatten().tolist() == pytest.approx([0.6, 0.8, 0, 1])
+    for wrong in (Reply([1, 2]), Reply([1], [1, 2]), Reply(["a"], ["b"]), Reply([float("nan")], [1.0]), object()):
+        with pytest.raises(ModelGarbled):
+            _rows(wrong, 2, "m")

@@ -1,0 +1,182 @@
+"""What makes one answer better than another: who spoke, when, what is newest; and the seed's own rule."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from zoneinfo import ZoneInfo
+
+import numpy as np
+import pytest
+
+from agent.memory.search.cues import Cue, Trait, cues, traits
+from agent.memory.search.dates import Named, named
+from agent.memory.search.finding import order
+from agent.memory.search.index import ScopeIndex
+from agent.memory.search.question import read_question
+from agent.memory.search.seed import Seed
+from agent.memory.search.terms import words
+from agent.memory.search.unit import Source, Unit
+
+NOW = datetime(2024, 6, 15, 12, tzinfo=UTC)
+
+
+def unit(text: str, *, days: int = 0, who: str = "", role: str = "", line: int = 1) -> Unit:
+    """Return a unit of so many days ago, in a sitting of its own."""
+    return Unit(text=text, line=line, at=NOW - timedelta(days=days), who=who, role=role, group=str((text, days, who)))
+
+
+def best(folder: Path, question: str, *units: Unit) -> list[str]:
+    """Return the texts of *units* as the question ranks them."""
+    index = ScopeIndex(folder / "index.db", is_new=True)
+    index.put(Source(name="talk"), units)
+    asked = read_question(question, now=NOW)
+    ranked = [each.id for _, each in order([index.gather(asked)], asked)]
+    texts = index.passages(ranked)
+    index.close()
+    return [f"{texts[each].who} {texts[each].text}".strip() for each in ranked]
+
+
+def test_who_is_named_is_who_said_it(tmp_path: Path) -> None:
+    """Of two lines alike the one of the speaker whom the question names comes first."""
+    lines = [unit("I had soup for lunch", who=who, role="user") for who in ("Bob", "Ann Lee", "Cleo")]
+    assert best(tmp_path, "What did Ann have for lunch?", *lines)[0] == "Ann Lee I had soup for lunch"
+
+
+@pytest.mark.parametrize(
+    ("question", "first"),
+    [("What did I say about the soup?", "user"), ("What did you say about the soup?", "assistant")],
+)
+def test_pronouns_name_a_side(tmp_path: Path, question: str, first: str) -> None:
+    """What I said is the person's, what you said the assistant's."""
+    lines = [unit("the soup needs salt", who=role, role=role) for role in ("assistant", "user")]
+    if first == "assistant":
+        lines.reverse()
+    assert best(tmp_path, question, *lines)[0].startswith(first)
+
+
+@pytest.mark.parametrize(
+    "question", ["Where do I live now?", "Wo wohne ich jetzt?", "我现在住在哪里？", "Где я живу сейчас?"]
+)
+def test_now_prefers_the_newer_of_two(tmp_path: Path, question: str) -> None:
+    """Asked for the present, the newer of two contradicting facts comes first; else age counts for nothing."""
+    lines = [
+        unit("I live wohne 住在 живу in Old Town", days=900, who="Ann", role="user"),
+        unit("I live wohne 住在 живу in New Town", days=9, who="Ann", role="user"),
+    ]
+    assert best(tmp_path, question, *lines)[0].endswith("New Town")
+
+
+def test_age_alone_is_no_fault(tmp_path: Path) -> None:
+    """An old line that answers better stands above a new one: there is no decay by default."""
+    lines = [unit("the violin teacher is called Baker", days=3000), unit("the teacher was here", days=1)]
+    assert best(tmp_path, "what is the violin teacher called?", *lines)[0] == "the violin teacher is called Baker"
+
+
+@pytest.mark.parametrize(
+    "question", ["What did we cook in March?", "Was haben wir im März gekocht (cook)?", "3月 cook"]
+)
+def test_a_question_about_march_finds_march(tmp_path: Path, question: str) -> None:
+    """A month that is named lifts what was said in it."""
+    lines = [unit(f"we did cook dish {n}", days=30 * n) for n in range(6)]
+    assert best(tmp_path, question, *lines)[0] == "we did cook dish 3"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("on 7 May 2023", Named(2023, 5, 7)),
+        ("May 7th, 2023", Named(2023, 5, 7)),
+        ("am 7. Mai 2023", Named(2023, 5, 7)),
+        ("7 мая 2023 года", Named(2023, 5, 7)),
+        ("2023-05-07", Named(2023, 5, 7)),
+        ("2023年5月7日", Named(2023, 5, 7)),
+        ("in July", Named(None, 7)),
+        ("in 2022", Named(2022)),
+    ],
+)
+def test_dates_are_read(text: str, expected: Named) -> None:
+    """Days, months and years are understood in several languages."""
+    assert expected in named(f"what happened {text}", NOW)
+
+
+@pytest.mark.parametrize("text", ["may I ask", "march on", "room 7 of 31", "31.12", "99月"])
+def test_other_words_are_no_dates(text: str) -> None:
+    """What only looks like a month or a day is none."""
+    assert named(text, NOW) == ()
+
+
+def test_a_time_covers_what_was_told_soon_after() -> None:
+    """What is told the day after still belongs to the day; a span ends where it ends."""
+    day = Named(2023, 5, 7)
+    assert day.covers(datetime(2023, 5, 8, tzinfo=UTC))
+    assert not day.covers(datetime(2023, 5, 6, tzinfo=UTC))
+    assert not day.covers(datetime(2023, 5, 20, tzinfo=UTC))
+    (week,) = named("last week", NOW)
+    assert week.covers(NOW - timedelta(days=8))
+    assert not week.covers(NOW)
+    (yesterday,) = named("yesterday", datetime(2024, 6, 15, 0, 30, tzinfo=ZoneInfo("Asia/Tokyo")))
+    assert yesterday.covers(datetime(2024, 6, 14, 1, tzinfo=ZoneInfo("Asia/Tokyo")))
+
+
+@pytest.mark.parametrize(
+    ("question", "cue"),
+    [
+        ("When is the exam?", Cue.WHEN),
+        ("Wann ist die Prüfung?", Cue.WHEN),
+        ("Когда экзамен?", Cue.WHEN),
+        ("什么时候考试？", Cue.WHEN),
+        ("the latest price", Cue.LATEST),
+        ("the price", Cue.NONE),
+    ],
+)
+def test_cues_are_heard(question: str, cue: Cue) -> None:
+    """What a question wants is heard in several languages."""
+    assert cues(question) == cue
+
+
+def test_traits_tell_what_a_line_is_good_for() -> None:
+    """A line that tells a time, that is hardly a word, that only asks: each is noticed."""
+    assert traits("We met yesterday at the pier", words("We met yesterday at the pier")) == Trait.TIME
+    assert traits("Thanks!", words("Thanks!")) == Trait.SHORT
+    assert traits("And how was the opera for all of you? 😀 [photo: a hall]", ["x"] * 9) == Trait.QUESTION
+    assert traits("上周我们去了山里玩得非常开心", words("上周我们去了山里玩得非常开心")) == Trait.TIME
+
+
+def seeded(folder: Path, seed: Seed) -> list[tuple[str, float]]:
+    """Return texts and scores of an old note, a new one, and MEMORY.md, by the seed profile."""
+    index = ScopeIndex(folder / "index.db", is_new=True, is_flat=True)
+    index.use_model("m")
+    for name, project, days in (
+        ("memory/2024-01-01.md", "_memory", 166),
+        ("memory/2024-06-14.md", "_memory", 1),
+        ("memory/MEMORY.md", "_memory", 400),
+        ("guide.md", "docs", 166),
+    ):
+        text = f"the violin is tuned to 442 hertz ({name})"
+        changes = index.put(Source(name=name, project=project), [unit(text, days=days)])
+        index.embed("m", {changes.came[0]: np.array([1, 0], dtype=np.float32)})
+    asked = read_question("violin hertz", now=NOW)
+    gathered = index.gather(asked, np.array([1, 0], dtype=np.float32), projects=["_memory", "docs"])
+    ranked = order([gathered], asked, seed=seed, now=NOW)
+    sources = index.sources([each.id for _, each in ranked])
+    index.close()
+    return [(sources[each.id].name, each.score) for _, each in ranked]
+
+
+def test_the_seed_weighs_as_it_says(tmp_path: Path) -> None:
+    """Without decay equal texts score 0.7 of likeness and 0.3 of text, whatever their age."""
+    scores = dict(seeded(tmp_path, Seed()))
+    assert scores["memory/2024-01-01.md"] == pytest.approx(scores["memory/2024-06-14.md"], abs=0.05)
+    assert max(scores.values()) == pytest.approx(1.0)
+
+
+def test_the_seed_ages_memory_and_documents_apart(tmp_path: Path) -> None:
+    """An old note ranks below a new one of equal text; MEMORY.md never ages; documents age on their own."""
+    scores = dict(seeded(tmp_path / "a", Seed(memory_half_life=timedelta(days=30))))
+    assert scores["memory/2024-01-01.md"] < 0.05 < 0.9 < scores["memory/2024-06-14.md"]
+    assert scores["memory/MEMORY.md"] > 0.9
+    assert scores["guide.md"] > 0.9
+    scores = dict(seeded(tmp_path / "b", Seed(docs_half_life=timedelta(days=83))))
+    assert scores["memory/2024-01-01.md"] > 0.9
+    assert scores["guide.md"] == pytest.approx(0.25, abs=0.03)
