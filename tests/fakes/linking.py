@@ -30,8 +30,9 @@ async def settled(pocket: Pocket) -> None:
 async def summarised(pocket: Pocket, *scopes: str) -> None:
     """Return when nothing that was said in *scopes* waits for a summary any more."""
     kinds = {"remember", "consolidate", "apply", "summarise"}
-    while any([{each.kind for each in await pocket.app.store.jobs.pending_in(scope)} & kinds for scope in scopes]):
-        await asyncio.sleep(0.01)
+    for scope in scopes:
+        while kinds & {each.kind for each in await pocket.app.store.jobs.pending_in(scope)}:
+            await asyncio.sleep(0.01)
     await pocket.idle()
 
 
