@@ -88,10 +88,6 @@ class Operated(Protocol):
         """Accept *text* as a job of ours in the session *key*; return its turn's id."""
         ...
 
-    def more(self) -> Mapping[str, Operation]:
-        """Return the operations of rooms that the gateway does not see, by name: those of memory."""
-        ...
-
     async def work(self) -> Mapping[str, Any]:
         """Return how the work beside the turns stands: its jobs by kind, and what it may spend today."""
         ...
@@ -115,16 +111,13 @@ class IssuesCodes(Protocol):
         ...
 
 
-def operations(app: Operated) -> Mapping[str, Handler]:
-    """Return everything as handlers of the control socket."""
-    return Operations(app).handlers()
-
-
 class Operations:
     """The operations over what the composition root built."""
 
-    def __init__(self, app: Operated) -> None:
+    def __init__(self, app: Operated, more: Mapping[str, Operation] | None = None) -> None:
+        """*more* are those of rooms that the gateway does not see, by name."""
         self._app = app
+        self._more = more or {}
         self._started_at = datetime.now(UTC)
 
     def named(self) -> Mapping[str, Operation]:
@@ -141,7 +134,7 @@ class Operations:
             "quarantine drop": self.drop_from_quarantine,
             "web login": self.web_login,
             "why": self.why,
-            **self._app.more(),
+            **self._more,
         }
 
     def handlers(self) -> Mapping[str, Handler]:

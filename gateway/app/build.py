@@ -42,9 +42,7 @@ from gateway.app.channels import Doors, Gate, Plugins, judge_of, kinds_of, notin
 from gateway.app.dream import open_dreamer, open_dreams
 from gateway.app.isolation import settle_scopes
 from gateway.app.memory import open_background, open_memory
-from gateway.app.memory_operations import MemoryOperations
 from gateway.app.models import open_dream_model, open_models, spending
-from gateway.app.people_operations import PeopleOperations
 from gateway.app.recall import open_recall
 from gateway.app.rights import open_rights
 from gateway.delivery import Deliverer
@@ -52,7 +50,6 @@ from gateway.errors import SettingsMistake, UserMistake
 from gateway.events import InboundKind, InboundMessage, Role, SessionKey, turn_id
 from gateway.home import Home
 from gateway.intake import GatewayIntake
-from gateway.operations import Operation
 from gateway.ports import (
     BLANK_AFTER,
     Channel,
@@ -105,10 +102,6 @@ class App:
     async def work(self) -> Mapping[str, Any]:
         """Return how the work beside the turns stands, for operators."""
         return {"jobs": await self.background.work(), "background_budget": await self.background.budget()}
-
-    def more(self) -> Mapping[str, Operation]:
-        """Return the operations of memory and people, by name."""
-        return {**MemoryOperations(self).named(), **PeopleOperations(self).named()}
 
     @asynccontextmanager
     async def still(self) -> AsyncIterator[None]:

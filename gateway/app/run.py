@@ -16,8 +16,8 @@ import structlog
 
 from gateway.app.build import App, open_app
 from gateway.app.channels import Plugins
+from gateway.app.operated import operations
 from gateway.control import ControlServer
-from gateway.operations import operations
 from gateway.services import prune_for_ever
 from gateway.settings import Settings
 
@@ -56,7 +56,7 @@ async def serve(app: App, stop: asyncio.Event, *, ready: Callable[[App], None] |
         )
         delivery = _start(services, delivery=app.deliverer.run)
         pool = _start(services, pool=app.pool.run)
-        control = ControlServer(app.home.socket, operations(app))
+        control = ControlServer(app.home.socket, operations(app).handlers())
         doors = _start(services, web=app.web.serve, channels=app.supervisor.run, control=control.serve)
         await app.web.wait_started()
         await control.wait_listening()

@@ -40,10 +40,10 @@ async def _lines(settings: Settings, name: str, arguments: Line) -> AsyncIterato
     # No gateway: the same operation here, under the home's lock. Its logs would only disturb.
     configure_logs(level="error", form=settings.log.format, secrets=secret_values(settings))
     from gateway.app import open_app
-    from gateway.operations import Operations
+    from gateway.app.operated import operations
 
     async with open_app(settings, channels=False) as app:
-        async for line in Operations(app).named()[name](arguments):
+        async for line in operations(app).named()[name](arguments):
             yield line
 
 

@@ -20,9 +20,9 @@ from typer.testing import CliRunner
 from agent.memory.versions import Versions
 from gateway.admission import Entry, Grants, GroupPolicy, Policy
 from gateway.app import App, open_app
+from gateway.app.operated import operations
 from gateway.cli import app as cli
 from gateway.errors import UserMistake
-from gateway.operations import Operations
 from gateway.settings import load_settings
 from tests.e2e.agent.test_consolidation import SCOPE, WINDOW, Model
 from tests.e2e.agent.test_purge import ROOM, done
@@ -156,7 +156,7 @@ async def test_the_operator_forgets_a_person_everywhere(full_home: Path, tmp_pat
     """`parlour people forget`: in their scope, in groups, in quarantine; others' words stay; it says what remains."""
     home = shutil.copytree(full_home, tmp_path / "home")
     async with opened(home, is_running) as app:
-        forget = Operations(app).named()["people forget"]
+        forget = operations(app).named()["people forget"]
         [line] = [line async for line in forget({"person": "pocket:ann"})]
         [again] = [line async for line in forget({"person": "pocket:ann"})]
         with pytest.raises(UserMistake, match="kind:id"):

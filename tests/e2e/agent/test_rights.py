@@ -16,8 +16,8 @@ import pytest
 
 from agent.memory.rights.inventory import unknown
 from gateway.admission import Entry, Grants, GroupPolicy, Policy
+from gateway.app.operated import operations
 from gateway.errors import UserMistake
-from gateway.operations import Operations
 from gateway.ports import Capabilities
 from tests.e2e.agent.test_consolidation import SCOPE, WINDOW, Model, quiet, talk
 from tests.e2e.agent.test_purge import lived, planted
@@ -225,7 +225,7 @@ async def test_the_operator_can_make_one_where_a_channel_cannot(tmp_path: Path) 
     async with gateway(model=Model(), policy=OPEN, kind=kind(PLAIN)) as pocket:
         await pocket.channel.ask("ann", "/remember my dog is Bello")
         await pocket.channel.ask("bob", "/remember Bob has a canary", sender="bob")
-        export = Operations(pocket.app).named()["people export"]
+        export = operations(pocket.app).named()["people export"]
         arguments = {"person": "pocket:ann", "file": str(target)}
         [line] = [line async for line in export(arguments)]
         with zipfile.ZipFile(target) as archive:

@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+from gateway.app.operated import operations
 from tests.fakes.pocket import Pocket, gateway
 from tests.fakes.stage import Stage, calls, results
 
@@ -94,12 +95,12 @@ async def test_the_operator_searches_and_makes_the_index_anew() -> None:
     """`parlour search` and `parlour memory rebuild` ask the gateway that runs."""
     async with gateway(model=Stage()) as pocket:
         await told(pocket)
-        operations = pocket.app.more()
-        found = [line async for line in operations["memory search"]({"text": "dentist", "scope": SCOPE})]
+        asked = operations(pocket.app).named()
+        found = [line async for line in asked["memory search"]({"text": "dentist", "scope": SCOPE})]
         assert found[0]["text"].startswith(DENTIST)
         assert found[0]["who"] == "Ann"
         (pocket.home / SCOPE / "index.db").write_bytes(b"broken")
-        made = [line async for line in operations["memory rebuild"]({"scope": SCOPE})]
+        made = [line async for line in asked["memory rebuild"]({"scope": SCOPE})]
         assert {line["name"]: line["count"] for line in made}["index.db"] >= 4
-        found = [line async for line in operations["memory search"]({"text": "dentist", "scope": SCOPE})]
+        found = [line async for line in asked["memory search"]({"text": "dentist", "scope": SCOPE})]
         assert found[0]["text"].startswith(DENTIST)

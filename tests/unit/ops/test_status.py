@@ -18,7 +18,7 @@ from gateway.commands import asking
 from gateway.control import Line
 from gateway.events import SessionKey
 from gateway.home import Home
-from gateway.operations import Operation, Operations
+from gateway.operations import Operations
 from gateway.ports import Channel, Job, Store, UsageRow
 from gateway.quarantine import Quarantine
 from tests.fakes.meter import FakeMeter
@@ -50,9 +50,6 @@ class Office:
 
     async def submit(self, key: SessionKey, text: str) -> str:
         raise NotImplementedError
-
-    def more(self) -> Mapping[str, Operation]:
-        return {}
 
     async def work(self) -> Mapping[str, Any]:
         purse = Purse(self.store.usage, limit=1_000, zone="UTC", now=lambda: datetime.now(UTC))
