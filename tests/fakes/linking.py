@@ -30,9 +30,11 @@ async def settled(pocket: Pocket) -> None:
 async def summarised(pocket: Pocket, *scopes: str) -> None:
     """Return when nothing that was said in *scopes* waits for a summary any more."""
     kinds = {"remember", "consolidate", "apply", "summarise"}
-    for scope in scopes:
-        while kinds & {each.kind for each in await pocket.app.store.jobs.pending_in(scope)}:
-            await asyncio.sleep(0.01)
+    while True:
+        found = [each.kind for scope in scopes for each in await pocket.app.store.jobs.pending_in(scope)]
+        if not kinds.intersection(found):
+            break
+        await asyncio.sleep(0.01)
     await pocket.idle()
 
 
