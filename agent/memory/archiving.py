@@ -40,12 +40,14 @@ async def archive_now(job: Job, do: Callable[[Job], Awaitable[Later | None]], jo
 async def _do(job: Job, do: Callable[[Job], Awaitable[Later | None]], jobs: Jobs) -> Later | None:
     later: Later | None = None
     for _ in range(_TRIES):
-        later = await do(job)
+        later, is_more = await do(job), False
         for each in await jobs.pending_in(job.scope):
             if each.kind == APPLY and each.payload.get("transcript") == job.payload["transcript"]:
                 await do(each)
                 await jobs.finish(each)
-        if later is None or later.counts:
+                # What did not fit one question goes on in the background; it is waited for, too.
+                is_more = is_more or int(each.payload.get("goal", 0)) > int(each.payload["end"])
+        if (later is None and not is_more) or (later is not None and later.counts):
             break
-        await asyncio.sleep(later.delay.total_seconds())
+        await asyncio.sleep(later.delay.total_seconds() if later is not None else 0)
     return later

@@ -58,16 +58,21 @@ async def timed(pocket: Pocket, clock: Clock, chat: str, text: str) -> float:
     return clock.seconds - begun
 
 
-@pytest.mark.parametrize("trigger", ["messages", "tokens"])
-async def test_answers_keep_their_latency_while_the_past_is_summarised(
-    clock: Clock, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, trigger: str
-) -> None:
-    """In the same chat and in others; also when the budget is passed before the summary has come."""
+@pytest.fixture(autouse=True)
+def threadless(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give the gateway a store without a thread: virtual time does not see threads."""
 
     async def opened(_: Settings) -> Store:
-        return await open_inline_store()  # a store without a thread, which virtual time does not see
+        return await open_inline_store()
 
     monkeypatch.setattr(build, "_open_store", opened)
+
+
+@pytest.mark.parametrize("trigger", ["messages", "tokens"])
+async def test_answers_keep_their_latency_while_the_past_is_summarised(
+    clock: Clock, tmp_path: Path, trigger: str
+) -> None:
+    """In the same chat and in others; also when the budget is passed before the summary has come."""
     settings = {
         "messages": {"PARLOUR_AGENTS__DEFAULTS__MEMORY_WINDOW": "10"},
         "tokens": {"PARLOUR_AGENTS__DEFAULTS__MEMORY_WINDOW": "10000", "PARLOUR_LLM__CONTEXT_WINDOW": "4000"},
@@ -89,3 +94,17 @@ async def test_answers_keep_their_latency_while_the_past_is_summarised(
             assert clock.seconds - begun < 20 * SLOW
         if trigger == "tokens":
             assert model.longest <= await pocket.app.model.room()
+
+
+async def test_new_that_waits_waits_for_every_round(clock: Clock, tmp_path: Path) -> None:
+    """`memory.new_waits`: what does not fit one question is in the history, all of it, when the answer comes."""
+    model, home = Thoughtful(), tmp_path / "home"
+    settings = {"PARLOUR_MEMORY__NEW_WAITS": "true", "PARLOUR_LLM__CONTEXT_WINDOW": "4000"}
+    settings |= {"PARLOUR_TOOLS__MEMORY_FLUSH__ENABLED": "false", "PARLOUR_AGENTS__DEFAULTS__MEMORY_WINDOW": "10000"}
+    async with gateway(model=model, home=home, environment=settings) as pocket:
+        for n in range(4):
+            await timed(pocket, clock, "ann", f"thing {n}: " + "and more words " * 250)
+        assert await pocket.channel.ask("ann", "/new") == "New session started."
+        entries = HistoryLog(home / SCOPE / "memory").after(0)
+        assert len(entries) > 1
+        assert [0, *(each.end for each in entries)] == [*(each.start for each in entries), 8]

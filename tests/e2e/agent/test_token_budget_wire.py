@@ -92,6 +92,7 @@ def environment(server: FakeOpenAI, **more: str) -> dict[str, str]:
         "PARLOUR_LLM__API_BASE": server.base,
         "PARLOUR_LLM__API_KEY": "test-key",
         "PARLOUR_AGENTS__DEFAULTS__MEMORY_WINDOW": "10000",
+        "PARLOUR_AGENT__MERGE": "off",  # or a long text waits two seconds for its other half
         **more,
     }
 
