@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from zoneinfo import ZoneInfo
 
 from agent.commands.port import CommandContext, Reply, command
-from gateway.ports import Hit
+from gateway.ports import Hit, Hits
 from gateway.words import say
 
 _MOST = 6
@@ -19,10 +20,18 @@ async def search(context: CommandContext) -> Reply:
     if not wanted:
         return Reply(text=say("search.what", context.language), is_private=True)
     hits = await context.house.recall.search(context.scope, wanted, limit=_MOST)
-    if not hits:
-        return Reply(text=say("search.nothing", context.language), is_private=True)
-    lines = [say("search.found", context.language), "", *(_line(context, hit) for hit in hits)]
+    lines = [say("search.nothing", context.language)]
+    if hits:
+        lines = [say("search.found", context.language), "", *(_line(context, hit) for hit in hits)]
+    lines += [f"\n{say(word, context.language)}" for word in _lacks(hits)]
     return Reply(text="\n".join(lines), is_private=True)
+
+
+def _lacks(hits: Hits) -> Iterator[str]:
+    if hits.by_words_alone:
+        yield "search.by_words"
+    if hits.is_building:
+        yield "search.building"
 
 
 def _line(context: CommandContext, hit: Hit) -> str:

@@ -8,7 +8,7 @@ from typing import Annotated
 
 from agent.tools.port import ToolContext, tool
 from gateway.errors import ToolFailed
-from gateway.ports import MEMORY, Hit
+from gateway.ports import MEMORY, Hit, Hits
 
 NOTHING = "No memories found"
 
@@ -31,7 +31,7 @@ async def memory_search(
     """Return the best hits of the asking scope, best first, in the format of [002], or a line that says none."""
     wanted = _asked(query)
     hits = await context.recall.search(wanted, limit=_MOST)
-    return found(wanted, hits, "memory result(s)") if hits else f"{NOTHING} for '{wanted}'."
+    return lacking(found(wanted, hits, "memory result(s)") if hits else f"{NOTHING} for '{wanted}'.", hits)
 
 
 @tool("Search the documents of a project (a folder under docs/).")
@@ -47,7 +47,8 @@ async def vector_search(
         there = f"there are: {', '.join(known)}" if known else "there are none"
         raise ToolFailed(f"no project is called {project[:100]!r}; {there}")
     hits = await context.recall.search(wanted, project=project, limit=_MOST)
-    return found(wanted, hits, "result(s)") if hits else f"No results found for '{wanted}' in project '{project}'."
+    nothing = f"No results found for '{wanted}' in project '{project}'."
+    return lacking(found(wanted, hits, "result(s)") if hits else nothing, hits)
 
 
 @tool("Read more of one place that a search named: what stands or was said around it.")
@@ -73,6 +74,16 @@ def found(query: str, hits: Sequence[Hit], what: str) -> str:
         text = " ".join(hit.text.split()) if hit.role else hit.text.strip()
         text = text if len(text) <= _LONGEST_HIT else f"{text[: _LONGEST_HIT - 1]}…"
         lines += [f"{_when_and_who(hit)}{text}", ""]
+    return "\n".join(lines)
+
+
+def lacking(told: str, hits: Hits) -> str:
+    """Return *told* with a line for whatever the search had to do without."""
+    lines = [told]
+    if hits.by_words_alone:
+        lines.append("(Found by words alone: what they mean could not be asked. Try other words for the same thing.)")
+    if hits.is_building:
+        lines.append("(The index is being built: there may be more in a minute.)")
     return "\n".join(lines)
 
 

@@ -20,13 +20,13 @@ from pydantic.fields import FieldInfo
 
 from gateway.errors import ToolFailed
 from gateway.events import Attachment, Sender, SessionKey
-from gateway.ports import MEMORY, Hit, SearchIndex
+from gateway.ports import MEMORY, Hit, Hits, SearchIndex
 
 
 class Recall(Protocol):
     """What may be found and read: one scope's, and what is shared with all."""
 
-    async def search(self, query: str, *, project: str = MEMORY, limit: int = 10) -> Sequence[Hit]:
+    async def search(self, query: str, *, project: str = MEMORY, limit: int = 10) -> Hits:
         """Return the best hits, best first."""
         ...
 
@@ -81,7 +81,7 @@ class _Bound:
         self._index = index
         self._scope = scope
 
-    async def search(self, query: str, *, project: str = MEMORY, limit: int = 10) -> Sequence[Hit]:
+    async def search(self, query: str, *, project: str = MEMORY, limit: int = 10) -> Hits:
         """Return the best hits, best first."""
         return await self._index.search(self._scope, query, project=project, limit=limit)
 

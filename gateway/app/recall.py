@@ -19,10 +19,10 @@ from agent.memory.search.sources.scope import by_paragraph
 from agent.memory.search.unit import Unit
 from gateway.home import Home
 from gateway.settings import Settings
-from gateway.settings.model import VectorMemory
+from gateway.settings.model import Llm, VectorMemory
 
 if TYPE_CHECKING:
-    from agent.memory.search.embedding.port import Embedder
+    from agent.memory.search.embedding.guarded import GuardedEmbedder
 
 _DOCUMENT_CHARS = 1_000_000  # of one PDF, DOCX or HTML file that search reads
 
@@ -41,7 +41,7 @@ def open_recall(
     """
     vectors = settings.tools.vector_memory
     seed = _seed(vectors) if vectors.profile == "seed" else None
-    embedder = _embedder(vectors, spend)
+    embedder = _embedder(vectors, settings.llm, spend)
 
     def cut(text: str, at: datetime | None) -> Sequence[Unit]:
         if seed is None:
@@ -55,22 +55,31 @@ def open_recall(
         read_document=_reader(asyncio.get_running_loop()),
         zone=zone,
         flush=flush,
+        trouble=lambda: embedder.trouble if embedder is not None else "",
         habits=Habits(interval=vectors.sync_interval_seconds, cut=cut, conversations=seed is None),
     )
 
 
-def _embedder(vectors: VectorMemory, spend: OnUsage) -> Embedder | None:
+def _embedder(vectors: VectorMemory, llm: Llm, spend: OnUsage) -> GuardedEmbedder | None:
     if not vectors.enabled or not vectors.embedding_model:
         return None
     from agent.memory.search.embedding.opening import open_embedder  # numpy: only where there are vectors
 
-    key = vectors.embedding_api_key
+    base, key = vectors.embedding_api_base, vectors.embedding_api_key
+    if base is None and vectors.embedding_model.partition("/")[0] == llm.model.partition("/")[0]:
+        # As it is with voice: the answering model's address and key are for its own provider alone.
+        base, key = llm.api_base, key or llm.api_key
 
     def note(model: str, tokens: int, cost: float | None) -> None:
         reply = ChatReply(text="", tool_calls=(), model=model, tokens=Tokens(input=tokens), cost=cost)
         spend(reply, ChatRequest(messages=(), turn="", purpose="embedding"))
 
-    return open_embedder(vectors.embedding_model, api_key=key.get_secret_value() if key else "", on_usage=note)
+    return open_embedder(
+        vectors.embedding_model,
+        api_base=str(base or ""),
+        api_key=key.get_secret_value() if key else "",
+        on_usage=note,
+    )
 
 
 def _seed(vectors: VectorMemory) -> Seed:

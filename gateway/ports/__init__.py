@@ -46,6 +46,7 @@ from gateway.ports.memory import MEMORY as MEMORY
 from gateway.ports.memory import Document as Document
 from gateway.ports.memory import Documents as Documents
 from gateway.ports.memory import Hit as Hit
+from gateway.ports.memory import Hits as Hits
 from gateway.ports.memory import SearchIndex as SearchIndex
 from gateway.ports.memory import SessionInfo as SessionInfo
 from gateway.ports.memory import Sessions as Sessions

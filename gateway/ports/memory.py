@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
@@ -90,10 +90,20 @@ class Hit:
     role: str = ""  # user or assistant for what was said, "" for what was written
 
 
+class Hits(list[Hit]):
+    """What a search found, best first, and what it had to do without."""
+
+    def __init__(self, hits: Iterable[Hit] = (), *, by_words_alone: bool = False, is_building: bool = False) -> None:
+        """*by_words_alone*: what texts mean could not be asked. *is_building*: there may be more in a minute."""
+        super().__init__(hits)
+        self.by_words_alone = by_words_alone
+        self.is_building = is_building
+
+
 class SearchIndex(Protocol):
     """Recall inside one scope; the scope comes from the turn's principal, never from a model."""
 
-    async def search(self, scope: str, query: str, *, project: str = MEMORY, limit: int = 10) -> Sequence[Hit]:
+    async def search(self, scope: str, query: str, *, project: str = MEMORY, limit: int = 10) -> Hits:
         """Return the best hits of *scope* (and of `shared`), best first, within the budget of tokens."""
         ...
 

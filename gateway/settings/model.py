@@ -135,6 +135,7 @@ class VectorMemory(Frozen):
 
     enabled: bool = True
     embedding_model: str = ""  # as litellm names it; empty = text search alone
+    embedding_api_base: MaybeWebAddress = None  # None, and the provider of `llm`: its address and key
     embedding_api_key: MaybeSecret = None
     chunk_tokens: Annotated[int, Field(ge=32, le=8_192)] = 512
     chunk_overlap: Annotated[int, Field(ge=0, le=4_096)] = 64

@@ -11,7 +11,7 @@ from agent.llm.port import ChatReply, ChatRequest
 from agent.tools.port import ToolContext, bind
 from agent.tools.registry import Toolbox
 from gateway.events import Sender, SessionKey
-from gateway.ports import MEMORY, Hit
+from gateway.ports import MEMORY, Hit, Hits
 
 NOW = datetime(2026, 11, 21, 21, 0, tzinfo=UTC)
 
@@ -60,12 +60,12 @@ class Shelf:
         self.hits = dict(hits or {})
         self.asked: list[tuple[str, str]] = []
 
-    async def search(self, scope: str, query: str, *, project: str = MEMORY, limit: int = 10) -> Sequence[Hit]:
+    async def search(self, scope: str, query: str, *, project: str = MEMORY, limit: int = 10) -> Hits:
         """Look through one scope."""
         self.asked.append((scope, query))
         words = query.lower().split()
         found = [hit for hit in self._in(scope, project) if any(word in hit.text.lower() for word in words)]
-        return found[:limit]
+        return Hits(found[:limit])
 
     async def read(self, scope: str, source: str, line: int, *, project: str = MEMORY) -> Sequence[Hit]:
         """Return the lines of one place and the next."""

@@ -18,19 +18,20 @@ import structlog
 
 from agent.memory.files.disk import Disk
 from agent.memory.scopes import scope_folder
-from agent.memory.search.engine import BUILDING, RecallEngine, Scope
+from agent.memory.search.engine import BUILDING, Answer, RecallEngine, Scope
 from agent.memory.search.finding import RESULT_TOKENS, Result
 from agent.memory.search.sources.around import lines_around, place
 from agent.memory.search.sources.documents import DocumentSources
 from agent.memory.search.sources.scope import Cut, ScopeSources, by_paragraph
 from agent.memory.search.unit import Source
 from gateway.errors import ToolFailed
-from gateway.ports import MEMORY, Hit
+from gateway.ports import MEMORY, Hit, Hits
 
 log = structlog.get_logger(__name__)
 
 INDEX = "index.db"
 SHARED = "shared"
+WORDS = "by words alone"  # of `Answer.note`
 AROUND = 2  # hits that show what was said before and after
 _SCOPES_KNOWN = 512  # whose sources are kept, so that a look costs little
 
@@ -59,18 +60,21 @@ class Recall:
         read_document: Callable[[Path], str],
         zone: Callable[[str], str],
         flush: Callable[[], Awaitable[object]],
+        trouble: Callable[[], str] = str,
         habits: Habits | None = None,
         disk: Disk | None = None,
     ) -> None:
         """*documents* is another engine: a thousand pages of PDF keep no conversation waiting.
 
         *zone* gives a scope's time zone. *flush* writes what is committed to the transcripts. *read_document* blocks.
+        *trouble* says what is wrong with the model for meaning, "" while nothing is.
         """
         self._home = home
         self._memory = memory
         self._documents = documents
         self._zone = zone
         self._flush = flush
+        self._trouble = trouble
         self._habits = habits or Habits()
         self._disk = disk or Disk()
         self._scopes: OrderedDict[str, Scope] = OrderedDict()
@@ -85,13 +89,13 @@ class Recall:
 
     # -- the port ----------------------------------------------------------------------------------
 
-    async def search(self, scope: str, query: str, *, project: str = MEMORY, limit: int = 10) -> Sequence[Hit]:
+    async def search(self, scope: str, query: str, *, project: str = MEMORY, limit: int = 10) -> Hits:
         """Return the best hits of *scope* and of `shared`, or of a project's documents.
 
         Raises ToolFailed while an index is built that there was none of.
         """
         if not query.strip():
-            return ()
+            return Hits()
         if project != MEMORY:
             return await self._in_documents(query, project, limit)
         await self._flush()
@@ -107,7 +111,7 @@ class Recall:
         )
         if not answer.results and BUILDING in answer.note:
             raise ToolFailed("what was said here is being indexed; ask again in a minute")
-        return [_hit(each, "shared/" if names[each.place] == SHARED != scope else "") for each in answer.results]
+        return _hits(answer, ["shared/" if name == SHARED != scope else "" for name in names])
 
     async def read(self, scope: str, source: str, line: int, *, project: str = MEMORY) -> Sequence[Hit]:
         """Return what stands around a place; only what `search` could have named is read."""
@@ -123,6 +127,10 @@ class Recall:
     async def projects(self, scope: str) -> Sequence[str]:  # noqa: ARG002 - documents are the installation's
         """Return the names of the projects with documents."""
         return await asyncio.to_thread(self._projects)
+
+    def trouble(self) -> str:
+        """Return a line for operators on why searches go by words alone; "" while they do not."""
+        return self._trouble()
 
     # -- keeping step ------------------------------------------------------------------------------
 
@@ -224,9 +232,9 @@ class Recall:
         syncing.add_done_callback(tell)
         await asyncio.wait([syncing], timeout=self._habits.patience)
 
-    async def _in_documents(self, query: str, project: str, limit: int) -> Sequence[Hit]:
+    async def _in_documents(self, query: str, project: str, limit: int) -> Hits:
         if project not in await asyncio.to_thread(self._projects):
-            return ()
+            return Hits()
         loop = asyncio.get_running_loop()
         if loop.time() - self._docs_synced > self._habits.interval:
             self._docs_synced = loop.time()
@@ -236,7 +244,7 @@ class Recall:
         )
         if not answer.results and BUILDING in answer.note:
             raise ToolFailed("the documents are being indexed; ask again in a minute")
-        return [_hit(each) for each in answer.results]
+        return _hits(answer, [""])
 
     def _projects(self) -> list[str]:
         folder = self._home / "docs"
@@ -245,7 +253,16 @@ class Recall:
         return sorted(each.name for each in folder.iterdir() if each.is_dir() and not each.name.startswith("."))
 
 
-def _hit(result: Result, prefix: str = "") -> Hit:
+def _hits(answer: Answer, prefixes: Sequence[str]) -> Hits:
+    """Return an answer as the port has it; why meaning was not asked is the operator's to know."""
+    return Hits(
+        (_hit(each, prefixes[each.place]) for each in answer.results),
+        by_words_alone=WORDS in answer.note,
+        is_building=BUILDING in answer.note,
+    )
+
+
+def _hit(result: Result, prefix: str) -> Hit:
     """Return a result as the port has it; what was said around it stands in its text, each with its speaker."""
     passage = result.passage
     text = passage.text

@@ -173,7 +173,7 @@ async def test_documents_are_found_by_project(tmp_path: Path) -> None:
         assert [(hit.source, hit.line) for hit in hits] == [("docs/garden/roses.md", 3)]
         hits = await home.recall.search(SCOPE, "plan.pdf read", project="garden")
         assert [hit.source for hit in hits] == ["docs/garden/plan.pdf"]
-        assert await home.recall.search(SCOPE, "roses", project="../people") == ()
+        assert await home.recall.search(SCOPE, "roses", project="../people") == []
         around = await home.recall.read(SCOPE, "docs/garden/roses.md", 3, project="garden")
         assert [hit.text for hit in around] == ["# Roses", "", "Water roses in the morning."]
         assert await home.recall.read(SCOPE, "docs/house/roof.txt", 1, project="garden") == ()
