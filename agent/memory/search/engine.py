@@ -75,12 +75,17 @@ class RecallEngine:
         weights: Weights = DEFAULT,
         open_files: int = 32,
         matrix_bytes: int = 256 << 20,
+        read_at_once: int = 20_000,
         progress: Progress = _silent,
     ) -> None:
-        """*seed* switches to the seed profile. *matrix_bytes* bounds the vectors kept in memory between searches."""
+        """*seed* switches to the seed profile. *matrix_bytes* bounds the vectors in memory, but for the last scope's.
+
+        A question waits for at most *read_at_once* vectors to be read after a start; more are read in behind it.
+        """
         self._embedder = embedder
         self._seed = seed
         self._weights = weights
+        self._read_at_once = read_at_once
         self._progress = progress
         self._files = OpenIndexes(files=open_files, matrix_bytes=matrix_bytes, is_flat=seed is not None)
         self._work: dict[Path, _Work] = {}
@@ -126,7 +131,10 @@ class RecallEngine:
             vector = await self._vector(text, indexes, notes)
             wanted = tuple(projects)
             work = (indexes, text, vector, wanted, limit, budget, around, now or datetime.now(UTC), zone)
-            found, broken = await self._files.searching(lambda: self._find(*work))
+            found, broken, cold = await self._files.searching(lambda: self._find(*work))
+            for n in cold:
+                self._warm_soon(scopes[places[n]].path)
+                notes.append("by words alone: what things mean is being read in")
             for n in broken:
                 self._rebuild_soon(scopes[places[n]], "damaged", is_sure=True)
                 notes.append(BUILDING)
@@ -154,24 +162,28 @@ class RecallEngine:
         around: int,
         now: datetime,
         zone: tzinfo,
-    ) -> tuple[list[Result], list[int]]:
-        """Return the results, and the places of indexes that turned out to be damaged."""
+    ) -> tuple[list[Result], list[int], list[int]]:
+        """Return the results, and the places of indexes that are damaged, and whose vectors take long to read in."""
         question = read_question(text, now=now.astimezone(zone))
         model = self._embedder.name if self._embedder else ""
         gathered: list[Gathered] = []
         broken: list[int] = []
+        cold: list[int] = []
         for n, index in enumerate(indexes):
             try:
                 like = vector if vector is not None and index.model == model else None
+                if like is not None and index.is_cold(self._read_at_once):
+                    cold.append(n)
+                    like = None
                 gathered.append(index.gather(question, like, projects=projects))
             except IndexUnusable:
                 broken.append(n)
                 gathered.append(Gathered(index, []))
         try:
             ranked = order(gathered, question, weights=self._weights, seed=self._seed, now=now, zone=zone)
-            return read_out(indexes, ranked, limit=limit, budget=budget, around=around), broken
+            return read_out(indexes, ranked, limit=limit, budget=budget, around=around), broken, cold
         except IndexUnusable:  # damaged where the texts are: who is to blame shows when they are built anew
-            return [], list(range(len(indexes)))
+            return [], list(range(len(indexes))), []
 
     async def _vector(self, text: str, indexes: Sequence[ScopeIndex], notes: list[str]) -> Floats | None:
         if self._embedder is None or not indexes:
@@ -266,6 +278,13 @@ class RecallEngine:
             self._embed_soon(scope)
 
         self._start(scope.path, "build", rebuild)
+
+    def _warm_soon(self, path: Path) -> None:
+        async def warm() -> None:
+            async with self._files.using(path) as index:
+                await self._files.searching(index.warm)
+
+        self._start(path, "warm", warm)
 
     async def _is_usable(self, path: Path) -> bool:
         try:

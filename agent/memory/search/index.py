@@ -150,8 +150,8 @@ class ScopeIndex:
     @property
     def model(self) -> str:
         """The model its vectors are of, "" while there is none."""
-        with self._write_lock, as_unusable():
-            return schema.meta(self._writer, "model")
+        with self._read_lock, as_unusable():
+            return schema.meta(self._reader, "model")
 
     def waiting(self, limit: int = 64) -> list[tuple[int, str]]:
         """Return units without a vector: their id and what a model embeds."""
@@ -203,17 +203,35 @@ class ScopeIndex:
             self._matrix = None
             self._changes.clear()
 
-    def _fresh_matrix(self) -> VectorMatrix | None:
+    def is_cold(self, most: int) -> bool:
+        """Say whether more than *most* vectors would have to be read before likeness can be asked."""
+        if self._matrix is not None:
+            return False
+        with self._read_lock, as_unusable():
+            row = self._reader.execute("SELECT seq FROM sqlite_sequence WHERE name = 'vector'").fetchone()
+            return row is not None and row[0] > most
+
+    def warm(self) -> None:
+        """Read the vectors, without making searches by words wait."""
+        self._is_followed = True
+        with as_unusable(), contextlib.closing(schema.connect(self.path)) as database:
+            matrix = self._load(database)
+        with self._read_lock:
+            # Dropped meanwhile: what was written since then was not followed.
+            self._matrix = matrix if self._is_followed else None
+
+    def _load(self, database: sqlite3.Connection) -> VectorMatrix | None:
         from agent.memory.search.vectors import VectorMatrix
 
-        dimensions = schema.meta(self._reader, "dimensions")
-        if not dimensions:
-            return None
+        dimensions = schema.meta(database, "dimensions")
+        return VectorMatrix(database, int(dimensions)) if dimensions else None
+
+    def _fresh_matrix(self) -> VectorMatrix | None:
         if self._matrix is None or self._matrix.is_worn:
             self._is_followed = True  # before reading: what is written meanwhile is followed, perhaps twice
             self._changes.clear()
-            self._matrix = VectorMatrix(self._reader, int(dimensions))
-        while self._changes:
+            self._matrix = self._load(self._reader)
+        while self._matrix is not None and self._changes:
             self._matrix.follow(self._reader, self._changes.popleft())
         return self._matrix
 

@@ -92,7 +92,7 @@ class OpenIndexes:
         while idle and len(self._open) > self._files:
             await self.drop(idle.pop(0))
         held = sum(entry.index.matrix_bytes for entry in self._open.values())
-        for path in idle:
+        for path in idle[:-1]:  # the last one used keeps its own, however large
             if held <= self._matrix_bytes:
                 return
             if (entry := self._open.get(path)) is not None and entry.index.matrix_bytes:

@@ -109,7 +109,8 @@ async def _measure(path: Path, units: list[Unit], questions: Sequence[str]) -> N
     await engine.close()
 
     engine = RecallEngine(embedder=RandomEmbedder())
-    await _row("first question after a start, with vectors", engine, [scope], questions[:1])
+    await _row("first question after a start", engine, [scope], questions[:1])
+    await engine.settled(path)
     await _row("with vectors, hot", engine, [scope], questions)
     idle = await _lag_beside(asyncio.sleep(2))
     worst = await _lag_beside(_row("with vectors, two at once", engine, [scope], questions, at_once=2))

@@ -231,3 +231,22 @@ async def test_memory_and_files_stay_bounded(tmp_path: Path) -> None:
                 assert (await texts(engine, scope, ask="violin"))[0] == f"violin {n}"
         assert len(engine._files) <= 2
         assert len(engine._files.matrices()) <= 1
+
+
+async def test_many_vectors_are_read_in_behind_the_first_question(tmp_path: Path) -> None:
+    """After a start a large scope answers by words and says so; vectors come behind, with what was written since."""
+    shelf = Shelf(talk=said("the violin", "aeiou aeiou", "mmm"))
+    scope = Scope(tmp_path / "index.db", shelf)
+    async with running(embedder=LetterEmbedder()) as engine:
+        await engine.sync(scope)
+        await engine.settled(scope.path)
+    async with running(embedder=LetterEmbedder(), read_at_once=2) as engine:
+        answer = await engine.search([scope], "violin")
+        assert [each.passage.text for each in answer.results] == ["the violin"]
+        assert "being read in" in answer.note
+        shelf.files[TALK] += said("uuu ooo", first=4)
+        await engine.sync(scope)
+        await engine.settled(scope.path)
+        answer = await engine.search([scope], "ooouuu")
+        assert answer.results[0].passage.text == "uuu ooo"
+        assert answer.note == ""
