@@ -17,6 +17,7 @@ from agent.memory.files.written import is_written, sentences
 from agent.memory.history.log import HISTORY_JSONL, LOCK, HistoryEntry, HistoryLog
 from agent.memory.history.redact import blank_raw
 from agent.memory.scopes import scope_folder
+from agent.memory.sources import cause_of
 from agent.memory.traces import Trace, quoting, related
 from agent.memory.versions import Version, Versions
 
@@ -129,4 +130,5 @@ def _holds(entry: HistoryEntry, key: str, traces: Sequence[Trace]) -> bool:
 
 
 def _turn_of(version: Version) -> str:
-    return version.why.removeprefix(_REMEMBER).split(".")[0] if version.why.startswith(_REMEMBER) else ""
+    cause = cause_of(version)
+    return cause.removeprefix(_REMEMBER).split(".")[0] if cause.startswith(_REMEMBER) else ""

@@ -1,0 +1,28 @@
+"""What came of a message is found by provenance, also where somebody's yes stood in between."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from agent.memory.files.disk import Disk
+from agent.memory.files.documents import FileDocuments
+from agent.memory.files.lines import utc_now
+from agent.memory.keeping import Keeper
+from agent.memory.origins import Origins
+from agent.memory.traces import Trace
+from agent.memory.versions import Versions
+
+SCOPE, KEY, TURN = "people/telegram%3a1", "telegram:1", "taaaaaaaaaaaaaaaa"
+
+
+@pytest.mark.parametrize("why", [f"remember:{TURN}.3.0", f"approved raaaaaaaaaaaaaaaa remember:{TURN}.3.0"])
+async def test_what_it_had_remembered_is_found_without_and_behind_a_yes(tmp_path: Path, why: str) -> None:
+    """The version names the turn; no word of the message stands in the line that came of it."""
+    disk, versions = Disk(), Versions(tmp_path)
+    documents = FileDocuments(tmp_path, disk=disk, keeper=Keeper(tmp_path, disk, versions, now=utc_now))
+    assert await documents.write(SCOPE, "MEMORY.md", "- Owns an airship\n", was="", why=why)
+    trace = Trace.of("s1", {"turn": TURN, "i": 2}, "please note what my zeppelin is")
+    found = Origins(tmp_path, versions).of(SCOPE, KEY, "7", [trace])
+    assert found == {"MEMORY.md": ["- Owns an airship"]}
