@@ -1,9 +1,9 @@
 """The composition root: the only place that sees gateway, channels and agent at once.
 
-`build.py` makes every room, `channels.py` the doors, `run.py` starts them in order and stops them in reverse.
+`app.py` is all of it as a whole, `build.py` makes every room, `channels.py` the doors, `run.py` starts them in order and stops them in reverse.
 """
 
-from gateway.app.build import App as App
+from gateway.app.app import App as App
 from gateway.app.build import open_app as open_app
 from gateway.app.channels import ExtraChannel as ExtraChannel
 from gateway.app.channels import Plugins as Plugins

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import secrets
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from importlib.metadata import entry_points, version
 from typing import Any
@@ -17,17 +15,9 @@ from agent.attachments.pictures import Pictures
 from agent.commands import Router
 from agent.context import Context
 from agent.house import AgentHouse
-from agent.llm.client import ModelClient
 from agent.loop import Loop
-from agent.memory.background import Background
-from agent.memory.dream.dreamer import Dreamer
 from agent.memory.files.attachments import FileBlobs
-from agent.memory.files.projector import Projector
-from agent.memory.jobs import MemoryJobs
-from agent.memory.links.linker import Linker
 from agent.memory.purse import Purse
-from agent.memory.search.recall import Recall
-from agent.memory.sessions import StoredSessions
 from agent.memory.snapshot import ScopeMemory
 from agent.patient import PatientJournal
 from agent.pool import Pool
@@ -36,7 +26,7 @@ from agent.rooms import Rooms
 from agent.tools.registry import Toolbox
 from agent.turn import TurnWork
 from gateway.admission import RefusalLog
-from gateway.app.addressee import addressee, is_private
+from gateway.app.app import App
 from gateway.app.attachments import files_in, files_out, overheard
 from gateway.app.channels import Doors, Gate, Plugins, judge_of, kinds_of, noting, open_doors
 from gateway.app.dream import open_dreamer, open_dreams
@@ -46,16 +36,14 @@ from gateway.app.models import open_dream_model, open_models, spending
 from gateway.app.recall import open_recall
 from gateway.app.rights import open_rights
 from gateway.delivery import Deliverer
-from gateway.errors import SettingsMistake, UserMistake
-from gateway.events import InboundKind, InboundMessage, Role, SessionKey, turn_id
+from gateway.errors import SettingsMistake
+from gateway.events import InboundMessage
 from gateway.home import Home
 from gateway.intake import GatewayIntake
 from gateway.ports import (
     BLANK_AFTER,
-    Channel,
     Limits,
     Store,
-    Verdict,
 )
 from gateway.quarantine import KEEP, Quarantine
 from gateway.services import Supervisor
@@ -66,70 +54,6 @@ from gateway.web.metrics import PrometheusMeter, metrics_route
 from gateway.web.server import WebServer
 
 log = structlog.get_logger(__name__)
-
-
-@dataclass(slots=True, kw_only=True)
-class App:
-    """Everything that was built, for `run`, for the control socket and for tests."""
-
-    settings: Settings
-    home: Home
-    store: Store
-    meter: PrometheusMeter
-    pool: Pool
-    house: AgentHouse
-    intake: GatewayIntake
-    sessions: StoredSessions
-    projector: Projector
-    recall: Recall
-    memory_jobs: MemoryJobs
-    linker: Linker
-    background: Background
-    dreamer: Dreamer
-    deliverer: Deliverer
-    model: ModelClient
-    refusals: RefusalLog
-    channels: Mapping[str, Channel]
-    kinds: Mapping[str, str]  # block name -> platform kind
-    supervisor: Supervisor
-    web: WebServer
-    started_at: float = field(default_factory=time.monotonic)
-
-    def readiness(self) -> Mapping[str, bool | None]:
-        """Return the channels' states, for /readyz and operators."""
-        return self.supervisor.states()
-
-    async def work(self) -> Mapping[str, Any]:
-        """Return how the work beside the turns stands, for operators."""
-        return {"jobs": await self.background.work(), "background_budget": await self.background.budget()}
-
-    @asynccontextmanager
-    async def still(self) -> AsyncIterator[None]:
-        """Hold while nothing may write files: what was committed is projected first, then jobs and projector wait."""
-        async with self.memory_jobs.still(), self.projector.still():
-            yield
-
-    async def submit(self, key: SessionKey, text: str) -> str:
-        """Accept *text* as a job of ours in the session *key*; return its turn's id. Raises UserMistake."""
-        if key.channel not in self.kinds:
-            known = ", ".join(sorted(self.kinds))
-            raise UserMistake(f"there is no channel called {key.channel}; there are: {known}")
-        sessions = await self.store.records.sessions()
-        chat_kind, sender = addressee(key, self.kinds[key.channel], sessions)
-        message = InboundMessage(
-            key=key,
-            message_id=f"job:send/{secrets.token_hex(8)}",
-            sender=sender,
-            text=text,
-            sent_at=_now(),
-            kind=InboundKind.JOB,
-            chat_kind=chat_kind,
-            is_private=is_private(key, sessions),
-        )
-        accepted = await self.intake.accept(message, Role.OWNER)
-        if accepted.verdict is Verdict.FULL:
-            raise UserMistake(f"{key} has too many messages waiting; try again when some are answered")
-        return turn_id(message)
 
 
 @asynccontextmanager

@@ -21,7 +21,7 @@ from agent.memory.scope_names import SHARED, ScopeNames
 from agent.memory.scopes import quote
 from agent.memory.versions import Versions
 from gateway.app.addressee import addressee
-from gateway.app.build import App
+from gateway.app.app import App
 from gateway.app.memory_operations import MemoryOperations
 from gateway.errors import UserMistake
 from gateway.events import ChatKind, SessionKey

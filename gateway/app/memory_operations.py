@@ -24,7 +24,7 @@ from gateway.operations import Operation
 from gateway.ports import MEMORY, Job
 
 if TYPE_CHECKING:
-    from gateway.app.build import App
+    from gateway.app.app import App
 
 OPERATOR = "operator"  # whoever can open the control socket owns the home
 _MOST_CHANGES = 1_000

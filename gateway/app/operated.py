@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gateway.app.build import App
+from gateway.app.app import App
 from gateway.app.memory_operations import MemoryOperations
 from gateway.app.people_operations import PeopleOperations
 from gateway.operations import Operations

@@ -15,7 +15,7 @@ from gateway.errors import UserMistake
 from gateway.operations import Operation
 
 if TYPE_CHECKING:
-    from gateway.app.build import App
+    from gateway.app.app import App
 
 REMAINS = (
     "their messages on the platforms themselves",

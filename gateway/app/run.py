@@ -14,7 +14,8 @@ from typing import Any
 
 import structlog
 
-from gateway.app.build import App, open_app
+from gateway.app.app import App
+from gateway.app.build import open_app
 from gateway.app.channels import Plugins
 from gateway.app.operated import operations
 from gateway.control import ControlServer

@@ -10,7 +10,7 @@ import pytest
 
 from agent.tools.port import ToolContext, tool
 from gateway.admission import Entry, Grants, GroupPolicy, Policy
-from gateway.app.build import App
+from gateway.app.app import App
 from gateway.errors import UserMistake
 from gateway.events import SessionKey
 from gateway.words import say
