@@ -62,11 +62,11 @@ class MemoryFile:
         self._written = _rev(data)
         return self._written
 
-    def keep_conflicts(self, conflicts: tuple[Conflict, ...]) -> None:
-        """Keep what we would have written beside the file, where a person wrote something else."""
+    def keep_conflicts(self, conflicts: tuple[Conflict, ...], name: str = MEMORY_MD) -> None:
+        """Keep what we would have written into the document *name*, where a person wrote something else."""
         if conflicts:
             data = conflict_copy(conflicts).encode("utf-8", "replace")
-            path = self._path.with_name(f"MEMORY.conflict-{_rev(data)[:8]}.md")
+            path = self._path.with_name(f"{name.removesuffix('.md')}.conflict-{_rev(data)[:8]}.md")
             self._disk.replace(path, data)
             log.warning("memory.conflict", file=path.name, entries=len(conflicts))
 

@@ -101,7 +101,7 @@ class Applier:
             reconciled = three_way(base, result.text, now)
             if reconciled.conflicts:
                 beside = MemoryFile(self._folder(scope), self.disk)
-                await asyncio.to_thread(beside.keep_conflicts, reconciled.conflicts)
+                await asyncio.to_thread(beside.keep_conflicts, reconciled.conflicts, name)
             if reconciled.text == now or await self.documents.write(
                 scope, name, reconciled.text, was=document.rev, why=cause
             ):

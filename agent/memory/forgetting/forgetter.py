@@ -147,7 +147,7 @@ class Forgetter:
     def _clear_notes(self, scope: str, wanted: Wanted) -> int:
         folder = scope_folder(self._home, scope) / "memory"
         changed = redact_history(folder, self._disk, lambda text: without_sentences(text, wanted))
-        for note in (*sorted(folder.glob(_NOTES)), *sorted(folder.glob("MEMORY.conflict-*.md"))):
+        for note in (*sorted(folder.glob(_NOTES)), *sorted(folder.glob("[A-Z]*.conflict-*.md"))):
             text = (self._disk.load(note) or b"").decode("utf-8", "replace")
             left, gone = without_entries(text, wanted)
             if gone:

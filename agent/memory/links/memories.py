@@ -20,6 +20,7 @@ from agent.memory.history.log import CURSOR, DREAM_CURSOR, HISTORY_JSONL, LOCK, 
 from agent.memory.history.readable import HISTORY_MD
 from agent.memory.links import histories
 from agent.memory.links.texts import Whose, joined
+from agent.memory.repository import TRACKED
 from agent.memory.revising import EPOCH
 from agent.memory.scopes import scope_folder
 from agent.memory.versions import Versions, write_history
@@ -240,8 +241,9 @@ class _Split:
 
     def _half(self, name: str, text: str, *, is_theirs: bool, who: Whose) -> str | None:
         """Return what of a file belongs to the half; None for nothing."""
-        if name.startswith("MEMORY.conflict-"):
-            stays, goes = histories.shared_out("MEMORY.md", text, who, self._identity)
+        document = f"{name.partition('.conflict-')[0]}.md"
+        if document in TRACKED:
+            stays, goes = histories.shared_out(document, text, who, self._identity)
             return (goes if is_theirs else stays) or None
         if _DAY.match(name):
             sections = _FLUSH.split(text)

@@ -47,7 +47,7 @@ _RULES: tuple[tuple[Kind, str], ...] = (
     (Kind.MEMORY, _SCOPE + r"memory/(?:MEMORY|HISTORY)\.md(?:\..+)?"),
     (Kind.MEMORY, _SCOPE + r"memory/(?:history|raw)\.jsonl(?:\.corrupt)?"),
     (Kind.MEMORY, _SCOPE + r"memory/\d{4}-\d\d-\d\d(?:-[a-z0-9-]+)?\.md"),
-    (Kind.MEMORY, _SCOPE + r"memory/MEMORY\.conflict-[^/]+\.md"),
+    (Kind.MEMORY, _SCOPE + r"memory/(?:MEMORY|SOUL|USER)\.conflict-[^/]+\.md"),
     (Kind.MEMORY, _SCOPE + r"memory/\.(?:staged|pending|dream)/[^/]+"),
     (Kind.MEMORY, _SCOPE + r"memory/\.git(?:\.(?:new|old|corrupt-[^/]+))?/.+"),
     (

@@ -32,7 +32,7 @@ _MEMORY = (
     "history.jsonl",
     "raw.jsonl",
     "[0-9]*.md",
-    "MEMORY.conflict-*.md",
+    "[A-Z]*.conflict-*.md",
     ".staged/*.json",
 )
 IS_EXPORT = "is_export"  # of a fact: an export is in no other

@@ -36,8 +36,9 @@ async def test_what_is_forgotten_is_in_no_prompt_and_no_file() -> None:
         await quiet(pocket)
         await pocket.channel.ask("ann", "about the ZEPPELIN again")
         assert "zeppelin" in everything(pocket.home).lower()
+        (pocket.home / SCOPE / "memory" / "USER.conflict-0123abcd.md").write_text("- Flies a zeppelin\n")
         answer = await pocket.channel.ask("ann", "/forget Zeppelin")
-        assert "2 remembered line(s), 1 summary" in answer
+        assert "2 remembered line(s), 2 summary" in answer  # the conflict copy counts as one
         assert "zeppelin" not in answer.lower()
         await pocket.channel.ask("ann", "and what now?")
         prompt = str(model.prompts[-1]).lower()

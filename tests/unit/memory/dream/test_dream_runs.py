@@ -11,6 +11,7 @@ import pytest
 from agent.memory.dream.thinking import TOKENS_IN
 from agent.memory.files.documents import FileDocuments, document_path
 from agent.memory.revising import EPOCH
+from agent.memory.rights.inventory import Kind, kind_of
 from agent.memory.tokens import weigh_all
 from gateway.errors import ModelRefused, ModelUnreachable
 from gateway.ports import Document
@@ -200,15 +201,19 @@ async def test_what_somebody_saves_meanwhile_survives(tmp_path: Path) -> None:
     assert [each.why for each in here.versions.log(here.scope)][1] == "edited by hand"
 
 
-async def test_a_line_that_somebody_changed_meanwhile_stays_theirs(tmp_path: Path) -> None:
-    """Both changed one line: the person's stands, ours is in a conflict copy."""
-    here = world(tmp_path, "study", edits(swap("- uses MySQL", "- uses PostgreSQL")))
+@pytest.mark.parametrize("name", ["MEMORY.md", "USER.md", "SOUL.md"])
+async def test_a_line_that_somebody_changed_meanwhile_stays_theirs(tmp_path: Path, name: str) -> None:
+    """Both changed one line: the person's stands, ours is in a conflict copy, called after the document."""
+    here = world(tmp_path, "study", edits(swap("- uses MySQL", "- uses PostgreSQL", document=name)))
+    here.write(name, KNOWN)
     theirs = KNOWN.replace("MySQL", "SQLite")
-    here.model.meanwhile = lambda n: here.write("MEMORY.md", theirs) if n == 2 else None
+    here.model.meanwhile = lambda n: here.write(name, theirs) if n == 2 else None
     await here.dream()
-    assert here.text() == theirs
-    [copy] = (tmp_path / here.scope / "memory").glob("MEMORY.conflict-*.md")
+    assert here.text(name) == theirs
+    [copy] = (tmp_path / here.scope / "memory").glob("*.conflict-*.md")
+    assert copy.name.startswith(f"{name.removesuffix('.md')}.conflict-")
     assert "PostgreSQL" in copy.read_text()
+    assert kind_of(copy.relative_to(tmp_path).as_posix()) is Kind.MEMORY
 
 
 async def test_what_is_forgotten_meanwhile_makes_it_begin_anew(tmp_path: Path) -> None:
