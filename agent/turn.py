@@ -16,7 +16,6 @@ from agent.loop import Seat, Thought
 from agent.memory.asking import asked_about
 from agent.memory.conversation import Conversation
 from agent.memory.files import lines as build
-from agent.memory.taint import bring_words
 from agent.orders import Orders
 from agent.pool import Running
 from agent.rooms import Rooms, to_chat
@@ -116,7 +115,7 @@ class TurnWork:
         preview = self._rooms.previews.open(lease)
         try:
             draft = Draft(lease, place.scope)
-            draft.begins_tainted = bring_words(conversation.lines)
+            draft.begins_tainted = conversation.is_tainted
             person = self._rooms.person(lease.rows[0])
             purse = Purse(lease.turn, person, str(lease.key))
             prompt = await self._rooms.context.assemble(draft, lease.rows, lease.notes, conversation, place, purse)

@@ -14,6 +14,7 @@ from agent.memory.files.blobs import Blobs
 from agent.memory.files.lines import kind_of
 from agent.memory.tokens import weigh_all
 from agent.memory.window import (
+    Ballast,
     Message,
     Snapshot,
     Turn,
@@ -70,7 +71,7 @@ class Conversation:
         self._snapshot: Snapshot | None = None
         self._messages: list[Message] = []
         self._deltas: list[Line] = []
-        self._pictures = self._background = 0
+        self._ballast = Ballast()
         self._weight = self._room = self._overhead = 0
         self._flush = flush
         self._peeked: tuple[TurnRecord, Window] | None = None
@@ -125,12 +126,17 @@ class Conversation:
     @property
     def pictures(self) -> int:
         """How many pictures ride along until the next snapshot."""
-        return self._pictures
+        return self._ballast.pictures
 
     @property
     def background(self) -> int:
         """How many characters of what others said ride along until the next snapshot."""
-        return self._background
+        return self._ballast.background
+
+    @property
+    def is_tainted(self) -> bool:
+        """Whether words of others stand in the window (taint.py)."""
+        return self._ballast.words_of_others > 0
 
     @property
     def last_heard(self) -> datetime | None:
@@ -250,9 +256,7 @@ class Conversation:
                 self._state.turns.append(turn)
                 self._messages.extend(render([turn]))
                 self._weight += turn.weight
-                pictures, background = ballast([turn])
-                self._pictures += pictures
-                self._background += background
+                self._ballast += ballast([turn])
                 self._deltas.extend(line for line in turn.lines if kind_of(line) == "delta")
         self.next_index = max(self.next_index, record.to_index)
 
@@ -272,7 +276,7 @@ class Conversation:
     def _show(self) -> None:
         self._messages = render(self._state.turns)
         self._weight = sum(turn.weight for turn in self._state.turns)
-        self._pictures, self._background = ballast(self._state.turns)
+        self._ballast = ballast(self._state.turns)
         self._deltas = [line for turn in self._state.turns for line in turn.lines if kind_of(line) == "delta"]
 
     def _load_snapshot(self, texts: Mapping[str, str]) -> None:

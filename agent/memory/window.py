@@ -10,6 +10,7 @@ from typing import Any
 from agent.attachments.facts import ASIDE, facts_in, settled
 from agent.memory.files.lines import FORGOTTEN, from_user, kind_of, read_stamp, replayable, to_messages
 from agent.memory.files.transcript import anchor_index, consolidated_index
+from agent.memory.taint import brings_words
 from agent.memory.tokens import weigh_all, weigh_text
 from agent.memory.trimming import is_trim, trimmed, trimmed_by
 from gateway.ports import Line
@@ -141,11 +142,30 @@ def _without(line: Line, gone: frozenset[str]) -> Line:
     return {**kept, "content": FORGOTTEN}
 
 
-def ballast(turns: Sequence[Turn]) -> tuple[int, int]:
-    """Return how many pictures, and how many characters of background, ride along until the next snapshot."""
-    lines = [line for turn in turns for line in turn.lines if any(name in line for name in ("files", *ASIDE))]
-    pictures = sum(1 for line in lines for fact in facts_in(line) if "seen" in fact)
-    return pictures, sum(len(str(line.get(name, ""))) for line in lines for name in ASIDE)
+@dataclass(frozen=True, slots=True)
+class Ballast:
+    """What rides along in the prompt beside what was said."""
+
+    pictures: int = 0
+    background: int = 0  # characters, until the next snapshot
+    words_of_others: int = 0  # lines that bring some
+
+    def __add__(self, other: Ballast) -> Ballast:
+        return Ballast(
+            self.pictures + other.pictures,
+            self.background + other.background,
+            self.words_of_others + other.words_of_others,
+        )
+
+
+def ballast(turns: Sequence[Turn]) -> Ballast:
+    """Return what rides along in *turns*."""
+    lines = [line for turn in turns for line in turn.lines]
+    return Ballast(
+        pictures=sum(1 for line in lines if "files" in line for fact in facts_in(line) if "seen" in fact),
+        background=sum(len(str(line.get(name, ""))) for line in lines for name in ASIDE),
+        words_of_others=sum(map(brings_words, lines)),
+    )
 
 
 def last_heard(turns: Sequence[Turn]) -> datetime | None:
