@@ -8,9 +8,14 @@ from zoneinfo import ZoneInfo
 
 from agent.commands import waiting
 from agent.commands.port import CommandContext, Reply, command
-from agent.memory.desk import NoSuchVersion, Origin, Overtaken
+from agent.memory.consolidation.pending import APPROVED
+from agent.memory.desk import UNDO, NoSuchVersion, Origin, Overtaken
+from agent.memory.dream.restoring import FORGET, RESTORE
+from agent.memory.dream.state import DREAM
+from agent.memory.importing.importer import IMPORTED
+from agent.memory.jobs import REMEMBER
+from agent.memory.revising import CONSOLIDATION
 from agent.memory.scopes import SHARED
-from agent.memory.dream.restoring import RESTORE
 from agent.memory.versions import BY_HAND, Version
 from gateway.events import ChatKind, Role
 from gateway.ports import Job
@@ -107,6 +112,17 @@ async def _usage(context: CommandContext, _: str) -> str:
     return say("memory.usage", context.language)
 
 
+_CAUSES = {  # how a version's cause begins; a longer beginning stands before a shorter one
+    BY_HAND: "memory.cause_hand",
+    REMEMBER: "memory.cause_remember",
+    UNDO: "memory.cause_undo",
+    CONSOLIDATION: "memory.cause_consolidation",
+    RESTORE: "memory.cause_restore",
+    DREAM: "memory.cause_dream",
+    APPROVED: "memory.cause_approved",
+    IMPORTED: "memory.cause_imported",
+    FORGET: "memory.cause_forget",
+}
 Act = Callable[[CommandContext, str], Awaitable[str | Reply]]
 _ACTS: Mapping[str, Act] = {
     "": _show,
@@ -132,18 +148,8 @@ def _local(context: CommandContext, at: datetime) -> str:
 
 
 def _cause(context: CommandContext, version: Version) -> str:
-    kind = version.why.split(":")[0].split(" ")[0]
-    if version.why == BY_HAND:
-        return say("memory.cause_hand", context.language)
-    known = {
-        "remember": "memory.cause_remember",
-        "undo": "memory.cause_undo",
-        "consolidation": "memory.cause_consolidation",
-        "dream": "memory.cause_restore" if version.why.startswith(RESTORE) else "memory.cause_dream",
-        "approved": "memory.cause_approved",
-        "forget": "memory.cause_forget",
-    }
-    return say(known.get(kind, "memory.cause_other"), context.language, why=version.why[:60])
+    sentence = next((each for begins, each in _CAUSES.items() if version.why.startswith(begins)), "memory.cause_other")
+    return say(sentence, context.language, what=version.why.rpartition(" ")[2][:40])
 
 
 def _origin(context: CommandContext, origin: Origin) -> str:

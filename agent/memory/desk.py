@@ -17,7 +17,7 @@ from gateway.ports import Document, Journal, Sessions, ShownLine
 _LOOK_BACK = 2_000  # lines of a session that are searched for the message a fact came from
 _SHORTEST = 3  # characters that a question about memory must have
 _TRIES = 3
-_UNDO = "undo "  # then the version's name
+UNDO = "undo "  # then the version's name
 _REMEMBER = "remember:"  # then the turn, the line's index and a number: the cause of what the tool kept
 
 
@@ -143,7 +143,7 @@ class MemoryDesk:
         begun = {
             name
             for each in self._versions.log(scope, limit=1)
-            if (each.why, each.by) == (f"{_UNDO}{version.short}", by)
+            if (each.why, each.by) == (f"{UNDO}{version.short}", by)
             for name in each.names
         }
         return tuple(each for each in version.names if each not in begun) or version.names
@@ -157,7 +157,7 @@ class MemoryDesk:
             text = without_change(before, after, document.text)
             if text is None:
                 return None
-            why = f"{_UNDO}{version.short}"
+            why = f"{UNDO}{version.short}"
             if written := await self._documents.write(scope, name, text, was=document.rev, why=why, by=by):
                 return written
         return None

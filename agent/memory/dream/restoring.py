@@ -13,7 +13,7 @@ from agent.memory.revising import CONSOLIDATION
 from agent.memory.versions import TRACKED, Version, Versions
 
 RESTORE = f"{DREAM} restore "  # then the version that everything goes back behind
-_FORGET = "forget"
+FORGET = "forget"
 _LATER = 1_000  # versions behind the one that is gone back behind
 _TRIES = 3
 
@@ -81,7 +81,7 @@ class DreamDesk:
         for each in self._since(scope, version):
             if each.why.startswith((CAUSE, RESTORE)):
                 continue
-            if each.why.startswith(_FORGET):  # another wording of what was forgotten may stand in the old text
+            if each.why.startswith(FORGET):  # another wording of what was forgotten may stand in the old text
                 return InTheWay(each)
             before, after = (
                 _decoded(self._versions.before(scope, each.sha) or {}),

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 from agent.memory.files.documents import document_path
+from agent.memory.versions import Versions
 from gateway.admission import Entry, Grants, GroupPolicy, Policy
 from tests.fakes.pocket import Pocket, gateway
 
@@ -109,3 +111,29 @@ async def test_in_a_shared_chat_undoing_is_for_stewards_and_answers_are_private(
         done = await ask("room", f"/memory undo {change(why)}", group=True, sender="eve", is_admin=True)
         assert done.startswith("Taken back")
         assert "nothing here yet" in await ask("ann", "/memory")
+
+
+CAUSES = {
+    "edited by hand": "edited by hand",
+    "remember:t1.0.0": "somebody asked me to remember it",
+    "undo 01234567": "the change `01234567` was taken back",
+    "consolidation eabc": "I summarised what was said before",
+    "dream: 3-9 eabc ebcd": "I went through what was new",
+    "dream restore 01234567": "somebody went back behind Dream's change `01234567`",
+    "approved dabc dream: 3-9 eabc": "somebody said yes to what was waiting",
+    "imported from nanobot": "brought along from nanobot",
+    "forget": "somebody had words forgotten",
+    "something of a later version": "it was changed",
+}
+
+
+async def test_every_kind_of_change_is_said_in_words() -> None:
+    """No cause is shown as it is stored: not its ids, not its cursors."""
+    async with gateway() as pocket:
+        versions = Versions(pocket.home)
+        for n, why in enumerate(CAUSES):
+            versions.keep(SCOPE, {"MEMORY.md": b"- fact %d\n" % n}, why=why, at=datetime.now(UTC))
+        path = document_path(pocket.home, SCOPE, "MEMORY.md")
+        path.write_bytes(b"- fact %d\n" % (len(CAUSES) - 1))
+        [log] = await say(pocket, "/memory log")
+        assert [line.partition(": ")[2] for line in log.splitlines()] == list(CAUSES.values())[::-1]
