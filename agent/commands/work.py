@@ -64,6 +64,7 @@ async def status(context: CommandContext) -> Reply:
             cached=sums["cached_percent"],
         ),
         *_background(context, facts["work"], facts["budget"]),
+        *([say("commands.status_by_words", context.language)] if facts.get("by_words_alone") else []),
     ]
     return Reply(text="\n".join(lines))
 

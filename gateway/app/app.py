@@ -71,7 +71,9 @@ class App:
 
     async def work(self) -> Mapping[str, Any]:
         """Return how the work beside the turns stands, for operators."""
-        return {"jobs": await self.background.work(), "background_budget": await self.background.budget()}
+        work = {"jobs": await self.background.work(), "background_budget": await self.background.budget()}
+        trouble = self.recall.trouble()
+        return {**work, "search": f"by words alone: {trouble}"} if trouble else work
 
     @asynccontextmanager
     async def still(self) -> AsyncIterator[None]:

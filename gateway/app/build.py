@@ -187,6 +187,7 @@ def _build(
             "model": model.name,
             "uptime_seconds": time.monotonic() - started,
             "workers": settings.agent.workers,
+            "by_words_alone": bool(recall.trouble()),
         },
     )
     toolbox = Toolbox.load(*plugins.tools, result_chars=settings.agent.max_tool_result_chars, meter=meter)

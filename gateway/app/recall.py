@@ -55,7 +55,7 @@ def open_recall(
         read_document=_reader(asyncio.get_running_loop()),
         zone=zone,
         flush=flush,
-        trouble=lambda: embedder.trouble if embedder is not None else "",
+        meaning=embedder,
         habits=Habits(interval=vectors.sync_interval_seconds, cut=cut, conversations=seed is None),
     )
 

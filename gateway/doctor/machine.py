@@ -7,6 +7,7 @@ import shutil
 import stat
 from collections.abc import Iterator, Mapping
 from importlib.metadata import entry_points
+from importlib.util import find_spec
 from pathlib import Path
 
 from gateway.doctor.findings import Finding, Level
@@ -17,6 +18,8 @@ from gateway.settings import Report, Settings
 
 _LITTLE_SPACE = 500 * 1024 * 1024  # bytes
 _TOO_LITTLE_SPACE = 50 * 1024 * 1024
+_LOCAL = "local:"  # before the folder of an embedding model
+_LOCAL_NEEDS = ("onnxruntime", "tokenizers")  # of the extra `local`
 _SEVERAL = frozenset({"role", "guild", "team", "chat"})  # admission entries that are not one person
 
 
@@ -28,6 +31,7 @@ def examine(report: Report, environment: Mapping[str, str]) -> Iterator[Finding]
     if report.settings is not None:
         yield from _start(home, report.settings)
         yield from _model(report.settings)
+        yield from _meaning(report.settings)
         yield from _access(report.settings)
         yield from _isolation(home, report.settings)
         yield from _channels(report.settings, environment)
@@ -116,6 +120,26 @@ def _model(settings: Settings) -> Iterator[Finding]:
         )
     else:
         yield Finding(Level.OK, "model", f"{llm.model} is set")
+
+
+def _meaning(settings: Settings) -> Iterator[Finding]:
+    """What search compares meanings with; whether a model that is reached over the net answers, `status` tells."""
+    name = settings.tools.vector_memory.embedding_model
+    folder = Path(name.removeprefix(_LOCAL)).expanduser()
+    where = "PARLOUR_TOOLS__VECTOR_MEMORY__EMBEDDING_MODEL"
+    if not settings.tools.vector_memory.enabled or not name.startswith(_LOCAL):
+        return
+    if any(find_spec(needed) is None for needed in _LOCAL_NEEDS):
+        line = f"{name} needs the extra: pip install 'parlour[local]'; until then search goes by words alone"
+        yield Finding(Level.WARN, "search", line)
+    elif not (folder / "tokenizer.json").is_file():
+        line = (
+            f"there is no embedding model in {folder}: put model.onnx and tokenizer.json there, or mend {where};"
+            " until then search goes by words alone"
+        )
+        yield Finding(Level.WARN, "search", line)
+    else:
+        yield Finding(Level.OK, "search", f"{name} is there")
 
 
 def _access(settings: Settings) -> Iterator[Finding]:

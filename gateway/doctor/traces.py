@@ -65,6 +65,8 @@ def _told(status: dict[str, Any]) -> Iterator[Finding]:
         if hears is False:
             line = "the gateway does not hear it now; its log says why"
             yield Finding(Level.WARN, f"channel {name}", line, "heard")
+    if search := status.get("search"):
+        yield Finding(Level.WARN, "search", f"goes {search}; see PARLOUR_TOOLS__VECTOR_MEMORY__EMBEDDING_MODEL")
     groups = list(status.get("dead_letters", ()))
     for group in groups[:_DEAD]:
         line = f"{group['count']} to {group['channel']}, the last {str(group['newest'])[:19]}Z: {group['reason']}"

@@ -19,6 +19,8 @@ from typing import Any, TypeAlias
 
 from aiohttp import web
 
+from tests.fakes.embeddings import FakeEmbeddings
+
 CUT = b'{"id": "x", "object": "chat.completion", "choices": [{"index": 0, "mess'
 OVERFLOW = "This model's maximum context length is 8192 tokens. However, your messages resulted in 9000 tokens."
 
@@ -105,6 +107,7 @@ class FakeOpenAI:
     headers: list[Mapping[str, str]] = field(default_factory=list)
     transcript: Answer = field(default_factory=lambda: Answer(text="what was said"))  # of every sound; faults count
     sounds: list[Sound] = field(default_factory=list)
+    embeddings: FakeEmbeddings = field(default_factory=FakeEmbeddings)
     peers: set[tuple[str, int]] = field(default_factory=set)  # one per connection
     arrived: asyncio.Event = field(default_factory=asyncio.Event)  # set at each request; clear it to wait for the next
     left: asyncio.Event = field(default_factory=asyncio.Event)  # set when a client went away before its answer
@@ -115,10 +118,11 @@ class FakeOpenAI:
         return [json.loads(body) for body in self.bodies]
 
     def app(self) -> web.Application:
-        """Return the ASGI-less application: two routes."""
+        """Return the ASGI-less application: three routes."""
         app = web.Application(client_max_size=1 << 28)
         app.router.add_post("/v1/chat/completions", self._complete)
         app.router.add_post("/v1/audio/transcriptions", self._transcribe)
+        app.router.add_post("/v1/embeddings", self.embeddings.serve)
         return app
 
     async def _transcribe(self, request: web.Request) -> web.StreamResponse:

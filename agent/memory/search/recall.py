@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from zoneinfo import ZoneInfo
 
 import structlog
@@ -26,6 +26,9 @@ from agent.memory.search.sources.scope import Cut, ScopeSources, by_paragraph
 from agent.memory.search.unit import Source
 from gateway.errors import ToolFailed
 from gateway.ports import MEMORY, Hit, Hits
+
+if TYPE_CHECKING:  # numpy: only where there are vectors
+    from agent.memory.search.embedding.guarded import GuardedEmbedder
 
 log = structlog.get_logger(__name__)
 
@@ -60,21 +63,21 @@ class Recall:
         read_document: Callable[[Path], str],
         zone: Callable[[str], str],
         flush: Callable[[], Awaitable[object]],
-        trouble: Callable[[], str] = str,
+        meaning: GuardedEmbedder | None = None,
         habits: Habits | None = None,
         disk: Disk | None = None,
     ) -> None:
         """*documents* is another engine: a thousand pages of PDF keep no conversation waiting.
 
         *zone* gives a scope's time zone. *flush* writes what is committed to the transcripts. *read_document* blocks.
-        *trouble* says what is wrong with the model for meaning, "" while nothing is.
+        *meaning* is the model of both engines, to say how it is and to close.
         """
         self._home = home
         self._memory = memory
         self._documents = documents
         self._zone = zone
         self._flush = flush
-        self._trouble = trouble
+        self._meaning = meaning
         self._habits = habits or Habits()
         self._disk = disk or Disk()
         self._scopes: OrderedDict[str, Scope] = OrderedDict()
@@ -130,7 +133,7 @@ class Recall:
 
     def trouble(self) -> str:
         """Return a line for operators on why searches go by words alone; "" while they do not."""
-        return self._trouble()
+        return self._meaning.trouble if self._meaning is not None else ""
 
     # -- keeping step ------------------------------------------------------------------------------
 
@@ -193,6 +196,8 @@ class Recall:
         """Close every file and model."""
         await self._memory.close()
         await self._documents.close()
+        if self._meaning is not None:
+            await self._meaning.close()
 
     # -- inside ------------------------------------------------------------------------------------
 

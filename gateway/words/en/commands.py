@@ -45,6 +45,7 @@ SENTENCES = {
         "Parlour {version}, model {model}, up {uptime}.\n{busy} of {workers} workers busy, {queued} message(s) queued."
         "\nThis chat today: {tokens} tokens, {cached}% of the input from the provider's cache."
     ),
+    "status_by_words": "Search goes by words alone: the model that knows what they mean does not answer.",
     "status_work": "Background work: {running} under way, {waiting} waiting, {done} done since I started.",
     "status_kind": (
         "- {kind}: {running} under way, {waiting} waiting (the oldest for {lag}), {failures} failed and tried again,"

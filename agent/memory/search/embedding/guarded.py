@@ -41,6 +41,7 @@ class GuardedEmbedder:
         self._deadlines = {False: deadline, True: question_deadline}
         self._clock = clock
         self._asked: OrderedDict[str, Matrix] = OrderedDict()
+        self._asking: dict[str, asyncio.Task[Matrix]] = {}
         self._failures = 0
         self._until = 0.0
 
@@ -61,18 +62,32 @@ class GuardedEmbedder:
             return known
         if self.pause:
             raise ModelFailed(self.trouble)
+        if is_question and len(texts) == 1:
+            return await self._question(texts[0])
         parts = [
-            await self._one(texts[start : start + self._batch], is_question)
+            await self._one(texts[start : start + self._batch], is_question=is_question)
             for start in range(0, len(texts), self._batch)
         ]
-        rows = np.concatenate(parts) if parts else np.zeros((0, 0), dtype=np.float32)
-        if is_question and len(texts) == 1:
-            self._asked[texts[0]] = rows
-            if len(self._asked) > _QUESTIONS:
-                self._asked.popitem(last=False)
+        return np.concatenate(parts) if parts else np.zeros((0, 0), dtype=np.float32)
+
+    async def _question(self, text: str) -> Matrix:
+        """Return a question's vector. Who asks may lose patience; the call goes on, so that a slow model is noticed."""
+        asking = self._asking.get(text)
+        if asking is None:
+            asking = self._asking[text] = asyncio.create_task(self._ask(text), name="embed a question")
+            asking.add_done_callback(lambda done: done.cancelled() or done.exception())  # told in the log already
+        return await asyncio.shield(asking)
+
+    async def _ask(self, text: str) -> Matrix:
+        try:
+            rows = self._asked[text] = await self._one([text], is_question=True)
+        finally:
+            del self._asking[text]
+        if len(self._asked) > _QUESTIONS:
+            self._asked.popitem(last=False)
         return rows
 
-    async def _one(self, texts: Sequence[str], is_question: bool) -> Matrix:
+    async def _one(self, texts: Sequence[str], *, is_question: bool) -> Matrix:
         try:
             async with asyncio.timeout(self._deadlines[is_question]):
                 rows = await self._inner.embed(texts, is_question=is_question)
@@ -100,5 +115,9 @@ class GuardedEmbedder:
         log.warning("recall.embedding_failed", model=self.name, error=type(error).__name__, pause=self.pause)
 
     async def close(self) -> None:
-        """Close the model."""
+        """Close the model; nobody waits for what is asked of it now."""
+        asking = [*self._asking.values()]
+        for task in asking:
+            task.cancel()
+        await asyncio.gather(*asking, return_exceptions=True)
         await self._inner.close()

@@ -89,6 +89,20 @@ async def test_a_silent_model_does_not_hold_a_question() -> None:
     assert guarded.trouble
 
 
+async def test_whoever_loses_patience_first_is_not_the_last_to_know() -> None:
+    """A question given up by who asked it goes on to its deadline, so that the next one waits for nobody."""
+    guarded = GuardedEmbedder(Silent(), question_deadline=0.05)
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.001):
+            await guarded.embed(["why"], is_question=True)
+    with pytest.raises(ModelTimeout):
+        await guarded.embed(["why"], is_question=True)  # the same call
+    assert guarded.pause
+    with pytest.raises(ModelFailed):
+        await guarded.embed(["how"], is_question=True)
+    await guarded.close()
+
+
 async def test_what_is_configured_is_what_is_opened(tmp_path: Path) -> None:
     """No name is no model; a folder without a model is a mistake that its text explains, and costs meaning alone."""
     assert open_embedder("") is None

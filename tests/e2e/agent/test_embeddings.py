@@ -1,0 +1,180 @@
+"""Search by meaning through the whole gateway, over real HTTP: found without a shared word, and never in the way."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.app.operated import operations
+from gateway.commands.offline import findings
+from gateway.doctor import Finding
+from tests.fakes.embeddings import Trouble
+from tests.fakes.openai_server import Answer, Call, FakeOpenAI, open_server
+from tests.fakes.pocket import Pocket, gateway
+
+pytestmark = pytest.mark.xdist_group("litellm")
+
+SCOPE = "people/pocket%3aann"
+KEY = "sk-canary-of-the-answering-model"
+SAID = "my physician lives beside the bakery"
+QUESTION = "who is the doctor"
+BY_WORDS = "I searched by words alone just now"
+STATUS = "Search goes by words alone"
+
+
+def model(body: Mapping[str, Any], n: int) -> Answer:
+    """Search memory for what follows "look up", and repeat what was found."""
+    last = body["messages"][-1]
+    if last["role"] == "tool":
+        return Answer(text=f"found: {last['content']}")
+    _, is_asked, wanted = str(last["content"]).partition("look up ")
+    call = Call(name="memory_search", arguments=json.dumps({"query": wanted}), id=f"c{n}")
+    return Answer(calls=(call,)) if is_asked else Answer(text=f"answer {n}")
+
+
+@asynccontextmanager
+async def house(server: FakeOpenAI, home: Path, name: str = "openai/test-embed", **more: str) -> AsyncIterator[Pocket]:
+    """Run a gateway whose model and embeddings are those of *server*."""
+    environment = {
+        "PARLOUR_LLM__MODEL": "openai/test",
+        "PARLOUR_LLM__API_BASE": server.base,
+        "PARLOUR_LLM__API_KEY": KEY,
+        "PARLOUR_TOOLS__VECTOR_MEMORY__EMBEDDING_MODEL": name,
+        **more,
+    }
+    async with gateway(home=home, environment=environment) as pocket:
+        yield pocket
+
+
+async def told(pocket: Pocket, *texts: str) -> None:
+    """Have a conversation that is over, and what was said in it taken in."""
+    for text in texts or (SAID, "and the garden is full of tulips"):
+        await pocket.channel.ask("ann", text)
+    await pocket.channel.ask("ann", "/new")
+    await pocket.idle()
+    await taken_in(pocket)
+
+
+async def taken_in(pocket: Pocket) -> None:
+    """Look for something, so that what is new is taken in; return when vectors were asked for."""
+    await pocket.channel.ask("ann", "/search tulips")
+    await pocket.app.recall._memory.settled(pocket.home / SCOPE / "index.db")
+
+
+async def status_of(pocket: Pocket) -> Mapping[str, Any]:
+    """Return what `parlour status` prints."""
+    [line] = [line async for line in operations(pocket.app).named()["status"]({})]
+    return line
+
+
+async def test_a_question_without_a_shared_word_finds_what_was_meant(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """By the tool and by /search; address and key are the answering model's; usage adds up; no log has the key."""
+    caplog.set_level("DEBUG")
+    async with open_server(model) as server, house(server, tmp_path / "home") as pocket:
+        await told(pocket)
+        assert SAID in await pocket.channel.ask("ann", f"look up {QUESTION}")
+        answer = await pocket.channel.ask("ann", f"/search {QUESTION}")
+        assert SAID in answer
+        assert BY_WORDS not in answer
+        await taken_in(pocket)
+        rows = await pocket.app.store.usage.totals(since=datetime.now(UTC) - timedelta(hours=1))
+        [row] = [row for row in rows if row["purpose"] == "embedding"]
+        assert (row["model"], row["calls"]) == ("openai/test-embed", len(server.embeddings.asked))
+        assert row["tokens_in"] == server.embeddings.billed > 0
+        assert server.embeddings.keys == {KEY}
+        texts = server.embeddings.texts()
+        assert len(texts) == len(set(texts))  # nothing was asked for twice
+        assert "search" not in await status_of(pocket)
+    out, err = capfd.readouterr()
+    assert KEY not in out + err + caplog.text
+
+
+async def test_a_model_that_fails_costs_meaning_alone(tmp_path: Path) -> None:
+    """Words still find; person, model and operator are told in a line; nothing the provider said gets anywhere."""
+    async with open_server(model) as server, house(server, tmp_path / "home") as pocket:
+        server.embeddings.trouble = Trouble.ERROR
+        await told(pocket)
+        found = await pocket.channel.ask("ann", "look up the physician")
+        assert SAID in found
+        assert "(Found by words alone" in found
+        assert BY_WORDS in await pocket.channel.ask("ann", "/search physician")
+        assert BY_WORDS in await pocket.channel.ask("ann", "/search zeppelin")
+        assert STATUS in await pocket.channel.ask("ann", "/status")
+        search = (await status_of(pocket))["search"]
+        assert search.startswith("by words alone: openai/test-embed")
+        assert "SECRET" not in search + found
+        [warned] = [each async for each in doctor(pocket.home) if each.id == "search"]
+        assert warned.text.startswith("goes by words alone: openai/test-embed")
+        assert "SECRET" not in search + found + warned.text
+
+
+async def test_a_model_that_never_answers_holds_nobody_up(tmp_path: Path) -> None:
+    """A question waits for it once, within its deadline; the next ones go by words at once, recalled ones too."""
+    more = {"PARLOUR_MEMORY__AUTO_RECALL": "true"}
+    async with open_server(model) as server, house(server, tmp_path / "home", **more) as pocket:
+        pocket.app.recall._memory._embedder._deadlines = dict.fromkeys((False, True), 0.05)  # type: ignore[union-attr]
+        server.embeddings.trouble = Trouble.HANG
+        await told(pocket)
+        found = await pocket.channel.ask("ann", "look up the physician")
+        assert SAID in found
+        assert "(Found by words alone" in found
+        asked = len(server.embeddings.asked)
+        assert SAID in await pocket.channel.ask("ann", "look up where the physician lives")
+        assert len(server.embeddings.asked) == asked
+        [*_, asked_last] = (body for body in server.requests if body["messages"][-1]["role"] == "user")
+        assert SAID in str(asked_last["messages"][-1]["content"]).partition("[end of what is recalled]")[0]
+        assert "no vectors within" in (await status_of(pocket))["search"]
+
+
+async def test_another_model_takes_over_in_the_background(tmp_path: Path) -> None:
+    """Words find while it embeds anew, other dimensions and all; then meaning is compared by it alone."""
+    home = tmp_path / "home"
+    async with open_server(model) as server:
+        async with house(server, home) as pocket:
+            await told(pocket)
+            first = server.embeddings.texts()
+        server.embeddings.dimensions = 96
+        server.embeddings.trouble = Trouble.HANG
+        async with house(server, home, "openai/other-embed") as pocket:
+            pocket.app.recall._memory._embedder._deadlines[True] = 0.05  # type: ignore[union-attr]
+            assert SAID in await pocket.channel.ask("ann", "/search physician")
+        server.embeddings.trouble = None
+        async with house(server, home, "openai/other-embed") as pocket:
+            await taken_in(pocket)
+            assert SAID in await pocket.channel.ask("ann", f"/search {QUESTION}")
+            again = [text for text in server.embeddings.texts("other-embed") if text in first]
+            assert set(again) >= {text for text in first if "physician" in text}
+
+
+@pytest.mark.parametrize("lacks", ["folder", "extra"])
+async def test_a_local_model_that_is_not_there_says_how_to_mend_it(
+    tmp_path: Path, lacks: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A folder without a model, or the extra not installed: a line of the doctor and of status; words find all."""
+    name = f"local:{tmp_path / 'nothing'}"
+    if lacks == "extra":
+        monkeypatch.setitem(sys.modules, "tokenizers", None)
+    mend = "pip install 'parlour[local]'" if lacks == "extra" else "model.onnx and tokenizer.json"
+    async with open_server(model) as server, house(server, tmp_path / "home", name) as pocket:
+        await told(pocket)
+        assert SAID in await pocket.channel.ask("ann", "/search physician")
+        assert mend in (await status_of(pocket))["search"]
+        lines = [each.text async for each in doctor(pocket.home, name)]
+        assert all(mend in line for line in lines)
+        assert lines
+
+
+def doctor(home: Path, name: str = "") -> AsyncIterator[Finding]:
+    """Yield what `parlour doctor` has on search."""
+    environment = {"PARLOUR_HOME": str(home), "PARLOUR_TOOLS__VECTOR_MEMORY__EMBEDDING_MODEL": name}
+    found = findings(environment, is_offline=True, asks_model=False)
+    return (each async for each in found if each.name == "search")
