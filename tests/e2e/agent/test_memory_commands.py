@@ -51,6 +51,18 @@ async def test_a_fact_can_be_asked_for_its_source_and_taken_back() -> None:
         assert "cannot take it back" in again
 
 
+async def test_undoing_one_of_three_changes_keeps_the_other_two() -> None:
+    """Issue 4, "To show" 7: the one in the middle goes; what came before it and what came after it stay."""
+    async with gateway() as pocket:
+        await say(pocket, "/remember I like green tea", "/remember my dog is Bello", "/remember I work with glass")
+        [why] = await say(pocket, "/memory why Bello")
+        undone, shown, log = await say(pocket, f"/memory undo {change(why)}", "/memory", "/memory log")
+        assert undone.startswith("Taken back")
+        assert "- I like green tea\n- I work with glass" in shown
+        assert "Bello" not in shown
+        assert len(log.splitlines()) == 4
+
+
 async def test_what_is_typed_wrong_is_answered_with_what_to_type() -> None:
     """Each mistake has its own sentence, and nothing changes."""
     async with gateway() as pocket:

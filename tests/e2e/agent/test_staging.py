@@ -61,6 +61,22 @@ async def test_a_no_keeps_everything() -> None:
         assert all(fact in (pocket.home / SCOPE / "memory" / "MEMORY.md").read_text() for fact in FACTS)
 
 
+async def test_what_was_added_stands_although_the_removals_lapsed() -> None:
+    """Issue 4, "To show" 3: nobody answered for fourteen days; every old fact is there, and the answer's new one."""
+    async with at_work(Model(forgetful)) as pocket:
+        for fact in FACTS:
+            await pocket.channel.ask("ann", f"/remember {fact}")
+        await talk(pocket, 6)
+        await quiet(pocket)
+        [waiting] = await pocket.app.house.staging.waiting(SCOPE)
+        assert len(waiting.would_remove) == len(FACTS)
+        late = Staging(pocket.home, FileDocuments(pocket.home), now=lambda: utc_now() + LAPSES + timedelta(hours=1))
+        assert await late.waiting(SCOPE) == []
+        assert "Nothing waits" in await pocket.channel.ask("ann", "/memory pending")
+        lines = (pocket.home / SCOPE / "memory" / "MEMORY.md").read_text().splitlines()
+        assert {*(f"- {fact}" for fact in FACTS), "- something new"} == set(lines)
+
+
 async def test_what_nobody_answers_lapses(tmp_path: Path) -> None:
     """After fourteen days it is as if it had never been proposed (PEOPLE.md, Manners)."""
     folder = tmp_path / SCOPE / "memory" / ".staged"
