@@ -41,6 +41,7 @@ async def _purge(context: CommandContext, wanted: Wanted) -> Reply:
     )
     lines = [*_told(context, gone), say("forget.purging" if asker.may_all else "forget.purging_own", context.language)]
     lines.append(say("forget.remains_purged", context.language))
+    lines += await _beyond(context)
     # The words stand in the command itself, so it is stored without them.
     typed = say("forget.typed", context.language)
     return Reply(text="\n".join(lines), is_private=True, typed=typed, jobs=(job,))
@@ -54,9 +55,16 @@ async def _everything(context: CommandContext, *, is_confirmed: bool) -> Reply:
     whose = "chat" if is_shared else "own"
     if not is_confirmed:
         return Reply(text=say(f"forget.everything_{whose}", context.language), is_private=True)
+    stays = await _beyond(context, is_all=True)
     job = await context.house.forgetter.everything(context.scope, turn=context.turn)
-    lines = [say(f"forget.erased_{whose}", context.language), say(f"forget.remains_{whose}", context.language)]
+    lines = [say(f"forget.erased_{whose}", context.language), say(f"forget.remains_{whose}", context.language), *stays]
     return Reply(text="\n".join(lines), is_private=True, new_transcript=True, jobs=(job,))
+
+
+async def _beyond(context: CommandContext, *, is_all: bool = False) -> list[str]:
+    """Name the folders that stay as they are."""
+    found = await context.house.forgetter.beyond(context.scope, context.key, is_all=is_all)
+    return [say(f"forget.beyond_{each}", context.language) for each in found]
 
 
 def _asker(context: CommandContext) -> Asker:

@@ -6,7 +6,10 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import unquote
 
+from agent.memory.forgetting.beyond import DOWNLOADS, beyond
+from agent.memory.forgetting.eraser import PEOPLE
 from agent.memory.scope_names import Wish
 from agent.memory.scopes import quote
 from gateway.app.memory_operations import MemoryOperations
@@ -25,6 +28,7 @@ REMAINS = (
     "sums of usage without a name, and ids of handled messages for up to 30 days, so that none is answered twice",
     "their place in PARLOUR_OWNERS and allow_from, which is yours to change: admitted, they can write again",
 )
+DOWNLOADED = "files that `parlour chat` saved in downloads/, which are yours to delete"
 
 
 class PeopleOperations:
@@ -64,4 +68,7 @@ class PeopleOperations:
             done = await self._app.house.forgetter.eraser.person(account)
         except OSError as wrong:
             raise UserMistake(f"not all of it is done ({wrong.strerror or wrong}); run it again") from wrong
-        yield {"person": done.person, "scopes": list(done.scopes), "chats": list(done.chats), "remains": list(REMAINS)}
+        kinds = {unquote(each.removeprefix(PEOPLE)).partition(":")[0] for each in done.scopes}
+        stays = await asyncio.to_thread(beyond, self._app.home.path, done.scopes[0], kinds, is_all=True)
+        remains = [*REMAINS, DOWNLOADED] if DOWNLOADS in stays else list(REMAINS)
+        yield {"person": done.person, "scopes": list(done.scopes), "chats": list(done.chats), "remains": remains}

@@ -28,6 +28,7 @@ FIELDS = {
     "forget.everything_{}": {"own", "chat"},
     "forget.erased_{}": {"own", "chat"},
     "forget.remains_{}": {"own", "chat"},
+    "forget.beyond_{}": {"files", "downloads"},
     "failures.{}": {failure.name for failure in FAILURES},
     "frames.{}": {verdict.value for verdict in Verdict if verdict is not Verdict.ACCEPTED},
     "commands.only_{}": {role.value for role in Role if role is not Role.ANYONE},

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
+from urllib.parse import unquote
 
 from agent.memory.background import Handler
+from agent.memory.forgetting.beyond import beyond
 from agent.memory.forgetting.derived import DerivedIndex
-from agent.memory.forgetting.eraser import Eraser
+from agent.memory.forgetting.eraser import PEOPLE, Eraser
 from agent.memory.forgetting.forgetter import Asker, Forgetter, Forgotten
 from agent.memory.forgetting.purge import Purge
 from agent.memory.forgetting.retention import Retention
@@ -54,3 +57,12 @@ class ForgettingDesk:
     async def everything(self, scope: str, *, turn: str) -> Job:
         """Let nothing of *scope* be remembered, and return the job that erases all of it; for the command's commit."""
         return await self.eraser.begin(scope, turn=turn)
+
+    async def beyond(self, scope: str, key: SessionKey, *, is_all: bool = False) -> list[str]:
+        """Return the folders that forgetting words of *scope*, or *is_all* of it, leaves as they are.
+
+        *key* is the chat that it is asked in.
+        """
+        accounts = self.eraser.links.accounts(scope.removeprefix(PEOPLE)) if scope.startswith(PEOPLE) else ()
+        kinds = {self.eraser.kind(key.channel), *(unquote(each.identity).partition(":")[0] for each in accounts)}
+        return await asyncio.to_thread(beyond, self.eraser.home, scope, kinds, is_all=is_all)

@@ -23,7 +23,11 @@ SENTENCES = {
     ),
     "remains_purged": (
         "What I cannot reach: the messages in this app itself, what the model's provider keeps, backups that were made"
-        " before, files of your own in `files/`, and what was said in other words."
+        " before, and what was said in other words."
+    ),
+    "beyond_files": "I do not change what stands in `files/`, either: take out there what is to go.",
+    "beyond_downloads": (
+        "Files that the chat in the terminal saved stand in `downloads/`, beside what I remember; I do not touch those."
     ),
     "everything_own": (
         "This erases everything I keep of you: what I remember, all our conversations and their summaries, your files,"
