@@ -22,8 +22,8 @@ class Weights:
     unit: float = 0.7  # the unit's own words
     context: float = 0.7  # its words and its neighbours'
     block: float = 0.4  # the stretch of the conversation it stands in
-    own: float = 0.4  # likeness of meaning
-    smooth: float = 0.8  # likeness of it and its neighbours
+    own: float = 0.6  # likeness of meaning
+    smooth: float = 0.7  # likeness of it and its neighbours
     speaker: float = 0.6  # said by whom the question names
     date: float = 0.4  # said when the question says
     when: float = 0.3  # "when …?", and it tells a time
