@@ -33,7 +33,9 @@ async def dream(context: CommandContext) -> Reply:
     job = Job(
         id=f"{DREAM}:{context.turn}", kind=DREAM, scope=context.scope, payload=asked.payload(), due_at=context.now
     )
-    return Reply(text=say("dream.begins", context.language), is_private=True, jobs=(job,))
+    budget = (await context.house.status())["budget"]
+    word = "dream.begins_later" if budget is not None and budget.is_spent else "dream.begins"
+    return Reply(text=say(word, context.language), is_private=True, jobs=(job,))
 
 
 @command("dream-log")

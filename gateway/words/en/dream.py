@@ -2,6 +2,10 @@
 
 SENTENCES = {
     "begins": "I am going through what is new, and will say here what came of it.",
+    "begins_later": (
+        "What I may spend on such work in a day is used up for today. I will go through what is new when the next day"
+        " begins, and say here what came of it."
+    ),
     "offline": "There is no model here that could do this; whoever runs me can give me one with `parlour init`.",
     "nothing_new": "There was nothing new to go through since the last time.",
     "done": (

@@ -46,3 +46,13 @@ async def test_what_the_day_cannot_pay_waits_over_a_restart(tmp_path: Path) -> N
     async with gateway(model=Model(), environment={**WINDOW, "PARLOUR_TIMEZONE": ZONE}, home=home) as pocket:
         await jobs(pocket, lambda found: not any(job.kind in ("consolidate", "apply") for job in found))
         assert len(entries(home)) == 2
+
+
+async def test_a_dream_that_has_to_wait_for_tomorrow_says_so() -> None:
+    """Whoever asks for one while the day's tokens are spent hears when it will be; the wish is kept."""
+    async with gateway(model=Model(), environment=ENOUGH_FOR_ONE) as pocket:
+        await talk(pocket, 5)
+        await jobs(pocket, lambda found: not any(job.kind in ("consolidate", "apply") for job in found))
+        assert "when the next day begins" in await pocket.channel.ask("ann", "/dream")
+        found = await pocket.app.store.jobs.pending_in("people/pocket%3aann")
+        assert [job.kind for job in found if "asked" in job.payload] == ["dream"]
