@@ -35,6 +35,8 @@ log = structlog.get_logger(__name__)
 
 _NOT_YET = timedelta(seconds=2)
 _WAITS = (timedelta(minutes=5), timedelta(minutes=30))  # after the first failure, after the second; then the interval
+_BACKS_OFF = 3  # failures in a row; from the next on the wait doubles
+_LONGEST_WAIT = timedelta(days=1)  # unless the interval is longer
 _SCOPES = ("people/*", "chats/*")
 
 
@@ -192,13 +194,24 @@ class Dreamer:
 
     async def _failed(self, job: Job, asked: Asked | None, why: Unusable) -> Later | None:
         """Try again later, with what is paid for kept; who asked for it is told at once and waits for nothing."""
-        log.warning("dream.failed", scope=job.scope, reason=why.reason, failures=job.attempts + 1)
         if asked is not None:
+            log.warning("dream.failed", scope=job.scope, reason=why.reason)
             await self.expect(job.scope)
             await self.teller.tell(job, asked, Report(failed=True))
             return None
-        waits = [*_WAITS, self.schedule.next(self.now(), self.zone(job.scope)) - self.now()]
-        return Later(waits[min(job.attempts, len(_WAITS))], why.reason)
+        failures = job.attempts + 1
+        if failures <= _BACKS_OFF:  # then it was said; metrics go on counting
+            log.warning("dream.failed", scope=job.scope, reason=why.reason, failures=failures)
+        if failures == _BACKS_OFF:
+            log.warning("dream.backs_off", scope=job.scope, at_most=f"{_LONGEST_WAIT}")
+        return Later(self._wait(job.scope, failures), why.reason)
+
+    def _wait(self, scope: str, failures: int) -> timedelta:
+        """Return how long to wait after so many failures in a row."""
+        if failures <= len(_WAITS):
+            return _WAITS[failures - 1]
+        interval = self.schedule.next(self.now(), self.zone(scope)) - self.now()
+        return max(interval, min(interval * 2 ** min(failures - _BACKS_OFF, 20), _LONGEST_WAIT))
 
     async def _check(self, scope: str, run: Run) -> None:
         """Under the lock: raise when something was forgotten since *run* began."""

@@ -7,7 +7,9 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
+from agent.memory.dream.schedule import Schedule
 from agent.memory.dream.thinking import TOKENS_IN
 from agent.memory.files.documents import FileDocuments, document_path
 from agent.memory.revising import EPOCH
@@ -120,6 +122,22 @@ async def test_the_cursor_waits_for_both_phases(tmp_path: Path) -> None:
         assert later.counts
         [job] = here.jobs.jobs.values()
         assert job.attempts == 3
+
+
+async def test_a_batch_that_is_never_answered_is_asked_less_and_less(tmp_path: Path) -> None:
+    """Three tries at the usual pace, then twice as long each time up to a day; said once, and each one a failure."""
+    here = world(tmp_path, ModelUnreachable("down"))
+    dreamer = here.dreamer()
+    await dreamer.expect(here.scope)
+    with capture_logs() as logs:
+        waits = await here.run(dreamer, most=9)
+    hours = timedelta(hours=1)
+    assert [each.delay / hours for each in waits[2:]] == [2, 4, 8, 16, 24, 24, 24]
+    assert all(each.counts for each in waits)
+    assert [line["event"] for line in logs].count("dream.backs_off") == 1
+    assert [line["event"] for line in logs].count("dream.failed") == 3
+    rare = here.dreamer(schedule=Schedule(interval=timedelta(days=7)))
+    assert [each.delay.days for each in await here.run(rare, most=1)] == [7]
 
 
 async def test_who_asked_hears_of_a_failure_at_once(tmp_path: Path) -> None:
