@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import structlog
 
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from dulwich.repo import Repo
 
 log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
 
 TRACKED = ("SOUL.md", "USER.md", "MEMORY.md")
 # Causes that change several documents at once: each is of one run, never comes again, and is one version.
@@ -136,16 +138,22 @@ def write_commit(
     at: datetime,
     instead: bytes | None = None,
 ) -> str:
-    """Put a version behind *parent*, which is the newest, or the one before *instead*."""
-    from dulwich.objects import Blob, Commit, ObjectID, Tree
+    """Put a version behind *parent*, which is the newest, or the one before *instead*; for who holds the scope's lock.
+
+    Raises OSError when the disk will not have it, or somebody else writes there.
+    """
+    from dulwich.objects import Blob, Commit, ObjectID, ShaFile, Tree
     from dulwich.refs import Ref
+
+    def put(each: ShaFile) -> None:
+        _write(lambda: repo.object_store.add_object(each))
 
     tree = Tree()
     for name, text in texts.items():
         blob = Blob.from_string(text)
-        repo.object_store.add_object(blob)
+        put(blob)
         tree.add(name.encode(), _FILE, blob.id)
-    repo.object_store.add_object(tree)
+    put(tree)
     commit = Commit()
     commit.tree = tree.id
     commit.parents = [ObjectID(parent)] if parent else []
@@ -155,12 +163,28 @@ def write_commit(
     commit.encoding = b"UTF-8"
     cause = " ".join(why.split()) or "changed"
     commit.message = (f"{cause}\n\n{_BY}{by}\n" if by else f"{cause}\n").encode("utf-8", "replace")
-    repo.object_store.add_object(commit)
+    put(commit)
     newest = instead or parent
-    if not repo.refs.set_if_equals(Ref(_BRANCH), ObjectID(newest) if newest else None, commit.id):
+    before = ObjectID(newest) if newest else None
+    if not _write(lambda: repo.refs.set_if_equals(Ref(_BRANCH), before, commit.id)):
         raise OSError("somebody else kept a version at the same moment")
     Path(repo.controldir(), _BRANCH.decode()).chmod(0o600)  # the library leaves refs to the umask
     return commit.id.decode()
+
+
+def _write(write: Callable[[], T]) -> T:
+    """Do it; where a lock file is in the way it was left by a kill, for we hold the scope's lock, and it goes."""
+    from dulwich.file import FileLocked
+
+    try:
+        return write()
+    except FileLocked as left:
+        log.warning("versions.unlocked", file=os.fsdecode(left.lockfilename).rpartition("/")[2])
+        Path(os.fsdecode(left.lockfilename)).unlink(missing_ok=True)
+    try:
+        return write()
+    except FileLocked as error:  # a person's own git, at this moment
+        raise OSError("somebody else kept a version at the same moment") from error
 
 
 def is_begun(newest: Version, texts: Mapping[str, bytes], *, why: str, by: str) -> bool:

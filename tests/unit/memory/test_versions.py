@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import tempfile
 import zlib
 from datetime import UTC, datetime, timedelta
@@ -12,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.memory.versions import Versions
+from tests.fakes import killed_commits
 
 SCOPE = "people/telegram%3a42"
 AT = datetime(2026, 11, 22, 9, 0, tzinfo=UTC)
@@ -119,6 +122,25 @@ def test_a_broken_repository_is_set_aside(tmp_path: Path) -> None:
     keep(versions, 2, "- dog\n")
     assert [each.why for each in versions.log(SCOPE)] == ["change 2"]
     assert any(each.name.startswith(".git.corrupt-") for each in memory.iterdir())
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_killed_inside_a_commit_the_next_one_is_made(tmp_path: Path, is_first: bool) -> None:
+    """Issue 4, "To show" 5: git's own lock files, objects and references too; once, and nothing earlier is lost."""
+    if not is_first:
+        keep(Versions(tmp_path / "base"), 0, "- tea\n")
+    command = [sys.executable, "-m", "tests.fakes.killed_commits", str(tmp_path)]
+    subprocess.run(command, check=True, stderr=subprocess.DEVNULL, timeout=120)  # noqa: S603 - our own module
+    homes = sorted((each for each in tmp_path.iterdir() if each.name != "base"), key=lambda each: int(each.name))
+    assert len(homes) > 10
+    for home in homes:
+        killed_commits.keep(home)
+        versions = Versions(home)
+        whys = [each.why for each in versions.log(SCOPE)]
+        assert whys == (["second"] if is_first else ["second", "change 0"]), home.name
+        assert versions.texts(SCOPE) == killed_commits.TEXTS
+        keep(versions, 2, "- tea\n- dog\n- cat\n")
+        assert len(versions.log(SCOPE)) == len(whys) + 1
 
 
 def test_nobody_else_can_read_it(tmp_path: Path) -> None:
