@@ -98,7 +98,7 @@ def _when_and_who(hit: Hit) -> str:
 def _asked(query: str) -> str:
     wanted = " ".join(query.split())
     if not wanted:
-        raise ToolFailed("a query is required")
+        raise ToolFailed("query is required.")
     return wanted
 
 

@@ -13,6 +13,7 @@ from agent.llm.client import OnUsage
 from agent.llm.port import ChatReply, ChatRequest, Tokens
 from agent.memory.search.cutting import chunks
 from agent.memory.search.engine import RecallEngine
+from agent.memory.search.finding import RESULT_TOKENS
 from agent.memory.search.recall import Habits, Recall
 from agent.memory.search.seed import Seed
 from agent.memory.search.sources.scope import by_paragraph
@@ -56,7 +57,13 @@ def open_recall(
         zone=zone,
         flush=flush,
         meaning=embedder,
-        habits=Habits(interval=vectors.sync_interval_seconds, cut=cut, conversations=seed is None),
+        habits=Habits(
+            interval=vectors.sync_interval_seconds,
+            cut=cut,
+            conversations=seed is None,
+            # [002] bounds the number of results alone: ten whole chunks, those beside the first ones counted in.
+            budget=RESULT_TOKENS if seed is None else 20 * seed.chunk_tokens,
+        ),
     )
 
 

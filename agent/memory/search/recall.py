@@ -255,7 +255,8 @@ class Recall:
         folder = self._home / "docs"
         if not folder.is_dir():
             return []
-        return sorted(each.name for each in folder.iterdir() if each.is_dir() and not each.name.startswith("."))
+        names = (each.name for each in folder.iterdir() if each.is_dir())
+        return sorted(name for name in names if not name.startswith(".") and name != MEMORY)
 
 
 def _hits(answer: Answer, prefixes: Sequence[str]) -> Hits:

@@ -65,7 +65,7 @@ async def test_nothing_found_is_said() -> None:
 @pytest.mark.parametrize("query", ["", "   "])
 async def test_no_question_is_refused(query: str) -> None:
     """An empty query is told back to the model."""
-    assert (await run("memory_search", query=query)).text == "error: a query is required"
+    assert (await run("memory_search", query=query)).text == "error: query is required."
 
 
 DOCS = Shelf({"people/ann": [Hit(source="docs/garden/roses.md", line=3, end=9, text="roses need sun", score=0.7)]})

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 
 import structlog
 
 from agent.memory.search.engine import Reading
-from agent.memory.search.sources.scope import Cut
+from agent.memory.search.sources.scope import Cut, day_of
 from agent.memory.search.unit import Source
 from gateway.errors import FileUnavailable
 
@@ -42,7 +43,7 @@ class DocumentSources:
         path = self._path(source)
         stat = path.stat()
         mark = f"{stat.st_size}:{stat.st_mtime_ns}:{stat.st_ino}"
-        return Reading(units=tuple(self._cut(self._text(path), None)), mark=mark)
+        return Reading(units=tuple(self._cut(self._text(path), _written(path, stat.st_mtime))), mark=mark)
 
     def text(self, source: Source) -> str:
         """Return what a document says, "" for one that is none of ours."""
@@ -72,3 +73,8 @@ class DocumentSources:
                     continue
                 if path.suffix.lower() in _PLAIN | _READ:
                     yield Source(name=f"docs/{inside.as_posix()}", project=project.name), path
+
+
+def _written(path: Path, changed: float) -> datetime:
+    """Return when a document is of: the date its name begins with, else its last change."""
+    return day_of(path.name) or datetime.fromtimestamp(changed, UTC)

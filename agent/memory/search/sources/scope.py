@@ -108,8 +108,7 @@ class ScopeSources:
         data = self.disk.load(path)
         if data is None:
             raise FileNotFoundError(path.name)
-        dated = _DATED.match(path.name)
-        return self._cut(data.decode("utf-8", "replace"), _noon(dated[0]) if dated else None)
+        return self._cut(data.decode("utf-8", "replace"), day_of(path.name))
 
     def _entries(self) -> Sequence[Unit]:
         zone = ZoneInfo(self._zone())
@@ -128,10 +127,11 @@ def _at_line(line: int, unit: Unit) -> Unit:
     return Unit(text=unit.text, line=line, at=unit.at, about=unit.about, group=str(line))
 
 
-def _noon(text: str) -> datetime | None:
-    """Return the noon of a day; None for a date there is not."""
+def day_of(name: str) -> datetime | None:
+    """Return the noon of the day that a file's name begins with; None for a date there is not."""
+    dated = _DATED.match(name)
     try:
-        return datetime.fromisoformat(f"{text}T12:00:00+00:00")
+        return datetime.fromisoformat(f"{dated[0]}T12:00:00+00:00") if dated else None
     except ValueError:
         return None
 
