@@ -211,7 +211,7 @@ class Dreamer:
         if failures <= len(_WAITS):
             return _WAITS[failures - 1]
         interval = self.schedule.next(self.now(), self.zone(scope)) - self.now()
-        return max(interval, min(interval * 2 ** min(failures - _BACKS_OFF, 20), _LONGEST_WAIT))
+        return max(interval, min(interval * 2.0 ** min(failures - _BACKS_OFF, 20), _LONGEST_WAIT))
 
     async def _check(self, scope: str, run: Run) -> None:
         """Under the lock: raise when something was forgotten since *run* began."""
