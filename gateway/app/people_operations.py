@@ -25,6 +25,8 @@ REMAINS = (
     "what the model's provider keeps",
     "backups that were made before; they hold it until you delete them",
     "what others said about them, and summaries of groups that mention them: `/forget NAME --purge` there",
+    "what was overheard of them in groups where they never wrote to the bot: it stands there beside the message that"
+    " called the bot in, by their name alone, and `/forget NAME --purge` there takes it out",
     "sums of usage without a name, and ids of handled messages for up to 30 days, so that none is answered twice",
     "their place in PARLOUR_OWNERS and allow_from, which is yours to change: admitted, they can write again",
 )

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+
+import pytest
 
 from gateway.app.people_operations import PeopleOperations
 from gateway.events import SessionKey
+from tests.e2e.agent.test_overheard import group
+from tests.e2e.agent.test_purge import done
 from tests.fakes.pocket import Pocket, gateway
 
 OWN, SAVED = "`files/`", "`downloads/`"
@@ -45,3 +50,20 @@ async def test_what_the_terminal_saved_is_named_to_whoever_talks_there() -> None
         [line] = [each async for each in people({"person": "pocket:ann"})]
         assert not any("downloads/" in each for each in line["remains"])
         assert SAVED not in await pocket.channel.ask("ann", "/forget zeppelin --purge")
+
+
+@pytest.mark.xdist_group("litellm")
+async def test_what_was_overheard_of_somebody_who_never_wrote_to_the_bot_is_named() -> None:
+    """It stands under a name alone, so forgetting an account does not find it; what is named to do takes it out."""
+    async with group() as here:
+        now = datetime.now(UTC)
+        here.shelf.tell("g", "the zinnwald plumber is mine", by="Cleo", at=now - timedelta(minutes=1))
+        await here.ask("what shall we do?", sent_at=now)
+        await here.pocket.idle()
+        [line] = [each async for each in PeopleOperations(here.pocket.app).forget({"person": "pocket:cleo"})]
+        assert line["chats"] == []
+        assert any("overheard" in each and "/forget NAME --purge" in each for each in line["remains"])
+        assert "zinnwald" in here.lines()[0]["quoted"]
+        await here.pocket.channel.ask("g", "/forget Cleo --purge", group=True, is_admin=True)
+        await done(here.pocket, "chats/pocket%3ag")
+        assert "zinnwald" not in str(here.lines())
