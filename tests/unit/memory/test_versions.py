@@ -139,8 +139,6 @@ def test_killed_inside_a_commit_the_next_one_is_made(tmp_path: Path, is_first: b
         whys = [each.why for each in versions.log(SCOPE)]
         assert whys == (["second"] if is_first else ["second", "change 0"]), home.name
         assert versions.texts(SCOPE) == killed_commits.TEXTS
-        keep(versions, 2, "- tea\n- dog\n- cat\n")
-        assert len(versions.log(SCOPE)) == len(whys) + 1
 
 
 def test_nobody_else_can_read_it(tmp_path: Path) -> None:
