@@ -11,6 +11,7 @@ from typing import Any
 from agent.attachments.facts import UNTRUSTED, attachment_of, fact_of
 from agent.llm.port import ChatReply, ToolCall
 from agent.memory.files import lines as build
+from agent.memory.jobs import remember_job
 from agent.memory.taint import TAINTED, bring_words
 from agent.memory.tokens import weigh_all
 from agent.memory.trimming import is_trim, trimmed
@@ -198,18 +199,15 @@ class Draft:
                 origin = UNTRUSTED if line.get(TAINTED) else "user"
             for n, fact in enumerate(line.get("remember", ())):
                 found.append(
-                    Job(
-                        id=f"remember:{self._lease.turn}.{line['i']}.{n}",
-                        kind="remember",
+                    remember_job(
+                        fact,
+                        turn=self._lease.turn,
                         scope=self._scope,
-                        payload={
-                            "fact": fact,
-                            "origin": origin,
-                            "turn": self._lease.turn,
-                            "by": person,
-                            "session": str(self._lease.key),
-                        },
-                        due_at=at,
+                        origin=origin,
+                        by=person,
+                        at=at,
+                        place=f"{line['i']}.{n}",
+                        session=str(self._lease.key),
                     )
                 )
         return tuple(found)

@@ -8,13 +8,12 @@ from urllib.parse import unquote
 from agent.commands.port import CommandContext, Reply, command
 from agent.memory.forgetting.forgetter import Asker
 from agent.memory.forgetting.words import SHORTEST, Wanted
+from agent.memory.jobs import LONGEST_FACT, remember_job
 from agent.memory.links.offers import Account, Locked, Offer, Own, Wrong
 from agent.memory.scopes import SHARED
 from gateway.events import ChatKind, Choice, OutboundMessage, Role
-from gateway.ports import Job
 from gateway.words import say
 
-_LONGEST_FACT = 1_000
 _LONGEST_NAME = 40
 _UNSAID = re.compile(r"[\[\]`*_~<>|\\\x00-\x1f\x7f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 
@@ -139,15 +138,9 @@ async def share(context: CommandContext) -> Reply:
     fact = " ".join(context.args.split())
     if not fact:
         return Reply(text=say("links.share_what", context.language), is_private=True)
-    if len(fact) > _LONGEST_FACT:
-        return Reply(text=say("links.too_long", context.language, most=_LONGEST_FACT), is_private=True)
-    job = Job(
-        id=f"remember:{context.turn}.0.0",
-        kind="remember",
-        scope=SHARED,
-        payload={"fact": fact, "origin": "owner", "turn": context.turn, "by": context.person},
-        due_at=context.now,
-    )
+    if len(fact) > LONGEST_FACT:
+        return Reply(text=say("links.too_long", context.language, most=LONGEST_FACT), is_private=True)
+    job = remember_job(fact, turn=context.turn, scope=SHARED, origin="owner", by=context.person, at=context.now)
     return Reply(text=say("links.shared", context.language), is_private=True, jobs=(job,))
 
 

@@ -13,15 +13,13 @@ from agent.memory.desk import UNDO, NoSuchVersion, Origin, Overtaken
 from agent.memory.dream.restoring import FORGET, RESTORE
 from agent.memory.dream.state import DREAM
 from agent.memory.importing.importer import IMPORTED
-from agent.memory.jobs import REMEMBER
+from agent.memory.jobs import LONGEST_FACT, REMEMBER, remember_job
 from agent.memory.revising import CONSOLIDATION
 from agent.memory.scopes import SHARED
 from agent.memory.versions import BY_HAND, Version
 from gateway.events import ChatKind, Role
-from gateway.ports import Job
 from gateway.words import say
 
-_LONGEST_FACT = 1_000
 _LONGEST_QUOTE = 200
 _LONGEST_SHOWN = 6_000  # characters of memory that one answer shows
 
@@ -32,15 +30,9 @@ async def remember(context: CommandContext) -> Reply:
     fact = " ".join(context.args.split())
     if not fact:
         return Reply(text=say("memory.remember_what", context.language), is_private=True)
-    if len(fact) > _LONGEST_FACT:
-        return Reply(text=say("memory.too_long", context.language, most=_LONGEST_FACT), is_private=True)
-    job = Job(
-        id=f"remember:{context.turn}.0.0",
-        kind="remember",
-        scope=context.scope,
-        payload={"fact": fact, "origin": "user", "turn": context.turn, "by": context.person},
-        due_at=context.now,
-    )
+    if len(fact) > LONGEST_FACT:
+        return Reply(text=say("memory.too_long", context.language, most=LONGEST_FACT), is_private=True)
+    job = remember_job(fact, turn=context.turn, scope=context.scope, origin="user", by=context.person, at=context.now)
     return Reply(text=say("memory.remembered", context.language), jobs=(job,))
 
 

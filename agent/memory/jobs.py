@@ -6,7 +6,7 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import structlog
 
@@ -19,11 +19,26 @@ log = structlog.get_logger(__name__)
 
 REMEMBER = "remember"
 MEMORY = "MEMORY.md"
+LONGEST_FACT = 1_000  # characters
 _TRIES = 3  # of a compare-and-set before the job waits
 _PAUSE = timedelta(seconds=1)
 _LONGEST_PAUSE = timedelta(hours=1)
 _REVIEW = timedelta(days=1)
 _SCOPES_KNOWN = 10_000
+
+
+def remember_job(
+    fact: str, *, turn: str, scope: str, origin: str, by: str, at: datetime, place: str = "0.0", session: str = ""
+) -> Job:
+    """Return what keeps *fact* in *scope*: wanted in *turn* by *by*, at *place* in it, so that it is kept once."""
+    payload = {"fact": fact, "origin": origin, "turn": turn, "by": by}
+    return Job(
+        id=f"{REMEMBER}:{turn}.{place}",
+        kind=REMEMBER,
+        scope=scope,
+        payload=payload | ({"session": session} if session else {}),
+        due_at=at,
+    )
 
 
 class MemoryJobs:

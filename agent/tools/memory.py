@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import Annotated
 
+from agent.memory.jobs import LONGEST_FACT
 from agent.tools.port import ToolContext, tool
 from gateway.errors import ToolFailed
 from gateway.ports import MEMORY, Hit, Hits
@@ -14,7 +15,6 @@ NOTHING = "No memories found"
 
 REMEMBERED = "will be remembered when this answer is sent"
 ASKED = "will be remembered if the person says yes: they are asked when this answer is sent"
-_LONGEST_FACT = 1_000
 _LONGEST_HIT = 1_200
 _MOST = 10  # hits [002]
 _HIT = re.compile(r"\[\d+\] (?P<source>\S+) \(lines \d+-\d+, score: -?\d+\.\d\d\)")
@@ -110,8 +110,8 @@ async def remember(
     kept = " ".join(fact.split())
     if not kept:
         raise ToolFailed("there is nothing to remember in an empty fact")
-    if len(kept) > _LONGEST_FACT:
-        raise ToolFailed(f"a fact is at most {_LONGEST_FACT} characters; this one has {len(kept)}")
+    if len(kept) > LONGEST_FACT:
+        raise ToolFailed(f"a fact is at most {LONGEST_FACT} characters; this one has {len(kept)}")
     context.remember(kept)
     return ASKED if context.is_tainted else REMEMBERED
 

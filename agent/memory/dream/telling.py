@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from base64 import b32encode
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict, dataclass
 from datetime import datetime
-from hashlib import sha256
 from typing import Any
 
 from agent.memory.dream.applying import Report
-from agent.memory.files import lines as build
-from gateway.events import ChatKind, OutboundKind, OutboundMessage, SessionKey
-from gateway.ports import EndState, Job, Records, SessionRow, TurnRecord
+from agent.memory.reporting import report
+from gateway.events import ChatKind, SessionKey
+from gateway.ports import Job, Records, SessionRow
 from gateway.words import say
 
 _ASKED = "asked"
@@ -47,37 +45,22 @@ class Teller:
     session: Callable[[SessionKey], Awaitable[SessionRow]]
     now: Callable[[], datetime]
 
-    async def tell(self, job: Job, asked: Asked | None, report: Report) -> None:
+    async def tell(self, job: Job, asked: Asked | None, done: Report) -> None:
         """Say what came of the job to whoever asked for it, if anybody did."""
         if asked is None:
             return
         key = SessionKey.parse(asked.key)
         session = await self.session(key)
-        turn = "t" + b32encode(sha256(job.id.encode("utf-8", "surrogatepass")).digest()[:10]).decode().lower()
-        text = sentence(report, asked.language)
-        record = TurnRecord(
-            turn=turn,
-            key=key,
-            transcript=session.transcript,
-            scope=job.scope,
-            outcome=EndState.ANSWERED,
-            # What one person alone sees never joins a shared transcript (FORMATS.md, Sends).
-            lines=() if asked.visible_to else (build.notice(turn, text, self.now()),),
-            from_index=session.next_index,
-            to_index=session.next_index,
-            inbox=(),
+        await report(
+            self.records,
+            job,
+            session,
+            sentence(done, asked.language),
             at=self.now(),
-        )
-        message = OutboundMessage(
-            id=f"{turn}.1",
-            key=key,
-            text=text,
-            kind=OutboundKind.NOTICE,
             reply_to=asked.reply_to,
             visible_to=asked.visible_to,
             chat_kind=ChatKind(asked.chat_kind),
         )
-        await self.records.append(record, outbound=(message,))
 
 
 def sentence(report: Report, language: str) -> str:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import os
-from base64 import b32encode
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -21,10 +20,11 @@ import structlog
 from agent.memory.background import Handler, Later
 from agent.memory.files import lines as build
 from agent.memory.files.disk import Disk
+from agent.memory.reporting import report
 from agent.memory.rights.packing import IS_EXPORT, Packed, dated, members, pack
 from agent.memory.scopes import attachment_path, scope_folder
-from gateway.events import Attachment, OutboundKind, OutboundMessage, SessionKey
-from gateway.ports import EndState, Job, Jobs, Outbox, Records, SessionRow, TurnRecord, Usage
+from gateway.events import Attachment, SessionKey
+from gateway.ports import Job, Jobs, Outbox, Records, SessionRow, Usage
 from gateway.words import say
 
 log = structlog.get_logger(__name__)
@@ -179,29 +179,17 @@ class Exports:
         text = say("rights.export_done", language, files=packed.files)
         if left_out:
             text += " " + say("rights.export_left_out", language, count=left_out)
-        turn = "t" + b32encode(hashlib.sha256(job.id.encode()).digest()[:10]).decode().lower()
         facts = [
             {"kind": each.kind, "name": each.name, "size": each.size, "blob": each.blob, IS_EXPORT: True}
             for each in attachments
         ]
-        record = TurnRecord(
-            turn=turn,
-            key=key,
-            transcript=session.transcript,
-            scope=job.scope,
-            outcome=EndState.ANSWERED,
-            lines=(build.notice(turn, text, self.now(), files=facts),),
-            from_index=session.next_index,
-            to_index=session.next_index,
-            inbox=(),
+        await report(
+            self.records,
+            job,
+            session,
+            text,
             at=self.now(),
-        )
-        message = OutboundMessage(
-            id=f"{turn}.1",
-            key=key,
-            text=text,
-            kind=OutboundKind.NOTICE,
             reply_to=str(job.payload.get("reply_to", "")),
             attachments=attachments,
+            facts=facts,
         )
-        await self.records.append(record, outbound=(message,))
