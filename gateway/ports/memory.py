@@ -103,8 +103,13 @@ class Hits(list[Hit]):
 class SearchIndex(Protocol):
     """Recall inside one scope; the scope comes from the turn's principal, never from a model."""
 
-    async def search(self, scope: str, query: str, *, project: str = MEMORY, limit: int = 10) -> Hits:
-        """Return the best hits of *scope* (and of `shared`), best first, within the budget of tokens."""
+    async def search(
+        self, scope: str, query: str, *, project: str = MEMORY, limit: int = 10, patience: float | None = None
+    ) -> Hits:
+        """Return the best hits of *scope* (and of `shared`), best first, within the budget of tokens.
+
+        What texts mean is not waited for longer than *patience* seconds.
+        """
         ...
 
     async def read(self, scope: str, source: str, line: int, *, project: str = MEMORY) -> Sequence[Hit]:

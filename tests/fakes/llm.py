@@ -60,7 +60,9 @@ class Shelf:
         self.hits = dict(hits or {})
         self.asked: list[tuple[str, str]] = []
 
-    async def search(self, scope: str, query: str, *, project: str = MEMORY, limit: int = 10) -> Hits:
+    async def search(
+        self, scope: str, query: str, *, project: str = MEMORY, limit: int = 10, patience: float | None = None
+    ) -> Hits:
         """Look through one scope."""
         self.asked.append((scope, query))
         words = query.lower().split()

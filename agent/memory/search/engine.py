@@ -111,11 +111,13 @@ class RecallEngine:
         around: int = 0,
         now: datetime | None = None,
         zone: tzinfo = UTC,
+        patience: float | None = None,
     ) -> Answer:
         """Return what *scopes* hold about *text*, best first, for at most *budget* tokens.
 
         `Result.place` is the scope's place in *scopes*. *around* results show their neighbours. *now* in *zone* is what
-        "last week" counts from. Never raises for the sake of an index or a model.
+        "last week" counts from. A model that takes longer than *patience* seconds is not waited for.
+        Never raises for the sake of an index or a model.
         """
         notes: list[str] = []
         async with contextlib.AsyncExitStack() as stack:
@@ -128,7 +130,7 @@ class RecallEngine:
                 except IndexUnusable as error:
                     self._rebuild_soon(scope, str(error))
                     notes.append(BUILDING)
-            vector = await self._vector(text, indexes, notes)
+            vector = await self._vector(text, indexes, notes, patience)
             wanted = tuple(projects)
             work = (indexes, text, vector, wanted, limit, budget, around, now or datetime.now(UTC), zone)
             found, broken, cold = await self._files.searching(lambda: self._find(*work))
@@ -185,12 +187,15 @@ class RecallEngine:
         except IndexUnusable:  # damaged where the texts are: who is to blame shows when they are built anew
             return [], list(range(len(indexes))), []
 
-    async def _vector(self, text: str, indexes: Sequence[ScopeIndex], notes: list[str]) -> Floats | None:
+    async def _vector(
+        self, text: str, indexes: Sequence[ScopeIndex], notes: list[str], patience: float | None
+    ) -> Floats | None:
         if self._embedder is None or not indexes:
             return None
         try:
-            rows = await self._embedder.embed([text], is_question=True)
-        except ModelFailed as error:
+            async with asyncio.timeout(patience):
+                rows = await self._embedder.embed([text], is_question=True)
+        except (ModelFailed, TimeoutError) as error:
             notes.append(f"by words alone: {error}")
             return None
         vector: Floats = rows[0]

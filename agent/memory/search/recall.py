@@ -92,7 +92,9 @@ class Recall:
 
     # -- the port ----------------------------------------------------------------------------------
 
-    async def search(self, scope: str, query: str, *, project: str = MEMORY, limit: int = 10) -> Hits:
+    async def search(
+        self, scope: str, query: str, *, project: str = MEMORY, limit: int = 10, patience: float | None = None
+    ) -> Hits:
         """Return the best hits of *scope* and of `shared`, or of a project's documents.
 
         Raises ToolFailed while an index is built that there was none of.
@@ -100,7 +102,7 @@ class Recall:
         if not query.strip():
             return Hits()
         if project != MEMORY:
-            return await self._in_documents(query, project, limit)
+            return await self._in_documents(query, project, limit, patience)
         await self._flush()
         names = [name for name in dict.fromkeys([scope, SHARED]) if self._folder(name).is_dir()]
         await asyncio.gather(*(self._in_step(name) for name in names))
@@ -110,6 +112,7 @@ class Recall:
             limit=limit,
             budget=self._habits.budget,
             around=AROUND,
+            patience=patience,
             zone=ZoneInfo(self._zone(scope)),
         )
         if not answer.results and BUILDING in answer.note:
@@ -237,7 +240,7 @@ class Recall:
         syncing.add_done_callback(tell)
         await asyncio.wait([syncing], timeout=self._habits.patience)
 
-    async def _in_documents(self, query: str, project: str, limit: int) -> Hits:
+    async def _in_documents(self, query: str, project: str, limit: int, patience: float | None) -> Hits:
         if project not in await asyncio.to_thread(self._projects):
             return Hits()
         loop = asyncio.get_running_loop()
@@ -245,7 +248,13 @@ class Recall:
             self._docs_synced = loop.time()
             await self._patiently(self._documents.sync(self._docs), "docs")
         answer = await self._documents.search(
-            [self._docs], query, projects=[project], limit=limit, budget=self._habits.budget, around=0
+            [self._docs],
+            query,
+            projects=[project],
+            limit=limit,
+            budget=self._habits.budget,
+            around=0,
+            patience=patience,
         )
         if not answer.results and BUILDING in answer.note:
             raise ToolFailed("the documents are being indexed; ask again in a minute")

@@ -51,7 +51,7 @@ async def test_no_argument_of_a_tool_reaches_another_scope(tmp_path: Path) -> No
         there = [line async for line in found({"text": "zeppelin", "scope": BOB})]
         [transcript] = {line["source"] for line in there if line["source"].startswith("sessions/")}
         assert len(there) >= 2  # Bob's own search has both
-    wanted = [("memory_search", {"query": query}) for query in QUERIES]
+    wanted: list[tuple[str, dict[str, object]]] = [("memory_search", {"query": query}) for query in QUERIES]
     wanted += [("memory_search", {"query": "zeppelin", "scope": BOB, "project": project}) for project in PROJECTS[:4]]
     wanted += [("vector_search", {"query": "zeppelin", "project": project, "scope": BOB}) for project in PROJECTS]
     wanted += [

@@ -10,8 +10,10 @@ import pytest
 
 from agent.memory.search.embedding import GuardedEmbedder, Matrix, open_embedder
 from agent.memory.search.embedding.litellm_embedder import _rows
+from agent.memory.search.engine import RecallEngine, Scope
+from agent.memory.search.unit import Unit
 from gateway.errors import ModelFailed, ModelGarbled, ModelTimeout, SettingsMistake
-from tests.fakes.recall import LetterEmbedder
+from tests.fakes.recall import LetterEmbedder, Shelf
 
 
 class Clock:
@@ -101,6 +103,17 @@ async def test_whoever_loses_patience_first_is_not_the_last_to_know() -> None:
     with pytest.raises(ModelFailed):
         await guarded.embed(["how"], is_question=True)
     await guarded.close()
+
+
+async def test_a_search_waits_no_longer_than_whoever_asks(tmp_path: Path) -> None:
+    """With a patience shorter than the model's deadline, words answer and the answer says so."""
+    scope = Scope(tmp_path / "index.db", Shelf(talk=[Unit(text="the violin", line=1)]))
+    engine = RecallEngine(embedder=GuardedEmbedder(Silent(), question_deadline=3_600))
+    await engine.sync(scope)
+    answer = await engine.search([scope], "violin", patience=0.01)
+    assert [each.passage.text for each in answer.results] == ["the violin"]
+    assert "by words alone" in answer.note
+    await engine.close()
 
 
 async def test_what_is_configured_is_what_is_opened(tmp_path: Path) -> None:
