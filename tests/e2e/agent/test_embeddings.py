@@ -12,9 +12,11 @@ from typing import Any
 
 import pytest
 
+from agent.memory.search.embedding import open_embedder
 from gateway.app.operated import operations
 from gateway.commands.offline import findings
 from gateway.doctor import Finding
+from gateway.errors import ModelFailed
 from tests.fakes.embeddings import Trouble
 from tests.fakes.openai_server import Answer, Call, FakeOpenAI, open_server
 from tests.fakes.pocket import Pocket, gateway
@@ -115,6 +117,19 @@ async def test_a_model_that_fails_costs_meaning_alone(tmp_path: Path) -> None:
         [warned] = [each async for each in doctor(pocket.home) if each.id == "search"]
         assert warned.text.startswith("goes by words alone: openai/test-embed")
         assert "SECRET" not in search + found + warned.text
+
+
+async def test_whatever_a_provider_does_is_a_failure_of_ours_that_quotes_nothing() -> None:
+    """Refused, broken, too few vectors, no vectors: ModelFailed, with nothing of what the provider said."""
+    async with open_server() as server:
+        for server.embeddings.trouble in (Trouble.ERROR, Trouble.UNAUTHORISED, Trouble.WRONG_COUNT, Trouble.GARBLED):
+            embedder = open_embedder("openai/test-embed", api_base=server.base, api_key=KEY)
+            assert embedder is not None
+            with pytest.raises(ModelFailed) as failed:
+                await embedder.embed(["one", "two"])
+            assert "SECRET" not in str(failed.value)
+            assert KEY not in embedder.trouble + str(failed.value)
+            assert embedder.pause
 
 
 async def test_a_model_that_never_answers_holds_nobody_up(tmp_path: Path) -> None:
