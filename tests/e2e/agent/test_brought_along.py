@@ -43,7 +43,7 @@ async def test_a_chat_goes_on_from_a_conversation_of_theirs(tmp_path: Path) -> N
         assert str(said[-1]["content"]).endswith("And now?")
         assert "I am brief." in system["content"]
         assert "- Favorite color: blue" in system["content"]
-        assert "imported from nanobot" in await pocket.channel.ask("ann", "/memory why color")
+        assert "brought along from nanobot" in await pocket.channel.ask("ann", "/memory why color")
         assert "cleared" in await pocket.channel.ask("ann", "/forget Nessie")
         await pocket.channel.ask("ann", "Still there?")
         assert "Nessie" not in str(model.prompts[-1])
