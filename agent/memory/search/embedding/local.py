@@ -27,7 +27,7 @@ class LocalEmbedder:
 
     def __init__(self, folder: Path, *, threads: int = 1, question: str = "", passage: str = "") -> None:
         """*question* and *passage* are what the model wants before a text (E5: ``query: ``)."""
-        self.name = f"local:{folder.name}"
+        self.name = f"local:{folder}"  # whole: two models may both lie in a folder `onnx`
         self._folder = folder
         self._threads = threads
         self._before = {True: question, False: passage}

@@ -121,7 +121,7 @@ async def test_what_is_configured_is_what_is_opened(tmp_path: Path) -> None:
     assert open_embedder("") is None
     local = open_embedder(f"local:{tmp_path}")
     assert local is not None
-    assert local.name == f"local:{tmp_path.name}"
+    assert local.name == f"local:{tmp_path}"
     with pytest.raises(ModelFailed, match=r"model\.onnx") as raised:
         await local.embed(["a"])
     # Which of the two depends on whether the extra is installed; both tell how to mend it.
