@@ -46,8 +46,9 @@ class Shelf:
 class LetterEmbedder:
     """Vectors that count letters: alike texts have alike letters. While `is_down` it fails; `asked` holds the texts."""
 
-    def __init__(self, name: str = "letters") -> None:
+    def __init__(self, name: str = "letters", size: int = 26) -> None:
         self.name = name
+        self._letters = string.ascii_lowercase[:size]
         self.is_down = False
         self.asked: list[str] = []
 
@@ -56,8 +57,8 @@ class LetterEmbedder:
         if self.is_down:
             raise ModelUnreachable(f"{self.name}: nobody answers")
         self.asked += texts
-        rows = [[text.lower().count(letter) for letter in string.ascii_lowercase] for text in texts]
-        return unit_length(np.array(rows, dtype=np.float32).reshape(len(texts), 26))
+        rows = [[text.lower().count(letter) for letter in self._letters] for text in texts]
+        return unit_length(np.array(rows, dtype=np.float32).reshape(len(texts), len(self._letters)))
 
     async def close(self) -> None:
         """Do nothing."""

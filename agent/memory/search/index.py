@@ -139,13 +139,16 @@ class ScopeIndex:
             was = schema.meta(self._writer, "model")
             if was == name:
                 return False
-            with writing(self._writer):
-                self._writer.execute("UPDATE unit SET vector = NULL WHERE vector IS NOT NULL")
-                self._writer.execute("DELETE FROM vector")
-                schema.set_meta(self._writer, "model", name)
-                schema.set_meta(self._writer, "dimensions", "")
-        self.drop_matrix()
+            self._drop_vectors(name)
         return bool(was)
+
+    def _drop_vectors(self, model: str) -> None:
+        with writing(self._writer):
+            self._writer.execute("UPDATE unit SET vector = NULL WHERE vector IS NOT NULL")
+            self._writer.execute("DELETE FROM vector")
+            schema.set_meta(self._writer, "model", model)
+            schema.set_meta(self._writer, "dimensions", "")
+        self.drop_matrix()
 
     @property
     def model(self) -> str:
@@ -174,6 +177,9 @@ class ScopeIndex:
         with self._write_lock, as_unusable():
             if not vectors or schema.meta(self._writer, "model") != model:
                 return
+            size = str(len(next(iter(vectors.values()))))
+            if schema.meta(self._writer, "dimensions") not in ("", size):
+                self._drop_vectors(model)  # another model under the same name: the rest is embedded anew as well
             with writing(self._writer):
                 for unit, vector in vectors.items():
                     row = self._writer.execute("SELECT content FROM unit WHERE id = ?", (unit,)).fetchone()
@@ -187,7 +193,7 @@ class ScopeIndex:
                         (row[0], unit),
                     )
                     changes.came += [each[0] for each in found]
-                schema.set_meta(self._writer, "dimensions", str(len(next(iter(vectors.values())))))
+                schema.set_meta(self._writer, "dimensions", size)
             self._note(changes)
 
     @property

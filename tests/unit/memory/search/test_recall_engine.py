@@ -186,6 +186,22 @@ async def test_another_model_embeds_anew_while_words_go_on(tmp_path: Path) -> No
         assert third.asked == []
 
 
+async def test_a_model_that_gives_other_vectors_under_its_old_name_embeds_anew(tmp_path: Path) -> None:
+    """Vectors of two lengths never stand beside each other: the first of the new ones take the old ones away."""
+    shelf = Shelf(talk=said("the violin", "the boat"))
+    scope = Scope(tmp_path / "index.db", shelf)
+    async with running(embedder=LetterEmbedder()) as engine:
+        await engine.sync(scope)
+        await engine.settled(scope.path)
+    shelf.change("talk", said("the violin", "the boat", "a lamp"))
+    changed = LetterEmbedder(size=13)
+    async with running(embedder=changed) as engine:
+        await engine.sync(scope)
+        await engine.settled(scope.path)
+        assert set(changed.asked) == {"Ann: the violin", "Ann: the boat", "Ann: a lamp"}
+        assert (await engine.search([scope], "lamp")).note == ""
+
+
 async def test_two_scopes_compare(tmp_path: Path) -> None:
     """A weak hit of a small scope does not stand above a good one of a large scope, and places tell them apart."""
     mine = Scope(
