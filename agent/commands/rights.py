@@ -64,10 +64,11 @@ def _kept(context: CommandContext, kept: Account, facts: Facts) -> Iterator[str]
     yield f"{memory} {until}"
     if kept.waiting:
         yield say("rights.waiting", language, waiting=kept.waiting)
-    since = "-"
-    if kept.since is not None:
+    if kept.since is None:
+        said = say("rights.transcripts_none", language)
+    else:
         since = f"{kept.since.astimezone(ZoneInfo(context.house.zone(context.scope))):%Y-%m-%d}"
-    said = say("rights.transcripts", language, conversations=kept.conversations, since=since)
+        said = say("rights.transcripts", language, conversations=kept.conversations, since=since)
     yield f"{said} {stays}"
     files = say("rights.files", language, files=kept.files, size=in_words(kept.file_bytes))
     yield f"{files} {stays}"

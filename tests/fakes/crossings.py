@@ -175,7 +175,12 @@ def look_at_files(watch: Watch, home: Path) -> None:
 
 
 def _texts(path: Path) -> Iterator[str]:
-    data = path.read_bytes()
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        if path.suffix != ".tmp":  # which has taken its file's place meanwhile, and is read there
+            raise
+        return
     yield data.decode("utf-8", "replace")
     if "objects" in path.parts:
         try:

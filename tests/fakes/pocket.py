@@ -262,8 +262,18 @@ class Pocket:
 
     def kill(self, into: Path) -> Path:
         """Copy the home as a kill at this moment leaves it; return the copy, for another `gateway`."""
-        shutil.copytree(self.home, into, ignore=shutil.ignore_patterns("control.sock", "lock", "*-shm"))
+        ignored = shutil.ignore_patterns("control.sock", "lock", "*-shm")
+        shutil.copytree(self.home, into, ignore=ignored, copy_function=_copy)
         return into
+
+
+def _copy(source: str, target: str) -> None:
+    """Copy a file; one that is being written beside another may have taken its place meanwhile."""
+    try:
+        shutil.copy2(source, target)
+    except FileNotFoundError:
+        if not source.endswith(".tmp"):
+            raise
 
 
 @asynccontextmanager

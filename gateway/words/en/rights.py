@@ -8,6 +8,7 @@ SENTENCES = {
     ),
     "waiting": "{waiting} thing(s) that wait for a yes, for 14 days at most: `/memory pending`.",
     "transcripts": "What was said, word for word: {conversations} conversation(s) since {since}.",
+    "transcripts_none": "What was said, word for word: nothing yet.",
     "files": "Files that were sent, both ways: {files}, {size}.",
     "index": "An index that finds them again, made of the above and of nothing else.",
     "until_forgotten": "It stays until somebody here has it forgotten.",

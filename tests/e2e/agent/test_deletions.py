@@ -42,8 +42,8 @@ async def until(true: Callable[[], bool]) -> None:
 
 
 def transcripts(home: Path, scope: str = SCOPE) -> str:
-    """Return all that transcripts of a scope say."""
-    return "\n".join(path.read_text() for path in (home / scope / "sessions").glob("*"))
+    """Return all that transcripts of a scope say; what is being written beside one is none yet, and may be gone."""
+    return "\n".join(path.read_text() for path in (home / scope / "sessions").glob("[!.]*"))
 
 
 async def staged(pocket: Pocket, number: int, scope: str = SCOPE) -> Sequence[Waiting]:

@@ -110,6 +110,7 @@ async def test_everything_of_a_person_goes_after_a_yes(full_home: Path, tmp_path
         assert "what you said in groups" in answer
         await done(pocket)
         assert not (home / SCOPE).exists()
+        assert "What was said, word for word: nothing yet." in await ask("ann", "/privacy")
         assert "annsquokka" not in await ask("ann", "/memory")
         assert "Berlin" not in await ask("ann", "/timezone")
         await pocket.idle()
