@@ -19,9 +19,9 @@ from agent.attachments.hearing import Purse
 from agent.attachments.intake import FilesIn
 from agent.draft import Draft
 from agent.heard import quoted
-from agent.memory.conversation import Conversation
 from agent.memory.files import lines as build
-from agent.memory.snapshot import ScopeMemory, opening, system_prompt
+from agent.memory.prompt.conversation import Conversation
+from agent.memory.prompt.snapshot import ScopeMemory, opening, system_prompt
 from agent.recalling import Recalling
 from gateway.events import ChatKind, InboundKind, InboundMessage
 from gateway.ports import InboxRow, Line, Overheard

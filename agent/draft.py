@@ -11,10 +11,10 @@ from typing import Any
 from agent.attachments.facts import UNTRUSTED, attachment_of, fact_of
 from agent.llm.port import ChatReply, ToolCall
 from agent.memory.files import lines as build
-from agent.memory.jobs import remember_job
-from agent.memory.taint import TAINTED, bring_words
-from agent.memory.tokens import weigh_all
-from agent.memory.trimming import is_trim, trimmed
+from agent.memory.prompt.taint import TAINTED, bring_words
+from agent.memory.prompt.tokens import weigh_all
+from agent.memory.prompt.trimming import is_trim, trimmed
+from agent.memory.work.jobs import remember_job
 from gateway.events import Attachment
 from gateway.ports import EndState, InboxRow, Job, Lease, Line, Step, TurnRecord
 

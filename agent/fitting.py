@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from agent.draft import Draft
-from agent.memory.compaction import Room
-from agent.memory.conversation import Conversation
-from agent.memory.tokens import weigh, weigh_all
+from agent.memory.prompt.compaction import Room
+from agent.memory.prompt.conversation import Conversation
+from agent.memory.prompt.tokens import weigh, weigh_all
 from gateway.ports import Line
 
 

@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from agent.memory.archiving import archive_now
-from agent.memory.background import Background
-from agent.memory.desk import MemoryDesk
+from agent.memory.consolidation.archiving import archive_now
 from agent.memory.dream.restoring import DreamDesk
 from agent.memory.files import lines as build
 from agent.memory.forgetting.desk import ForgettingDesk
 from agent.memory.links.offers import LinkDesk
 from agent.memory.rights.desk import RightsDesk
-from agent.memory.staging import Staging
+from agent.memory.versioning.desk import MemoryDesk
+from agent.memory.waiting.staging import Staging
+from agent.memory.work.background import Background
 from agent.pool import Pool
 from gateway.events import InboundMessage, OutboundKind, Role, SessionKey
 from gateway.ports import (

@@ -12,7 +12,7 @@ from agent.draft import Draft, Staged
 from agent.fitting import Fitting
 from agent.llm.client import ModelClient
 from agent.llm.port import ChatReply, ChatRequest, ToolCall
-from agent.memory.tokens import weigh_all
+from agent.memory.prompt.tokens import weigh_all
 from agent.tools.port import ToolContext
 from agent.tools.registry import LoopDetector, Toolbox
 from gateway.errors import ContextOverflow, ModelFailed

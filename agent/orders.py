@@ -9,8 +9,8 @@ from dataclasses import replace
 from agent.commands import CommandContext, Reply, Typed
 from agent.context import speaker
 from agent.draft import Draft
-from agent.memory.asking import question
 from agent.memory.files import lines as build
+from agent.memory.waiting.asking import question
 from agent.pool import Running
 from agent.rooms import Rooms, to_chat
 from gateway.events import ChatKind, OutboundKind, OutboundMessage, reference, turn_id

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import structlog
 
 from agent.attachments.facts import clean
-from agent.memory.conversation import Conversation
+from agent.memory.prompt.conversation import Conversation
 from gateway.ports import Hit, SearchIndex
 
 log = structlog.get_logger(__name__)

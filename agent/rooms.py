@@ -13,12 +13,12 @@ from agent.commands import House, Router
 from agent.context import Context, Place
 from agent.draft import Draft
 from agent.loop import Loop
-from agent.memory.conversation import Conversation
-from agent.memory.conversations import Conversations
-from agent.memory.due import work_due
-from agent.memory.jobs import MemoryJobs
 from agent.memory.links.gate import ScopeGate
+from agent.memory.prompt.conversation import Conversation
+from agent.memory.prompt.conversations import Conversations
+from agent.memory.prompt.due import work_due
 from agent.memory.scopes import SHARED, person_of, scope_of
+from agent.memory.work.jobs import MemoryJobs
 from agent.patient import PatientJournal
 from agent.pool import Running
 from gateway.events import Attachment, ChatKind, Choice, InboundKind, OutboundKind, OutboundMessage

@@ -13,9 +13,9 @@ from agent.draft import Draft, Staged
 from agent.fitting import Fitting
 from agent.llm.port import ToolCall
 from agent.loop import Seat, Thought
-from agent.memory.asking import asked_about
-from agent.memory.conversation import Conversation
 from agent.memory.files import lines as build
+from agent.memory.prompt.conversation import Conversation
+from agent.memory.waiting.asking import asked_about
 from agent.orders import Orders
 from agent.pool import Running
 from agent.rooms import Rooms, to_chat

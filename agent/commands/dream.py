@@ -8,7 +8,7 @@ from agent.commands.port import CommandContext, Reply, command
 from agent.memory.dream.restoring import InTheWay
 from agent.memory.dream.state import CAUSE, DREAM
 from agent.memory.dream.telling import Asked
-from agent.memory.versions import Version
+from agent.memory.versioning.versions import Version
 from gateway.events import ChatKind, InboundKind, Role
 from gateway.ports import Job
 from gateway.words import say

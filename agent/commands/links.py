@@ -8,9 +8,9 @@ from urllib.parse import unquote
 from agent.commands.port import CommandContext, Reply, command
 from agent.memory.forgetting.forgetter import Asker
 from agent.memory.forgetting.words import SHORTEST, Wanted
-from agent.memory.jobs import LONGEST_FACT, remember_job
 from agent.memory.links.offers import Account, Locked, Offer, Own, Wrong
 from agent.memory.scopes import SHARED
+from agent.memory.work.jobs import LONGEST_FACT, remember_job
 from gateway.events import ChatKind, Choice, OutboundMessage, Role
 from gateway.words import say
 

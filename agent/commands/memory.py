@@ -9,14 +9,14 @@ from zoneinfo import ZoneInfo
 from agent.commands import waiting
 from agent.commands.port import CommandContext, Reply, command
 from agent.memory.consolidation.pending import APPROVED
-from agent.memory.desk import UNDO, NoSuchVersion, Origin, Overtaken
+from agent.memory.consolidation.revising import CONSOLIDATION
 from agent.memory.dream.restoring import FORGET, RESTORE
 from agent.memory.dream.state import DREAM
 from agent.memory.importing.importer import IMPORTED
-from agent.memory.jobs import LONGEST_FACT, REMEMBER, remember_job
-from agent.memory.revising import CONSOLIDATION
 from agent.memory.scopes import SHARED
-from agent.memory.versions import BY_HAND, Version
+from agent.memory.versioning.desk import UNDO, NoSuchVersion, Origin, Overtaken
+from agent.memory.versioning.versions import BY_HAND, Version
+from agent.memory.work.jobs import LONGEST_FACT, REMEMBER, remember_job
 from gateway.events import ChatKind, Role
 from gateway.words import say
 

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol
 
-from agent.memory.desk import MemoryDesk
 from agent.memory.dream.restoring import DreamDesk
 from agent.memory.forgetting.desk import ForgettingDesk
 from agent.memory.links.offers import LinkDesk
 from agent.memory.rights.desk import RightsDesk
-from agent.memory.staging import Staging
+from agent.memory.versioning.desk import MemoryDesk
+from agent.memory.waiting.staging import Staging
 from gateway.events import Choice, InboundMessage, OutboundMessage, Role, SessionKey
 from gateway.ports import InboxRow, Job, Lease, SearchIndex, ShownLine
 

@@ -6,8 +6,8 @@ from datetime import timedelta
 from zoneinfo import ZoneInfo
 
 from agent.commands.port import CommandContext, Reply
-from agent.memory.asking import buttons, short, spoken_name
-from agent.memory.staging import MEMORY, Waiting
+from agent.memory.waiting.asking import buttons, short, spoken_name
+from agent.memory.waiting.staging import MEMORY, Waiting
 from gateway.events import ChatKind, InboundKind, Role
 from gateway.words import say
 

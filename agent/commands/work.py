@@ -8,8 +8,8 @@ from typing import Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from agent.commands.port import CommandContext, Reply, command
-from agent.memory.background import Work
-from agent.memory.purse import Budget
+from agent.memory.work.background import Work
+from agent.memory.work.purse import Budget
 from gateway.events import ChatKind, Role
 from gateway.words import say
 

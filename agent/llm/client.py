@@ -55,7 +55,7 @@ class ModelClient:
         self.windows = windows or Windows(None, now=now)
 
     async def room(self) -> int:
-        """Return how much a prompt may weigh for the model that is asked first (agent/memory/tokens.py)."""
+        """Return how much a prompt may weigh for the model that is asked first (agent/memory/prompt/tokens.py)."""
         await self._know(self._models[0])
         return self.windows.room(self.name)
 

@@ -50,7 +50,7 @@ class ChatRequest:
     purpose: str = "answer"
     person: str = ""  # whose purse the call is on
     chat: str = ""
-    weight: int = 0  # what messages and tools are reckoned at (agent/memory/tokens.py); 0 = nobody reckoned
+    weight: int = 0  # what messages and tools are reckoned at (agent/memory/prompt/tokens.py); 0 = nobody reckoned
     max_tokens: int | None = None
 
 

@@ -88,7 +88,7 @@ class Windows:
         return min(window, learned.window) if learned is not None and self._is_fresh(learned) else window
 
     def room(self, model: str) -> int:
-        """Return how much a prompt for *model* may weigh, as agent/memory/tokens.py reckons it."""
+        """Return how much a prompt for *model* may weigh, as agent/memory/prompt/tokens.py reckons it."""
         return max(int(Budget(self.window(model)).tokens / self.factor(model)), 1)
 
     def factor(self, model: str) -> float:

@@ -36,7 +36,7 @@ from agent.memory.files.disk import Disk
 from agent.memory.files.lines import utc_now
 from agent.memory.history.log import HistoryEntry, HistoryLog
 from agent.memory.history.readable import HISTORY_MD
-from agent.memory.taint import trusted
+from agent.memory.prompt.taint import trusted
 
 log = structlog.get_logger(__name__)
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import Annotated
 
-from agent.memory.jobs import LONGEST_FACT
+from agent.memory.work.jobs import LONGEST_FACT
 from agent.tools.port import ToolContext, tool
 from gateway.errors import ToolFailed
 from gateway.ports import MEMORY, Hit, Hits

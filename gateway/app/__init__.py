@@ -1,6 +1,7 @@
 """The composition root: the only place that sees gateway, channels and agent at once.
 
-`app.py` is all of it as a whole, `build.py` makes every room, `channels.py` the doors, `run.py` starts them in order and stops them in reverse.
+`app.py` is all of it as a whole, `build.py` makes every room, `channels.py` the doors, `run.py` starts them in order
+and stops them in reverse.
 """
 
 from gateway.app.app import App as App

@@ -12,13 +12,13 @@ from typing import Any
 
 from agent.house import AgentHouse
 from agent.llm.client import ModelClient
-from agent.memory.background import Background
 from agent.memory.dream.dreamer import Dreamer
 from agent.memory.files.projector import Projector
-from agent.memory.jobs import MemoryJobs
 from agent.memory.links.linker import Linker
 from agent.memory.search.recall import Recall
 from agent.memory.sessions import StoredSessions
+from agent.memory.work.background import Background
+from agent.memory.work.jobs import MemoryJobs
 from agent.pool import Pool
 from gateway.admission import RefusalLog
 from gateway.app.addressee import addressee, is_private

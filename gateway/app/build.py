@@ -17,8 +17,8 @@ from agent.context import Context
 from agent.house import AgentHouse
 from agent.loop import Loop
 from agent.memory.files.attachments import FileBlobs
-from agent.memory.purse import Purse
-from agent.memory.snapshot import ScopeMemory
+from agent.memory.prompt.snapshot import ScopeMemory
+from agent.memory.work.purse import Purse
 from agent.patient import PatientJournal
 from agent.pool import Pool
 from agent.recalling import Recalling

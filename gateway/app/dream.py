@@ -11,7 +11,7 @@ from agent.memory.dream.dreamer import Dreamer
 from agent.memory.dream.restoring import DreamDesk
 from agent.memory.dream.schedule import Schedule
 from agent.memory.dream.telling import Teller
-from agent.memory.versions import Versions
+from agent.memory.versioning.versions import Versions
 from gateway.app.memory import Memory
 from gateway.home import Home
 from gateway.ports import Store

@@ -15,7 +15,7 @@ from agent.memory.forgetting.forgetter import Forgetter
 from agent.memory.forgetting.purge import Purge
 from agent.memory.forgetting.retention import Retention
 from agent.memory.links.gate import ScopeGate
-from agent.memory.versions import Versions
+from agent.memory.versioning.versions import Versions
 from gateway.home import Home
 from gateway.leftovers import HomeLeftovers
 from gateway.ports import Store

@@ -16,10 +16,10 @@ from agent.memory.importing.found import Found
 from agent.memory.importing.importer import Importer
 from agent.memory.importing.ledger import Ledgers
 from agent.memory.importing.talks import Goal, Talks
-from agent.memory.keeping import Keeper
 from agent.memory.scope_names import SHARED, ScopeNames
 from agent.memory.scopes import quote
-from agent.memory.versions import Versions
+from agent.memory.versioning.keeping import Keeper
+from agent.memory.versioning.versions import Versions
 from gateway.app.addressee import addressee
 from gateway.app.app import App
 from gateway.app.memory_operations import MemoryOperations

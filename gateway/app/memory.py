@@ -8,34 +8,34 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from agent.llm.client import ModelClient
-from agent.memory.asking import Asking
-from agent.memory.background import Background, Handler
+from agent.memory.consolidation.consolidator import Consolidator
+from agent.memory.consolidation.reading import Passages
+from agent.memory.consolidation.revising import Reviser
 from agent.memory.consolidation.slice import Keep
-from agent.memory.consolidator import Consolidator
-from agent.memory.conversations import Conversations
-from agent.memory.deletions import Deletions
-from agent.memory.desk import MemoryDesk
 from agent.memory.dream.dreamer import Dreamer
 from agent.memory.files.disk import Disk
 from agent.memory.files.documents import FileDocuments
 from agent.memory.files.projector import Projector
-from agent.memory.flushing import Flushes
 from agent.memory.forgetting.desk import ForgettingDesk
-from agent.memory.jobs import REMEMBER, MemoryJobs
-from agent.memory.keeping import Keeper
 from agent.memory.links.gate import ScopeGate, gated
 from agent.memory.links.linker import Linker
 from agent.memory.links.memories import Memories
 from agent.memory.links.offers import LinkDesk
-from agent.memory.origins import Origins
-from agent.memory.purse import Purse
-from agent.memory.reading import Passages
-from agent.memory.revising import Reviser
+from agent.memory.noting.flushing import Flushes
+from agent.memory.noting.session_notes import SessionNotes
+from agent.memory.prompt.conversations import Conversations
 from agent.memory.rights.export import Exports
-from agent.memory.session_notes import SessionNotes
 from agent.memory.sessions import StoredSessions
-from agent.memory.staging import Staging
-from agent.memory.versions import Versions
+from agent.memory.versioning.deletions import Deletions
+from agent.memory.versioning.desk import MemoryDesk
+from agent.memory.versioning.keeping import Keeper
+from agent.memory.versioning.origins import Origins
+from agent.memory.versioning.versions import Versions
+from agent.memory.waiting.asking import Asking
+from agent.memory.waiting.staging import Staging
+from agent.memory.work.background import Background, Handler
+from agent.memory.work.jobs import REMEMBER, MemoryJobs
+from agent.memory.work.purse import Purse
 from gateway.app.forgetting import open_forgetting
 from gateway.home import Home
 from gateway.ports import InboxRow, Meter, Store

@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from agent.memory.desk import NoSuchVersion, Overtaken
 from agent.memory.files.lines import stamp
 from agent.memory.forgetting.forgetter import Asker
 from agent.memory.forgetting.purge import PURGE, SCRUB
@@ -16,7 +15,8 @@ from agent.memory.forgetting.words import SHORTEST, Wanted
 from agent.memory.history.log import HistoryLog
 from agent.memory.scope_names import ScopeNames, Wish, measure
 from agent.memory.scopes import scope_folder
-from agent.memory.versions import Version
+from agent.memory.versioning.desk import NoSuchVersion, Overtaken
+from agent.memory.versioning.versions import Version
 from gateway.control import Line
 from gateway.errors import UserMistake
 from gateway.events import SessionKey

@@ -9,7 +9,7 @@ from agent.llm.client import ModelClient, OnUsage
 from agent.llm.port import ChatModel, ChatReply, ChatRequest, ModelConfig
 from agent.llm.registry import open_model
 from agent.llm.windows import Windows
-from agent.memory.purse import Purse
+from agent.memory.work.purse import Purse
 from gateway.app.channels import Plugins
 from gateway.ports import Meter, Store, UsageRow
 from gateway.settings import Settings

@@ -14,8 +14,8 @@ from agent.memory.files.appender import Entry, TranscriptFile
 from agent.memory.files.blobs import digest_of, put_blobs
 from agent.memory.files.disk import Disk
 from agent.memory.files.documents import FileDocuments, document_path
+from agent.memory.prompt.snapshot import ABILITIES, ScopeMemory
 from agent.memory.scopes import quote, transcript_path
-from agent.memory.snapshot import ABILITIES, ScopeMemory
 from agent.tools.registry import Toolbox
 from gateway.events import SessionKey
 from gateway.ports import EndState, Limits, Line, TurnRecord

@@ -12,8 +12,8 @@ import pytest
 from agent.memory.files.disk import Disk
 from agent.memory.files.documents import FileDocuments
 from agent.memory.files.lines import utc_now
-from agent.memory.keeping import Keeper
-from agent.memory.versions import Versions
+from agent.memory.versioning.keeping import Keeper
+from agent.memory.versioning.versions import Versions
 from gateway.ports import Documents
 
 SCOPE = "people/telegram%3a42"

@@ -8,17 +8,17 @@ from collections.abc import Callable
 from pathlib import Path
 
 from agent.llm.port import ChatReply, ChatRequest, Sink, Tokens, ToolCall
+from agent.memory.consolidation.consolidator import Consolidator
+from agent.memory.consolidation.reading import Passages
+from agent.memory.consolidation.revising import Reviser
 from agent.memory.consolidation.slice import Slice
-from agent.memory.consolidator import Consolidator
-from agent.memory.due import consolidation
 from agent.memory.files import lines as build
 from agent.memory.files.disk import Disk
 from agent.memory.files.documents import FileDocuments
 from agent.memory.files.projector import Projector
-from agent.memory.flushing import Flushes
 from agent.memory.history.log import HistoryLog
-from agent.memory.reading import Passages
-from agent.memory.revising import Reviser
+from agent.memory.noting.flushing import Flushes
+from agent.memory.prompt.due import consolidation
 from agent.memory.scopes import scope_folder
 from gateway.errors import ContextOverflow, ModelUnreachable
 from gateway.events import SessionKey

@@ -15,7 +15,7 @@ from typing import Any
 
 from agent.llm.port import ChatReply, ChatRequest, Sink, Tokens, ToolCall
 from agent.memory.scopes import quote
-from agent.memory.versions import Versions
+from agent.memory.versioning.versions import Versions
 from gateway.events import SessionKey
 from gateway.ports import Links
 

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from agent.llm.port import ChatReply, ChatRequest, Sink, Tokens, ToolCall
-from agent.memory.background import Later
 from agent.memory.dream.applying import Applier
 from agent.memory.dream.dreamer import Dreamer
 from agent.memory.dream.prompt import EDIT_MEMORY
@@ -20,10 +19,11 @@ from agent.memory.dream.telling import Asked, Teller
 from agent.memory.files.disk import Disk
 from agent.memory.files.documents import FileDocuments, document_path
 from agent.memory.history.log import HistoryEntry, HistoryLog
-from agent.memory.keeping import Keeper
 from agent.memory.scopes import scope_folder
-from agent.memory.staging import Staging, Waiting
-from agent.memory.versions import Version, Versions
+from agent.memory.versioning.keeping import Keeper
+from agent.memory.versioning.versions import Version, Versions
+from agent.memory.waiting.staging import Staging, Waiting
+from agent.memory.work.background import Later
 from gateway.events import OutboundMessage, SessionKey
 from gateway.ports import Job, SessionRow, TurnRecord
 from tests.fakes.memory import ANN, SCOPE, START, TRANSCRIPT, FakeJobs, FakeRecords, FaultyDisk

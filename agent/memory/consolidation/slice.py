@@ -18,8 +18,8 @@ from zoneinfo import ZoneInfo
 
 from agent.attachments.facts import facts_in, in_line
 from agent.memory.files.lines import FORGOTTEN
-from agent.memory.taint import trusted
-from agent.memory.tokens import weigh_text
+from agent.memory.prompt.taint import trusted
+from agent.memory.prompt.tokens import weigh_text
 
 # The constants of [004].
 DISABLED_MEMORY_WINDOW = 0

@@ -13,16 +13,16 @@ import structlog
 from agent.memory.consolidation.memory_file import MemoryFile
 from agent.memory.consolidation.operations import Operation
 from agent.memory.consolidation.pending import stage
+from agent.memory.consolidation.revising import EPOCH
 from agent.memory.consolidation.three_way import three_way
-from agent.memory.desk import Keeps
 from agent.memory.dream.playing import BUSY, UNTRUSTED, VOICE, Outcome, Play, outcome
 from agent.memory.dream.state import Run, Sitting
 from agent.memory.files.disk import Disk
 from agent.memory.history.log import HistoryEntry
-from agent.memory.revising import EPOCH
+from agent.memory.prompt.voice import SOUL, voice
 from agent.memory.scopes import scope_folder
-from agent.memory.versions import Versions
-from agent.memory.voice import SOUL, voice
+from agent.memory.versioning.desk import Keeps
+from agent.memory.versioning.versions import Versions
 
 log = structlog.get_logger(__name__)
 

@@ -16,7 +16,6 @@ from zoneinfo import ZoneInfo
 import structlog
 
 from agent.llm.port import ChatModel
-from agent.memory.background import Handler, Later
 from agent.memory.consolidation.answer import Unusable
 from agent.memory.dream.applying import Applier, Report
 from agent.memory.dream.prompt import Material, shown_in
@@ -28,6 +27,7 @@ from agent.memory.files.disk import Disk
 from agent.memory.history.log import HistoryEntry, HistoryLog
 from agent.memory.provider import ModelProvider
 from agent.memory.scopes import scope_folder
+from agent.memory.work.background import Handler, Later
 from gateway.errors import StoreDown
 from gateway.ports import Job, Jobs
 

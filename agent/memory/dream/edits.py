@@ -9,7 +9,7 @@ from typing import Any
 from agent.memory.consolidation.answer import Unusable, clean, read_call
 from agent.memory.consolidation.operations import Add, Operation, Remove, Replace, as_record, read_record
 from agent.memory.dream.prompt import EDIT_MEMORY
-from agent.memory.versions import TRACKED
+from agent.memory.versioning.versions import TRACKED
 
 MOST = 50  # operations in one answer; the rest can come in the next
 LONGEST = 2_000  # characters of one operation's text

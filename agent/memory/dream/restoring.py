@@ -6,11 +6,11 @@ import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from agent.memory.consolidation.revising import CONSOLIDATION
 from agent.memory.consolidation.three_way import three_way
-from agent.memory.desk import Keeps
 from agent.memory.dream.state import CAUSE, DREAM
-from agent.memory.revising import CONSOLIDATION
-from agent.memory.versions import TRACKED, Version, Versions
+from agent.memory.versioning.desk import Keeps
+from agent.memory.versioning.versions import TRACKED, Version, Versions
 
 RESTORE = f"{DREAM} restore "  # then the version that everything goes back behind
 FORGET = "forget"

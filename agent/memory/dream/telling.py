@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from agent.memory.dream.applying import Report
-from agent.memory.reporting import report
+from agent.memory.work.reporting import report
 from gateway.events import ChatKind, SessionKey
 from gateway.ports import Job, Records, SessionRow
 from gateway.words import say

@@ -16,7 +16,7 @@ from agent.memory.dream import prompt
 from agent.memory.dream.edits import read_edits
 from agent.memory.dream.playing import Fate, Play, Played
 from agent.memory.dream.state import Sitting
-from agent.memory.tokens import weigh_text
+from agent.memory.prompt.tokens import weigh_text
 
 log = structlog.get_logger(__name__)
 

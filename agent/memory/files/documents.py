@@ -14,9 +14,9 @@ from pathlib import Path
 import structlog
 
 from agent.memory.files.disk import Disk
-from agent.memory.keeping import Keeper
 from agent.memory.scopes import scope_folder
-from agent.memory.versions import TRACKED
+from agent.memory.versioning.keeping import Keeper
+from agent.memory.versioning.versions import TRACKED
 from gateway.ports import Document
 
 log = structlog.get_logger(__name__)

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from urllib.parse import unquote
 
-from agent.memory.background import Handler
 from agent.memory.forgetting.beyond import beyond
 from agent.memory.forgetting.derived import DerivedIndex
 from agent.memory.forgetting.eraser import PEOPLE, Eraser
@@ -15,6 +14,7 @@ from agent.memory.forgetting.forgetter import Asker, Forgetter, Forgotten
 from agent.memory.forgetting.purge import Purge
 from agent.memory.forgetting.retention import Retention
 from agent.memory.forgetting.words import Wanted
+from agent.memory.work.background import Handler
 from gateway.events import SessionKey
 from gateway.ports import Job
 

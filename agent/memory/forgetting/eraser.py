@@ -16,7 +16,6 @@ from urllib.parse import unquote
 
 import structlog
 
-from agent.memory.background import Handler, Later
 from agent.memory.files.disk import Disk
 from agent.memory.forgetting.derived import DerivedIndex
 from agent.memory.forgetting.forgetter import DOCUMENTS, Forgetter
@@ -24,7 +23,8 @@ from agent.memory.forgetting.members import Member
 from agent.memory.forgetting.places import everything_of
 from agent.memory.forgetting.purge import mentions, scrubbing
 from agent.memory.links.gate import ScopeGate
-from agent.memory.versions import Versions
+from agent.memory.versioning.versions import Versions
+from agent.memory.work.background import Handler, Later
 from gateway.events import SessionKey
 from gateway.ports import Documents, Job, Jobs, Links, Move, People, Records
 from gateway.ports.erasing import Erasing, Leftovers, Reach

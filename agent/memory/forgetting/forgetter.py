@@ -10,16 +10,16 @@ from typing import Any, Protocol
 
 import structlog
 
-from agent.memory.desk import Keeps
-from agent.memory.due import APPLY, FLUSHED
+from agent.memory.consolidation.revising import EPOCH
 from agent.memory.files.disk import Disk
 from agent.memory.files.lines import kind_of
 from agent.memory.forgetting.words import Wanted, without_entries, without_sentences, without_words
 from agent.memory.history.redact import redact_history
-from agent.memory.jobs import REMEMBER
-from agent.memory.revising import EPOCH
+from agent.memory.prompt.due import APPLY, FLUSHED
 from agent.memory.scopes import scope_folder
-from agent.memory.versions import Versions
+from agent.memory.versioning.desk import Keeps
+from agent.memory.versioning.versions import Versions
+from agent.memory.work.jobs import REMEMBER
 from gateway.ports import Jobs, Line
 
 log = structlog.get_logger(__name__)

@@ -13,7 +13,7 @@ from agent.memory.forgetting.places import BLOBS, SESSIONS, Named, clear_raw, re
 from agent.memory.forgetting.words import Wanted, fitted, without_entries, without_words
 from agent.memory.history.log import LOCK
 from agent.memory.scopes import scope_folder
-from agent.memory.versions import Versions
+from agent.memory.versioning.versions import Versions
 from gateway.ports import Line
 
 ALL = Wanted("")  # whatever they said

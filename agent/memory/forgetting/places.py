@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from agent.attachments.facts import blobs_in, facts_in
+from agent.memory.consolidation.revising import EPOCH
 from agent.memory.files.disk import Disk, is_half_made
 from agent.memory.files.lines import decode, encode
 from agent.memory.forgetting.words import Wanted, cleared, without_entries, without_words
 from agent.memory.history.log import CURSOR, DREAM_CURSOR, HISTORY_JSONL, LOCK, RAW_JSONL
 from agent.memory.history.readable import HISTORY_MD
-from agent.memory.revising import EPOCH
 from agent.memory.scopes import scope_folder
 from gateway.ports import Line
 

@@ -19,7 +19,6 @@ from typing import Any
 
 import structlog
 
-from agent.memory.background import Handler, Later
 from agent.memory.files.disk import Disk
 from agent.memory.forgetting.derived import DerivedIndex
 from agent.memory.forgetting.forgetter import Asker, Forgetter, Forgotten, Transcripts, may_clear
@@ -35,7 +34,8 @@ from agent.memory.forgetting.words import Wanted, cleared, without_entries, with
 from agent.memory.history.log import LOCK
 from agent.memory.history.redact import redact_history
 from agent.memory.scopes import scope_folder
-from agent.memory.versions import Versions
+from agent.memory.versioning.versions import Versions
+from agent.memory.work.background import Handler, Later
 from gateway.events import SessionKey
 from gateway.ports import Job, Jobs, Records
 from gateway.ports.erasing import Erasing, Leftovers, Reach

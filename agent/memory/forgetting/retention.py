@@ -19,7 +19,6 @@ from typing import Any, Protocol
 
 import structlog
 
-from agent.memory.background import Handler, Later
 from agent.memory.files.disk import Disk
 from agent.memory.files.lines import decode, kind_of, read_stamp
 from agent.memory.forgetting.derived import DerivedIndex
@@ -29,6 +28,7 @@ from agent.memory.forgetting.words import fitted, without_words
 from agent.memory.history.log import LOCK, RAW_JSONL
 from agent.memory.scope_names import ScopeNames
 from agent.memory.scopes import scope_folder
+from agent.memory.work.background import Handler, Later
 from gateway.ports import Job, Jobs, Line, Records
 from gateway.ports.erasing import Erasing
 

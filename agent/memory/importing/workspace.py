@@ -10,7 +10,7 @@ from pathlib import Path
 from agent.memory.history.migrate import read_old
 from agent.memory.importing.folder import Folder
 from agent.memory.importing.found import FoundDocument, FoundHistory, FoundNote
-from agent.memory.notes import slugify
+from agent.memory.noting.notes import slugify
 
 _DATED = re.compile(r"(\d{4}-\d{2}-\d{2})(?:[-_ ](.*))?\.md\Z")
 _NOT_OURS: Mapping[str, str] = {

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
 
-from agent.memory.background import Handler, Later
+from agent.memory.work.background import Handler, Later
 from gateway.ports import Job, Jobs
 
 _AT_ONCE = timedelta(0)

@@ -7,13 +7,13 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from agent.memory.consolidation.revising import CONSOLIDATION
 from agent.memory.files.disk import Disk
 from agent.memory.files.lines import decode, encode
 from agent.memory.history.log import CURSOR, DREAM_CURSOR, HISTORY_JSONL, RAW_JSONL
 from agent.memory.history.readable import Mirror
 from agent.memory.links.texts import Whose, joined, rest, share, trace
-from agent.memory.revising import CONSOLIDATION
-from agent.memory.versions import TRACKED, Version
+from agent.memory.versioning.versions import TRACKED, Version
 from gateway.ports import Line
 
 Versioned: TypeAlias = Sequence[tuple[Version, Mapping[str, bytes]]]

@@ -14,13 +14,13 @@ from datetime import datetime, timedelta
 
 import structlog
 
-from agent.memory.background import Handler, Later
 from agent.memory.files.disk import Disk
 from agent.memory.files.projector import Projector
 from agent.memory.links.files import carry_over, oldest, split_off
 from agent.memory.links.gate import ScopeGate
 from agent.memory.links.memories import Memories
 from agent.memory.scopes import scope_folder
+from agent.memory.work.background import Handler, Later
 from gateway.events import SessionKey
 from gateway.ports import Job, Links, Move, Records
 

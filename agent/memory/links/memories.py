@@ -14,16 +14,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from agent.memory.consolidation.pending import STAGED
+from agent.memory.consolidation.revising import EPOCH
 from agent.memory.files.disk import Disk
 from agent.memory.files.lines import decode
 from agent.memory.history.log import CURSOR, DREAM_CURSOR, HISTORY_JSONL, LOCK, RAW_JSONL
 from agent.memory.history.readable import HISTORY_MD
 from agent.memory.links import histories
 from agent.memory.links.texts import Whose, joined
-from agent.memory.repository import TRACKED
-from agent.memory.revising import EPOCH
 from agent.memory.scopes import scope_folder
-from agent.memory.versions import Versions, write_history
+from agent.memory.versioning.repository import TRACKED
+from agent.memory.versioning.versions import Versions, write_history
 from gateway.ports import Line
 
 MARK = ".move"  # names the move that made this folder

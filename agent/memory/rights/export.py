@@ -17,12 +17,12 @@ from typing import Any
 
 import structlog
 
-from agent.memory.background import Handler, Later
 from agent.memory.files import lines as build
 from agent.memory.files.disk import Disk
-from agent.memory.reporting import report
 from agent.memory.rights.packing import IS_EXPORT, Packed, dated, members, pack
 from agent.memory.scopes import attachment_path, scope_folder
+from agent.memory.work.background import Handler, Later
+from agent.memory.work.reporting import report
 from gateway.events import Attachment, SessionKey
 from gateway.ports import Job, Jobs, Outbox, Records, SessionRow, Usage
 from gateway.words import say

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from agent.memory.asking import ASKS
 from agent.memory.files.lines import utc_now
+from agent.memory.waiting.asking import ASKS
 from gateway.admission import Entry, Grants, Policy
 from gateway.errors import StoreDown
 from gateway.events import InboundKind, OutboundKind, SessionKey

@@ -9,9 +9,9 @@ from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
-from agent.memory.background import Handler, Later
 from agent.memory.history.log import HistoryLog
-from agent.memory.staging import Waiting
+from agent.memory.waiting.staging import Waiting
+from agent.memory.work.background import Handler, Later
 from gateway.admission import Entry, Grants, GroupPolicy, Policy
 from gateway.events import InboundKind
 from gateway.ports import Job

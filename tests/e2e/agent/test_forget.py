@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from agent.memory.versions import Versions
+from agent.memory.versioning.versions import Versions
 from gateway.admission import Entry, Grants, GroupPolicy, Policy
 from tests.e2e.agent.test_consolidation import Model, at_work, entries, quiet, talk
 from tests.fakes.canaries import where

@@ -17,7 +17,7 @@ import pytest
 import structlog
 from typer.testing import CliRunner
 
-from agent.memory.versions import Versions
+from agent.memory.versioning.versions import Versions
 from gateway.admission import Entry, Grants, GroupPolicy, Policy
 from gateway.app import App, open_app
 from gateway.app.operated import operations

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from agent.llm.port import ChatReply, ChatRequest, Sink
-from agent.memory.versions import Versions
+from agent.memory.versioning.versions import Versions
 from gateway.ports import Move
 from tests.e2e.agent.test_consolidation import Model, at_work, talk
 from tests.fakes.linking import code_of, link, settled, summarised, unlink

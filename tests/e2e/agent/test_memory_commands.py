@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from agent.memory.files.documents import document_path
-from agent.memory.versions import Versions
+from agent.memory.versioning.versions import Versions
 from gateway.admission import Entry, Grants, GroupPolicy, Policy
 from tests.fakes.pocket import Pocket, gateway
 

@@ -19,7 +19,7 @@ from dulwich.repo import Repo
 
 from agent.llm.port import ChatReply, ChatRequest, Sink
 from agent.memory.history.log import HistoryEntry, HistoryLog
-from agent.memory.versions import Versions
+from agent.memory.versioning.versions import Versions
 from gateway.admission import Entry, Grants, GroupPolicy, Policy
 from gateway.events import SessionKey
 from tests.e2e.agent.test_consolidation import SCOPE, WINDOW, Model

@@ -17,7 +17,7 @@ import pytest
 from agent.memory.files.disk import Disk
 from agent.memory.forgetting.forgetter import Asker
 from agent.memory.forgetting.words import Wanted
-from agent.memory.versions import Versions
+from agent.memory.versioning.versions import Versions
 from gateway.app import App, open_app
 from gateway.events import SessionKey
 from gateway.ports import Job

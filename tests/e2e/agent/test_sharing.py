@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from agent.memory.versions import Versions
+from agent.memory.versioning.versions import Versions
 from gateway.admission import Entry, Grants, Policy
 from tests.e2e.agent.test_consolidation import WINDOW, Model
 from tests.fakes.linking import link, settled, unlink

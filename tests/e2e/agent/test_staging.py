@@ -9,7 +9,7 @@ from pathlib import Path
 
 from agent.memory.files.documents import FileDocuments
 from agent.memory.files.lines import utc_now
-from agent.memory.staging import LAPSES, Staging
+from agent.memory.waiting.staging import LAPSES, Staging
 from tests.e2e.agent.test_consolidation import Model, at_work, quiet, talk
 
 SCOPE = "people/pocket%3aann"

@@ -12,12 +12,12 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent.memory.compaction import Room
-from agent.memory.conversation import Conversation
-from agent.memory.conversations import Conversations
 from agent.memory.files import lines as build
 from agent.memory.files.projector import Projector
-from agent.memory.snapshot import MemoryView, opening, system_prompt
+from agent.memory.prompt.compaction import Room
+from agent.memory.prompt.conversation import Conversation
+from agent.memory.prompt.conversations import Conversations
+from agent.memory.prompt.snapshot import MemoryView, opening, system_prompt
 from gateway.ports import EndState, Line, SessionRow, TurnRecord
 from tests.fakes.memory import ANN, SCOPE, START, TRANSCRIPT, FakeRecords, exchange, turn_name
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 from agent.llm.litellm_model import outgoing, without_pictures
 from agent.llm.port import ChatRequest, estimate
-from agent.memory.conversation import Conversation
-from agent.memory.conversations import Conversations
 from agent.memory.files.lines import kind_of
-from agent.memory.snapshot import BACKGROUND_TOKENS, CHARS_PER_TOKEN, PICTURES, MemoryView, opening
+from agent.memory.prompt.conversation import Conversation
+from agent.memory.prompt.conversations import Conversations
+from agent.memory.prompt.snapshot import BACKGROUND_TOKENS, CHARS_PER_TOKEN, PICTURES, MemoryView, opening
 from gateway.ports import Line, SessionRow
 from tests.fakes.memory import ANN, SCOPE, START, TRANSCRIPT, FakeRecords, exchange
 

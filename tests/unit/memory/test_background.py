@@ -9,7 +9,7 @@ from datetime import timedelta
 
 import pytest
 
-from agent.memory.background import Background, Handler, Later
+from agent.memory.work.background import Background, Handler, Later
 from gateway.errors import StoreDown
 from gateway.ports import Job
 from tests.fakes.clock import Clock

@@ -1,4 +1,4 @@
-"""What goes first when a prompt is too long: in the documented order, by recorded lines, to the same bytes every time."""
+"""What goes first when a prompt is too long: in the documented order, by recorded lines, to the same bytes."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from agent.memory.compaction import Compaction, Room, compact, overdue
 from agent.memory.files import lines as build
 from agent.memory.files.lines import to_messages
-from agent.memory.tokens import weigh_all
-from agent.memory.trimming import trimmed, trimmed_by
-from agent.memory.window import Turn, Window, fold, render
+from agent.memory.prompt.compaction import Compaction, Room, compact, overdue
+from agent.memory.prompt.tokens import weigh_all
+from agent.memory.prompt.trimming import trimmed, trimmed_by
+from agent.memory.prompt.window import Window, fold, render
 from gateway.ports import Line
 from tests.fakes.memory import START, exchange
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from agent.memory.background import Later
 from agent.memory.consolidation.slice import Slice
-from agent.memory.due import APPLY, SUMMARISE, consolidation
 from agent.memory.files.documents import FileDocuments
+from agent.memory.prompt.due import APPLY, SUMMARISE, consolidation
 from agent.memory.scopes import scope_folder
+from agent.memory.work.background import Later
 from gateway.ports import Job
 from tests.fakes.consolidating import TURNS, begin
 from tests.fakes.memory import ANN, SCOPE, START, TRANSCRIPT, Crash, FaultyDisk

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from agent.memory.conversation import Conversation
-from agent.memory.conversations import Conversations
 from agent.memory.files import lines as build
 from agent.memory.files.projector import Projector
-from agent.memory.snapshot import MemoryView, opening
+from agent.memory.prompt.conversation import Conversation
+from agent.memory.prompt.conversations import Conversations
+from agent.memory.prompt.snapshot import MemoryView, opening
 from gateway.events import SessionKey
 from gateway.ports import SessionRow, TurnRecord
 from tests.fakes.memory import ANN, SCOPE, START, TRANSCRIPT, CountingDisk, FakeRecords, exchange, talk

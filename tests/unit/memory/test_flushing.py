@@ -8,12 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from agent.memory.background import Later
+from agent.memory.consolidation.revising import EPOCH
 from agent.memory.consolidation.slice import Slice
-from agent.memory.due import FLUSH, FLUSHED, flushing
 from agent.memory.files.documents import FileDocuments
-from agent.memory.revising import EPOCH
+from agent.memory.prompt.due import FLUSH, FLUSHED, flushing
 from agent.memory.scopes import scope_folder
+from agent.memory.work.background import Later
 from tests.fakes.consolidating import DyingJobs, LooseDisk, World, begin
 from tests.fakes.memory import ANN, SCOPE, START, TRANSCRIPT, Crash, FaultyDisk
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from agent.memory.background import Background
 from agent.memory.files.documents import FileDocuments
-from agent.memory.jobs import REMEMBER, MemoryJobs, as_bullet, with_bullet
+from agent.memory.work.background import Background
+from agent.memory.work.jobs import REMEMBER, MemoryJobs, as_bullet, with_bullet
 from gateway.ports import Document
 from tests.fakes.clock import Clock
 from tests.fakes.memory import SCOPE, START, FakeJobs, FaultyDisk, remember_job

@@ -11,8 +11,8 @@ import pytest
 
 from agent.memory.files.disk import Disk
 from agent.memory.files.documents import FileDocuments, document_path
-from agent.memory.keeping import Keeper
-from agent.memory.versions import BY_HAND, Versions
+from agent.memory.versioning.keeping import Keeper
+from agent.memory.versioning.versions import BY_HAND, Versions
 from tests.fakes.memory import SCOPE, START, Crash, FaultyDisk
 
 

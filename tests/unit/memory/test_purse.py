@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from agent.memory.background import Background
-from agent.memory.purse import Purse
+from agent.memory.work.background import Background
+from agent.memory.work.purse import Purse
 from gateway.ports import Job
 from tests.fakes.clock import Clock
 from tests.fakes.memory import SCOPE, START, FakeJobs

@@ -11,8 +11,8 @@ from agent.memory.consolidation.memory_file import MemoryFile
 from agent.memory.files.disk import Disk
 from agent.memory.files.documents import FileDocuments
 from agent.memory.files.lines import utc_now
-from agent.memory.keeping import Keeper
-from agent.memory.versions import BY_HAND, Versions
+from agent.memory.versioning.keeping import Keeper
+from agent.memory.versioning.versions import BY_HAND, Versions
 
 SCOPE = "people/ann"
 MIND = "- ours\n"

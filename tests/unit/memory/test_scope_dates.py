@@ -11,9 +11,9 @@ import pytest
 
 from agent.context import head
 from agent.memory.consolidation.slice import Slice, conversation
-from agent.memory.due import consolidation, flushing
 from agent.memory.files import lines as build
-from agent.memory.notes import SessionMemoryWriter
+from agent.memory.noting.notes import SessionMemoryWriter
+from agent.memory.prompt.due import consolidation, flushing
 from agent.memory.scopes import scope_folder
 from tests.fakes.consolidating import World, begin
 from tests.fakes.consolidator import ScriptedProvider

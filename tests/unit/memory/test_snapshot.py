@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from agent.memory.conversation import Conversation
-from agent.memory.conversations import Conversations
 from agent.memory.files.documents import FileDocuments, document_path
-from agent.memory.snapshot import MemoryView, Opening, ScopeMemory, opening, system_prompt
+from agent.memory.prompt.conversation import Conversation
+from agent.memory.prompt.conversations import Conversations
+from agent.memory.prompt.snapshot import MemoryView, Opening, ScopeMemory, opening, system_prompt
 from gateway.ports import Document, Line, SessionRow
 from tests.fakes.memory import ANN, SCOPE, START, TRANSCRIPT, FakeRecords, exchange
 

@@ -12,14 +12,14 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from agent.memory.conversation import Conversation
-from agent.memory.conversations import Conversations
-from agent.memory.due import work_due
 from agent.memory.files import lines as build
 from agent.memory.files.lines import to_messages
-from agent.memory.snapshot import MemoryView, opening, system_prompt
-from agent.memory.tokens import weigh, weigh_all
-from agent.memory.trimming import trimmed
+from agent.memory.prompt.conversation import Conversation
+from agent.memory.prompt.conversations import Conversations
+from agent.memory.prompt.due import work_due
+from agent.memory.prompt.snapshot import MemoryView, opening, system_prompt
+from agent.memory.prompt.tokens import weigh, weigh_all
+from agent.memory.prompt.trimming import trimmed
 from gateway.ports import EndState, Line, SessionRow, TurnRecord
 from tests.fakes.consolidating import LooseDisk, World
 from tests.fakes.memory import ANN, SCOPE, START, TRANSCRIPT, CountingDisk, turn_name

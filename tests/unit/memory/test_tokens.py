@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from agent.memory.tokens import PICTURE_TOKENS, weigh, weigh_all, weigh_text
+from agent.memory.prompt.tokens import PICTURE_TOKENS, weigh, weigh_all, weigh_text
 
 
 @pytest.mark.parametrize(

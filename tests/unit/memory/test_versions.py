@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.memory.versions import Versions
+from agent.memory.versioning.versions import Versions
 from tests.fakes import killed_commits
 
 SCOPE = "people/telegram%3a42"

@@ -9,10 +9,10 @@ import pytest
 from agent.memory.files.disk import Disk
 from agent.memory.files.documents import FileDocuments
 from agent.memory.files.lines import utc_now
-from agent.memory.keeping import Keeper
-from agent.memory.origins import Origins
-from agent.memory.traces import Trace
-from agent.memory.versions import Versions
+from agent.memory.versioning.keeping import Keeper
+from agent.memory.versioning.origins import Origins
+from agent.memory.versioning.traces import Trace
+from agent.memory.versioning.versions import Versions
 
 SCOPE, KEY, TURN = "people/telegram%3a1", "telegram:1", "taaaaaaaaaaaaaaaa"
 

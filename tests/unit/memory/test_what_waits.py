@@ -11,8 +11,8 @@ from agent.memory.consolidation.operations import Add, Operation, Remove, Replac
 from agent.memory.consolidation.pending import stage
 from agent.memory.files.disk import Disk
 from agent.memory.files.documents import FileDocuments, document_path
-from agent.memory.staging import Staging
-from agent.memory.versions import TRACKED
+from agent.memory.versioning.versions import TRACKED
+from agent.memory.waiting.staging import Staging
 
 SCOPE = "chats/slack%3ac1"
 NOW = datetime(2026, 11, 22, 5, 0, tzinfo=UTC)

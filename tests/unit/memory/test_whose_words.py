@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from agent.memory.taint import TAINTED, brings_words, trusted
+from agent.memory.prompt.taint import TAINTED, brings_words, trusted
 
 UNTRUSTED = {"origin": "untrusted"}
 

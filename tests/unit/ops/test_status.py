@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from agent.memory.background import Background
-from agent.memory.purse import Purse
+from agent.memory.work.background import Background
+from agent.memory.work.purse import Purse
 from gateway.admission import RefusalLog
 from gateway.commands import asking
 from gateway.control import Line

@@ -7,12 +7,12 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from agent.memory.desk import MemoryDesk, TakenBack
 from agent.memory.dream.restoring import DreamDesk, InTheWay, Restored
 from agent.memory.files.disk import Disk
 from agent.memory.files.documents import FileDocuments
-from agent.memory.keeping import Keeper
-from agent.memory.versions import TRACKED, Versions
+from agent.memory.versioning.desk import MemoryDesk, TakenBack
+from agent.memory.versioning.keeping import Keeper
+from agent.memory.versioning.versions import TRACKED, Versions
 from tests.fakes.dreaming import DreamWorld, add, edits, remove, swap
 from tests.fakes.memory import START, Crash, FaultyDisk
 

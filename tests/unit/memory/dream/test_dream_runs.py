@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
+from agent.memory.consolidation.revising import EPOCH
 from agent.memory.dream.schedule import Schedule
 from agent.memory.dream.thinking import TOKENS_IN
 from agent.memory.files.documents import FileDocuments, document_path
-from agent.memory.revising import EPOCH
+from agent.memory.prompt.tokens import weigh_all
 from agent.memory.rights.inventory import Kind, kind_of
-from agent.memory.tokens import weigh_all
 from gateway.errors import ModelRefused, ModelUnreachable
 from gateway.ports import Document
 from tests.fakes.dreaming import ROOM, DreamWorld, Said, add, edits, remove, swap

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.memory.versions import Versions
+from agent.memory.versioning.versions import Versions
 
 NOW = datetime(2026, 11, 22, tzinfo=UTC)
 SCOPE = "people/ann"

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from dulwich.repo import Repo
 
-from agent.memory.versions import Versions
+from agent.memory.versioning.versions import Versions
 from tests.fakes.canaries import CANARIES, where
 
 Plant = Callable[[Path, str], object]

@@ -22,8 +22,8 @@ from agent.memory.importing.importer import Importer
 from agent.memory.importing.ledger import Ledgers
 from agent.memory.importing.report import Item
 from agent.memory.importing.talks import Goal, Talks
-from agent.memory.keeping import Keeper
-from agent.memory.versions import Versions
+from agent.memory.versioning.keeping import Keeper
+from agent.memory.versioning.versions import Versions
 from gateway.events import SessionKey
 from gateway.ports import Store
 from tests.fakes import other_bots

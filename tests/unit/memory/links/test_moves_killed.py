@@ -19,7 +19,7 @@ from agent.memory.files.disk import Disk
 from agent.memory.history.log import HistoryEntry, HistoryLog
 from agent.memory.links.files import carry_over, split_off
 from agent.memory.links.memories import Memories
-from agent.memory.versions import Versions
+from agent.memory.versioning.versions import Versions
 from gateway.ports import Move
 
 ANN, BOB = "pocket%3aann", "pocket%3abob"

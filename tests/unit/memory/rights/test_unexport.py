@@ -7,10 +7,10 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from agent.memory.background import Later
 from agent.memory.files import lines as build
 from agent.memory.rights.export import Exports
 from agent.memory.scopes import attachment_path
+from agent.memory.work.background import Later
 from gateway.events import Attachment, OutboundMessage, SessionKey
 from gateway.ports import Delivery, Job
 from tests.fakes.memory import ANN, SCOPE, START, FakeJobs, FakeRecords

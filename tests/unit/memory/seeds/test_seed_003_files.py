@@ -9,9 +9,9 @@ from pathlib import Path
 from agent.memory.files.disk import Disk
 from agent.memory.files.documents import FileDocuments, document_path
 from agent.memory.history.log import HistoryEntry, HistoryLog
-from agent.memory.keeping import Keeper
 from agent.memory.scopes import scope_folder
-from agent.memory.versions import TRACKED, Versions
+from agent.memory.versioning.keeping import Keeper
+from agent.memory.versioning.versions import TRACKED, Versions
 from tests.fakes.memory import SCOPE, START
 
 ONE_LINER = (

@@ -18,7 +18,7 @@ from agent.memory.consolidation import slice as rules
 from agent.memory.consolidation.answer import Answer, read_answer
 from agent.memory.consolidation.prompt import messages_without_tools
 from agent.memory.consolidation.slice import Keep, conversation, is_due, keep_count, take
-from agent.memory.window import KEPT_WITHOUT_WINDOW
+from agent.memory.prompt.window import KEPT_WITHOUT_WINDOW
 from tests.fakes.consolidator import ScriptedProvider, saving
 
 

@@ -15,9 +15,9 @@ from urllib.parse import unquote
 
 import structlog
 
-from agent.memory.background import Handler, Later
 from agent.memory.scopes import quote
-from agent.memory.staging import Staging, Waiting
+from agent.memory.waiting.staging import Staging, Waiting
+from agent.memory.work.background import Handler, Later
 from gateway.events import ChatKind, Choice, InboundKind, InboundMessage, Role, Sender, SessionKey
 from gateway.ports import AcceptedAs, Job, Journal
 from gateway.words import say

@@ -8,12 +8,12 @@ from datetime import datetime
 
 import structlog
 
-from agent.memory.compaction import Compaction, Room, compact, fits, mark_due, overdue, weigh_lines
 from agent.memory.consolidation.slice import Keep, Slice, is_due, take
 from agent.memory.files.blobs import Blobs
 from agent.memory.files.lines import kind_of
-from agent.memory.tokens import weigh_all
-from agent.memory.window import (
+from agent.memory.prompt.compaction import Compaction, Room, compact, fits, mark_due, overdue, weigh_lines
+from agent.memory.prompt.tokens import weigh_all
+from agent.memory.prompt.window import (
     Ballast,
     Message,
     Snapshot,

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from agent.memory.consolidation.pending import APPROVED
+from agent.memory.consolidation.revising import CONSOLIDATION
 from agent.memory.consolidation.slice import entry_id
 from agent.memory.consolidation.succession import said
 from agent.memory.dream.state import CAUSE
@@ -14,9 +15,8 @@ from agent.memory.files.disk import Disk
 from agent.memory.files.lines import FORGOTTEN, read_stamp, utc_now
 from agent.memory.files.passages import read_passage
 from agent.memory.history.log import HistoryEntry, HistoryLog
-from agent.memory.revising import CONSOLIDATION
 from agent.memory.scopes import scope_folder, transcript_path
-from agent.memory.versions import Version
+from agent.memory.versioning.versions import Version
 from gateway.ports import Line, ShownLine
 
 

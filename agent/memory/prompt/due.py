@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from agent.memory.consolidation.slice import Slice, entry_id
-from agent.memory.conversation import Conversation
+from agent.memory.prompt.conversation import Conversation
 from gateway.events import SessionKey
 from gateway.ports import Job, TurnRecord
 

@@ -10,8 +10,8 @@ from typing import Protocol
 
 from agent.memory.consolidation.three_way import without_change
 from agent.memory.history.log import HistoryEntry
-from agent.memory.sources import Sources, cause_of
-from agent.memory.versions import Version, Versions
+from agent.memory.versioning.sources import Sources, cause_of
+from agent.memory.versioning.versions import Version, Versions
 from gateway.ports import Document, Journal, Sessions, ShownLine
 
 _LOOK_BACK = 2_000  # lines of a session that are searched for the message a fact came from

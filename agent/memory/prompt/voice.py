@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from agent.memory.snapshot import DEFAULT_VOICE
+from agent.memory.prompt.snapshot import DEFAULT_VOICE
 from gateway.ports import Documents
 
 SOUL = "SOUL.md"

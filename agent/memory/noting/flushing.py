@@ -15,14 +15,14 @@ from pathlib import Path
 import structlog
 
 from agent.llm.port import ChatModel
-from agent.memory.background import Handler, Later
-from agent.memory.due import FLUSH, FLUSHED, Span, after_flush
+from agent.memory.consolidation.reading import Passages
+from agent.memory.consolidation.revising import Reviser
 from agent.memory.files.disk import Disk
-from agent.memory.flush import MemoryFlusher, Section
+from agent.memory.noting.flush import MemoryFlusher, Section
+from agent.memory.prompt.due import FLUSH, FLUSHED, Span, after_flush
 from agent.memory.provider import ModelProvider
-from agent.memory.reading import Passages
-from agent.memory.revising import Reviser
 from agent.memory.scopes import scope_folder
+from agent.memory.work.background import Handler, Later
 from gateway.ports import Job, Jobs
 
 log = structlog.get_logger(__name__)

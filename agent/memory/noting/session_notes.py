@@ -8,11 +8,11 @@ from datetime import datetime
 from pathlib import Path
 
 from agent.llm.port import ChatModel
-from agent.memory.background import Handler, Later
-from agent.memory.notes import SessionMemoryWriter
+from agent.memory.consolidation.reading import Passages
+from agent.memory.noting.notes import SessionMemoryWriter
 from agent.memory.provider import ModelProvider
-from agent.memory.reading import Passages
 from agent.memory.scopes import scope_folder
+from agent.memory.work.background import Handler, Later
 from gateway.events import SessionKey
 from gateway.ports import Job
 

@@ -10,14 +10,14 @@ from pathlib import Path
 import structlog
 
 from agent.memory.consolidation.slice import Keep
-from agent.memory.conversation import Conversation
 from agent.memory.files.blobs import Blobs
 from agent.memory.files.chain import Chain
 from agent.memory.files.disk import Disk
 from agent.memory.files.lines import kind_of
 from agent.memory.files.transcript import read_window, set_aside
+from agent.memory.prompt.conversation import Conversation
+from agent.memory.prompt.window import Window, digests_of, fold, move
 from agent.memory.scopes import transcript_path
-from agent.memory.window import Window, digests_of, fold, move
 from gateway.events import SessionKey
 from gateway.ports import Records, SessionRow, TurnRecord
 

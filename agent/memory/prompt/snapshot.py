@@ -10,14 +10,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeAlias
 
-from agent.memory.conversation import Conversation
+from agent.memory.consolidation.revising import EPOCH
 from agent.memory.files import lines as build
 from agent.memory.files.blobs import digest_of
 from agent.memory.files.documents import document_path
-from agent.memory.revising import EPOCH
+from agent.memory.prompt.conversation import Conversation
+from agent.memory.prompt.tokens import weigh_text
+from agent.memory.prompt.window import Snapshot
 from agent.memory.scopes import SHARED
-from agent.memory.tokens import weigh_text
-from agent.memory.window import Snapshot
 from gateway.ports import Documents, Line
 
 DELTA_TOKENS = 2_000  # of all deltas since the snapshot; beyond it a new snapshot folds them in

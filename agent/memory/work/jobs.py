@@ -10,8 +10,8 @@ from datetime import datetime, timedelta
 
 import structlog
 
-from agent.memory.background import Later
-from agent.memory.staging import Staging
+from agent.memory.waiting.staging import Staging
+from agent.memory.work.background import Later
 from gateway.errors import StoreDown
 from gateway.ports import Documents, Job, Jobs, Meter
 

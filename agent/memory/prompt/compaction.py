@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from agent.memory.consolidation.slice import Slice
 from agent.memory.files import lines as build
 from agent.memory.files.lines import kind_of, to_messages
-from agent.memory.tokens import BYTES_PER_TOKEN, weigh_all
-from agent.memory.trimming import trimmed_by
-from agent.memory.window import KEPT_WITHOUT_WINDOW, Turn, Window, render
+from agent.memory.prompt.tokens import BYTES_PER_TOKEN, weigh_all
+from agent.memory.prompt.trimming import trimmed_by
+from agent.memory.prompt.window import KEPT_WITHOUT_WINDOW, Turn, Window, render
 from gateway.ports import Line
 
 MARK_EVERY = 100  # messages between marks, when the window itself does not move

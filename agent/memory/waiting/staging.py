@@ -17,13 +17,13 @@ from agent.memory.consolidation.merge import merge
 from agent.memory.consolidation.operations import Add, Operation, Remove, Replace, apply, read_record
 from agent.memory.consolidation.pending import APPROVED, STAGED, stage
 from agent.memory.consolidation.revise import BUDGET
-from agent.memory.desk import Keeps
 from agent.memory.files.disk import Disk
 from agent.memory.files.lines import read_stamp
 from agent.memory.files.written import is_written, take_out
+from agent.memory.prompt.voice import SOUL, voice
 from agent.memory.scopes import quote, scope_folder
-from agent.memory.versions import TRACKED
-from agent.memory.voice import SOUL, voice
+from agent.memory.versioning.desk import Keeps
+from agent.memory.versioning.versions import TRACKED
 
 LAPSES = timedelta(days=14)  # PEOPLE.md, Manners
 MEMORY = "MEMORY.md"

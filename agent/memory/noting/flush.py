@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 import structlog
 
 from agent.memory.consolidation.slice import Message, conversation
-from agent.memory.scribe import Scribe
-from agent.memory.tokens import weigh_text
+from agent.memory.noting.scribe import Scribe
+from agent.memory.prompt.tokens import weigh_text
 
 log = structlog.get_logger(__name__)
 

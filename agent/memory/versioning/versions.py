@@ -14,7 +14,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
-from agent.memory.repository import (
+from agent.memory.scopes import scope_folder
+from agent.memory.versioning.repository import (
     TRACKED,
     Version,
     head_of,
@@ -29,7 +30,6 @@ from agent.memory.repository import (
     walk,
     write_commit,
 )
-from agent.memory.scopes import scope_folder
 
 if TYPE_CHECKING:
     from dulwich.repo import Repo

@@ -16,8 +16,8 @@ import structlog
 
 from agent.memory.consolidation.asking import Provider
 from agent.memory.consolidation.slice import Message, conversation
-from agent.memory.scribe import Scribe
-from agent.memory.taint import trusted
+from agent.memory.noting.scribe import Scribe
+from agent.memory.prompt.taint import trusted
 
 log = structlog.get_logger(__name__)
 

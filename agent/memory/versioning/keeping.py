@@ -12,7 +12,7 @@ import structlog
 
 from agent.memory.files.disk import Disk
 from agent.memory.scopes import scope_folder
-from agent.memory.versions import BY_HAND, TRACKED, Versions
+from agent.memory.versioning.versions import BY_HAND, TRACKED, Versions
 
 log = structlog.get_logger(__name__)
 

@@ -18,22 +18,22 @@ from zoneinfo import ZoneInfo
 import structlog
 
 from agent.llm.port import ChatModel
-from agent.memory.background import Handler, Later
 from agent.memory.consolidation.answer import Answer, Unusable
 from agent.memory.consolidation.asking import TOO_LONG, ask
 from agent.memory.consolidation.pending import StoredAnswer
+from agent.memory.consolidation.reading import Passages
+from agent.memory.consolidation.revising import Reviser
 from agent.memory.consolidation.slice import Slice, fitting, origin_of
-from agent.memory.due import APPLY, CONSOLIDATE, FLUSH, ROUNDS, SUMMARISE, Span, consolidation
 from agent.memory.files import lines as build
 from agent.memory.files.disk import Disk
 from agent.memory.history.log import HistoryEntry, HistoryLog
+from agent.memory.noting.session_notes import NOTE
+from agent.memory.prompt.due import APPLY, CONSOLIDATE, FLUSH, ROUNDS, SUMMARISE, Span, consolidation
+from agent.memory.prompt.taint import trusted
+from agent.memory.prompt.tokens import weigh_text
 from agent.memory.provider import ModelProvider
-from agent.memory.reading import Passages
-from agent.memory.revising import Reviser
 from agent.memory.scopes import scope_folder
-from agent.memory.session_notes import NOTE
-from agent.memory.taint import trusted
-from agent.memory.tokens import weigh_text
+from agent.memory.work.background import Handler, Later
 from gateway.events import SessionKey
 from gateway.ports import EndState, Job, Jobs, Line, Records, SessionRow, TurnRecord
 

@@ -16,7 +16,7 @@ from typing import TypeAlias
 import structlog
 
 from agent.memory.files.lines import utc_now
-from agent.memory.purse import Budget, Purse
+from agent.memory.work.purse import Budget, Purse
 from gateway.errors import StoreDown
 from gateway.ports import Job, Jobs, Meter
 

@@ -17,16 +17,16 @@ from pathlib import Path
 
 import structlog
 
-from agent.memory.background import Handler, Later
 from agent.memory.consolidation.operations import Remove
 from agent.memory.consolidation.pending import stage
 from agent.memory.files import lines as build
 from agent.memory.files.disk import Disk
 from agent.memory.files.documents import FileDocuments
 from agent.memory.files.forget import said_in
-from agent.memory.origins import Origins
 from agent.memory.scopes import scope_folder, transcript_path
-from agent.memory.traces import Trace
+from agent.memory.versioning.origins import Origins
+from agent.memory.versioning.traces import Trace
+from agent.memory.work.background import Handler, Later
 from gateway.events import SessionKey
 from gateway.ports import EndState, InboxRow, Job, Jobs, Journal, Records, SessionRow, TurnRecord
 

@@ -17,9 +17,9 @@ from agent.memory.files.written import is_written, sentences
 from agent.memory.history.log import HISTORY_JSONL, LOCK, HistoryEntry, HistoryLog
 from agent.memory.history.redact import blank_raw
 from agent.memory.scopes import scope_folder
-from agent.memory.sources import cause_of
-from agent.memory.traces import Trace, quoting, related
-from agent.memory.versions import Version, Versions
+from agent.memory.versioning.sources import cause_of
+from agent.memory.versioning.traces import Trace, quoting, related
+from agent.memory.versioning.versions import Version, Versions
 
 _REMEMBER = "remember:"  # then the turn: the cause of what somebody asked to have kept
 _LOOKED_THROUGH = 2_000  # versions

@@ -10,9 +10,9 @@ from typing import Any
 from agent.attachments.facts import ASIDE, facts_in, settled
 from agent.memory.files.lines import FORGOTTEN, from_user, kind_of, read_stamp, replayable, to_messages
 from agent.memory.files.transcript import anchor_index, consolidated_index
-from agent.memory.taint import brings_words
-from agent.memory.tokens import weigh_all, weigh_text
-from agent.memory.trimming import is_trim, trimmed, trimmed_by
+from agent.memory.prompt.taint import brings_words
+from agent.memory.prompt.tokens import weigh_all, weigh_text
+from agent.memory.prompt.trimming import is_trim, trimmed, trimmed_by
 from gateway.ports import Line
 
 KEPT_WITHOUT_WINDOW = 10  # messages that are sent with `memory_window: 0` (seed 004)

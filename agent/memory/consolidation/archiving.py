@@ -9,8 +9,8 @@ from datetime import timedelta
 
 import structlog
 
-from agent.memory.background import Later
-from agent.memory.due import APPLY
+from agent.memory.prompt.due import APPLY
+from agent.memory.work.background import Later
 from gateway.ports import Job, Jobs
 
 log = structlog.get_logger(__name__)

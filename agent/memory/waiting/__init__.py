@@ -1,0 +1,1 @@
+"""What waits for a yes, and asking for it where it arose."""
