@@ -54,7 +54,9 @@ class OfflineModel:
 def _told(fact: str, result: str) -> str:
     if fact:
         return say("offline.remembered", fact=fact) if result == REMEMBERED else say("offline.not_remembered")
-    if result.startswith((NOTHING, "error: ")):
-        is_nothing = result.startswith(NOTHING)
-        return say("offline.nothing" if is_nothing else "offline.not_searched", setup=say("offline.setup"))
-    return say("offline.found", hits="\n".join(f"- {line}" for line in facts_in(result)))
+    if result.startswith("error: "):
+        return say("offline.not_searched", setup=say("offline.setup"))
+    facts = [] if result.startswith(NOTHING) else facts_in(result)
+    if not facts:
+        return say("offline.nothing", setup=say("offline.setup"))
+    return say("offline.found", hits="\n".join(f"- {line}" for line in facts))

@@ -16,7 +16,11 @@ NOTHING = "No memories found"
 REMEMBERED = "will be remembered when this answer is sent"
 ASKED = "will be remembered if the person says yes: they are asked when this answer is sent"
 _LONGEST_HIT = 1_200
+_LONGEST_BESIDE = 240  # characters of what was said before or after a hit
+_LONGEST_SHOWN = 300  # of a hit, for a person's eyes
 _MOST = 10  # hits [002]
+_MOST_SHOWN = 5
+_OURS = re.compile(r"(?:\d{4}-\d\d-\d\d \d\d:\d\d, )?you: ")
 _HIT = re.compile(r"\[\d+\] (?P<source>\S+) \(lines \d+-\d+, score: -?\d+\.\d\d\)")
 
 
@@ -72,9 +76,15 @@ def found(query: str, hits: Sequence[Hit], what: str) -> str:
         lines.append(f"[{n}] {hit.source} (lines {hit.line}-{hit.end or hit.line}, score: {hit.score:.2f})")
         # What somebody said stays on one line, or it could pass for another hit.
         text = " ".join(hit.text.split()) if hit.role else hit.text.strip()
-        text = text if len(text) <= _LONGEST_HIT else f"{text[: _LONGEST_HIT - 1]}…"
-        lines += [f"{_when_and_who(hit)}{text}", ""]
+        lines.append(f"{_when_and_who(hit)}{_short(text, _LONGEST_HIT)}")
+        beside = (("before", hit.before), ("after", hit.after))
+        lines += [f"  {where}: {_short(' '.join(said.split()), _LONGEST_BESIDE)}" for where, said in beside if said]
+        lines.append("")
     return "\n".join(lines)
+
+
+def _short(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 def lacking(told: str, hits: Hits) -> str:
@@ -117,11 +127,15 @@ async def remember(
 
 
 def facts_in(result: str) -> list[str]:
-    """Return the texts of a `memory_search` result for a person's eyes: what is kept as a fact, else what was said."""
+    """Return the texts of a `memory_search` result for a person's eyes: what is kept as a fact, else what people said.
+
+    Our own answers are left out: they repeat what people said, and answers that repeat answers grow without end.
+    """
     kept: list[str] = []
     said: list[str] = []
     lines = result.splitlines()
     for n, line in enumerate(lines[:-1]):
         if hit := _HIT.match(line):
             (said if hit["source"].startswith("sessions/") else kept).append(lines[n + 1])
-    return list(dict.fromkeys(text.removeprefix("- ") for text in kept or said))
+    told = kept or [text for text in said if not _OURS.match(text)]
+    return list(dict.fromkeys(_short(text.removeprefix("- "), _LONGEST_SHOWN) for text in told))[:_MOST_SHOWN]

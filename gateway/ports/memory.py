@@ -88,6 +88,8 @@ class Hit:
     end: int = 0  # its last line; 0 = `line`
     who: str = ""  # who said it, where somebody did; "" for our own answers
     role: str = ""  # user or assistant for what was said, "" for what was written
+    before: str = ""  # what was said right before, with its speaker; "" for most
+    after: str = ""
 
 
 class Hits(list[Hit]):

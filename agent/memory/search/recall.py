@@ -20,6 +20,7 @@ from agent.memory.files.disk import Disk
 from agent.memory.scopes import scope_folder
 from agent.memory.search.engine import BUILDING, Answer, RecallEngine, Scope
 from agent.memory.search.finding import RESULT_TOKENS, Result
+from agent.memory.search.index import Passage
 from agent.memory.search.sources.around import lines_around, place
 from agent.memory.search.sources.documents import DocumentSources
 from agent.memory.search.sources.scope import Cut, ScopeSources, by_paragraph
@@ -278,24 +279,24 @@ def _hits(answer: Answer, prefixes: Sequence[str]) -> Hits:
 
 
 def _hit(result: Result, prefix: str) -> Hit:
-    """Return a result as the port has it; what was said around it stands in its text, each with its speaker."""
+    """Return a result as the port has it."""
     passage = result.passage
-    text = passage.text
-    if result.before or result.after:
-        lines = [f"({_speaker(each.who, each.role)}: {each.text})" for each in result.before]
-        lines += [text, *(f"({_speaker(each.who, each.role)}: {each.text})" for each in result.after)]
-        text = "\n".join(lines) if passage.role else text
     return Hit(
         source=f"{prefix}{passage.source.name}",
         line=passage.line,
         end=passage.end,
-        text=text,
+        text=passage.text,
         score=round(result.score, 4),
         at=passage.at,
         who=passage.who,
         role=passage.role,
+        before=_around(result.before) if passage.role else "",
+        after=_around(result.after) if passage.role else "",
     )
 
 
-def _speaker(who: str, role: str) -> str:
-    return who or ("you" if role == "assistant" else "somebody")
+def _around(passages: Sequence[Passage]) -> str:
+    """Return what was said beside a hit, each with its speaker."""
+    return "\n".join(
+        f"{each.who or ('you' if each.role == 'assistant' else 'somebody')}: {each.text}" for each in passages
+    )

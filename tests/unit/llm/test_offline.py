@@ -121,10 +121,18 @@ async def test_it_does_nothing_but_answer() -> None:
 
 
 def test_facts_stand_before_talk() -> None:
-    """Where a fact is known, what was said about it is not repeated; without one, what was said is shown once."""
+    """Where a fact is known, what was said about it is not repeated; without one, what people said is shown once."""
     kept = Hit(source="memory/MEMORY.md", line=1, text="- the cat is Miez")
-    said = Hit(source="sessions/a", line=4, text="my cat is called Miez", role="user")
+    said = Hit(
+        source="sessions/a", line=4, text="my cat is called Miez", role="user", before="you: hi", after="you: ok"
+    )
     assert facts_in(found("cat", [said, kept], "memory result(s)")) == ["the cat is Miez"]
-    assert facts_in(found("cat", [said, replace(said, line=9)], "memory result(s)")) == [
-        "somebody: my cat is called Miez"
-    ]
+    twice = found("cat", [said, replace(said, line=9)], "memory result(s)")
+    assert facts_in(twice) == ["somebody: my cat is called Miez"]
+
+
+async def test_its_own_answers_are_no_answer() -> None:
+    """What it said itself is not repeated, or answers would grow from question to question."""
+    own = Hit(source="sessions/a", line=5, text="This is what I remember about cats", role="assistant")
+    shelf = Shelf({"people/ann": [own]})
+    assert await talk("what about cats?", shelf=shelf) == say("offline.nothing", setup=say("offline.setup"))

@@ -28,7 +28,16 @@ async def test_hits_are_told_as_the_seed_has_them() -> None:
     """Seed 002, Phase 4: a count, then of each hit place, lines, score and text; when and who where it was said."""
     hits = [
         Hit(source="memory/MEMORY.md", line=4, end=5, text="- the dog is Bello\n  and old", score=1.0),
-        Hit(source="sessions/abc", line=17, text="the dog\nbarks", score=0.5, at=AT, who="Ann", role="user"),
+        Hit(
+            source="sessions/abc",
+            line=17,
+            text="the dog\nbarks",
+            score=0.5,
+            at=AT,
+            who="Ann",
+            role="user",
+            before="you: what\nis it?",
+        ),
         Hit(source="sessions/abc", line=18, text="dog " * 1000, score=0.456, at=AT, role="assistant"),
     ]
     outcome = await run("memory_search", Shelf({"people/ann": hits}), query=" dog ")
@@ -41,9 +50,10 @@ async def test_hits_are_told_as_the_seed_has_them() -> None:
         "  and old",
     ]
     assert lines[6:8] == ["[2] sessions/abc (lines 17-17, score: 0.50)", "2026-03-02 14:10, Ann: the dog barks"]
-    assert lines[9] == "[3] sessions/abc (lines 18-18, score: 0.46)"
-    assert lines[10].startswith("2026-03-02 14:10, you: dog dog")
-    assert len(lines[10]) < 1_300
+    assert lines[8] == "  before: you: what is it?"
+    assert lines[10] == "[3] sessions/abc (lines 18-18, score: 0.46)"
+    assert lines[11].startswith("2026-03-02 14:10, you: dog dog")
+    assert len(lines[11]) < 1_300
 
 
 async def test_what_was_said_passes_for_no_other_hit() -> None:
