@@ -1,7 +1,8 @@
 """Recall for turns, commands and operators: which indexes a scope may read, kept in step, and read on from a hit.
 
 A search looks for what is new first, so that nothing has to be told about writes: a look costs a listing of the scope's
-folder and a reading of what came. What nobody searches is indexed when its scope has been calm for a while.
+folder and a reading of what came. An index that is there is kept in step when its scope has been calm for a while, so
+that a search finds little to do; a scope that nobody ever searched has none, and costs nothing.
 """
 
 from __future__ import annotations
@@ -142,7 +143,7 @@ class Recall:
     # -- keeping step ------------------------------------------------------------------------------
 
     def note(self, scope: str) -> None:
-        """Say that something was written in *scope*; it is indexed when that scope is calm."""
+        """Say that something was written in *scope*; its index follows when that scope is calm."""
         self._noted[scope] = asyncio.get_running_loop().time()
         self._woken.set()
         self._idle.clear()
@@ -164,7 +165,7 @@ class Recall:
         for scope in calm:
             self._noted.pop(scope, None)
             try:
-                if self._folder(scope).is_dir():
+                if (self._folder(scope) / INDEX).is_file():
                     await self._memory.sync(self._scope(scope))
             except Exception:  # the boundary of a service: the next search tries again
                 log.exception("recall.sync_failed", scope=scope)

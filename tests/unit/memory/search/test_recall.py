@@ -6,7 +6,7 @@ import asyncio
 import re
 import sqlite3
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -148,16 +148,27 @@ async def test_an_index_that_is_removed_while_it_is_open_is_not_searched_any_mor
         assert await home.texts("zeppelin") == []
 
 
-async def test_what_nobody_searches_is_indexed_when_it_is_calm(tmp_path: Path) -> None:
-    """A note is enough; the index stands before anybody asks."""
+async def test_an_index_is_kept_in_step_when_it_is_calm_and_none_is_made_for_nobody(tmp_path: Path) -> None:
+    """What was said since the last search is there before the next; a scope that nobody searched costs nothing."""
     async with house(tmp_path) as home:
-        home.say(*talk(3))
-        home.recall.note(SCOPE)
+        home.say(*talk(3), exchange(0, 0, key=BOBS, transcript="t1", scope=BOB))
+        await home.texts("anything")
+        before = units(tmp_path)
+        home.say(exchange(3, 6))
+        for scope in (SCOPE, BOB):
+            home.recall.note(scope)
         running = asyncio.create_task(home.recall.run())
         async with asyncio.timeout(30):
             await home.recall.settled()
         running.cancel()
-        assert (scope_folder(tmp_path, SCOPE) / INDEX).is_file()
+        assert units(tmp_path) == before + 2
+        assert not (scope_folder(tmp_path, BOB) / INDEX).exists()
+
+
+def units(home: Path) -> int:
+    """Return how many places the index holds."""
+    with closing(sqlite3.connect(scope_folder(home, SCOPE) / INDEX)) as database:
+        return int(database.execute("SELECT count(*) FROM unit").fetchone()[0])
 
 
 async def test_documents_are_found_by_project(tmp_path: Path) -> None:
