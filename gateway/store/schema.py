@@ -13,6 +13,7 @@ import structlog
 
 from gateway.errors import NewerData, StoreDown
 from gateway.store.link_tables import migrate as link_tables
+from gateway.store.people_tables import migrate as people_tables
 
 log = structlog.get_logger(__name__)
 
@@ -160,7 +161,7 @@ def _first(connection: sqlite3.Connection) -> None:
             connection.execute(statement)
 
 
-MIGRATIONS: Sequence[Migration] = (_first, link_tables)
+MIGRATIONS: Sequence[Migration] = (_first, link_tables, people_tables)
 
 
 def create_private(path: Path) -> None:
