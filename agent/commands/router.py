@@ -6,10 +6,10 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
-from importlib.metadata import entry_points
 
 from agent.commands.port import Command, CommandContext, Reply
 from gateway.events import InboundKind, InboundMessage
+from gateway.ports.installed import installed
 from gateway.words import say
 
 _SLASH = re.compile(r"[/!]([a-z][a-z0-9_-]{0,31})(?:@(\S+))?(?:\s+(.*))?\Z", re.IGNORECASE | re.DOTALL)
@@ -33,7 +33,7 @@ class Router:
     @classmethod
     def load(cls) -> Router:
         """Collect the commands that the entry points `parlour.commands` name."""
-        return cls([entry.load() for entry in sorted(entry_points(group="parlour.commands"), key=lambda e: e.name)])
+        return cls([entry.load() for entry in sorted(installed("parlour.commands"), key=lambda e: e.name)])
 
     @property
     def commands(self) -> Sequence[Command]:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint
 from typing import cast
 
 from agent.llm.port import ChatModel, ModelConfig
 from gateway.errors import SettingsMistake
+from gateway.ports.installed import installed
 
 GROUP = "parlour.models"
 DEFAULT = "offline"
@@ -23,7 +24,7 @@ def open_model(config: ModelConfig, *, entries: Iterable[EntryPoint] | None = No
     everything else goes to litellm. Raises SettingsMistake when nobody can be meant.
     """
     name = config.model.strip() or DEFAULT
-    found = {entry.name: entry for entry in (entry_points(group=GROUP) if entries is None else entries)}
+    found = {entry.name: entry for entry in (installed(GROUP) if entries is None else entries)}
     entry = found[_choose(name, found)]
     try:
         factory = cast("Callable[[ModelConfig], ChatModel]", entry.load())

@@ -8,7 +8,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint
 from typing import Any
 
 import structlog
@@ -18,6 +18,7 @@ from agent.llm.port import ToolCall
 from agent.tools.port import Tool, ToolContext
 from gateway.errors import SettingsMistake, ToolFailed
 from gateway.ports import Meter
+from gateway.ports.installed import installed
 
 log = structlog.get_logger(__name__)
 
@@ -78,7 +79,7 @@ class Toolbox:
         meter: Meter | None = None,
     ) -> Toolbox:
         """Collect the installed tools (entry points `parlour.tools`) and *tools*."""
-        found = entry_points(group=GROUP) if entries is None else entries
+        found = installed(GROUP) if entries is None else entries
         every = [*(_loaded(entry) for entry in found), *tools]
         return cls(every, timeout=timeout, result_chars=result_chars, meter=meter)
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime, timedelta
-from importlib.metadata import entry_points, version
+from importlib.metadata import version
 from typing import Any
 
 import structlog
@@ -45,6 +45,7 @@ from gateway.ports import (
     Limits,
     Store,
 )
+from gateway.ports.installed import installed
 from gateway.quarantine import KEEP, Quarantine
 from gateway.services import Supervisor
 from gateway.settings import Settings
@@ -85,7 +86,7 @@ async def open_app(settings: Settings, *, channels: bool = True, plugins: Plugin
 async def _open_store(settings: Settings) -> Store:
     url = str(settings.store.url.get_secret_value()) if settings.store.url else ""
     scheme = url.partition("://")[0] or "sqlite"
-    found = {entry.name: entry for entry in entry_points(group="parlour.stores")}
+    found = {entry.name: entry for entry in installed("parlour.stores")}
     if scheme not in found:
         raise SettingsMistake(
             f"store.url begins with {scheme}://, but only these stores are installed: {', '.join(sorted(found))};"

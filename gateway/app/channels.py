@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from importlib.metadata import entry_points
 from typing import Any
 from urllib.parse import unquote
 
@@ -30,6 +29,7 @@ from gateway.ports import (
     Sessions,
     Store,
 )
+from gateway.ports.installed import installed
 from gateway.settings import Settings
 
 log = structlog.get_logger(__name__)
@@ -79,7 +79,7 @@ def open_doors(
     settings: Settings, plugins: Plugins, intake: Intake, sessions: Sessions, blobs: Blobs, store: Store
 ) -> Doors:
     """Build every enabled channel; nothing connects yet."""
-    found = {entry.name: entry for entry in entry_points(group="parlour.channels")}
+    found = {entry.name: entry for entry in installed("parlour.channels")}
     kinds = kinds_of(settings, plugins)
     channels: dict[str, Channel] = {}
     routes: list[Any] = []

@@ -7,7 +7,6 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib.metadata import entry_points
 from pathlib import Path
 
 import typer
@@ -20,6 +19,7 @@ from gateway.doctor import verify
 from gateway.errors import UserMistake
 from gateway.home import is_held
 from gateway.logs import configure_logs
+from gateway.ports.installed import installed
 from gateway.ports.setup import Finding, Level, Question, SetsUp
 from gateway.settings import Block, Kinds, check_settings
 from gateway.settings.mistakes import sentence
@@ -274,7 +274,7 @@ class Init:
 def installed_setups() -> dict[str, SetsUp]:
     """Return every installed kind that can be set up by questions."""
     found = {}
-    for point in entry_points(group="parlour.channels"):
+    for point in installed("parlour.channels"):
         kind = point.load()
         if isinstance(kind, SetsUp):
             found[point.name] = kind

@@ -6,12 +6,12 @@ import os
 import shutil
 import stat
 from collections.abc import Iterator, Mapping
-from importlib.metadata import entry_points
 from importlib.util import find_spec
 from pathlib import Path
 
 from gateway.doctor.findings import Finding, Level
 from gateway.home import Home, is_held
+from gateway.ports.installed import installed
 from gateway.preflight import before_start
 from gateway.restore import journal_damage
 from gateway.settings import Report, Settings
@@ -180,7 +180,7 @@ def _isolation(home: Home, settings: Settings) -> Iterator[Finding]:
 
 
 def _channels(settings: Settings, environment: Mapping[str, str]) -> Iterator[Finding]:
-    found = {entry.name: entry for entry in entry_points(group="parlour.channels")}
+    found = {entry.name: entry for entry in installed("parlour.channels")}
     for name, block in settings.channels.items():
         if not block.enabled:
             yield Finding(Level.OK, f"channel {name}", "is switched off")

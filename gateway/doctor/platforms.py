@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
-from importlib.metadata import entry_points
 from typing import Any
 
 import structlog
 
 from gateway.doctor.findings import Finding, Level
 from gateway.ports import setup
+from gateway.ports.installed import installed
 from gateway.settings import Settings
 
 log = structlog.get_logger(__name__)
@@ -22,7 +22,7 @@ _LEVELS = {setup.Level.GOOD: Level.OK, setup.Level.WARNING: Level.WARN, setup.Le
 
 async def ask_platforms(settings: Settings, environment: Mapping[str, str]) -> AsyncIterator[Finding]:
     """Ask every platform that can be asked, all at once; nothing is changed there."""
-    found = {entry.name: entry for entry in entry_points(group="parlour.channels")}
+    found = {entry.name: entry for entry in installed("parlour.channels")}
     asked: dict[str, asyncio.Task[Sequence[setup.Finding]]] = {}
     async with asyncio.TaskGroup() as tasks:
         for name, block in settings.channels.items():

@@ -11,11 +11,12 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint
 from typing import Annotated, ClassVar, cast
 
 from pydantic import BaseModel, BeforeValidator, field_validator
 
+from gateway.ports.installed import installed
 from gateway.settings.types import Frozen, GroupPolicy, ReplyIn, split_list
 
 BLOCK_NAME = re.compile(r"[a-z][a-z0-9-]*\Z")
@@ -86,8 +87,8 @@ class Kinds:
     @classmethod
     def installed(cls) -> Kinds:
         """Return what the installed distributions bring; models are imported when they are asked for."""
-        found = entry_points(group="parlour.channel_settings")
-        adapters = frozenset(point.name for point in entry_points(group="parlour.channels"))
+        found = installed("parlour.channel_settings")
+        adapters = frozenset(point.name for point in installed("parlour.channels"))
         return cls({point.name: _loader(point) for point in found}, adapters)
 
     def known(self) -> list[str]:
