@@ -9,7 +9,7 @@ import structlog
 
 from gateway.admission import Admitted, Rejected
 from gateway.events import InboundKind, InboundMessage, Role
-from gateway.ports import Accepted, AcceptedAs, Journal, Meter, PlatformEvent, Verdict
+from gateway.ports import Accepted, AcceptedAs, Joined, Journal, Meter, PlatformEvent, Verdict
 from gateway.quarantine import Quarantine
 
 log = structlog.get_logger(__name__)
@@ -46,6 +46,10 @@ class GatewayIntake:
             self._meter.count("rejected", reason=decision.reason)
             return Accepted(verdict=Verdict.REJECTED, reason=decision.reason)
         return await self.accept(message, decision.role)
+
+    async def joined(self, place: Joined) -> None:
+        """Log that we were added to *place*, or are gone from it; nothing is stored or said there."""
+        log.info("intake.joined", channel=place.channel, place=place.entry, is_gone=place.is_gone)
 
     async def accept(self, message: InboundMessage, role: Role) -> Accepted:
         """Store a message whose sender is known to be admitted (or that is our own: a job)."""

@@ -9,7 +9,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Protocol
 
-from gateway.events import InboundMessage, OutboundMessage, Part, Receipt, SessionKey
+from gateway.events import InboundMessage, OutboundMessage, Part, Receipt, Sender, SessionKey
 from gateway.ports.files import Blobs
 from gateway.ports.memory import Sessions
 
@@ -40,6 +40,28 @@ class PlatformEvent:
     raw: str  # as it came; for the quarantine, never for a log
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Joined:
+    """We were added to a place where several people are, or are gone from it. Said by the platform, not by a person.
+
+    A place is a chat (Telegram, Slack) or a whole server (Discord: *chat* is empty).
+    """
+
+    channel: str  # the block's name
+    id: str  # the same when the platform brings it again
+    chat: str = ""  # the chat part of its session key; "" for a whole server
+    guild: str = ""  # the Discord server
+    team: str = ""  # the Slack workspace
+    title: str = ""  # what people there call it: one line, for reading; it never decides anything
+    by: Sender | None = None  # who did it, where the platform says; their rights are as unknown as anybody's
+    is_gone: bool = False  # taken away again, or left
+
+    @property
+    def entry(self) -> str:
+        """Return what `allow_from` would have to name to let everybody there in."""
+        return f"chat:{self.chat}" if self.chat else f"guild:{self.guild}"
+
+
 class Intake(Protocol):
     """Where an adapter hands over what it parsed. Admit and accept happen behind it."""
 
@@ -62,6 +84,14 @@ class Intake(Protocol):
         """Admit and store *message*; return when it is durable.
 
         Raises StoreDown when it could not be stored: do not ack, the platform will deliver again.
+        """
+        ...
+
+    async def joined(self, place: Joined) -> None:
+        """Take note that we were added to *place*, or are gone from it; on return the platform may be told.
+
+        It may be told twice under one id. Whether anybody there may speak is judged by what they say. Raises
+        StoreDown like `receive`.
         """
         ...
 

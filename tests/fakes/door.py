@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-from gateway.ports import PlatformEvent
+from gateway.ports import Joined, PlatformEvent
 
 
 class OpenDoor:
@@ -16,3 +16,6 @@ class OpenDoor:
         """Run *work*; whatever it raises comes through."""
         assert event.id
         await work()
+
+    async def joined(self, place: Joined) -> None:
+        """Nobody here asks where we are."""

@@ -14,7 +14,17 @@ from channels.web import kind as web_kind
 from channels.web.adapter import WebChannel
 from gateway.errors import StoreDown, Unreadable
 from gateway.events import InboundMessage, OutboundKind, OutboundMessage, SessionKey, turn_id
-from gateway.ports import Accepted, Activity, Channel, ChannelContext, PlatformEvent, SessionInfo, ShownLine, Verdict
+from gateway.ports import (
+    Accepted,
+    Activity,
+    Channel,
+    ChannelContext,
+    Joined,
+    PlatformEvent,
+    SessionInfo,
+    ShownLine,
+    Verdict,
+)
 from gateway.web.server import WebServer
 
 Answer = Callable[[str], str]
@@ -65,6 +75,7 @@ class FakeHouse:
     answer: Answer | None = None
     deliveries: list[InboundMessage] = field(default_factory=list)  # everything handed in, repeats included
     accepted: list[InboundMessage] = field(default_factory=list)
+    places: list[Joined] = field(default_factory=list)  # where we were added, or are gone from
     lines: list[ShownLine] = field(default_factory=list)
     is_down: bool = False
     is_broken: bool = False
@@ -121,6 +132,20 @@ class FakeHouse:
                 self._answers.add(task)
                 task.add_done_callback(self._answers.discard)
         return Accepted(verdict=Verdict.ACCEPTED)
+
+    async def joined(self, place: Joined) -> None:
+        """Note that we were added to *place*, or are gone from it."""
+        if self.is_down:
+            raise StoreDown("the disk is full")
+        self.places.append(place)
+        self._news.set()
+
+    async def wait_places(self, number: int) -> list[Joined]:
+        """Return when *number* places were told."""
+        while len(self.places) < number:
+            self._news.clear()
+            await self._news.wait()
+        return self.places
 
     async def wait_deliveries(self, number: int) -> list[InboundMessage]:
         """Return when *number* messages were handed in."""
