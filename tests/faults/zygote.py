@@ -27,6 +27,7 @@ from agent.llm.litellm_model import LitellmModel
 from agent.llm.port import ModelConfig
 from agent.memory.files import disk
 from gateway.errors import UserMistake
+from gateway.ports.installed import installed
 from tests.faults.child import Child
 from tests.faults.order import Order
 
@@ -89,6 +90,8 @@ def _import_the_rest() -> None:
     with os.fdopen(reading) as names:
         wanted = names.read().split()
     os.waitpid(pid, 0)
+    for group in _GROUPS:
+        installed(group)  # read once here, not once a life
     for name in wanted:
         if name not in sys.modules and name != "__mp_main__":
             with suppress(ImportError):  # made at run time, not to be found again
