@@ -6,18 +6,12 @@ Only stable ids decide, compared whole: names, and texts that merely look like a
 from __future__ import annotations
 
 import re
-from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from datetime import datetime
 from enum import StrEnum
 from typing import TypeAlias
 
-import structlog
-
 from gateway.events import ChatKind, InboundKind, InboundMessage, Role, Sender
-
-log = structlog.get_logger(__name__)
 
 
 class Grants(StrEnum):
@@ -223,67 +217,3 @@ def _role(message: InboundMessage, sender: Sender, *, is_owner: bool) -> Role:
     if message.chat_kind is ChatKind.DIRECT or sender.is_admin:
         return Role.STEWARD
     return Role.ANYONE
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Refused:
-    """One explanation of silence; holds no word of what was said."""
-
-    channel: str
-    chat: str
-    sender: str
-    reason: Reason
-    would_admit: str
-    first_at: datetime
-    last_at: datetime
-    times: int = 1
-
-
-class RefusalLog:
-    """The last refusals, so that silence can be explained. In memory only.
-
-    Repeats of the same refusal are counted, not listed: one busy group must not push the others out.
-    """
-
-    def __init__(self, size: int = 200) -> None:
-        self._size = size
-        self._kept: OrderedDict[tuple[str, str, str, Reason], Refused] = OrderedDict()
-
-    def note(self, message: InboundMessage, rejected: Rejected, at: datetime) -> Refused:
-        """Keep and log one refusal, without text. Our own messages are nobody's silence and are passed over."""
-        who = (message.key.channel, message.key.chat, message.sender.id, rejected.reason)
-        before = self._kept.pop(who, None)
-        refused = Refused(
-            channel=who[0],
-            chat=who[1],
-            sender=who[2],
-            reason=rejected.reason,
-            would_admit=rejected.would_admit,
-            first_at=before.first_at if before else at,
-            last_at=at,
-            times=before.times + 1 if before else 1,
-        )
-        if rejected.reason is Reason.SELF:
-            return refused
-        self._kept[who] = refused
-        while len(self._kept) > self._size:
-            self._kept.popitem(last=False)
-        if before is None:
-            log.info(
-                "admission.refused",
-                channel=refused.channel,
-                chat=refused.chat,
-                sender=refused.sender,
-                reason=str(refused.reason),
-                would_admit=refused.would_admit,
-            )
-        return refused
-
-    def recent(self, channel: str = "", sender: str = "") -> tuple[Refused, ...]:
-        """Return what is kept, the newest first; of one channel and one sender, if they are given."""
-        found = reversed(self._kept.values())
-        return tuple(
-            refused
-            for refused in found
-            if (not channel or refused.channel == channel) and (not sender or refused.sender == sender)
-        )

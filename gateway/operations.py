@@ -16,12 +16,12 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
-from gateway.admission import RefusalLog
 from gateway.backup import backup
 from gateway.control import Connection, Handler, Line
 from gateway.errors import UserMistake
 from gateway.events import SessionKey, reference
 from gateway.home import Home
+from gateway.people.refusals import RefusalLog
 from gateway.ports import Channel, Sessions, Store
 from gateway.quarantine import Quarantine, look
 

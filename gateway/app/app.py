@@ -20,13 +20,13 @@ from agent.memory.sessions import StoredSessions
 from agent.memory.work.background import Background
 from agent.memory.work.jobs import MemoryJobs
 from agent.pool import Pool
-from gateway.admission import RefusalLog
 from gateway.app.addressee import addressee, is_private
 from gateway.delivery import Deliverer
 from gateway.errors import UserMistake
 from gateway.events import InboundKind, InboundMessage, Role, SessionKey, turn_id
 from gateway.home import Home
 from gateway.intake import GatewayIntake
+from gateway.people.refusals import RefusalLog
 from gateway.ports import (
     Channel,
     Store,

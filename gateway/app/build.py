@@ -25,7 +25,6 @@ from agent.recalling import Recalling
 from agent.rooms import Rooms
 from agent.tools.registry import Toolbox
 from agent.turn import TurnWork
-from gateway.admission import RefusalLog
 from gateway.app.app import App
 from gateway.app.attachments import files_in, files_out, overheard
 from gateway.app.channels import Doors, Gate, Plugins, judge_of, kinds_of, noting, open_doors
@@ -40,6 +39,7 @@ from gateway.errors import SettingsMistake
 from gateway.events import InboundMessage
 from gateway.home import Home
 from gateway.intake import GatewayIntake
+from gateway.people.refusals import RefusalLog
 from gateway.ports import (
     BLANK_AFTER,
     Limits,

@@ -14,9 +14,10 @@ import structlog
 from agent.llm.port import ChatModel
 from agent.memory.scopes import person_of
 from agent.tools.port import Tool
-from gateway.admission import NO_FACTS, Admitted, Facts, Policy, RefusalLog, Rejected, admit, policy_of
+from gateway.admission import NO_FACTS, Admitted, Facts, Policy, Rejected, admit, policy_of
 from gateway.errors import ParlourError
 from gateway.events import InboundKind, InboundMessage, Sender
+from gateway.people.refusals import RefusalLog
 from gateway.ports import (
     Blobs,
     Channel,

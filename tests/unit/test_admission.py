@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -18,7 +18,6 @@ from gateway.admission import (
     GroupPolicy,
     Policy,
     Reason,
-    RefusalLog,
     Rejected,
     admit,
     policy_of,
@@ -212,35 +211,6 @@ def test_an_entry_is_an_id_or_an_error(text: str) -> None:
     assert entry.id.isascii()
     assert entry.id.isprintable()
     assert " " not in entry.id
-
-
-def test_refusals_are_kept_without_text_and_counted() -> None:
-    """Silence can be explained; one busy group does not push the others out of the last 200."""
-    kept = RefusalLog(size=2)
-    for minute in range(5):
-        asked = in_group("7", text="a secret", is_addressed=False)
-        decision = admit(asked, policy("501"))
-        assert isinstance(decision, Rejected)
-        kept.note(asked, decision, NOW + timedelta(minutes=minute))
-    (refused,) = kept.recent("telegram", "7")
-    assert (refused.times, refused.first_at, refused.last_at) == (5, NOW, NOW + timedelta(minutes=4))
-    assert "secret" not in repr(refused)
-    for sender in ("8", "9"):
-        asked = message(sender, sender)
-        decision = admit(asked, policy())
-        assert isinstance(decision, Rejected)
-        kept.note(asked, decision, NOW)
-    assert [refused.sender for refused in kept.recent()] == ["9", "8"]
-
-
-def test_our_own_messages_are_no_refusals() -> None:
-    """The echo of what we sent explains nobody's silence."""
-    kept = RefusalLog()
-    asked = message(Sender(id="1", is_self=True))
-    decision = admit(asked, policy())
-    assert isinstance(decision, Rejected)
-    kept.note(asked, decision, NOW)
-    assert kept.recent() == ()
 
 
 def test_group_policy_names_are_the_settings_own() -> None:

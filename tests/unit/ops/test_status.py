@@ -13,12 +13,12 @@ import pytest
 
 from agent.memory.work.background import Background
 from agent.memory.work.purse import Purse
-from gateway.admission import RefusalLog
 from gateway.commands import asking
 from gateway.control import Line
 from gateway.events import SessionKey
 from gateway.home import Home
 from gateway.operations import Operations
+from gateway.people.refusals import RefusalLog
 from gateway.ports import Channel, Job, Store, UsageRow
 from gateway.quarantine import Quarantine
 from tests.fakes.meter import FakeMeter

@@ -1,0 +1,165 @@
+"""Why the bot was silent: the last refusals, each with what would end it. No word of what was said is in it."""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Protocol
+
+import structlog
+
+from gateway.admission import Reason
+from gateway.events import ChatKind, InboundMessage
+from gateway.text.names import quiet_name
+
+log = structlog.get_logger(__name__)
+
+LONGEST_NAME = 64  # characters
+
+
+class Silence(StrEnum):
+    """Reasons of silence that are not admission's: what went wrong before it, or after."""
+
+    EXPIRED = "expired"  # came too long ago, while no gateway ran
+    QUARANTINED = "quarantined"  # the event could not be read, or broke us
+    DEAF = "deaf"  # the channel did not hear its platform
+
+
+class Refusal(Protocol):
+    """What is known of one refusal: admission's `Rejected`, or somebody else's of that shape."""
+
+    @property
+    def reason(self) -> StrEnum:
+        """Why; a word of a small fixed set, fit for a metric."""
+        ...
+
+    @property
+    def would_admit(self) -> str:
+        """What would end it, for the operator's eyes."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turned:
+    """A refusal that is not admission's."""
+
+    reason: StrEnum
+    would_admit: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refused:
+    """One explanation of silence; holds no word of what was said."""
+
+    channel: str
+    chat: str  # "" where the whole channel is meant
+    sender: str  # a platform's id, "" where there is none
+    reason: StrEnum
+    would_admit: str
+    first_at: datetime
+    last_at: datetime
+    times: int = 1
+    name: str = ""  # as they call themselves, for reading; in memory alone, never in a log
+    chat_kind: ChatKind = ChatKind.DIRECT
+    team: str = ""  # the sender's Slack workspace
+    guild: str = ""  # the Discord server
+
+
+class RefusalLog:
+    """The last refusals, so that silence can be explained. In memory only.
+
+    Repeats of the same refusal are counted, not listed: one busy group must not push the others out.
+    """
+
+    def __init__(self, size: int = 200) -> None:
+        self._size = size
+        self._kept: OrderedDict[tuple[str, str, str, str], Refused] = OrderedDict()
+
+    def note(self, message: InboundMessage, refusal: Refusal, at: datetime) -> Refused:
+        """Keep and log one refusal, without text. Our own messages are nobody's silence and are passed over."""
+        return self._keep(
+            Refused(
+                channel=message.key.channel,
+                chat=message.key.chat,
+                sender=message.sender.id,
+                reason=refusal.reason,
+                would_admit=refusal.would_admit,
+                first_at=at,
+                last_at=at,
+                name=quiet_name(message.sender.name, LONGEST_NAME),
+                chat_kind=message.chat_kind,
+                team=message.sender.team,
+                guild=message.guild,
+            )
+        )
+
+    def note_channel(self, channel: str, reason: StrEnum, would_admit: str, at: datetime) -> Refused:
+        """Keep and log that something of a whole channel was not heard: nobody's message alone."""
+        return self._keep(
+            Refused(
+                channel=channel, chat="", sender="", reason=reason, would_admit=would_admit, first_at=at, last_at=at
+            )
+        )
+
+    def _keep(self, new: Refused) -> Refused:
+        who = (new.channel, new.chat, new.sender, str(new.reason))
+        before = self._kept.pop(who, None)
+        refused = new if before is None else _once_more(new, before)
+        if new.reason is Reason.SELF:
+            return refused
+        self._kept[who] = refused
+        while len(self._kept) > self._size:
+            self._kept.popitem(last=False)
+        if before is None:
+            log.info(
+                "admission.refused",
+                channel=refused.channel,
+                chat=refused.chat,
+                sender=refused.sender,
+                reason=str(refused.reason),
+                would_admit=refused.would_admit,
+            )
+        return refused
+
+    def recent(self, channel: str = "", ident: str = "") -> tuple[Refused, ...]:
+        """Return what is kept, the newest first; of one channel and one sender or chat, if they are given.
+
+        A chat's id means its threads too.
+        """
+        found = reversed(self._kept.values())
+        return tuple(
+            refused
+            for refused in found
+            if (not channel or refused.channel == channel) and (not ident or _is_about(refused, ident))
+        )
+
+    def summary(self) -> Mapping[str, Counter[str]]:
+        """Return per channel how many messages were refused, by reason, among what is kept."""
+        found: dict[str, Counter[str]] = {}
+        for refused in self._kept.values():
+            found.setdefault(refused.channel, Counter())[str(refused.reason)] += refused.times
+        return found
+
+
+def _once_more(new: Refused, before: Refused) -> Refused:
+    return Refused(
+        channel=new.channel,
+        chat=new.chat,
+        sender=new.sender,
+        reason=new.reason,
+        would_admit=new.would_admit,
+        first_at=before.first_at,
+        last_at=new.last_at,
+        times=before.times + 1,
+        name=new.name or before.name,
+        chat_kind=new.chat_kind,
+        team=new.team,
+        guild=new.guild,
+    )
+
+
+def _is_about(refused: Refused, ident: str) -> bool:
+    return ident in (refused.sender, refused.chat) or refused.chat.startswith(f"{ident}/")

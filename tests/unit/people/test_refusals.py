@@ -1,0 +1,84 @@
+"""The ring of refusals: silence can be explained, without a word of what was said."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from structlog.testing import capture_logs
+
+from gateway.admission import Policy, Reason, Rejected, admit
+from gateway.events import ChatKind, InboundMessage, Sender, SessionKey
+from gateway.people.refusals import RefusalLog, Silence, Turned
+
+NOW = datetime(2026, 11, 21, 21, 0, tzinfo=UTC)
+STRANGER = Rejected(reason=Reason.STRANGER, would_admit="an entry")
+
+
+def said(sender: str, chat: str = "501", **facts: Any) -> InboundMessage:
+    """Return what somebody wrote."""
+    base = InboundMessage(
+        key=SessionKey("telegram", chat),
+        message_id="1",
+        sender=Sender(id=sender, name=f"[Name] of\n{sender}"),
+        text="a secret",
+        sent_at=NOW,
+    )
+    return replace(base, **facts)
+
+
+def test_refusals_are_kept_without_text_and_counted() -> None:
+    """Silence can be explained; one busy group does not push the others out of the last 200."""
+    kept = RefusalLog(size=2)
+    for minute in range(5):
+        asked = said("7", "-100", chat_kind=ChatKind.GROUP)
+        decision = admit(asked, Policy(channel="telegram"))
+        assert isinstance(decision, Rejected)
+        kept.note(asked, decision, NOW + timedelta(minutes=minute))
+    (refused,) = kept.recent("telegram", "7")
+    assert (refused.times, refused.first_at, refused.last_at) == (5, NOW, NOW + timedelta(minutes=4))
+    assert "secret" not in repr(refused)
+    for sender in ("8", "9"):
+        kept.note(said(sender), STRANGER, NOW)
+    assert [refused.sender for refused in kept.recent()] == ["9", "8"]
+
+
+def test_our_own_messages_are_no_refusals() -> None:
+    """The echo of what we sent explains nobody's silence."""
+    kept = RefusalLog()
+    asked = replace(said("1"), sender=Sender(id="1", is_self=True))
+    decision = admit(asked, Policy(channel="telegram"))
+    assert isinstance(decision, Rejected)
+    kept.note(asked, decision, NOW)
+    assert kept.recent() == ()
+
+
+def test_a_name_is_for_the_operator_alone() -> None:
+    """Who it was is shown as one harmless line; the log has the id and no name."""
+    kept = RefusalLog()
+    with capture_logs() as logs:
+        kept.note(said("7"), STRANGER, NOW)
+    (refused,) = kept.recent()
+    assert refused.name == "Name of 7"
+    assert [line["sender"] for line in logs] == ["7"]
+    assert "Name" not in repr(logs)
+
+
+def test_a_chat_is_found_with_its_threads() -> None:
+    """Somebody asks about a place, or about a person; another place is not in the answer."""
+    kept = RefusalLog()
+    for sender, chat in (("7", "C1/1.2"), ("8", "C1"), ("9", "C10")):
+        kept.note(said(sender, chat, chat_kind=ChatKind.GROUP), STRANGER, NOW)
+    assert {refused.sender for refused in kept.recent("telegram", "C1")} == {"7", "8"}
+    assert [refused.sender for refused in kept.recent("telegram", "9")] == ["9"]
+    assert kept.recent("slack", "C1") == ()
+
+
+def test_what_is_nobodys_message_is_explained_too() -> None:
+    """An event that was set aside and a deaf channel are reasons of silence; they are counted like the others."""
+    kept = RefusalLog()
+    kept.note_channel("telegram", Silence.DEAF, "its log", NOW)
+    kept.note_channel("telegram", Silence.DEAF, "its log", NOW)
+    kept.note(said("7"), Turned(reason=Silence.EXPIRED), NOW)
+    assert kept.summary() == {"telegram": {"deaf": 2, "expired": 1}}
