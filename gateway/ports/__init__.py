@@ -3,6 +3,11 @@
 Everything here is stdlib only. A second backend passes the port's contract suite in tests/contract/.
 """
 
+from gateway.ports.access import Access as Access
+from gateway.ports.access import AuditLine as AuditLine
+from gateway.ports.access import Change as Change
+from gateway.ports.access import Member as Member
+from gateway.ports.access import Standing as Standing
 from gateway.ports.channel import Accepted as Accepted
 from gateway.ports.channel import Activity as Activity
 from gateway.ports.channel import Capabilities as Capabilities

@@ -7,6 +7,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Protocol
 
+from gateway.ports.access import Access
 from gateway.ports.channel import ChannelState
 from gateway.ports.erasing import Erasing
 from gateway.ports.journal import Jobs, Journal, People, Records, Usage
@@ -42,6 +43,7 @@ class Store(Protocol):
     people: People
     usage: Usage
     links: Links
+    access: Access
     erasing: Erasing
 
     def state(self, channel: str) -> ChannelState:

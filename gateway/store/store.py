@@ -13,13 +13,14 @@ import structlog
 
 from gateway.errors import StoreDown
 from gateway.events import SessionKey
+from gateway.ports.access import Access
 from gateway.ports.channel import ChannelState
 from gateway.ports.erasing import Erasing
 from gateway.ports.journal import InboxRow, Jobs, Journal, People, Records, Usage
 from gateway.ports.links import Links
 from gateway.ports.outbox import Outbox
 from gateway.ports.store import Limits
-from gateway.store import inbox, lanes, ledger, links, upkeep
+from gateway.store import access, inbox, lanes, ledger, links, upkeep
 from gateway.store.base import Clock, Engine
 from gateway.store.erasing import SqliteErasing
 from gateway.store.journal import SqliteJournal
@@ -52,6 +53,7 @@ class Found:
     unclean_stops: int
     preferences: dict[str, dict[str, str]]
     links: links.Known
+    access: access.Known
 
 
 def start(database: sqlite3.Connection) -> Found:
@@ -66,7 +68,7 @@ def start(database: sqlite3.Connection) -> Found:
     preferences: dict[str, dict[str, str]] = {}
     for subject, name, value in database.execute("SELECT subject, name, value FROM preference"):
         preferences.setdefault(unquote(subject), {})[unquote(name)] = unquote(value)
-    return Found(look(database), unclean_stops, preferences, links.load(database))
+    return Found(look(database), unclean_stops, preferences, links.load(database), access.load(database))
 
 
 def look(database: sqlite3.Connection) -> Backlog:
@@ -113,6 +115,7 @@ class SqliteStore:
         self.people: People = SqlitePeople(engine, found.preferences)
         self.usage: Usage = SqliteUsage(engine)
         self.links: Links = links.SqliteLinks(engine, found.links, found.preferences)
+        self.access: Access = access.SqliteAccess(engine, found.access)
         self.erasing: Erasing = SqliteErasing(engine)
 
     def state(self, channel: str) -> ChannelState:

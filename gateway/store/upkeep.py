@@ -6,7 +6,7 @@ import sqlite3
 from datetime import timedelta
 
 from gateway.ports.store import BLANK_AFTER
-from gateway.store import inbox, ledger
+from gateway.store import access, inbox, ledger
 from gateway.store.rows import sql
 
 KEEP = timedelta(days=30)
@@ -32,6 +32,7 @@ def prune(database: sqlite3.Connection, now: int, blank_after: timedelta = BLANK
         (keep,),
     ).rowcount
     count += database.execute("DELETE FROM dead WHERE at < ?", (now - _micros(KEEP_DEAD),)).rowcount
+    count += access.prune(database, now)
     database.execute(_SET_MARK, (str(max(since, until)),))
     return count
 

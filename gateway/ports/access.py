@@ -1,0 +1,85 @@
+"""Who may speak beyond the settings: what owners decided at run time, and the audit of decisions about people."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Protocol
+
+from gateway.events import OutboundMessage
+
+
+class Standing(StrEnum):
+    """How somebody, or a place, stands with a channel block by a decision at run time."""
+
+    OWNER = "owner"  # by a claim code
+    ALLOWED = "allowed"  # by an owner
+    PAIRED = "paired"  # asked, and an owner approved
+    BLOCKED = "blocked"  # by an owner; stronger than every entry
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Member:
+    """One decision in force. There is one for each *who* of a channel block; a later one takes its place."""
+
+    channel: str  # the block's name
+    who: str  # an admission entry: a user id, or chat:ID, guild:ID, team:ID, role:ID
+    standing: Standing
+    by: str  # whose decision: "channel:user_id", or one of the names below
+    at: datetime
+    name: str = ""  # as the platform showed it then: for reading, decides nothing
+
+
+OPERATOR = "operator"  # whoever may run `parlour` on the home
+CODE = "code"  # whoever had the code
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditLine:
+    """One decision about people or a shared chat: no word of what was said is in it."""
+
+    id: str  # the turn's, where a turn decided; the same id is written once
+    at: datetime
+    by: str  # "channel:user_id", OPERATOR or CODE
+    where: str  # session key, or "" for the command line
+    what: str  # the command and its declared word ("new", "memory undo", "allow"), never an argument
+    whom: str = ""  # "channel:who", where the decision is about somebody
+    outcome: str = "done"  # done, refused, or how the turn ended instead
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """What one decision writes, all of it in one transaction."""
+
+    line: AuditLine | None = None
+    put: tuple[Member, ...] = ()
+    remove: tuple[tuple[str, str], ...] = ()  # (channel, who)
+    spends: tuple[str, str] | None = None  # a note and its value: it must still stand so, and goes with the change
+    notes: Mapping[str, str] | None = None  # notes to write; an empty value removes one
+    told: tuple[OutboundMessage, ...] = ()  # what chats are told with it; ids "<d and 16 base32>.<row>"
+
+
+class Access(Protocol):
+    """The durable roster: read from memory, since judging a message waits for nothing; changed before it counts."""
+
+    def members(self) -> Mapping[tuple[str, str], Member]:
+        """Return every decision in force by (channel, who): a view that follows changes."""
+        ...
+
+    def notes(self) -> Mapping[str, str]:
+        """Return what is kept beside (a hash of a code, a count of tries): a view that follows changes."""
+        ...
+
+    def edition(self) -> int:
+        """Return a number that grows with every change of `members`, so that what is derived can be kept."""
+        ...
+
+    async def change(self, change: Change) -> bool:
+        """Write *change* durably, then let it count; False, and nothing is written, when what it spends is gone."""
+        ...
+
+    async def audit(self, *, limit: int, about: str = "") -> Sequence[AuditLine]:
+        """Return lines, the newest first; of one "channel:user_id" as decider or as whom it is about, if given."""
+        ...

@@ -1,0 +1,161 @@
+"""The Access port over the writer: the roster in memory, its rows, and the audit."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from types import MappingProxyType
+from typing import Any
+
+from gateway.ports.access import AuditLine, Change, Member, Standing
+from gateway.store.base import Engine
+from gateway.store.inbox import enqueue
+from gateway.store.rows import micros, moment, quote, unquote
+
+KEEP_AUDIT = timedelta(days=365)
+
+_INSERT_LINE = (
+    "INSERT OR IGNORE INTO audit (id, at, decided_by, place, what, whom, outcome) VALUES (?, ?, ?, ?, ?, ?, ?)"
+)
+_LINES = (
+    "SELECT id, at, decided_by, place, what, whom, outcome FROM audit "
+    "WHERE ? = '' OR decided_by = ? OR whom = ? ORDER BY seq DESC LIMIT ?"
+)
+
+
+@dataclass(slots=True)
+class Known:
+    """What is read from memory."""
+
+    members: dict[tuple[str, str], Member] = field(default_factory=dict)
+    notes: dict[str, str] = field(default_factory=dict)
+    edition: int = 0
+
+
+def load(database: sqlite3.Connection) -> Known:
+    """Read what is kept in memory."""
+    found = database.execute("SELECT channel, who, standing, decided_by, at, name FROM access")
+    members = [
+        Member(
+            channel=unquote(channel),
+            who=unquote(who),
+            standing=Standing(standing),
+            by=unquote(by),
+            at=moment(at),
+            name=unquote(name),
+        )
+        for channel, who, standing, by, at, name in found
+    ]
+    notes = database.execute("SELECT name, value FROM access_note")
+    return Known(
+        {(each.channel, each.who): each for each in members},
+        {unquote(name): unquote(value) for name, value in notes},
+    )
+
+
+class SqliteAccess:
+    """Implements `Access` over the writer."""
+
+    def __init__(self, engine: Engine, known: Known) -> None:
+        self._engine = engine
+        self._known = known
+
+    def members(self) -> Mapping[tuple[str, str], Member]:
+        """Return every decision in force."""
+        return MappingProxyType(self._known.members)
+
+    def notes(self) -> Mapping[str, str]:
+        """Return what is kept beside."""
+        return MappingProxyType(self._known.notes)
+
+    def edition(self) -> int:
+        """Return a number that grows with every change of `members`."""
+        return self._known.edition
+
+    async def change(self, change: Change) -> bool:
+        """Write *change* durably, then let it count."""
+        return await self._engine.writer.submit(
+            lambda database: write(database, change), lambda done: self._adopt(change) if done else None
+        )
+
+    async def audit(self, *, limit: int, about: str = "") -> Sequence[AuditLine]:
+        """Return lines, the newest first."""
+        columns = (*(quote(about),) * 3, limit)
+        found = await self._engine.writer.submit(lambda database: database.execute(_LINES, columns).fetchall())
+        return [_read_line(each) for each in found]
+
+    def _adopt(self, change: Change) -> None:
+        known = self._known
+        for each in change.put:
+            known.members[each.channel, each.who] = each
+        for gone in change.remove:
+            known.members.pop(gone, None)
+        if change.spends is not None:
+            known.notes.pop(change.spends[0], None)
+        for name, value in (change.notes or {}).items():
+            if value:
+                known.notes[name] = value
+            else:
+                known.notes.pop(name, None)
+        if change.put or change.remove:
+            known.edition += 1
+        for message in change.told:
+            self._engine.chats.put(message.key)
+
+
+# -- in one transaction ----------------------------------------------------------------------------------
+
+
+def write(database: sqlite3.Connection, change: Change) -> bool:
+    """Write all of *change*, or nothing and False."""
+    if change.spends is not None:
+        name, value = change.spends
+        spent = database.execute(
+            "DELETE FROM access_note WHERE name = ? AND value = ?", (quote(name), quote(value))
+        ).rowcount
+        if not spent:
+            return False
+    for channel, who in change.remove:
+        database.execute("DELETE FROM access WHERE channel = ? AND who = ?", (quote(channel), quote(who)))
+    rows = [
+        (quote(each.channel), quote(each.who), each.standing.value, quote(each.by), micros(each.at), quote(each.name))
+        for each in change.put
+    ]
+    database.executemany("INSERT OR REPLACE INTO access VALUES (?, ?, ?, ?, ?, ?)", rows)
+    for name, value in (change.notes or {}).items():
+        if value:
+            database.execute("INSERT OR REPLACE INTO access_note VALUES (?, ?)", (quote(name), quote(value)))
+        else:
+            database.execute("DELETE FROM access_note WHERE name = ?", (quote(name),))
+    if change.line is not None:
+        write_line(database, change.line)
+    for message in change.told:
+        enqueue(database, message)
+    return True
+
+
+def write_line(database: sqlite3.Connection, line: AuditLine) -> None:
+    """Write an audit line, once for its id."""
+    names = (line.by, line.where, line.what, line.whom, line.outcome)
+    database.execute(_INSERT_LINE, (quote(line.id), micros(line.at), *(quote(each) for each in names)))
+
+
+def prune(database: sqlite3.Connection, now: int) -> int:
+    """Remove audit lines past their year; return how many."""
+    age = KEEP_AUDIT // timedelta(microseconds=1)
+    return database.execute("DELETE FROM audit WHERE at < ?", (now - age,)).rowcount
+
+
+def _read_line(columns: tuple[Any, ...]) -> AuditLine:
+    ident, at, by, where, what, whom, outcome = columns
+    return AuditLine(
+        id=unquote(ident),
+        at=moment(at),
+        by=unquote(by),
+        where=unquote(where),
+        what=unquote(what),
+        whom=unquote(whom),
+        outcome=outcome,
+    )
