@@ -25,7 +25,6 @@ _SENTENCES: Mapping[str, Callable[[Context], str]] = {
     "literal_error": lambda context: f"must be {context['expected']}",
     "string_type": lambda _: "must be text; put it in quotes",
     "string_too_short": lambda _: "is empty; give it a value, or remove it",
-    "string_pattern_mismatch": lambda _: "does not look right; a language is written like en or pt-BR",
     "tuple_type": lambda _: "must be a list, in JSON or with commas",
     "list_type": lambda _: "must be a list, in JSON or with commas",
     "model_type": lambda _: "must be a group of settings, not one value",

@@ -11,6 +11,8 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr
 
+from gateway.words.languages import base, listed
+
 # What a backup writes in the place of a secret; a restored home must not start with it.
 LEFT_OUT = "left-out-of-the-backup"
 
@@ -51,6 +53,13 @@ def valid_zone(name: str) -> str:
     except (ZoneInfoNotFoundError, ValueError, OSError):
         raise ValueError(f"{name!r} is no time zone; use an IANA name such as Europe/Berlin or UTC") from None
     return name
+
+
+def _language(code: str) -> str:
+    language = base(code)
+    if not language:
+        raise ValueError(f"{code!r} is no language that I speak; there are {listed()}")
+    return language
 
 
 def _address(schemes: tuple[str, ...], text: str) -> str:
@@ -111,7 +120,7 @@ MaybeWebAddress = Annotated[WebAddress | None, BeforeValidator(_empty_is_none)]
 SecretWebAddress = Annotated[Secret, AfterValidator(_secret_web_address)]
 Proxy = Annotated[Secret, AfterValidator(_proxy)]
 StoreAddress = Annotated[SecretStr, AfterValidator(_store_address)]
-Language = Annotated[str, Field(pattern=r"^[a-z]{2,3}(-[A-Z]{2})?$")]
+Language = Annotated[str, AfterValidator(_language)]  # one of gateway.words.languages
 Seconds = Annotated[float, Field(gt=0, le=86_400)]
 Count = Annotated[int, Field(ge=1, le=1_000_000)]
 GroupPolicy = Annotated[Literal["mention", "open", "off"], BeforeValidator(_false_is_off)]

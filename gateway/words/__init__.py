@@ -1,8 +1,11 @@
-"""The one catalogue: every sentence that a person in a chat can see.
+"""The one catalogue: every sentence that a person in a chat can see, in the languages there are.
 
 English first; another language is a package beside `en` with the same keys, and what it lacks
 falls back. Areas are modules so that a sentence stands near its siblings. Channels and agent may
-import this package (docs/adr/0002-words.md): it is data.
+import this package (docs/adr/0002-words.md): it is data. A language is imported when it first says something.
+
+Whole numbers among the fields are written as the language writes them. ``{count:# line|# lines}`` is the
+first half for one and the second for any other number, # being the number (docs/adr/0021-languages.md).
 """
 
 from __future__ import annotations
@@ -11,17 +14,19 @@ from collections.abc import Mapping
 from functools import cache
 from importlib import import_module
 
-FALLBACK = "en"
+from gateway.words.languages import FALLBACK as FALLBACK
+from gateway.words.languages import THOUSANDS
+
 _areas = (
-    "asking", "commands", "console", "delivery", "discord", "dream", "failures", "forget", "frames", "links", "memory",
-    "offline", "pool", "rights", "search", "slack",
+    "asking", "commands", "console", "delivery", "discord", "dream", "failures", "figures", "forget", "frames",
+    "links", "memory", "offline", "pool", "rights", "search", "slack",
     "telegram", "web",
 )  # fmt: skip
 
 
 @cache
 def catalogue(language: str) -> Mapping[str, str]:
-    """Return the sentences of *language* by key ``area.name``; an unknown language is English."""
+    """Return the sentences of *language* by key ``area.name``; nothing for a language that is not there."""
     sentences: dict[str, str] = {}
     for area in _areas:
         try:
@@ -36,5 +41,28 @@ def say(key: str, /, language: str = FALLBACK, **fields: object) -> str:
     """Return the sentence *key* with its fields filled in; raise KeyError for a key that is not English."""
     template = catalogue(language).get(key)
     if template is None:
-        template = catalogue(FALLBACK)[key]
-    return template.format_map(fields) if fields else template
+        template, language = catalogue(FALLBACK)[key], FALLBACK
+    if not fields:
+        return template
+    return template.format_map({name: _written(value, language) for name, value in fields.items()})
+
+
+def _written(value: object, language: str) -> object:
+    return _Count(value, language) if type(value) is int else value
+
+
+class _Count:
+    """A whole number as a sentence takes it: alone, with its noun, or in a format of its own."""
+
+    def __init__(self, value: int, language: str) -> None:
+        self._value = value
+        self._language = language
+
+    def __format__(self, how: str) -> str:
+        if how and "|" not in how:
+            return format(self._value, how)
+        number = f"{self._value:,}".replace(",", THOUSANDS.get(self._language, ","))
+        if not how:
+            return number
+        one, _, other = how.partition("|")
+        return (one if self._value == 1 else other).replace("#", number)

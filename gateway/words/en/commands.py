@@ -36,14 +36,15 @@ SENTENCES = {
     "nothing_to_retry": "There is nothing to answer again in this conversation.",
     "nothing_to_stop": "Nothing is running and nothing waits.",
     "already_answered": "Too late: the answer is already on its way.",
-    "stopped": "Stopped. {queued} waiting message(s) were dropped too.",
-    "stopped_queue": "{queued} waiting message(s) were dropped; nothing was running.",
+    "stopped": "Stopped. {queued:# waiting message was|# waiting messages were} dropped too.",
+    "stopped_queue": "{queued:# waiting message was|# waiting messages were} dropped; nothing was running.",
     "queue_empty": "Nothing is running and nothing waits.",
-    "queue": "Answering {running} message(s), {waiting} waiting.",
+    "queue": "Answering {running:# message|# messages}, {waiting} waiting.",
     "queue_doing": "Right now: {tool}. `/stop` ends it.",
     "status": (
-        "Parlour {version}, model {model}, up {uptime}.\n{busy} of {workers} workers busy, {queued} message(s) queued."
-        "\nThis chat today: {tokens} tokens, {cached}% of the input from the provider's cache."
+        "Parlour {version}, model {model}, up {uptime}.\n{busy} of {workers} workers busy, {queued:# message|#"
+        " messages} queued."
+        "\nThis chat today: {tokens:# token|# tokens}, {cached}% of the input from the provider's cache."
     ),
     "status_by_words": "Search goes by words alone: the model that knows what they mean does not answer.",
     "status_work": "Background work: {running} under way, {waiting} waiting, {done} done since I started.",
@@ -53,8 +54,8 @@ SENTENCES = {
     ),
     "status_budget": "It has used {spent} of its {limit} tokens of today.",
     "status_budget_spent": "It has used up its {limit} tokens of today; what waits goes on tomorrow.",
-    "usage_today": "Today: {calls} model call(s), {tokens} tokens, cost {cost}.",
-    "usage_month": "Last 30 days: {calls} model call(s), {tokens} tokens, cost {cost}.",
+    "usage_today": "Today: {calls:# model call|# model calls}, {tokens:# token|# tokens}, cost {cost}.",
+    "usage_month": "Last 30 days: {calls:# model call|# model calls}, {tokens:# token|# tokens}, cost {cost}.",
     "timezone": "The time zone here is {zone}. `/timezone Area/City` changes it.",
     "timezone_set": "The time zone is {zone} from now on.",
     "timezone_unknown": "I know no time zone called {zone}. Try one like Europe/Berlin or America/New_York.",

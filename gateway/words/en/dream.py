@@ -9,11 +9,14 @@ SENTENCES = {
     "offline": "There is no model here that could do this; whoever runs me can give me one with `parlour init`.",
     "nothing_new": "There was nothing new to go through since the last time.",
     "done": (
-        "I went through {entries} new summaries and made {changes} change(s) in what I remember: `{sha}`."
+        "I went through {entries:# new summary|# new summaries} and made {changes:# change|# changes} in what I"
+        " remember: `{sha}`."
         " `/dream-log {sha}` shows them, `/dream-restore {sha}` takes them back."
     ),
-    "no_change": "I went through {entries} new summaries; nothing in what I remember had to change by itself.",
-    "waits": "{waits} change(s) wait for a yes: `/memory pending`.",
+    "no_change": (
+        "I went through {entries:# new summary|# new summaries}; nothing in what I remember had to change by itself."
+    ),
+    "waits": "{waits:# change waits|# changes wait} for a yes: `/memory pending`.",
     "failed": "I could not do it just now: the model did not answer as it should. Nothing is lost; I will try again.",
     "no_changes": "Dream has changed nothing here yet. `/dream` runs it now.",
     "log_title": "What Dream changed here, the newest first. `/dream-restore <change>` returns to the state before it.",

@@ -2,7 +2,8 @@
 
 SENTENCES = {
     "done": (
-        "Done. I cleared {remembered} remembered line(s), {summaries} summary line(s) and {messages} message(s)."
+        "Done. I cleared {remembered:# remembered line|# remembered lines}, {summaries:# summary line|# summary lines}"
+        " and {messages:# message|# messages}."
         " It counts from your next message on."
     ),
     "nothing": "I found nothing with these words that you may have me forget here.",

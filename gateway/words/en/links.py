@@ -10,7 +10,7 @@ SENTENCES = {
         "The code is good once and for ten minutes. Give it to nobody: whoever uses it and gets your yes reads what I"
         " remember of you."
     ),
-    "locked": "That were too many wrong codes. Try again in {minutes} minute(s).",
+    "locked": "Those were too many wrong codes. Try again in {minutes:# minute|# minutes}.",
     "wrong": "I know no such code, or it is good no more. `/link` in the other account gives a new one.",
     "own": "That is already the same person. Type the code in the other account.",
     "question": (
@@ -36,7 +36,7 @@ SENTENCES = {
     "too_long": "A fact is at most {most} characters; please say it in fewer words, or in several facts.",
     "unshare_what": "Tell me which words to take back, at least {least} characters: `/unshare closed on Fridays`.",
     "shared": "From now on I know that in every chat. `/memory shared` lists it, `/unshare <words>` takes it back.",
-    "unshared": "I took back {lines} line(s); no chat is told it from its next message on.",
+    "unshared": "I took back {lines:# line|# lines}; no chat is told it from its next message on.",
     "nothing_shared_so": "Nothing that is shared has these words.",
     "nothing_shared": "Nothing is shared with everybody yet.",
     "shared_title": "This is what I know in every chat; the owner decides on it:",

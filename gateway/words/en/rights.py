@@ -3,16 +3,17 @@
 SENTENCES = {
     "title": "**What I keep of this chat**",
     "memory": (
-        "What I remember: {remembered} line(s), {summaries} summary line(s), {notes} note(s), and earlier versions of"
+        "What I remember: {remembered:# line|# lines}, {summaries:# summary line|# summary lines}, {notes:# note|#"
+        " notes}, and earlier versions of"
         " them. `/memory` shows it."
     ),
-    "waiting": "{waiting} thing(s) that wait for a yes, for 14 days at most: `/memory pending`.",
-    "transcripts": "What was said, word for word: {conversations} conversation(s) since {since}.",
+    "waiting": "{waiting:# thing that waits|# things that wait} for a yes, for 14 days at most: `/memory pending`.",
+    "transcripts": "What was said, word for word: {conversations:# conversation|# conversations} since {since}.",
     "transcripts_none": "What was said, word for word: nothing yet.",
     "files": "Files that were sent, both ways: {files}, {size}.",
     "index": "An index that finds them again, made of the above and of nothing else.",
     "until_forgotten": "It stays until somebody here has it forgotten.",
-    "for_days": "It stays for {days} days, or until somebody here has it forgotten.",
+    "for_days": "It stays for {days:# day|# days}, or until somebody here has it forgotten.",
     "beside": "**What I keep beside it, for all chats together**",
     "journal": (
         "What is on its way: texts of messages for 7 days after they are answered, their numbers for 30, what could not"
@@ -46,15 +47,18 @@ SENTENCES = {
     "export_no_files": "Files cannot be sent in this chat. Whoever runs this machine can make you an export:"
     " `parlour people export`.",
     "export_done": (
-        "This is what I keep of you, in {files} file(s): memory, conversations as text and as data, files, usage. I"
+        "This is what I keep of you, in {files:# file|# files}: memory, conversations as text and as data, files,"
+        " usage. I"
         " remove my copy of it after a day."
     ),
     "export_left_out": (
-        "{count} file(s) are too large to be sent here and are missing; README.md in it names them, and whoever runs"
+        "{count:# file is too large to be sent here and is missing|# files are too large to be sent here and are"
+        " missing}; README.md in it names what is missing, and whoever runs"
         " this machine can send you all: `parlour people export`."
     ),
     "readme": (
-        "# What Parlour keeps of you, {day}\n\n{files} files:\n\n- `memory/`: what is remembered, summaries, notes,"
+        "# What Parlour keeps of you, {day}\n\n{files:# file|# files}:\n\n- `memory/`: what is remembered, summaries,"
+        " notes,"
         " what waits for a yes\n- `conversations/`: what was said, as text (.md) and as it is stored (.jsonl)\n"
         "- `files/`: what was sent, both ways\n- `usage.csv`: what the answers took\n\nNot in it: what others said"
         " before you called the bot, earlier versions of what is remembered, and these files, which are too"

@@ -147,7 +147,7 @@ async def test_status_queue_usage_and_help_answer_while_a_turn_runs() -> None:
         await pocket.channel.say("c", "next")
         assert await pocket.channel.ask("c", "/queue") == say("commands.queue", running=1, waiting=1)
         assert "model stage" in await pocket.channel.ask("c", "/status")
-        assert "0 model call(s)" in await pocket.channel.ask("c", "/usage")
+        assert "0 model calls" in await pocket.channel.ask("c", "/usage")
         assert "/timezone" in await pocket.channel.ask("c", "/help")
         assert await pocket.channel.ask("c", "/start") == say("commands.start")
         model.go(1)
@@ -201,7 +201,7 @@ async def test_a_private_answer_in_a_group_is_its_askers_alone() -> None:
     async with gateway(model=model, policy=TEAM) as pocket:
         await pocket.channel.say("g", "hello", group=True)
         text = await pocket.channel.ask("g", "/usage", sender="bob", group=True)
-        assert "model call(s)" in text
+        assert "model call" in text
         refused = await pocket.channel.ask("g", "/timezone Europe/Berlin", sender="bob", group=True)
         assert refused == say("commands.only_steward", command="timezone")
         await pocket.idle()
@@ -211,7 +211,7 @@ async def test_a_private_answer_in_a_group_is_its_askers_alone() -> None:
         assert seen["answer 1"] == ""
         stored = "".join(path.read_text() for path in pocket.home.rglob("*.jsonl"))
         assert "/usage" in stored
-        assert "model call(s)" not in stored
+        assert "model call" not in stored
         assert text not in [line for _, line in await history(pocket.app, "g")]
 
 

@@ -84,7 +84,7 @@ async def test_run_now_look_and_go_back() -> None:
         happened(pocket.home, "Ann now drinks tea.", "Ann lives in Bonn.")
         report = await dream(pocket)
         sha = change(report)
-        assert report.startswith("I went through 2 new summaries and made 2 change(s) in what I remember")
+        assert report.startswith("I went through 2 new summaries and made 2 changes in what I remember")
         memory = document_path(pocket.home, ANN, "MEMORY.md")
         assert memory.read_text() == "- I drink tea\n- lives in Bonn\n"
         newest, named = await ask("ann", "/dream-log"), await ask("ann", f"/dream-log {sha}")
@@ -141,7 +141,7 @@ async def test_killed_while_it_thinks_it_is_done_after_the_restart(tmp_path: Pat
     model.dreams.complete = complete  # type: ignore[method-assign]
     async with at_work(model, dead) as pocket:
         report = (await pocket.channel.posted("ann", 1))[-1].text
-        assert report.startswith("I went through 1 new summaries and made 1 change(s)")
+        assert report.startswith("I went through 1 new summary and made 1 change ")
         assert document_path(dead, ANN, "MEMORY.md").read_text() == "- done after all\n"
         assert len(model.dreams.asked) == 2
 
@@ -154,7 +154,7 @@ async def test_in_a_group_the_voice_is_proposed_and_going_back_is_for_its_admins
         happened(pocket.home, "They moved to Bonn and like short answers.", scope=ROOM)
         report = await dream(pocket, "room", group=True, sender="bob")
         assert pocket.channel.posts["room"][-1].visible_to == "bob"
-        assert "1 change(s) wait for a yes" in report
+        assert "1 change waits for a yes" in report
         assert not document_path(pocket.home, ROOM, "SOUL.md").exists()
         sha = change(report)
         refused = await pocket.channel.ask("room", f"/dream-restore {sha}", group=True, sender="bob")
@@ -171,7 +171,7 @@ async def test_what_somebody_said_yes_to_still_leads_to_where_it_came_from() -> 
     """A stranger's words, a yes, a line: /memory why names the yes and the summary behind it."""
     async with at_work(Model("study", edits(add("- the fair opens at nine")))) as pocket:
         happened(pocket.home, "A page says that the fair opens at nine.", origin="untrusted")
-        assert "1 change(s) wait for a yes" in await dream(pocket)
+        assert "1 change waits for a yes" in await dream(pocket)
         pending = await pocket.channel.ask("ann", "/memory pending")
         name = re.search(r"`(d[a-z2-7]{7})`", pending)
         assert name, pending

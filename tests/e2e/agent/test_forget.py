@@ -38,7 +38,7 @@ async def test_what_is_forgotten_is_in_no_prompt_and_no_file() -> None:
         assert "zeppelin" in everything(pocket.home).lower()
         (pocket.home / SCOPE / "memory" / "USER.conflict-0123abcd.md").write_text("- Flies a zeppelin\n")
         answer = await pocket.channel.ask("ann", "/forget Zeppelin")
-        assert "2 remembered line(s), 2 summary" in answer  # the conflict copy counts as one
+        assert "2 remembered lines, 2 summary" in answer  # the conflict copy counts as one
         assert "zeppelin" not in answer.lower()
         await pocket.channel.ask("ann", "and what now?")
         prompt = str(model.prompts[-1]).lower()
@@ -100,7 +100,7 @@ async def test_in_a_group_a_member_takes_back_their_own() -> None:
         await ask("room", "zeppelin, says Ann", group=True, sender="ann")
         await ask("room", "zeppelin, says Bob", group=True, sender="bob")
         answer = await ask("room", "/forget zeppelin", group=True, sender="ann")
-        assert "1 remembered line(s), 0 summary" in answer
+        assert "1 remembered line, 0 summary" in answer
         assert "an admin of this chat" in answer
         await pocket.idle()
         left = everything(pocket.home, "chats/pocket%3aroom")

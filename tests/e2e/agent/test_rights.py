@@ -167,7 +167,7 @@ async def test_what_a_channel_takes_is_split_and_what_is_larger_is_named() -> No
         assert {f"files/own-{n}.bin" for n in range(3)} <= found.keys()
         assert "files/own-3.bin" not in found
         assert "- files/own-3.bin" in found["README.md"].decode()
-        assert any("1 file(s) are too large" in post.text for post in pocket.channel.posts["ann"])
+        assert any("1 file is too large" in post.text for post in pocket.channel.posts["ann"])
 
 
 def _noise(seed: int, size: int) -> bytes:
@@ -200,14 +200,14 @@ async def test_privacy_is_true_to_the_scope_and_to_the_settings() -> None:
         await quiet(pocket)
         await talk(pocket, 1)
         told = await ask("ann", "/privacy")
-        assert "3 line(s), 2 summary line(s), 1 note(s)" in told
-        assert "2 conversation(s) since 20" in told
+        assert "3 lines, 2 summary lines, 1 note" in told
+        assert "2 conversations since 20" in told
         assert "1, 2 KB." in told
         assert "The provider of test/model is sent" in told
         assert "no other person" in told
         assert str(pocket.home) not in told
         group = await ask("room", "/privacy", group=True)
-        assert "0 line(s), 0 summary line(s), 0 note(s)" in group
+        assert "0 lines, 0 summary lines, 0 notes" in group
         assert "Everybody in this chat." in group
         assert pocket.channel.posts["room"][-1].visible_to == "ann"
         assert unknown(pocket.home) == []

@@ -36,7 +36,7 @@ async def test_what_the_owner_shares_is_in_every_prompt_and_what_is_taken_back_i
         await pocket.channel.ask("room", "and I?", sender="bob", group=True, is_addressed=True)
         assert "closed on Fridays" in str(model.prompts[-1][0])
         assert "closed on Fridays" in await say(pocket, "bob", "/memory shared")
-        assert "1 line(s)" in await say(pocket, "ann", "/unshare Fridays")
+        assert "1 line;" in await say(pocket, "ann", "/unshare Fridays")
         await say(pocket, "bob", "tell me again")
         assert "closed on Fridays" not in str(model.prompts[-1])
         assert "Nothing is shared" in await say(pocket, "bob", "/memory shared")

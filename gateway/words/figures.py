@@ -1,0 +1,44 @@
+"""Days, moments, spans and sizes as the people of a chat write them; the patterns stand in the catalogue."""
+
+from __future__ import annotations
+
+from datetime import date, datetime, timedelta
+from zoneinfo import ZoneInfo
+
+from gateway.words import say
+from gateway.words.languages import DECIMAL, FALLBACK
+
+
+def day(when: date, language: str = FALLBACK) -> str:
+    """Return a day; of a datetime the day it has in its own zone."""
+    return say("figures.day", language, year=when.year, month=when.month, day=when.day)
+
+
+def moment(at: datetime, zone: str, language: str = FALLBACK) -> str:
+    """Return a day and the time of day in *zone*."""
+    there = at.astimezone(ZoneInfo(zone))
+    return say("figures.moment", language, day=day(there, language), hour=there.hour, minute=there.minute)
+
+
+def clock(at: datetime, zone: str, language: str = FALLBACK) -> str:
+    """Return the time of day in *zone*."""
+    there = at.astimezone(ZoneInfo(zone))
+    return say("figures.clock", language, hour=there.hour, minute=there.minute)
+
+
+def span(length: timedelta, language: str = FALLBACK) -> str:
+    """Return a length of time in days, hours and minutes; what is less than a minute is 0 minutes."""
+    minutes = int(length.total_seconds()) // 60
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    name = "figures.days" if days else "figures.hours"
+    return say(name, language, days=days, hours=hours, minutes=minutes)
+
+
+def size(count: int, language: str = FALLBACK) -> str:
+    """Return a number of bytes."""
+    for unit, bytes_ in (("GB", 1_000_000_000), ("MB", 1_000_000), ("kB", 1_000)):
+        if count >= bytes_:
+            number = f"{count / bytes_:.1f}".removesuffix(".0").replace(".", DECIMAL[language])
+            return f"{number} {unit}"
+    return f"{count} B"
