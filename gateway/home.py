@@ -17,7 +17,7 @@ from gateway.errors import HomeInUse, UserMistake
 
 log = structlog.get_logger(__name__)
 
-SCHEMA = 1
+SCHEMA = 2
 SNAPSHOT = "before-schema-"  # backups/before-schema-<new>-<time>.tar.gz holds data of the schema before
 _LONGEST_SOCKET_PATH = 100  # bytes; AF_UNIX ends at 107
 

@@ -195,6 +195,7 @@ def connect(path: Path, factory: type[sqlite3.Connection] = sqlite3.Connection) 
 def prepare(connection: sqlite3.Connection, path: Path | None, migrations: Sequence[Migration] = MIGRATIONS) -> None:
     """Check the file and bring it to this version, once per start; nothing is changed in a newer one.
 
+    The snapshot to go back to is the home's (gateway/upgrade.py), which is taken before the store is opened.
     Raises StoreDown for a damaged file and NewerData for one from a newer Parlour.
     """
     found = connection.execute("PRAGMA quick_check(1)").fetchone()
@@ -205,10 +206,6 @@ def prepare(connection: sqlite3.Connection, path: Path | None, migrations: Seque
         raise NewerData(_newer_line(path, version, len(migrations)))
     if version == len(migrations):
         return
-    if version and path is not None:
-        snapshot = path.parent / "backups" / f"journal-schema-{version}.db"
-        copy(connection, snapshot)
-        log.info("store.snapshot", file=str(snapshot))
     for step in range(version, len(migrations)):
         connection.execute("BEGIN IMMEDIATE")
         try:
@@ -242,11 +239,9 @@ def unusable(path: Path, error: sqlite3.Error | OSError) -> StoreDown:
 
 
 def _newer_line(path: Path | None, version: int, known: int) -> str:
-    backups = sorted((path.parent / "backups").glob("*")) if path is not None else []
-    newest = backups[-1] if backups else "FILE"
     return (
         f"{path} was written by a newer Parlour (schema {version}, this one knows {known}). "
-        f"Install the newer version again, or go back with: parlour restore {newest}"
+        "Install the newer version again, or go back to a backup: parlour restore FILE --force"
     )
 
 

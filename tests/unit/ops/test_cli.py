@@ -17,7 +17,7 @@ import pytest
 import structlog
 
 from gateway import cli
-from gateway.home import Home, hold_lock
+from gateway.home import SCHEMA, Home, hold_lock
 
 TOKEN = "PARLOUR_CHANNELS__TELEGRAM__TOKEN"
 
@@ -85,7 +85,7 @@ WRONG: dict[str, tuple[dict[str, str] | Callable[[ExitStack], dict[str, str]], s
         "set PARLOUR_WEB__HOST to an address of this",
     ),
     "everyone": (plain(PARLOUR_CHANNELS__WEB__ALLOW_FROM="*"), "confirm it with PARLOUR_ALLOW_EVERYONE=true"),
-    "newer": (newer, "was written by a newer Parlour (schema 99, this one knows 1)"),
+    "newer": (newer, f"was written by a newer Parlour (schema 99, this one knows {SCHEMA})"),
 }
 
 

@@ -13,9 +13,12 @@ from pathlib import Path
 import pytest
 
 from gateway.errors import HomeInUse, NewerData, UserMistake
-from gateway.home import Home, holder, is_held, reachable
+from gateway.home import SCHEMA, Home, holder, is_held, reachable
 from gateway.restore import restore
-from gateway.upgrade import open_home
+from gateway.store.schema import MIGRATIONS
+from gateway.upgrade import JOURNALS, open_home
+
+NEXT = SCHEMA + 1
 
 
 @pytest.fixture(autouse=True)
@@ -77,8 +80,8 @@ def test_newer_data_is_refused_with_the_command_that_goes_back(tmp_path: Path) -
     def migrate(home: Home) -> None:
         (home.path / "note.md").write_text("new")
 
-    with open_home(tmp_path, schema=2, migrations={2: migrate}) as home:
-        assert home.schema.read_text() == "2\n"
+    with open_home(tmp_path, schema=NEXT, migrations={NEXT: migrate}) as home:
+        assert home.schema.read_text() == f"{NEXT}\n"
     with pytest.raises(NewerData) as refused, open_home(tmp_path):
         pass
     (snapshot,) = Home(tmp_path).backups.iterdir()
@@ -87,6 +90,11 @@ def test_newer_data_is_refused_with_the_command_that_goes_back(tmp_path: Path) -
     restore(snapshot, tmp_path, force=True)
     with open_home(tmp_path) as home:
         assert (home.path / "note.md").read_text() == "old"
+
+
+def test_a_journal_that_changes_is_a_home_that_changes() -> None:
+    """Whoever adds a migration of the journal adds a home schema, so that a snapshot is there to go back to."""
+    assert JOURNALS[SCHEMA] == len(MIGRATIONS)
 
 
 def test_a_migration_that_was_cut_short_runs_again(tmp_path: Path) -> None:
@@ -100,9 +108,9 @@ def test_a_migration_that_was_cut_short_runs_again(tmp_path: Path) -> None:
         if len(runs) == 1:
             raise OSError("the disk is full")
 
-    with pytest.raises(OSError, match="full"), open_home(tmp_path, schema=2, migrations={2: migrate}):
+    with pytest.raises(OSError, match="full"), open_home(tmp_path, schema=NEXT, migrations={NEXT: migrate}):
         pass
-    with open_home(tmp_path, schema=2, migrations={2: migrate}):
+    with open_home(tmp_path, schema=NEXT, migrations={NEXT: migrate}):
         assert len(runs) == 2
         assert len(list(Home(tmp_path).backups.iterdir())) == 1
 
@@ -134,7 +142,7 @@ def test_snapshots_hold_no_secret(tmp_path: Path) -> None:
     with open_home(tmp_path) as home:
         home.secrets.mkdir()
         (home.secrets / "LLM__API_KEY").write_text("canary")
-    with open_home(tmp_path, schema=2, migrations={2: lambda _: None}) as home:
+    with open_home(tmp_path, schema=NEXT, migrations={NEXT: lambda _: None}) as home:
         (snapshot,) = home.backups.iterdir()
         with tarfile.open(snapshot) as archive:
             assert not [name for name in archive.getnames() if "secrets" in name]
