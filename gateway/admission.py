@@ -54,6 +54,12 @@ class Entry:
             raise ValueError(f"{text!r} is no admission entry")
         return entry
 
+    def __str__(self) -> str:
+        """Return the entry as it is written."""
+        if self.grants is Grants.EVERYONE:
+            return "*"
+        return self.id if self.grants is Grants.USER else f"{self.grants}:{self.id}"
+
 
 def is_id(text: str) -> bool:
     """Say whether *text* can be a platform's id: printable ASCII without blanks, commas or `*`."""
@@ -90,7 +96,8 @@ class Facts:
     """What the house knows beyond the event; looked up, never taken from the message's words."""
 
     owners: frozenset[str] = frozenset()  # user ids that claimed ownership by a code
-    is_paired: bool = False  # an owner approved this sender
+    entries: frozenset[Entry] = frozenset()  # whom and which places an owner let in since
+    blocked_as: str = ""  # "channel:who" that an owner shut out, this sender or this place: stronger than every entry
     sender: Sender | None = None  # the sender as looked up, where the event lacks roles, team or guest
 
 
@@ -102,6 +109,7 @@ class Admitted:
     """The sender may speak here, and decide as much as *role* says."""
 
     role: Role
+    is_named: bool = False  # an owner, or let in by their own id: no caps of their own unless they are set
 
 
 class Reason(StrEnum):
@@ -113,6 +121,7 @@ class Reason(StrEnum):
     GROUPS_OFF = "groups-off"
     GUEST = "guest"
     STRANGER = "stranger"
+    BLOCKED = "blocked"  # by an owner
     NOT_ADDRESSED = "not-addressed"
 
 
@@ -140,16 +149,19 @@ def admit(message: InboundMessage, policy: Policy, facts: Facts = NO_FACTS) -> D
     if refused:
         return refused
     if policy.is_local:
-        return Admitted(role=Role.OWNER)
+        return Admitted(role=Role.OWNER, is_named=True)
     is_owner = sender.id in policy.owners or sender.id in facts.owners
     if message.chat_kind is ChatKind.GROUP and policy.group_policy is GroupPolicy.OFF:
         return Rejected(reason=Reason.GROUPS_OFF, would_admit=_setting(policy, "group_policy", "mention or open"))
-    if not is_owner and not _is_invited(message, sender, policy, facts):
+    if facts.blocked_as and not is_owner:
+        return Rejected(reason=Reason.BLOCKED, would_admit=f"`parlour people allow {facts.blocked_as}`")
+    is_named = is_owner or _is_listed(Entry(Grants.USER, sender.id), policy, facts)
+    if not is_named and not _is_invited(message, sender, policy, facts):
         return _stranger(message, sender, policy)
     if _is_overheard(message, policy):
         mend = f"a mention, or {_setting(policy, 'group_policy', 'open')}"
         return Rejected(reason=Reason.NOT_ADDRESSED, would_admit=mend)
-    return Admitted(role=_role(message, sender, is_owner=is_owner))
+    return Admitted(role=_role(message, sender, is_owner=is_owner), is_named=is_named)
 
 
 def _known_sender(sender: Sender, facts: Facts) -> Sender:
@@ -170,13 +182,16 @@ def _refuse_by_nature(sender: Sender) -> Rejected | None:
     return None
 
 
+def _is_listed(entry: Entry, policy: Policy, facts: Facts) -> bool:
+    return entry in policy.entries or entry in facts.entries
+
+
 def _is_invited(message: InboundMessage, sender: Sender, policy: Policy, facts: Facts) -> bool:
-    entries = policy.entries
-    if facts.is_paired or Entry(Grants.USER, sender.id) in entries or Entry(Grants.EVERYONE) in entries:
+    if Entry(Grants.EVERYONE) in policy.entries:
         return True
     if sender.is_guest:  # a stranger unless named
         return False
-    if sender.team and Entry(Grants.TEAM, sender.team) in entries:
+    if sender.team and _is_listed(Entry(Grants.TEAM, sender.team), policy, facts):
         return True
     if message.chat_kind is not ChatKind.GROUP:
         return False
@@ -184,7 +199,7 @@ def _is_invited(message: InboundMessage, sender: Sender, policy: Policy, facts: 
     places |= {Entry(Grants.ROLE, role) for role in sender.roles}
     if message.guild:
         places.add(Entry(Grants.GUILD, message.guild))
-    return not places.isdisjoint(entries)
+    return not (places.isdisjoint(policy.entries) and places.isdisjoint(facts.entries))
 
 
 def _stranger(message: InboundMessage, sender: Sender, policy: Policy) -> Rejected:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
+from typing import Protocol
 
 import structlog
 
-from gateway.admission import Admitted, Rejected
+from gateway.admission import Admitted, Decision, Rejected
 from gateway.events import InboundKind, InboundMessage, Role
 from gateway.ports import Accepted, AcceptedAs, Joined, Journal, Meter, PlatformEvent, Verdict
 from gateway.quarantine import Quarantine
@@ -18,13 +19,32 @@ Admit = Callable[[InboundMessage], Admitted | Rejected]
 Classify = Callable[[InboundMessage], bool | None]  # None = no command; True = it must not wait in its lane
 
 
+class Doorkeeper(Protocol):
+    """Takes what is said to the door itself (a code) before it is a message: none of it is stored or thought about."""
+
+    async def meet(self, message: InboundMessage, decision: Decision) -> Accepted | None:
+        """Return what became of *message* when it was for the doorkeeper, None when it goes on as *decision* says.
+
+        Asked at every message: what is none of its business must cost it nothing. Raises StoreDown.
+        """
+        ...
+
+
 class GatewayIntake:
     """The door that every adapter knocks at; implements `gateway.ports.Intake`."""
 
     def __init__(
-        self, journal: Journal, *, admit: Admit, classify: Classify, quarantine: Quarantine, meter: Meter
+        self,
+        journal: Journal,
+        *,
+        admit: Admit,
+        classify: Classify,
+        quarantine: Quarantine,
+        meter: Meter,
+        doorkeepers: Sequence[Doorkeeper] = (),
     ) -> None:
         self._journal = journal
+        self._doorkeepers = doorkeepers
         self.quarantine = quarantine
         self._admit = admit
         self._classify = classify
@@ -42,6 +62,9 @@ class GatewayIntake:
     async def receive(self, message: InboundMessage) -> Accepted:
         """Admit and store *message*; raises StoreDown when it could not be made durable."""
         decision = self._admit(message)
+        for doorkeeper in self._doorkeepers:
+            if (met := await doorkeeper.meet(message, decision)) is not None:
+                return met
         if isinstance(decision, Rejected):
             self._meter.count("rejected", reason=decision.reason)
             return Accepted(verdict=Verdict.REJECTED, reason=decision.reason)

@@ -161,7 +161,7 @@ def test_looked_up_facts_replace_those_of_the_event() -> None:
 
 def test_paired_people_and_claimed_owners_come_by_facts() -> None:
     """What an owner approved and who claimed ownership is stored, not configured."""
-    assert role(admit(message(), policy(), Facts(is_paired=True))) is Role.STEWARD
+    assert role(admit(message(), policy(), Facts(entries=frozenset({Entry.parse("501")})))) is Role.STEWARD
     assert role(admit(message(), policy(), Facts(owners=frozenset({"501"})))) is Role.OWNER
 
 

@@ -1,0 +1,168 @@
+"""Who stands how with which channel block, from the settings and from what owners decided since.
+
+Judging asks at every message, so everything here is served from memory and derived once per change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import TypeAlias
+
+from gateway.admission import NO_FACTS, Entry, Facts, Grants, Policy
+from gateway.events import ChatKind, InboundMessage
+from gateway.ports.access import Access, Member, Standing
+
+PlatformAccount: TypeAlias = tuple[str, str]  # (platform kind, user id): somebody, whichever bot they wrote to
+
+_LETS_IN = frozenset({Standing.ALLOWED, Standing.PAIRED})
+_NOBODY: frozenset[str] = frozenset()
+_NOTHING: frozenset[Entry] = frozenset()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listed:
+    """One line of who may write, and who may not."""
+
+    channel: str
+    who: str  # a user id, or chat:ID and so on
+    standing: str  # owner, allowed, paired, blocked
+    came_by: str  # setting, or the standing's own way: code, decision
+    by: str = ""
+    at: datetime | None = None
+    name: str = ""
+
+
+@dataclass(slots=True)
+class _Index:
+    """What judging needs, derived from the decisions in force."""
+
+    owners: dict[str, frozenset[str]] = field(default_factory=dict)  # block -> user ids that claimed
+    entries: dict[str, frozenset[Entry]] = field(default_factory=dict)  # block -> let in since
+    blocked: dict[PlatformAccount, str] = field(default_factory=dict)  # -> "channel:who"
+    blocked_places: dict[tuple[str, Entry], str] = field(default_factory=dict)  # (block, place) -> "channel:who"
+    owner_accounts: frozenset[PlatformAccount] = frozenset()
+
+
+class Roster:
+    """Answers for the doors who is whose; decisions about it are made in `gateway.people.decisions`."""
+
+    def __init__(self, access: Access, policies: Mapping[str, Policy], kinds: Mapping[str, str]) -> None:
+        """*policies* are the blocks as the settings have them; *kinds* name each block's platform."""
+        self.policies = policies
+        self.access = access
+        self._kinds = kinds
+        self._edition = -1
+        self._index = _Index()
+
+    def account(self, channel: str, user: str) -> PlatformAccount:
+        """Return a block's user as an account of the platform."""
+        return self._kinds.get(channel, channel), user
+
+    def facts(self, message: InboundMessage, linked: Sequence[PlatformAccount] = ()) -> Facts:
+        """Return what was decided about the sender of *message*; *linked* are all accounts of that person.
+
+        An owner's linked account is an owner's, and who is blocked under one account or bot is blocked under all.
+        """
+        index = self._derived()
+        channel, user = message.key.channel, message.sender.id
+        is_owner = any(each in index.owner_accounts for each in linked)
+        owners = index.owners.get(channel, _NOBODY)
+        entries = index.entries.get(channel, _NOTHING)
+        blocked_as = self._blocking(index, message, linked) if index.blocked or index.blocked_places else ""
+        if not (is_owner or owners or entries or blocked_as):
+            return NO_FACTS
+        return Facts(owners=owners | {user} if is_owner else owners, entries=entries, blocked_as=blocked_as)
+
+    def _blocking(self, index: _Index, message: InboundMessage, linked: Sequence[PlatformAccount]) -> str:
+        channel = message.key.channel
+        accounts = (self.account(channel, message.sender.id), *linked)
+        found = next((index.blocked[each] for each in accounts if each in index.blocked), "")
+        if found or message.chat_kind is not ChatKind.GROUP:
+            return found
+        places = [Entry(Grants.CHAT, message.key.chat), Entry(Grants.CHAT, message.key.parent.chat)]
+        places += [Entry(Grants.GUILD, message.guild)] if message.guild else []
+        return next(
+            (index.blocked_places[channel, each] for each in places if (channel, each) in index.blocked_places), ""
+        )
+
+    def blocked_as(self, accounts: Iterable[PlatformAccount]) -> str:
+        """Return the "channel:who" under which somebody with these accounts is blocked, "" when they are not."""
+        index = self._derived()
+        return next((index.blocked[each] for each in accounts if each in index.blocked), "")
+
+    def has_owner(self) -> bool:
+        """Say whether anybody is an owner, by the settings or by a code; the page and the console aside."""
+        return bool(self._derived().owner_accounts)
+
+    def is_owner(self, channel: str, user: str) -> bool:
+        """Say whether this user is an owner in this block."""
+        policy = self.policies.get(channel)
+        return (
+            self.is_set_owner(channel, user)
+            or user in self._derived().owners.get(channel, _NOBODY)
+            or (policy is not None and policy.is_local)
+        )
+
+    def is_set_owner(self, channel: str, user: str) -> bool:
+        """Say whether the settings name this user as an owner."""
+        policy = self.policies.get(channel)
+        return policy is not None and user in policy.owners
+
+    def owns(self, accounts: Iterable[PlatformAccount]) -> bool:
+        """Say whether one of these accounts is an owner's."""
+        owners = self._derived().owner_accounts
+        return any(each in owners for each in accounts)
+
+    def owners(self) -> Sequence[Listed]:
+        """Return every owner, those of the settings first."""
+        return [each for each in self.listed() if each.standing == Standing.OWNER]
+
+    def listed(self) -> Sequence[Listed]:
+        """Return who may write and who may not, by block: the settings' lines first, then the decisions by time."""
+        lines = [line for name in sorted(self.policies) for line in self._set(self.policies[name])]
+        made = sorted(self.access.members().values(), key=lambda each: (each.channel, each.at, each.who))
+        return [*lines, *(_decided(each) for each in made)]
+
+    @staticmethod
+    def _set(policy: Policy) -> Iterator[Listed]:
+        for owner in sorted(policy.owners):
+            yield Listed(channel=policy.channel, who=owner, standing=Standing.OWNER, came_by="setting")
+        for entry in sorted(map(str, policy.entries)):
+            yield Listed(channel=policy.channel, who=entry, standing=Standing.ALLOWED, came_by="setting")
+
+    def _derived(self) -> _Index:
+        if self._edition != (edition := self.access.edition()):
+            self._index = self._derive(self.access.members().values())
+            self._edition = edition
+        return self._index
+
+    def _derive(self, members: Iterable[Member]) -> _Index:
+        index = _Index()
+        accounts = {self.account(name, user) for name, policy in self.policies.items() for user in policy.owners}
+        for each in members:
+            entry = Entry.parse(each.who)
+            if each.standing is Standing.OWNER:
+                accounts.add(self.account(each.channel, each.who))
+                index.owners[each.channel] = index.owners.get(each.channel, _NOBODY) | {each.who}
+            elif each.standing in _LETS_IN:
+                index.entries[each.channel] = index.entries.get(each.channel, _NOTHING) | {entry}
+            elif entry.grants is Grants.USER:
+                index.blocked[self.account(each.channel, each.who)] = f"{each.channel}:{each.who}"
+            else:
+                index.blocked_places[each.channel, entry] = f"{each.channel}:{each.who}"
+        index.owner_accounts = frozenset(accounts)
+        return index
+
+
+def _decided(member: Member) -> Listed:
+    return Listed(
+        channel=member.channel,
+        who=member.who,
+        standing=member.standing,
+        came_by="code" if member.standing is Standing.OWNER else "decision",
+        by=member.by,
+        at=member.at,
+        name=member.name,
+    )
