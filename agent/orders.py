@@ -13,7 +13,7 @@ from agent.memory.files import lines as build
 from agent.memory.waiting.asking import question
 from agent.pool import Running
 from agent.rooms import Rooms, to_chat
-from gateway.events import ChatKind, OutboundKind, OutboundMessage, reference, turn_id
+from gateway.events import ChatKind, OutboundKind, OutboundMessage, Role, reference, turn_id
 from gateway.ports import Commit, EndState, InboxRow, Lease, Line
 from gateway.text import with_commands
 from gateway.words import say
@@ -66,16 +66,18 @@ class Orders:
         record = draft.record(EndState.ANSWERED, self._rooms.now())
         await self._rooms.commit(running, conversation, record, told, draft)
 
-    async def control(self, row: InboxRow) -> None:
-        """Run a command that does not wait in its lane."""
+    async def control(self, row: InboxRow, role: Role | None) -> None:
+        """Run a command that does not wait in its lane, by what its sender may decide now; None = not even speak."""
         typed = self._rooms.router.typed(row.message)
-        lease = await self._lease_of(row)
+        lease = await self._lease_of(replace(row, role=role or row.role))
         reply = Reply(text=say("commands.button_gone", self._rooms.language), is_private=True)
-        if typed is not None:
+        if role is None:
+            reply = Reply(text=say("commands.revoked", self._rooms.language), is_private=True)
+        elif typed is not None:
             reply = await self._rooms.router.run(typed, self._command(lease, typed))
         draft = Draft(lease, self._rooms.place(row).scope)
         draft.add(self._command_line(lease, reply))
-        record = draft.record(EndState.ANSWERED, self._rooms.now())
+        record = draft.record(EndState.REFUSED if role is None else EndState.ANSWERED, self._rooms.now())
         told = _told(lease, reply)
         await self._rooms.journal.settle(row, Commit(record=record, outbound=told, jobs=reply.jobs))
 

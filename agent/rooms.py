@@ -21,10 +21,10 @@ from agent.memory.scopes import SHARED, person_of, scope_of
 from agent.memory.work.jobs import MemoryJobs
 from agent.patient import PatientJournal
 from agent.pool import Running
-from gateway.events import Attachment, ChatKind, Choice, InboundKind, OutboundKind, OutboundMessage
+from gateway.events import Attachment, ChatKind, Choice, InboundKind, OutboundKind, OutboundMessage, Role
 from gateway.ports import Commit, InboxRow, Job, Lease, Links, Meter, Previews, SearchIndex, TurnRecord
 
-Admits = Callable[[InboxRow], Awaitable[bool]]
+Admits = Callable[[InboxRow], Awaitable[Role | None]]  # what the sender may decide now; None = not even speak
 
 _TYPED = frozenset({InboundKind.MESSAGE, InboundKind.COMMAND})  # what stands in a chat, so that one can answer to it
 

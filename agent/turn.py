@@ -50,8 +50,11 @@ class TurnWork:
     async def _take(self, running: Running) -> EndState:
         lease = running.lease
         head = lease.rows[0]
-        if not await self._rooms.admits(head):
+        role = await self._rooms.admits(head)
+        if role is None:
             return await self._turn_away(running, EndState.REFUSED, say("commands.revoked", self._rooms.language))
+        head = replace(head, role=role)
+        running.lease = lease = replace(lease, rows=(head, *lease.rows[1:]))
         if head.message.kind is not InboundKind.JOB and self._rooms.now() - head.message.sent_at > EXPIRES:
             first = lease.key not in self._told_expired
             self._told_expired.add(lease.key)
@@ -97,8 +100,9 @@ class TurnWork:
 
     async def control(self, row: InboxRow) -> None:
         """Run a command that does not wait in its lane."""
+        role = await self._rooms.admits(row)
         async with self._rooms.present(row):
-            await self._orders.control(row)
+            await self._orders.control(row, role)
 
     async def bury_control(self, row: InboxRow) -> None:
         """Settle a control command that failed and tell its sender."""

@@ -27,8 +27,9 @@ from agent.tools.registry import Toolbox
 from agent.turn import TurnWork
 from gateway.app.app import App
 from gateway.app.attachments import files_in, files_out, overheard
-from gateway.app.channels import Doors, Gate, Plugins, judge_of, kinds_of, noting, open_doors
+from gateway.app.channels import Doors, Plugins, judge_of, kinds_of, noting, open_doors
 from gateway.app.dream import open_dreamer, open_dreams
+from gateway.app.gate import Gate
 from gateway.app.isolation import settle_scopes
 from gateway.app.memory import open_background, open_memory
 from gateway.app.models import open_dream_model, open_models, spending
@@ -217,7 +218,7 @@ def _build(
         search=recall,
         pictures=Pictures(blobs),
         outgoing=files_out(settings, home, doors, blobs),
-        admits=Gate(noted, doors.channels, _now).still_admits,
+        admits=Gate(judge, doors.channels, noted=noted).role,
         zone=house.zone,
         meter=meter,
         now=_now,

@@ -2,30 +2,24 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 from urllib.parse import unquote
-
-import structlog
 
 from agent.llm.port import ChatModel
 from agent.memory.scopes import person_of
 from agent.tools.port import Tool
 from gateway.admission import NO_FACTS, Admitted, Facts, Policy, Rejected, admit, policy_of
-from gateway.errors import ParlourError
-from gateway.events import InboundKind, InboundMessage, Sender
+from gateway.events import InboundMessage
 from gateway.people.refusals import RefusalLog
 from gateway.ports import (
     Blobs,
     Channel,
     ChannelContext,
     ChannelKind,
-    InboxRow,
     Intake,
-    KnowsSenders,
     Links,
     Sessions,
     Store,
@@ -33,11 +27,7 @@ from gateway.ports import (
 from gateway.ports.installed import installed
 from gateway.settings import Settings
 
-log = structlog.get_logger(__name__)
-
 Judge = Callable[[InboundMessage], Admitted | Rejected]
-_FACTS_HOLD = timedelta(minutes=5)  # what an event or a look-up said of a sender (PEOPLE.md)
-_PATIENCE = 15.0  # seconds for a look-up; then it fails closed
 _LOCAL = frozenset({"web", "console"})  # who got through their door is the owner
 
 
@@ -150,37 +140,3 @@ def noting(judge: Judge, refusals: RefusalLog, now: Callable[[], datetime]) -> J
 def may_be_read(judge: Judge, message: InboundMessage) -> bool:
     """Say whether a turn may know what was not said to us: whether its sender could have said it to us."""
     return isinstance(judge(replace(message, is_addressed=True)), Admitted)
-
-
-class Gate:
-    """Judges a row again when its turn begins: a role may have been revoked while it waited."""
-
-    def __init__(self, judge: Judge, channels: Mapping[str, Channel], now: Callable[[], datetime]) -> None:
-        self._judge = judge
-        self._channels = channels
-        self._now = now
-
-    async def still_admits(self, row: InboxRow) -> bool:
-        """Say whether *row* may be answered.
-
-        Whether it was addressed to us was settled when it came, and our own jobs are nobody's message.
-        """
-        message = row.message
-        if message.kind is InboundKind.JOB:
-            return True
-        channel = self._channels.get(message.key.channel)
-        is_dated = bool(message.sender.roles) and self._now() - row.accepted_at >= _FACTS_HOLD
-        if is_dated and isinstance(channel, KnowsSenders):
-            message = replace(message, sender=await self._sender_now(channel, message))
-        return may_be_read(self._judge, message)
-
-    @staticmethod
-    async def _sender_now(channel: KnowsSenders, message: InboundMessage) -> Sender:
-        try:
-            async with asyncio.timeout(_PATIENCE):
-                return await channel.sender(message)
-        except (ParlourError, TimeoutError) as error:
-            log.warning("gate.unanswered", key=str(message.key), reason=str(error) or type(error).__name__)
-        except Exception:  # the channel boundary: what cannot be known grants nothing
-            log.exception("gate.failed", key=str(message.key))
-        return replace(message.sender, roles=(), is_admin=False)

@@ -9,8 +9,12 @@ from gateway.events import InboundMessage, Sender
 
 @runtime_checkable
 class KnowsSenders(Protocol):
-    """A channel whose platform gives people rights that can be taken from them, such as roles."""
+    """A channel whose platform gives people rights that can be taken from them: roles, membership, being an admin."""
 
     async def sender(self, message: InboundMessage) -> Sender:
-        """Return who sent *message*, with the facts of now. Raises SendFailed when the platform cannot be asked."""
+        """Return who sent *message*, with roles, guest and admin as they are now: never by its words.
+
+        What was heard or looked up within five minutes counts, unless the platform has said since that it changed.
+        Raises SendFailed when the platform cannot be asked, or does not answer within a few seconds.
+        """
         ...

@@ -1,4 +1,4 @@
-"""Judged again when its turn begins: what an event said of its sender holds for five minutes."""
+"""Judged again when its turn begins: by what the platform says of the sender then, and by nothing it does not say."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Any, cast
 import pytest
 
 from gateway.admission import Admitted, Entry, Policy, Rejected, admit
-from gateway.app.channels import Gate
+from gateway.app.gate import Gate
 from gateway.errors import RetryLater
 from gateway.events import ChatKind, InboundKind, InboundMessage, Role, Sender, SessionKey
 from gateway.ports import Channel, InboxRow
 from tests.fakes.clock import EPOCH, Clock
 
-POLICY = Policy(channel="pocket", entries=frozenset({Entry.parse("role:7"), Entry.parse("42")}))
+POLICY = Policy(channel="pocket", entries=frozenset(map(Entry.parse, ("role:7", "42", "chat:open"))))
 MESSAGE = InboundMessage(
     key=SessionKey("pocket", "hall"),
     message_id="1",
@@ -28,14 +28,15 @@ MESSAGE = InboundMessage(
 
 
 class Roll:
-    """A channel that knows who has which roles now, or cannot say."""
+    """A channel that knows who has which roles now and who is an admin, or cannot say."""
 
-    def __init__(self, roles: tuple[str, ...] | None) -> None:
+    def __init__(self, roles: tuple[str, ...] | None, *, is_admin: bool = False) -> None:
         self.roles = roles
+        self.is_admin = is_admin
         self.asked = 0
 
     async def sender(self, message: InboundMessage) -> Sender:
-        """Return the sender with the roles of now; None never answers."""
+        """Return the sender with the facts of now; None never answers."""
         self.asked += 1
         if self.roles is None:
             await asyncio.Event().wait()
@@ -43,7 +44,10 @@ class Roll:
             raise RetryLater(timedelta(seconds=5))
         if self.roles == ("bug",):
             raise ZeroDivisionError
-        return replace(message.sender, roles=self.roles or ())
+        return replace(message.sender, roles=self.roles or (), is_admin=self.is_admin)
+
+
+CANNOT = pytest.mark.parametrize("roles", [None, ("busy",), ("bug",)], ids=["silent", "busy", "broken"])
 
 
 def judge(message: InboundMessage) -> Admitted | Rejected:
@@ -51,33 +55,63 @@ def judge(message: InboundMessage) -> Admitted | Rejected:
     return admit(message, POLICY)
 
 
-async def judged(clock: Clock, channel: Any, message: InboundMessage = MESSAGE, *, age: float = 600.0) -> bool:
-    """Judge a row that waited for *age* seconds."""
-    row = InboxRow(seq=1, message=message, accepted_at=clock.now() - timedelta(seconds=age), role=Role.ANYONE)
-    gate = Gate(judge, {"pocket": cast("Channel", channel)}, clock.now)
-    return await gate.still_admits(row)
+async def judged(channel: Any, message: InboundMessage = MESSAGE, *, role: Role = Role.ANYONE) -> Role | None:
+    """Judge a row that was let in when it came."""
+    row = InboxRow(seq=1, message=message, accepted_at=EPOCH, role=role)
+    return await Gate(judge, {"pocket": cast("Channel", channel)}).role(row)
 
 
-async def test_a_role_that_was_taken_away_no_longer_counts(clock: Clock) -> None:
+async def test_a_role_that_was_taken_away_no_longer_counts() -> None:
     """And one that is still there does."""
-    assert await judged(clock, Roll(("7",)))
-    assert not await judged(clock, Roll(()))
+    assert await judged(Roll(("7",))) is Role.ANYONE
+    assert await judged(Roll(())) is None
 
 
-@pytest.mark.parametrize("roles", [None, ("busy",), ("bug",)], ids=["silent", "busy", "broken"])
-async def test_what_cannot_be_known_grants_nothing(clock: Clock, roles: tuple[str, ...] | None) -> None:
+@CANNOT
+async def test_what_cannot_be_known_lets_nobody_in(clock: Clock, roles: tuple[str, ...] | None) -> None:
     """Fails closed, within seconds; but who is named by their own id needs no role."""
-    assert not await judged(clock, Roll(roles))
+    assert await judged(Roll(roles)) is None
     assert clock.seconds <= 15
     named = replace(MESSAGE, sender=Sender(id="42", roles=("7",)))
-    assert await judged(clock, Roll(roles), named)
+    assert await judged(Roll(roles), named) is Role.ANYONE
 
 
-async def test_nobody_is_asked_without_need(clock: Clock) -> None:
-    """Not for what was said just now, nor for people without roles, nor for our own jobs."""
+@pytest.mark.parametrize("kind", [InboundKind.COMMAND, InboundKind.BUTTON])
+async def test_who_decides_in_a_shared_chat_is_looked_up_as_well(kind: InboundKind) -> None:
+    """An admin of now is a steward, whatever was stored when the row came; one of then is not."""
+    asked = replace(MESSAGE, kind=kind, sender=Sender(id="42"))
+    then = replace(asked, sender=Sender(id="42", is_admin=True))
+    assert await judged(Roll((), is_admin=True), asked) is Role.STEWARD
+    assert await judged(Roll(()), then, role=Role.STEWARD) is Role.ANYONE
+
+
+@CANNOT
+async def test_an_admin_who_cannot_be_looked_up_is_none(clock: Clock, roles: tuple[str, ...] | None) -> None:
+    """They may speak, being named, and decide nothing; whatever the event said of them."""
+    was = replace(MESSAGE, kind=InboundKind.COMMAND, sender=Sender(id="42", is_admin=True))
+    assert await judged(Roll(roles), was, role=Role.STEWARD) is Role.ANYONE
+    assert clock.seconds <= 15
+    of_the_chat = replace(was, key=SessionKey("pocket", "open"), sender=Sender(id="8", is_admin=True))
+    assert await judged(Roll(roles), of_the_chat, role=Role.STEWARD) is Role.ANYONE
+
+
+@CANNOT
+async def test_a_member_of_a_server_or_workspace_who_cannot_be_looked_up_is_a_stranger(
+    clock: Clock, roles: tuple[str, ...] | None
+) -> None:
+    """Whoever left would be let in by it for ever otherwise; a chat without either is let in as it is."""
+    inside = SessionKey("pocket", "open")
+    for fact in ({"guild": "5"}, {"sender": Sender(id="8", team="T1")}):
+        assert await judged(Roll(roles), replace(MESSAGE, key=inside, **fact)) is None
+    assert await judged(Roll(roles), replace(MESSAGE, key=inside, sender=Sender(id="8"))) is Role.ANYONE
+
+
+async def test_nobody_is_asked_without_need() -> None:
+    """Not for what is said by people named by their own id, nor for our own jobs, nor in a direct chat."""
     roll = Roll(())
-    assert await judged(clock, roll, age=299.0)
-    assert await judged(clock, roll, replace(MESSAGE, sender=Sender(id="42")))
-    assert await judged(clock, roll, replace(MESSAGE, kind=InboundKind.JOB))
+    assert await judged(roll, replace(MESSAGE, sender=Sender(id="42", roles=("7",)))) is Role.ANYONE
+    assert await judged(roll, replace(MESSAGE, kind=InboundKind.JOB), role=Role.STEWARD) is Role.STEWARD
+    direct = replace(MESSAGE, kind=InboundKind.COMMAND, chat_kind=ChatKind.DIRECT, sender=Sender(id="42"))
+    assert await judged(roll, direct) is Role.STEWARD
     assert roll.asked == 0
-    assert await judged(clock, object())  # a channel that knows nothing beyond its events
+    assert await judged(object()) is Role.ANYONE  # a channel that knows nothing beyond its events
