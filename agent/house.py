@@ -25,6 +25,7 @@ from gateway.ports import (
     Job,
     Journal,
     Lease,
+    Locales,
     Outbox,
     People,
     Records,
@@ -55,7 +56,7 @@ class AgentHouse:
     rights: RightsDesk
     linking: LinkDesk
     dreams: DreamDesk
-    default_zone: str
+    locales: Locales
     now: Callable[[], datetime]
     facts: Callable[[], Mapping[str, Any]]  # version, model, uptime_seconds, workers
     pool: Pool | None = None  # the pool runs the commands that ask for it, so it is built after
@@ -136,7 +137,15 @@ class AgentHouse:
 
     def zone(self, scope: str) -> str:
         """Return the IANA time zone in force in *scope*."""
-        return self.people.preferences(scope).get("timezone", self.default_zone)
+        return self.locales.zone(scope)
+
+    def language(self, key: SessionKey) -> str:
+        """Return the language that a chat is spoken to in."""
+        return self.locales.language(key)
+
+    def chosen(self, subject: str) -> Mapping[str, str]:
+        """Return the choices of a person or chat."""
+        return self.people.preferences(subject)
 
     async def status(self) -> Mapping[str, Any]:
         """Return the facts of /status."""

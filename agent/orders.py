@@ -59,7 +59,7 @@ class Orders:
             draft.add(self._rooms.context.note(draft, row, place.zone))
         told: tuple[OutboundMessage, ...] = ()
         if wanted:
-            text, choices = question(wanted, self._rooms.language, is_shared=is_shared)
+            text, choices = question(wanted, self._rooms.language(lease.rows[0]), is_shared=is_shared)
             await house.staging.note_asked(scope, [each.name for each in wanted], lease.turn)
             draft.add(build.notice(lease.turn, with_commands(text, choices), self._rooms.now()))
             told = to_chat(lease, text, OutboundKind.NOTICE, choices=choices)
@@ -70,9 +70,9 @@ class Orders:
         """Run a command that does not wait in its lane, by what its sender may decide now; None = not even speak."""
         typed = self._rooms.router.typed(row.message)
         lease = await self._lease_of(replace(row, role=role or row.role))
-        reply = Reply(text=say("commands.button_gone", self._rooms.language), is_private=True)
+        reply = Reply(text=say("commands.button_gone", self._rooms.language(row)), is_private=True)
         if role is None:
-            reply = Reply(text=say("commands.revoked", self._rooms.language), is_private=True)
+            reply = Reply(text=say("commands.revoked", self._rooms.language(row)), is_private=True)
         elif typed is not None:
             reply = await self._rooms.router.run(typed, self._command(lease, typed))
         draft = Draft(lease, self._rooms.place(row).scope)
@@ -84,7 +84,7 @@ class Orders:
     async def bury_control(self, row: InboxRow) -> None:
         """Settle a control command that failed and tell its sender."""
         lease = await self._lease_of(row)
-        line = tell(BY_NAME["bug"], reference(lease.turn), self._rooms.language)
+        line = tell(BY_NAME["bug"], reference(lease.turn), self._rooms.language(row))
         draft = Draft(lease, self._rooms.place(row).scope)
         draft.add(self._command_line(lease, Reply(text=line)))
         record = draft.record(EndState.DEAD, self._rooms.now(), failure="bug")
@@ -114,7 +114,7 @@ class Orders:
             turn=lease.turn,
             transcript=lease.session.transcript,
             length=lease.session.next_index,
-            language=self._rooms.language,
+            language=self._rooms.language(row),
             now=self._rooms.now(),
             house=self._rooms.house,
             commands=self._rooms.router.commands,

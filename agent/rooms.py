@@ -22,7 +22,7 @@ from agent.memory.work.jobs import MemoryJobs
 from agent.patient import PatientJournal
 from agent.pool import Running
 from gateway.events import Attachment, ChatKind, Choice, InboundKind, OutboundKind, OutboundMessage, Role
-from gateway.ports import Commit, InboxRow, Job, Lease, Links, Meter, Previews, SearchIndex, TurnRecord
+from gateway.ports import Commit, InboxRow, Job, Lease, Links, Locales, Meter, Previews, SearchIndex, TurnRecord
 
 Admits = Callable[[InboxRow], Awaitable[Role | None]]  # what the sender may decide now; None = not even speak
 
@@ -45,14 +45,13 @@ class Rooms:
     pictures: Pictures
     outgoing: FilesOut
     admits: Admits
-    zone: Callable[[str], str]
+    locales: Locales
     meter: Meter
     now: Callable[[], datetime]
     kinds: Callable[[str], str]  # block name -> platform kind, which names a person whichever bot they wrote to
     links: Links
     gate: ScopeGate
     isolation: str = "strict"
-    language: str = "en"
 
     def present(self, row: InboxRow) -> AbstractAsyncContextManager[str]:
         """Be at work in the row's scope: meanwhile it stays the row's, and nobody moves its files."""
@@ -103,7 +102,13 @@ class Rooms:
     def place(self, row: InboxRow) -> Place:
         """Return whose memory the row reads and which clock it goes by."""
         scope = scope_of(row.message, self.links.person(self.person(row)), isolation=self.isolation)
-        return Place(scope, self.zone(scope))
+        self.locales.note(row.message.key, scope, row.message.guild)
+        return Place(scope, self.locales.zone(scope))
+
+    def language(self, row: InboxRow) -> str:
+        """Return the language of what we say in the row's chat ourselves."""
+        self.place(row)
+        return self.locales.language(row.message.key)
 
     def person(self, row: InboxRow) -> str:
         """Return the account that wrote, whichever bot it wrote to: whose words these are, and who pays for them."""

@@ -52,13 +52,13 @@ class TurnWork:
         head = lease.rows[0]
         role = await self._rooms.admits(head)
         if role is None:
-            return await self._turn_away(running, EndState.REFUSED, say("commands.revoked", self._rooms.language))
+            return await self._turn_away(running, EndState.REFUSED, say("commands.revoked", self._rooms.language(head)))
         head = replace(head, role=role)
         running.lease = lease = replace(lease, rows=(head, *lease.rows[1:]))
         if head.message.kind is not InboundKind.JOB and self._rooms.now() - head.message.sent_at > EXPIRES:
             first = lease.key not in self._told_expired
             self._told_expired.add(lease.key)
-            line = say("pool.expired", self._rooms.language) if first else ""
+            line = say("pool.expired", self._rooms.language(head)) if first else ""
             return await self._turn_away(running, EndState.EXPIRED, line)
         if (asked := asked_about(head.message)) is not None:
             await self._orders.ask(running, asked)
@@ -77,7 +77,7 @@ class TurnWork:
 
     async def _stop(self, running: Running) -> None:
         lease = running.lease
-        line = say("commands.stopped_turn", self._rooms.language)
+        line = say("commands.stopped_turn", self._rooms.language(lease.rows[0]))
         if lease.rows[0].message.kind is InboundKind.COMMAND:
             await self._turn_away(running, EndState.STOPPED, line)
             return
@@ -94,7 +94,7 @@ class TurnWork:
         """Commit the turn as dead-lettered and tell its sender what to do."""
         failure = BY_NAME["poison" if lease.rows[0].is_lone else "bug"]
         running = Running(lease=lease)
-        line = tell(failure, reference(lease.turn), self._rooms.language)
+        line = tell(failure, reference(lease.turn), self._rooms.language(lease.rows[0]))
         async with self._rooms.present(lease.rows[0]):
             await self._turn_away(running, EndState.DEAD, line, failure=failure.name)
 
@@ -148,15 +148,16 @@ class TurnWork:
         return EndState.ANSWERED
 
     async def _conclude(self, running: Running, conversation: Conversation, draft: Draft, thought: Thought) -> None:
+        language = self._rooms.language(running.lease.rows[0])
         if thought.failure is not None:
-            line = tell(thought.failure, reference(running.lease.turn), self._rooms.language)
+            line = tell(thought.failure, reference(running.lease.turn), language)
             await self._close(
                 running, conversation, draft, EndState.ANSWERED, notice=line, failure=thought.failure.name
             )
             return
         sent = [fact_of(each) | {"blob": each.blob} for each in draft.attachments]
         draft.add(draft.message("assistant", thought.text, self._rooms.now(), files=sent or None))
-        text = f"{thought.text}\n\n{say('delivery.cut', self._rooms.language)}" if thought.is_cut else thought.text
+        text = f"{thought.text}\n\n{say('delivery.cut', language)}" if thought.is_cut else thought.text
         answer = to_chat(running.lease, text, OutboundKind.ANSWER, attachments=draft.attachments)
         record = draft.record(
             EndState.ANSWERED, self._rooms.now(), supersedes=original_of(running.lease.rows[0].message.message_id)

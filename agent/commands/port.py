@@ -110,6 +110,14 @@ class House(Protocol):
         """Return the IANA time zone in force in *scope*."""
         ...
 
+    def language(self, key: SessionKey) -> str:
+        """Return the language that a chat is spoken to in."""
+        ...
+
+    def chosen(self, subject: str) -> Mapping[str, str]:
+        """Return the choices of a person or chat."""
+        ...
+
     async def status(self) -> Mapping[str, Any]:
         """Return the facts of /status: version, model, uptime_seconds, workers, busy, queued, work, budget."""
         ...

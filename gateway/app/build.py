@@ -31,6 +31,7 @@ from gateway.app.channels import Doors, Plugins, judge_of, kinds_of, noting, ope
 from gateway.app.dream import open_dreamer, open_dreams
 from gateway.app.gate import Gate
 from gateway.app.isolation import settle_scopes
+from gateway.app.locales import open_locales
 from gateway.app.memory import open_background, open_memory
 from gateway.app.models import open_dream_model, open_models, spending
 from gateway.app.recall import open_recall
@@ -134,6 +135,7 @@ def _build(
     # The offline model can only answer.
     consolidates = bool(settings.llm.model or plugins.models)
     kinds = kinds_of(settings, plugins)
+    locales = open_locales(settings, store.people, store.links, kinds)
     memory = open_memory(
         settings,
         home,
@@ -159,13 +161,11 @@ def _build(
         memory.projector,
         doors,
         models=sent_to or tuple(each.name for each in plugins.models),
+        zone=locales.zone,
         now=_now,
     )
 
-    def zone(scope: str) -> str:
-        return house.zone(scope)  # built after what its commands search with
-
-    recall = open_recall(settings, home, zone=zone, flush=memory.projector.flush, spend=spend)
+    recall = open_recall(settings, home, zone=locales.zone, flush=memory.projector.flush, spend=spend)
     memory.forgetter.index.use(recall)
     house = AgentHouse(
         recall=recall,
@@ -182,7 +182,7 @@ def _build(
         rights=rights,
         linking=memory.linking,
         dreams=open_dreams(home, memory),
-        default_zone=settings.timezone,
+        locales=locales,
         new_waits=settings.memory.new_waits,
         facts=lambda: {
             "version": version("parlour"),
@@ -219,17 +219,16 @@ def _build(
         pictures=Pictures(blobs),
         outgoing=files_out(settings, home, doors, blobs),
         admits=Gate(judge, doors.channels, noted=noted).role,
-        zone=house.zone,
+        locales=locales,
         meter=meter,
         now=_now,
         kinds=lambda channel: kinds.get(channel, channel),
         links=store.links,
         gate=memory.gate,
         isolation=settings.memory.isolation,
-        language=settings.language,
     )
     dream_model = open_dream_model(settings, model, spend, meter, plugins, _now)
-    dreamer = open_dreamer(settings, home, store, memory, dream_model, zone=house.zone, now=_now)
+    dreamer = open_dreamer(settings, home, store, memory, dream_model, zone=locales.zone, now=_now)
     background = open_background(
         settings,
         home,
@@ -241,7 +240,7 @@ def _build(
         dreamer,
         rights.exports,
         person=rooms.person,
-        zone=house.zone,
+        zone=locales.zone,
         now=_now,
     )
     pool = Pool(store.journal, TurnWork(rooms), workers=settings.agent.workers, meter=meter, clock=time.monotonic)

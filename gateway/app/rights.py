@@ -22,6 +22,7 @@ def open_rights(
     doors: Doors,
     *,
     models: tuple[str, ...],
+    zone: Callable[[str], str],
     now: Callable[[], datetime],
 ) -> RightsDesk:
     """Build what /privacy and /export ask; *models* are those that are sent conversations."""
@@ -39,7 +40,7 @@ def open_rights(
         session=store.journal.session,
         flush=projector.flush,
         limit=limit,
-        zone=lambda scope: store.people.preferences(scope).get("timezone", settings.timezone),
+        zone=zone,
         now=now,
     )
     facts = Facts(

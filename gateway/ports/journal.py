@@ -370,6 +370,10 @@ class People(Protocol):
         """Store one choice; an empty value removes it."""
         ...
 
+    def choosers(self) -> Mapping[SessionKey, str]:
+        """Return the chats of every subject that had chosen a language when the store was opened, and whose each is."""
+        ...
+
 
 class Usage(Protocol):
     """Sums over usage rows."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
@@ -14,7 +15,7 @@ from gateway.store import lanes, turns
 from gateway.store.base import Engine
 from gateway.store.due import encode_job, put_job
 from gateway.store.journal import SqliteJournal
-from gateway.store.rows import micros, moment, quote, read_json, sql, unquote, write_json, write_key
+from gateway.store.rows import micros, moment, quote, read_json, read_key, sql, unquote, write_json, write_key
 
 _JOB = "id, kind, scope, payload, due_at, attempts"
 _DUE = sql(
@@ -29,6 +30,16 @@ _COUNT = (
     "SELECT kind, sum(leased = 0 AND due_at <= ?1), min(due_at) FILTER (WHERE leased = 0), "
     "sum(leased = 0 AND due_at > ?1) FROM job GROUP BY kind ORDER BY kind"
 )
+
+
+_CHOOSERS = sql(
+    "SELECT key, scope FROM session WHERE scope IN (SELECT subject FROM preference WHERE name = 'language')"
+)
+
+
+def choosers(database: sqlite3.Connection) -> dict[SessionKey, str]:
+    """Return the chats of every subject that has chosen a language, and whose each is. One pass over the sessions."""
+    return {read_key(key): unquote(scope) for key, scope in database.execute(_CHOOSERS)}
 
 
 class SqliteRecords:
@@ -156,9 +167,14 @@ class SqliteJobs:
 class SqlitePeople:
     """What people and chats have chosen (see the People port); read from memory."""
 
-    def __init__(self, engine: Engine, known: dict[str, dict[str, str]]) -> None:
+    def __init__(self, engine: Engine, known: dict[str, dict[str, str]], choosers: Mapping[SessionKey, str]) -> None:
         self._engine = engine
         self._known = known
+        self._choosers = choosers
+
+    def choosers(self) -> Mapping[SessionKey, str]:
+        """Return the chats of those who had chosen a language, and whose each is."""
+        return self._choosers
 
     def preferences(self, subject: str) -> Mapping[str, str]:
         """Return the choices of *subject*."""

@@ -20,7 +20,7 @@ from gateway.ports.journal import InboxRow, Jobs, Journal, People, Records, Usag
 from gateway.ports.links import Links
 from gateway.ports.outbox import Outbox
 from gateway.ports.store import Limits
-from gateway.store import access, inbox, lanes, ledger, links, upkeep
+from gateway.store import access, inbox, lanes, ledger, links, records, upkeep
 from gateway.store.base import Clock, Engine
 from gateway.store.erasing import SqliteErasing
 from gateway.store.journal import SqliteJournal
@@ -52,6 +52,7 @@ class Found:
     backlog: Backlog
     unclean_stops: int
     preferences: dict[str, dict[str, str]]
+    choosers: dict[SessionKey, str]
     links: links.Known
     access: access.Known
 
@@ -68,7 +69,8 @@ def start(database: sqlite3.Connection) -> Found:
     preferences: dict[str, dict[str, str]] = {}
     for subject, name, value in database.execute("SELECT subject, name, value FROM preference"):
         preferences.setdefault(unquote(subject), {})[unquote(name)] = unquote(value)
-    return Found(look(database), unclean_stops, preferences, links.load(database), access.load(database))
+    choosers = records.choosers(database) if any("language" in each for each in preferences.values()) else {}
+    return Found(look(database), unclean_stops, preferences, choosers, links.load(database), access.load(database))
 
 
 def look(database: sqlite3.Connection) -> Backlog:
@@ -112,7 +114,7 @@ class SqliteStore:
         self.outbox: Outbox = SqliteOutbox(engine)
         self.records: Records = SqliteRecords(engine, journal)
         self.jobs: Jobs = SqliteJobs(engine)
-        self.people: People = SqlitePeople(engine, found.preferences)
+        self.people: People = SqlitePeople(engine, found.preferences, found.choosers)
         self.usage: Usage = SqliteUsage(engine)
         self.links: Links = links.SqliteLinks(engine, found.links, found.preferences)
         self.access: Access = access.SqliteAccess(engine, found.access)

@@ -56,7 +56,7 @@ async def test_stop_keeps_what_is_not_on_its_way_yet(clock: Clock) -> None:
         dreams=None,  # type: ignore[arg-type]  # nor for dreams
         forgetter=None,  # type: ignore[arg-type]  # nor for forgetting
         linking=None,  # type: ignore[arg-type]  # nor for accounts
-        default_zone="UTC",
+        locales=None,  # type: ignore[arg-type]  # nor for the clock
         facts=dict,
         pool=pool,
     )

@@ -1,0 +1,64 @@
+"""Languages and time zones of one installation: what the settings say, and whose memory a chat reads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from urllib.parse import unquote
+
+from agent.memory.scopes import quote
+from gateway.events import SessionKey
+from gateway.locales import ChatLocales
+from gateway.ports import Links, People
+from gateway.settings import Settings
+
+
+def open_locales(settings: Settings, people: People, links: Links, kinds: Mapping[str, str]) -> ChatLocales:
+    """Return what says which language a chat is spoken to in and which zone a scope goes by."""
+    return ChatLocales(
+        people,
+        language=settings.language,
+        zone=settings.timezone,
+        set_language=_decided(settings, "language"),
+        set_zone=_decided(settings, "timezone"),
+        scopes=_scopes(settings.memory.isolation, links, kinds),
+        chat=_chat,
+        known=people.choosers(),
+    )
+
+
+def _decided(settings: Settings, name: str) -> Callable[[SessionKey, str], str]:
+    """Return what the operator decided for a chat, or for the chat that its thread belongs to."""
+
+    def decided(key: SessionKey, _: str) -> str:
+        found = (settings.chats.get(str(each)) for each in (key, key.parent))
+        return next(filter(None, (getattr(each, name) for each in found if each is not None)), "")
+
+    return decided
+
+
+def _scopes(isolation: str, links: Links, kinds: Mapping[str, str]) -> Callable[[SessionKey], tuple[str, ...]]:
+    """Return whose memory a chat may read that nobody has spoken in yet.
+
+    A direct chat is often named after who sits there, which is a guess: where it is wrong, nobody of that name has
+    chosen anything.
+    """
+
+    def scopes(key: SessionKey) -> tuple[str, ...]:
+        if isolation == "shared":
+            return ("",)
+        account = quote(f"{kinds.get(key.channel, key.channel)}:{key.chat}")
+        rooms = dict.fromkeys((f"chats/{quote(str(key))}", f"chats/{quote(str(key.parent))}"))
+        return (f"people/{links.person(account)}", *rooms)
+
+    return scopes
+
+
+def _chat(scope: str) -> SessionKey | None:
+    """Return the chat that a shared scope is the memory of; None for a person's, and for a name too long to be read."""
+    area, _, name = scope.partition("/")
+    if area != "chats" or "%-" in name:
+        return None
+    try:
+        return SessionKey.parse(unquote(name))
+    except ValueError:
+        return None

@@ -1,0 +1,82 @@
+"""Which language a chat is spoken to in, and which clock a scope goes by. Implements `gateway.ports.Locales`."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
+
+from gateway.events import SessionKey
+from gateway.ports import People
+
+LANGUAGE, ZONE = "language", "timezone"  # names of choices
+PROFILE_ZONE = "profile_timezone"  # what the platform's profile says, for who chose none
+_KEPT = 50_000  # chats whose scope is known
+
+K = TypeVar("K")
+V = TypeVar("V")
+Setting = Callable[[SessionKey, str], str]  # what the operator decided for a chat in a guild; "" = nothing
+
+
+class ChatLocales:
+    """Chosen goes before decided, decided before what the platform says, and that before what holds everywhere."""
+
+    def __init__(
+        self,
+        people: People,
+        *,
+        language: str,
+        zone: str,
+        set_language: Setting,
+        set_zone: Setting,
+        scopes: Callable[[SessionKey], Sequence[str]],
+        chat: Callable[[str], SessionKey | None],
+        known: Mapping[SessionKey, str],
+    ) -> None:
+        """*scopes* guesses whose memory a chat reads that was not noted yet, *chat* the chat of a shared scope.
+
+        *known* is what the last run left: the chats of those who chose a language.
+        """
+        self._people = people
+        self._language = language
+        self._zone = zone
+        self._set_language = set_language
+        self._set_zone = set_zone
+        self._guess = scopes
+        self._chat = chat
+        self._scopes: OrderedDict[SessionKey, str] = OrderedDict(known)
+        self._keys: OrderedDict[str, SessionKey] = OrderedDict()
+        self._guilds: OrderedDict[SessionKey, str] = OrderedDict()  # by parent
+
+    def note(self, key: SessionKey, scope: str, guild: str = "") -> None:
+        """Learn whose memory the chat *key* reads, and which server it is in."""
+        _keep(self._scopes, key, scope)
+        _keep(self._keys, scope, key)
+        if guild:
+            _keep(self._guilds, key.parent, guild)
+
+    def language(self, key: SessionKey) -> str:
+        """Return the language of our own sentences in a chat."""
+        known = self._scopes.get(key)
+        scopes = self._guess(key) if known is None else (known,)
+        chosen = (self._people.preferences(scope).get(LANGUAGE, "") for scope in scopes)
+        return next(filter(None, chosen), "") or self._decided(self._set_language, key) or self._language
+
+    def zone(self, scope: str) -> str:
+        """Return the IANA time zone in force in *scope*."""
+        chosen = self._people.preferences(scope)
+        if ZONE in chosen:
+            return chosen[ZONE]
+        key = self._chat(scope) or self._keys.get(scope)
+        decided = self._decided(self._set_zone, key) if key is not None else ""
+        return decided or chosen.get(PROFILE_ZONE, "") or self._zone
+
+    def _decided(self, setting: Setting, key: SessionKey) -> str:
+        return setting(key, self._guilds.get(key.parent, ""))
+
+
+def _keep(known: OrderedDict[K, V], name: K, value: V) -> None:
+    known[name] = value
+    known.move_to_end(name)
+    while len(known) > _KEPT:
+        known.popitem(last=False)
