@@ -8,6 +8,11 @@ from gateway.ports.access import AuditLine as AuditLine
 from gateway.ports.access import Change as Change
 from gateway.ports.access import Member as Member
 from gateway.ports.access import Standing as Standing
+from gateway.ports.alerts import Alert as Alert
+from gateway.ports.alerts import Alerts as Alerts
+from gateway.ports.alerts import GivenUp as GivenUp
+from gateway.ports.alerts import Heard as Heard
+from gateway.ports.alerts import Post as Post
 from gateway.ports.channel import Accepted as Accepted
 from gateway.ports.channel import Activity as Activity
 from gateway.ports.channel import Capabilities as Capabilities

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Protocol
 
 from gateway.ports.access import Access
+from gateway.ports.alerts import Alerts
 from gateway.ports.channel import ChannelState
 from gateway.ports.erasing import Erasing
 from gateway.ports.journal import Jobs, Journal, People, Records, Usage
@@ -44,6 +45,7 @@ class Store(Protocol):
     usage: Usage
     links: Links
     access: Access
+    alerts: Alerts
     erasing: Erasing
 
     def state(self, channel: str) -> ChannelState:

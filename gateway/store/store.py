@@ -14,6 +14,7 @@ import structlog
 from gateway.errors import StoreDown
 from gateway.events import SessionKey
 from gateway.ports.access import Access
+from gateway.ports.alerts import Alerts
 from gateway.ports.channel import ChannelState
 from gateway.ports.erasing import Erasing
 from gateway.ports.journal import InboxRow, Jobs, Journal, People, Records, Usage
@@ -21,6 +22,7 @@ from gateway.ports.links import Links
 from gateway.ports.outbox import Outbox
 from gateway.ports.store import Limits
 from gateway.store import access, inbox, lanes, ledger, links, records, upkeep
+from gateway.store.alerts import SqliteAlerts
 from gateway.store.base import Clock, Engine
 from gateway.store.erasing import SqliteErasing
 from gateway.store.journal import SqliteJournal
@@ -118,6 +120,7 @@ class SqliteStore:
         self.usage: Usage = SqliteUsage(engine)
         self.links: Links = links.SqliteLinks(engine, found.links, found.preferences)
         self.access: Access = access.SqliteAccess(engine, found.access)
+        self.alerts: Alerts = SqliteAlerts(engine)
         self.erasing: Erasing = SqliteErasing(engine)
 
     def state(self, channel: str) -> ChannelState:

@@ -1,0 +1,139 @@
+"""The Alerts port over the writer: a row per cause, a queue for the webhook, notices in the outbox."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from gateway.events import OutboundMessage, SessionKey
+from gateway.ports.alerts import Alert, GivenUp, Heard, Post
+from gateway.store.base import Engine
+from gateway.store.inbox import enqueue
+from gateway.store.rows import micros, moment, read_json, unquote, write_json
+
+OURS = "a"  # a notice's id begins with it where a turn's begins with t
+
+_PUT = "INSERT OR REPLACE INTO alert (cause, since, payload) VALUES (?, ?, ?)"
+_QUEUE = "INSERT INTO alert_post (body, at, due_at) VALUES (?, ?, ?)"
+_DUE = "SELECT seq, body, at, attempts FROM alert_post WHERE due_at <= ? ORDER BY seq LIMIT ?"
+_GIVEN_UP = (
+    "SELECT turn, key, reason, max(at) FROM dead WHERE at > ? AND key != '' AND turn NOT LIKE ? "
+    "GROUP BY turn ORDER BY max(at)"
+)
+
+
+def look(database: sqlite3.Connection) -> tuple[Alert, ...]:
+    """Return every cause, the latest trouble first; also for who reads a journal that nobody writes."""
+    found = database.execute("SELECT cause, since, payload FROM alert ORDER BY since DESC, cause")
+    return tuple(_read(*columns) for columns in found)
+
+
+class SqliteAlerts:
+    """What was told, durably (see the Alerts port)."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    async def all(self) -> tuple[Alert, ...]:
+        """Return every cause that was ever noted."""
+        return await self._engine.writer.submit(look)
+
+    async def note(
+        self, alert: Alert, *, notices: Sequence[OutboundMessage] = (), posts: Sequence[str] = (), at: datetime
+    ) -> None:
+        """Store how *alert* stands and what is said of it, in one transaction."""
+        row, now = (alert.cause, micros(alert.since), _write(alert)), micros(at)
+
+        def store(database: sqlite3.Connection) -> list[SessionKey]:
+            database.execute(_PUT, row)
+            database.executemany(_QUEUE, [(body, now, now) for body in posts])
+            for notice in notices:
+                enqueue(database, notice)
+            return [notice.key for notice in notices]
+
+        await self._engine.writer.submit(store, self._wake)
+
+    def _wake(self, keys: Sequence[SessionKey]) -> None:
+        for key in keys:
+            self._engine.chats.put(key)
+
+    async def posts(self, *, due: datetime, limit: int) -> tuple[Post, ...]:
+        """Return what is to be posted by now, in order."""
+        arguments = (micros(due), limit)
+        found = await self._engine.writer.submit(lambda database: database.execute(_DUE, arguments).fetchall())
+        return tuple(Post(seq=seq, body=body, at=moment(at), attempts=tries) for seq, body, at, tries in found)
+
+    async def posted(self, post: Post) -> None:
+        """Forget *post*."""
+        await self._engine.writer.submit(
+            lambda database: database.execute("DELETE FROM alert_post WHERE seq = ?", (post.seq,)).close()
+        )
+
+    async def put_off(self, post: Post, until: datetime) -> None:
+        """Count an attempt that failed."""
+        arguments = (post.attempts + 1, micros(until), post.seq)
+        change = "UPDATE alert_post SET attempts = ?, due_at = ? WHERE seq = ?"
+        await self._engine.writer.submit(lambda database: database.execute(change, arguments).close())
+
+    async def given_up(self, after: str) -> tuple[tuple[GivenUp, ...], str]:
+        """Return the turns that lost something since the mark *after*."""
+        return await self._engine.writer.submit(lambda database: _given_up(database, after))
+
+
+def _given_up(database: sqlite3.Connection, after: str) -> tuple[tuple[GivenUp, ...], str]:
+    if not after:
+        (latest,) = database.execute("SELECT max(at) FROM dead").fetchone()
+        return (), str(latest or 0)
+    found = database.execute(_GIVEN_UP, (int(after), f"{OURS}%")).fetchall()
+    letters = tuple(
+        GivenUp(turn=unquote(turn), chat=unquote(key), reason=unquote(reason), at=moment(at))
+        for turn, key, reason, at in found
+    )
+    return letters, str(max((at for *_, at in found), default=int(after)))
+
+
+def _write(alert: Alert) -> str:
+    fields: dict[str, Any] = {
+        "stage": alert.stage,
+        "line": alert.line,
+        "fields": dict(alert.fields),
+        "level": alert.level,
+        "mark": alert.mark,
+        "owners": _write_heard(alert.owners),
+        "monitor": _write_heard(alert.monitor),
+    }
+    return write_json(fields)
+
+
+def _write_heard(heard: Heard) -> list[int | None]:
+    at = micros(heard.at) if heard.at is not None else None
+    return [heard.stage, at, heard.worst, heard.waiting, heard.told, int(heard.is_owed)]
+
+
+def _read(cause: str, since: int, payload: str) -> Alert:
+    fields: Mapping[str, Any] = read_json(payload)
+    return Alert(
+        cause=cause,
+        stage=fields["stage"],
+        since=moment(since),
+        line=fields["line"],
+        fields=fields["fields"],
+        level=fields["level"],
+        mark=fields["mark"],
+        owners=_read_heard(fields["owners"]),
+        monitor=_read_heard(fields["monitor"]),
+    )
+
+
+def _read_heard(columns: Sequence[int | None]) -> Heard:
+    stage, at, worst, waiting, told, is_owed = columns
+    return Heard(
+        stage=stage or 0,
+        at=moment(at) if at is not None else None,
+        worst=worst or 0,
+        waiting=waiting or 0,
+        told=told or 0,
+        is_owed=bool(is_owed),
+    )

@@ -1,0 +1,76 @@
+"""What owners were told is durable: the same causes and the same queue after a kill, and a notice stands once."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+
+from gateway.events import OutboundKind, OutboundMessage, SessionKey
+from gateway.ports import Alert, Heard
+from tests.contract.store.conftest import House
+from tests.fakes.turns import answer, parts_of, said
+
+OWNER = SessionKey("telegram", "1")
+
+
+def notice(id_: str = "aaaaaaaaaaaaaaaaa.1") -> OutboundMessage:
+    """Return what an owner is told."""
+    return OutboundMessage(id=id_, key=OWNER, text="The disk is full", kind=OutboundKind.NOTICE, visible_to="1")
+
+
+async def test_a_cause_its_notice_and_its_post_are_one_write(house: House) -> None:
+    """After a kill all three are there; noted again, the notice stands once."""
+    store = await house.open()
+    at = house.wall.now()
+    alert = Alert(
+        cause="disk",
+        stage=2,
+        since=at,
+        line="alerts.disk_full",
+        fields={"free": 7},
+        level="critical",
+        mark="m",
+        owners=Heard(stage=2, at=at, worst=2, waiting=3, told=1, is_owed=True),
+    )
+    await store.alerts.note(alert, notices=[notice()], posts=["{}"], at=at)
+    await store.alerts.note(alert, notices=[notice()], at=at)
+    await house.kill()
+    store = await house.open()
+    assert await store.alerts.all() == (alert,)
+    (delivery,) = await store.outbox.undelivered(OWNER)
+    assert delivery.message == notice()
+    (post,) = await store.alerts.posts(due=at, limit=10)
+    assert (post.body, post.attempts, post.at) == ("{}", 0, at)
+
+
+async def test_a_post_waits_until_it_is_due_and_goes_when_it_arrived(house: House) -> None:
+    """What is put off comes back later with its attempts counted, behind nothing but its own time."""
+    store = await house.open()
+    at = house.wall.now()
+    await store.alerts.note(Alert(cause="disk", since=at), posts=["1", "2"], at=at)
+    first, second = await store.alerts.posts(due=at, limit=10)
+    await store.alerts.put_off(first, at + timedelta(minutes=1))
+    assert await store.alerts.posts(due=at, limit=10) == (second,)
+    await store.alerts.posted(second)
+    assert await store.alerts.posts(due=at + timedelta(minutes=1), limit=10) == (replace(first, attempts=1),)
+
+
+async def test_what_was_given_up_is_told_once_and_our_own_notices_never(house: House) -> None:
+    """From a mark on: a line per turn, none of what stood there before, none of what we said to owners ourselves."""
+    store = await house.open()
+    _, mark = await store.alerts.given_up("")
+    await answer(store, said(), "one")
+    key = said().key
+    delivery = await store.outbox.next(key)
+    assert delivery is not None
+    parts = parts_of(delivery.message, 2)
+    await store.outbox.freeze(delivery.message, parts)
+    await store.outbox.bury(parts[0], "403 blocked")
+    await store.alerts.note(Alert(cause="disk", since=house.wall.now()), notices=[notice()], at=house.wall.now())
+    ours = parts_of(notice(), 1)
+    await store.outbox.freeze(notice(), ours)
+    await store.outbox.bury(ours[0], "403 blocked")
+    (letter,), after = await store.alerts.given_up(mark)
+    assert (letter.turn, letter.chat, letter.reason) == (delivery.message.turn, str(key), "403 blocked")
+    assert await store.alerts.given_up(after) == ((), after)
+    assert (await store.alerts.given_up(""))[0] == ()
