@@ -13,7 +13,7 @@ from agent.memory.work.purse import Purse
 from gateway.app.channels import Plugins
 from gateway.ports import Meter, Store, UsageRow
 from gateway.settings import Settings
-from gateway.settings.model import Llm
+from gateway.settings.llm import Llm
 
 
 def spending(store: Store, purse: Purse, now: Callable[[], datetime]) -> OnUsage:

@@ -79,17 +79,19 @@ def wrong_entry(entry: str, shapes: Mapping[str, str]) -> str:
 
 @dataclass(frozen=True)
 class Kinds:
-    """Which kinds of channel there are: their settings models, and which have an adapter."""
+    """What is installed: the kinds of channel with their settings models, which have an adapter, and the tools."""
 
     models: Mapping[str, Callable[[], type[BaseModel]]]
     adapters: frozenset[str]
+    tools: frozenset[str] | None = None  # the names of the tools there are; None = nobody knows
 
     @classmethod
     def installed(cls) -> Kinds:
         """Return what the installed distributions bring; models are imported when they are asked for."""
         found = installed("parlour.channel_settings")
         adapters = frozenset(point.name for point in installed("parlour.channels"))
-        return cls({point.name: _loader(point) for point in found}, adapters)
+        tools = frozenset(point.name for point in installed("parlour.tools"))
+        return cls({point.name: _loader(point) for point in found}, adapters, tools)
 
     def known(self) -> list[str]:
         """Return every kind's name."""

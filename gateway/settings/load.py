@@ -11,9 +11,10 @@ from pydantic import BaseModel, SecretStr, ValidationError
 from gateway.errors import SettingsMistake
 from gateway.settings import names, sources
 from gateway.settings.blocks import Block, Kinds
+from gateway.settings.chat_mistakes import wrong_chats
 from gateway.settings.mistakes import errors_by_path, explain, sentence
 from gateway.settings.model import Settings
-from gateway.settings.resolve import Blocks, block_kinds, block_model, merge, resolve, spelled, successor
+from gateway.settings.resolve import Blocks, block_kinds, block_model, merge, models_of, resolve, spelled, successor
 from gateway.settings.sources import Leaf
 
 
@@ -89,7 +90,7 @@ class _Reading:
             lambda: sources.read_secrets(home),
             lambda: sources.read_environment(environment),
         )
-        written = [self._spelled(self._all(reader)) for reader in readers]
+        written = models_of([self._spelled(self._all(reader)) for reader in readers])
         blocks = self._blocks(leaf for source in written for leaf in source)
         tree, places = merge(leaf for source in written for leaf in self._resolved(source, blocks))
         channels = self._channels(tree.pop("channels", {}), blocks, places)
@@ -99,6 +100,7 @@ class _Reading:
             self._explain(wrong, (), tree, places)
             return None
         self._check_owners(settings, places)
+        self.mistakes += wrong_chats(settings, places, self.kinds)
         return settings
 
     def _read_file(self, home: Path) -> Iterable[Leaf]:

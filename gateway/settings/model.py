@@ -14,22 +14,21 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 
 from gateway.events import SessionKey
 from gateway.settings.blocks import Block
+from gateway.settings.chat import ChatSettings
+from gateway.settings.llm import Llm
+from gateway.settings.places import place_of
 from gateway.settings.types import (
     Count,
     Frozen,
-    GroupPolicy,
     Language,
     MaybeSecret,
     MaybeWebAddress,
     Merge,
     Networks,
     Proxy,
-    ReplyIn,
     Seconds,
-    Secret,
     SecretWebAddress,
     StoreAddress,
-    TextList,
     TimeZone,
     split_list,
     valid_zone,
@@ -68,21 +67,6 @@ def _cron(line: str) -> str:
     except (CronSimError, StopIteration):
         raise ValueError(f"{line!r} is no cron line that ever comes; write five fields such as 0 3 * * *") from None
     return line
-
-
-class Llm(Frozen):
-    """The model that answers; without one, `offline` does."""
-
-    model: str = ""  # as litellm names it, e.g. openai/gpt-5; empty = offline
-    api_base: MaybeWebAddress = None
-    api_key: Secret | None = None
-    fallbacks: TextList = ()  # models asked in turn when the first fails
-    context_window: Annotated[int, Field(ge=1_000)] | None = None  # tokens; None = what litellm knows
-    timeout_seconds: Seconds = 120
-    stream_silence_seconds: Seconds = 30
-    attempts: Annotated[int, Field(ge=1, le=10)] = 2
-    vision: Literal["auto", "on", "off"] = "auto"  # whether it looks at pictures; auto = what litellm knows
-    transcription_model: str = ""  # as litellm names it; empty = voice messages are not listened to
 
 
 class Files(Frozen):
@@ -233,25 +217,6 @@ class Log(Frozen):
     format: Literal["auto", "json", "text"] = "auto"  # auto = text on a terminal, JSON elsewhere
 
 
-class ChatSettings(Frozen):
-    """What the operator decides for one chat; None = as everywhere."""
-
-    timezone: TimeZone | None = None
-    language: Language | None = None
-    model: str | None = None
-    group_policy: GroupPolicy | None = None
-    reply_in: ReplyIn | None = None
-    memory_window: Annotated[int, Field(ge=0, le=100_000)] | None = None
-
-
-def _chat_key(text: str) -> str:
-    try:
-        SessionKey.parse(text)
-    except ValueError:
-        raise ValueError(f"{text!r} is no chat; write channel:chat_id, such as telegram:-100123") from None
-    return text
-
-
 class Settings(BaseSettings):
     """Everything the operator decided. Read once, in the CLI; components get plain values from it."""
 
@@ -276,7 +241,7 @@ class Settings(BaseSettings):
     log: Log = Log()
     alert_url: SecretWebAddress | None = None  # a webhook's address is its password
     proxy: Proxy | None = None  # may hold a password
-    chats: Mapping[Annotated[str, AfterValidator(_chat_key)], ChatSettings] = Field(default_factory=dict)
+    chats: Mapping[Annotated[str, AfterValidator(place_of)], ChatSettings] = Field(default_factory=dict)
     channels: Mapping[str, SerializeAsAny[Block]] = Field(default_factory=dict)
 
     @classmethod

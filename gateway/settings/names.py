@@ -33,6 +33,15 @@ def group_of(model: type[BaseModel], name: str) -> type[BaseModel] | None:
     return annotation if isinstance(annotation, type) and issubclass(annotation, BaseModel) else None
 
 
+def entries_of(model: type[BaseModel], name: str) -> type[BaseModel] | None:
+    """Return the model of each entry where a field maps names of the operator's to groups of settings."""
+    annotation = model.model_fields[name].annotation
+    if get_origin(annotation) is not Mapping:
+        return None
+    entry = get_args(annotation)[1]
+    return entry if isinstance(entry, type) and issubclass(entry, BaseModel) else None
+
+
 def is_secret(model: type[BaseModel], name: str) -> bool:
     """Say whether a field holds a secret, so that `<name>_file` is known too."""
     field = model.model_fields.get(name)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,22 +11,60 @@ from pydantic import BaseModel
 from gateway.errors import SettingsMistake
 from gateway.settings import names
 from gateway.settings.blocks import ALWAYS_THERE, BLOCK_NAME, Block, Kinds
-from gateway.settings.model import ChatSettings, Settings
+from gateway.settings.chat import ChatSettings
+from gateway.settings.model import Settings
 from gateway.settings.sources import Leaf, read_secret_file
+from gateway.settings.types import split_list
 
 Blocks = Mapping[str, type[Block]]
+_MODELS = ("llm", "models")
 
 
 def spelled(leaf: Leaf) -> Leaf:
     """Return the leaf with its names spelled as the models spell them; block and chat names keep theirs."""
     path = list(leaf.path)
     for at, name in enumerate(path):
-        is_name = at == 1 and path[0] in ("channels", "chats")
+        is_name = (at == 1 and path[0] in ("channels", "chats")) or (at == 2 and path[:2] == ["llm", "models"])
         if not is_name:
             path[at] = names.snake(name)
         elif leaf.is_environment and path[0] == "channels":
             path[at] = name.replace("_", "-")
     return replace(leaf, path=tuple(path))
+
+
+def models_of(sources: Sequence[Sequence[Leaf]]) -> list[list[Leaf]]:
+    """Return the sources, weakest first, with `llm.models` as a group in all of them.
+
+    It may be a list of names, or give each name a model's name alone. A list replaces what weaker sources say.
+    """
+    found: list[list[Leaf]] = []
+    for source in sources:
+        if any(leaf.path == _MODELS and leaf.value not in (None, {}) for leaf in source):
+            found = [[leaf for leaf in weaker if leaf.path[:2] != _MODELS] for weaker in found]
+        found.append([each for leaf in source for each in _entries(leaf)])
+    return found
+
+
+def _entries(leaf: Leaf) -> Iterator[Leaf]:
+    """Yield *leaf*, or what it says of `llm.models` in fewer words. Raises nothing: what is no list is told later."""
+    if leaf.path[:2] == _MODELS and len(leaf.path) == 3 and isinstance(leaf.value, str):
+        yield replace(leaf, path=(*leaf.path, "model"))
+        return
+    listed = _listed(leaf.value) if leaf.path == _MODELS else None
+    if listed is None:
+        yield leaf
+        return
+    for name in listed:
+        yield replace(leaf, path=(*_MODELS, name, "model"), value=name)
+
+
+def _listed(value: object) -> list[str] | None:
+    try:
+        names_in = split_list(value)
+    except ValueError:
+        return None
+    is_list = isinstance(names_in, list) and all(isinstance(name, str) for name in names_in)
+    return [name.strip() for name in names_in] if is_list else None  # type: ignore[attr-defined]
 
 
 def successor(leaf: Leaf) -> tuple[Leaf, str]:
@@ -97,6 +135,11 @@ def _resolve(leaf: Leaf, at: int, model: type[BaseModel], blocks: Blocks) -> Lea
         raise SettingsMistake(f"{leaf.place}: the home folder is chosen by PARLOUR_HOME alone; remove it here")
     if name not in model.model_fields:
         return _read_file(leaf, at, model, blocks)
+    entry = names.entries_of(model, name)
+    if entry is not None and len(leaf.path) > at + 2:
+        return _resolve(leaf, at + 2, entry, blocks)
+    if entry is not None:
+        return _nothing(leaf)
     group = names.group_of(model, name)
     if group is not None:
         return _nothing(leaf) if is_last else _resolve(leaf, at + 1, group, blocks)

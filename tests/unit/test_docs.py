@@ -56,7 +56,7 @@ def leaves(model: type[BaseModel], path: tuple[str, ...] = ()) -> Iterator[tuple
 
 def written(default: object) -> str:
     """Return a default as the page writes it."""
-    if default in (None, "", ()):
+    if default in (None, "", (), {}):
         return "–"
     if isinstance(default, bool):
         return f"`{str(default).lower()}`"

@@ -1,0 +1,73 @@
+"""What is wrong with `chats` that only the whole of the settings, and what is installed, can tell."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Collection, Iterator, Mapping
+
+from gateway.errors import SettingsMistake
+from gateway.events import SessionKey
+from gateway.settings.blocks import Kinds, wrong_entry
+from gateway.settings.chats import read_soul
+from gateway.settings.mistakes import sentence
+from gateway.settings.model import Settings
+from gateway.settings.places import guild_in, is_block
+
+Places = Mapping[tuple[str, ...], str]
+
+
+def wrong_chats(settings: Settings, places: Places, kinds: Kinds) -> Iterator[str]:
+    """Yield a line for each place that is none, voice that cannot be read, and model or tool that there is not.
+
+    *places* says where each setting was written.
+    """
+    for name, entry in settings.chats.items():
+        text = _wrong_place(settings, name, kinds)
+        if text:
+            yield f"chats.{name}: {text}"
+        where = ("chats", name)
+        if entry.soul:
+            try:
+                read_soul(settings.home, entry.soul)
+            except SettingsMistake as wrong:
+                yield _line(places, (*where, "soul"), str(wrong))
+        if entry.model and (text := _wrong_model(settings, entry.model)):
+            yield _line(places, (*where, "model"), text)
+        for kind in ("allow", "deny"):
+            for tool in getattr(entry.tools, kind) or ():
+                if kinds.tools is not None and tool not in kinds.tools:
+                    text = f"there is no tool {tool!r}; {_guess(tool, kinds.tools)}"
+                    yield _line(places, (*where, "tools", kind), text)
+
+
+def _line(places: Places, path: tuple[str, ...], text: str) -> str:
+    return sentence(places.get(path) or ".".join(path), text)
+
+
+def _guess(name: str, known: Collection[str]) -> str:
+    near = difflib.get_close_matches(name.lower(), known, n=1)
+    return f"did you mean {near[0]}?" if near else f"there are {', '.join(sorted(known)) or 'none'}"
+
+
+def _wrong_place(settings: Settings, place: str, kinds: Kinds) -> str:
+    key = SessionKey.parse(place)
+    block = settings.channels.get(key.channel)
+    if block is None:
+        known = {*settings.channels, *kinds.known()}
+        return "" if key.channel in known else f"there is no channel {key.channel!r}; {_guess(key.channel, known)}"
+    if is_block(place):
+        return ""
+    entry = f"guild:{guild_in(place)}" if guild_in(place) else f"chat:{key.parent.chat}"
+    # A kind that lets nobody in by chat says nothing of what its chats are called.
+    return wrong_entry(entry, block.entry_shapes) if entry.partition(":")[0] in (*block.entry_shapes, "guild") else ""
+
+
+def _wrong_model(settings: Settings, name: str) -> str:
+    """Say what is wrong with a chat's model. One that people may not choose is fine: it is the operator's word."""
+    llm = settings.llm
+    if name in llm.models or name in (llm.model, *llm.fallbacks) or "/" in name or ":" in name:
+        return ""
+    near = difflib.get_close_matches(name, llm.models, n=1)
+    if near:
+        return f"there is no model {name!r} in llm.models; did you mean {near[0]}?"
+    return f"there is no model {name!r} in llm.models; add it there, or write it with its provider (openai/{name})"

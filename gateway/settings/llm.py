@@ -1,0 +1,49 @@
+"""The model that answers, and those that people may choose."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, Field
+
+from gateway.settings.types import Frozen, MaybeWebAddress, Seconds, Secret, TextList
+
+MOST_ALIAS = 57  # characters: `/model <alias>` is what a button stands for
+
+
+def _alias(name: str) -> str:
+    if not re.fullmatch(r"[a-z0-9][a-z0-9._/:@+-]*", name, re.ASCII | re.IGNORECASE):
+        raise ValueError(f"{name!r} is no name for a model; write it in a-z, 0-9 and . _ - / : @ +")
+    if name.lower() == "default":
+        raise ValueError(f"{name!r} means llm.model; call this one something else")
+    if len(name) > MOST_ALIAS:
+        raise ValueError(f"{name!r} does not fit a button; give it a shorter name: {{short: {{model: …}}}}")
+    return name
+
+
+class ModelEntry(Frozen):
+    """A model that people may choose. Without address and key of its own it has those of `llm`, of one provider."""
+
+    model: Annotated[str, Field(min_length=1)]  # as litellm names it
+    api_base: MaybeWebAddress = None
+    api_key: Secret | None = None
+    context_window: Annotated[int, Field(ge=1_000)] | None = None  # tokens; None = what litellm knows
+    vision: Literal["auto", "on", "off"] = "auto"
+
+
+class Llm(Frozen):
+    """The model that answers; without one, `offline` does."""
+
+    model: str = ""  # as litellm names it, e.g. openai/gpt-5, or a name of `models`; empty = offline
+    models: Mapping[Annotated[str, AfterValidator(_alias)], ModelEntry] = Field(default={})  # to choose from
+    api_base: MaybeWebAddress = None
+    api_key: Secret | None = None
+    fallbacks: TextList = ()  # models asked in turn when the first fails
+    context_window: Annotated[int, Field(ge=1_000)] | None = None  # tokens; None = what litellm knows
+    timeout_seconds: Seconds = 120
+    stream_silence_seconds: Seconds = 30
+    attempts: Annotated[int, Field(ge=1, le=10)] = 2
+    vision: Literal["auto", "on", "off"] = "auto"  # whether it looks at pictures; auto = what litellm knows
+    transcription_model: str = ""  # as litellm names it; empty = voice messages are not listened to

@@ -1,0 +1,184 @@
+"""`chats` and `llm.models`: what is in force where, and what is wrong with them as one line each."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.events import SessionKey
+from gateway.settings import Settings, check_settings
+from gateway.settings.chats import Chats, open_chats
+from gateway.settings.redacted import without_secrets
+from tests.fakes.settings import kinds
+
+TOOLS = frozenset({"remember", "send_file", "memory_search"})
+FILE = """
+llm: {model: openai/gpt-5, models: {fast: openai/gpt-5-mini}}
+channels:
+  slack: {enabled: false, reply_in: thread}
+  discord: {enabled: false}
+  telegram-work: {enabled: false, kind: telegram}
+chats:
+  "slack:*": {language: de, model: fast, memory_window: 10}
+  "slack:C042": {language: es, tools: {deny: [send_file]}, caps: {chat_turns_per_10_min: 5, person_turns_per_10_min: 2}}
+  "slack:C042/1712.34": {model: openai/gpt-5, caps: {chat_turns_per_10_min: 0}, follow_threads: false}
+  "discord:guild:811": {group_policy: off, timezone: Asia/Tokyo, tools: {allow: []}}
+  "discord:900": {group_policy: open}
+  "telegram-work:*": {soul: work.md}
+"""
+
+
+def read(home: Path, text: str, **environment: str) -> Any:
+    """Return the report on a home with that file."""
+    (home / "parlour.yaml").write_text(text)
+    return check_settings({"PARLOUR_HOME": str(home), **environment}, replace(kinds(), tools=TOOLS))
+
+
+def settings(home: Path, text: str = FILE, **environment: str) -> Settings:
+    """Return the settings of a home with that file, and a voice beside it."""
+    (home / "work.md").write_text("You speak for the workshop.\n")
+    report = read(home, text, **environment)
+    assert not report.mistakes, report.mistakes
+    found: Settings = report.settings
+    return found
+
+
+def rules(home: Path) -> Chats:
+    """Return the rules of that file."""
+    return open_chats(settings(home))
+
+
+def test_the_most_specific_place_wins_setting_by_setting(tmp_path: Path) -> None:
+    """A thread over its chat over its guild over its block, each setting and each cap for itself."""
+    chats = rules(tmp_path)
+    thread = chats.of(SessionKey("slack", "C042/1712.34"))
+    assert (thread.model, thread.language, thread.memory_window) == ("openai/gpt-5", "es", 10)
+    assert (thread.caps.chat_turns_per_10_min, thread.caps.person_turns_per_10_min) == (0, 2)
+    assert (thread.deny, thread.allow, thread.follow_threads) == ({"send_file"}, None, False)
+    assert thread.said_by["language"] == "slack:C042"
+    other = chats.of(SessionKey("slack", "C042/99.1"))
+    assert (other.model, other.language, other.follow_threads) == ("fast", "es", None)
+    elsewhere = chats.of(SessionKey("slack", "C7"))
+    assert (elsewhere.language, elsewhere.deny, elsewhere.caps.chat_turns_per_10_min) == ("de", frozenset(), None)
+
+
+def test_a_guild_has_settings_of_its_own(tmp_path: Path) -> None:
+    """They hold in that guild alone, and a chat of it can say otherwise."""
+    chats = rules(tmp_path)
+    assert chats.has_guilds
+    inside = chats.of(SessionKey("discord", "901"), "811")
+    assert (inside.group_policy, inside.timezone, inside.allow) == ("off", "Asia/Tokyo", frozenset())
+    assert chats.of(SessionKey("discord", "900"), "811").group_policy == "open"
+    assert chats.of(SessionKey("discord", "901"), "812") == Chats({}).of(SessionKey("discord", "901"), "812")
+    # A chat whose id is written like a guild is none: platforms have no such ids.
+    assert chats.of(SessionKey("discord", "811")).group_policy is None
+
+
+def test_a_look_up_is_merged_once(tmp_path: Path) -> None:
+    """However many chats ask, what they are told is one object for each way to be named."""
+    chats = rules(tmp_path)
+    found = {id(chats.of(SessionKey("slack", f"C{number}"))) for number in range(1_000)}
+    assert len(found) == 1
+
+
+def test_a_voice_is_a_text_or_a_file_of_the_home(tmp_path: Path) -> None:
+    """What ends like a file's name is one, read at the start; anything else is the voice itself."""
+    assert rules(tmp_path).of(SessionKey("telegram-work", "5")).soul == "You speak for the workshop."
+    said = open_chats(settings(tmp_path, 'chats: {"web:*": {soul: "Be brief."}}'))
+    assert said.of(SessionKey("web", "owner")).soul == "Be brief."
+
+
+def entry(place: str, said: str) -> str:
+    """Return a file that says *said* of *place*, and knows one model to choose."""
+    return f"llm: {{models: {{fast: openai/gpt-5-mini}}}}\nchats: {{'{place}': {{{said}}}}}\n"
+
+
+WRONG = {
+    "no-place": (entry("here", "language: de"), "'here' is no chat; write channel:chat_id"),
+    "team": (entry("slack:team:T1", "language: de"), "one Slack block is one workspace; write slack:*"),
+    "role": (entry("discord:role:5", "language: de"), "'discord:role:5' is no place"),
+    "chat-entry": (entry("slack:chat:C1", "language: de"), "write slack:C1, without chat:"),
+    "blank": (entry("slack:C1 ", "language: de"), "by id and without blanks"),
+    "channel": (entry("telegam:5", "language: de"), "there is no channel 'telegam'; did you mean telegram?"),
+    "setting": (entry("web:a", "langauge: de"), "did you mean chats.web:a.language?"),
+    "cap": (entry("web:a", "caps: {tokens_per_day: 5}"), "tokens_per_day in parlour.yaml is no setting of Parlour"),
+    "value": (entry("web:a", "reply_in: tread"), "did you mean thread?"),
+    "zone": (entry("web:a", "timezone: Berlin"), "use an IANA name such as Europe/Berlin"),
+    "number": (entry("web:a", "memory_window: many"), "must be a whole number"),
+    "tool": (entry("web:a", "tools: {deny: [send_fil]}"), "there is no tool 'send_fil'; did you mean send_file?"),
+    "tools": (entry("web:a", "tools: [remember]"), "must be a group of settings"),
+    "model": (entry("web:a", "model: fas"), "there is no model 'fas' in llm.models; did you mean fast?"),
+    "bare": (entry("web:a", "model: gpt-5"), "add it there, or write it with its provider (openai/gpt-5)"),
+    "voice": (entry("web:a", "soul: none.md"), "none.md cannot be read"),
+    "outside": (entry("web:a", "soul: ../secrets.md"), "is outside of the home folder"),
+    "no-voice": (entry("web:a", "soul: ' '"), "soul in parlour.yaml is empty"),
+    "alias": ("llm: {models: {'a b': openai/x}}", "'a b' is no name for a model"),
+    "default": ("llm: {models: {default: openai/x}}", "'default' means llm.model"),
+    "long": (f"llm: {{models: [openai/{'x' * 60}]}}", "does not fit a button"),
+    "key": ("llm: {models: {fast: {model: openai/x, api_keys: x}}}", "did you mean llm.models.fast.api_key?"),
+    "no-model": ("llm: {models: {fast: {api_key: canary-key}}}", "MODEL is needed; set it"),
+    "not-a-list": ("llm: {models: [{a: b}]}", "must be a group of settings"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_what_is_wrong_is_one_line(tmp_path: Path, case: str) -> None:
+    """With the place, the mend, and never the value of a secret."""
+    text, expected = WRONG[case]
+    found = read(tmp_path, "channels: {slack: {enabled: false}, discord: {enabled: false}}\n" + text).mistakes
+    assert len(found) == 1, found
+    assert expected in found[0]
+    assert "canary" not in found[0]
+
+
+def test_ids_are_asked_for_where_the_platform_has_them(tmp_path: Path) -> None:
+    """A channel's name is none of a chat's, and a platform without guilds has none."""
+    blocks = (
+        "channels:\n  slack: {enabled: false}\n  telegram: {enabled: false}\n"
+        "chats: {'slack:general': {language: de}, 'telegram:guild:5': {language: de}}\n"
+    )
+    found = read(tmp_path, blocks).mistakes
+    assert len(found) == 2
+    assert "'general' is no chat id" in found[0] or "is no chat id of this platform" in found[0]
+    assert "this platform has no guild:ID" in found[1]
+
+
+def test_models_are_a_list_or_have_names(tmp_path: Path) -> None:
+    """Both at once too, from the file, the environment and secret files; a list replaces what is weaker."""
+    text = "llm: {models: {fast: openai/gpt-5-mini, House: {model: ollama/llama3, apiBase: 'http://127.0.0.1:1'}}}"
+    both = settings(
+        tmp_path,
+        text,
+        PARLOUR_LLM__MODELS__CAREFUL__MODEL="anthropic/claude",
+        PARLOUR_LLM__MODELS__CAREFUL__API_KEY="canary",
+    )
+    named = {name: (each.model, each.api_base) for name, each in both.llm.models.items()}
+    assert named == {
+        "fast": ("openai/gpt-5-mini", None),
+        "House": ("ollama/llama3", "http://127.0.0.1:1"),
+        "careful": ("anthropic/claude", None),
+    }
+    assert "canary" not in repr(both)
+    listed = settings(tmp_path, text, PARLOUR_LLM__MODELS="openai/a, openai/b")
+    assert [(name, each.model) for name, each in listed.llm.models.items()] == [
+        ("openai/a", "openai/a"),
+        ("openai/b", "openai/b"),
+    ]
+
+
+def test_a_models_key_is_a_secret(tmp_path: Path) -> None:
+    """It may stand in a file of its own, and no backup has it."""
+    (tmp_path / "key").write_text("canary-key\n")
+    text = f"llm:\n  models:\n    fast: {{model: openai/a, api_key_file: {tmp_path / 'key'}}}\n"
+    key = settings(tmp_path, text).llm.models["fast"].api_key
+    assert key is not None
+    assert key.get_secret_value() == "canary-key"
+    written = tmp_path / "parlour.yaml"
+    written.write_text("llm:\n  models:\n    fast: {model: openai/a, api_key: canary-key}\n")
+    kept, hidden = without_secrets(written)
+    assert kept is not None
+    assert "canary-key" not in kept
+    assert hidden == ["llm.models.fast.api_key"]
