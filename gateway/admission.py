@@ -122,6 +122,7 @@ class Reason(StrEnum):
     GUEST = "guest"
     STRANGER = "stranger"
     BLOCKED = "blocked"  # by an owner
+    PLACE_PENDING = "place-pending"  # a stranger in a place that an owner was asked about
     NOT_ADDRESSED = "not-addressed"
 
 
