@@ -13,8 +13,10 @@ from enum import StrEnum
 from typing import Any, Protocol, TypeAlias
 
 from gateway.events import InboundMessage, OutboundMessage, Role, SessionKey
+from gateway.ports.caps import Told
 
 Line: TypeAlias = Mapping[str, Any]  # one transcript line, FORMATS.md
+CALL_NOTED_AFTER = timedelta(milliseconds=50)  # a kill before that leaves no row of the call
 
 
 class AcceptedAs(StrEnum):
@@ -151,6 +153,7 @@ class Commit:
     record: TurnRecord
     outbound: tuple[OutboundMessage, ...] = ()
     jobs: tuple[Job, ...] = ()
+    told: tuple[Told, ...] = ()  # caps that its notice tells of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,6 +178,8 @@ class UsageRow:
     tokens_cached: int
     cost: float | None  # US dollars; None = unknown
     at: datetime
+    call: str = ""  # names a call while it is under way; what a row keeps is an estimate
+    is_own: bool = False  # the turn was a job of ours: nobody typed it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -268,8 +273,19 @@ class Journal(Protocol):
         """End the unclaimed rows of *key* (of one sender, if given) as stopped; return how many."""
         ...
 
+    def calling(self, usage: UsageRow) -> None:
+        """Note that a model is being asked: *usage* is an estimate, its `call` a name of its own. Returns at once.
+
+        What stays of a call that a kill cuts off. It is written when the call takes longer than a moment
+        (`CALL_NOTED_AFTER`), so that a quick one costs no transaction more.
+        """
+        ...
+
     def spend(self, usage: UsageRow) -> None:
-        """Store a usage row with the next batch, before any later commit; returns at once."""
+        """Store a usage row with the next batch, before any later commit; returns at once.
+
+        One with a `call` takes the place of the estimate that `calling` may have stored.
+        """
         ...
 
     async def story(self, reference: str) -> TurnStory | None:
@@ -376,8 +392,20 @@ class People(Protocol):
 
 
 class Usage(Protocol):
-    """Sums over usage rows."""
+    """Sums over usage rows. Those of single calls are kept for 30 days, a day's sums for good."""
 
     async def totals(self, *, since: datetime, person: str = "", chat: str = "") -> tuple[Mapping[str, Any], ...]:
         """Return per (purpose, model): calls, tokens_in, tokens_out, tokens_cached, cost (None if any is unknown)."""
+        ...
+
+
+class UsageReports(Usage, Protocol):
+    """What the operator asks of usage."""
+
+    async def by(self, group: str, *, since: datetime, until: datetime, zone: str) -> tuple[Mapping[str, Any], ...]:
+        """Return sums per `person`, `chat`, `purpose` or `day` (ISO 8601, of the IANA *zone*), under that name.
+
+        Each also has calls, tokens_in, tokens_out, tokens_cached, cost (None if any is unknown), known_cost (of the
+        calls whose cost is known) and unpriced_calls. A person or chat that was forgotten is "".
+        """
         ...

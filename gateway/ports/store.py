@@ -9,9 +9,10 @@ from typing import Protocol
 
 from gateway.ports.access import Access
 from gateway.ports.alerts import Alerts
+from gateway.ports.caps import CapRows
 from gateway.ports.channel import ChannelState
 from gateway.ports.erasing import Erasing
-from gateway.ports.journal import Jobs, Journal, People, Records, Usage
+from gateway.ports.journal import Jobs, Journal, People, Records, UsageReports
 from gateway.ports.links import Links
 from gateway.ports.outbox import Outbox
 
@@ -32,6 +33,7 @@ class Limits:
     backlog_minutes: float = 10.0  # what waited longer is answered in one turn per chat and sender
     expires: timedelta = EXPIRES
     blank_after: timedelta = BLANK_AFTER
+    zone: str = "UTC"  # IANA; whose days usage is summed by when it is old
 
 
 class Store(Protocol):
@@ -42,7 +44,8 @@ class Store(Protocol):
     records: Records
     jobs: Jobs
     people: People
-    usage: Usage
+    usage: UsageReports
+    caps: CapRows
     links: Links
     access: Access
     alerts: Alerts

@@ -14,6 +14,7 @@ import structlog
 
 from gateway.events import SessionKey
 from gateway.ports.erasing import Reach, Redaction
+from gateway.store import caps
 from gateway.store.base import Engine
 from gateway.store.rows import micros, quote, read_json, read_key, sql, unquote, write_json, write_key
 
@@ -107,6 +108,7 @@ class SqliteErasing:
             database.execute(
                 "UPDATE usage SET chat = '' WHERE chat != '' AND chat IN (SELECT value FROM json_each(?))", (chats,)
             )
+            caps.forget(database, [quote(person), *(write_key(key.parent) for key in keys)])
 
         await self._engine.writer.submit(change)
 

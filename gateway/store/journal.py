@@ -12,6 +12,7 @@ import structlog
 from gateway.errors import LeaseLost, StoreDown
 from gateway.events import InboundMessage, OutboundMessage, Role, SessionKey
 from gateway.ports.journal import (
+    CALL_NOTED_AFTER,
     Acceptance,
     Commit,
     InboxRow,
@@ -27,7 +28,7 @@ from gateway.store.base import Engine, new_transcript
 from gateway.store.lanes import HeldBack
 from gateway.store.rows import micros, quote, write_key, write_lines
 from gateway.store.turns import Committed, Committing
-from gateway.store.usage import encode_usage, insert_usage
+from gateway.store.usage import encode_usage, insert_usage, settle_usage
 
 log = structlog.get_logger(__name__)
 
@@ -39,6 +40,7 @@ class SqliteJournal:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
+        self._calls: dict[str, asyncio.TimerHandle | None] = {}  # under way; None = its estimate is stored
 
     async def accept(self, message: InboundMessage, *, role: Role, is_control: bool) -> Acceptance:
         """Make *message* durable, once."""
@@ -194,10 +196,24 @@ class SqliteJournal:
             lambda database: inbox.drop(database, write_key(key), quote(sender), now)
         )
 
+    def calling(self, usage: UsageRow) -> None:
+        """Store an estimate unless the call ends within a moment."""
+        columns = encode_usage(usage)
+
+        def note() -> None:
+            self._calls[usage.call] = None
+            self._engine.writer.post(lambda database: insert_usage(database, columns))
+
+        timer = asyncio.get_running_loop().call_later(CALL_NOTED_AFTER.total_seconds(), note)
+        self._calls[usage.call] = timer
+
     def spend(self, usage: UsageRow) -> None:
         """Store a usage row with the next batch, before any later commit."""
         columns = encode_usage(usage)
-        self._engine.writer.post(lambda database: insert_usage(database, columns))
+        timer = self._calls.pop(usage.call, None)
+        if timer is not None:
+            timer.cancel()
+        self._engine.writer.post(lambda database: settle_usage(database, columns))
 
     async def story(self, reference: str) -> TurnStory | None:
         """Return what is known of the turn whose id begins with *reference*."""

@@ -15,15 +15,17 @@ from gateway.errors import StoreDown
 from gateway.events import SessionKey
 from gateway.ports.access import Access
 from gateway.ports.alerts import Alerts
+from gateway.ports.caps import CapRows
 from gateway.ports.channel import ChannelState
 from gateway.ports.erasing import Erasing
-from gateway.ports.journal import InboxRow, Jobs, Journal, People, Records, Usage
+from gateway.ports.journal import InboxRow, Jobs, Journal, People, Records, UsageReports
 from gateway.ports.links import Links
 from gateway.ports.outbox import Outbox
 from gateway.ports.store import Limits
 from gateway.store import access, inbox, lanes, ledger, links, records, upkeep
 from gateway.store.alerts import SqliteAlerts
 from gateway.store.base import Clock, Engine
+from gateway.store.caps import SqliteCapRows
 from gateway.store.erasing import SqliteErasing
 from gateway.store.journal import SqliteJournal
 from gateway.store.outbox import SqliteOutbox
@@ -117,7 +119,8 @@ class SqliteStore:
         self.records: Records = SqliteRecords(engine, journal)
         self.jobs: Jobs = SqliteJobs(engine)
         self.people: People = SqlitePeople(engine, found.preferences, found.choosers)
-        self.usage: Usage = SqliteUsage(engine)
+        self.usage: UsageReports = SqliteUsage(engine)
+        self.caps: CapRows = SqliteCapRows(engine)
         self.links: Links = links.SqliteLinks(engine, found.links, found.preferences)
         self.access: Access = access.SqliteAccess(engine, found.access)
         self.alerts: Alerts = SqliteAlerts(engine)
@@ -144,8 +147,9 @@ class SqliteStore:
 
     async def prune(self) -> int:
         """Remove what is past its time."""
-        now, blank_after = self._engine.now(), self._engine.limits.blank_after
-        return await self._engine.writer.submit(lambda database: upkeep.prune(database, now, blank_after))
+        now, limits = self._engine.now(), self._engine.limits
+        blank_after, zone = limits.blank_after, limits.zone
+        return await self._engine.writer.submit(lambda database: upkeep.prune(database, now, blank_after, zone=zone))
 
     async def close(self, *, has_served: bool = True) -> None:
         """Write what is queued, then close; streams end."""

@@ -9,6 +9,7 @@ from typing import Any
 from gateway.errors import LeaseLost
 from gateway.events import SessionKey
 from gateway.ports.journal import Commit, EndState, Lease, StoredRecord, TurnRecord
+from gateway.store.caps import tell
 from gateway.store.due import encode_job, put_job
 from gateway.store.inbox import enqueue
 from gateway.store.lanes import fence, untold
@@ -204,6 +205,8 @@ def _store(database: sqlite3.Connection, new: Committing) -> None:
         enqueue(database, message)
     for job in new.jobs:
         put_job(database, job)
+    if new.commit.told:
+        tell(database, new.commit.told)
 
 
 def _end_rows(database: sqlite3.Connection, record: TurnRecord, new: Committing) -> None:

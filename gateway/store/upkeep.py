@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import sqlite3
 from datetime import timedelta
+from zoneinfo import ZoneInfo
 
 from gateway.ports.store import BLANK_AFTER
-from gateway.store import access, inbox, ledger
-from gateway.store.rows import sql
+from gateway.store import access, caps, inbox, ledger
+from gateway.store.rows import moment, sql
+from gateway.store.usage import fold
 
 KEEP = timedelta(days=30)
 KEEP_DEAD = timedelta(days=90)
@@ -20,13 +22,17 @@ def _micros(span: timedelta) -> int:
     return span // timedelta(microseconds=1)
 
 
-def prune(database: sqlite3.Connection, now: int, blank_after: timedelta = BLANK_AFTER) -> int:
-    """Blank and remove what is past its time; a texts' week is looked at once, from where the last look ended."""
+def prune(database: sqlite3.Connection, now: int, blank_after: timedelta = BLANK_AFTER, *, zone: str = "UTC") -> int:
+    """Blank and remove what is past its time; a texts' week is looked at once, from where the last look ended.
+
+    Of usage a day's sums of *zone* stay for good.
+    """
     found = database.execute(_MARK).fetchone()
     since, until = int(found[0]) if found is not None else 0, now - _micros(blank_after)
     keep = now - _micros(KEEP)
     count = _prune_inbox(database, since, until, keep)
     count += ledger.purge(database, (since, until), keep)
+    count += fold(database, moment(keep), ZoneInfo(zone)) + caps.prune(database, now)
     count += database.execute(
         "DELETE FROM record WHERE at < ? AND seq NOT IN (SELECT seq FROM body) AND seq < (SELECT max(seq) FROM record)",
         (keep,),

@@ -1,25 +1,52 @@
-"""Usage rows and their sums."""
+"""Usage rows: one for each model call, folded into a day's sums when they are old, and what they add up to."""
 
 from __future__ import annotations
 
 import sqlite3
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import date, datetime, time, timedelta
 from typing import Any
+from zoneinfo import ZoneInfo
 
 from gateway.ports.journal import UsageRow
 from gateway.store.base import Engine
-from gateway.store.rows import micros, moment, quote, sql, unquote
+from gateway.store.rows import micros, moment, quote, sql, unquote, write_json
 
-_COLUMNS = "turn, person, chat, purpose, model, tokens_in, tokens_out, tokens_cached, cost, at"
-_INSERT = sql("INSERT INTO usage (", _COLUMNS, ") VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)")
-_OF_TURN = sql("SELECT", _COLUMNS, "FROM usage WHERE turn = ? ORDER BY at, rowid")
-_TOTALS = (
-    "SELECT purpose, model, count(*), sum(tokens_in), sum(tokens_out), sum(tokens_cached), "
-    "CASE WHEN count(cost) = count(*) THEN sum(cost) END FROM usage "
-    "WHERE at >= ? AND (? = '' OR person = ?) AND (? = '' OR chat = ?) "
-    "GROUP BY purpose, model ORDER BY purpose, model"
+_AT_ONCE = 62  # days folded in one operation: turns' writes come between two of them
+
+_COLUMNS = "turn, person, chat, purpose, model, tokens_in, tokens_out, tokens_cached, cost, at, call, is_own"
+_INSERT = sql("INSERT INTO usage (", _COLUMNS, ") VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)")
+_SETTLE = (
+    "UPDATE usage SET model = ?, tokens_in = ?, tokens_out = ?, tokens_cached = ?, cost = ?, at = ?, call = '' "
+    "WHERE turn = ? AND call = ?"
 )
+_OF_TURN = sql("SELECT", _COLUMNS, "FROM usage WHERE turn = ? ORDER BY at, rowid")
+_SUMS = (
+    "sum(calls), sum(tokens_in), sum(tokens_out), sum(tokens_cached), "
+    "CASE WHEN count(cost) = count(*) THEN sum(cost) END"
+)
+_TOTALS = sql("SELECT purpose, model,", _SUMS, "FROM usage WHERE at >= ?1 AND (?2 = '' OR chat = ?2)")
+_IN_ORDER = "GROUP BY purpose, model ORDER BY purpose, model"
+_OF_ALL = sql(_TOTALS, _IN_ORDER)
+_OF_PERSON = sql(_TOTALS, "AND person = ?3", _IN_ORDER)
+_TOTAL = sql(_SUMS, ", coalesce(sum(cost), 0), coalesce(sum(calls) FILTER (WHERE cost IS NULL), 0)")
+_GROUPS = {
+    group: sql("SELECT", group, ",", _TOTAL, "FROM usage WHERE at >= ? GROUP BY", group)
+    for group in ("person", "chat", "purpose")
+}
+_DAYS = sql(
+    "SELECT json_extract(day.value, '$[0]'),", _TOTAL, "FROM json_each(?) day CROSS JOIN usage",
+    "ON at >= json_extract(day.value, '$[1]') AND at < json_extract(day.value, '$[2]') GROUP BY day.key",
+)  # fmt: skip
+_FOLD = (
+    "INSERT INTO usage (turn, person, chat, purpose, model, tokens_in, tokens_out, tokens_cached, cost, at, call, "
+    "is_own, calls) SELECT '', person, chat, purpose, model, sum(tokens_in), sum(tokens_out), sum(tokens_cached), "
+    "sum(cost), ?3, 'day', 0, sum(calls) FROM usage WHERE at >= ?1 AND at < ?2 AND call != 'day' "
+    "GROUP BY person, chat, purpose, model, cost IS NULL"
+)
+_UNFOLD = "DELETE FROM usage WHERE at >= ? AND at < ? AND call != 'day'"
+_MARK = "SELECT value FROM meta WHERE name = 'usage_folded_until'"
+_SET_MARK = "INSERT OR REPLACE INTO meta (name, value) VALUES ('usage_folded_until', ?)"
 
 
 def encode_usage(row: UsageRow) -> tuple[Any, ...]:
@@ -35,7 +62,16 @@ def encode_usage(row: UsageRow) -> tuple[Any, ...]:
         row.tokens_cached,
         row.cost,
         micros(row.at),
+        row.call,
+        row.is_own,
     )
+
+
+def settle_usage(database: sqlite3.Connection, columns: tuple[Any, ...]) -> None:
+    """Store what a call took, in the place of its estimate where there is one."""
+    turn, call = columns[0], columns[10]
+    if not call or not database.execute(_SETTLE, (*columns[4:10], turn, call)).rowcount:
+        insert_usage(database, (*columns[:10], "", columns[11]))
 
 
 def insert_usage(database: sqlite3.Connection, columns: tuple[Any, ...]) -> None:
@@ -58,6 +94,8 @@ def usage_of(database: sqlite3.Connection, turn: str) -> tuple[UsageRow, ...]:
             tokens_cached=columns[7],
             cost=columns[8],
             at=moment(columns[9]),
+            call=columns[10],
+            is_own=bool(columns[11]),
         )
         for columns in found
     )
@@ -71,9 +109,61 @@ class SqliteUsage:
 
     async def totals(self, *, since: datetime, person: str = "", chat: str = "") -> tuple[Mapping[str, Any], ...]:
         """Return the sums per purpose and model."""
-        who, where = quote(person), quote(chat)
-        found = await self._engine.writer.submit(
-            lambda database: database.execute(_TOTALS, (micros(since), who, who, where, where)).fetchall()
-        )
+        given = (micros(since), quote(chat))
+        statement, columns = (_OF_PERSON, (*given, quote(person))) if person else (_OF_ALL, given)
+        found = await self._engine.writer.submit(lambda database: database.execute(statement, columns).fetchall())
         names = ("purpose", "model", "calls", "tokens_in", "tokens_out", "tokens_cached", "cost")
         return tuple(dict(zip(names, columns, strict=True)) | {"model": unquote(columns[1])} for columns in found)
+
+    async def by(self, group: str, *, since: datetime, until: datetime, zone: str) -> tuple[Mapping[str, Any], ...]:
+        """Return the sums per person, chat or purpose, the most tokens first, or per day of *zone*, in order."""
+        if group == "day":
+            statement, given = _DAYS, write_json(_days(since, until, ZoneInfo(zone)))
+            found = await self._engine.writer.submit(lambda db: db.execute(statement, (given,)).fetchall())
+            return tuple(_total(group, columns) for columns in found)
+        statement, at = _GROUPS[group], micros(since)
+        found = await self._engine.writer.submit(lambda db: db.execute(statement, (at,)).fetchall())
+        sums = [_total(group, (unquote(columns[0]), *columns[1:])) for columns in found]
+        return tuple(sorted(sums, key=lambda each: (-each["tokens_in"] - each["tokens_out"], each[group])))
+
+
+def _total(group: str, columns: tuple[Any, ...]) -> Mapping[str, Any]:
+    names = (group, "calls", "tokens_in", "tokens_out", "tokens_cached", "cost", "known_cost", "unpriced_calls")
+    return dict(zip(names, columns, strict=True))
+
+
+def _days(since: datetime, until: datetime, zone: ZoneInfo) -> list[tuple[str, int, int]]:
+    """Return the name, start and end of each day of *zone* from *since* to *until*."""
+    day, found = since.astimezone(zone).date(), []
+    while (start := midnight(day, zone)) <= until:
+        day += timedelta(days=1)
+        found.append(((day - timedelta(days=1)).isoformat(), micros(max(start, since)), micros(midnight(day, zone))))
+    return found
+
+
+def midnight(day: date, zone: ZoneInfo) -> datetime:
+    """Return when *day* begins in *zone*; where that hour is left out (a clock is put forward), a moment near it."""
+    return datetime.combine(day, time(), zone)
+
+
+def fold(database: sqlite3.Connection, before: datetime, zone: ZoneInfo) -> int:
+    """Make the rows of each whole day that ended *before* a day's sums; return how many rows went.
+
+    The sums stand at noon, so that they are that day's in every zone near by. At most `_AT_ONCE` days at a time:
+    the rest is folded at the next call.
+    """
+    found = database.execute(_MARK).fetchone()
+    first = database.execute("SELECT min(at) FROM usage WHERE at >= ?", (int(found[0]) if found else 0,)).fetchone()
+    if first is None or first[0] is None:
+        return 0
+    day, gone = moment(first[0]).astimezone(zone).date(), 0
+    for _ in range(_AT_ONCE):
+        start, end = midnight(day, zone), midnight(day + timedelta(days=1), zone)
+        if end > before:
+            break
+        noon = start + (end - start) / 2
+        database.execute(_FOLD, (micros(start), micros(end), micros(noon)))
+        gone += database.execute(_UNFOLD, (micros(start), micros(end))).rowcount
+        database.execute(_SET_MARK, (str(micros(end)),))
+        day += timedelta(days=1)
+    return gone

@@ -1,0 +1,72 @@
+"""What caps have counted (see the CapRows port): usage rows of the running windows, and who was told."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable
+from datetime import datetime
+
+from gateway.ports.caps import Begun, Counted, Spent, Told
+from gateway.store.base import Engine
+from gateway.store.rows import micros, moment, quote, sql, unquote, write_json
+
+_OURS = "AND turn != '' AND purpose IN (SELECT value FROM json_each(?2))"
+_BEGUN = sql("SELECT turn, person, chat, is_own, min(at) FROM usage WHERE at > ?1", _OURS, "GROUP BY turn")
+_SPENT = sql(
+    "SELECT person, chat, is_own, sum(tokens_in) + sum(tokens_out) FROM usage WHERE at >= ?1",
+    _OURS,
+    "GROUP BY person, chat, is_own",
+)
+_TOLD = "SELECT name, until, most FROM cap_told"
+_TELL = "INSERT OR REPLACE INTO cap_told (name, until, most) VALUES (?, ?, ?)"
+_FORGET = "DELETE FROM cap_told WHERE substr(name, instr(name, '/') + 1) = ?"
+
+
+class SqliteCapRows:
+    """Implements `CapRows` over the writer."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    async def counted(self, *, window: datetime, day: datetime, purposes: Iterable[str]) -> Counted:
+        """Return what the running windows hold."""
+        wanted = write_json(sorted(purposes))
+
+        def read(database: sqlite3.Connection) -> Counted:
+            begun = database.execute(_BEGUN, (micros(window), wanted)).fetchall()
+            spent = database.execute(_SPENT, (micros(day), wanted)).fetchall()
+            told = database.execute(_TOLD).fetchall()
+            return Counted(
+                begun=tuple(
+                    Begun(
+                        turn=unquote(turn),
+                        person=unquote(person),
+                        chat=unquote(chat),
+                        is_own=bool(is_own),
+                        at=moment(at),
+                    )
+                    for turn, person, chat, is_own, at in begun
+                ),
+                spent=tuple(
+                    Spent(person=unquote(person), chat=unquote(chat), is_own=bool(is_own), tokens=tokens)
+                    for person, chat, is_own, tokens in spent
+                ),
+                told=tuple(Told(name=unquote(name), until=moment(until), limit=most) for name, until, most in told),
+            )
+
+        return await self._engine.writer.submit(read)
+
+
+def tell(database: sqlite3.Connection, told: Iterable[Told]) -> None:
+    """Note who is being told."""
+    database.executemany(_TELL, [(quote(each.name), micros(each.until), each.limit) for each in told])
+
+
+def prune(database: sqlite3.Connection, now: int) -> int:
+    """Remove windows that have ended."""
+    return database.execute("DELETE FROM cap_told WHERE until < ?", (now,)).rowcount
+
+
+def forget(database: sqlite3.Connection, names: Iterable[str]) -> None:
+    """Remove what is noted of people and chats (as columns have them)."""
+    database.executemany(_FORGET, [(name,) for name in names])
