@@ -21,6 +21,7 @@ from agent.memory.work.background import Background
 from agent.memory.work.jobs import MemoryJobs
 from agent.pool import Pool
 from gateway.app.addressee import addressee, is_private
+from gateway.app.people import PeopleDesk
 from gateway.delivery import Deliverer
 from gateway.errors import UserMistake
 from gateway.events import InboundKind, InboundMessage, Role, SessionKey, turn_id
@@ -59,6 +60,7 @@ class App:
     deliverer: Deliverer
     model: ModelClient
     refusals: RefusalLog
+    people: PeopleDesk
     channels: Mapping[str, Channel]
     kinds: Mapping[str, str]  # block name -> platform kind
     supervisor: Supervisor

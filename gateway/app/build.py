@@ -27,13 +27,14 @@ from agent.tools.registry import Toolbox
 from agent.turn import TurnWork
 from gateway.app.app import App
 from gateway.app.attachments import files_in, files_out, overheard
-from gateway.app.channels import Doors, Plugins, judge_of, kinds_of, noting, open_doors
+from gateway.app.channels import Doors, Plugins, kinds_of, noting, open_doors
 from gateway.app.dream import open_dreamer, open_dreams
 from gateway.app.gate import Gate
 from gateway.app.isolation import settle_scopes
 from gateway.app.locales import open_locales
 from gateway.app.memory import open_background, open_memory
 from gateway.app.models import open_dream_model, open_models, spending
+from gateway.app.people import open_people
 from gateway.app.recall import open_recall
 from gateway.app.rights import open_rights
 from gateway.delivery import Deliverer
@@ -119,7 +120,8 @@ def _build(
 ) -> App:
     meter = PrometheusMeter()
     refusals = RefusalLog()
-    judge = judge_of(settings, plugins, store.links)
+    people = open_people(settings, plugins, store, now=_now)
+    judge = people.judge
     noted = noting(judge, refusals, _now)
     router = Router.load()
 
@@ -130,7 +132,14 @@ def _build(
     quarantine = Quarantine(
         home.quarantine, unclean_stops=unclean_stops, meter=meter, now=_now, keep=_within_retention(settings, KEEP)
     )
-    intake = GatewayIntake(store.journal, admit=noted, classify=classify, quarantine=quarantine, meter=meter)
+    intake = GatewayIntake(
+        store.journal,
+        admit=noted,
+        classify=classify,
+        quarantine=quarantine,
+        meter=meter,
+        doorkeepers=(people.claims,),
+    )
     blobs = FileBlobs(home.path)
     # The offline model can only answer.
     consolidates = bool(settings.llm.model or plugins.models)
@@ -274,6 +283,7 @@ def _build(
         deliverer=deliverer,
         model=model,
         refusals=refusals,
+        people=people,
         channels=doors.channels,
         kinds=kinds,
         supervisor=supervisor,

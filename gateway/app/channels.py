@@ -11,9 +11,10 @@ from urllib.parse import unquote
 from agent.llm.port import ChatModel
 from agent.memory.scopes import person_of
 from agent.tools.port import Tool
-from gateway.admission import NO_FACTS, Admitted, Facts, Policy, Rejected, admit, policy_of
+from gateway.admission import Admitted, Policy, Rejected, admit, policy_of
 from gateway.events import InboundMessage
 from gateway.people.refusals import RefusalLog
+from gateway.people.roster import PlatformAccount, Roster
 from gateway.ports import (
     Blobs,
     Channel,
@@ -96,31 +97,33 @@ def open_doors(
     return Doors(channels, kinds, routes)
 
 
-def judge_of(settings: Settings, plugins: Plugins, links: Links) -> Judge:
-    """Return who may speak, over all blocks. An owner's linked accounts are an owner's."""
-    policies = {
+def policies_of(settings: Settings, plugins: Plugins) -> Mapping[str, Policy]:
+    """Return each block's policy as the settings have it, the callers' own blocks included."""
+    return {
         name: policy_of(name, block.allow_from, settings.owners, block.group_policy, is_local=block.kind in _LOCAL)
         for name, block in settings.channels.items()
     } | {extra.name: extra.policy for extra in plugins.channels}
 
-    kinds = kinds_of(settings, plugins)
-    owners = {(kinds.get(name, name), ident) for name, policy in policies.items() for ident in policy.owners}
 
-    def facts(message: InboundMessage) -> Facts:
-        account = person_of(message, kinds.get(message.key.channel, ""))
-        linked = links.accounts(links.person(account))
-        if not any(_platform_id(each.identity) in owners for each in linked):
-            return NO_FACTS
-        return Facts(owners=frozenset({message.sender.id}))
+def judge_of(roster: Roster, links: Links, kinds: Mapping[str, str]) -> Judge:
+    """Return who may speak, over all blocks: the settings' entries, and what owners decided since."""
 
     def judge(message: InboundMessage) -> Admitted | Rejected:
-        return admit(message, policies.get(message.key.channel, Policy(channel=message.key.channel)), facts(message))
+        channel = message.key.channel
+        policy = roster.policies.get(channel) or Policy(channel=channel)
+        accounts = accounts_of(links, person_of(message, kinds.get(channel, "")))
+        return admit(message, policy, roster.facts(message, accounts))
 
     return judge
 
 
-def _platform_id(identity: str) -> tuple[str, str]:
-    """Return the platform and the id there of an account's name: <kind>:[<team>:]<id>."""
+def accounts_of(links: Links, account: str) -> Sequence[PlatformAccount]:
+    """Return all accounts of a person who has several, each as its platform and the id there."""
+    return [_platform_id(each.identity) for each in links.accounts(links.person(account))]
+
+
+def _platform_id(identity: str) -> PlatformAccount:
+    """Read an account's name: <kind>:[<team>:]<id>."""
     kind, _, rest = unquote(identity).partition(":")
     return kind, rest.rpartition(":")[2]
 

@@ -7,31 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
 from typing import TypeAlias
 
 from gateway.admission import NO_FACTS, Entry, Facts, Grants, Policy
 from gateway.events import ChatKind, InboundMessage
-from gateway.ports.access import Access, Member, Standing
+from gateway.ports.access import Access, Listed, Member, Standing
 
 PlatformAccount: TypeAlias = tuple[str, str]  # (platform kind, user id): somebody, whichever bot they wrote to
 
 _LETS_IN = frozenset({Standing.ALLOWED, Standing.PAIRED})
 _NOBODY: frozenset[str] = frozenset()
 _NOTHING: frozenset[Entry] = frozenset()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Listed:
-    """One line of who may write, and who may not."""
-
-    channel: str
-    who: str  # a user id, or chat:ID and so on
-    standing: str  # owner, allowed, paired, blocked
-    came_by: str  # setting, or the standing's own way: code, decision
-    by: str = ""
-    at: datetime | None = None
-    name: str = ""
 
 
 @dataclass(slots=True)

@@ -83,3 +83,71 @@ class Access(Protocol):
     async def audit(self, *, limit: int, about: str = "") -> Sequence[AuditLine]:
         """Return lines, the newest first; of one "channel:user_id" as decider or as whom it is about, if given."""
         ...
+
+
+class Ruling(StrEnum):
+    """What became of a wish about somebody."""
+
+    DONE = "done"
+    SAME = "same"  # it is so already
+    SET_OWNER = "set-owner"  # the settings name them as owner: only there is it changed
+    OWNER = "owner"  # they claimed ownership: `parlour owner remove` comes first
+    BLOCKED_AS = "blocked-as"  # the same person is blocked under another account or bot, which is lifted there
+    NOBODY = "nobody"  # the text is no id
+    ELSEWHERE = "elsewhere"  # no channel block of this name, or one whose door decides (page, console)
+    UNLISTED = "unlisted"  # no decision at run time is there to be taken back
+    BY_SETTING = "by-setting"  # and the settings' own entry stays
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decided:
+    """What became of a wish: about whom, and the "channel:who" that stands in its way, if one does."""
+
+    ruling: Ruling
+    whom: str = ""
+    other: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decider:
+    """Who decides, where, and the id of the audit line it leaves."""
+
+    by: str  # "channel:user_id", or OPERATOR
+    where: str  # session key, or "" for the command line
+    id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listed:
+    """One line of who may write, and who may not."""
+
+    channel: str
+    who: str  # a user id, or chat:ID and so on
+    standing: Standing
+    came_by: str  # setting, code or decision
+    by: str = ""
+    at: datetime | None = None
+    name: str = ""
+
+
+class Deciding(Protocol):
+    """What owners decide about people and places; in force at the next message, durable with its audit line."""
+
+    async def allow(self, text: str, decider: Decider, *, here: str = "", name: str = "") -> Decided:
+        """Let somebody in: an id, chat:ID and so on, a mention, or any of them behind "channel:".
+
+        *here* is the block that a text without a channel is about. Lifts a block.
+        """
+        ...
+
+    async def block(self, text: str, decider: Decider, *, here: str = "", name: str = "") -> Decided:
+        """Shut somebody or a place out, whatever entries say; never an owner."""
+        ...
+
+    async def remove(self, text: str, decider: Decider, *, here: str = "") -> Decided:
+        """Take a decision back: what the settings say is in force again. Ownership is not taken back here."""
+        ...
+
+    def listed(self) -> Sequence[Listed]:
+        """Return who may write and who may not, by block: the settings' lines first, then the decisions by time."""
+        ...

@@ -18,8 +18,8 @@ from gateway.words.languages import FALLBACK as FALLBACK
 from gateway.words.languages import THOUSANDS
 
 _areas = (
-    "asking", "commands", "console", "delivery", "discord", "dream", "failures", "figures", "forget", "frames",
-    "links", "memory", "offline", "pool", "rights", "search", "slack",
+    "alerts", "asking", "commands", "console", "delivery", "discord", "dream", "failures", "figures", "forget", "frames",
+    "links", "memory", "offline", "people", "pool", "rights", "search", "slack",
     "telegram", "web",
 )  # fmt: skip
 

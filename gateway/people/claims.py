@@ -1,0 +1,161 @@
+"""Becoming the owner: a code that the operator prints while there is no owner, good once and for 15 minutes.
+
+Whoever sends it, alone in a direct chat, is the owner from then on. It is looked at before admission and never stored,
+so that no row, transcript or model sees it; a wrong one is answered like any other message from the same person.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+import structlog
+
+from gateway.admission import Admitted, Decision, Reason
+from gateway.events import ChatKind, InboundKind, InboundMessage, OutboundKind, OutboundMessage, turn_id
+from gateway.people import codes
+from gateway.people.notes import read_stamp, stamp
+from gateway.people.roster import Roster
+from gateway.ports import Accepted, Verdict
+from gateway.ports.access import CODE, AuditLine, Change, Member, Standing
+from gateway.words import say
+
+log = structlog.get_logger(__name__)
+
+GOOD_FOR = timedelta(minutes=15)
+TRIES = 5  # wrong ones of one sender
+LOCKED_FOR = timedelta(hours=1)
+MOST_WRONG = 20  # wrong ones of all senders; then the code is good no more
+
+_CODE, _TRIES = "claim", "claim-tries"
+_UNHEARD = frozenset({Reason.SELF, Reason.BOT, Reason.NOBODY, Reason.BLOCKED})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Issued:
+    """A code as it is shown to the operator, once."""
+
+    code: str
+    until: datetime
+
+
+class Claims:
+    """Gives codes out and takes them; a `Doorkeeper` of the intake."""
+
+    def __init__(self, roster: Roster, *, now: Callable[[], datetime], language: str) -> None:
+        self._roster = roster
+        self._access = roster.access
+        self._now = now
+        self._language = language
+        self._lock = asyncio.Lock()  # a code is read, judged and written back by one at a time
+
+    async def issue(self) -> Issued | None:
+        """Return a new code, an earlier one is good no more; None while there is an owner."""
+        code, salt, until = codes.new_code(), codes.new_salt(), self._now() + GOOD_FOR
+        digest = await codes.hashed(code, salt)
+        async with self._lock:
+            if self._roster.has_owner():
+                return None
+            kept = {"hash": digest, "salt": salt, "until": stamp(until), "wrong": 0, "spent": False}
+            await self._access.change(Change(notes={_CODE: json.dumps(kept)}))
+        log.info("owner.code_issued", until=stamp(until))
+        return Issued(code=codes.shown(code), until=until)
+
+    async def meet(self, message: InboundMessage, decision: Decision) -> Accepted | None:
+        """Make who sends the code the owner, and let nobody have it as a message."""
+        code = self._typed(message, decision)
+        if not code:
+            return None
+        async with self._lock:
+            kept = self._kept()
+            if kept is None:
+                return None
+            is_locked = self._locked(message)
+            if is_locked and not isinstance(decision, Admitted):
+                return None
+            if not codes.is_same(await codes.hashed(code, kept["salt"]), kept["hash"]):
+                await self._note_wrong(message, kept)
+                return None
+            if not (is_locked or kept["spent"]):
+                await self._take(message, kept)
+        # Also of a second use, and of one that came too often: it stands in no row, and nothing is said.
+        return Accepted(verdict=Verdict.REJECTED, reason="code")
+
+    # -- inside ----------------------------------------------------------------------------------------
+
+    def _typed(self, message: InboundMessage, decision: Decision) -> str:
+        """Return the code that the whole of a direct message is; "" costs nothing, which is nearly always."""
+        if _CODE not in self._access.notes():
+            return ""
+        is_said = message.kind in (InboundKind.MESSAGE, InboundKind.COMMAND) and not message.is_forwarded
+        if message.chat_kind is not ChatKind.DIRECT or not is_said or message.attachments:
+            return ""
+        if not isinstance(decision, Admitted) and decision.reason in _UNHEARD:
+            return ""
+        return codes.typed(message.text)
+
+    def _kept(self) -> dict[str, Any] | None:
+        """Return what is kept of a code that is still to be looked at."""
+        value = self._access.notes().get(_CODE)
+        kept: dict[str, Any] = json.loads(value) if value else {}
+        is_good = bool(kept) and self._now() < read_stamp(kept["until"]) and kept["wrong"] < MOST_WRONG
+        return kept if is_good else None
+
+    async def _take(self, message: InboundMessage, kept: Mapping[str, Any]) -> None:
+        channel, user = message.key.channel, message.sender.id
+        if self._roster.policies[channel].is_local:
+            await self._access.change(Change(told=(self._told(message, "people.owner_here"),)))
+            return
+        if self._roster.has_owner():  # the settings named one since
+            return
+        now = self._now()
+        whom, name = f"{channel}:{user}", message.sender.name
+        done = await self._access.change(
+            Change(
+                put=(Member(channel=channel, who=user, standing=Standing.OWNER, by=CODE, at=now, name=name),),
+                spends=(_CODE, self._access.notes()[_CODE]),
+                notes={_CODE: json.dumps({**kept, "spent": True}), _TRIES: ""},
+                line=AuditLine(id=_id(message), at=now, by=CODE, where=str(message.key), what="owner claim", whom=whom),
+                told=(self._told(message, "people.owner_now"),),
+            )
+        )
+        log.info("owner.claimed", channel=channel, user=user, is_done=done)
+
+    def _told(self, message: InboundMessage, name: str) -> OutboundMessage:
+        text = say(name, self._language)
+        return OutboundMessage(id=f"{_id(message)}.1", key=message.key, text=text, kind=OutboundKind.NOTICE)
+
+    def _tries(self) -> dict[str, list[Any]]:
+        """Return who tried wrongly of late: count, and until when it counts."""
+        value = self._access.notes().get(_TRIES)
+        found: dict[str, list[Any]] = json.loads(value) if value else {}
+        return {who: each for who, each in found.items() if read_stamp(each[1]) > self._now()}
+
+    def _locked(self, message: InboundMessage) -> bool:
+        return bool(self._tries().get(_who(message), [0])[0] >= TRIES)
+
+    async def _note_wrong(self, message: InboundMessage, kept: Mapping[str, Any]) -> None:
+        if kept["spent"]:
+            return
+        tries = self._tries()
+        count = tries.get(_who(message), [0])[0] + 1
+        tries[_who(message)] = [count, stamp(self._now() + LOCKED_FOR)]
+        wrong = kept["wrong"] + 1
+        notes = {_TRIES: json.dumps(tries), _CODE: json.dumps({**kept, "wrong": wrong})}
+        await self._access.change(Change(notes=notes))
+        log.warning(
+            "owner.wrong_code", channel=message.key.channel, sender=message.sender.id, is_over=wrong >= MOST_WRONG
+        )
+
+
+def _who(message: InboundMessage) -> str:
+    return f"{message.key.channel}:{message.sender.id}"
+
+
+def _id(message: InboundMessage) -> str:
+    """Return an id of what is done about *message* beside any turn."""
+    return f"d{turn_id(message)[1:]}"

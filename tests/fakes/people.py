@@ -1,0 +1,72 @@
+"""People at a door: a roster over a store in memory, and what arrives there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from gateway.admission import Admitted, Decision, Policy, admit, policy_of
+from gateway.events import InboundMessage, Role, Sender, SessionKey
+from gateway.people.claims import Claims
+from gateway.people.decisions import Decisions
+from gateway.people.roster import PlatformAccount, Roster
+from gateway.ports import Store
+from tests.fakes.turns import START, Wall
+
+KINDS = {"telegram": "telegram", "telegram-work": "telegram", "slack": "slack", "web": "web"}
+
+
+@dataclass(slots=True, kw_only=True)
+class Door:
+    """What judges and decides, over one store."""
+
+    store: Store
+    wall: Wall
+    roster: Roster
+    links: dict[PlatformAccount, Sequence[PlatformAccount]] = field(default_factory=dict)
+
+    @property
+    def decisions(self) -> Decisions:
+        """What owners decide."""
+        return Decisions(self.roster, self.linked, now=self.wall.now)
+
+    @property
+    def claims(self) -> Claims:
+        """Codes of owners to be."""
+        return Claims(self.roster, now=self.wall.now, language="en")
+
+    def linked(self, channel: str, user: str) -> Sequence[PlatformAccount]:
+        """Return all accounts of somebody who has several."""
+        return self.links.get(self.roster.account(channel, user), ())
+
+    def judge(self, message: InboundMessage) -> Decision:
+        """Admit as the gateway does."""
+        accounts = self.linked(message.key.channel, message.sender.id)
+        return admit(message, self.roster.policies[message.key.channel], self.roster.facts(message, accounts))
+
+    def role(self, message: InboundMessage) -> Role | None:
+        """Return what a sender may decide, None for who is not heard."""
+        decision = self.judge(message)
+        return decision.role if isinstance(decision, Admitted) else None
+
+
+def door(
+    store: Store, wall: Wall, *, allow: Mapping[str, Sequence[str]] | None = None, owners: Sequence[str] = ()
+) -> Door:
+    """Return a door with two Telegram bots, a Slack workspace and the page."""
+    entries = allow or {}
+    policies: dict[str, Policy] = {
+        name: policy_of(name, entries.get(name, ()), owners, "mention", is_local=kind == "web")
+        for name, kind in KINDS.items()
+    }
+    return Door(store=store, wall=wall, roster=Roster(store.access, policies, KINDS))
+
+
+def direct(user: str, text: str = "hello", *, channel: str = "telegram", **fields: Any) -> InboundMessage:
+    """Return what somebody writes to us alone."""
+    sender = Sender(id=user, name=fields.pop("name", ""))
+    number = fields.pop("id", "1")
+    return InboundMessage(
+        key=SessionKey(channel, user), message_id=number, sender=sender, text=text, sent_at=START, **fields
+    )

@@ -1,0 +1,153 @@
+"""What owners decide is in force at the next message, under rules that keep owners in and the blocked out."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from gateway.admission import Reason, Rejected
+from gateway.events import ChatKind, Role
+from gateway.ports.access import OPERATOR, Decider, Ruling, Standing
+from tests.fakes.people import Door, direct, door
+from tests.fakes.store import open_inline_store
+from tests.fakes.turns import Wall
+
+_IDS = iter(range(10**6))
+
+
+def by() -> Decider:
+    """Return the operator, with a line of its own."""
+    return Decider(by=OPERATOR, where="", id=f"x{next(_IDS)}")
+
+
+@pytest.fixture
+async def at() -> AsyncIterator[Door]:
+    """A door with an owner by setting (telegram:1), and one workspace that may write."""
+    wall = Wall()
+    store = await open_inline_store(clock=wall.now)
+    yield door(store, wall, allow={"slack": ["team:T1", "U7"]}, owners=["telegram:1"])
+    await store.close()
+
+
+async def test_allowed_people_are_heard_at_the_next_message(at: Door) -> None:
+    """A stranger is refused, an allowed one is heard by their own id, a removed one is a stranger again."""
+    assert at.role(direct("42")) is None
+    assert (await at.decisions.allow("42", by(), here="telegram")).ruling is Ruling.DONE
+    assert at.role(direct("42")) is Role.STEWARD
+    assert at.role(direct("42", channel="telegram-work")) is None  # another bot is another door
+    assert (await at.decisions.allow("telegram:42", by())).ruling is Ruling.SAME
+    assert (await at.decisions.remove("telegram:42", by())).ruling is Ruling.DONE
+    assert at.role(direct("42")) is None
+    assert [each.what for each in await at.store.access.audit(limit=9)] == ["remove", "allow"]
+
+
+async def test_an_allowed_place_admits_there_alone(at: Door) -> None:
+    """chat:ID at run time does what it does in the settings."""
+    await at.decisions.allow("telegram:chat:-100", by())
+    there = direct("42", chat_kind=ChatKind.GROUP, is_addressed=True)
+    assert at.role(there) is None
+    place = type(there.key)("telegram", "-100")
+    inside = direct("42", chat_kind=ChatKind.GROUP, is_addressed=True)
+    inside = type(inside)(**{name: getattr(inside, name) for name in inside.__dataclass_fields__} | {"key": place})
+    assert at.role(inside) is Role.ANYONE
+
+
+async def test_blocked_people_are_refused_whatever_admits_them(at: Door) -> None:
+    """A block is stronger than an id in the settings, and says what would lift it; allowing lifts it."""
+    assert at.role(direct("U7", channel="slack")) is Role.STEWARD
+    await at.decisions.block("slack:U7", by())
+    assert at.judge(direct("U7", channel="slack")) == Rejected(
+        reason=Reason.BLOCKED, would_admit="`parlour people allow slack:U7`"
+    )
+    await at.decisions.allow("slack:U7", by())
+    assert at.role(direct("U7", channel="slack")) is Role.STEWARD
+
+
+async def test_a_block_holds_for_the_person(at: Door) -> None:
+    """Who is blocked under one bot is blocked under the other, and under their linked accounts; one line lifts it."""
+    await at.decisions.allow("telegram-work:42", by())
+    await at.decisions.block("telegram:42", by())
+    assert at.role(direct("42", channel="telegram-work")) is None
+    at.links = {("slack", "U9"): [("slack", "U9"), ("telegram", "42")]}
+    await at.decisions.allow("slack:U8", by())
+    refused = await at.decisions.allow("slack:U9", by())
+    assert (refused.ruling, refused.other) == (Ruling.BLOCKED_AS, "telegram:42")
+    await at.decisions.remove("telegram:42", by())
+    assert at.role(direct("42", channel="telegram-work")) is Role.STEWARD
+
+
+async def test_no_owner_is_blocked(at: Door) -> None:
+    """The settings' owner, a claimed one, and an owner's linked account stay in, and the answer says why."""
+    issued = await door(at.store, at.wall).claims.issue()
+    assert issued is not None
+    claimant = direct("2", issued.code)
+    free = door(at.store, at.wall)
+    await free.claims.meet(claimant, free.judge(claimant))
+    assert (await at.decisions.block("telegram:1", by())).ruling is Ruling.SET_OWNER
+    assert (await at.decisions.block("telegram:2", by())).ruling is Ruling.OWNER
+    at.links = {("slack", "U9"): [("slack", "U9"), ("telegram", "1")]}
+    assert (await at.decisions.block("slack:U9", by())).ruling is Ruling.OWNER
+    assert at.role(direct("1")) is Role.OWNER
+    assert at.role(direct("2")) is Role.OWNER
+
+
+async def test_ownership_that_was_claimed_is_taken_back_by_its_own_command(at: Door) -> None:
+    """`people remove` does not take an owner; `owner remove` does, and not the settings' one."""
+    free = door(at.store, at.wall)
+    issued = await free.claims.issue()
+    assert issued is not None
+    claimant = direct("2", issued.code)
+    await free.claims.meet(claimant, free.judge(claimant))
+    assert (await at.decisions.remove("telegram:2", by())).ruling is Ruling.OWNER
+    assert (await at.decisions.disown("telegram:1", by())).ruling is Ruling.SET_OWNER
+    assert (await at.decisions.disown("telegram:2", by())).ruling is Ruling.DONE
+    assert at.role(direct("2")) is None
+    assert (await at.decisions.disown("telegram:2", by())).ruling is Ruling.UNLISTED
+
+
+@pytest.mark.parametrize(
+    ("text", "here", "ruling"),
+    [
+        ("*", "telegram", Ruling.NOBODY),
+        ("@ada", "telegram", Ruling.NOBODY),
+        ("two words", "telegram", Ruling.NOBODY),
+        ("", "telegram", Ruling.NOBODY),
+        ("nowhere:42", "", Ruling.ELSEWHERE),
+        ("web:you", "telegram", Ruling.ELSEWHERE),
+        ("<@U42>", "slack", Ruling.DONE),
+        ("<@!42|ada>", "telegram", Ruling.DONE),
+        ("slack:<@U42>", "telegram", Ruling.DONE),
+    ],
+)
+async def test_what_names_somebody(at: Door, text: str, here: str, ruling: Ruling) -> None:
+    """Ids and mentions that hold one name somebody; names, everybody, and blocks that are not there do not."""
+    assert (await at.decisions.allow(text, by(), here=here)).ruling is ruling
+
+
+async def test_what_only_the_settings_say_is_changed_there(at: Door) -> None:
+    """Nothing decided at run time can be taken back of an entry in the settings."""
+    assert (await at.decisions.remove("slack:U7", by())).ruling is Ruling.BY_SETTING
+    assert (await at.decisions.remove("slack:team:T1", by())).ruling is Ruling.BY_SETTING
+    assert (await at.decisions.remove("slack:U8", by())).ruling is Ruling.UNLISTED
+
+
+async def test_the_list_says_who_came_in_how(at: Door) -> None:
+    """Settings first, then decisions, each with its standing and by whom."""
+    await at.decisions.allow("telegram:42", by(), name="Ann")
+    await at.decisions.block("telegram:666", by())
+    told = [(each.channel, each.who, each.standing, each.came_by) for each in at.decisions.listed()]
+    assert told == [
+        ("slack", "U7", Standing.ALLOWED, "setting"),
+        ("slack", "team:T1", Standing.ALLOWED, "setting"),
+        ("telegram", "1", Standing.OWNER, "setting"),
+        ("telegram", "42", Standing.ALLOWED, "decision"),
+        ("telegram", "666", Standing.BLOCKED, "decision"),
+    ]
+
+
+async def test_a_decision_is_in_force_after_a_restart(at: Door) -> None:
+    """Another run of the gateway over the same journal judges as this one did."""
+    await at.decisions.block("slack:U7", by())
+    again = door(at.store, at.wall, allow={"slack": ["U7"]})
+    assert again.role(direct("U7", channel="slack")) is None
