@@ -9,7 +9,7 @@ A key's task runs one turn and goes to the back of the queue for slots, so a flo
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Protocol
@@ -239,10 +239,10 @@ class Pool:
             return "given_back"
         raise asyncio.CancelledError
 
-    async def _guard(self, lease: Lease, ending: object) -> None:
+    async def _guard(self, lease: Lease, ending: Awaitable[object]) -> None:
         """Await an ending that may itself fail; then the lane is given back rather than lost."""
         try:
-            await ending  # type: ignore[misc]  # a coroutine of Work, awaited here and nowhere else
+            await ending
         except LeaseLost:
             log.warning("turn.lease_lost", key=str(lease.key), turn=lease.turn)
         except StoreDown:

@@ -14,6 +14,7 @@ import signal
 import sys
 import zipfile
 from collections.abc import Callable, Iterator
+from functools import partial
 from types import FrameType
 from typing import Any
 
@@ -215,7 +216,7 @@ def _each(pages: Any, number: int) -> Iterator[Callable[[], str]]:
             return ""
 
     for n in range(number):
-        yield lambda n=n: read(n)  # type: ignore[misc]  # a loop's variable bound in the usual way
+        yield partial(read, n)
 
 
 def docx(data: bytes, chars: int) -> dict[str, Any]:

@@ -10,6 +10,7 @@ import re
 import zipfile
 import zlib
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import lru_cache
 
 MOST = 16 * 1024 * 1024  # bytes that one wrapping may hold
@@ -105,14 +106,12 @@ def _inflated(data: bytes, wbits: int) -> bytes:
     worker = zlib.decompressobj(wbits)
     pieces: list[bytes] = []
     size = 0
-    try:
+    with suppress(zlib.error):
         while data and size < MOST and not worker.eof:
             piece = worker.decompress(data, MOST - size)
             data = worker.unconsumed_tail
             pieces.append(piece)
             size += len(piece)
-    except zlib.error:
-        pass
     return b"".join(pieces)
 
 

@@ -68,7 +68,7 @@ class Memories:
             ),
         )
         texts = [self._text(folder / "memory" / "MEMORY.md") for folder in (mine, theirs)]
-        self._put(new / "MEMORY.md", joined(*texts))
+        self.put(new / "MEMORY.md", joined(*texts))
         self._join_history(new, mine / "memory", theirs / "memory", target_is, source_is)
         self._carry(mine / "memory", new, target_is)
         self._carry(theirs / "memory", new, source_is)
@@ -77,9 +77,9 @@ class Memories:
 
     def _join_top(self, theirs: Path, mine: Path, *, is_root: bool) -> None:
         text = joined(self._text(mine / "USER.md"), self._text(theirs / "USER.md"))
-        self._put(mine / "USER.md", text)
+        self.put(mine / "USER.md", text)
         if not is_root and not self._text(mine / "SOUL.md"):  # the home's own voice is everybody's
-            self._put(mine / "SOUL.md", self._text(theirs / "SOUL.md"))
+            self.put(mine / "SOUL.md", self._text(theirs / "SOUL.md"))
 
     def _join_history(self, new: Path, mine: Path, theirs: Path, target_is: str, source_is: str) -> None:
         ours, yours = histories.entries(mine, self.disk), histories.entries(theirs, self.disk)
@@ -94,7 +94,7 @@ class Memories:
 
     def _carry(self, old: Path, new: Path, identity: str) -> None:
         """Copy what is in no history: notes, what waits, what was set aside. No file takes another's place."""
-        brought = self._brought(new) | self._brought(old)
+        brought = self.brought(new) | self.brought(old)
         for path in _files(old):
             name = path.relative_to(old)
             data = self.disk.load(path) or b""
@@ -127,7 +127,7 @@ class Memories:
         if not self._is_swapped(theirs, move):
             new = self._fresh(theirs)
             write_history(new / ".git", go)
-            self._put(
+            self.put(
                 new / "MEMORY.md", histories.shared_out("MEMORY.md", self._text(old / "MEMORY.md"), who, identity)[1]
             )
             split.fill(new, is_theirs=True, who=who)
@@ -137,7 +137,7 @@ class Memories:
         self._separate_top(mine, None, who, identity)
         new = self._fresh(mine)
         write_history(new / ".git", stay)
-        self._put(new / "MEMORY.md", histories.shared_out("MEMORY.md", self._text(old / "MEMORY.md"), who, identity)[0])
+        self.put(new / "MEMORY.md", histories.shared_out("MEMORY.md", self._text(old / "MEMORY.md"), who, identity)[0])
         split.fill(new, is_theirs=False, who=who)
         self._finish(new, move)
         self._swap(mine)
@@ -146,7 +146,7 @@ class Memories:
         for name in _TOP:
             stays, goes = histories.shared_out(name, self._text(mine / name), who, identity)
             if theirs is not None:
-                self._put(theirs / name, goes)
+                self.put(theirs / name, goes)
             elif stays != self._text(mine / name):
                 self.disk.replace(mine / name, stays.encode()) if stays else self.disk.remove(mine / name)
 
@@ -186,11 +186,13 @@ class Memories:
     def _text(self, path: Path) -> str:
         return (self.disk.load(path) or b"").decode("utf-8", "replace")
 
-    def _put(self, path: Path, text: str) -> None:
+    def put(self, path: Path, text: str) -> None:
+        """Write *text* unless it is empty or stands there."""
         if text and text != self._text(path):
             self.disk.replace(path, text.encode())
 
-    def _brought(self, folder: Path) -> dict[str, str]:
+    def brought(self, folder: Path) -> dict[str, str]:
+        """Return which account brought each file that does not say so itself."""
         found = decode(self.disk.load(folder / _OF) or b"{}")
         return {str(name): str(who) for name, who in (found or {}).items()}
 
@@ -200,12 +202,12 @@ class _Split:
 
     def __init__(self, memories: Memories, old: Path, identity: str, account_of: Callable[[str], str]) -> None:
         self._disk = memories.disk
-        self._put = memories._put  # noqa: SLF001 - two halves of one module
+        self._put = memories.put
         self._old = old
         self._identity = identity
         self._account_of = account_of
         self._dreamt, self._new = histories.entries(old, self._disk)
-        self._brought = memories._brought(old)  # noqa: SLF001
+        self._brought = memories.brought(old)
         self._sessions = {
             str(line.get("entry")): str(line.get("session") or "") for line in (*self._dreamt, *self._new)
         }

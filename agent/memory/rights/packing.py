@@ -14,6 +14,7 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -74,16 +75,16 @@ def members(home: Path, scope: str, usage: Sequence[Mapping[str, Any]], *, zone:
             part = "waiting/" if path.parent.name == ".staged" else ""
             name = f"memory/{part}{path.name}"
             if path.name == "raw.jsonl":
-                yield Member(name, disk.size(path) or 0, lambda path=path: _theirs(disk, path))  # type: ignore[misc]  # bound now
+                yield Member(name, disk.size(path) or 0, partial(_theirs, disk, path))
             else:
                 yield from _plain(disk, path, name)
     names: dict[str, str] = {}  # digest -> the name that a conversation gave the file
     for path in sorted((folder / "sessions").glob("*.jsonl")):
         names |= _named(disk, path)
         size = disk.size(path) or 0
-        yield Member(f"conversations/{path.name}", size, lambda path=path: _theirs(disk, path))  # type: ignore[misc]  # bound now
+        yield Member(f"conversations/{path.name}", size, partial(_theirs, disk, path))
         text = f"conversations/{path.stem}.md"
-        yield Member(text, size, lambda path=path: _as_text(disk, path, zone))  # type: ignore[misc]  # bound now
+        yield Member(text, size, partial(_as_text, disk, path, zone))
     for path in sorted((folder / "attachments").glob("*")):
         # A file that no conversation names is nobody's any more, or an export.
         if _DIGEST.match(path.name) and path.name in names:

@@ -17,7 +17,7 @@ import asyncio
 import contextlib
 import functools
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, tzinfo
 from pathlib import Path
@@ -344,7 +344,7 @@ class RecallEngine:
 
     # -- files and threads ---------------------------------------------------------------------------
 
-    def _start(self, path: Path, name: str, work: Callable[[], object]) -> None:
+    def _start(self, path: Path, name: str, work: Callable[[], Awaitable[object]]) -> None:
         """Run *work* in the background unless the same goes on already; its failure is a line in the log."""
         tasks = self._work_of(path).tasks
         if name in tasks:
@@ -352,7 +352,7 @@ class RecallEngine:
 
         async def guarded() -> None:
             try:
-                await work()  # type: ignore[misc]
+                await work()
             except ModelFailed as error:
                 log.warning("recall.embedding_waits", index=str(path), error=type(error).__name__)
             except Exception:  # the boundary of a background task: search goes on without it
