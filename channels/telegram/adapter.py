@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import suppress
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -15,8 +15,19 @@ from starlette.responses import Response
 from telegram import User
 
 from channels.telegram.activity import TYPING_EVERY
+from channels.telegram.admins import Admins
 from channels.telegram.alone import TokenLock
-from channels.telegram.codec import LIMIT, MAX_PARTS, Account, event_id, is_arrival, parse, render
+from channels.telegram.codec import (
+    LIMIT,
+    MAX_PARTS,
+    Account,
+    event_id,
+    is_arrival,
+    parse,
+    place_of,
+    render,
+    rights_changed,
+)
 from channels.telegram.files import LARGEST_OUT, Files
 from channels.telegram.gestures import Gestures
 from channels.telegram.groups import Groups
@@ -30,7 +41,17 @@ from channels.telegram.setup import PRIVACY_CLICKS
 from channels.telegram.speaking import Speaker
 from channels.telegram.webhook import Hook
 from channels.telegram.wire import make_bot, make_poll_request
-from gateway.events import Attachment, ChatKind, InboundKind, InboundMessage, OutboundMessage, Part, Receipt, SessionKey
+from gateway.events import (
+    Attachment,
+    ChatKind,
+    InboundKind,
+    InboundMessage,
+    OutboundMessage,
+    Part,
+    Receipt,
+    Sender,
+    SessionKey,
+)
 from gateway.ports import Accepted, Activity, Capabilities, ChannelContext, PlatformEvent, Verdict
 from gateway.words import say
 
@@ -42,7 +63,7 @@ _NOT_ADDRESSED = "not-addressed"  # of admission's reasons: an admitted person w
 
 
 class TelegramChannel:
-    """One bot. Implements `gateway.ports.Channel`, `HasFiles` and `HasHistory`."""
+    """One bot. Implements `gateway.ports.Channel`, `HasFiles`, `HasHistory` and `KnowsSenders`."""
 
     capabilities = Capabilities(
         text_limit=LIMIT,
@@ -87,11 +108,11 @@ class TelegramChannel:
                 self._take,
                 self._patience,
                 waits=self._waits,
-                prepare=self._prepare,
                 is_cautious=lambda: self._intake.is_cautious,
             )
         pace = Pace()
-        self._groups = Groups(self._bot, context.state)
+        self._groups = Groups(context.state)
+        self._admins = Admins(self._bot)
         self._gestures = Gestures(self._bot, self._groups, pace, settings.reaction)
         self._files = Files(self._bot, context.blobs)
         self._presses = Presses(self._bot, self._groups, self._gestures, pace, turns=self._waits.press)
@@ -169,21 +190,12 @@ class TelegramChannel:
         event = PlatformEvent(channel=self.name, id=event_id(update), raw=json.dumps(update))
         await self._intake.handle(event, lambda: self._hear(update))
 
-    async def _prepare(self, updates: Sequence[Mapping[str, Any]]) -> None:
-        """Ask Telegram beforehand for what the messages of a batch do not say, so that they keep their order."""
-        if self._intake.is_cautious:
-            return  # one of them kills whoever reads it: the house has to keep it first
-        for update in updates:
-            with suppress(Exception):  # whatever is wrong with it is told when it is handled
-                heard = parse(update, channel=self.name, me=self._me, now=datetime.now(UTC))
-                if heard is not None:
-                    await self._groups.with_facts(heard)
-
     async def _hear(self, update: Mapping[str, Any]) -> None:
+        await self._note_place(update)
         heard = parse(update, channel=self.name, me=self._me, now=datetime.now(UTC))
         if heard is None:
             return
-        heard = await self._groups.with_facts(heard)
+        heard = self._groups.with_album(heard)
         accepted = await self._intake.receive(heard)
         self._listen(heard, accepted)
         if heard.kind is InboundKind.BUTTON:
@@ -196,6 +208,25 @@ class TelegramChannel:
                 self._gestures.tell(heard.key, say("telegram.privacy"))
         if accepted.line:
             self._gestures.tell(heard.key, accepted.line)
+
+    async def _note_place(self, update: Mapping[str, Any]) -> None:
+        """Tell the house where we were added; and forget who the admins are where that changed."""
+        changed = rights_changed(update)
+        if changed is not None:
+            self._admins.forget(changed)
+        place = place_of(update, channel=self.name, me=self._me)
+        if place is not None:
+            await self._intake.joined(place)
+
+    async def sender(self, message: InboundMessage) -> Sender:
+        """Return who sent *message*, and whether they are an admin of the group; see `gateway.ports.KnowsSenders`.
+
+        Who speaks as the group itself has no id, and is not heard in the first place.
+        """
+        if message.chat_kind is not ChatKind.GROUP or not message.sender.id:
+            return message.sender
+        admins = await self._admins.of(await self._groups.destination(message.key))
+        return replace(message.sender, is_admin=message.sender.id in admins)
 
     def _pressed(self, update: Mapping[str, Any], heard: InboundMessage, accepted: Accepted) -> None:
         if accepted.verdict is not Verdict.REJECTED:
@@ -250,6 +281,7 @@ class TelegramChannel:
         """End what is under way, and the connections."""
         await self._speaker.close()
         await self._gestures.close()
+        await self._admins.close()
         await self._files.close()
         await self._ears.close()
         await self._bot.request.shutdown()

@@ -25,7 +25,7 @@ Take = Callable[[Mapping[str, Any]], Awaitable[None]]
 
 POLL_SECONDS = 25
 _BATCH = 100
-KINDS = ("message", "edited_message", "callback_query", "my_chat_member")
+KINDS = ("message", "edited_message", "callback_query", "my_chat_member", "chat_member")
 
 
 class Poller:
@@ -40,14 +40,9 @@ class Poller:
         patience: Patience,
         *,
         waits: Waits,
-        prepare: Callable[[Sequence[Mapping[str, Any]]], Awaitable[None]],
         is_cautious: Callable[[], bool],
     ) -> None:
-        """Poll *address*, which holds the token, over *request*, which `close` closes; one by one while cautious.
-
-        *prepare* looks up what handling a batch will need, so that handling it need not wait.
-        """
-        self._prepare = prepare
+        """Poll *address*, which holds the token, over *request*, which `close` closes; one by one while cautious."""
         self._is_cautious = is_cautious
         self._name = name
         self._address = address
@@ -98,8 +93,6 @@ class Poller:
 
         The offset goes up to the first that could not be taken; what comes again behind it is known by its id.
         """
-        if len(updates) > 1:
-            await self._prepare(updates)
         results = await asyncio.gather(*(self._take(update) for update in updates), return_exceptions=True)
         for update, wrong in zip(updates, results, strict=True):
             if wrong is not None:

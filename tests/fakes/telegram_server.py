@@ -72,7 +72,7 @@ class Chat:
 class Fault:
     """What goes wrong with one call: a status, a reply that is lost, a connection that drops, or a wait."""
 
-    kind: str  # "status", "lost" (done, no reply), "drop" (not done, no reply), "garbage"
+    kind: str  # "status", "lost" (done, no reply), "drop" (not done, no reply), "garbage", "hang" (no reply, ever)
     status: int = 0
     retry_after: int = 0
     description: str = ""
@@ -214,6 +214,8 @@ class TelegramServer:
             return _error(ApiError(404, "Not Found"))
         queue = self.faults.get(method)
         fault = queue.popleft() if queue else None
+        if fault is not None and fault.kind == "hang":
+            await asyncio.Event().wait()
         if fault is not None and fault.kind != "lost":
             self.changed()
             return self._break(request, fault)

@@ -15,7 +15,7 @@ from gateway.errors import Unreadable
 from gateway.events import UNKNOWN, ChatKind, InboundKind, InboundMessage, Sender, SessionKey
 from gateway.text import clean
 
-_KINDS = {"private": ChatKind.DIRECT, "group": ChatKind.GROUP, "supergroup": ChatKind.GROUP}
+KINDS = {"private": ChatKind.DIRECT, "group": ChatKind.GROUP, "supergroup": ChatKind.GROUP}
 _NAMED = 64  # characters of a name
 _ADDED = "added/"  # what the event id of our arrival begins with
 _QUOTED = 4_000  # characters of a quoted text
@@ -51,7 +51,7 @@ def parse(update: Mapping[str, Any], *, channel: str, me: Account, now: datetime
 
 
 def _message(message: Mapping[str, Any], channel: str, me: Account) -> InboundMessage | None:
-    chat_kind = _KINDS.get(message["chat"]["type"])
+    chat_kind = KINDS.get(message["chat"]["type"])
     text, files = spoken(message), attachments(message)
     if chat_kind is None or not (text or files):
         return None  # a broadcast channel, or a service message
@@ -78,17 +78,17 @@ def _message(message: Mapping[str, Any], channel: str, me: Account) -> InboundMe
 
 def _button(query: Mapping[str, Any], channel: str, me: Account, now: datetime) -> InboundMessage | None:
     message, data = query.get("message"), query.get("data")
-    if not message or not data or message["chat"]["type"] not in _KINDS:
+    if not message or not data or message["chat"]["type"] not in KINDS:
         return None
     return InboundMessage(
         key=_key(message, channel),
         message_id="",
         event_ids=(f"button/{query['id']}",),
-        sender=_person(query["from"], me),
+        sender=person_of(query["from"], me),
         text=clean(data),
         sent_at=now,
         kind=InboundKind.BUTTON,
-        chat_kind=_KINDS[message["chat"]["type"]],
+        chat_kind=KINDS[message["chat"]["type"]],
         bot=me.username,
         is_addressed=True,
         reply_to=str(int(message["message_id"])),
@@ -110,7 +110,7 @@ def rows_left(update: Mapping[str, Any]) -> list[list[Mapping[str, Any]]]:
 
 def _added(change: Mapping[str, Any], channel: str, me: Account) -> InboundMessage | None:
     old, new = change["old_chat_member"]["status"], change["new_chat_member"]["status"]
-    is_group = _KINDS.get(change["chat"]["type"]) is ChatKind.GROUP
+    is_group = KINDS.get(change["chat"]["type"]) is ChatKind.GROUP
     if not is_group or old not in ("left", "kicked") or new not in ("member", "administrator"):
         return None
     chat = str(int(change["chat"]["id"]))
@@ -118,7 +118,7 @@ def _added(change: Mapping[str, Any], channel: str, me: Account) -> InboundMessa
         key=SessionKey(channel, chat),
         message_id="",
         event_ids=(f"{_ADDED}{chat}/{int(change['date'])}",),
-        sender=_person(change["from"], me),
+        sender=person_of(change["from"], me),
         text="/start",
         sent_at=_time(change["date"]),
         chat_kind=ChatKind.GROUP,
@@ -157,10 +157,11 @@ def _sender(message: Mapping[str, Any], me: Account) -> Sender:
     # Who speaks as a chat (an anonymous admin, a linked channel) is nobody: Telegram hides who it was.
     if "sender_chat" in message or "from" not in message:
         return Sender(id="")
-    return _person(message["from"], me)
+    return person_of(message["from"], me)
 
 
-def _person(user: Mapping[str, Any], me: Account) -> Sender:
+def person_of(user: Mapping[str, Any], me: Account) -> Sender:
+    """Read a user object; raises KeyError and the like for what is none."""
     ident = str(int(user["id"]))
     names = (user.get("first_name"), user.get("last_name"))
     name = " ".join(str(each) for each in names if each) or str(user.get("username", ""))

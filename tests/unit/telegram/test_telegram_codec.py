@@ -13,7 +13,17 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from channels.telegram import kind
-from channels.telegram.codec import LIMIT, MAX_PARTS, Account, event_id, outgoing, parse, render
+from channels.telegram.codec import (
+    LIMIT,
+    MAX_PARTS,
+    Account,
+    event_id,
+    outgoing,
+    parse,
+    place_of,
+    render,
+    rights_changed,
+)
 from channels.telegram.codec.entities import styled
 from channels.telegram.settings import TelegramSettings
 from gateway.admission import Admitted, Reason, Rejected, admit, policy_of
@@ -84,6 +94,8 @@ CASES: dict[str, dict[str, Any] | None] = {
         "reply_to": "20",
         "event_ids": ("button/1803",),
     },
+    "chat_member_promoted": None,
+    "my_chat_member_removed": None,
     "my_chat_member_added": {"text": "/start", "key": f"telegram:{GROUP}", "message_id": "", "is_addressed": True},
 }
 
@@ -141,6 +153,33 @@ def test_no_update_breaks_the_codec(field: str, content: Any) -> None:
         said = str(error).partition(" in ")[2]
     assert said in ("", f"{field}, update_id", f"update_id, {field}")
     assert found is None or found.key.channel == "telegram"
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.sampled_from(["my_chat_member", "chat_member"]), JSON, JSON)
+def test_no_update_about_members_breaks_the_codec(field: str, change: Any, member: Any) -> None:
+    """Whatever shape comes: a place, none, or Unreadable without a word of it."""
+    if isinstance(change, dict):
+        change = {**change, "old_chat_member": member, "new_chat_member": {"status": "member"}}
+    update = {"update_id": 1, field: change}
+    rights_changed(update)
+    try:
+        place_of(update, channel="telegram", me=ME)
+    except Unreadable as error:
+        assert str(error).endswith(" in my_chat_member")  # noqa: PT017 - it may raise or not
+
+
+def test_who_decides_changes_when_somebody_becomes_an_admin() -> None:
+    """As captured: a member became an admin; and we were taken out, which is no news of that kind."""
+    promoted, removed = (
+        json.loads((PAYLOADS / f"{name}.json").read_text("utf-8"))
+        for name in ("chat_member_promoted", "my_chat_member_removed")
+    )
+    assert (rights_changed(promoted), place_of(promoted, channel="telegram", me=ME)) == (int(GROUP), None)
+    gone = place_of(removed, channel="telegram", me=ME)
+    assert rights_changed(removed) is None
+    assert gone is not None
+    assert (gone.chat, gone.title, gone.is_gone) == (GROUP, "The team", True)
 
 
 @settings(max_examples=100, deadline=None)

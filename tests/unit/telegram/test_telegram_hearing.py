@@ -233,21 +233,6 @@ async def test_an_album_is_addressed_as_a_whole(line: Line) -> None:
     assert [(file.kind, file.url, file.size) for file in heard[1].attachments] == [("image", "telegram-file:big", 7)]
 
 
-async def test_an_admin_of_the_group_is_known_when_it_matters(line: Line) -> None:
-    """For a command the group's admins are looked up once in a while; who cannot be looked up is none."""
-    line.server.chat(GROUP).admins = {42}
-    fields: dict[str, Any] = {"entities": [{"type": "bot_command", "offset": 0, "length": 5}]}
-    line.server.say("@parlour_bot hi", chat=GROUP, sender=43, **MENTION)
-    line.server.say("/stop", chat=GROUP, sender=42, **fields)
-    line.server.say("/stop", chat=GROUP, sender=43, **fields)
-    await line.house.wait_deliveries(3)
-    line.server.fail("getChatAdministrators", Fault("status", 500))
-    line.server.say("/stop", chat=GROUP - 1, sender=42, **fields)
-    heard = await line.house.wait_deliveries(4)
-    assert [each.sender.is_admin for each in heard] == [False, True, False, False]
-    assert [name for name, _ in line.server.calls].count("getChatAdministrators") == 2
-
-
 async def test_being_added_is_the_one_who_added_us_saying_start(line: Line) -> None:
     """Being added to a group goes through admission like a message of the one who did it, and only once."""
     person = {"id": 42, "is_bot": False, "first_name": "Ann"}
