@@ -1,16 +1,16 @@
-"""/stop, /queue, /status, /usage, /timezone: what acts on the work, counts it, or says how it stands."""
+"""/stop, /queue, /status, /usage: what acts on the work, counts it, or says how it stands."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+from zoneinfo import ZoneInfo
 
 from agent.commands.port import CommandContext, Reply, command
 from agent.memory.work.background import Work
 from agent.memory.work.purse import Budget
-from gateway.events import ChatKind, Role
+from gateway.events import Role
 from gateway.words import say
 
 
@@ -106,22 +106,6 @@ async def usage(context: CommandContext) -> Reply:
         say("commands.usage_month", context.language, **month),
     ]
     return Reply(text="\n".join(lines), is_private=True)
-
-
-@command("timezone")
-async def timezone(context: CommandContext) -> Reply:
-    """Show or set the time zone: a person's own in a direct chat, the chat's in a shared one."""
-    if not context.args:
-        return Reply(text=say("commands.timezone", context.language, zone=context.house.zone(context.scope)))
-    shared = context.row.message.chat_kind is ChatKind.GROUP
-    if shared and not context.role.covers(Role.STEWARD):
-        return Reply(text=say("commands.only_steward", context.language, command="timezone"), is_private=True)
-    try:
-        ZoneInfo(context.args)
-    except (ZoneInfoNotFoundError, ValueError, OSError):
-        return Reply(text=say("commands.timezone_unknown", context.language, zone=context.args[:60]))
-    await context.house.prefer(context.scope, "timezone", context.args)
-    return Reply(text=say("commands.timezone_set", context.language, zone=context.args))
 
 
 def _today(context: CommandContext) -> datetime:

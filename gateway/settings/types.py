@@ -7,11 +7,11 @@ import json
 import re
 from typing import Annotated, Literal
 from urllib.parse import urlsplit
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr
 
 from gateway.words.languages import base, listed
+from gateway.words.zones import find, is_zone
 
 # What a backup writes in the place of a secret; a restored home must not start with it.
 LEFT_OUT = "left-out-of-the-backup"
@@ -48,11 +48,12 @@ def split_list(value: object) -> object:
 
 def valid_zone(name: str) -> str:
     """Return *name* when it is an IANA time zone; raise ValueError otherwise."""
-    try:
-        ZoneInfo(name)
-    except (ZoneInfoNotFoundError, ValueError, OSError):
-        raise ValueError(f"{name!r} is no time zone; use an IANA name such as Europe/Berlin or UTC") from None
-    return name
+    if is_zone(name):
+        return name
+    found = find(name)
+    near = " or ".join([found.name] if found.name else found.near)
+    meant = f"; did you mean {near}?" if near else ""
+    raise ValueError(f"{name!r} is no time zone; use an IANA name such as Europe/Berlin or UTC{meant}")
 
 
 def _language(code: str) -> str:
