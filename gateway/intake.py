@@ -42,7 +42,10 @@ class GatewayIntake:
         quarantine: Quarantine,
         meter: Meter,
         doorkeepers: Sequence[Doorkeeper] = (),
+        newcomer: Callable[[Joined], Awaitable[None]] | None = None,
     ) -> None:
+        """*newcomer* is told where we were added, and where we are gone from."""
+        self._newcomer = newcomer
         self._journal = journal
         self._doorkeepers = doorkeepers
         self.quarantine = quarantine
@@ -71,8 +74,10 @@ class GatewayIntake:
         return await self.accept(message, decision.role)
 
     async def joined(self, place: Joined) -> None:
-        """Log that we were added to *place*, or are gone from it; nothing is stored or said there."""
+        """Take note that we were added to *place*, or are gone from it; nothing is said there. Raises StoreDown."""
         log.info("intake.joined", channel=place.channel, place=place.entry, is_gone=place.is_gone)
+        if self._newcomer is not None:
+            await self._newcomer(place)
 
     async def accept(self, message: InboundMessage, role: Role) -> Accepted:
         """Store a message whose sender is known to be admitted (or that is our own: a job)."""

@@ -120,9 +120,11 @@ def _build(
 ) -> App:
     meter = PrometheusMeter()
     refusals = RefusalLog()
-    people = open_people(settings, plugins, store, now=_now)
+    people = open_people(settings, plugins, store, meter=meter, now=_now)
     judge = people.judge
     noted = noting(judge, refusals, _now)
+    kinds = kinds_of(settings, plugins)
+    locales = open_locales(settings, store.people, store.links, kinds)
     router = Router.load()
 
     def classify(message: InboundMessage) -> bool | None:
@@ -138,13 +140,13 @@ def _build(
         classify=classify,
         quarantine=quarantine,
         meter=meter,
-        doorkeepers=(people.claims,),
+        language=locales.heard,
+        doorkeepers=(people.claims, people.strangers),
+        newcomer=people.places.joined,
     )
     blobs = FileBlobs(home.path)
     # The offline model can only answer.
     consolidates = bool(settings.llm.model or plugins.models)
-    kinds = kinds_of(settings, plugins)
-    locales = open_locales(settings, store.people, store.links, kinds)
     memory = open_memory(
         settings,
         home,
@@ -155,9 +157,13 @@ def _build(
         consolidates=consolidates,
         kind=lambda name: kinds.get(name, name),
     )
-    doors = open_doors(settings, plugins, intake, memory.sessions, blobs, store) if channels else Doors({}, kinds, ())
+    doors = Doors({}, kinds, ())
+    if channels:
+        doors = open_doors(settings, plugins, intake, memory.sessions, blobs, store, language=locales.language)
     is_strict = settings.delivery.once == "strict"
-    deliverer = Deliverer(store.outbox, doors.channels, meter=meter, now=_now, is_strict=is_strict)
+    deliverer = Deliverer(
+        store.outbox, doors.channels, meter=meter, now=_now, language=locales.language, is_strict=is_strict
+    )
     started = time.monotonic()
     purse = Purse(store.usage, limit=settings.caps.background_tokens_per_day, zone=settings.timezone, now=_now)
     spend = spending(store, purse, _now)

@@ -7,11 +7,18 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from agent.memory.scopes import quote
+from gateway.admission import Admitted, Rejected
 from gateway.app.channels import Judge, Plugins, accounts_of, judge_of, kinds_of, policies_of
+from gateway.app.owner_chats import OwnerChats
+from gateway.events import InboundMessage
 from gateway.people.claims import Claims
 from gateway.people.decisions import Decisions
+from gateway.people.notes import Notes
+from gateway.people.pairing import PairingDesk
+from gateway.people.places import Places
 from gateway.people.roster import PlatformAccount, Roster
-from gateway.ports import Store
+from gateway.people.strangers import Strangers
+from gateway.ports import Meter, Store
 from gateway.settings import Settings
 
 
@@ -22,10 +29,15 @@ class PeopleDesk:
     roster: Roster
     decisions: Decisions
     claims: Claims
+    pairing: PairingDesk
+    strangers: Strangers
+    places: Places
     judge: Judge
 
 
-def open_people(settings: Settings, plugins: Plugins, store: Store, *, now: Callable[[], datetime]) -> PeopleDesk:
+def open_people(
+    settings: Settings, plugins: Plugins, store: Store, *, meter: Meter, now: Callable[[], datetime]
+) -> PeopleDesk:
     """Build them."""
     kinds = kinds_of(settings, plugins)
     roster = Roster(store.access, policies_of(settings, plugins), kinds)
@@ -33,9 +45,30 @@ def open_people(settings: Settings, plugins: Plugins, store: Store, *, now: Call
     def linked(channel: str, user: str) -> Sequence[PlatformAccount]:
         return accounts_of(store.links, quote(f"{kinds.get(channel, channel)}:{user}"))
 
+    def has_pairing(channel: str) -> bool:
+        block = settings.channels.get(channel)
+        wanted = block.pairing if block is not None else None
+        return roster.has_owner() if wanted is None else wanted
+
+    def is_open(channel: str) -> bool:
+        block = settings.channels.get(channel)
+        return channel in kinds and (block is None or block.enabled)
+
+    notes = Notes(store.access)
+    owner = OwnerChats(roster, store.records, store.links, kinds, is_open)
+    language = settings.language
+    places = Places(notes, roster.policies, owner=owner, now=now, language=language)
+    judge = judge_of(roster, store.links, kinds)
+
+    def judge_with_places(message: InboundMessage) -> Admitted | Rejected:
+        return places.worded(message, judge(message))
+
     return PeopleDesk(
         roster=roster,
         decisions=Decisions(roster, linked, now=now),
-        claims=Claims(roster, now=now, language=settings.language),
-        judge=judge_of(roster, store.links, kinds),
+        claims=Claims(roster, now=now, language=language),
+        pairing=PairingDesk(notes, now=now, language=language),
+        strangers=Strangers(notes, has_pairing=has_pairing, owner=owner, meter=meter, now=now, language=language),
+        places=places,
+        judge=judge_with_places,
     )

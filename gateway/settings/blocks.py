@@ -47,6 +47,7 @@ class Block(Frozen):
     group_policy: GroupPolicy = "mention"
     reply_in: ReplyIn = "channel"
     follow_threads: bool = True
+    pairing: bool | None = None  # strangers get a code that an owner can approve; None = if there is an owner
 
     @field_validator("allow_from", mode="after")
     @classmethod

@@ -1,0 +1,70 @@
+"""Where an owner can be asked something: in the direct chat used last, on the channel that it is about if possible."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from urllib.parse import unquote
+
+from gateway.events import SessionKey
+from gateway.people.pairing import OwnerAt
+from gateway.people.roster import Roster
+from gateway.ports import Links, Records, SessionRow
+
+_CHAT_IS_PERSON = frozenset({"telegram", "pocket"})  # the id of a direct chat is the person's own
+
+
+class OwnerChats:
+    """Finds owners' chats. Its call is `gateway.people.pairing.FindOwner`."""
+
+    def __init__(
+        self,
+        roster: Roster,
+        records: Records,
+        links: Links,
+        kinds: Mapping[str, str],
+        is_open: Callable[[str], bool],
+    ) -> None:
+        """*is_open* says whether a channel block runs in this process."""
+        self._roster = roster
+        self._records = records
+        self._links = links
+        self._kinds = kinds
+        self._is_open = is_open
+
+    async def __call__(self, channel: str) -> OwnerAt | None:
+        """Return where somebody can be asked who decides about *channel*; None when no owner has an address."""
+        sessions = await self._records.sessions()
+        # Sorting keeps the order within: the chat that was used last is first.
+        found = sorted(self._candidates(sessions), key=lambda at: (self._is_local(at.key), at.key.channel != channel))
+        return next(iter(found), None)
+
+    def _candidates(self, sessions: Sequence[SessionRow]) -> Iterator[OwnerAt]:
+        owners = {
+            (each.channel, each.who): self._roster.account(each.channel, each.who)
+            for each in self._roster.owners()
+            if self._is_open(each.channel)
+        }
+        accounts = set(owners.values())
+        for row in sessions:
+            if self._is_open(row.key.channel) and self._is_owners(row, accounts):
+                yield OwnerAt(row.key.parent)
+        for channel, who in owners:  # who has not written yet: the platform may bring it all the same
+            is_person = self._kinds.get(channel, channel) in _CHAT_IS_PERSON
+            yield OwnerAt(SessionKey(channel, who), "" if is_person else who)
+
+    def _is_owners(self, row: SessionRow, accounts: set[tuple[str, str]]) -> bool:
+        """Say whether a session is the direct chat of one of *accounts*."""
+        area, _, name = row.scope.partition("/")
+        if area == "chats":
+            return False
+        kind = self._kinds.get(row.key.channel, row.key.channel)
+        if self._is_local(row.key):
+            return area == "people"
+        if area != "people":  # one person's home has no scopes: the chat has to tell
+            return (kind, row.key.parent.chat) in accounts
+        of_kind, _, rest = unquote(self._links.account_of(row.key) or name).partition(":")
+        return of_kind == kind and (kind, rest.rpartition(":")[2]) in accounts
+
+    def _is_local(self, key: SessionKey) -> bool:
+        policy = self._roster.policies.get(key.channel)
+        return policy is not None and policy.is_local

@@ -1,0 +1,175 @@
+"""What somebody hears who is not let in: one line a day, and in a direct message a code that an owner can approve.
+
+Nothing that they said is stored, downloaded or shown, and no model is asked: a row in the outbox and a note of who was
+told when is all that is left of it, both written at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime
+
+import structlog
+
+from gateway.admission import Admitted, Decision, Reason, Rejected
+from gateway.errors import StoreDown
+from gateway.events import ChatKind, InboundKind, InboundMessage, OutboundKind, OutboundMessage
+from gateway.people import codes
+from gateway.people.notes import DAY, PERSON, TOLD, Notes, ident, stamp, written
+from gateway.people.pairing import GOOD_FOR, MOST_WAITING, FindOwner, note_of, person_label, question
+from gateway.ports import Accepted, Meter, Verdict
+from gateway.ports.access import Change
+from gateway.text.names import quiet_name
+from gateway.words import say
+
+log = structlog.get_logger(__name__)
+
+MOST_LINES = 100  # a day, to strangers of one channel block
+MOST_LINES_HERE = 3  # a day, in one shared chat
+_TOLD_REASONS = frozenset({Reason.STRANGER, Reason.GUEST, Reason.PLACE_PENDING})
+_SAID = frozenset({InboundKind.MESSAGE, InboundKind.COMMAND, InboundKind.BUTTON})
+
+
+@dataclass(slots=True)
+class _Answer:
+    """What one stranger is told, and what is written with it."""
+
+    text: str = ""
+    notes: dict[str, str] = field(default_factory=dict)
+    told: list[OutboundMessage] = field(default_factory=list)
+
+
+class Strangers:
+    """Answers who is not let in. Implements `gateway.intake.Doorkeeper`."""
+
+    def __init__(
+        self,
+        notes: Notes,
+        *,
+        has_pairing: Callable[[str], bool],
+        owner: FindOwner,
+        meter: Meter,
+        now: Callable[[], datetime],
+        language: str = "en",
+    ) -> None:
+        """*has_pairing* says of a channel block whether it gives codes; *owner* where its owner can be asked."""
+        self._notes = notes
+        self._has_pairing = has_pairing
+        self._owner = owner
+        self._meter = meter
+        self._now = now
+        self._language = language
+
+    async def meet(self, message: InboundMessage, decision: Decision) -> Accepted | None:
+        """Tell a stranger what they may be told; the message itself stays refused.
+
+        A line goes out as a row of the outbox. Only what answers a press or a slash command, which cannot wait, is
+        in what is returned.
+        """
+        if isinstance(decision, Admitted) or not self._calls_us(message, decision) or self._was_told(message):
+            return None
+        try:
+            async with self._notes.lock:
+                line = "" if self._was_told(message) else await self._tell(message, decision)
+        except StoreDown as error:  # a stranger's line is worth no redelivery
+            log.warning("strangers.not_told", channel=message.key.channel, reason=str(error))
+            return None
+        if not line:
+            return None
+        self._meter.count("rejected", reason=decision.reason)
+        return Accepted(verdict=Verdict.REJECTED, reason=decision.reason, line=line)
+
+    def _calls_us(self, message: InboundMessage, rejected: Rejected) -> bool:
+        if rejected.reason not in _TOLD_REASONS or message.kind not in _SAID or message.revision:
+            return False
+        if self._now() - message.sent_at > DAY:
+            return False
+        is_direct = message.chat_kind is ChatKind.DIRECT
+        return is_direct or message.is_addressed or message.kind is not InboundKind.MESSAGE
+
+    def _told_note(self, message: InboundMessage) -> str:
+        return f"{TOLD}{message.key.channel}:{message.sender.id}"
+
+    def _was_told(self, message: InboundMessage) -> bool:
+        note = self._notes.one(self._told_note(message))
+        return note is not None and datetime.fromisoformat(note["until"]) > self._now()
+
+    async def _tell(self, message: InboundMessage, rejected: Rejected) -> str:
+        """Write what is told, all at once; return the line where it has to be said on the spot."""
+        now, key = self._now(), message.key
+        gone = self._notes.outdated(now)
+        if not self._has_room(message, gone):
+            return ""
+        answer = await self._answer(message, rejected, now, gone)
+        if not answer.text:
+            return ""
+        is_on_the_spot = not message.message_id
+        if not is_on_the_spot:
+            answer.told.insert(0, self._line(message, answer.text, now))
+        told = {"until": stamp(now + DAY), "place": "" if message.chat_kind is ChatKind.DIRECT else key.parent.chat}
+        notes = {**gone, **answer.notes, self._told_note(message): written(told)}
+        await self._notes.change(Change(notes=notes, told=tuple(answer.told)))
+        log.info("strangers.told", channel=key.channel, reason=str(rejected.reason), has_code=bool(answer.notes))
+        return answer.text if is_on_the_spot else ""
+
+    def _has_room(self, message: InboundMessage, gone: dict[str, str]) -> bool:
+        """Say whether another line fits into the day: who can make many accounts must not make us shout."""
+        places = [value["place"] for name, value in self._notes.of(f"{TOLD}{message.key.channel}:") if name not in gone]
+        here = message.key.parent.chat
+        is_shared = message.chat_kind is not ChatKind.DIRECT
+        return len(places) < MOST_LINES and not (is_shared and places.count(here) >= MOST_LINES_HERE)
+
+    async def _answer(
+        self, message: InboundMessage, rejected: Rejected, now: datetime, gone: dict[str, str]
+    ) -> _Answer:
+        has_pairing = self._has_pairing(message.key.channel)
+        if message.chat_kind is ChatKind.DIRECT:
+            if has_pairing:
+                return await self._with_code(message, rejected, now, gone)
+            return _Answer(say("strangers.nobody_direct", self._language))
+        if rejected.reason is Reason.PLACE_PENDING:
+            return _Answer(say("strangers.place_waits", self._language))
+        return _Answer(say("strangers.write_to_me" if has_pairing else "strangers.nobody_here", self._language))
+
+    async def _with_code(
+        self, message: InboundMessage, rejected: Rejected, now: datetime, gone: dict[str, str]
+    ) -> _Answer:
+        """Give a code, and ask an owner who can be reached; nothing while as many wait as may."""
+        channel, sender = message.key.channel, message.sender
+        of_block = [value for name, value in self._notes.of(PERSON) if name not in gone and value["channel"] == channel]
+        if len(of_block) >= MOST_WAITING:
+            return _Answer()
+        code = codes.new_code()
+        while self._notes.text(note := await note_of(code)):
+            code = codes.new_code()
+        name = quiet_name(sender.name)
+        waiting = {
+            "channel": channel,
+            "who": sender.id,
+            "name": name,
+            "key": str(message.key),
+            "at": stamp(now),
+            "until": stamp(now + GOOD_FOR),
+        }
+        answer = _Answer(say("strangers.code", self._language, code=codes.shown(code)), {note: written(waiting)})
+        at = await self._owner(channel)
+        if at is not None:
+            who = person_label(sender.id, name, self._language)
+            asked = say("strangers.ask_person", self._language, who=who, channel=channel, code=codes.shown(code))
+            if rejected.reason is Reason.GUEST:
+                asked = f"{asked} {say('strangers.ask_guest', self._language)}"
+            answer.told.append(question(at, note, ident(note), asked, self._language))
+        return answer
+
+    def _line(self, message: InboundMessage, text: str, now: datetime) -> OutboundMessage:
+        is_shared = message.chat_kind is not ChatKind.DIRECT
+        return OutboundMessage(
+            id=f"{ident(self._told_note(message), stamp(now))}.1",
+            key=message.key,
+            text=text,
+            kind=OutboundKind.NOTICE,
+            reply_to=message.message_id if is_shared else "",
+            visible_to=message.sender.id if is_shared else "",
+            chat_kind=message.chat_kind,
+        )

@@ -1,0 +1,64 @@
+"""Who waits for an owner's word: strangers who wrote to the bot, and places that it was added to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Protocol, TypeAlias
+
+from gateway.ports.access import Decider
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waiting:
+    """Somebody, or a place, that an owner has not decided about. Nothing of what they said is in it."""
+
+    ref: str  # names it in a button's command and on the command line; the same after a restart
+    channel: str  # the block's name
+    who: str  # an admission entry: a user id, or chat:ID, guild:ID
+    name: str  # as the platform shows it, one harmless line: for reading, decides nothing
+    at: datetime
+    until: datetime | None = None  # until when a code is good; a place waits as long as the bot is in it
+    is_place: bool = False
+    by: str = ""  # a place: the id of whoever added the bot, if the platform says
+    by_name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """It is decided, now or by an earlier attempt of the same turn."""
+
+    waiting: Waiting
+    is_yes: bool
+
+
+@dataclass(frozen=True, slots=True)
+class NobodyWaits:
+    """Nothing of that name waits: it was decided, its time is over, or there never was such a code."""
+
+
+@dataclass(frozen=True, slots=True)
+class TooManyTries:
+    """Too many wrong codes; none is looked at for so many *minutes*."""
+
+    minutes: int
+
+
+Outcome: TypeAlias = Settled | NobodyWaits | TooManyTries
+
+
+class Pairing(Protocol):
+    """What owners ask and decide; each decision is one transaction, with its audit line."""
+
+    def waiting(self) -> Sequence[Waiting]:
+        """Return everybody and every place that waits, the longest waiting first."""
+        ...
+
+    async def by_ref(self, ref: str, decider: Decider, *, is_yes: bool) -> Outcome:
+        """Decide about the one whose `ref` this is."""
+        ...
+
+    async def by_code(self, code: str, decider: Decider) -> Outcome:
+        """Approve the person who was given *code*; wrong codes are counted against the decider."""
+        ...

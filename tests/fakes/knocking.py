@@ -1,0 +1,83 @@
+"""A door with the real rooms about strangers and places on a store, and what it would send."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
+
+from gateway.admission import Policy, Reason, Rejected, policy_of
+from gateway.events import ChatKind, InboundMessage, OutboundMessage, Sender, SessionKey
+from gateway.people.notes import Notes
+from gateway.people.pairing import OwnerAt, PairingDesk
+from gateway.people.places import Places
+from gateway.people.strangers import Strangers
+from gateway.ports import Joined, Store
+from gateway.ports.access import Decider
+from tests.fakes.meter import FakeMeter
+
+OWNER = SessionKey("telegram", "42")
+POLICIES: Mapping[str, Policy] = {
+    "telegram": policy_of("telegram", ["42"], ["telegram:42"], "mention"),
+    "slack": policy_of("slack", ["U1", "team:T1"], [], "mention"),
+    "quiet": policy_of("quiet", [], [], "off"),
+}
+
+
+class Door:
+    """Strangers knock, places take us in, owners decide."""
+
+    def __init__(self, store: Store, now: Callable[[], datetime], *, pairs: bool = True, owner: bool = True) -> None:
+        self.store = store
+        self._now = now
+        notes = Notes(store.access)
+
+        async def at(_: str) -> OwnerAt | None:
+            return OwnerAt(OWNER) if owner else None
+
+        self.pairing = PairingDesk(notes, now=now)
+        self.strangers = Strangers(notes, has_pairing=lambda _: pairs, owner=at, meter=FakeMeter(), now=now)
+        self.places = Places(notes, POLICIES, owner=at, now=now)
+
+    async def knock(self, sender: str, *, reason: Reason = Reason.STRANGER, **facts: Any) -> str:
+        """Let a stranger write; return the line that is said on the spot, if one is."""
+        base = InboundMessage(
+            key=SessionKey("telegram", sender),
+            message_id=f"m{sender}",
+            sender=Sender(id=sender, name="Mal [x](http://evil.example)\n@all"),
+            text="open, it is a secret",
+            sent_at=self._now(),
+        )
+        message = replace(base, **facts)
+        decision = self.places.worded(message, Rejected(reason=reason, would_admit=""))
+        met = await self.strangers.meet(message, decision)
+        return "" if met is None else met.line
+
+    async def in_group(self, sender: str, chat: str = "-100", **facts: Any) -> str:
+        """Let a stranger call us in a shared chat."""
+        shared: dict[str, Any] = {"key": SessionKey("telegram", chat), "chat_kind": ChatKind.GROUP, "is_addressed": True}
+        return await self.knock(sender, **(shared | facts))
+
+    async def joined(self, chat: str = "-100", *, channel: str = "telegram", **facts: Any) -> None:
+        """Be added to a place, by Mal unless said otherwise."""
+        by = Sender(id="66", name="Mal")
+        place = Joined(channel=channel, id=chat, chat=chat, title="Team `x` <!here>", by=by)
+        await self.places.joined(replace(place, **facts))
+
+    async def told(self, key: SessionKey) -> list[OutboundMessage]:
+        """Return what is on its way to a chat, oldest first."""
+        return [each.message for each in await self.store.outbox.undelivered(key)]
+
+    async def said_to(self, sender: str) -> list[str]:
+        """Return what a person is told in their own chat."""
+        return [each.text for each in await self.told(SessionKey("telegram", sender))]
+
+    async def code_of(self, sender: str) -> str:
+        """Return the code that somebody was given."""
+        (text,) = await self.said_to(sender)
+        return text.partition("code is ")[2].partition(",")[0]
+
+    def by(self, turn: str, who: str = "telegram:42") -> Decider:
+        """Return an owner who decides in a turn."""
+        return Decider(by=who, where=str(OWNER), id=turn)

@@ -1,0 +1,133 @@
+"""Approving: a code is good once, for an hour, and not for whoever guesses; a crash repeats and loses nothing."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from datetime import timedelta
+
+import pytest
+
+from gateway.ports.access import OPERATOR, Standing
+from gateway.ports.pairing import NobodyWaits, Settled, TooManyTries
+from tests.fakes.clock import Clock
+from tests.fakes.knocking import Door
+from tests.fakes.store import open_inline_store
+
+
+@pytest.fixture
+async def door(clock: Clock) -> AsyncIterator[Door]:
+    """A door at which somebody knocked."""
+    store = await open_inline_store(clock=clock.now)
+    door = Door(store, clock.now)
+    await door.knock("66")
+    yield door
+    await store.close()
+
+
+async def test_a_code_lets_its_owner_in(door: Door, clock: Clock) -> None:
+    """The right code, however it is typed: in the roster as paired, told in one line, one line in the audit."""
+    code = await door.code_of("66")
+    done = await door.pairing.by_code(f" {code.lower().replace('-', ' ')} ", door.by("t1"))
+    assert isinstance(done, Settled)
+    assert (done.waiting.who, done.is_yes) == ("66", True)
+    member = door.store.access.members()["telegram", "66"]
+    assert (member.standing, member.by) == (Standing.PAIRED, "telegram:42")
+    assert (await door.said_to("66"))[1:] == ["You are let in: write to me whenever you like."]
+    (line,) = await door.store.access.audit(limit=9)
+    assert (line.what, line.whom, line.by) == ("pair yes", "telegram:66", "telegram:42")
+    assert not door.pairing.waiting()
+
+
+async def test_a_code_is_good_once(door: Door) -> None:
+    """Used again, by whomever, it is no code."""
+    code = await door.code_of("66")
+    assert isinstance(await door.pairing.by_code(code, door.by("t1")), Settled)
+    assert isinstance(await door.pairing.by_code(code, door.by("t2")), NobodyWaits)
+
+
+async def test_a_repeated_turn_is_the_same_decision(door: Door) -> None:
+    """A crash between decision and answer: the turn runs again and says the same; one audit line, one welcome."""
+    code = await door.code_of("66")
+    first = await door.pairing.by_code(code, door.by("t1"))
+    again = await door.pairing.by_code(code, door.by("t1"))
+    assert isinstance(first, Settled)
+    assert isinstance(again, Settled)
+    assert (again.waiting.who, again.is_yes) == (first.waiting.who, first.is_yes)
+    assert len(await door.store.access.audit(limit=9)) == 1
+    assert len(await door.said_to("66")) == 2
+
+
+async def test_a_code_ends_with_its_hour(door: Door, clock: Clock) -> None:
+    """After an hour nobody waits under it."""
+    code = await door.code_of("66")
+    clock.set_wall(timedelta(minutes=60))
+    assert isinstance(await door.pairing.by_code(code, door.by("t1")), NobodyWaits)
+    assert not door.store.access.members()
+
+
+async def test_guessing_is_locked_for_an_hour(door: Door, clock: Clock) -> None:
+    """Five wrong codes, and not even the right one counts for an hour; a button is no guess, others are not locked."""
+    code = await door.code_of("66")
+    for number in range(5):
+        assert isinstance(await door.pairing.by_code(f"AAAA-AAA{'BCDEF'[number]}", door.by(f"w{number}")), NobodyWaits)
+    locked = await door.pairing.by_code(code, door.by("t1"))
+    assert isinstance(locked, TooManyTries)
+    assert locked.minutes == 60
+    assert isinstance(await door.pairing.by_code("AAAA-AAAA", door.by("c", OPERATOR)), NobodyWaits)
+    (waiting,) = door.pairing.waiting()
+    clock.set_wall(timedelta(minutes=30))
+    assert isinstance(await door.pairing.by_code(code, door.by("t2")), TooManyTries)
+    assert isinstance(await door.pairing.by_ref(waiting.ref, door.by("t3"), is_yes=True), Settled)
+
+
+async def test_the_lock_survives_a_restart(door: Door, clock: Clock) -> None:
+    """Whoever guesses gains nothing by a crash."""
+    code = await door.code_of("66")
+    for number in range(5):
+        await door.pairing.by_code(f"AAAA-AAA{'BCDEF'[number]}", door.by(f"w{number}"))
+    again = Door(door.store, clock.now)
+    assert isinstance(await again.pairing.by_code(code, again.by("t1")), TooManyTries)
+
+
+async def test_what_is_no_code_is_no_guess(door: Door) -> None:
+    """A misread word costs no try."""
+    for number in range(9):
+        assert isinstance(await door.pairing.by_code("hello", door.by(f"w{number}")), NobodyWaits)
+    code = await door.code_of("66")
+    assert isinstance(await door.pairing.by_code(code, door.by("t1")), Settled)
+
+
+async def test_a_no_tells_the_stranger_nothing(door: Door) -> None:
+    """Denied: no line, not in the roster, one line in the audit, and not asked again the same day."""
+    (waiting,) = door.pairing.waiting()
+    denied = await door.pairing.by_ref(waiting.ref, door.by("t1"), is_yes=False)
+    assert isinstance(denied, Settled)
+    assert not denied.is_yes
+    assert not door.store.access.members()
+    assert len(await door.said_to("66")) == 1
+    assert [line.what for line in await door.store.access.audit(limit=9)] == ["pair no"]
+    await door.knock("66")
+    assert not door.pairing.waiting()
+    late = await door.pairing.by_ref(waiting.ref, door.by("t2"), is_yes=True)
+    assert isinstance(late, NobodyWaits)
+
+
+async def test_two_people_never_have_one_code(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Chance that gives the same code twice is asked again."""
+    drawn = iter(["ABCDEFGH", "ABCDEFGH", "JKMNPQRS"])
+    monkeypatch.setattr("gateway.people.codes.new_code", lambda: next(drawn))
+    store = await open_inline_store(clock=clock.now)
+    door = Door(store, clock.now)
+    await door.knock("66")
+    await door.knock("67")
+    assert (await door.code_of("66"), await door.code_of("67")) == ("ABCD-EFGH", "JKMN-PQRS")
+    await store.close()
+
+
+async def test_who_was_let_in_otherwise_waits_no_more(door: Door) -> None:
+    """An owner's /allow in between ends the waiting."""
+    from gateway.ports.access import Change, Member
+
+    member = Member(channel="telegram", who="66", standing=Standing.ALLOWED, by=OPERATOR, at=door._now())
+    await door.store.access.change(Change(put=(member,)))
+    assert not door.pairing.waiting()
