@@ -3,6 +3,7 @@
 ParlourError
 ├── UserMistake              a person can mend it: the text says what is wrong and how (exit code 2)
 │   ├── SettingsMistake      a setting is wrong
+│   │   └── LoginRefused     a platform does not take our token
 │   ├── HomeInUse            another gateway owns the home folder
 │   └── NewerData            the home was written by a newer Parlour
 ├── FileUnavailable          a file cannot be had; the text is a phrase for a person
@@ -40,6 +41,10 @@ class UserMistake(ParlourError):
 
 class SettingsMistake(UserMistake):
     """A setting is wrong; the text names it and says how to mend it."""
+
+
+class LoginRefused(SettingsMistake):
+    """A platform does not take our token, and will not until it has another one."""
 
 
 class HomeInUse(UserMistake):

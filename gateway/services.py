@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 
 import structlog
 
-from gateway.errors import StoreDown
+from gateway.errors import StoreDown, UserMistake
 from gateway.ports import Channel, Meter, Store
 from gateway.quarantine import Quarantine
 
@@ -33,6 +33,8 @@ class Supervisor:
         self._channels = channels
         self._meter = meter
         self._tried: set[str] = set()
+        self._refused: dict[str, UserMistake] = {}
+        self.on_refusal: Callable[[], None] = lambda: None  # called when a platform refuses us for good
 
     async def run(self) -> None:
         """Run every channel until cancelled."""
@@ -49,6 +51,12 @@ class Supervisor:
             self._meter.gauge("channel_ready", float(is_ready), channel=name)
         return states
 
+    def refusals(self) -> Mapping[str, UserMistake]:
+        """Return why channels ended that only a person can mend, until they hear again."""
+        for name in [name for name in self._refused if _is_ready(name, self._channels[name])]:
+            del self._refused[name]
+        return dict(self._refused)
+
     async def _keep(self, name: str, channel: Channel) -> None:
         pause = _FIRST_PAUSE
         while True:
@@ -60,10 +68,18 @@ class Supervisor:
                 await _end(name, run)
             _say_how_it_ended(name, run)
             self._tried.add(name)
+            self._note_refusal(name, None if run.cancelled() else run.exception())
             self._meter.count("channel_restarts", channel=name)
             pause = _FIRST_PAUSE if was_good else pause
             await asyncio.sleep(pause.total_seconds())
             pause = min(pause * 2, _LONGEST_PAUSE)
+
+    def _note_refusal(self, name: str, error: BaseException | None) -> None:
+        if isinstance(error, UserMistake):
+            self._refused[name] = error
+            self.on_refusal()
+        else:
+            self._refused.pop(name, None)
 
     async def _listen(self, name: str, channel: Channel, run: asyncio.Task[None]) -> bool:
         """Return when *run* has ended or the channel is deaf: whether it had heard its platform for a good while."""
@@ -72,6 +88,8 @@ class Supervisor:
         while not run.done():
             await asyncio.wait({run}, timeout=_LOOK_EVERY.total_seconds())
             is_ready = _is_ready(name, channel)
+            if is_ready:
+                self._refused.pop(name, None)
             if is_ready is not was_ready:
                 changed, was_ready = loop.time(), is_ready
             since = timedelta(seconds=loop.time() - changed)

@@ -41,7 +41,9 @@ class ModelClient:
         pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
         jitter: Callable[[], float] = random.random,
         windows: Windows | None = None,
+        on_end: Callable[[bool], None] = lambda _: None,
     ) -> None:
+        """Ask *models*. *on_end* is told of each call whether anybody answered it, when it is over."""
         if not models:
             raise ValueError("a client needs at least one model")
         self.name = models[0].name
@@ -52,6 +54,7 @@ class ModelClient:
         self._now = now
         self._pause = pause
         self._jitter = jitter
+        self._on_end = on_end
         self.windows = windows or Windows(None, now=now)
 
     async def room(self) -> int:
@@ -68,7 +71,7 @@ class ModelClient:
         first: ModelFailed | None = None
         for model in self._models:
             try:
-                return await self._persist(model, request, sink)
+                reply = await self._persist(model, request, sink)
             except ContextOverflow as error:
                 await self._know(model)
                 await self.windows.refused(model.name, request.weight or estimate(request).input, error.window)
@@ -78,6 +81,10 @@ class ModelClient:
                 log.warning(
                     "model.gave_up", model=model.name, turn=request.turn, error=type(error).__name__, reason=str(error)
                 )
+            else:
+                self._on_end(True)
+                return reply
+        self._on_end(False)
         assert first is not None  # noqa: S101 - models is not empty
         raise first
 

@@ -17,7 +17,7 @@ from channels.discord.client import GatewayClient
 from channels.discord.gates import Event, Gates, Happening, aside
 from channels.discord.inbound import Inbound
 from channels.discord.marks import Marks
-from gateway.errors import StoreDown, UserMistake
+from gateway.errors import LoginRefused, StoreDown, UserMistake
 
 log = structlog.get_logger(__name__)
 
@@ -46,7 +46,8 @@ _REFUSALS = {
 
 def refused(name: str, what: str) -> UserMistake:
     """Return what is wrong with the block *name*, and how to mend it."""
-    return UserMistake(f"channels.{name}: {_REFUSALS[what]}")
+    kind = LoginRefused if what == "token" else UserMistake
+    return kind(f"channels.{name}: {_REFUSALS[what]}")
 
 
 class Connection:

@@ -12,7 +12,7 @@ import structlog
 from telegram.error import Conflict, EndPointNotFound, InvalidToken, RetryAfter, TelegramError
 
 from channels.telegram.wire import asked_to_wait, described
-from gateway.errors import SettingsMistake
+from gateway.errors import LoginRefused
 
 log = structlog.get_logger(__name__)
 
@@ -58,13 +58,13 @@ class Patience:
         self.heard_at = time.monotonic()
 
     async def patiently(self, call: Callable[[], Awaitable[T]]) -> T:
-        """Repeat *call* until Telegram answers it; raise SettingsMistake when the token is refused."""
+        """Repeat *call* until Telegram answers it; raise LoginRefused when the token is."""
         while True:
             try:
                 answer = await call()
             except (InvalidToken, EndPointNotFound):
                 self.heard_at = None
-                raise SettingsMistake(
+                raise LoginRefused(
                     f"Telegram refuses the token of channels.{self._name}; copy it again from @BotFather (/mybots,"
                     " API Token), or set `enabled` to false"
                 ) from None

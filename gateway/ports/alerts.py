@@ -74,7 +74,7 @@ class Alerts(Protocol):
         ...
 
     async def posts(self, *, due: datetime, limit: int) -> tuple[Post, ...]:
-        """Return what is to be posted by now, in order."""
+        """Return what is to be posted by now, in order: what is put off keeps those behind it waiting."""
         ...
 
     async def posted(self, post: Post) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from itertools import takewhile
 from typing import Any
 
 from gateway.events import OutboundMessage, SessionKey
@@ -17,7 +18,7 @@ OURS = "a"  # a notice's id begins with it where a turn's begins with t
 
 _PUT = "INSERT OR REPLACE INTO alert (cause, since, payload) VALUES (?, ?, ?)"
 _QUEUE = "INSERT INTO alert_post (body, at, due_at) VALUES (?, ?, ?)"
-_DUE = "SELECT seq, body, at, attempts FROM alert_post WHERE due_at <= ? ORDER BY seq LIMIT ?"
+_QUEUED = "SELECT seq, body, at, attempts, due_at FROM alert_post ORDER BY seq LIMIT ?"
 _GIVEN_UP = (
     "SELECT turn, key, reason, max(at) FROM dead WHERE at > ? AND key != '' AND turn NOT LIKE ? "
     "GROUP BY turn ORDER BY max(at)"
@@ -61,9 +62,9 @@ class SqliteAlerts:
 
     async def posts(self, *, due: datetime, limit: int) -> tuple[Post, ...]:
         """Return what is to be posted by now, in order."""
-        arguments = (micros(due), limit)
-        found = await self._engine.writer.submit(lambda database: database.execute(_DUE, arguments).fetchall())
-        return tuple(Post(seq=seq, body=body, at=moment(at), attempts=tries) for seq, body, at, tries in found)
+        found = await self._engine.writer.submit(lambda database: database.execute(_QUEUED, (limit,)).fetchall())
+        ready = takewhile(lambda columns: columns[4] <= micros(due), found)
+        return tuple(Post(seq=seq, body=body, at=moment(at), attempts=tries) for seq, body, at, tries, _ in ready)
 
     async def posted(self, post: Post) -> None:
         """Forget *post*."""

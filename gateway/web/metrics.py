@@ -72,6 +72,8 @@ METRICS = (
     Metric("channel_restarts", Kind.COUNT, ("channel",), "Times a channel was begun anew."),
     Metric("channel_deaf", Kind.COUNT, ("channel",), "Times a channel ran and heard nothing for five minutes."),
     Metric("channel_ready", Kind.GAUGE, ("channel",), "1 when the channel hears its platform."),
+    Metric("alerts", Kind.COUNT, ("cause", "news"), "What owners were to be told: trouble, over, happened."),
+    Metric("alert_posts", Kind.COUNT, ("outcome",), "Posts to the alert webhook: arrived, failed."),
     Metric("queued", Kind.GAUGE, (), "Accepted messages that have not ended."),
     Metric("queue_age_seconds", Kind.GAUGE, (), "Age of the oldest of them."),
     Metric("undelivered", Kind.GAUGE, (), "Parts that have not reached their chat."),

@@ -12,6 +12,7 @@ import pytest
 
 from channels.web.login import Outcome
 from channels.web.uploads import Why
+from gateway.alerts.wording import REASONS
 from gateway.events import Role
 from gateway.ports import Verdict
 from gateway.words import FALLBACK, catalogue, say
@@ -22,6 +23,8 @@ ROOT = Path(__file__).resolve().parents[2]
 
 # What an f-string's field can be, so that each key it makes is known. A new pattern is entered here.
 FIELDS = {
+    "alerts.because_{}": {name for name, _ in REASONS} | {"other"},
+    "alerts.over_{}": {"channel", "model", "disk", "cap"},
     "memory.{}_done": {"approve", "reject"},
     "asking.{}": {"yes", "no"},
     "asking.why_{}": {"untrusted", "many", "deleted"},

@@ -1,0 +1,127 @@
+"""What is news, and to whom. Pure: a cause as it stood, what is seen of it now, and the time.
+
+There are two kinds of causes. *Trouble* is there or not, by stages (0 = all is well): it is told when it begins, when
+it gets worse, and once when it is over. What merely *happens* (a message given up) is counted. Either is told an
+audience at most once an hour; a worse stage than they know of at once; the end of what they know of always.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from enum import StrEnum
+
+from gateway.ports import Alert, Heard
+
+EVERY = timedelta(hours=1)  # PEOPLE.md: at most hourly per cause
+STALE = timedelta(days=1)  # what somebody could not be told for so long is no news any more
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """What a source sees of one cause now."""
+
+    cause: str
+    since: datetime
+    stage: int | None = 0  # of trouble; None = it cannot be told now, so all stands as it stood
+    happened: int = 0  # of what merely happens: how often since `mark` was the old one
+    line: str = ""
+    fields: Mapping[str, str | int] = field(default_factory=dict)
+    level: str = "warning"
+    mark: str = ""
+    ends_from: int = 1  # the end of lower stages is told to nobody
+    is_gone: bool = False  # what this was about is not there any more: nothing is said
+
+
+class News(StrEnum):
+    """What an audience has to be told."""
+
+    TROUBLE = "trouble"
+    OVER = "over"
+    HAPPENED = "happened"
+
+
+def moved(before: Alert | None, seen: Seen, now: datetime) -> Alert:
+    """Return the cause as it stands after *seen*; nobody has been told anything yet."""
+    alert = before or Alert(cause=seen.cause, since=seen.since)
+    if seen.is_gone:
+        return replace(alert, stage=0, owners=_silent(alert.owners), monitor=_silent(alert.monitor))
+    if seen.mark:
+        alert = replace(alert, mark=seen.mark)
+    if seen.happened:
+        alert = replace(
+            _described(alert, seen),
+            since=seen.since,
+            owners=replace(alert.owners, waiting=alert.owners.waiting + seen.happened),
+            monitor=replace(alert.monitor, waiting=alert.monitor.waiting + seen.happened),
+        )
+    if seen.stage is not None and seen.stage != alert.stage:
+        begins = not alert.stage
+        # What ends keeps what was said of it, with when it began; what begins has a time of its own.
+        described = _described(alert, seen) if seen.stage else alert
+        alert = replace(described, stage=seen.stage, since=seen.since if begins else alert.since)
+    is_stale = now - alert.since > STALE
+    return replace(
+        alert,
+        owners=_settled(alert, alert.owners, seen, is_stale=is_stale),
+        monitor=_settled(alert, alert.monitor, seen, is_stale=is_stale),
+    )
+
+
+def _described(alert: Alert, seen: Seen) -> Alert:
+    return replace(alert, line=seen.line, fields=dict(seen.fields), level=seen.level)
+
+
+def _silent(heard: Heard) -> Heard:
+    return replace(heard, stage=0, waiting=0, is_owed=False)
+
+
+def _settled(alert: Alert, heard: Heard, seen: Seen, *, is_stale: bool) -> Heard:
+    """Forget trouble whose end is told to nobody, and what nobody could be told for a day."""
+    if alert.stage:
+        return heard
+    ends_silently = heard.stage < seen.ends_from
+    return replace(
+        heard,
+        stage=0 if ends_silently else heard.stage,
+        waiting=0 if is_stale else heard.waiting,
+        is_owed=heard.is_owed and not is_stale,
+    )
+
+
+def news(alert: Alert, heard: Heard, now: datetime) -> News | None:
+    """Return what this audience has to be told now."""
+    if alert.stage > heard.stage:
+        return News.TROUBLE if _may(heard, alert.stage, now) else None
+    if not alert.stage and (heard.stage or heard.is_owed):
+        return News.OVER
+    if heard.waiting:
+        return News.HAPPENED if _may(heard, 1, now) else None
+    return None
+
+
+def _may(heard: Heard, stage: int, now: datetime) -> bool:
+    if heard.at is None or stage > heard.worst:
+        return True
+    # A clock that was set back must not silence us for as long as it was wrong.
+    return not timedelta(0) <= now - heard.at < EVERY
+
+
+def told(alert: Alert, heard: Heard, what: News, now: datetime, *, addresses: int) -> Heard:
+    """Return what this audience knows once *what* went to so many *addresses*; without any, what they are owed."""
+    match what:
+        case News.TROUBLE if not addresses:
+            return replace(heard, is_owed=True)
+        case News.TROUBLE:
+            return replace(heard, stage=alert.stage, at=now, worst=alert.stage, told=addresses, is_owed=False)
+        case News.OVER if addresses:
+            return replace(heard, stage=0, told=addresses, is_owed=False)
+        case News.HAPPENED if addresses:
+            return replace(heard, waiting=0, at=now, worst=1, told=addresses)
+    return heard
+
+
+def is_untold(alert: Alert) -> bool:
+    """Say whether the owners do not know of something that is there."""
+    return alert.stage > alert.owners.stage or bool(alert.owners.waiting) or alert.owners.is_owed

@@ -1,0 +1,241 @@
+"""What can be wrong, and how it is seen. Each source is asked every few seconds and changes nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime, timedelta
+from pathlib import Path
+
+from gateway.alerts.book import Seen
+from gateway.alerts.wording import reason
+from gateway.errors import LoginRefused, UserMistake
+from gateway.events import reference
+from gateway.ports import Alert, Alerts
+from gateway.quarantine import look
+
+DOWN_AFTER = timedelta(minutes=5)
+MODEL_AFTER = timedelta(minutes=10)
+MODEL_FORGETS = timedelta(hours=1)  # failures so far apart are not one outage that somebody noticed
+LITTLE_SPACE = 500 * 1024 * 1024  # bytes; a warning, here and in the doctor
+TOO_LITTLE_SPACE = 50 * 1024 * 1024
+NEAR_CAP = 80  # percent
+_EVENTS = 20  # of the quarantine that are looked at; more at once are as many
+
+
+class ChannelSource:
+    """Channels that do not hear: for five minutes, or at once when a platform refuses us for good."""
+
+    def __init__(
+        self,
+        states: Callable[[], Mapping[str, bool | None]],
+        refusals: Callable[[], Mapping[str, UserMistake]],
+        now: Callable[[], datetime],
+    ) -> None:
+        self._states = states
+        self._refusals = refusals
+        self._now = now
+        self._down: dict[str, datetime] = {}
+
+    async def __call__(self, causes: Mapping[str, Alert]) -> Sequence[Seen]:
+        """Look at every channel, and at causes of channels that are not there any more."""
+        states, refusals = self._states(), self._refusals()
+        gone = [
+            Seen(cause=cause, since=self._now(), is_gone=True)
+            for cause, alert in causes.items()
+            if alert.stage and cause.startswith("channel.") and cause.partition(".")[2] not in states
+        ]
+        return [*gone, *(self._look(name, state is True, refusals.get(name)) for name, state in states.items())]
+
+    def _look(self, name: str, hears: bool, refused: UserMistake | None) -> Seen:
+        cause, now = f"channel.{name}", self._now()
+        if hears:
+            self._down.pop(name, None)
+            return Seen(cause=cause, since=now)
+        since = self._down.setdefault(name, now)
+        if refused is not None:
+            line = "alerts.channel_token" if isinstance(refused, LoginRefused) else "alerts.channel_refused"
+            return Seen(cause=cause, since=since, stage=2, line=line, fields={"channel": name}, level="critical")
+        if now - since < DOWN_AFTER:
+            return Seen(cause=cause, since=since, stage=None)
+        return Seen(cause=cause, since=since, stage=1, line="alerts.channel_down", fields={"channel": name})
+
+
+class ModelSource:
+    """A model that has answered nobody for ten minutes although somebody asked. `ended` is told of every call."""
+
+    def __init__(self, now: Callable[[], datetime]) -> None:
+        self._now = now
+        self._failing: tuple[datetime, datetime] | None = None  # the first and the last failure, nothing good between
+        self._has_answered = False
+
+    def ended(self, is_answered: bool) -> None:
+        """Note how a call ended, its retries and the fallback models included."""
+        now = self._now()
+        if is_answered:
+            self._failing, self._has_answered = None, True
+            return
+        first, last = self._failing or (now, now)
+        self._failing = (now if now - last > MODEL_FORGETS else first, now)
+
+    async def __call__(self, causes: Mapping[str, Alert]) -> Sequence[Seen]:  # noqa: ARG002 - a source's signature
+        """Say whether the last calls all failed."""
+        if self._failing is None:
+            # Until somebody has asked, nobody knows whether it answers again.
+            return [Seen(cause="model", since=self._now(), stage=0 if self._has_answered else None)]
+        first, last = self._failing
+        stage = 1 if last - first >= MODEL_AFTER else None
+        return [Seen(cause="model", since=first, stage=stage, line="alerts.model_failing", level="critical")]
+
+
+class GivenUpSource:
+    """Dead letters, as the journal keeps them."""
+
+    def __init__(self, store: Alerts, now: Callable[[], datetime]) -> None:
+        self._store = store
+        self._now = now
+
+    async def __call__(self, causes: Mapping[str, Alert]) -> Sequence[Seen]:
+        """Return what was given up since the last look; what stood there before the first is old news."""
+        known = causes.get("given-up")
+        letters, mark = await self._store.given_up(known.mark if known else "")
+        if not letters:
+            return [] if known else [Seen(cause="given-up", since=self._now(), mark=mark)]
+        last = letters[-1]
+        fields = {"chat": last.chat, "turn": reference(last.turn), "reason": reason(last.reason)}
+        fields["channel"] = last.chat.partition(":")[0]
+        return [
+            Seen(
+                cause="given-up",
+                since=last.at,
+                happened=len(letters),
+                line="alerts.given_up",
+                fields=fields,
+                mark=mark,
+            )
+        ]
+
+
+class DiskSource:
+    """The room that is left where the home is."""
+
+    def __init__(self, home: Path, now: Callable[[], datetime]) -> None:
+        self._home = home
+        self._now = now
+
+    async def __call__(self, causes: Mapping[str, Alert]) -> Sequence[Seen]:  # noqa: ARG002 - a source's signature
+        """Ask the file system, off the loop."""
+        total, _, free = await asyncio.to_thread(shutil.disk_usage, self._home)
+        if not total or free >= LITTLE_SPACE:
+            return [Seen(cause="disk", since=self._now())]
+        is_full = free < TOO_LITTLE_SPACE
+        return [
+            Seen(
+                cause="disk",
+                since=self._now(),
+                stage=2 if is_full else 1,
+                line="alerts.disk_full" if is_full else "alerts.disk_low",
+                fields={"free": free},
+                level="critical" if is_full else "warning",
+            )
+        ]
+
+
+class CapSource:
+    """What all together may take of the model in a day."""
+
+    def __init__(self, used: Callable[[], tuple[int, int, datetime]], now: Callable[[], datetime]) -> None:
+        """*used* returns the tokens taken today, how many may be (0 = no limit), and when the next day begins."""
+        self._used = used
+        self._now = now
+
+    async def __call__(self, causes: Mapping[str, Alert]) -> Sequence[Seen]:  # noqa: ARG002 - a source's signature
+        """Compare."""
+        used, limit, until = self._used()
+        percent = used * 100 // limit if limit else 0
+        if percent < NEAR_CAP:
+            return [Seen(cause="cap", since=self._now(), ends_from=2)]
+        is_reached = percent >= 100
+        fields: dict[str, str | int] = {"percent": percent, "used": used, "limit": limit, "until": until.isoformat()}
+        return [
+            Seen(
+                cause="cap",
+                since=self._now(),
+                stage=2 if is_reached else 1,
+                line="alerts.cap_reached" if is_reached else "alerts.cap_near",
+                fields=fields,
+                level="critical" if is_reached else "warning",
+                ends_from=2,
+            )
+        ]
+
+
+class QuarantineSource:
+    """Events that were set aside, as their folder tells; it is read only when it changed."""
+
+    def __init__(self, folder: Path, now: Callable[[], datetime]) -> None:
+        self._folder = folder
+        self._now = now
+        self._changed: int | None = None
+
+    async def __call__(self, causes: Mapping[str, Alert]) -> Sequence[Seen]:
+        """Return what is new since the last look; what stood there before the first is old news."""
+        changed = await asyncio.to_thread(self._age)
+        known = causes.get("set-aside")
+        if known is not None and changed == self._changed:
+            return []
+        events = await asyncio.to_thread(look, self._folder, _EVENTS)
+        newest = max((event.at for event in events), default="-")
+        self._changed = changed
+        if known is None:
+            return [Seen(cause="set-aside", since=self._now(), mark=newest)]
+        fresh = [event for event in events if event.at > known.mark]
+        if not fresh:
+            return []
+        # The mark of what cannot be stored is lost with it, so the folder is read again.
+        self._changed = None
+        last = max(fresh, key=lambda event: event.at)
+        return [
+            Seen(
+                cause="set-aside",
+                since=self._now(),
+                happened=len(fresh),
+                line="alerts.set_aside",
+                fields={"channel": last.channel},
+                mark=last.at,
+            )
+        ]
+
+    def _age(self) -> int:
+        try:
+            return self._folder.stat().st_mtime_ns
+        except OSError:
+            return 0
+
+
+class KilledSource:
+    """Whether the run before this one was killed, counted once a start."""
+
+    def __init__(self, unclean_stops: int, now: Callable[[], datetime]) -> None:
+        """*unclean_stops* in a row, before this start; a clean one begins anew at 0."""
+        self._stops = unclean_stops
+        self._now = now
+
+    async def __call__(self, causes: Mapping[str, Alert]) -> Sequence[Seen]:
+        """Return the stops that nobody was told of."""
+        known = causes.get("killed")
+        before = int(known.mark or 0) if known else 0
+        if self._stops == before:
+            return []
+        happened = max(self._stops - before, 0)
+        return [
+            Seen(
+                cause="killed",
+                since=self._now(),
+                happened=happened,
+                line="alerts.killed",
+                level="critical",
+                mark=str(self._stops),
+            )
+        ]

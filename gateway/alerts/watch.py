@@ -1,0 +1,146 @@
+"""The watcher: asks every source, lets the book decide, and stores what is told with the fact that it was told."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import TypeAlias
+
+import structlog
+
+from gateway.alerts.book import News, Seen, moved, news, told
+from gateway.alerts.ways import Ways
+from gateway.alerts.wording import Origin, channel_of, notice, sentence
+from gateway.errors import StoreDown
+from gateway.events import OutboundMessage, SessionKey
+from gateway.ports import Alert, Alerts, Meter
+
+log = structlog.get_logger(__name__)
+
+LOOK_EVERY = timedelta(seconds=15)
+_TRIES = timedelta(seconds=30)  # for one source; a disk that hangs must not silence the others
+
+Source: TypeAlias = Callable[[Mapping[str, Alert]], Awaitable[Sequence[Seen]]]
+Manner: TypeAlias = Callable[[SessionKey], tuple[str, str]]  # the language and the zone somebody reads in
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Audiences:
+    """Who is told, besides the log."""
+
+    ways: Ways
+    manner: Manner
+    posts: bool  # whether there is a webhook
+    origin: Origin
+    posted: asyncio.Event  # set when there is something for the webhook
+
+
+class Watch:
+    """Looks every few seconds, and at once when `nudge` is called. One per gateway; it alone writes its causes."""
+
+    def __init__(
+        self,
+        store: Alerts,
+        sources: Mapping[str, Source],
+        audiences: Audiences,
+        *,
+        meter: Meter,
+        now: Callable[[], datetime],
+    ) -> None:
+        self._store = store
+        self._sources = sources
+        self._to = audiences
+        self._meter = meter
+        self._now = now
+        self._causes: dict[str, Alert] | None = None
+        self._hurry = asyncio.Event()
+        self._broken: set[str] = set()  # sources that failed, each said once
+
+    def nudge(self) -> None:
+        """Look now: something happened that is told at once."""
+        self._hurry.set()
+
+    def firing(self) -> tuple[str, ...]:
+        """Return the causes of trouble that is there now."""
+        return tuple(sorted(cause for cause, alert in (self._causes or {}).items() if alert.stage))
+
+    async def run(self) -> None:
+        """Watch until cancelled."""
+        while True:
+            self._hurry.clear()
+            await self.look()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LOOK_EVERY.total_seconds()):
+                    await self._hurry.wait()
+
+    async def look(self) -> None:
+        """Look once. What cannot be stored now is seen again the next time, and told no less for it."""
+        try:
+            if self._causes is None:
+                self._causes = {alert.cause: alert for alert in await self._store.all()}
+            for name, source in self._sources.items():
+                for seen in await self._ask(name, source, self._causes):
+                    await self._take(seen, self._causes)
+        except StoreDown as error:
+            log.warning("alerts.wait_for_store", reason=str(error))
+
+    async def _ask(self, name: str, source: Source, causes: Mapping[str, Alert]) -> Sequence[Seen]:
+        try:
+            async with asyncio.timeout(_TRIES.total_seconds()):
+                found = await source(causes)
+        except StoreDown:
+            raise
+        except Exception:  # the service boundary: one blind eye leaves the others open
+            if name not in self._broken:
+                self._broken.add(name)
+                log.exception("alerts.source_failed", source=name)
+            return ()
+        self._broken.discard(name)
+        return found
+
+    async def _take(self, seen: Seen, causes: dict[str, Alert]) -> None:
+        now = self._now()
+        before = causes.get(seen.cause)
+        if before is None and not seen.stage and not seen.happened and not seen.mark:
+            return
+        alert = moved(before, seen, now)
+        to_owners, to_monitor = news(alert, alert.owners, now), news(alert, alert.monitor, now)
+        ways = self._to.ways.now(about=channel_of(alert)) if to_owners is not None else ()
+        notices = [self._notice(alert, to_owners, key) for key in ways] if to_owners is not None else []
+        posts = [self._to.origin.alert(alert, to_monitor, now)] if to_monitor is not None and self._to.posts else []
+        after = alert
+        if to_owners is not None:
+            after = replace(after, owners=told(alert, alert.owners, to_owners, now, addresses=len(ways)))
+        if to_monitor is not None:
+            after = replace(after, monitor=told(alert, alert.monitor, to_monitor, now, addresses=1))
+        if after != before:
+            await self._store.note(after, notices=notices, posts=posts, at=now)
+        causes[seen.cause] = after
+        if to_monitor is not None:
+            self._say(alert, to_monitor, ways, is_for_owners=to_owners is not None)
+        if posts:
+            self._to.posted.set()
+
+    def _notice(self, alert: Alert, what: News, key: SessionKey) -> OutboundMessage:
+        language, zone = self._to.manner(key)
+        return notice(alert, what, key, language=language, zone=zone)
+
+    def _say(self, alert: Alert, what: News, ways: Sequence[SessionKey], *, is_for_owners: bool) -> None:
+        self._meter.count("alerts", cause=alert.cause.partition(".")[0], news=what.value)
+        write = log.info if what is News.OVER else log.error
+        write(
+            "alert.told",
+            cause=alert.cause,
+            news=what.value,
+            owners=len(ways),
+            text=sentence(alert, what, alert.monitor.waiting),
+        )
+        if is_for_owners and not ways:
+            log.warning(
+                "alert.no_owner_reached",
+                cause=alert.cause,
+                mend="set PARLOUR_OWNERS to somebody on a channel that works; `parlour status` lists what is untold",
+            )

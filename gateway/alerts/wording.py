@@ -1,0 +1,108 @@
+"""One cause in words: for an owner in their language and zone, for the log and the webhook in English and UTC."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from gateway.alerts.book import News
+from gateway.events import OutboundKind, OutboundMessage, SessionKey
+from gateway.ports import Alert
+from gateway.words import FALLBACK, say
+from gateway.words.figures import moment, size
+
+FORMAT = 1  # of the JSON; a field is added without a new number, and none is taken away or given another meaning
+REASONS = (
+    # Words of the platforms' and of our own; the first that fits decides.
+    ("blocked", ("blocked", "deactivated", "50007", "user_disabled", "cannot_dm_bot")),
+    ("poison", ("killed", "three times", "stumble", "poison")),
+    ("attempts", ("given up after", "too old")),
+    ("gone", ("not found", "not_found", "kicked", "10003", "is_archived", "not_in_channel", "gone", "deleted")),
+    ("rights", ("rights", "forbidden", "403", "50013", "50001", "missing", "restricted", "not allowed")),
+)
+
+
+def reason(text: str) -> str:
+    """Return which of our sentences says why something was given up; the operator's own words stay where they are."""
+    lower = text.lower()
+    return next((name for name, signs in REASONS if any(sign in lower for sign in signs)), "other")
+
+
+def channel_of(alert: Alert) -> str:
+    """Return the channel whose trouble this is, or ""."""
+    family, _, about = alert.cause.partition(".")
+    return about if family == "channel" else ""
+
+
+def sentence(alert: Alert, what: News, count: int, *, language: str = FALLBACK, zone: str = "UTC") -> str:
+    """Return what is said of *alert*."""
+    fields: dict[str, object] = {**alert.fields, "count": count, "since": moment(alert.since, zone, language)}
+    if "reason" in alert.fields:
+        fields["reason"] = say(f"alerts.because_{alert.fields['reason']}", language)
+    if "free" in alert.fields:
+        fields["free"] = size(int(alert.fields["free"]), language)
+    if "until" in alert.fields:
+        fields["until"] = moment(datetime.fromisoformat(str(alert.fields["until"])), zone, language)
+    if what is News.OVER:
+        return say(f"alerts.over_{alert.cause.partition('.')[0]}", language, **fields)
+    return say(alert.line, language, **fields)
+
+
+def name(alert: Alert, what: News, *about: str) -> str:
+    """Return ``a`` and 16 base32 characters that are the same whenever the same is said of the same."""
+    begun = str(alert.since.timestamp())
+    mark = alert.mark if what is News.HAPPENED else ""
+    seed = "\0".join((alert.cause, what, begun, str(alert.stage), mark, *about))
+    return "a" + base64.b32encode(hashlib.sha256(seed.encode()).digest()[:10]).decode("ascii").lower()
+
+
+def notice(alert: Alert, what: News, key: SessionKey, *, language: str, zone: str) -> OutboundMessage:
+    """Return the message to an owner, whose own id is the chat's in *key*."""
+    return OutboundMessage(
+        id=f"{name(alert, what, str(key))}.1",
+        key=key,
+        text=sentence(alert, what, alert.owners.waiting, language=language, zone=zone),
+        kind=OutboundKind.NOTICE,
+        visible_to=key.chat,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Who posts."""
+
+    host: str
+    version: str
+
+    def alert(self, alert: Alert, what: News, at: datetime) -> str:
+        """Return the JSON that the webhook gets; docs/operating.md describes it."""
+        return self._json(
+            {
+                "kind": "event" if what is News.HAPPENED else "alert",
+                "id": name(alert, what),
+                "cause": alert.cause.partition(".")[0],
+                "channel": channel_of(alert) or str(alert.fields.get("channel", "")),
+                "level": alert.level,
+                "state": "resolved" if what is News.OVER else "firing",
+                "since": _utc(alert.since),
+                "text": sentence(alert, what, alert.monitor.waiting),
+            },
+            at,
+        )
+
+    def ping(self, firing: tuple[str, ...], at: datetime) -> str:
+        """Return the JSON of a sign of life."""
+        return self._json({"kind": "ping", "state": "firing" if firing else "resolved", "firing": list(firing)}, at)
+
+    def _json(self, fields: Mapping[str, object], at: datetime) -> str:
+        return json.dumps(
+            {"format": FORMAT, **fields, "at": _utc(at), "host": self.host, "version": self.version}, ensure_ascii=False
+        )
+
+
+def _utc(at: datetime) -> str:
+    return at.astimezone(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")

@@ -1,0 +1,320 @@
+"""Owners are told exactly once, over a channel that works, whatever is killed and whenever."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from gateway.alerts.book import Seen
+from gateway.alerts.sources import (
+    CapSource,
+    ChannelSource,
+    DiskSource,
+    GivenUpSource,
+    KilledSource,
+    ModelSource,
+    QuarantineSource,
+)
+from gateway.alerts.watch import Source
+from gateway.errors import LoginRefused, UserMistake
+from gateway.events import SessionKey, turn_id
+from gateway.ports import Alert, PlatformEvent
+from gateway.quarantine.folder import KEPT, Folder
+from tests.fakes.alerting import OWNER_HERE, OWNER_THERE, Alerting
+from tests.fakes.channel import Fault
+from tests.fakes.clock import EPOCH, Clock
+from tests.fakes.turns import answer, said
+
+DOWN = "I have not heard telegram since 2026-11-21 22:01."
+BACK = "I hear telegram again. I had not since 2026-11-21 22:01."
+
+
+def channels(house: Alerting, refusals: Mapping[str, UserMistake] | None = None) -> Mapping[str, Source]:
+    """Return the source that looks at the channels."""
+    return {"channels": ChannelSource(lambda: house.hears, lambda: refusals or {}, house.clock.now)}
+
+
+async def outage(house: Alerting) -> None:
+    """Telegram is away from the first minute to the twentieth; the process may die and start again meanwhile."""
+    for minute, is_up in ((1, True), (20, False), (40, True)):
+        house.hears["telegram"] = is_up
+        await house.until(minute)
+        if house.died.is_set():
+            await house.kill()
+            await house.start()
+            await house.until(minute)
+
+
+async def test_an_owner_is_told_over_another_channel_and_once_when_it_is_back(tmp_path: Path, clock: Clock) -> None:
+    """Telegram is down for five minutes: Slack says so, then says that it is back; Telegram itself says nothing."""
+    house = Alerting(tmp_path / "home", clock, channels)
+    house.folder.mkdir()
+    await house.start()
+    await outage(house)
+    assert [line.split(" I go on")[0] for line in house.told(OWNER_THERE)] == [DOWN, BACK]
+    assert house.told(OWNER_HERE) == []
+    await house.stop()
+
+
+async def test_told_exactly_once_over_a_kill_at_each_write(tmp_path: Path, clock: Clock) -> None:
+    """Killed before every operation on the journal, in turn: one line that it is down, one that it is back."""
+    deaths, number = 0, 1
+    begun = clock.seconds
+    while True:
+        shifted = Clock(asyncio.get_running_loop())
+        shifted.set_wall(-timedelta(seconds=clock.seconds - begun))
+        house = Alerting(tmp_path / str(number) / "home", _Since(shifted, clock.seconds), channels)
+        house.folder.mkdir(parents=True)
+        await house.start(mortal=number)
+        await outage(house)
+        has_died = house.runs > 0
+        lines = [line.split(" since ")[0] for line in house.told(OWNER_THERE)]
+        assert lines == ["I have not heard telegram", "I hear telegram again. I had not"], number
+        await house.stop()
+        if not has_died:
+            break
+        deaths, number = deaths + 1, number + 1
+    assert deaths > 10
+
+
+class _Since(Clock):
+    """A clock whose seconds begin now, on the loop of a test that plays a day many times."""
+
+    def __init__(self, clock: Clock, begun: float) -> None:
+        super().__init__(clock._loop)
+        self._skew = clock._skew
+        self._begun = begun
+
+    @property
+    def seconds(self) -> float:
+        return round(self._loop.time() - self._begun, 6)
+
+
+async def test_a_crash_loop_tells_once_an_hour(tmp_path: Path, clock: Clock) -> None:
+    """Killed and started every two minutes for two hours: three lines, and the later ones count."""
+    stops = 0
+
+    def killed(_: Alerting) -> Mapping[str, Source]:
+        return {"killed": KilledSource(stops, clock.now)}
+
+    house = Alerting(tmp_path / "home", clock, killed)
+    house.folder.mkdir()
+    for minute in range(2, 130, 2):
+        await house.start()
+        await house.until(minute)
+        await house.kill()
+        stops += 1
+    lines = [line.partition(", the last")[0] for line in house.told(OWNER_HERE)]
+    assert lines == [
+        "I did not stop, I was killed",
+        "I did not stop, I was killed 30 times",
+        "I did not stop, I was killed 30 times",
+    ]
+
+
+async def test_a_refused_token_is_told_at_once(tmp_path: Path, clock: Clock) -> None:
+    """No five minutes' wait: nobody but a person can mend it."""
+    refusals: dict[str, UserMistake] = {}
+    house = Alerting(tmp_path / "home", clock, lambda house: channels(house, refusals))
+    house.folder.mkdir()
+    await house.start()
+    await house.until(1)
+    house.hears["telegram"] = False
+    refusals["telegram"] = LoginRefused("canary")
+    house.watch.nudge()
+    await house.until(1.01)
+    (line,) = house.told(OWNER_THERE)
+    assert line.startswith("telegram no longer lets me in: it refuses my token.")
+    assert "canary" not in line
+    await house.stop()
+
+
+async def test_without_another_way_the_owner_is_told_when_it_is_back(tmp_path: Path, clock: Clock) -> None:
+    """One line over the channel itself: that it is back, and since when it was away. Meanwhile the log knows."""
+    house = Alerting(tmp_path / "home", clock, channels, owners=[(OWNER_HERE,)])
+    house.folder.mkdir()
+    await house.start()
+    await outage(house)
+    assert house.told(OWNER_HERE) == [BACK]
+    await house.stop()
+
+
+async def test_every_owner_is_told_in_their_own_chat_and_an_open_page_too(tmp_path: Path, clock: Clock) -> None:
+    """Two owners, one of them with two accounts: a line each; the page's only while it is open."""
+    page, other = SessionKey("web", "owner"), SessionKey("slack", "U2")
+    house = Alerting(
+        tmp_path / "home",
+        clock,
+        lambda house: {"disk": _Steps([0, 2, 2, 0])},
+        owners=[(OWNER_HERE, OWNER_THERE), (other,)],
+        pages=(page,),
+    )
+    house.folder.mkdir()
+    await house.start()
+    house.channels["web"].watched = True
+    await house.until(2)
+    for key in (OWNER_HERE, other, page):
+        assert [line.split(":")[0] for line in house.told(key)] == [
+            "The disk I write to is full",
+            "There is room on the disk again.",
+        ]
+    assert house.told(OWNER_THERE) == []
+    await house.stop()
+
+
+class _Steps:
+    """A source that sees one stage after the other."""
+
+    def __init__(self, stages: Sequence[int]) -> None:
+        self._stages = list(stages)
+
+    async def __call__(self, causes: Mapping[str, Alert]) -> Sequence[Seen]:
+        stage = self._stages.pop(0) if len(self._stages) > 1 else self._stages[0]
+        return [Seen(cause="disk", since=EPOCH, stage=stage, line="alerts.disk_full", fields={"free": 1_000_000})]
+
+
+async def test_what_cannot_be_stored_is_told_when_it_can(tmp_path: Path, clock: Clock) -> None:
+    """A journal that is down for minutes loses no line and repeats none."""
+    house = Alerting(tmp_path / "home", clock, lambda house: {"disk": _Steps([0, 2])})
+    house.folder.mkdir()
+    await house.start()
+    house.writer.fault = OSError("disk full")
+    await house.until(3)
+    assert house.told(OWNER_HERE) == []
+    house.writer.fault = None
+    await house.until(6)
+    assert len(house.told(OWNER_HERE)) == 1
+    await house.stop()
+
+
+class _Broken:
+    async def __call__(self, causes: Mapping[str, Alert]) -> Sequence[Seen]:
+        raise ValueError
+
+
+async def test_a_source_that_breaks_silences_no_other(tmp_path: Path, clock: Clock) -> None:
+    """One blind eye leaves the others open."""
+    house = Alerting(tmp_path / "home", clock, lambda house: {"broken": _Broken(), "disk": _Steps([2])})
+    house.folder.mkdir()
+    await house.start()
+    await house.until(1)
+    assert len(house.told(OWNER_HERE)) == 1
+    await house.stop()
+
+
+async def test_a_message_given_up_is_told_with_its_chat_reason_and_reference(tmp_path: Path, clock: Clock) -> None:
+    """Plain words and what to type, no word of the message; what cannot be brought to the owner is told to nobody."""
+    house = Alerting(tmp_path / "home", clock, lambda house: {"given up": GivenUpSource(house.store.alerts, clock.now)})
+    house.folder.mkdir()
+    await house.start()
+    await house.until(1)
+    house.platforms["telegram"].fail(Fault.REFUSED, chat=said().key.chat)
+    await answer(house.store, said(), "canary")
+    await house.until(2)
+    (line,) = house.told(OWNER_HERE)
+    assert line == (
+        f"I had to give up a message, the last in {said().key}: the person there takes no messages from me any more."
+        f" `parlour turn {turn_id(said())[:8]}` on my machine tells the whole story."
+    )
+    await house.stop()
+
+
+async def test_a_model_that_answers_nobody_for_ten_minutes_is_told_and_its_return(tmp_path: Path, clock: Clock) -> None:
+    """Failures count from the first to the last with nothing good between; where nobody asks, nothing is known."""
+    model = ModelSource(clock.now)
+    house = Alerting(tmp_path / "home", clock, lambda house: {"model": model})
+    house.folder.mkdir()
+    await house.start()
+    for minute in (1, 5, 10):
+        await house.until(minute)
+        model.ended(is_answered=False)
+    await house.until(60)
+    assert house.told(OWNER_HERE) == []
+    for minute in (61, 66, 72):
+        await house.until(minute)
+        model.ended(is_answered=False)
+    await house.until(73)
+    model.ended(is_answered=True)
+    await house.until(74)
+    first, second = house.told(OWNER_HERE)
+    assert first.startswith("No model has answered since 2026-11-21 22:")
+    assert second.startswith("The model answers again.")
+    await house.stop()
+
+
+async def test_four_fifths_of_a_day_s_tokens_and_all_of_them_are_told_once(tmp_path: Path, clock: Clock) -> None:
+    """80 %, 100 % and the new day: three lines, however often it is looked at."""
+    used = 0
+    house = Alerting(
+        tmp_path / "home",
+        clock,
+        lambda house: {"cap": CapSource(lambda: (used, 1_000, clock.now() + timedelta(hours=2)), clock.now)},
+    )
+    house.folder.mkdir()
+    await house.start()
+    for minute, used in ((1, 790), (2, 800), (3, 900), (4, 1_000), (5, 1_200), (6, 0)):  # noqa: B007 - the source reads it
+        await house.until(minute)
+    await house.until(7)
+    lines = [line[:31] for line in house.told(OWNER_HERE)]
+    assert lines == [
+        "80 % of today's tokens are used",
+        "Today's tokens are used up: 1,0",
+        "A new day has begun, and I answ",
+    ]
+    await house.stop()
+
+
+async def test_low_disk_and_a_quarantined_event_are_seen(
+    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The room that is left, by the doctor's thresholds; an event that was set aside since the start, not before."""
+    free = 10**12
+    monkeypatch.setattr("shutil.disk_usage", lambda _: (10**13, 0, free))
+    disk, folder = DiskSource(tmp_path, clock.now), Folder(tmp_path / "quarantine")
+    assert [each.stage for each in await disk({})] == [0]
+    for free, stage in ((400 * 1024**2, 1), (40 * 1024**2, 2)):  # noqa: B007 - the fake reads it
+        assert [each.stage for each in await disk({})] == [stage]
+    event = PlatformEvent(channel="slack", id="1", raw="canary")
+    folder.write(f"slack-1{KEPT}", event, "unreadable", clock.now())
+    source = QuarantineSource(tmp_path / "quarantine", clock.now)
+    (first,) = await source({})
+    known = {"set-aside": Alert(cause="set-aside", since=clock.now(), mark=first.mark)}
+    assert first.happened == 0
+    assert await source(known) == []
+    clock.set_wall(timedelta(seconds=1))
+    folder.write(f"slack-2{KEPT}", event, "unreadable", clock.now())
+    (second,) = await source(known)
+    assert (second.happened, second.fields) == (1, {"channel": "slack"})
+
+
+async def test_the_webhook_s_text_is_queued_with_the_notice(tmp_path: Path, clock: Clock) -> None:
+    """The same in English and UTC, as JSON, durable before anybody is called; the schema is the documented one."""
+    house = Alerting(tmp_path / "home", clock, channels, posts=True)
+    house.folder.mkdir()
+    await house.start()
+    await outage(house)
+    posts = [json.loads(post.body) for post in await house.store.alerts.posts(due=clock.now(), limit=9)]
+    down, back = posts
+    assert down == {
+        "format": 1,
+        "kind": "alert",
+        "id": down["id"],
+        "cause": "channel",
+        "channel": "telegram",
+        "level": "warning",
+        "state": "firing",
+        "since": "2026-11-21T21:01:00Z",
+        "at": down["at"],
+        "text": down["text"],
+        "host": "house",
+        "version": "1.2.3",
+    }
+    assert down["text"].startswith("I have not heard telegram since 2026-11-21 21:01.")
+    assert (back["state"], back["since"]) == ("resolved", down["since"])
+    assert house.posted.is_set()
+    await house.stop()
