@@ -17,32 +17,34 @@ DEFAULT = "offline"
 REST = "litellm"  # takes every name that is nobody's own
 
 
-def open_model(config: ModelConfig, *, entries: Iterable[EntryPoint] | None = None) -> ChatModel:
+def open_model(
+    config: ModelConfig, *, entries: Iterable[EntryPoint] | None = None, setting: str = "llm.model"
+) -> ChatModel:
     """Open the model that *config.model* names.
 
     Empty is `offline`; ``<entry point>`` or ``<entry point>:<anything>`` is that entry point;
-    everything else goes to litellm. Raises SettingsMistake when nobody can be meant.
+    everything else goes to litellm. Raises SettingsMistake, about *setting*, when nobody can be meant.
     """
     name = config.model.strip() or DEFAULT
     found = {entry.name: entry for entry in (installed(GROUP) if entries is None else entries)}
-    entry = found[_choose(name, found)]
+    entry = found[_choose(name, found, setting)]
     try:
         factory = cast("Callable[[ModelConfig], ChatModel]", entry.load())
     except ImportError as error:
-        raise SettingsMistake(f"llm.model: {name!r} needs a package that is not installed: {error.name}") from error
+        raise SettingsMistake(f"{setting}: {name!r} needs a package that is not installed: {error.name}") from error
     return factory(replace(config, model=name))
 
 
-def _choose(name: str, found: Mapping[str, EntryPoint]) -> str:
+def _choose(name: str, found: Mapping[str, EntryPoint], setting: str) -> str:
     own = name.partition(":")[0]
     if own in found and own != REST:
         return own
     if any(letter.isspace() for letter in name):
-        raise SettingsMistake(f"llm.model: a model's name has no spaces, unlike {name!r}")
+        raise SettingsMistake(f"{setting}: a model's name has no spaces, unlike {name!r}")
     # A bare word may be a model of a known provider (gpt-4o), but not one that is nearly a word of ours.
     near = difflib.get_close_matches(own.lower(), [known for known in found if known != REST], n=1, cutoff=0.75)
     if "/" not in name and near:
-        raise SettingsMistake(f"llm.model: there is no model {name!r}; did you mean {near[0]!r}?")
+        raise SettingsMistake(f"{setting}: there is no model {name!r}; did you mean {near[0]!r}?")
     if REST not in found:
-        raise SettingsMistake(f"llm.model: nothing is installed that knows {name!r}; choose one of {sorted(found)}")
+        raise SettingsMistake(f"{setting}: nothing is installed that knows {name!r}; choose one of {sorted(found)}")
     return REST

@@ -20,7 +20,8 @@ from agent.memory.search.sources.scope import by_paragraph
 from agent.memory.search.unit import Unit
 from gateway.home import Home
 from gateway.settings import Settings
-from gateway.settings.model import Llm, VectorMemory
+from gateway.settings.llm import Llm
+from gateway.settings.model import VectorMemory
 
 if TYPE_CHECKING:
     from agent.memory.search.embedding.guarded import GuardedEmbedder

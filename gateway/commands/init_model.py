@@ -18,7 +18,7 @@ from gateway.errors import (
     SettingsMistake,
 )
 from gateway.ports.setup import Finding, Level
-from gateway.settings.model import Llm
+from gateway.settings.llm import Llm
 
 _SECONDS = 30.0
 _TOKENS = 16  # enough to see that it speaks

@@ -10,6 +10,7 @@ from pydantic import AfterValidator, Field
 
 from gateway.settings.types import Frozen, MaybeWebAddress, Seconds, Secret, TextList
 
+OFFLINE = "offline"  # what answers when no model is set
 MOST_ALIAS = 57  # characters: `/model <alias>` is what a button stands for
 
 
@@ -47,3 +48,30 @@ class Llm(Frozen):
     attempts: Annotated[int, Field(ge=1, le=10)] = 2
     vision: Literal["auto", "on", "off"] = "auto"  # whether it looks at pictures; auto = what litellm knows
     transcription_model: str = ""  # as litellm names it; empty = voice messages are not listened to
+
+    def entry(self, name: str) -> ModelEntry:
+        """Return the model that *name* means (one of `models`, or as litellm names it) and how it is asked.
+
+        Address and key of the usual model are for its own provider's models alone.
+        """
+        found = self.models.get(name) or ModelEntry(model=name or OFFLINE)
+        if name == self.model or name not in self.models:
+            found = found.model_copy(
+                update={
+                    "context_window": found.context_window or self.context_window,
+                    "vision": self.vision if found.vision == "auto" else found.vision,
+                }
+            )
+        if found.api_base or found.api_key:
+            return found
+        usual = self.models.get(self.model) or ModelEntry(model=self.model or OFFLINE)
+        if _provider(found.model) != _provider(usual.model):
+            return found
+        if not usual.api_base and not usual.api_key:
+            return found.model_copy(update={"api_base": self.api_base, "api_key": self.api_key})
+        return found.model_copy(update={"api_base": usual.api_base, "api_key": usual.api_key})
+
+
+def _provider(model: str) -> str:
+    """Return the provider in a model's name; "" where litellm has to know."""
+    return model.partition("/")[0] if "/" in model else ""
