@@ -22,8 +22,8 @@ from gateway.logs import configure_logs
 from gateway.ports.installed import installed
 from gateway.ports.setup import Finding, Level, Question, SetsUp
 from gateway.settings import Block, Kinds, check_settings
-from gateway.settings.mistakes import sentence
 from gateway.settings.llm import Llm
+from gateway.settings.mistakes import sentence
 from gateway.settings.model import machine_zone
 from gateway.settings.names import variable
 from gateway.settings.types import valid_zone
