@@ -218,6 +218,13 @@ class RecallEngine:
         self._embed_soon(scope)
         return changed
 
+    async def tidy(self, scope: Scope) -> None:
+        """Merge what many small writes left in the index of *scope*, a little at a time: others' writes get between."""
+        more = True
+        while more:
+            async with self._lock(scope.path), self._files.using(scope.path) as index:
+                more = bool(await self._files.writing(index.tidy))
+
     async def _sync(
         self, index: ScopeIndex, sources: Sources, only: Iterable[Source] | None, *, is_forced: bool
     ) -> int:

@@ -126,10 +126,19 @@ class ScopeIndex:
     def scrub(self) -> None:
         """Leave nothing of removed units in the file: FTS5 keeps deleted terms until its segments merge."""
         with self._write_lock, self._read_lock, as_unusable():
-            for table in ("unit_text", "context_text", "block_text"):
+            for table in schema.TEXTS:
                 self._writer.execute(f"INSERT INTO {table} ({table}) VALUES ('optimize')")  # noqa: S608 - our own names
             self._writer.execute("VACUUM")
             self._writer.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+
+    def tidy(self, pages: int = 16) -> bool:
+        """Merge what small writes left behind, *pages* of each table at most; say whether there is more to do."""
+        with self._write_lock, as_unusable():
+            before = self._writer.total_changes
+            for table in schema.TEXTS:
+                self._writer.execute(f"INSERT INTO {table} ({table}, rank) VALUES ('merge', ?)", (pages,))  # noqa: S608 - ours
+            # By FTS5's own rule: a merge that found nothing to do changes fewer than two rows.
+            return self._writer.total_changes - before >= 2 * len(schema.TEXTS)
 
     # -- vectors -------------------------------------------------------------------------------------
 

@@ -167,6 +167,7 @@ class Recall:
             try:
                 if (self._folder(scope) / INDEX).is_file():
                     await self._memory.sync(self._scope(scope))
+                    await self._memory.tidy(self._scope(scope))
             except Exception:  # the boundary of a service: the next search tries again
                 log.exception("recall.sync_failed", scope=scope)
 

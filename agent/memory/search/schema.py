@@ -16,7 +16,7 @@ from urllib.parse import quote
 
 from agent.memory.search.terms import VERSION as TERMS
 
-VERSION = f"1.{TERMS}"
+VERSION = f"2.{TERMS}"
 BUSY_SECONDS = 10.0
 
 # Marks are letters' parts in many scripts; diacritics were folded where that is right.
@@ -52,6 +52,10 @@ INSERT INTO unit_text (unit_text, rank) VALUES ('rank', 'bm25(0.0, 1.0)');
 INSERT INTO context_text (context_text, rank) VALUES ('rank', 'bm25(0.0, 1.0)');
 INSERT INTO block_text (block_text, rank) VALUES ('rank', 'bm25(0.0, 1.0)');
 """
+TEXTS = ("unit_text", "context_text", "block_text")
+# FTS5 would merge its segments inside some message's write, now and then for tens of milliseconds. `ScopeIndex.tidy`
+# does it when the scope is calm; only where that never comes does a write merge so many at once.
+_MERGED_WHEN_CALM = ("'automerge', 0", "'crisismerge', 64")
 
 
 class IndexUnusable(Exception):
@@ -81,6 +85,9 @@ def connect(path: Path, *, is_new: bool = False) -> sqlite3.Connection:
                 with writing(database):
                     for statement in _TABLES.replace("TOKENS", _TOKENS).split(";\n"):
                         database.execute(statement)
+                    for table in TEXTS:
+                        for setting in _MERGED_WHEN_CALM:
+                            database.execute(f"INSERT INTO {table} ({table}, rank) VALUES ({setting})")  # noqa: S608 - ours
                     set_meta(database, "version", VERSION)
             version = meta(database, "version")
     except BaseException:

@@ -23,7 +23,8 @@ from tests.benchmarks.recall.locomo import Chat
 
 _DIMENSIONS = 384
 _ASKED = 200
-_ADDED = 50
+_ADDED = 300  # messages one by one, as somebody who searches after each has them written
+_CALM_AFTER = 100  # messages until the scope has its rest
 _TICK = 0.001  # seconds between two looks at the event loop
 _COMMON_WORDS = ["time", "people", "work", "home", "week", "family", "friend", "day", "life", "year"]
 
@@ -150,7 +151,12 @@ async def _row(
 
 async def _grow(engine: RecallEngine, scope: Scope, grown: Grown) -> None:
     times, processor, source = [], [], next(iter(grown.marks()))
+    rests: list[float] = []
     for n in range(_ADDED):
+        if n % _CALM_AFTER == 0:
+            started = time.perf_counter()
+            await engine.tidy(scope)
+            rests.append(time.perf_counter() - started)
         last = grown.units[-1]
         grown.units.append(Unit(text=f"{last.text} {n}", line=last.line + 1, at=last.at, who="Ann", role="user"))
         started, cpu = time.perf_counter(), time.process_time()
@@ -158,6 +164,7 @@ async def _grow(engine: RecallEngine, scope: Scope, grown: Grown) -> None:
         times.append(time.perf_counter() - started)
         processor.append(time.process_time() - cpu)
     _print("one more message", times, processor)
+    _print(f"merging when calm, after {_CALM_AFTER}", rests[1:], rests[1:])
 
 
 async def _lag_beside(work: Coroutine[object, object, None]) -> Sequence[float]:

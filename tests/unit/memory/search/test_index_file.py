@@ -209,3 +209,25 @@ def test_the_file_is_the_owners_alone(tmp_path: Path) -> None:
     assert set(modes.values()) == {0o600}
     assert (tmp_path / "scope").stat().st_mode & 0o777 == 0o700
     index.close()
+
+
+def test_small_writes_are_merged_when_it_is_calm(tmp_path: Path) -> None:
+    """Forty messages leave forty segments, whose merging no message waits for; `tidy` does it, to an end."""
+
+    def segments() -> int:
+        database = sqlite3.connect(tmp_path / "a.db")
+        (count,) = database.execute("SELECT count(DISTINCT segid) FROM unit_text_idx").fetchone()
+        database.close()
+        return int(count)
+
+    index, talk = ScopeIndex(tmp_path / "a.db", is_new=True), [f"{WORDS[n % 12]} number{n}" for n in range(40)]
+    for n in range(40):
+        index.append(TALK, units(talk)[n : n + 1])
+    assert segments() == 40
+    before = found(index, "harbour violin")
+    while index.tidy():
+        pass
+    assert segments() < 10
+    assert found(index, "harbour violin") == before
+    assert not index.tidy()
+    index.close()
