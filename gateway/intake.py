@@ -43,8 +43,10 @@ class GatewayIntake:
         meter: Meter,
         doorkeepers: Sequence[Doorkeeper] = (),
         newcomer: Callable[[Joined], Awaitable[None]] | None = None,
+        language: Callable[[InboundMessage], str] = lambda _: "en",
     ) -> None:
-        """*newcomer* is told where we were added, and where we are gone from."""
+        """*newcomer* is told where we were added, and where we are gone from; *language* is that of a chat."""
+        self._language = language
         self._newcomer = newcomer
         self._journal = journal
         self._doorkeepers = doorkeepers
@@ -86,7 +88,10 @@ class GatewayIntake:
             # A press of what has to wait in its lane waits there like whoever types it.
             message = replace(message, kind=InboundKind.COMMAND)
         acceptance = await self._journal.accept(
-            message, role=role, is_control=bool(is_control) or message.kind is InboundKind.BUTTON
+            message,
+            role=role,
+            is_control=bool(is_control) or message.kind is InboundKind.BUTTON,
+            language=self._language(message),
         )
         self._meter.count("accepted", outcome=str(acceptance.outcome))
         if acceptance.outcome is AcceptedAs.FULL:

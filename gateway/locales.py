@@ -6,7 +6,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
-from gateway.events import SessionKey
+from gateway.events import InboundMessage, SessionKey
 from gateway.ports import People
 
 LANGUAGE, ZONE = "language", "timezone"  # names of choices
@@ -29,12 +29,14 @@ class ChatLocales:
         zone: str,
         set_language: Setting,
         set_zone: Setting,
+        scope: Callable[[InboundMessage], str],
         scopes: Callable[[SessionKey], Sequence[str]],
         chat: Callable[[str], SessionKey | None],
         known: Mapping[SessionKey, str],
     ) -> None:
-        """*scopes* guesses whose memory a chat reads that was not noted yet, *chat* the chat of a shared scope.
+        """*scope* says whose memory a message reads, *scopes* guesses it of a chat that was not noted yet.
 
+        *chat* is the chat of a shared scope.
         *known* is what the last run left: the chats of those who chose a language.
         """
         self._people = people
@@ -42,6 +44,7 @@ class ChatLocales:
         self._zone = zone
         self._set_language = set_language
         self._set_zone = set_zone
+        self._scope = scope
         self._guess = scopes
         self._chat = chat
         self._scopes: OrderedDict[SessionKey, str] = OrderedDict(known)
@@ -54,6 +57,11 @@ class ChatLocales:
         _keep(self._keys, scope, key)
         if guild:
             _keep(self._guilds, key.parent, guild)
+
+    def heard(self, message: InboundMessage) -> str:
+        """Learn whose chat an admitted *message* came from, and return its language."""
+        self.note(message.key, self._scope(message), message.guild)
+        return self.language(message.key)
 
     def language(self, key: SessionKey) -> str:
         """Return the language of our own sentences in a chat."""

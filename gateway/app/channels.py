@@ -12,7 +12,7 @@ from agent.llm.port import ChatModel
 from agent.memory.scopes import person_of
 from agent.tools.port import Tool
 from gateway.admission import Admitted, Policy, Rejected, admit, policy_of
-from gateway.events import InboundMessage
+from gateway.events import InboundMessage, SessionKey
 from gateway.people.refusals import RefusalLog
 from gateway.people.roster import PlatformAccount, Roster
 from gateway.ports import (
@@ -68,9 +68,16 @@ def kinds_of(settings: Settings, plugins: Plugins) -> Mapping[str, str]:
 
 
 def open_doors(
-    settings: Settings, plugins: Plugins, intake: Intake, sessions: Sessions, blobs: Blobs, store: Store
+    settings: Settings,
+    plugins: Plugins,
+    intake: Intake,
+    sessions: Sessions,
+    blobs: Blobs,
+    store: Store,
+    *,
+    language: Callable[[SessionKey], str],
 ) -> Doors:
-    """Build every enabled channel; nothing connects yet."""
+    """Build every enabled channel; nothing connects yet. *language* is that of a chat."""
     found = {entry.name: entry for entry in installed("parlour.channels")}
     kinds = kinds_of(settings, plugins)
     channels: dict[str, Channel] = {}
@@ -84,6 +91,7 @@ def open_doors(
             state=store.state(name),
             blobs=blobs,
             sessions=sessions,
+            language=language,
             folder=settings.home / "uploads" / name,
         )
         channels[name] = kind.open(context)

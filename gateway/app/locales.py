@@ -5,35 +5,33 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from urllib.parse import unquote
 
-from agent.memory.scopes import quote
-from gateway.events import SessionKey
+from agent.memory.scopes import person_of, quote, scope_of
+from gateway.events import InboundMessage, SessionKey
 from gateway.locales import ChatLocales
 from gateway.ports import Links, People
 from gateway.settings import Settings
+from gateway.settings.chats import Chats
 
 
 def open_locales(settings: Settings, people: People, links: Links, kinds: Mapping[str, str]) -> ChatLocales:
     """Return what says which language a chat is spoken to in and which zone a scope goes by."""
+    chats = Chats(settings.chats)
+
+    def scope(message: InboundMessage) -> str:
+        account = person_of(message, kinds.get(message.key.channel, ""))
+        return scope_of(message, links.person(account), isolation=settings.memory.isolation)
+
     return ChatLocales(
         people,
         language=settings.language,
         zone=settings.timezone,
-        set_language=_decided(settings, "language"),
-        set_zone=_decided(settings, "timezone"),
+        set_language=lambda key, guild: chats.of(key, guild).language or "",
+        set_zone=lambda key, guild: chats.of(key, guild).timezone or "",
+        scope=scope,
         scopes=_scopes(settings.memory.isolation, links, kinds),
         chat=_chat,
         known=people.choosers(),
     )
-
-
-def _decided(settings: Settings, name: str) -> Callable[[SessionKey, str], str]:
-    """Return what the operator decided for a chat, or for the chat that its thread belongs to."""
-
-    def decided(key: SessionKey, _: str) -> str:
-        found = (settings.chats.get(str(each)) for each in (key, key.parent))
-        return next(filter(None, (getattr(each, name) for each in found if each is not None)), "")
-
-    return decided
 
 
 def _scopes(isolation: str, links: Links, kinds: Mapping[str, str]) -> Callable[[SessionKey], tuple[str, ...]]:

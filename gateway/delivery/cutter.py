@@ -12,6 +12,7 @@ from gateway.events import Attachment, ChatKind, OutboundKind, OutboundMessage, 
 from gateway.ports import Channel, PartRow, PartState
 from gateway.text import Unit, clean, cuts, plain, split, width, with_commands
 from gateway.words import say
+from gateway.words.figures import file_size
 
 log = structlog.get_logger(__name__)
 
@@ -74,17 +75,17 @@ class Cutter:
         if not is_long or message.chat_kind is not ChatKind.GROUP or message.visible_to:
             return []
         whole = clean(message.text)
-        size = len(whole.encode())
-        beginning = self._beginning(message) if size <= capabilities.file_limit else None
+        length = len(whole.encode())
+        beginning = self._beginning(message) if length <= capabilities.file_limit else None
         if beginning is None:
             return []
-        file = Attachment(kind="document", name=WHOLE, size=size, media_type="text/markdown")
+        file = Attachment(kind="document", name=WHOLE, size=length, media_type="text/markdown")
         return [beginning, replace(_plain_part(message, whole), file=file)]
 
     def _beginning(self, message: OutboundMessage) -> Part | None:
         """Return the answer's first part, which ends in a line that names the file; None when no room is left."""
         capabilities = self._channel.capabilities
-        line = say("delivery.in_the_file", self._desk.language)
+        line = say("delivery.in_the_file", self._desk.language(message.key))
         unit = Unit(capabilities.unit)
         room = capabilities.text_limit - width(f"\n\n{line}", unit)
         source = clean(message.text[: 4 * capabilities.text_limit])
@@ -106,8 +107,9 @@ class Cutter:
         if limit and file.size <= limit:
             return replace(_plain_part(message, ""), file=file)
         line = "delivery.file_large" if limit else "delivery.no_files"
+        language = self._desk.language(message.key)
         said = say(
-            line, self._desk.language, name=shown_name(file), size=shown_size(file.size), limit=shown_size(limit)
+            line, language, name=shown_name(file), size=file_size(file.size, language), limit=file_size(limit, language)
         )
         return _plain_part(message, said)
 
@@ -124,7 +126,7 @@ class Cutter:
         return len(parts) == 1 and is_late and rings
 
     def _pointer(self, message: OutboundMessage) -> Part:
-        line = say("delivery.next_message", self._desk.language)
+        line = say("delivery.next_message", self._desk.language(message.key))
         return replace(self._render(replace(message, text=line, attachments=()))[0], kind=OutboundKind.PREVIEW)
 
 
@@ -153,11 +155,3 @@ def shown_name(file: Attachment) -> str:
     """Return a file's name as one short line of text."""
     name = " ".join(clean(file.name).split())
     return name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 1]}…"
-
-
-def shown_size(size: int) -> str:
-    """Return a number of bytes as people read it."""
-    for unit, bytes_ in (("GB", 1_000_000_000), ("MB", 1_000_000), ("kB", 1_000)):
-        if size >= bytes_:
-            return f"{size / bytes_:.1f}".removesuffix(".0") + f" {unit}"
-    return f"{size} B"

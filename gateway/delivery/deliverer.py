@@ -14,7 +14,7 @@ from gateway.delivery.desk import Desk, backoff
 from gateway.delivery.preview import TurnPreview
 from gateway.errors import StoreDown
 from gateway.events import SessionKey
-from gateway.ports import Channel, Lease, Meter, Outbox, Preview
+from gateway.ports import Channel, Lease, Meter, Outbox, Preview, in_english
 
 log = structlog.get_logger(__name__)
 
@@ -36,7 +36,7 @@ class Deliverer:
         *,
         meter: Meter,
         now: Callable[[], datetime],
-        language: str = "en",
+        language: Callable[[SessionKey], str] = in_english,
         per_channel: int = 16,
         call_timeout: timedelta = timedelta(seconds=60),
         is_strict: bool = False,

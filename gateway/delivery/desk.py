@@ -70,7 +70,7 @@ class Desk:
     outbox: Outbox
     meter: Meter
     now: Callable[[], datetime]
-    language: str
+    language: Callable[[SessionKey], str]  # what a chat is spoken to in
     per_channel: int  # sends at once in one channel
     call_timeout: timedelta  # a platform that says nothing for so long has an unknown outcome
     is_strict: bool = False  # delivery.once: strict

@@ -155,7 +155,7 @@ class Postman:
         except (SendRefused, FormatRefused) as error:
             sentence = "delivery.file_lost" if isinstance(error, FileLost) else "delivery.file_refused"
             log.warning("delivery.file_not_sent", channel=self._channel.name, part=part.id, reason=str(error))
-        line = say(sentence, self._desk.language, name=shown_name(file))
+        line = say(sentence, self._desk.language(part.key), name=shown_name(file))
         line_part = replace(part, file=None, payload="", plain=line)
         return await self._ask(line_part, self._channel.send(line_part, marked=marked))
 
@@ -171,7 +171,7 @@ class Postman:
                 return await self._edit(place, part)
             except SendRefused as error:
                 log.info("delivery.placeholder_gone", channel=self._channel.name, part=part.id, reason=str(error))
-        blank = placeholder(part, self._desk.language)
+        blank = placeholder(part, self._desk.language(part.key))
         placed = await self._ask(blank, self._channel.send(blank))
         await self._desk.durably(lambda: self._desk.outbox.placed(part, placed.message_id))
         return await self._edit(placed.message_id, part)

@@ -140,7 +140,7 @@ class TurnPreview:
     async def _show_status(self) -> None:
         if self._elapsed() >= _SAYS_STOP_AFTER:
             name = "delivery.doing" if self._status else "delivery.working"
-            text = say(name, self._desk.language, what=self._status)
+            text = say(name, self._desk.language(self._lease.key), what=self._status)
         else:
             text = self._status
         if text != (self._said or ""):
@@ -203,7 +203,7 @@ class TurnPreview:
         """Return what is sent first: the words, or, where a doubt about them could not be resolved, a placeholder."""
         if not self._is_placed:
             return part
-        return replace(placeholder(part, self._desk.language), is_placed=True)
+        return replace(placeholder(part, self._desk.language(part.key)), is_placed=True)
 
     async def _edit(self, part: Part) -> None:
         try:

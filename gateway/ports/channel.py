@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from gateway.events import InboundMessage, OutboundMessage, Part, Receipt, Sender, SessionKey
 from gateway.ports.files import Blobs
+from gateway.ports.locales import in_english
 from gateway.ports.memory import Sessions
 
 
@@ -199,6 +200,7 @@ class ChannelContext:
     state: ChannelState
     blobs: Blobs  # the bytes of parts that are files
     sessions: Sessions  # what was said, for channels that show history themselves
+    language: Callable[[SessionKey], str] = in_english  # of the sentences of ours in a chat
     folder: Path | None = None  # for files of the channel's own; it is made by whoever writes first
 
 

@@ -99,9 +99,10 @@ class Accepting:
     at: int
     sent_at: int
     length: int
+    language: str  # of what the chat is told when it is full
 
 
-def encode(message: InboundMessage, *, role: Role, is_control: bool, at: int, sent_at: int) -> Accepting:
+def encode(message: InboundMessage, *, role: Role, is_control: bool, at: int, sent_at: int, language: str) -> Accepting:
     """Prepare *message* for `accept`."""
     keys: tuple[str, ...] = (message.logical_key,)
     if not message.message_id and message.event_ids:
@@ -117,6 +118,7 @@ def encode(message: InboundMessage, *, role: Role, is_control: bool, at: int, se
         at=at,
         sent_at=sent_at,
         length=utf16_length(message.text),
+        language=language,
     )
 
 
@@ -255,7 +257,7 @@ def _refuse(database: sqlite3.Connection, new: Accepting, queued: int, limit: in
     line = OutboundMessage(
         id=f"{turn_id(new.message)}.1",
         key=new.message.key,
-        text=say("pool.full", limit=limit),
+        text=say("pool.full", new.language, limit=limit),
         kind=OutboundKind.NOTICE,
         reply_to=new.message.message_id,
     )

@@ -42,10 +42,15 @@ class SqliteJournal:
         self._engine = engine
         self._calls: dict[str, asyncio.TimerHandle | None] = {}  # under way; None = its estimate is stored
 
-    async def accept(self, message: InboundMessage, *, role: Role, is_control: bool) -> Acceptance:
+    async def accept(
+        self, message: InboundMessage, *, role: Role, is_control: bool, language: str = "en"
+    ) -> Acceptance:
         """Make *message* durable, once."""
         engine = self._engine
-        new = inbox.encode(message, role=role, is_control=is_control, at=engine.now(), sent_at=micros(message.sent_at))
+        sent_at = micros(message.sent_at)
+        new = inbox.encode(
+            message, role=role, is_control=is_control, at=engine.now(), sent_at=sent_at, language=language
+        )
         accepted = await engine.writer.submit(
             lambda database: inbox.accept(database, new, engine.limits.queued_per_chat, engine.headroom),
             self._accepted,

@@ -35,7 +35,7 @@ def span(length: timedelta, language: str = FALLBACK) -> str:
     return say(name, language, days=days, hours=hours, minutes=minutes)
 
 
-def size(count: int, language: str = FALLBACK) -> str:
+def file_size(count: int, language: str = FALLBACK) -> str:
     """Return a number of bytes."""
     for unit, bytes_ in (("GB", 1_000_000_000), ("MB", 1_000_000), ("kB", 1_000)):
         if count >= bytes_:

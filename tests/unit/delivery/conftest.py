@@ -48,7 +48,6 @@ class Gateway:
             channels,
             meter=self.meter,
             now=self.clock.now,
-            language="en",
             is_strict=self.is_strict,
         )
         self.running = asyncio.create_task(self.deliverer.run())

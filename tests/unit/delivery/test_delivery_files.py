@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from gateway.delivery.cutter import shown_name, shown_size
+from gateway.delivery.cutter import shown_name
 from gateway.events import Attachment, ChatKind
 from gateway.ports import Lease
 from gateway.words import say
+from gateway.words.figures import file_size
 from tests.fakes.channel import FILING, KEYED, RINGING, Fault, Platform, Posted
 from tests.fakes.turns import ANN
 from tests.unit.delivery.conftest import Gateway, Opens
@@ -253,7 +254,7 @@ def test_names_and_sizes_are_one_short_line() -> None:
     """A name cannot break out of its line, and a size is read at a glance."""
     assert shown_name(file("a\nb\x00\x1b[2J  c" + "d" * 100)).startswith("a b[2J cddd")
     assert len(shown_name(file("d" * 100))) == 64
-    assert [shown_size(size) for size in (0, 999, 1_000, 1_550_000, 10_000_000, 2_000_000_000)] == [
+    assert [file_size(size) for size in (0, 999, 1_000, 1_550_000, 10_000_000, 2_000_000_000)] == [
         "0 B", "999 B", "1 kB", "1.6 MB", "10 MB", "2 GB",
     ]  # fmt: skip
 
