@@ -7,6 +7,7 @@ import secrets
 from dataclasses import replace
 
 from agent.commands import CommandContext, Reply, Typed
+from agent.commands.port import decider_of
 from agent.context import speaker
 from agent.draft import Draft
 from agent.memory.files import lines as build
@@ -14,7 +15,7 @@ from agent.memory.waiting.asking import question
 from agent.pool import Running
 from agent.rooms import Rooms, to_chat
 from gateway.events import ChatKind, OutboundKind, OutboundMessage, Role, reference, turn_id
-from gateway.ports import Commit, EndState, InboxRow, Lease, Line
+from gateway.ports import AuditLine, Commit, EndState, InboxRow, Lease, Line
 from gateway.text import with_commands
 from gateway.words import say
 from gateway.words.failures import BY_NAME, tell
@@ -31,6 +32,7 @@ class Orders:
         lease = running.lease
         conversation, place = await self._rooms.open(lease)
         reply = await self._rooms.router.run(typed, self._command(lease, typed))
+        audit = self._audit(lease, reply.audit, reply.outcome, reply.whom)
         draft = Draft(lease, place.scope)
         now = self._rooms.now()
         for row in lease.notes:
@@ -40,7 +42,7 @@ class Orders:
         if reply.new_transcript:
             record = replace(record, new_transcript=new_transcript())
         told = _told(lease, reply)
-        await self._rooms.commit(running, conversation, record, told, draft, reply.jobs)
+        await self._rooms.commit(running, conversation, record, told, draft, reply.jobs, audit)
         if reply.new_transcript:
             self._rooms.conversations.forget(lease.key)
 
@@ -75,11 +77,16 @@ class Orders:
             reply = Reply(text=say("commands.revoked", self._rooms.language(row)), is_private=True)
         elif typed is not None:
             reply = await self._rooms.router.run(typed, self._command(lease, typed))
+        audit = (
+            self.unfinished(lease, EndState.REFUSED)
+            if role is None
+            else self._audit(lease, reply.audit, reply.outcome, reply.whom)
+        )
         draft = Draft(lease, self._rooms.place(row).scope)
         draft.add(self._command_line(lease, reply))
         record = draft.record(EndState.REFUSED if role is None else EndState.ANSWERED, self._rooms.now())
         told = _told(lease, reply)
-        await self._rooms.journal.settle(row, Commit(record=record, outbound=told, jobs=reply.jobs))
+        await self._rooms.journal.settle(row, Commit(record=record, outbound=told, jobs=reply.jobs, audit=audit))
 
     async def bury_control(self, row: InboxRow) -> None:
         """Settle a control command that failed and tell its sender."""
@@ -89,7 +96,31 @@ class Orders:
         draft.add(self._command_line(lease, Reply(text=line)))
         record = draft.record(EndState.DEAD, self._rooms.now(), failure="bug")
         self._rooms.meter.count("turn_failures", failure="bug")
-        await self._rooms.journal.settle(row, Commit(record=record, outbound=to_chat(lease, line, OutboundKind.NOTICE)))
+        told = to_chat(lease, line, OutboundKind.NOTICE)
+        audit = self.unfinished(lease, EndState.DEAD)
+        await self._rooms.journal.settle(row, Commit(record=record, outbound=told, audit=audit))
+
+    def unfinished(self, lease: Lease, outcome: EndState) -> AuditLine | None:
+        """Return the audit line of a turn that ends in another way than its command's; None where none decides.
+
+        What it decided may have been done before its end, so that the line must not be missing.
+        """
+        typed = self._rooms.router.typed(lease.rows[0].message)
+        label = self._rooms.router.audited(typed, self._command(lease, typed)) if typed is not None else ""
+        return self._audit(lease, label, outcome.value)
+
+    def _audit(self, lease: Lease, what: str, outcome: str, whom: str = "") -> AuditLine | None:
+        if not what:
+            return None
+        return AuditLine(
+            id=lease.turn,
+            at=self._rooms.now(),
+            by=decider_of(lease.rows[0].message),
+            where=str(lease.key),
+            what=what,
+            whom=whom,
+            outcome=outcome,
+        )
 
     async def _lease_of(self, row: InboxRow) -> Lease:
         """Return a control row as if it were leased: its record goes where the session stands now."""

@@ -22,7 +22,19 @@ from agent.memory.work.jobs import MemoryJobs
 from agent.patient import PatientJournal
 from agent.pool import Running
 from gateway.events import Attachment, ChatKind, Choice, InboundKind, OutboundKind, OutboundMessage, Role
-from gateway.ports import Commit, InboxRow, Job, Lease, Links, Locales, Meter, Previews, SearchIndex, TurnRecord
+from gateway.ports import (
+    AuditLine,
+    Commit,
+    InboxRow,
+    Job,
+    Lease,
+    Links,
+    Locales,
+    Meter,
+    Previews,
+    SearchIndex,
+    TurnRecord,
+)
 
 Admits = Callable[[InboxRow], Awaitable[Role | None]]  # what the sender may decide now; None = not even speak
 
@@ -78,6 +90,7 @@ class Rooms:
         outbound: Sequence[OutboundMessage],
         draft: Draft,
         jobs: Sequence[Job] = (),
+        audit: AuditLine | None = None,
     ) -> None:
         """Store the turn and what follows from it; past this point /stop comes too late."""
         lease = running.lease
@@ -91,7 +104,9 @@ class Rooms:
             *jobs,
             *work_due(conversation, marked),
         )
-        stored = await self.journal.commit(lease, Commit(record=marked, outbound=tuple(outbound), jobs=every))
+        stored = await self.journal.commit(
+            lease, Commit(record=marked, outbound=tuple(outbound), jobs=every, audit=audit)
+        )
         conversation.adopt(stored)
         self.search.note(record.scope)
         if record.failure:

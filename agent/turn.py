@@ -200,7 +200,8 @@ class TurnWork:
         record = draft.record(outcome, now, failure=failure)
         running.is_committing = True
         told = to_chat(lease, line, OutboundKind.NOTICE)
-        await self._rooms.journal.commit(lease, Commit(record=record, outbound=told))
+        audit = self._orders.unfinished(lease, outcome)
+        await self._rooms.journal.commit(lease, Commit(record=record, outbound=told, audit=audit))
         if failure:
             self._rooms.meter.count("turn_failures", failure=failure)
         self._rooms.conversations.forget(lease.key)  # it knows nothing of the notes

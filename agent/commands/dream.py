@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from zoneinfo import ZoneInfo
 
+from agent.commands.needs import ANY, Need
 from agent.commands.port import CommandContext, Reply, command
 from agent.memory.dream.restoring import InTheWay
 from agent.memory.dream.state import CAUSE, DREAM
@@ -59,7 +60,7 @@ async def _log(context: CommandContext, sha: str) -> str:
     return f"{_line(context, version)}\n\n```diff\n{changed}\n```"
 
 
-@command("dream-restore")
+@command("dream-restore", words={ANY: Need(shared=Role.STEWARD, single=Role.OWNER)})
 async def dream_restore(context: CommandContext) -> Reply:
     """List Dream's changes, or return to the state before one; in a shared chat its admins do that."""
     return Reply(text=await _restore(context, context.args.strip()), is_private=True)
@@ -72,9 +73,6 @@ async def _restore(context: CommandContext, sha: str) -> str:
             return say("dream.no_changes", context.language)
         lines = [say("dream.log_title", context.language), *(f"- {_line(context, each)}" for each in found)]
         return "\n".join(lines)
-    is_shared = context.row.message.chat_kind is ChatKind.GROUP
-    if is_shared and not context.role.covers(Role.STEWARD):
-        return say("commands.only_steward", context.language, command="dream-restore")
     done = await context.house.dreams.restore(context.scope, sha, by=context.person)
     if done is None:
         return say("memory.no_such_change", context.language, sha=sha[:40])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from agent.commands.needs import Need
 from agent.commands.port import CommandContext, Reply, command
 from agent.memory.forgetting.forgetter import Asker, Forgotten
 from agent.memory.forgetting.words import SHORTEST, Wanted
@@ -15,7 +16,16 @@ _PURGE = re.compile(r"(?:^|\s)(?:--|—|–)purge(?=\s|$)", re.IGNORECASE)  # te
 _EVERYTHING, _CONFIRMED = ["everything"], ["everything", "yes"]
 
 
-@command("forget")
+def _word(args: str) -> str:
+    return "everything" if args.casefold().split() in (_EVERYTHING, _CONFIRMED) else ""
+
+
+@command(
+    "forget",
+    others=Role.STEWARD,
+    words={"everything": Need(shared=Role.STEWARD, single=Role.OWNER)},
+    word=_word,
+)
 async def forget(context: CommandContext) -> Reply:
     """Clear words from what is remembered, summarised and said here; with --purge from every byte of ours."""
     asked = context.args.casefold().split()
@@ -48,10 +58,8 @@ async def _purge(context: CommandContext, wanted: Wanted) -> Reply:
 
 
 async def _everything(context: CommandContext, *, is_confirmed: bool) -> Reply:
-    """Erase the scope of the chat: the person's own, or in a group, for a steward, the group's."""
+    """Erase the scope of the chat: the person's own, or a group's."""
     is_shared = context.row.message.chat_kind is ChatKind.GROUP
-    if is_shared and not context.role.covers(Role.STEWARD):
-        return Reply(text=say("commands.only_steward", context.language, command="forget everything"), is_private=True)
     whose = "chat" if is_shared else "own"
     if not is_confirmed:
         return Reply(text=say(f"forget.everything_{whose}", context.language), is_private=True)
@@ -68,12 +76,7 @@ async def _beyond(context: CommandContext, *, is_all: bool = False) -> list[str]
 
 
 def _asker(context: CommandContext) -> Asker:
-    is_shared = context.row.message.chat_kind is ChatKind.GROUP
-    return Asker(
-        person=context.person,
-        sender=context.row.message.sender.id,
-        may_all=not is_shared or context.role.covers(Role.STEWARD),
-    )
+    return Asker(person=context.person, sender=context.row.message.sender.id, may_all=context.may_all)
 
 
 def _told(context: CommandContext, gone: Forgotten) -> list[str]:

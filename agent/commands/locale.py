@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
+from agent.commands.needs import ANY, Need
 from agent.commands.port import CommandContext, Reply, command
-from gateway.events import ChatKind, Role
+from gateway.events import Role
 from gateway.words import say, zones
 from gateway.words.languages import listed, named, own_name
 
@@ -13,14 +14,15 @@ _USUAL = frozenset({"default", "auto", "reset", "-"})  # takes a choice back
 _LONGEST = 60
 
 
-@command("language")
+_CHOOSING = {ANY: Need(shared=Role.STEWARD)}  # to look is everybody's
+
+
+@command("language", words=_CHOOSING)
 async def language(context: CommandContext) -> Reply:
     """Show or set the language of what is said beside the answers; those follow whoever writes."""
     if not context.args:
         name = own_name(context.language)
         return Reply(text=say("commands.language", context.language, name=name, languages=listed()))
-    if (refused := _not_theirs(context, "language")) is not None:
-        return refused
     if context.args.lower() in _USUAL:
         await context.house.prefer(context.scope, "language", "")
         return Reply(text=say("commands.language_set", context.house.language(context.key)))
@@ -32,13 +34,11 @@ async def language(context: CommandContext) -> Reply:
     return Reply(text=say("commands.language_set", wanted))
 
 
-@command("timezone")
+@command("timezone", words=_CHOOSING)
 async def timezone(context: CommandContext) -> Reply:
     """Show or set the time zone, by its IANA name or by a city."""
     if not context.args:
         return Reply(text=say("commands.timezone", context.language, zone=context.house.zone(context.scope)))
-    if (refused := _not_theirs(context, "timezone")) is not None:
-        return refused
     if context.args.lower() in _USUAL:
         await context.house.prefer(context.scope, "timezone", "")
         return Reply(text=say("commands.timezone_set", context.language, zone=context.house.zone(context.scope)))
@@ -54,14 +54,6 @@ def _no_zone(context: CommandContext, near: tuple[str, ...]) -> str:
     if near:
         return say("commands.timezone_near", context.language, zone=zone, near=", ".join(near))
     return say("commands.timezone_unknown", context.language, zone=zone)
-
-
-def _not_theirs(context: CommandContext, name: str) -> Reply | None:
-    """Return the refusal of who may not decide for a shared chat; None for who may."""
-    is_shared = context.row.message.chat_kind is ChatKind.GROUP
-    if not is_shared or context.role.covers(Role.STEWARD):
-        return None
-    return Reply(text=say("commands.only_steward", context.language, command=name), is_private=True)
 
 
 def _short(text: str) -> str:

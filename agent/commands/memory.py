@@ -7,6 +7,7 @@ from datetime import datetime
 from zoneinfo import ZoneInfo
 
 from agent.commands import waiting
+from agent.commands.needs import Need
 from agent.commands.port import CommandContext, Reply, command
 from agent.memory.consolidation.pending import APPROVED
 from agent.memory.consolidation.revising import CONSOLIDATION
@@ -17,7 +18,7 @@ from agent.memory.scopes import SHARED
 from agent.memory.versioning.desk import UNDO, NoSuchVersion, Origin, Overtaken
 from agent.memory.versioning.versions import BY_HAND, Version
 from agent.memory.work.jobs import LONGEST_FACT, REMEMBER, remember_job
-from gateway.events import ChatKind, Role
+from gateway.events import Role
 from gateway.words import say
 
 _LONGEST_QUOTE = 200
@@ -36,7 +37,11 @@ async def remember(context: CommandContext) -> Reply:
     return Reply(text=say("memory.remembered", context.language), jobs=(job,))
 
 
-@command("memory", control_words=waiting.WORDS)
+_UNDO = Need(shared=Role.STEWARD, single=Role.OWNER)
+_DECIDE = Need(shared=Role.STEWARD, unless=waiting.is_about_own)
+
+
+@command("memory", control_words=waiting.WORDS, words={"undo": _UNDO, "approve": _DECIDE, "reject": _DECIDE})
 async def memory(context: CommandContext) -> Reply:
     """Show what is remembered here; or where a line came from, what changed, and take a change back."""
     word, _, rest = context.args.partition(" ")
@@ -87,9 +92,6 @@ async def _why(context: CommandContext, text: str) -> str:
 
 
 async def _undo(context: CommandContext, sha: str) -> str:
-    is_shared = context.row.message.chat_kind is ChatKind.GROUP
-    if is_shared and not context.role.covers(Role.STEWARD):
-        return say("commands.only_steward", context.language, command="memory undo")
     if not sha:
         return say("memory.undo_what", context.language)
     done = await context.house.memory.undo(context.scope, sha, by=context.person)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol
 
+from agent.commands.needs import Need, Needs, first_word
 from agent.memory.dream.restoring import DreamDesk
 from agent.memory.forgetting.desk import ForgettingDesk
 from agent.memory.links.offers import LinkDesk
@@ -15,6 +16,7 @@ from agent.memory.versioning.desk import MemoryDesk
 from agent.memory.waiting.staging import Staging
 from gateway.events import Choice, InboundMessage, OutboundMessage, Role, SessionKey
 from gateway.ports import InboxRow, Job, Lease, SearchIndex, ShownLine
+from gateway.ports.access import Decider
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +32,9 @@ class Reply:
     typed: str = ""  # what the transcript shows in place of what was typed
     also: tuple[OutboundMessage, ...] = ()  # what other chats are told with it
     is_secret: bool = False  # holds a code: it is sent, and stands in no transcript
+    whom: str = ""  # for the audit: "channel:who" that it is about
+    outcome: str = "done"  # for the audit
+    audit: str = ""  # what the audit calls it; the router's alone, "" for what is no decision
 
 
 class House(Protocol):
@@ -138,6 +143,7 @@ class CommandContext:
     now: datetime
     house: House
     commands: Sequence[Command]
+    may_all: bool = True  # acts on what is everybody's here; else on the sender's own (see `Need.others`)
 
     @property
     def key(self) -> SessionKey:
@@ -149,6 +155,16 @@ class CommandContext:
         """What the sender may decide here."""
         return self.row.role
 
+    @property
+    def decider(self) -> Decider:
+        """Whose decision this is, with the audit line of the turn."""
+        return Decider(by=decider_of(self.row.message), where=str(self.key), id=self.turn)
+
+
+def decider_of(message: InboundMessage) -> str:
+    """Return who decides, as the audit has it: ``channel:user_id``."""
+    return f"{message.key.channel}:{message.sender.id}"
+
 
 Run = Callable[[CommandContext], Awaitable[Reply]]
 
@@ -159,29 +175,42 @@ class Command:
 
     name: str
     run: Run
-    who: Role
+    needs: Needs
     is_control: bool  # does not wait in the lane it may have to act on
     help: str
     control_words: frozenset[str] = frozenset()  # or does not when its arguments begin with one of these
 
     def passes(self, args: str) -> bool:
         """Say whether the command with *args* passes the queue."""
-        return self.is_control or args.partition(" ")[0].lower() in self.control_words
+        return self.is_control or first_word(args) in self.control_words
 
 
 def command(
-    name: str, *, who: Role = Role.ANYONE, is_control: bool = False, control_words: Collection[str] = ()
+    name: str,
+    *,
+    who: Role = Role.ANYONE,
+    who_in_groups: Role | None = None,
+    others: Role | None = None,
+    single: Role | None = None,
+    words: Mapping[str, Need] | None = None,
+    word: Callable[[str], str] = first_word,
+    is_control: bool = False,
+    control_words: Collection[str] = (),
 ) -> Callable[[Run], Command]:
     """Declare an async function as the command */name*; its help line is ``commands.help_<name>``.
 
-    A button passes the queue when its command does: *control_words* are for commands that have buttons.
+    *who* may use it in a direct chat, *who_in_groups* in a shared one (the same by default); *others* and *single* are
+    `Need`'s. *words* say otherwise for arguments that begin with one of them, as *word* reads it out. No command asks
+    for a role itself: what it takes is all declared here. A button passes the queue when its command does:
+    *control_words* are for commands that have buttons.
     """
+    general = Need(direct=who, shared=who if who_in_groups is None else who_in_groups, others=others, single=single)
 
     def declare(run: Run) -> Command:
         return Command(
             name=name,
             run=run,
-            who=who,
+            needs=Needs(general=general, words=dict(words or {}), word=word),
             is_control=is_control,
             help=f"commands.help_{name}",
             control_words=frozenset(control_words),

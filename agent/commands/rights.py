@@ -33,13 +33,11 @@ async def privacy(context: CommandContext) -> Reply:
     return Reply(text="\n".join(lines), is_private=True)
 
 
-@command("export")
+@command("export", single=Role.OWNER)  # one memory for everything is the owner's
 async def export(context: CommandContext) -> Reply:
     """Have everything that is kept of a person sent to them as a file; in their direct chat only."""
     if context.row.message.chat_kind is ChatKind.GROUP:
         return Reply(text=say("rights.export_here_not", context.language), is_private=True)
-    if not context.scope and not context.role.covers(Role.OWNER):  # one memory for everything is the owner's
-        return Reply(text=say("commands.only_owner", context.language, command="export"))
     exports = context.house.rights.exports
     if not exports.can(context.key.channel):
         return Reply(text=say("rights.export_no_files", context.language))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 
 from agent.commands.port import Command, CommandContext, Reply
@@ -67,15 +67,29 @@ class Router:
         return command is None or command.passes(typed.args)
 
     async def run(self, typed: Typed, context: CommandContext) -> Reply:
-        """Run the command, or say why not: unknown (did you mean …?), or not for this role."""
+        """Run the command, or say why not: unknown (did you mean …?), or not for this role.
+
+        The one place where roles are checked. What was asked for a role says in its reply how the audit calls it.
+        """
         command = self._commands.get(typed.name)
         if command is None:
             return Reply(text=self._unknown(typed.name, context.language), is_private=True)
-        if not context.role.covers(command.who):
-            return Reply(
-                text=say(f"commands.only_{command.who}", context.language, command=command.name), is_private=True
-            )
-        return await command.run(context)
+        word, need = command.needs.of(typed.args)
+        label = f"{command.name} {word}".strip()
+        role = need.role(context)
+        if not context.role.covers(role) and not (need.unless is not None and await need.unless(context)):
+            text = say(f"commands.only_{role}", context.language, command=label)
+            return Reply(text=text, is_private=True, audit=label, outcome="refused")
+        reply = await command.run(replace(context, may_all=need.may_all(context)))
+        return replace(reply, audit=label if need.is_decision(context) else "")
+
+    def audited(self, typed: Typed, context: CommandContext) -> str:
+        """Return what the audit calls the command, "" for what is no decision of its sender's."""
+        command = self._commands.get(typed.name)
+        if command is None:
+            return ""
+        word, need = command.needs.of(typed.args)
+        return f"{command.name} {word}".strip() if need.is_decision(context) else ""
 
     def _unknown(self, name: str, language: str) -> str:
         near = get_close_matches(name, self._commands, n=1)

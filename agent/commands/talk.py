@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from agent.commands.port import CommandContext, Reply, command
 from agent.memory.files.lines import FORGOTTEN
-from gateway.events import InboundKind
+from gateway.events import InboundKind, Role
 from gateway.ports import Job
 from gateway.words import say
 
@@ -28,12 +28,12 @@ async def start(context: CommandContext) -> Reply:
 @command("help", is_control=True)
 async def help_(context: CommandContext) -> Reply:
     """List the commands that the sender may use here."""
-    usable = [each for each in context.commands if context.role.covers(each.who)]
+    usable = [each for each in context.commands if context.role.covers(each.needs.general.role(context))]
     lines = [f"- `/{each.name}` {say(each.help, context.language)}" for each in usable]
     return Reply(text="\n".join([say("commands.help_title", context.language), "", *lines]))
 
 
-@command("new")
+@command("new", who_in_groups=Role.STEWARD)
 async def new(context: CommandContext) -> Reply:
     """Rename the transcript into the archive and begin a fresh one; the summary is a durable job, or waited for."""
     job = Job(

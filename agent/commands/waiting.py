@@ -8,7 +8,7 @@ from zoneinfo import ZoneInfo
 from agent.commands.port import CommandContext, Reply
 from agent.memory.waiting.asking import buttons, short, spoken_name
 from agent.memory.waiting.staging import MEMORY, Waiting
-from gateway.events import ChatKind, InboundKind, Role
+from gateway.events import InboundKind
 from gateway.words import say
 
 WORDS = ("pending", "approve", "reject")
@@ -27,8 +27,6 @@ async def pending(context: CommandContext, _: str) -> Reply:
 
 async def approve(context: CommandContext, name: str) -> Reply:
     """Do what waits under *name*."""
-    if not await _may_decide(context, name):
-        return _not_theirs(context, "approve")
     done = await context.house.staging.approve(context.scope, name, by=context.person)
     if done is None and await _was_approved(context, name):
         return Reply(text=say("asking.approved_before", context.language), is_private=True, settles=True)
@@ -37,8 +35,6 @@ async def approve(context: CommandContext, name: str) -> Reply:
 
 async def reject(context: CommandContext, name: str) -> Reply:
     """Drop what waits under *name*."""
-    if not await _may_decide(context, name):
-        return _not_theirs(context, "reject")
     return _decided(context, "reject", await context.house.staging.reject(context.scope, name))
 
 
@@ -48,21 +44,15 @@ def _decided(context: CommandContext, word: str, done: Waiting | None) -> Reply:
     return Reply(text=say(f"memory.{word}_done" if done else gone, context.language), is_private=True, settles=True)
 
 
-async def _may_decide(context: CommandContext, name: str) -> bool:
-    """Say whether the sender decides here: in a shared chat its admins do, and anybody on losing their own words."""
-    if context.row.message.chat_kind is not ChatKind.GROUP or context.role.covers(Role.STEWARD):
-        return True
+async def is_about_own(context: CommandContext) -> bool:
+    """Say whether what is approved or rejected is that the sender's own words go: anybody decides on losing those."""
+    name = context.args.partition(" ")[2].strip()
     found = [each for each in await context.house.staging.waiting(context.scope) if name and each.name.startswith(name)]
     return bool(found) and all(each.person == context.person and _only_removes(each) for each in found)
 
 
 def _only_removes(waiting: Waiting) -> bool:
     return bool(waiting.would_remove) and not waiting.would_add and not waiting.would_reword
-
-
-def _not_theirs(context: CommandContext, word: str) -> Reply:
-    line = say("commands.only_steward", context.language, command=f"memory {word}")
-    return Reply(text=line, is_private=True)
 
 
 async def _was_approved(context: CommandContext, name: str) -> bool:

@@ -14,10 +14,10 @@ from gateway.events import Role
 from gateway.words import say
 
 
-@command("stop", is_control=True)
+@command("stop", others=Role.STEWARD, is_control=True)
 async def stop(context: CommandContext) -> Reply:
     """Stop the turn and the queue, and say how many; a member stops their own, a steward everybody's."""
-    whose = "" if context.role.covers(Role.STEWARD) else context.row.message.sender.id
+    whose = "" if context.may_all else context.row.message.sender.id
     stopped, dropped = await context.house.stop(context.key, sender=whose)
     if not stopped and not dropped:
         lease = context.house.running(context.key)

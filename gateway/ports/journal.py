@@ -13,6 +13,7 @@ from enum import StrEnum
 from typing import Any, Protocol, TypeAlias
 
 from gateway.events import InboundMessage, OutboundMessage, Role, SessionKey
+from gateway.ports.access import AuditLine
 from gateway.ports.caps import Told
 
 Line: TypeAlias = Mapping[str, Any]  # one transcript line, FORMATS.md
@@ -153,6 +154,7 @@ class Commit:
     record: TurnRecord
     outbound: tuple[OutboundMessage, ...] = ()
     jobs: tuple[Job, ...] = ()
+    audit: AuditLine | None = None  # what it decided about people or a shared chat
     told: tuple[Told, ...] = ()  # caps that its notice tells of
 
 
@@ -209,13 +211,11 @@ class TurnStory:
 class Journal(Protocol):
     """Inbox, lanes, tool steps and the commit. One writer; many operations per transaction."""
 
-    async def accept(
-        self, message: InboundMessage, *, role: Role, is_control: bool, language: str = "en"
-    ) -> Acceptance:
+    async def accept(self, message: InboundMessage, *, role: Role, is_control: bool) -> Acceptance:
         """Make *message* durable, once.
 
         Dedupe as FORMATS.md says: the logical key decides, event ids only where there is no
-        message id. A full backlog stores the row as refused and enqueues the one polite line, in *language*.
+        message id. A full backlog stores the row as refused and enqueues the one polite line.
         """
         ...
 

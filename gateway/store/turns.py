@@ -9,6 +9,7 @@ from typing import Any
 from gateway.errors import LeaseLost
 from gateway.events import SessionKey
 from gateway.ports.journal import Commit, EndState, Lease, StoredRecord, TurnRecord
+from gateway.store.access import write_line
 from gateway.store.caps import tell
 from gateway.store.due import encode_job, put_job
 from gateway.store.inbox import enqueue
@@ -205,6 +206,8 @@ def _store(database: sqlite3.Connection, new: Committing) -> None:
         enqueue(database, message)
     for job in new.jobs:
         put_job(database, job)
+    if new.commit.audit is not None:
+        write_line(database, new.commit.audit)
     if new.commit.told:
         tell(database, new.commit.told)
 

@@ -158,7 +158,7 @@ async def test_in_a_group_the_voice_is_proposed_and_going_back_is_for_its_admins
         assert not document_path(pocket.home, ROOM, "SOUL.md").exists()
         sha = change(report)
         refused = await pocket.channel.ask("room", f"/dream-restore {sha}", group=True, sender="bob")
-        assert refused == "Only an admin of this chat may use /dream-restore here."
+        assert refused == "Only an admin of this chat, or the owner of this bot, may use /dream-restore here."
         pending = await pocket.channel.ask("room", "/memory pending", group=True, sender="eve", is_admin=True)
         assert "SOUL.md" in pending
         assert "Be brief here." in pending

@@ -57,7 +57,9 @@ async def test_in_a_channel_admins_decide_in_private_and_strangers_are_not_heard
         member = discord.interactions.press(question["id"], BEN, YES)
         await discord.until(lambda: bool(member.follow_ups))
         assert (stranger.acknowledged, stranger.follow_ups) == (0, [])
-        assert member.follow_ups == [("Only an admin of this chat may use /memory approve here.", True)]
+        assert member.follow_ups == [
+            ("Only an admin of this chat, or the owner of this bot, may use /memory approve here.", True)
+        ]
         assert buttons(question)
         assert memory(pocket, scope) == ""
         admin = discord.interactions.press(question["id"], ANN, NO)

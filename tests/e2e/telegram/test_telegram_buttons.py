@@ -114,7 +114,10 @@ async def test_in_a_group_admins_decide_and_strangers_are_not_heard() -> None:
             assert server.answered == []
             server.buttons.press(post, YES, sender=BEN)
             await server.until(lambda: bool(server.buttons.alerts))
-            assert server.buttons.alerts[0] == ("2", "Only an admin of this chat may use /memory approve here.")
+            assert server.buttons.alerts[0] == (
+                "2",
+                "Only an admin of this chat, or the owner of this bot, may use /memory approve here.",
+            )
             assert post.buttons
             assert memory(pocket, GROUP) == ""
             server.buttons.press(post, YES, sender=42)
