@@ -211,11 +211,13 @@ class TurnStory:
 class Journal(Protocol):
     """Inbox, lanes, tool steps and the commit. One writer; many operations per transaction."""
 
-    async def accept(self, message: InboundMessage, *, role: Role, is_control: bool) -> Acceptance:
+    async def accept(
+        self, message: InboundMessage, *, role: Role, is_control: bool, language: str = "en"
+    ) -> Acceptance:
         """Make *message* durable, once.
 
         Dedupe as FORMATS.md says: the logical key decides, event ids only where there is no
-        message id. A full backlog stores the row as refused and enqueues the one polite line.
+        message id. A full backlog stores the row as refused and enqueues the one polite line, in *language*.
         """
         ...
 
