@@ -74,6 +74,7 @@ class LitellmEars:
         *,
         api_base: str = "",
         api_key: str = "",
+        proxy: str = "",
         on_usage: OnUsage,
         meter: Meter,
         deadline: float = _DEADLINE,
@@ -82,6 +83,7 @@ class LitellmEars:
         self._model = model
         self._api_base = api_base
         self._api_key = api_key
+        self._proxy = proxy
         self._on_usage = on_usage
         self._meter = meter
         self._deadline = deadline
@@ -110,7 +112,7 @@ class LitellmEars:
         return Heard(text, _seconds(said, data))
 
     async def _ask(self, data: bytes, name: str, media_type: str) -> Any:
-        litellm = await asyncio.to_thread(load_litellm)
+        litellm = await asyncio.to_thread(load_litellm, self._proxy)
         last = ending(name)
         file = f"voice.{last if last in _TAKEN else _ENDINGS.get(media_type, 'ogg')}"
         return await litellm.atranscription(

@@ -19,6 +19,7 @@ from typing import Any
 import structlog
 
 from agent.llm.gather import Gathered, clean
+from agent.llm.leading import lead
 from agent.llm.port import ChatModel, ChatReply, ChatRequest, ModelConfig, Sink, Tokens, estimate, spend
 from agent.llm.trouble import translate
 from gateway.errors import ModelEmpty, ModelFailed, ModelGarbled, ModelTimeout, ModelUnreachable
@@ -87,7 +88,7 @@ class LitellmModel:
     async def warm(self) -> None:
         """Import litellm in a thread and let it build what its first call needs."""
         if self._litellm is None:
-            self._litellm = await asyncio.to_thread(load_litellm)
+            self._litellm = await asyncio.to_thread(load_litellm, self._config.proxy)
 
     async def close(self) -> None:
         """Close litellm's pooled connections, those of other models included; they reopen when used."""
@@ -273,9 +274,16 @@ def _marked(message: dict[str, Any]) -> dict[str, Any]:
     return {**message, "content": [{"type": "text", "text": content, "cache_control": _MARK}]}
 
 
+def load_litellm(proxy: str = "") -> Any:
+    """Return litellm, whose connections go through *proxy*; importing it takes seconds, so this runs in a thread."""
+    litellm = _load()
+    lead(litellm, proxy)
+    return litellm
+
+
 @cache
-def load_litellm() -> Any:
-    """Import litellm with its guards up, once; takes seconds, so it runs in a thread."""
+def _load() -> Any:
+    """Import litellm with its guards up."""
     for name, value in _GUARDS.items():
         os.environ.setdefault(name, value)
     litellm: Any = importlib.import_module("litellm")

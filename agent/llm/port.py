@@ -82,6 +82,7 @@ class ModelConfig:
     stream_silence: float = 30.0  # between two pieces
     context_window: int | None = None
     vision: str = "auto"  # auto, on or off: whether it looks at pictures
+    proxy: str = ""  # for gateway.net; may hold a password
 
     def __repr__(self) -> str:
         """Never show the key."""

@@ -38,9 +38,9 @@ class DiscordKind:
         """Return what has to be asked, in order."""
         return setup.questions()
 
-    async def verify(self, settings: Any, environment: Mapping[str, str]) -> Sequence[Finding]:  # noqa: ARG002 - the port's signature
+    async def verify(self, settings: Any, environment: Mapping[str, str]) -> Sequence[Finding]:
         """Ask Discord whether the block would work: token, intent, sessions, servers."""
-        return await setup.verify(settings)
+        return await setup.verify(settings, proxy=environment.get("PARLOUR_PROXY", ""))
 
 
 kind = DiscordKind()

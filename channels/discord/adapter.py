@@ -64,7 +64,6 @@ class DiscordChannel:
         *,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
         identify_pause: float = 5.0,
-        proxy: str | None = None,
     ) -> None:
         self.name = context.name
         self._settings = context.settings
@@ -72,11 +71,11 @@ class DiscordChannel:
         addresses: dict[str, Any] = {
             "api_url": context.settings.api_url,
             "gateway_url": context.settings.gateway_url,
-            "proxy": proxy,
+            "proxy": context.proxy,
         }
         self._rest = Rest(**addresses)
         self._signs = Signs(self._rest, name=self.name, reaction=context.settings.reaction)
-        self._downloads = Downloads(self._rest, api_url=context.settings.api_url, proxy=proxy)
+        self._downloads = Downloads(self._rest, api_url=context.settings.api_url, proxy=context.proxy)
         notes = self._notes(context)
         self._interactions = notes.interactions
         self._lookups = lookups = Lookups(self._rest)

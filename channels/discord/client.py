@@ -18,6 +18,7 @@ from discord.state import ConnectionState
 from yarl import URL
 
 from channels.discord.codec import Me, Place, Profile
+from gateway.net.by_aiohttp import connector
 
 Tell = Callable[[str, Mapping[str, Any]], None]  # an event's name and payload; must not raise
 
@@ -29,10 +30,16 @@ _WAIT = 30.0  # seconds that the library waits for a rate limit itself; a longer
 class PointedHTTP(HTTPClient):
     """The library's REST client, at the addresses of one block."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, *, api_url: str, gateway_url: str, proxy: str | None) -> None:
-        super().__init__(loop, proxy=proxy, max_ratelimit_timeout=_WAIT)
+    def __init__(self, loop: asyncio.AbstractEventLoop, *, api_url: str, gateway_url: str, proxy: str) -> None:
+        super().__init__(loop, max_ratelimit_timeout=_WAIT)
+        self._proxy = proxy
         self._api_url = api_url.rstrip("/")
         self._gateway_url = URL(gateway_url)
+
+    async def static_login(self, token: str) -> Any:
+        """Log in, with connections that are made our way; the library closes them."""
+        self.connector = connector(self._proxy, limit=0)  # no limit, as the library has it
+        return await super().static_login(token)
 
     async def request(self, route: Route, **kwargs: Any) -> Any:
         """Send a request to the configured API."""
@@ -110,7 +117,7 @@ class GatewayClient(discord.Client):
         *,
         api_url: str,
         gateway_url: str,
-        proxy: str | None = None,
+        proxy: str = "",
         tell: Tell = lambda _name, _data: None,
         heard: Callable[[str], None] = lambda _frame: None,
         identify_pause: float = 5.0,

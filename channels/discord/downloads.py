@@ -13,6 +13,7 @@ from channels.discord.codec import FileAddress
 from channels.discord.rest import Rest
 from gateway.errors import FileUnavailable, SendFailed
 from gateway.events import Attachment
+from gateway.net.by_aiohttp import connector
 
 log = structlog.get_logger(__name__)
 
@@ -31,11 +32,11 @@ class _AddressEnded(Exception):
 class Downloads:
     """The files of one block. Requests carry no token; addresses are never logged, since they are keys."""
 
-    def __init__(self, rest: Rest, *, api_url: str, proxy: str | None) -> None:
+    def __init__(self, rest: Rest, *, api_url: str, proxy: str) -> None:
         self._rest = rest
         self._proxy = proxy
         address = URL(api_url)
-        # A test server, or a proxy in Discord's place, has its files where its API is.
+        # A test server, or one in Discord's place, has its files where its API is.
         self._own = None if address.host == "discord.com" else (address.scheme, address.authority)
         self._session: aiohttp.ClientSession | None = None
 
@@ -75,9 +76,9 @@ class Downloads:
             raise FileUnavailable("its address is none of Discord's")
         if self._session is None:
             timeout = aiohttp.ClientTimeout(total=None, sock_connect=_SILENCE, sock_read=_SILENCE)
-            self._session = aiohttp.ClientSession(timeout=timeout)
+            self._session = aiohttp.ClientSession(connector=connector(self._proxy), timeout=timeout)
         try:
-            async with self._session.get(url, allow_redirects=False, proxy=self._proxy) as response:
+            async with self._session.get(url, allow_redirects=False) as response:
                 if response.status in _ENDED:
                     raise _AddressEnded
                 if response.status != 200:

@@ -24,7 +24,7 @@ _FOR_ONE = 1 << 6 | 1 << 2  # ephemeral, without embeds
 class Rest:
     """A logged-in client that never connects."""
 
-    def __init__(self, *, api_url: str, gateway_url: str, proxy: str | None = None) -> None:
+    def __init__(self, *, api_url: str, gateway_url: str, proxy: str = "") -> None:
         self._make = partial(GatewayClient, api_url=api_url, gateway_url=gateway_url, proxy=proxy)
         self._client = self._make()
         self._direct: dict[str, str] = {}  # a person's direct chat with us

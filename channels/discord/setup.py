@@ -60,15 +60,20 @@ def invite(application: str) -> str:
     )
 
 
-async def verify(settings: Any) -> Sequence[Finding]:
+async def verify(settings: Any, *, proxy: str = "") -> Sequence[Finding]:
     """Ask Discord whether the block would work. Never raises for what Discord answers."""
     import aiohttp
+
+    from gateway.net.by_aiohttp import connector
 
     if settings.token is None:
         return [Finding(level=Level.WRONG, text=f"no token is set; {STEPS[1]}")]
     headers = {"Authorization": f"Bot {settings.token.get_secret_value()}", "User-Agent": "DiscordBot (parlour, 0)"}
     try:
-        async with asyncio.timeout(_WITHIN), aiohttp.ClientSession(headers=headers) as session:
+        async with (
+            asyncio.timeout(_WITHIN),
+            aiohttp.ClientSession(connector=connector(proxy), headers=headers) as session,
+        ):
             return await _Check(session, settings.api_url.rstrip("/")).run()
     except (aiohttp.ClientError, OSError, TimeoutError) as error:
         text = f"Discord cannot be reached at {settings.api_url} ({type(error).__name__}); is there a network, a proxy?"

@@ -14,6 +14,7 @@ from slack_sdk.web.async_client import AsyncWebClient
 from slack_sdk.web.async_slack_response import AsyncSlackResponse
 
 from gateway.errors import FormatRefused, OutcomeUnknown, RetryLater, SendRefused
+from gateway.net.by_aiohttp import connector
 
 _TIMEOUT = 30.0  # seconds for a whole call
 _UPLOAD = aiohttp.ClientTimeout(total=50)  # within what delivery gives one call
@@ -48,11 +49,12 @@ class TokenRefused(RetryLater):
 
 
 class SlackApi:
-    """One bot token. Connects at the first call; `close` ends it."""
+    """One bot token. Connects at the first call, through *proxy* where there is one; `close` ends it."""
 
-    def __init__(self, token: str, base_url: str) -> None:
+    def __init__(self, token: str, base_url: str, *, proxy: str = "") -> None:
         self._token = token
         self._base_url = base_url
+        self.proxy = proxy
         self._session: aiohttp.ClientSession | None = None
         self._client: AsyncWebClient | None = None
 
@@ -63,11 +65,14 @@ class SlackApi:
             self._client = AsyncWebClient(
                 token=self._token, base_url=self._base_url, session=self._pool(), retry_handlers=[]
             )
+            if self.proxy:
+                self._client.proxy = None  # the session has ours, and the library would add the environment's
         return self._client
 
     def _pool(self) -> aiohttp.ClientSession:
         if self._session is None:
-            self._session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=_TIMEOUT))
+            timeout = aiohttp.ClientTimeout(total=_TIMEOUT)
+            self._session = aiohttp.ClientSession(connector=connector(self.proxy), timeout=timeout)
         return self._session
 
     async def post(self, method: str, **body: Any) -> AsyncSlackResponse:

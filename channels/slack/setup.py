@@ -16,6 +16,7 @@ from channels.slack.api import Refused, SlackApi, TokenRefused, scopes_of
 from channels.slack.scopes import missing
 from channels.slack.settings import SlackSettings
 from gateway.errors import SendFailed
+from gateway.net.by_aiohttp import connector
 from gateway.ports import Finding, Level
 
 _PATIENCE = 14.0  # seconds in all
@@ -26,7 +27,8 @@ _APP = re.compile(r"xapp-\d+-(A[A-Z0-9]+)-")
 async def verify(settings: Any, environment: Mapping[str, str]) -> Sequence[Finding]:
     """Ask Slack; see `gateway.ports.SetsUp`."""
     found: list[Finding] = []
-    api = SlackApi(settings.bot_token.get_secret_value() if settings.bot_token else "", settings.base_url)
+    token = settings.bot_token.get_secret_value() if settings.bot_token else ""
+    api = SlackApi(token, settings.base_url, proxy=environment.get("PARLOUR_PROXY", ""))
     try:
         async with asyncio.timeout(_PATIENCE), aclosing(_findings(api, settings, environment)) as findings:
             async for finding in findings:
@@ -88,10 +90,10 @@ async def _socket(api: SlackApi, settings: SlackSettings, me: AsyncSlackResponse
     other = await _other_app(api, token, me)
     if other:
         yield other
-    app = SlackApi(token, settings.base_url)
+    app = SlackApi(token, settings.base_url, proxy=api.proxy)
     try:
         answer = await app.post("apps.connections.open")
-        yield await _greeting(str(answer["url"]))
+        yield await _greeting(str(answer["url"]), api.proxy)
     except Refused as error:
         yield _wrong(
             f"Slack opens no connection with the app-level token ({error.code}): it needs the scope connections:write"
@@ -126,12 +128,12 @@ async def _other_app(api: SlackApi, token: str, me: AsyncSlackResponse) -> Findi
     )
 
 
-async def _greeting(url: str) -> Finding:
+async def _greeting(url: str, proxy: str) -> Finding:
     """Connect for a moment. An event that falls into it is not acknowledged, and so comes again to whoever runs."""
     try:
         async with (
             asyncio.timeout(_HELLO),
-            aiohttp.ClientSession() as session,
+            aiohttp.ClientSession(connector=connector(proxy)) as session,
             session.ws_connect(url) as socket,
         ):
             said = json.loads(await socket.receive_str())

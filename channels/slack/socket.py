@@ -21,6 +21,7 @@ from slack_sdk.web.async_client import AsyncWebClient
 
 from channels.slack.api import Refused, TokenRefused, outcome
 from gateway.errors import ParlourError, RetryLater
+from gateway.net.by_aiohttp import connector
 
 log = structlog.get_logger(__name__)
 
@@ -39,10 +40,16 @@ class SocketRefused(ParlourError):
 class _Client(SocketModeClient):
     """The library's client, but a refusal ends it instead of being asked again for ever."""
 
-    def __init__(self, app_token: str, web_client: AsyncWebClient, returned: Callable[[], None], ping: float) -> None:
+    def __init__(
+        self, app_token: str, web_client: AsyncWebClient, returned: Callable[[], None], ping: float, proxy: str
+    ) -> None:
         super().__init__(
             app_token=app_token, web_client=web_client, ping_interval=ping, on_message_listeners=[self._on_message]
         )
+        if proxy:
+            self.proxy = None  # the session has ours, and the library would add the environment's
+            self.aiohttp_client_session.detach()
+            self.aiohttp_client_session = aiohttp.ClientSession(connector=connector(proxy))
         self._returned = returned
         self.crowded = _CROWDED
         self.refused: ParlourError | None = None
@@ -118,10 +125,11 @@ class Socket:
         *,
         returned: Callable[[], None],
         ping: timedelta = PING,
+        proxy: str = "",
     ) -> None:
         """Listen with *app_token*; *returned* is called when a connection stands, the first and each later one."""
         self._ping = ping.total_seconds()
-        self._client = _Client(app_token, web_client, returned, self._ping)
+        self._client = _Client(app_token, web_client, returned, self._ping, proxy)
         self._handler = _Handler(_app(hear), self._client)
 
     def is_heard(self) -> bool:

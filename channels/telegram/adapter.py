@@ -52,7 +52,7 @@ from gateway.events import (
     Sender,
     SessionKey,
 )
-from gateway.ports import Accepted, Activity, Capabilities, ChannelContext, PlatformEvent, Verdict
+from gateway.ports import Accepted, Activity, Capabilities, ChannelContext, PlatformEvent, Verdict, everywhere
 from gateway.words import say
 
 log = structlog.get_logger(__name__)
@@ -82,10 +82,11 @@ class TelegramChannel:
         self.name = context.name
         self._settings = settings = context.settings
         self._intake = context.intake
+        self._language = context.language
         self._waits = waits or Waits()
         token = settings.token.get_secret_value()
-        polling = make_poll_request()
-        self._bot = make_bot(token, settings.base_url, settings.file_url, polling)
+        polling = make_poll_request(context.proxy)
+        self._bot = make_bot(token, settings.base_url, settings.file_url, polling, proxy=context.proxy)
         self._alone = TokenLock(token, settings.base_url)
         self._patience = Patience(self.name, self._waits)
         if settings.mode == "webhook":
@@ -114,7 +115,7 @@ class TelegramChannel:
         self._groups = Groups(context.state)
         self._admins = Admins(self._bot)
         self._gestures = Gestures(self._bot, self._groups, pace, settings.reaction)
-        self._files = Files(self._bot, context.blobs)
+        self._files = Files(self._bot, context.blobs, proxy=context.proxy)
         self._presses = Presses(self._bot, self._groups, self._gestures, pace, turns=self._waits.press)
         self._speaker = Speaker(
             self.name,
@@ -124,6 +125,7 @@ class TelegramChannel:
             gestures=self._gestures,
             presses=self._presses,
             files=self._files,
+            language=self._language,
             typing=typing,
         )
         self._overheard = Overheard()
@@ -179,7 +181,7 @@ class TelegramChannel:
                 mend=f"group_policy is open, but Telegram hides what does not mention the bot; {PRIVACY_CLICKS}",
             )
         log.info("telegram.connected", channel=self.name, bot=self._me.username, reads_all=self._reads_all)
-        self._gestures.spawn(put_menu(self._bot), "menu")
+        self._gestures.spawn(put_menu(self._bot, self._language(everywhere(self.name))), "menu")
 
     @property
     def _misses_words(self) -> bool:
@@ -205,7 +207,7 @@ class TelegramChannel:
         if accepted.verdict is Verdict.ACCEPTED:
             self._gestures.taken(heard)
             if self._misses_words and is_arrival(heard):
-                self._gestures.tell(heard.key, say("telegram.privacy"))
+                self._gestures.tell(heard.key, say("telegram.privacy", self._language(heard.key)))
         if accepted.line:
             self._gestures.tell(heard.key, accepted.line)
 
@@ -259,7 +261,7 @@ class TelegramChannel:
 
     def render(self, message: OutboundMessage) -> Sequence[Part]:
         """Cut and format *message*."""
-        return render(message)
+        return render(message, self._language(message.key))
 
     async def send(self, part: Part, *, marked: bool = False) -> Receipt:
         """Send one part."""

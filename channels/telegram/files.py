@@ -17,12 +17,11 @@ from telegram import Bot, Message, ReplyParameters
 from telegram.error import BadRequest, InvalidToken, RetryAfter, TelegramError
 
 from channels.telegram.codec import FILE_SCHEME
-from channels.telegram.wire import certificates, described
+from channels.telegram.wire import described, way
 from gateway.errors import FileUnavailable, SendRefused
 from gateway.events import Attachment, Part
 from gateway.ports import Blobs
 from gateway.text import Unit, clean, split, width
-from gateway.words import say
 
 log = structlog.get_logger(__name__)
 
@@ -54,9 +53,10 @@ class Place:
 class Files:
     """The files of one bot, in and out."""
 
-    def __init__(self, bot: Bot, blobs: Blobs) -> None:
+    def __init__(self, bot: Bot, blobs: Blobs, *, proxy: str = "") -> None:
         self._bot = bot
         self._blobs = blobs
+        self._proxy = proxy
         self._client: httpx.AsyncClient | None = None
 
     async def close(self) -> None:
@@ -117,7 +117,7 @@ class Files:
 
     def _connection(self) -> httpx.AsyncClient:
         if self._client is None:
-            self._client = httpx.AsyncClient(timeout=_SECONDS, follow_redirects=False, verify=certificates())
+            self._client = httpx.AsyncClient(timeout=_SECONDS, follow_redirects=False, **way(self._proxy))
         return self._client
 
     # -- out -----------------------------------------------------------------------------------
@@ -133,9 +133,9 @@ class Files:
             raise SendRefused("Telegram takes no empty files")
         return data
 
-    async def post(self, place: Place, file: Attachment, data: bytes, *, marked: bool) -> Message:
-        """Send *data*: a photo where Telegram shows it as one, else a document. Raises TelegramError."""
-        caption = _caption(file.caption, marked=marked)
+    async def post(self, place: Place, file: Attachment, data: bytes, *, mark: str) -> Message:
+        """Send *data* with *mark* below it: a photo where Telegram shows it as one, else a document. Raises TelegramError."""
+        caption = _caption(file.caption, mark)
         name = clean(file.name).replace("/", "_").strip() or "file"
         if file.media_type in _PHOTOS and len(data) <= _LARGEST_PHOTO:
             try:
@@ -168,9 +168,8 @@ def _is_no_photo(error: BadRequest) -> bool:
     return "photo_" in text or "image_process" in text or ("photo" in text and "too big" in text)
 
 
-def _caption(text: str, *, marked: bool) -> str | None:
-    """Return the caption, cut to what Telegram takes; *marked* adds that the file may repeat another."""
-    mark = say("delivery.may_repeat") if marked else ""
+def _caption(text: str, mark: str) -> str | None:
+    """Return the caption, cut to what Telegram takes; a *mark* says that the file may repeat another."""
     room = _CAPTION - (width(f"\n\n{mark}", Unit.UTF16) if mark else 0)
     text = clean(text).strip()
     if width(text, Unit.UTF16) > room:

@@ -25,17 +25,17 @@ PRIVACY_CLICKS = (
 )
 
 
-async def verify(settings: Any, environment: Mapping[str, str]) -> Sequence[Finding]:  # noqa: ARG001 - the port's
+async def verify(settings: Any, environment: Mapping[str, str]) -> Sequence[Finding]:
     """Ask Telegram whether the block would work."""
-    bot = make_bot(
-        settings.token.get_secret_value(), settings.base_url, settings.file_url, polling := make_poll_request()
-    )
+    proxy, token = environment.get("PARLOUR_PROXY", ""), settings.token.get_secret_value()
+    polling = make_poll_request(proxy)
+    bot = make_bot(token, settings.base_url, settings.file_url, polling, proxy=proxy)
     found: list[Finding] = []
     try:
         async with asyncio.timeout(_AT_MOST):
             await _verify(bot, settings, found)
     except TimeoutError:
-        found.append(_wrong(f"{_host(settings)} did not answer in time; look at the network, or set HTTPS_PROXY"))
+        found.append(_wrong(f"{_host(settings)} did not answer in time; look at the network, or set PARLOUR_PROXY"))
     finally:
         await bot.request.shutdown()
         await polling.shutdown()
@@ -49,7 +49,7 @@ async def _verify(bot: Bot, settings: Any, found: list[Finding]) -> None:
         found.append(_wrong("Telegram refuses the token; copy it again from @BotFather: /mybots, the bot, API Token"))
         return
     except TelegramError as error:
-        mend = "look at the network; behind a proxy set HTTPS_PROXY; for a server of your own, base_url"
+        mend = "look at the network; behind a proxy set PARLOUR_PROXY; for a server of your own, base_url"
         found.append(_wrong(f"{_host(settings)} is not reached ({described(error)}); {mend}"))
         return
     found.append(Finding(level=Level.GOOD, text=f"the token is @{me.username}'s, id {me.id}"))

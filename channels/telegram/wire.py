@@ -27,6 +27,7 @@ from telegram.error import (
 from telegram.request import HTTPXRequest
 
 from gateway.errors import FormatRefused, OutcomeUnknown, RetryLater, SendFailed, SendRefused
+from gateway.net.by_httpx import transport
 
 # The library's own switch: spans are timedeltas, as its next release has them; without it, it warns at every 429.
 os.environ.setdefault("PTB_TIMEDELTA", "true")
@@ -58,7 +59,7 @@ class QuietRequest(HTTPXRequest):
         return found
 
 
-def make_bot(token: str, base_url: str, file_url: str, polling: HTTPXRequest) -> Bot:
+def make_bot(token: str, base_url: str, file_url: str, polling: HTTPXRequest, *, proxy: str = "") -> Bot:
     """Return the library's bot, not connected. *polling* is what waits for updates, apart from all other calls."""
     return Bot(
         token,
@@ -71,20 +72,28 @@ def make_bot(token: str, base_url: str, file_url: str, polling: HTTPXRequest) ->
             media_write_timeout=_FILE_SECONDS,
             connect_timeout=_CONNECT_SECONDS,
             pool_timeout=_READ_SECONDS,
-            httpx_kwargs={"verify": certificates()},
+            httpx_kwargs=way(proxy, _CONNECTIONS),
         ),
         get_updates_request=polling,
     )
 
 
-def make_poll_request() -> QuietRequest:
+def make_poll_request(proxy: str = "") -> QuietRequest:
     """Return the one connection that waits for updates."""
     return QuietRequest(
         connection_pool_size=1,
         connect_timeout=_CONNECT_SECONDS,
         pool_timeout=_CONNECT_SECONDS,
-        httpx_kwargs={"verify": certificates()},
+        httpx_kwargs=way(proxy, 1),
     )
+
+
+def way(proxy: str, connections: int = 10) -> dict[str, Any]:
+    """Return what tells an httpx client of at most so many *connections* how it reaches Telegram."""
+    if not proxy:
+        return {"verify": certificates()}
+    limits = httpx.Limits(max_connections=connections, max_keepalive_connections=connections)
+    return {"transport": transport(proxy, verify=certificates(), limits=limits)}
 
 
 @cache

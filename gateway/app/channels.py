@@ -93,6 +93,7 @@ def open_doors(
             sessions=sessions,
             language=language,
             folder=settings.home / "uploads" / name,
+            proxy=settings.proxy_address,
         )
         channels[name] = kind.open(context)
         routes.extend(kind.routes(channels[name]))

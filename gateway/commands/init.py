@@ -131,7 +131,10 @@ class Init:
         except ValidationError as wrong:
             return lines_of(wrong, answers)[0], None
         self._talk.say("  asking it for one word …", look="hint")
-        return "", asyncio.run(try_model(llm))
+        return "", asyncio.run(try_model(llm, proxy=self._proxy()))
+
+    def _proxy(self) -> str:
+        return str(self._desk.present().get(("proxy",), ""))
 
     def _platform(self, name: str, setup: SetsUp) -> None:
         present = self._desk.present()
@@ -165,7 +168,7 @@ class Init:
         """Ask the platform about *settings*, show what it says, and return what shall become of them."""
         if settings is None:
             return self._choose(may_keep=False)
-        findings = asyncio.run(verify(setup, settings, self._environment))
+        findings = asyncio.run(verify(setup, settings, {**self._environment, "PARLOUR_PROXY": self._proxy()}))
         for finding in findings:
             self._talk.show(finding)
         is_wrong = any(finding.level is Level.WRONG for finding in findings)

@@ -25,7 +25,7 @@ _TOKENS = 16  # enough to see that it speaks
 _STATUS = re.compile(r"HTTP ([0-9]{3})")
 
 
-async def try_model(llm: Llm, *, seconds: float = _SECONDS) -> Finding:
+async def try_model(llm: Llm, *, proxy: str = "", seconds: float = _SECONDS) -> Finding:
     """Ask *llm* for a word and say what came of it; takes a few tokens of whoever pays for the key. Never raises."""
     config = ModelConfig(
         model=llm.model,
@@ -34,6 +34,7 @@ async def try_model(llm: Llm, *, seconds: float = _SECONDS) -> Finding:
         timeout=seconds,
         stream_silence=seconds,
         context_window=llm.context_window,
+        proxy=proxy,
     )
     try:
         model = open_model(config)

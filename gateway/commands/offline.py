@@ -12,7 +12,7 @@ from pathlib import Path
 
 import typer
 
-from gateway.doctor import LATELY, Finding, Level, ask_platforms, examine, from_platform, last_answer, traces
+from gateway.doctor import LATELY, Finding, Level, ask_platforms, ask_proxy, examine, from_platform, last_answer, traces
 from gateway.home import Home
 from gateway.logs import configure_logs
 from gateway.restore import restore
@@ -51,6 +51,8 @@ async def findings(environment: Mapping[str, str], *, is_offline: bool, asks_mod
     settings = report.settings
     if settings is None or is_offline:
         return
+    if settings.proxy:
+        yield await ask_proxy(settings.proxy_address)
     model = asyncio.create_task(_model(settings, asks_model=asks_model), name="ask the model")
     try:
         async for finding in ask_platforms(settings, environment):
@@ -73,7 +75,7 @@ async def _model(settings: Settings, *, asks_model: bool) -> list[Finding]:
         return [Finding(Level.OK, "model", line, "answers")]
     from gateway.commands.init_model import try_model
 
-    said = from_platform("model", await try_model(llm))
+    said = from_platform("model", await try_model(llm, proxy=settings.proxy_address))
     return [Finding(said.level, said.name, said.text, "answers")]
 
 

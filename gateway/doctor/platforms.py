@@ -9,6 +9,8 @@ from typing import Any
 import structlog
 
 from gateway.doctor.findings import Finding, Level
+from gateway.net.probing import probe
+from gateway.net.proxy import Proxy
 from gateway.ports import setup
 from gateway.ports.installed import installed
 from gateway.settings import Settings
@@ -23,6 +25,7 @@ _LEVELS = {setup.Level.GOOD: Level.OK, setup.Level.WARNING: Level.WARN, setup.Le
 async def ask_platforms(settings: Settings, environment: Mapping[str, str]) -> AsyncIterator[Finding]:
     """Ask every platform that can be asked, all at once; nothing is changed there."""
     found = {entry.name: entry for entry in installed("parlour.channels")}
+    environment = with_proxy(environment, settings)
     asked: dict[str, asyncio.Task[Sequence[setup.Finding]]] = {}
     async with asyncio.TaskGroup() as tasks:
         for name, block in settings.channels.items():
@@ -31,6 +34,19 @@ async def ask_platforms(settings: Settings, environment: Mapping[str, str]) -> A
     for name, task in asked.items():
         for finding in task.result():
             yield from_platform(f"channel {name}", finding)
+
+
+async def ask_proxy(address: str) -> Finding:
+    """Ask the proxy itself whether it is there and takes us, so that nobody looks for the mistake elsewhere."""
+    wrong = await probe(address)
+    if wrong:
+        return Finding(Level.FAIL, "proxy", f"{wrong}. Until then nothing is heard or answered, and messages wait")
+    return Finding(Level.OK, "proxy", f"what leaves this machine goes through {Proxy.read(address)}")
+
+
+def with_proxy(environment: Mapping[str, str], settings: Settings) -> Mapping[str, str]:
+    """Return *environment* as a platform's `verify` takes it: with the proxy, wherever it is set."""
+    return {**environment, "PARLOUR_PROXY": settings.proxy_address}
 
 
 def from_platform(name: str, finding: setup.Finding) -> Finding:

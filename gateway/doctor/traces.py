@@ -13,6 +13,7 @@ from gateway.control import call, connect
 from gateway.doctor.findings import Finding, Level
 from gateway.errors import UserMistake
 from gateway.home import Home
+from gateway.people.briefly import who_waits, who_was_unheard
 from gateway.quarantine import count, look
 from gateway.restore import read_only
 
@@ -67,6 +68,10 @@ def _told(status: dict[str, Any]) -> Iterator[Finding]:
             yield Finding(Level.WARN, f"channel {name}", line, "heard")
     if search := status.get("search"):
         yield Finding(Level.WARN, "search", f"goes {search}; see PARLOUR_TOOLS__VECTOR_MEMORY__EMBEDDING_MODEL")
+    for line in who_waits(status.get("waits", {})):
+        yield Finding(Level.WARN, "waits", line)
+    for line in who_was_unheard(status.get("unheard", {})):
+        yield Finding(Level.OK, "unheard", line)
     groups = list(status.get("dead_letters", ()))
     for group in groups[:_DEAD]:
         line = f"{group['count']} to {group['channel']}, the last {str(group['newest'])[:19]}Z: {group['reason']}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import StrEnum
 from pathlib import Path
@@ -202,6 +202,7 @@ class ChannelContext:
     sessions: Sessions  # what was said, for channels that show history themselves
     language: Callable[[SessionKey], str] = in_english  # of the sentences of ours in a chat
     folder: Path | None = None  # for files of the channel's own; it is made by whoever writes first
+    proxy: str = field(default="", repr=False)  # for gateway.net, whatever the channel connects to; "" = none; secret
 
 
 class ChannelKind(Protocol):

@@ -244,6 +244,11 @@ class Settings(BaseSettings):
     chats: Mapping[Annotated[str, AfterValidator(place_of)], ChatSettings] = Field(default_factory=dict)
     channels: Mapping[str, SerializeAsAny[Block]] = Field(default_factory=dict)
 
+    @property
+    def proxy_address(self) -> str:
+        """The proxy as components take it: a plain string, "" = none. Secret."""
+        return self.proxy.get_secret_value() if self.proxy else ""
+
     @classmethod
     def settings_customise_sources(
         cls,

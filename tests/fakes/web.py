@@ -85,6 +85,7 @@ class FakeHouse:
     state: FakeState = field(default_factory=FakeState)
     blobs: FakeBlobs = field(default_factory=FakeBlobs)
     folder: Path | None = None
+    proxy: str = ""
     is_cautious: bool = False
     quarantined: dict[str, str] = field(default_factory=dict)  # events that could not be read, and why
     _answers: set[asyncio.Task[None]] = field(default_factory=set)
@@ -103,6 +104,7 @@ class FakeHouse:
             blobs=self.blobs,
             sessions=self,
             folder=self.folder,
+            proxy=self.proxy,
         )
 
     # Intake

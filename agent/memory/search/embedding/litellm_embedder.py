@@ -31,12 +31,14 @@ class LitellmEmbedder:
         api_key: str = "",
         api_base: str = "",
         timeout: float = 30.0,
+        proxy: str = "",
         on_usage: OnTokens = no_account,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self.name = model
         self._key, self._base, self._timeout, self._now = api_key, api_base, timeout, now
         self._on_usage = on_usage
+        self._proxy = proxy
         self._litellm: Any = None
 
     def __repr__(self) -> str:
@@ -46,7 +48,7 @@ class LitellmEmbedder:
     async def embed(self, texts: Sequence[str], *, is_question: bool = False) -> Matrix:  # noqa: ARG002 - the port's
         """Return the vectors. Raises ModelFailed."""
         if self._litellm is None:
-            self._litellm = await asyncio.to_thread(load_litellm)
+            self._litellm = await asyncio.to_thread(load_litellm, self._proxy)
         asked: dict[str, Any] = {"model": self.name, "input": list(texts), "timeout": self._timeout, "num_retries": 0}
         asked |= {"api_key": self._key} if self._key else {}
         asked |= {"api_base": self._base} if self._base else {}

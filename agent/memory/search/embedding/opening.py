@@ -22,6 +22,7 @@ def open_embedder(
     question_deadline: float = 2.0,
     threads: int = 1,
     on_usage: OnTokens = no_account,
+    proxy: str = "",
 ) -> GuardedEmbedder | None:
     """Return the embedder of *model*: ``local:<folder>``, a name litellm knows, or None for "" (text alone).
 
@@ -33,5 +34,7 @@ def open_embedder(
     if model.startswith(_LOCAL):
         inner = LocalEmbedder(Path(model.removeprefix(_LOCAL)).expanduser(), threads=threads)
     else:
-        inner = LitellmEmbedder(model, api_key=api_key, api_base=api_base, timeout=deadline, on_usage=on_usage)
+        inner = LitellmEmbedder(
+            model, api_key=api_key, api_base=api_base, timeout=deadline, on_usage=on_usage, proxy=proxy
+        )
     return GuardedEmbedder(inner, batch=batch, deadline=deadline, question_deadline=question_deadline)

@@ -1,0 +1,76 @@
+"""What the address of a proxy says, and which hosts are reached without it. Pure."""
+
+from __future__ import annotations
+
+import ipaddress
+import time
+from dataclasses import dataclass, field
+from urllib.parse import unquote, urlsplit
+
+import structlog
+
+log = structlog.get_logger(__name__)
+
+_PORTS = {"http": 80, "https": 443, "socks5": 1080, "socks5h": 1080}
+_AGAIN = 60.0  # seconds between two lines about the same proxy: every retry of every connection meets it
+
+
+@dataclass(frozen=True, slots=True)
+class Proxy:
+    """A proxy. `str` of it, its repr included, never shows user and password."""
+
+    scheme: str  # http, https, socks5, socks5h
+    host: str
+    port: int
+    user: str = field(default="", repr=False)
+    password: str = field(default="", repr=False)
+
+    @classmethod
+    def read(cls, address: str) -> Proxy:
+        """Read ``scheme://[user:password@]host[:port]``; raise ValueError, which quotes nothing, for what is none."""
+        parts = urlsplit(address)
+        if parts.scheme not in _PORTS or not parts.hostname:
+            raise ValueError("a proxy is http://, https://, socks5:// or socks5h:// with a host")
+        user, password = unquote(parts.username or ""), unquote(parts.password or "")
+        return cls(parts.scheme, parts.hostname, parts.port or _PORTS[parts.scheme], user, password)
+
+    @property
+    def is_socks(self) -> bool:
+        """Say whether it speaks SOCKS5, and not HTTP."""
+        return self.scheme.startswith("socks")
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{self.scheme}://{host}:{self.port}"
+
+
+def is_direct(host: str) -> bool:
+    """Say whether *host* is reached without the proxy: this machine, its own networks, and names without a dot.
+
+    A name without a dot is one of a network of one's own (another service of the same compose file), which no proxy
+    outside could resolve. Any other name goes through the proxy unresolved, wherever it leads to.
+    """
+    name = host.strip("[]").rstrip(".").lower()
+    try:
+        address = ipaddress.ip_address(name.partition("%")[0])
+    except ValueError:
+        return "." not in name or name.endswith(".localhost")
+    mapped = getattr(address, "ipv4_mapped", None)
+    return (mapped or address).is_loopback or (mapped or address).is_private or (mapped or address).is_link_local
+
+
+_told: dict[str, float] = {}
+
+
+def complain(proxy: Proxy, wrong: BaseException) -> None:
+    """Log that nothing gets through *proxy*, at most once a minute; the text of *wrong* is the library's own."""
+    now = time.monotonic()
+    if now - _told.get(str(proxy), -_AGAIN) < _AGAIN:
+        return
+    _told[str(proxy)] = now
+    log.warning(
+        "proxy.failed",
+        proxy=str(proxy),
+        reason=f"{type(wrong).__name__}: {wrong}",
+        mend="start the proxy or correct PARLOUR_PROXY; `parlour doctor` says more. Meanwhile messages wait",
+    )

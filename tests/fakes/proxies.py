@@ -1,0 +1,262 @@
+"""Proxies: a SOCKS5 and an HTTP one over asyncio that know names nobody else knows, and the real servers.
+
+A name such as `slack.example` resolves nowhere but here, so that a connection which goes round the proxy fails.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import os
+import shutil
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from ipaddress import ip_address
+from urllib.parse import urlsplit
+
+import pytest
+
+Names = Mapping[str, tuple[str, int]]  # a name that only the proxy knows, and where it leads
+Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+@dataclass
+class Proxy:
+    """One proxy: who may pass, which names it knows, and where it was asked to connect."""
+
+    names: Names
+    user: str = ""
+    password: str = ""
+    port: int = 0
+    asked: list[tuple[str, int]] = field(default_factory=list)
+    refused: int = 0  # connections without the right user and password
+    is_down: bool = False  # takes connections and breaks them off
+
+    def url(self, scheme: str, *, password: str = "") -> str:
+        """Return its address as it stands in PARLOUR_PROXY."""
+        who = f"{self.user}:{password or self.password}@" if self.user else ""
+        return f"{scheme}://{who}127.0.0.1:{self.port}"
+
+    def hosts(self) -> set[str]:
+        """Return every host it was asked for."""
+        return {host for host, _ in self.asked}
+
+    async def reach(self, host: str, port: int) -> Streams:
+        """Connect to what *host* leads to; OSError for a name that it does not know."""
+        self.asked.append((host, port))
+        if host in self.names:
+            return await asyncio.open_connection(*self.names[host])
+        raise OSError(f"no name {host}")
+
+
+@asynccontextmanager
+async def open_socks(names: Names = {}, *, user: str = "", password: str = "") -> AsyncIterator[Proxy]:  # noqa: B006 - never changed
+    """Serve SOCKS5 (RFC 1928, and 1929 where a *user* is given)."""
+    proxy = Proxy(names, user, password)
+    async with _serving(proxy, _socks):
+        yield proxy
+
+
+@asynccontextmanager
+async def open_http_proxy(names: Names = {}, *, user: str = "", password: str = "") -> AsyncIterator[Proxy]:  # noqa: B006 - never changed
+    """Serve CONNECT, and requests with whole addresses as http:// ones are sent."""
+    proxy = Proxy(names, user, password)
+    async with _serving(proxy, _http):
+        yield proxy
+
+
+@asynccontextmanager
+async def _serving(proxy: Proxy, serve: Callable[[Proxy, Streams], Awaitable[None]]) -> AsyncIterator[None]:
+    tasks: set[asyncio.Task[None]] = set()
+
+    async def one(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        tasks.add(task)
+        try:
+            if not proxy.is_down:
+                await serve(proxy, (reader, writer))
+        except (OSError, EOFError):
+            pass  # either side has gone
+        finally:
+            tasks.discard(task)
+            await _closed(writer)
+
+    server = await asyncio.start_server(one, "127.0.0.1", proxy.port)
+    proxy.port = server.sockets[0].getsockname()[1]
+    try:
+        yield
+    finally:
+        server.close()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _socks(proxy: Proxy, streams: Streams) -> None:
+    reader, writer = streams
+    _, count = await reader.readexactly(2)
+    offered = await reader.readexactly(count)
+    wanted = 2 if proxy.user else 0
+    if wanted not in offered:
+        proxy.refused += 1
+        writer.write(b"\x05\xff")
+        return
+    writer.write(bytes([5, wanted]))
+    if proxy.user and not await _knows(proxy, reader, writer):
+        return
+    _, command, _, kind = await reader.readexactly(4)
+    assert command == 1, "only CONNECT is asked for"
+    host = await _address(reader, kind)
+    port = int.from_bytes(await reader.readexactly(2), "big")
+    try:
+        there = await proxy.reach(host, port)
+    except OSError:
+        writer.write(b"\x05\x04\x00\x01" + bytes(6))  # host unreachable
+        await writer.drain()
+        return
+    writer.write(b"\x05\x00\x00\x01" + bytes(6))
+    await _splice(streams, there)
+
+
+async def _knows(proxy: Proxy, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+    await reader.readexactly(1)
+    said = [await reader.readexactly((await reader.readexactly(1))[0]) for _ in range(2)]
+    is_known = said == [proxy.user.encode(), proxy.password.encode()]
+    proxy.refused += not is_known
+    writer.write(b"\x01\x00" if is_known else b"\x01\x01")
+    await writer.drain()
+    return is_known
+
+
+async def _address(reader: asyncio.StreamReader, kind: int) -> str:
+    if kind == 3:
+        return (await reader.readexactly((await reader.readexactly(1))[0])).decode()
+    return str(ip_address(await reader.readexactly(4 if kind == 1 else 16)))
+
+
+async def _http(proxy: Proxy, streams: Streams) -> None:
+    reader, writer = streams
+    head = await reader.readuntil(b"\r\n\r\n")
+    first, *lines = head.decode("latin-1").split("\r\n")
+    method, target, version = first.split(" ")
+    headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines if line)}
+    proof = "Basic " + base64.b64encode(f"{proxy.user}:{proxy.password}".encode()).decode()
+    if proxy.user and headers.get("proxy-authorization") != proof:
+        proxy.refused += 1
+        writer.write(b"HTTP/1.1 407 Proxy Authentication Required\r\nContent-Length: 0\r\n\r\n")
+        await writer.drain()
+        return
+    url = urlsplit(f"//{target}" if method == "CONNECT" else target)
+    try:
+        there = await proxy.reach(url.hostname or "", url.port or 80)
+    except OSError:
+        writer.write(b"HTTP/1.1 502 Bad Gateway\r\nContent-Length: 0\r\n\r\n")
+        await writer.drain()
+        return
+    if method == "CONNECT":
+        writer.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
+    else:
+        path = f"{url.path or '/'}{'?' + url.query if url.query else ''}"
+        kept = [line for line in lines if line and not line.lower().startswith(("proxy-", "connection:"))]
+        there[1].write(
+            "\r\n".join([f"{method} {path} {version}", *kept, "Connection: close", "", ""]).encode("latin-1")
+        )
+    await _splice(streams, there)
+
+
+async def _splice(one: Streams, other: Streams) -> None:
+    """Carry bytes both ways until a side ends."""
+
+    async def carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(OSError):
+            while piece := await reader.read(65_536):
+                writer.write(piece)
+                await writer.drain()
+            writer.write_eof()
+
+    try:
+        await asyncio.gather(carry(one[0], other[1]), carry(other[0], one[1]))
+    finally:
+        await _closed(other[1])
+
+
+async def _closed(writer: asyncio.StreamWriter) -> None:
+    writer.close()
+    with suppress(OSError, asyncio.CancelledError):
+        await writer.wait_closed()
+
+
+# The real servers.
+
+FAR, EXIT = "127.0.0.2", "127.0.0.3"
+FAR_NAME = "127.2"  # as a name: no literal address, so it is asked of the proxy, and every resolver knows it
+
+
+def needed(command: str) -> str:
+    """Return the path of a server; in CI a missing one is a failure, elsewhere a skip."""
+    path = shutil.which(command) or shutil.which(command, path="/usr/sbin")
+    if path is not None:
+        return path
+    if os.environ.get("CI") == "true":
+        pytest.fail(f"CI needs {command}: .ci/run installs it")
+    pytest.skip(f"no {command} on this machine (apt install nginx-light microsocks)")
+
+
+@asynccontextmanager
+async def far_away(port: int) -> AsyncIterator[int]:
+    """Show what listens on *port* of this machine at `FAR_NAME` too, to those alone who come by way of `EXIT`."""
+    place = Proxy({})
+
+    async def pass_on(_: Proxy, streams: Streams) -> None:
+        if streams[1].get_extra_info("peername")[0] != EXIT:
+            return  # it came round the proxy
+        await _splice(streams, await asyncio.open_connection("127.0.0.1", port))
+
+    async def one(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            await pass_on(place, (reader, writer))
+        except (OSError, EOFError, asyncio.CancelledError):
+            pass
+        finally:
+            await _closed(writer)
+
+    server = await asyncio.start_server(one, FAR, 0)
+    try:
+        yield server.sockets[0].getsockname()[1]
+    finally:
+        server.close()
+
+
+@asynccontextmanager
+async def microsocks(port: int, *, user: str, password: str) -> AsyncIterator[str]:
+    """Run a real SOCKS5 server that leaves by `EXIT`; yield its address."""
+    words = ["-i", "127.0.0.1", "-p", str(port), "-b", EXIT, "-u", user, "-P", password]
+    async with running(needed("microsocks"), *words, port=port):
+        yield f"socks5h://{user}:{password}@127.0.0.1:{port}"
+
+
+@asynccontextmanager
+async def running(*command: str, port: int) -> AsyncIterator[None]:
+    """Run a server until the block ends; it takes connections on *port* when the block begins."""
+    process = await asyncio.create_subprocess_exec(
+        *command, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE
+    )
+    try:
+        while True:
+            try:
+                _, writer = await asyncio.open_connection("127.0.0.1", port)
+            except OSError:
+                if process.returncode is not None:
+                    assert process.stderr is not None
+                    raise AssertionError((await process.stderr.read()).decode()) from None
+                await asyncio.sleep(0.01)
+            else:
+                await _closed(writer)
+                break
+        yield
+    finally:
+        with suppress(ProcessLookupError):
+            process.terminate()
+        await process.wait()

@@ -1,0 +1,181 @@
+"""Both libraries through real proxies that alone know the names asked for, and past them to what is near."""
+
+from __future__ import annotations
+
+import gc
+import warnings
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import aiohttp
+import httpx
+import pytest
+import structlog
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+
+from gateway.net.by_aiohttp import connector
+from gateway.net.by_httpx import transport
+from gateway.net.probing import probe
+from gateway.net.proxy import Proxy, is_direct
+from tests.fakes import proxies
+from tests.fakes.proxies import open_http_proxy, open_socks
+
+NAME = "platform.example"
+SECRET = "p@ss:w0rd/%"
+QUOTED = "p%40ss%3Aw0rd%2F%25"
+KINDS = pytest.mark.parametrize("scheme", ["http", "socks5", "socks5h"])
+
+
+@asynccontextmanager
+async def platform() -> AsyncIterator[int]:
+    """Serve a page that says hello, and a WebSocket that does so too."""
+
+    async def hello(request: web.Request) -> web.StreamResponse:
+        if request.headers.get("upgrade", "").lower() != "websocket":
+            return web.Response(text="hello")
+        socket = web.WebSocketResponse()
+        await socket.prepare(request)
+        await socket.send_str("hello")
+        await socket.close()
+        return socket
+
+    app = web.Application()
+    app.router.add_get("/", hello)
+    async with TestServer(app) as server:
+        assert server.port is not None
+        yield server.port
+
+
+@asynccontextmanager
+async def through(scheme: str, **who: str) -> AsyncIterator[tuple[proxies.Proxy, int]]:
+    """Serve the platform and a proxy that knows it as NAME."""
+    opened: Any = open_http_proxy if scheme.startswith("http") else open_socks
+    async with platform() as port, opened({NAME: ("127.0.0.1", port)}, **who) as proxy:
+        yield proxy, port
+
+
+async def by_aiohttp(proxy: str, url: str) -> str:
+    """Ask once."""
+    async with aiohttp.ClientSession(connector=connector(proxy)) as session, session.get(url) as answer:
+        return await answer.text()
+
+
+async def by_websocket(proxy: str, url: str) -> str:
+    """Listen once."""
+    async with aiohttp.ClientSession(connector=connector(proxy)) as session, session.ws_connect(url) as socket:
+        return await socket.receive_str()
+
+
+async def by_httpx(proxy: str, url: str) -> str:
+    """Ask once."""
+    async with httpx.AsyncClient(transport=transport(proxy)) as client:
+        return (await client.get(url)).text
+
+
+WAYS = pytest.mark.parametrize("ask", [by_aiohttp, by_websocket, by_httpx])
+
+
+@KINDS
+@WAYS
+async def test_a_name_is_asked_of_the_proxy_with_user_and_password(scheme: str, ask: Any) -> None:
+    """Requests and WebSockets arrive through every kind of proxy, names unresolved, odd passwords and all."""
+    async with through(scheme, user="ann", password=SECRET) as (proxy, _):
+        assert await ask(proxy.url(scheme, password=QUOTED), f"http://{NAME}/") == "hello"
+        assert proxy.asked == [(NAME, 80)]
+        assert proxy.refused == 0
+
+
+@KINDS
+@WAYS
+async def test_what_is_near_is_reached_without_it(scheme: str, ask: Any) -> None:
+    """A server on this machine is never asked of the proxy, by number or by name."""
+    async with through(scheme) as (proxy, port):
+        for host in ("127.0.0.1", "localhost"):
+            assert await ask(proxy.url(scheme), f"http://{host}:{port}/") == "hello"
+        assert proxy.asked == []
+
+
+@KINDS
+@WAYS
+async def test_no_way_through_is_known_as_never_sent(scheme: str, ask: Any) -> None:
+    """A proxy that is down, that refuses us, or that knows no such name: an error that says nothing was sent."""
+    never_sent = (aiohttp.ClientConnectorError, httpx.ConnectError, httpx.ProxyError)
+    async with through(scheme, user="ann", password="right") as (proxy, _):
+        for url in (proxy.url(scheme, password="wrong"), proxy.url(scheme).replace("ann:right@", "")):
+            with pytest.raises(never_sent):
+                await ask(url, f"ws://{NAME}/" if ask is by_websocket else f"https://{NAME}/")
+        with pytest.raises(never_sent):
+            await ask(proxy.url(scheme), "https://nowhere.example/")
+        gone = proxy.url(scheme)
+    with pytest.raises(never_sent):
+        await ask(gone, f"https://{NAME}/")
+    with warnings.catch_warnings():  # httpcore leaves the socket of a refused SOCKS handshake to the collector
+        warnings.simplefilter("ignore", ResourceWarning)
+        gc.collect()
+
+
+@KINDS
+async def test_the_probe_says_what_is_wrong_and_how_to_mend_it(scheme: str) -> None:
+    """Right, wrong password, none at all, nobody there, something else there: a line each, and no secret in any."""
+    async with through(scheme, user="ann", password="right") as (proxy, port):
+        assert await probe(proxy.url(scheme)) == ""
+        said = [
+            await probe(proxy.url(scheme, password="wrong")),
+            await probe(f"{scheme}://127.0.0.1:{proxy.port}"),
+            await probe(f"{scheme}://ann:right@127.0.0.1:{port}"),
+        ]
+        gone = proxy.url(scheme)
+    said.append(await probe(gone))
+    for line, words in zip(
+        said, ("refuses user or password", "asks for user", "is no", "cannot be reached"), strict=True
+    ):
+        assert words in line
+        assert "PARLOUR_PROXY" in line or "user:password@" in line
+        assert "right" not in line
+        assert "wrong" not in line
+
+
+async def test_trouble_is_logged_once_a_minute_and_without_the_password() -> None:
+    """Ten failures in a row are one line that names the proxy, and nobody's secret."""
+    with structlog.testing.capture_logs() as logs:
+        for _ in range(10):
+            with pytest.raises(aiohttp.ClientConnectorError):
+                await by_aiohttp("socks5h://ann:hidden@127.0.0.1:9", f"https://{NAME}/")
+    (line,) = [each for each in logs if each["event"] == "proxy.failed"]
+    assert line["proxy"] == "socks5h://127.0.0.1:9"
+    assert "hidden" not in str(logs)
+
+
+def test_a_proxy_shows_no_secret() -> None:
+    """Neither its text nor its repr has user or password; ports are the usual ones."""
+    proxy = Proxy.read(f"socks5h://ann:{QUOTED}@[2001:db8::1]")
+    assert (proxy.user, proxy.password, proxy.port) == ("ann", SECRET, 1080)
+    assert str(proxy) == "socks5h://[2001:db8::1]:1080"
+    assert SECRET not in repr(proxy)
+    assert "ann" not in repr(proxy)
+
+
+@pytest.mark.parametrize(
+    ("host", "expected"),
+    [
+        ("127.0.0.1", True),
+        ("[::1]", True),
+        ("localhost", True),
+        ("api.localhost", True),
+        ("10.1.2.3", True),
+        ("192.168.0.9", True),
+        ("fe80::1%eth0", True),
+        ("::ffff:10.0.0.1", True),
+        ("ollama", True),
+        ("api.openai.com", False),
+        ("api.openai.com.", False),
+        ("8.8.8.8", False),
+        ("2606:4700::1111", False),
+        ("127.2", False),
+    ],
+)
+def test_what_is_near(host: str, expected: bool) -> None:
+    """Near are this machine, private addresses and names without a dot; everything else goes through the proxy."""
+    assert is_direct(host) is expected
