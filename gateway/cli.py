@@ -9,6 +9,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
+from gateway.commands.door import add_to
 from gateway.commands.memory import app as memory
 from gateway.commands.people import app as people
 from gateway.errors import ParlourError, UserMistake
@@ -27,6 +28,7 @@ app.add_typer(sessions, name="sessions")
 app.add_typer(web, name="web")
 app.add_typer(memory, name="memory")
 app.add_typer(people, name="people")
+add_to(people)
 quarantine = typer.Typer(help="Platform events that could not be read, or that broke us.", no_args_is_help=True)
 app.add_typer(quarantine, name="quarantine")
 
@@ -171,13 +173,13 @@ def turn(reference: Annotated[str, typer.Argument(help="The short reference peop
 @app.command()
 def why(
     channel: Annotated[str, typer.Argument(help="The channel block.")] = "",
-    sender: Annotated[str, typer.Argument(help="A user id.")] = "",
+    ident: Annotated[str, typer.Argument(metavar="ID", help="A user's or a chat's id.")] = "",
     as_json: AsJson = False,
 ) -> None:
-    """Explain silence: who was not heard lately, and what would admit them."""
-    from gateway.commands.asking import show_refusals
+    """Explain silence: who was not heard lately, why, and what would let them be."""
+    from gateway.commands.door import explain_silence
 
-    show_refusals(channel, sender, as_json=as_json)
+    explain_silence(channel, ident, as_json=as_json)
 
 
 @app.command()

@@ -21,7 +21,7 @@ from gateway.control import Connection, Handler, Line
 from gateway.errors import UserMistake
 from gateway.events import SessionKey, reference
 from gateway.home import Home
-from gateway.people.refusals import RefusalLog
+from gateway.people.refusals import RefusalLog, Unheard
 from gateway.ports import Channel, Sessions, Store
 from gateway.quarantine import Quarantine, look
 
@@ -133,7 +133,6 @@ class Operations:
             "quarantine list": self.list_quarantine,
             "quarantine drop": self.drop_from_quarantine,
             "web login": self.web_login,
-            "why": self.why,
             **self._more,
         }
 
@@ -147,23 +146,24 @@ class Operations:
             "version": version("parlour"),
             "home": str(self._app.home.path),
             "gateway": "running" if self._app.channels else "not running",
-            "since": _plain(self._started_at),
+            "since": plain(self._started_at),
             "channels": dict(self._app.readiness()),
-            **_plain(await self._app.store.journal.depth()),
-            **_plain(await self._app.work()),
-            "dead_letters": [_plain(group) for group in await self._app.store.outbox.dead(limit=_MOST_DEAD)],
+            **plain(await self._app.store.journal.depth()),
+            **plain(await self._app.work()),
+            "unheard": {name: _figures(each) for name, each in self._app.refusals.summary().items()},
+            "dead_letters": [plain(group) for group in await self._app.store.outbox.dead(limit=_MOST_DEAD)],
         }
 
     async def list_sessions(self, _: Line) -> AsyncIterator[Line]:
         """A line per session, the most recently used first."""
         for session in await self._app.sessions.all():
-            yield _plain(session)
+            yield plain(session)
 
     async def show_session(self, arguments: Line) -> AsyncIterator[Line]:
         """The newest lines of one session, as people saw them."""
         limit = min(int(arguments.get("limit", 50)), _MOST_LINES)
         for line in await self._app.sessions.shown(_key(arguments), limit=limit):
-            yield _plain(line)
+            yield plain(line)
 
     async def send(self, arguments: Line) -> AsyncIterator[Line]:
         """Hand a text to a session as a job of ours; it goes all nine stages."""
@@ -179,7 +179,7 @@ class Operations:
         story = await self._app.store.journal.story(wanted) if wanted else None
         if story is None:
             raise UserMistake(f"no turn begins with {wanted!r}; the reference stands at the end of the line people saw")
-        yield _plain(story)
+        yield plain(story)
 
     async def backup(self, arguments: Line) -> AsyncIterator[Line]:
         """Write a backup; the path is the asking command's, made absolute by it."""
@@ -196,7 +196,7 @@ class Operations:
     async def list_quarantine(self, _: Line) -> AsyncIterator[Line]:
         """A line per platform event that was set aside, the newest first; no word of it."""
         for event in await asyncio.to_thread(look, self._app.home.quarantine):
-            yield {"name": event.file.stem, **_plain(event)}
+            yield {"name": event.file.stem, **plain(event)}
 
     async def drop_from_quarantine(self, arguments: Line) -> AsyncIterator[Line]:
         """Remove one event, so that it is handled when the platform brings it again."""
@@ -212,11 +212,6 @@ class Operations:
             raise self._absent("the page is switched off; set channels.web.enabled to true")
         yield {"code": await pages[0].issue_code()}
 
-    async def why(self, arguments: Line) -> AsyncIterator[Line]:
-        """Who was not heard lately, and what would admit them."""
-        for refused in self._app.refusals.recent(str(arguments.get("channel", "")), str(arguments.get("sender", ""))):
-            yield _plain(refused)
-
     async def attach(self, _: Line, connection: Connection) -> None:
         """Let a terminal into the console channel until it leaves."""
         consoles = [channel for channel in self._channels("console") if isinstance(channel, Attachable)]
@@ -230,6 +225,16 @@ class Operations:
 
     def _absent(self, switched_off: str) -> UserMistake:
         return UserMistake(switched_off if self._app.channels else _NO_GATEWAY)
+
+
+def _figures(unheard: Unheard) -> Line:
+    reasons = dict(unheard.reasons.most_common())
+    return {
+        "since": plain(unheard.since),
+        "messages": unheard.messages,
+        "people": len(unheard.people),
+        "reasons": reasons,
+    }
 
 
 def _handler(run: Operation) -> Handler:
@@ -247,18 +252,18 @@ def _key(arguments: Line) -> SessionKey:
         raise UserMistake(f"{wrong}; `parlour sessions list` shows them") from None
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """Return *value* as JSON has it: times as ISO 8601, keys as text, records as objects."""
     if isinstance(value, SessionKey):
         return str(value)
     if is_dataclass(value) and not isinstance(value, type):
-        return {name: _plain(getattr(value, name)) for name in value.__dataclass_fields__}
+        return {name: plain(getattr(value, name)) for name in value.__dataclass_fields__}
     if isinstance(value, Mapping):
-        return {str(name): _plain(item) for name, item in value.items()}
+        return {str(name): plain(item) for name, item in value.items()}
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, datetime):
         return value.astimezone(UTC).isoformat().replace("+00:00", "Z")
     if isinstance(value, list | tuple | set | frozenset):
-        return [_plain(item) for item in value]
+        return [plain(item) for item in value]
     return value if value is None or isinstance(value, str | int | float | bool) else str(value)

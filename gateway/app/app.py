@@ -73,7 +73,13 @@ class App:
 
     async def work(self) -> Mapping[str, Any]:
         """Return how the work beside the turns stands, for operators."""
-        work = {"jobs": await self.background.work(), "background_budget": await self.background.budget()}
+        work: dict[str, Any] = {
+            "jobs": await self.background.work(),
+            "background_budget": await self.background.budget(),
+        }
+        waits = self.people.pairing.waiting()
+        places = sum(each.is_place for each in waits)
+        work["waits"] = {"people": len(waits) - places, "places": places}
         trouble = self.recall.trouble()
         return {**work, "search": f"by words alone: {trouble}"} if trouble else work
 

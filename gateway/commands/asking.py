@@ -15,6 +15,7 @@ import typer
 from gateway.control import Line, call, connect
 from gateway.home import Home
 from gateway.logs import configure_logs
+from gateway.people.briefly import who_waits, who_was_unheard
 from gateway.settings import Settings, load_settings, secret_values
 
 # What people wrote is shown on a terminal: nothing in it may move the cursor or hide what follows.
@@ -57,16 +58,20 @@ def show_status(*, as_json: bool) -> None:
     states = {True: "hears", False: "degraded", None: "not tried yet"}
     rows = {**line, "channels": ", ".join(f"{name} {states[state]}" for name, state in channels.items()) or "none open"}
     dead, jobs, budget = rows.pop("dead_letters", []), rows.pop("jobs", []), rows.pop("background_budget", None)
+    door = [("waits", each) for each in who_waits(rows.pop("waits", {}))]
+    door += [("unheard", each) for each in who_was_unheard(rows.pop("unheard", {}))]
     for name, value in rows.items():
         typer.echo(f"{name:16} {value}")
+    for name, told in door:
+        typer.echo(f"{name:16} {told}")
     for job in jobs:
         typer.echo(f"{'job ' + job['kind']:16} {_job(job)}")
     if budget and budget["limit"]:
         spent = ", spent: what waits goes on tomorrow" if budget["is_spent"] else ""
         typer.echo(f"{'background':16} {budget['spent']} of {budget['limit']} tokens today{spent}")
     for group in dead:
-        told = f"{group['channel']}: {group['count']} given up, the last {group['newest'][:19]}Z: {group['reason']}"
-        typer.echo(f"{'dead letters':16} {_OBEYED.sub('', told)}")
+        given_up = f"{group['channel']}: {group['count']} given up, the last {group['newest'][:19]}Z: {group['reason']}"
+        typer.echo(f"{'dead letters':16} {_OBEYED.sub('', given_up)}")
 
 
 def _job(job: Mapping[str, Any]) -> str:
@@ -108,20 +113,6 @@ def show_turn(reference: str) -> None:
     """Print everything the journal knows of a turn."""
     (line,) = ask("turn", {"reference": reference})
     typer.echo(json.dumps(line, indent=2))
-
-
-def show_refusals(channel: str, sender: str, *, as_json: bool) -> None:
-    """Print who was not heard, why, and what would admit them."""
-
-    def shown(line: Line) -> str:
-        times = f" ({line['times']} times)" if line["times"] > 1 else ""
-        where = f"{line['channel']}:{line['chat']}"
-        return f"{line['last_at'][:19]}Z  {where}  {line['sender']}  {line['reason']}{times}: {line['would_admit']}"
-
-    lines = ask("why", {"channel": channel, "sender": sender})
-    print_lines(lines, as_json, shown)
-    if not lines and not as_json:
-        typer.echo("nobody was refused since the gateway started")
 
 
 def make_backup(file: Path) -> None:

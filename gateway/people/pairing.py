@@ -113,8 +113,8 @@ class PairingDesk:
                 return await self._earlier(decider)
             return await self._decide(found, decider, is_yes=is_yes)
 
-    async def by_code(self, code: str, decider: Decider) -> Outcome:
-        """Approve whoever was given *code*, unless its decider guesses."""
+    async def by_code(self, code: str, decider: Decider, *, is_yes: bool = True) -> Outcome:
+        """Decide about whoever was given *code*, unless its decider guesses."""
         typed = codes.typed(code)
         if not typed:
             return NobodyWaits()  # no guess: it is none of ours
@@ -125,7 +125,7 @@ class PairingDesk:
                 return TooManyTries(minutes)
             found = next((each for each in self._found() if each.note == note), None)
             if found is not None:
-                return await self._decide(found, decider, is_yes=True)
+                return await self._decide(found, decider, is_yes=is_yes)
             earlier = await self._earlier(decider)
             if isinstance(earlier, NobodyWaits):
                 count = {"count": tries + 1, "until": stamp(self._now() + LOCKED_FOR)}

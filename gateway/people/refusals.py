@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, OrderedDict
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from typing import Protocol
@@ -66,6 +66,20 @@ class Refused:
     chat_kind: ChatKind = ChatKind.DIRECT
     team: str = ""  # the sender's Slack workspace
     guild: str = ""  # the Discord server
+
+
+# What belongs to a day on which all is well: talk beside us, other bots, and whoever was shut out on purpose.
+_USUAL = frozenset({Reason.NOT_ADDRESSED, Reason.BOT, Reason.NOBODY, Reason.BLOCKED})
+
+
+@dataclass(slots=True, kw_only=True)
+class Unheard:
+    """What is kept of one channel, in figures."""
+
+    since: datetime
+    reasons: Counter[str] = field(default_factory=Counter)  # messages by reason, the usual ones too
+    messages: int = 0  # of people who wanted something of us and were not heard
+    people: set[str] = field(default_factory=set)  # and who they are
 
 
 class RefusalLog:
@@ -136,11 +150,16 @@ class RefusalLog:
             if (not channel or refused.channel == channel) and (not ident or _is_about(refused, ident))
         )
 
-    def summary(self) -> Mapping[str, Counter[str]]:
-        """Return per channel how many messages were refused, by reason, among what is kept."""
-        found: dict[str, Counter[str]] = {}
+    def summary(self) -> Mapping[str, Unheard]:
+        """Return per channel what is kept, in figures."""
+        found: dict[str, Unheard] = {}
         for refused in self._kept.values():
-            found.setdefault(refused.channel, Counter())[str(refused.reason)] += refused.times
+            unheard = found.setdefault(refused.channel, Unheard(since=refused.first_at))
+            unheard.since = min(unheard.since, refused.first_at)
+            unheard.reasons[str(refused.reason)] += refused.times
+            if refused.reason not in _USUAL and refused.sender:
+                unheard.people.add(refused.sender)
+                unheard.messages += refused.times
         return found
 
 

@@ -59,6 +59,6 @@ class Pairing(Protocol):
         """Decide about the one whose `ref` this is."""
         ...
 
-    async def by_code(self, code: str, decider: Decider) -> Outcome:
-        """Approve the person who was given *code*; wrong codes are counted against the decider."""
+    async def by_code(self, code: str, decider: Decider, *, is_yes: bool = True) -> Outcome:
+        """Decide about the person who was given *code*; wrong codes are counted against the decider."""
         ...

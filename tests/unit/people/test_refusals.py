@@ -6,11 +6,14 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import pytest
 from structlog.testing import capture_logs
 
 from gateway.admission import Policy, Reason, Rejected, admit
 from gateway.events import ChatKind, InboundMessage, Sender, SessionKey
+from gateway.people.reasons import WORDS, explain
 from gateway.people.refusals import RefusalLog, Silence, Turned
+from gateway.ports.caps import Cap
 
 NOW = datetime(2026, 11, 21, 21, 0, tzinfo=UTC)
 STRANGER = Rejected(reason=Reason.STRANGER, would_admit="an entry")
@@ -81,4 +84,45 @@ def test_what_is_nobodys_message_is_explained_too() -> None:
     kept.note_channel("telegram", Silence.DEAF, "its log", NOW)
     kept.note_channel("telegram", Silence.DEAF, "its log", NOW)
     kept.note(said("7"), Turned(reason=Silence.EXPIRED), NOW)
-    assert kept.summary() == {"telegram": {"deaf": 2, "expired": 1}}
+    assert kept.summary()["telegram"].reasons == {"deaf": 2, "expired": 1}
+
+
+def test_the_figures_are_of_people_who_wanted_something() -> None:
+    """Talk beside the bot and other bots are no one's silence in the operator's figures; strangers are."""
+    kept = RefusalLog()
+    for sender, reason in (("7", Reason.STRANGER), ("7", Reason.GUEST), ("8", Reason.NOT_ADDRESSED), ("9", Reason.BOT)):
+        kept.note(said(sender), Rejected(reason=reason, would_admit=""), NOW)
+    unheard = kept.summary()["telegram"]
+    assert (unheard.messages, unheard.people, unheard.since) == (2, {"7"}, NOW)
+    assert sum(unheard.reasons.values()) == 4
+
+
+def test_every_reason_there_is_has_its_words() -> None:
+    """Nobody has to guess what a reason means: admission's, the caps' and what is neither."""
+    reasons: list[str] = [*Reason, *Silence, *Cap]
+    assert set(WORDS) == set(reasons)
+
+
+@pytest.mark.parametrize(
+    ("reason", "facts", "lines"),
+    [
+        (Reason.STRANGER, {}, ["parlour people allow telegram:7"]),
+        (
+            Reason.STRANGER,
+            {"chat_kind": ChatKind.GROUP, "guild": "811", "key": SessionKey("telegram", "-100/5")},
+            [f"parlour people allow telegram:{who}" for who in ("7", "chat:-100", "guild:811")],
+        ),
+        (
+            Reason.PLACE_PENDING,
+            {"chat_kind": ChatKind.GROUP, "key": SessionKey("telegram", "-100")},
+            ["parlour people allow telegram:chat:-100"],
+        ),
+        (Reason.GROUPS_OFF, {}, ["PARLOUR_CHANNELS__TELEGRAM__GROUP_POLICY=mention"]),
+        (Reason.BOT, {}, []),
+    ],
+)
+def test_what_would_end_it_can_be_pasted(reason: Reason, facts: dict[str, Any], lines: list[str]) -> None:
+    """Each line is a command or a setting as it is; where nothing helps there is none."""
+    kept = RefusalLog()
+    refused = kept.note(replace(said("7"), **facts), Rejected(reason=reason, would_admit=""), NOW)
+    assert list(explain(refused).paste) == lines

@@ -1,0 +1,27 @@
+"""The door in one line each, for `parlour status` and the doctor."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+
+def who_waits(waits: Mapping[str, int]) -> Iterator[str]:
+    """Yield the line that says who waits for an owner's word; none while nobody does."""
+    if any(waits.values()):
+        people, places = _count(waits["people"], "person", "people"), _count(waits["places"], "place", "places")
+        yield f"{people} and {places} to be let in: `parlour people pending`"
+
+
+def who_was_unheard(unheard: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+    """Yield a line per channel on which people were not heard who wanted to be."""
+    for name, each in sorted(unheard.items()):
+        if each["messages"]:
+            messages = _count(each["messages"], "message", "messages")
+            people = _count(each["people"], "person", "people")
+            verb = "was" if each["messages"] == 1 else "were"
+            yield f"{messages} of {people} on {name} {verb} not heard since {each['since'][:19]}Z: `parlour why {name}`"
+
+
+def _count(number: int, one: str, several: str) -> str:
+    return f"{number} {one if number == 1 else several}"
