@@ -17,6 +17,7 @@ from agent.tools.port import ToolContext
 from agent.tools.registry import LoopDetector, Toolbox
 from gateway.errors import ContextOverflow, ModelFailed
 from gateway.ports import InboxRow, Lease, Preview, Step
+from gateway.ports.caps import CapReached, Past
 from gateway.words.failures import BY_NAME, Failure, failure_of
 
 log = structlog.get_logger(__name__)
@@ -41,11 +42,12 @@ class StepStore(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Thought:
-    """What thinking came to: an answer, or the failure to tell instead."""
+    """What thinking came to: an answer, or the failure or the cap to tell of instead."""
 
     text: str
     failure: Failure | None = None
     is_cut: bool = False  # the model's limit or ours ended the text early
+    past: Past | None = None  # the cap that left no room for another call
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +86,9 @@ class Loop:
         except ModelFailed as error:
             log.warning("turn.model_failed", turn=seat.lease.turn, error=type(error).__name__)
             return Thought("", failure_of(error))
+        except CapReached as reached:
+            log.info("turn.capped", turn=seat.lease.turn, cap=str(reached))
+            return Thought("", past=reached.past)
 
     async def _rounds(self, seat: Seat, detector: LoopDetector, *, is_last: bool) -> Thought:
         is_last = await self._run_calls(seat, detector) or is_last

@@ -35,6 +35,7 @@ from gateway.ports import (
     SearchIndex,
     TurnRecord,
 )
+from gateway.ports.caps import Caps, Told
 
 Admits = Callable[[InboxRow], Awaitable[Role | None]]  # what the sender may decide now; None = not even speak
 
@@ -58,6 +59,7 @@ class Rooms:
     outgoing: FilesOut
     admits: Admits
     locales: Locales
+    caps: Caps
     meter: Meter
     now: Callable[[], datetime]
     kinds: Callable[[str], str]  # block name -> platform kind, which names a person whichever bot they wrote to
@@ -91,6 +93,7 @@ class Rooms:
         draft: Draft,
         jobs: Sequence[Job] = (),
         audit: AuditLine | None = None,
+        told: tuple[Told, ...] = (),
     ) -> None:
         """Store the turn and what follows from it; past this point /stop comes too late."""
         lease = running.lease
@@ -105,7 +108,7 @@ class Rooms:
             *work_due(conversation, marked),
         )
         stored = await self.journal.commit(
-            lease, Commit(record=marked, outbound=tuple(outbound), jobs=every, audit=audit)
+            lease, Commit(record=marked, outbound=tuple(outbound), jobs=every, audit=audit, told=told)
         )
         conversation.adopt(stored)
         self.search.note(record.scope)

@@ -7,6 +7,7 @@ from typing import Any
 
 from agent.attachments.facts import fact_of
 from agent.attachments.hearing import Purse
+from agent.capped import behind, line_of
 from agent.commands.talk import original_of
 from agent.context import Place, speaker
 from agent.draft import Draft, Staged
@@ -28,6 +29,7 @@ from gateway.ports import (
     InboxRow,
     Lease,
 )
+from gateway.ports.caps import Past, Told
 from gateway.words import say
 from gateway.words.failures import BY_NAME, tell
 
@@ -68,7 +70,24 @@ class TurnWork:
         if typed is not None:
             await self._orders.obey(running, typed)
             return EndState.ANSWERED
-        return await self._answer(running)
+        past = self._rooms.caps.enter(head.message, lease.turn, self._rooms.person(head))
+        if past is not None:
+            return await self._refuse(running, past)
+        try:
+            return await self._answer(running)
+        finally:
+            self._rooms.caps.leave(lease.turn)
+
+    async def _refuse(self, running: Running, past: Past) -> EndState:
+        """Tell of a cap once in its window, and end with this turn whatever of the same cap waits behind it."""
+        head = running.lease.rows[0]
+        rest = behind(await self._rooms.house.waiting(head.message.key), head, past)
+        self._rooms.caps.refused([row.message for row in (*running.lease.rows, *rest)], past)
+        line = self._cap_line(head, past) if past.told else ""
+        return await self._turn_away(running, EndState.REFUSED, line, rest=rest, told=_as_tuple(past))
+
+    def _cap_line(self, row: InboxRow, past: Past) -> str:
+        return line_of(past, self._rooms.place(row).zone, self._rooms.language(row))
 
     async def stopped(self, running: Running) -> None:
         """Commit the turn as stopped; what was shown of it stays in the transcript."""
@@ -145,10 +164,16 @@ class TurnWork:
         finally:
             await preview.close()
         await self._conclude(running, conversation, draft, thought)
-        return EndState.ANSWERED
+        return EndState.ANSWERED if thought.past is None else EndState.REFUSED
 
     async def _conclude(self, running: Running, conversation: Conversation, draft: Draft, thought: Thought) -> None:
         language = self._rooms.language(running.lease.rows[0])
+        if thought.past is not None:
+            head, past = running.lease.rows[0], thought.past
+            self._rooms.caps.refused([head.message], past)
+            line = self._cap_line(head, past)
+            await self._close(running, conversation, draft, EndState.REFUSED, notice=line, told=_as_tuple(past))
+            return
         if thought.failure is not None:
             line = tell(thought.failure, reference(running.lease.turn), language)
             await self._close(
@@ -173,6 +198,7 @@ class TurnWork:
         *,
         notice: str,
         failure: str = "",
+        told: tuple[Told, ...] = (),
     ) -> None:
         """End a turn that has no answer: people read *notice*, the model never does."""
         now = self._rooms.now()
@@ -180,18 +206,30 @@ class TurnWork:
         record = draft.record(
             outcome, now, failure=failure, supersedes=original_of(running.lease.rows[0].message.message_id)
         )
-        told = to_chat(running.lease, notice, OutboundKind.NOTICE)
-        await self._rooms.commit(running, conversation, record, told, draft)
+        said = to_chat(running.lease, notice, OutboundKind.NOTICE)
+        await self._rooms.commit(running, conversation, record, said, draft, told=told)
 
-    async def _turn_away(self, running: Running, outcome: EndState, line: str, failure: str = "") -> EndState:
-        """End rows that are not answered at all: people see what they wrote and *line*, the model sees nothing."""
+    async def _turn_away(
+        self,
+        running: Running,
+        outcome: EndState,
+        line: str,
+        failure: str = "",
+        *,
+        rest: tuple[InboxRow, ...] = (),
+        told: tuple[Told, ...] = (),
+    ) -> EndState:
+        """End rows that are not answered at all: people see what they wrote and *line*, the model sees nothing.
+
+        *rest* waits in the lane, and ends with them.
+        """
         lease = running.lease
         place = self._rooms.place(lease.rows[0])
-        draft = Draft(replace(lease, steps=()), place.scope)
+        draft = Draft(replace(lease, steps=(), rows=(*lease.rows, *rest)), place.scope)
         now = self._rooms.now()
         for row in lease.notes:  # what they say is about other turns
             draft.add(self._rooms.context.note(draft, row, place.zone))
-        for row in lease.rows:
+        for row in (*lease.rows, *rest):
             is_last = row is lease.rows[-1]
             said: dict[str, Any] = {"asked": row.message.text, **speaker(row.message)}
             if row.message.attachments:  # as facts alone: nothing is fetched for who is turned away
@@ -199,9 +237,9 @@ class TurnWork:
             draft.add(build.notice(lease.turn, line if is_last else "", now, **said))
         record = draft.record(outcome, now, failure=failure)
         running.is_committing = True
-        told = to_chat(lease, line, OutboundKind.NOTICE)
+        told_in_chat = to_chat(lease, line, OutboundKind.NOTICE)
         audit = self._orders.unfinished(lease, outcome)
-        await self._rooms.journal.commit(lease, Commit(record=record, outbound=told, audit=audit))
+        await self._rooms.journal.commit(lease, Commit(record=record, outbound=told_in_chat, audit=audit, told=told))
         if failure:
             self._rooms.meter.count("turn_failures", failure=failure)
         self._rooms.conversations.forget(lease.key)  # it knows nothing of the notes
@@ -230,3 +268,7 @@ class TurnWork:
                 place.scope, lease.key, lambda: [*conversation.lines, *said], staged.send, sent=sent
             ),
         )
+
+
+def _as_tuple(past: Past) -> tuple[Told, ...]:
+    return (past.told,) if past.told else ()

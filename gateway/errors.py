@@ -10,6 +10,7 @@ ParlourError
 ├── Unreadable               a platform's event cannot be read, nor will it be when it comes again
 ├── StoreDown                the journal cannot write now; nothing was confirmed, ask again when it is back
 ├── LeaseLost                somebody else owns the lane; drop what you did
+├── CapReached               no room for a model call under a cap; tell it and end the turn (gateway/ports/caps.py)
 ├── SendFailed
 │   ├── RetryLater           not sent; the same part again after *delay*
 │   ├── SendRefused          not sent and never will be; dead-letter it

@@ -1,4 +1,4 @@
-"""Asking until somebody answers: retries with back-off, then the fallback models, one usage note per call."""
+"""Asking until somebody answers: retries with back-off, then the fallback models, every request in the books."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 
 import structlog
 
+from agent.llm.books import Books
 from agent.llm.port import ChatModel, ChatReply, ChatRequest, Sees, Sink, Sized, estimate, spent_by
 from agent.llm.windows import Windows
 from gateway.errors import ContextOverflow, ModelBusy, ModelFailed, ModelRefused
@@ -25,8 +26,8 @@ OnUsage = Callable[[ChatReply, ChatRequest], None]
 class ModelClient:
     """The first of *models* that answers; itself a `ChatModel`.
 
-    Each model is asked up to *attempts* times; one that refuses is asked once. *on_usage* is called
-    once for each call that took tokens, when it ends: answered, failed or cancelled. A retry's
+    Each model is asked up to *attempts* times; one that refuses is asked once. Each request is opened in *books*
+    before it is made, and closed when it ends: answered, failed or cancelled. A retry's
     stream begins anew, which is harmless, since a sink always gets the full text so far.
     """
 
@@ -35,7 +36,7 @@ class ModelClient:
         models: Sequence[ChatModel],
         *,
         attempts: int = 2,
-        on_usage: OnUsage,
+        books: Books,
         meter: Meter,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
         pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
@@ -49,7 +50,7 @@ class ModelClient:
         self.name = models[0].name
         self._models = tuple(models)
         self._attempts = max(attempts, 1)
-        self._on_usage = on_usage
+        self._books = books
         self._meter = meter
         self._now = now
         self._pause = pause
@@ -63,7 +64,7 @@ class ModelClient:
         return self.windows.room(self.name)
 
     async def complete(self, request: ChatRequest, *, sink: Sink | None = None) -> ChatReply:
-        """Return the first answer. Raises ContextOverflow at once, else what the *first* model failed with.
+        """Return the first answer. Raises ContextOverflow and CapReached at once, else the *first* model's error.
 
         The first model's error is the one that says what is wrong with the house; a fallback that
         is misconfigured as well must not hide it.
@@ -138,6 +139,7 @@ class ModelClient:
         """Make one call and account for it, however it ends."""
         watch = _Watched(sink, self._now) if sink is not None else None
         begun = self._now()
+        call = self._books.open(request, model.name)
         spent: ChatReply | None = None
         outcome = "cancelled"
         try:
@@ -157,7 +159,8 @@ class ModelClient:
         finally:
             self._measure(request.purpose, outcome, begun, watch.first if watch else None)
             if spent is not None:
-                self._account(request, spent)
+                self._account(spent)
+            call.end(spent)
         return spent
 
     def _measure(self, purpose: str, outcome: str, begun: datetime, first: datetime | None) -> None:
@@ -167,14 +170,13 @@ class ModelClient:
             self._meter.time("model_first_seconds", max((first - begun).total_seconds(), 0.0), purpose=purpose)
         self._meter.count("model_calls", purpose=purpose, outcome=outcome)
 
-    def _account(self, request: ChatRequest, spent: ChatReply) -> None:
+    def _account(self, spent: ChatReply) -> None:
         tokens = spent.tokens
         for direction, amount in (("in", tokens.input), ("out", tokens.output), ("cached", tokens.cached)):
             if amount:
                 self._meter.count("model_tokens", amount, direction=direction)
         if tokens.cached:
             self._meter.count("model_cache_hits")
-        self._on_usage(spent, request)
 
 
 class _Watched:

@@ -27,6 +27,7 @@ from gateway.errors import UserMistake
 from gateway.events import InboundKind, InboundMessage, Role, SessionKey, turn_id
 from gateway.home import Home
 from gateway.intake import GatewayIntake
+from gateway.people.caps import Ledger
 from gateway.people.refusals import RefusalLog
 from gateway.ports import (
     Channel,
@@ -60,6 +61,7 @@ class App:
     deliverer: Deliverer
     model: ModelClient
     refusals: RefusalLog
+    caps: Ledger
     people: PeopleDesk
     channels: Mapping[str, Channel]
     kinds: Mapping[str, str]  # block name -> platform kind

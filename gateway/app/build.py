@@ -27,13 +27,15 @@ from agent.tools.registry import Toolbox
 from agent.turn import TurnWork
 from gateway.app.app import App
 from gateway.app.attachments import files_in, files_out, overheard
+from gateway.app.books import HouseBooks
+from gateway.app.caps import open_caps
 from gateway.app.channels import Doors, Plugins, kinds_of, noting, open_doors
 from gateway.app.dream import open_dreamer, open_dreams
 from gateway.app.gate import Gate
 from gateway.app.isolation import settle_scopes
 from gateway.app.locales import open_locales
 from gateway.app.memory import open_background, open_memory
-from gateway.app.models import open_dream_model, open_models, spending
+from gateway.app.models import open_dream_model, open_models
 from gateway.app.people import open_people
 from gateway.app.recall import open_recall
 from gateway.app.rights import open_rights
@@ -83,6 +85,7 @@ async def open_app(settings: Settings, *, channels: bool = True, plugins: Plugin
         owners = [*settings.owners, *(f"{each.name}:{who}" for each in plugins.channels for who in each.policy.owners)]
         await settle_scopes(settings.memory.isolation, home.path, owners, app.kinds, app.linker)
         await app.house.forgetter.retention.plan()
+        await app.caps.warm(store.caps, house_limit=settings.caps.tokens_per_day)
         yield app
 
 
@@ -100,6 +103,7 @@ async def _open_store(settings: Settings) -> Store:
         queued=settings.agent.queued,
         merge=settings.agent.merge,
         blank_after=_within_retention(settings, BLANK_AFTER),
+        zone=settings.timezone,
     )
     store: Store = await found[scheme].load()(settings.home, url, limits)
     return store
@@ -166,7 +170,8 @@ def _build(
     )
     started = time.monotonic()
     purse = Purse(store.usage, limit=settings.caps.background_tokens_per_day, zone=settings.timezone, now=_now)
-    spend = spending(store, purse, _now)
+    caps = open_caps(settings, judge, store.links, meter=meter, refusals=refusals, now=_now)
+    spend = HouseBooks(store, purse, caps, meter, _now)
     model = open_models(settings, spend, meter, plugins, _now)
     sent_to = (settings.llm.model, *settings.llm.fallbacks) if settings.llm.model else ()
     rights = open_rights(
@@ -235,6 +240,7 @@ def _build(
         outgoing=files_out(settings, home, doors, blobs),
         admits=Gate(judge, doors.channels, noted=noted).role,
         locales=locales,
+        caps=caps,
         meter=meter,
         now=_now,
         kinds=lambda channel: kinds.get(channel, channel),
@@ -289,6 +295,7 @@ def _build(
         deliverer=deliverer,
         model=model,
         refusals=refusals,
+        caps=caps,
         people=people,
         channels=doors.channels,
         kinds=kinds,

@@ -1,46 +1,23 @@
-"""The models that the settings name, and the rows that their calls leave in the journal."""
+"""The models that the settings name."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from datetime import datetime
 
-from agent.llm.client import ModelClient, OnUsage
-from agent.llm.port import ChatModel, ChatReply, ChatRequest, ModelConfig
+from agent.llm.books import Books
+from agent.llm.client import ModelClient
+from agent.llm.port import ChatModel, ModelConfig
 from agent.llm.registry import open_model
 from agent.llm.windows import Windows
-from agent.memory.work.purse import Purse
 from gateway.app.channels import Plugins
-from gateway.ports import Meter, Store, UsageRow
+from gateway.ports import Meter
 from gateway.settings import Settings
 from gateway.settings.llm import Llm
 
 
-def spending(store: Store, purse: Purse, now: Callable[[], datetime]) -> OnUsage:
-    """Return what notes a model call in the journal, and takes it out of the purse that it is on."""
-
-    def spend(reply: ChatReply, request: ChatRequest) -> None:
-        purse.note(request.purpose, request.turn, reply.tokens.input + reply.tokens.output)
-        store.journal.spend(
-            UsageRow(
-                turn=request.turn,
-                person=request.person,
-                chat=request.chat,
-                purpose=request.purpose,
-                model=reply.model,
-                tokens_in=reply.tokens.input,
-                tokens_out=reply.tokens.output,
-                tokens_cached=reply.tokens.cached,
-                cost=reply.cost,
-                at=now(),
-            )
-        )
-
-    return spend
-
-
 def open_models(
-    settings: Settings, on_usage: OnUsage, meter: Meter, plugins: Plugins, now: Callable[[], datetime]
+    settings: Settings, books: Books, meter: Meter, plugins: Plugins, now: Callable[[], datetime]
 ) -> ModelClient:
     """Return the first model that answers of those that the settings (or the caller's plugins) name."""
     llm = settings.llm
@@ -49,13 +26,13 @@ def open_models(
     if plugins.models and llm.context_window:  # models of the caller's know nothing of settings
         for model in models:
             windows.known(model.name, llm.context_window)
-    return ModelClient(models, attempts=llm.attempts, on_usage=on_usage, meter=meter, now=now, windows=windows)
+    return ModelClient(models, attempts=llm.attempts, books=books, meter=meter, now=now, windows=windows)
 
 
 def open_dream_model(
     settings: Settings,
     house: ModelClient,
-    on_usage: OnUsage,
+    books: Books,
     meter: Meter,
     plugins: Plugins,
     now: Callable[[], datetime],
@@ -65,7 +42,7 @@ def open_dream_model(
     if not name:
         return house
     models = [each for each in plugins.models if each.name == name] or _models(llm, (name, *llm.fallbacks))
-    return ModelClient(models, attempts=llm.attempts, on_usage=on_usage, meter=meter, now=now, windows=house.windows)
+    return ModelClient(models, attempts=llm.attempts, books=books, meter=meter, now=now, windows=house.windows)
 
 
 def _models(llm: Llm, names: Iterable[str]) -> list[ChatModel]:

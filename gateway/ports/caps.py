@@ -8,6 +8,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Protocol, TypeAlias
 
+from gateway.errors import ParlourError
 from gateway.events import InboundMessage
 
 
@@ -21,6 +22,11 @@ class Cap(StrEnum):
     CHAT_TOKENS = "chat-tokens"
     OWN_TOKENS = "own-tokens"
     HOUSE_TOKENS = "house-tokens"
+
+    @property
+    def word(self) -> str:
+        """Return its name as keys of the catalogue have it."""
+        return self.value.replace("-", "_")
 
     @property
     def is_daily(self) -> bool:
@@ -50,6 +56,14 @@ class Past:
     limit: int  # turns or tokens
     until: datetime  # from then on there is room again
     told: Told | None  # what telling it now leaves; None = it was told in this window, and nothing more is said
+
+
+class CapReached(ParlourError):
+    """A cap leaves no room for a model call; nothing was asked."""
+
+    def __init__(self, past: Past) -> None:
+        super().__init__(past.cap.value)
+        self.past = past
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

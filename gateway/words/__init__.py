@@ -18,8 +18,8 @@ from gateway.words.languages import FALLBACK as FALLBACK
 from gateway.words.languages import THOUSANDS
 
 _areas = (
-    "alerts", "asking", "commands", "console", "delivery", "discord", "dream", "failures", "figures", "forget", "frames",
-    "links", "memory", "offline", "people", "pool", "rights", "search", "slack", "strangers",
+    "alerts", "asking", "caps", "commands", "console", "delivery", "discord", "dream", "failures", "figures", "forget",
+    "frames", "links", "memory", "offline", "people", "pool", "rights", "search", "slack", "strangers",
     "telegram", "web",
 )  # fmt: skip
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -42,15 +43,33 @@ def _key(name: str, labels: Mapping[str, str]) -> str:
 
 
 class Usages:
-    """An `on_usage` that keeps what it was told."""
+    """`Books` that keep what calls took, and how many were opened and closed."""
 
     def __init__(self) -> None:
         self.replies: list[ChatReply] = []
         self.requests: list[ChatRequest] = []
+        self.opened: list[str] = []  # models
+        self.closed = 0
 
-    def __call__(self, reply: ChatReply, request: ChatRequest) -> None:
-        self.replies.append(reply)
-        self.requests.append(request)
+    def open(self, request: ChatRequest, model: str) -> Entry:
+        """Open a call."""
+        self.opened.append(model)
+        return Entry(self, request)
+
+
+@dataclass
+class Entry:
+    """A call under way."""
+
+    usages: Usages
+    request: ChatRequest
+
+    def end(self, spent: ChatReply | None) -> None:
+        """Close it; what took nothing is only counted."""
+        self.usages.closed += 1
+        if spent is not None:
+            self.usages.replies.append(spent)
+            self.usages.requests.append(self.request)
 
 
 class Shelf:

@@ -15,6 +15,7 @@ from channels.web.uploads import Why
 from gateway.alerts.wording import REASONS
 from gateway.events import Role
 from gateway.ports import Verdict
+from gateway.ports.caps import Cap
 from gateway.words import FALLBACK, catalogue, say
 from gateway.words.failures import FAILURES
 from tests import sentences
@@ -23,6 +24,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 # What an f-string's field can be, so that each key it makes is known. A new pattern is entered here.
 FIELDS = {
+    "caps.{}": {cap.word for cap in Cap},
     "alerts.because_{}": {name for name, _ in REASONS} | {"other"},
     "alerts.over_{}": {"channel", "model", "disk", "cap"},
     "memory.{}_done": {"approve", "reject"},

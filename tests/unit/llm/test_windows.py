@@ -104,7 +104,7 @@ async def test_a_client_tells_its_windows_what_it_sees() -> None:
         ScriptedModel([Scripted(error="refused")], name="m0"),
         ScriptedModel([Scripted(error="overflow")], name="m1"),
     ]
-    client = ModelClient(models, on_usage=usages, meter=Tally(), now=lambda: NOW)
+    client = ModelClient(models, books=usages, meter=Tally(), now=lambda: NOW)
     before = await client.room()
     with pytest.raises(ContextOverflow):
         await client.complete(request("x" * 100_000))

@@ -15,6 +15,7 @@ from gateway.app import Plugins
 from gateway.app.models import open_dream_model, open_models
 from gateway.settings import Settings, load_settings
 from tests.fakes.dreaming import DreamWorld, add, edits, swap
+from tests.fakes.llm import Usages
 from tests.fakes.meter import FakeMeter
 
 PRINTED = """{"agents": {"defaults": {"dream": {"intervalH": 2, "modelOverride": null, "maxBatchSize": 20,
@@ -159,8 +160,8 @@ async def test_the_model_is_the_main_agents_unless_overridden(
     given = {"llm": {"model": "scripted"}, "agents": {"defaults": {"dream": block}}}
     settings = configured(tmp_path, json.dumps(given))
     plugins = Plugins()
-    house = open_models(settings, lambda *_: None, FakeMeter(), plugins, utc_now)
-    dreams = open_dream_model(settings, house, lambda *_: None, FakeMeter(), plugins, utc_now)
+    house = open_models(settings, Usages(), FakeMeter(), plugins, utc_now)
+    dreams = open_dream_model(settings, house, Usages(), FakeMeter(), plugins, utc_now)
     assert dreams.name == expected
     assert (dreams is house) == (expected == "scripted")
 

@@ -1,0 +1,23 @@
+"""Where model calls are accounted for: opened before one is made, closed with what it took, however it ended."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from agent.llm.port import ChatReply, ChatRequest
+
+
+class OpenCall(Protocol):
+    """A call under way."""
+
+    def end(self, spent: ChatReply | None) -> None:
+        """Close it with what it took; None = the provider told of nothing, and is taken to have done nothing."""
+        ...
+
+
+class Books(Protocol):
+    """Every call of every model goes through them, once per request that leaves the house."""
+
+    def open(self, request: ChatRequest, model: str) -> OpenCall:
+        """Open a call to *model*. Raises CapReached (gateway/ports/caps.py) when a cap has no room for it."""
+        ...

@@ -1,0 +1,97 @@
+"""The house's books: each model call is reserved, counted and left in the journal as a row, however it ends."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import datetime
+from itertools import count
+
+from agent.llm.port import ChatReply, ChatRequest, Tokens, estimate
+from agent.memory.work.purse import Purse
+from gateway.people.caps import ANSWER_TOKENS, COUNTED, Ledger
+from gateway.ports import Meter, Store, UsageRow
+from gateway.ports.caps import Release
+
+_NOTHING = Tokens()
+
+
+def _keep() -> None:
+    """Release nothing."""
+
+
+class HouseBooks:
+    """Implements `agent.llm.books.Books` over the journal, the caps, and the purse of the work beside the turns."""
+
+    def __init__(self, store: Store, purse: Purse, caps: Ledger, meter: Meter, now: Callable[[], datetime]) -> None:
+        self._store = store
+        self._purse = purse
+        self._caps = caps
+        self._meter = meter
+        self._now = now
+        self._run = secrets.token_hex(4)  # so that no call is named as one of another run
+        self._numbers = count(1)
+
+    def open(self, request: ChatRequest, model: str) -> OpenCall:
+        """Open a call; raises CapReached when a person who waits for it has no room left."""
+        weight = request.weight or estimate(request).input
+        tokens = weight + (request.max_tokens or ANSWER_TOKENS)
+        release = self._caps.reserve(request.turn, tokens) if request.purpose in COUNTED else _keep
+        row = UsageRow(
+            turn=request.turn,
+            person=request.person,
+            chat=request.chat,
+            purpose=request.purpose,
+            model=model,
+            tokens_in=weight,
+            tokens_out=0,
+            tokens_cached=0,
+            cost=None,
+            at=self._now(),
+            call=f"{self._run}.{next(self._numbers)}",
+            is_own=self._caps.is_own(request.turn),
+        )
+        self._store.journal.calling(row)
+        return OpenCall(self, row, release)
+
+    def __call__(self, reply: ChatReply, request: ChatRequest) -> None:
+        """Enter a call that is over already."""
+        self.open(replace(request, weight=reply.tokens.input or 1), reply.model).end(reply)
+
+    def close(self, row: UsageRow, release: Release, spent: ChatReply | None) -> None:
+        """Store what a call took, and count it in the place of its reservation."""
+        tokens = _NOTHING if spent is None else spent.tokens
+        cost = 0.0 if spent is None else spent.cost
+        took = tokens.input + tokens.output
+        self._caps.spend(turn=row.turn, person=row.person, chat=row.chat, purpose=row.purpose, tokens=took)
+        self._purse.note(row.purpose, row.turn, took)
+        release()
+        if cost:
+            self._meter.count("model_cost_dollars", cost)
+        elif cost is None:
+            self._meter.count("model_unpriced")
+        self._store.journal.spend(
+            replace(
+                row,
+                model=row.model if spent is None else spent.model,
+                tokens_in=tokens.input,
+                tokens_out=tokens.output,
+                tokens_cached=tokens.cached,
+                cost=cost,
+                at=self._now(),
+            )
+        )
+
+
+@dataclass(slots=True)
+class OpenCall:
+    """A call under way."""
+
+    books: HouseBooks
+    row: UsageRow
+    release: Release
+
+    def end(self, spent: ChatReply | None) -> None:
+        """Close it with what it took; None = nothing that the provider told of."""
+        self.books.close(self.row, self.release, spent)

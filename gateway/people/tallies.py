@@ -1,0 +1,134 @@
+"""What has been counted: turns of the last ten minutes, tokens of the day, and who was told. In memory.
+
+A tally is a name: `person/<account>`, `chat/<its parent>`, `own/<the same>` (turns that nobody typed), or `house`.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from heapq import merge
+
+from gateway.events import SessionKey
+from gateway.ports.caps import Counted, Told
+
+WINDOW = timedelta(minutes=10)
+HOUSE = "house"
+_SWEEP_AT = 10_000  # names; then those that nothing was counted of lately go
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Beginning:
+    """When a turn began to count."""
+
+    at: datetime
+    turn: str
+
+
+def tallies_of(person: str, chat: str, *, is_own: bool) -> tuple[str, ...]:
+    """Return what a turn of *person* in *chat* (a session key) counts towards."""
+    try:
+        parent = str(SessionKey.parse(chat).parent)
+    except ValueError:  # forgotten: the sums of the house stay right
+        parent = ""
+    found = [f"person/{person}"] if person else []
+    if parent:
+        found += [f"chat/{parent}", *([f"own/{parent}"] if is_own else [])]
+    return (*found, HOUSE)
+
+
+class Tallies:
+    """Counters by name. Nothing here grows with what was said before the running windows."""
+
+    def __init__(self) -> None:
+        self._begun: dict[str, list[Beginning]] = {}  # in order
+        self._spent: dict[str, int] = {}  # since `day` began
+        self._held: dict[str, int] = {}  # reserved by calls under way
+        self._told: dict[str, tuple[Told, str]] = {}  # with the turn that tells it
+        self.day: datetime | None = None  # when the running day ends
+
+    def recall(self, counted: Counted) -> None:
+        """Take over what the journal knows."""
+        for each in counted.begun:
+            self.begin(tallies_of(each.person, each.chat, is_own=each.is_own), each.turn, each.at)
+        for row in counted.spent:
+            self.spend(tallies_of(row.person, row.chat, is_own=row.is_own), row.tokens)
+        for told in counted.told:
+            self._told[told.name] = (told, "")
+
+    def open_day(self, until: datetime) -> None:
+        """Begin a new day that ends at *until*; the same one again changes nothing."""
+        if self.day != until:
+            self.day = until
+            self._spent.clear()
+
+    # -- turns ----------------------------------------------------------------------------------------
+
+    def begin(self, names: Iterable[str], turn: str, at: datetime) -> None:
+        """Count a turn, unless it is counted. Of the whole house's turns no list is kept: they have no cap."""
+        beginning = Beginning(at, turn)
+        for name in names:
+            if name == HOUSE:
+                continue
+            begun = self._begun.setdefault(name, [])
+            while begun and begun[0].at <= beginning.at - WINDOW:
+                del begun[0]
+            if all(each.turn != beginning.turn for each in begun):
+                insort(begun, beginning)
+        if len(self._begun) > _SWEEP_AT:
+            self._sweep(beginning.at)
+
+    def is_counted(self, names: Iterable[str], turn: str) -> bool:
+        """Say whether *turn* began within the last ten minutes."""
+        return any(each.turn == turn for name in names for each in self._begun.get(name, ()))
+
+    def before(self, names: Sequence[str], turn: str, now: datetime) -> Sequence[datetime]:
+        """Return when the turns began that stand between *turn* and its beginning, in order.
+
+        A turn that is counted already (it was killed, and is taken up again) is judged by those before it alone, so
+        that it is let in again exactly as it was; a new one by all of the last ten minutes.
+        """
+        begun = list(merge(*(self._begun.get(name, ()) for name in names)))
+        own = next((each for each in begun if each.turn == turn), Beginning(now, "\U0010ffff"))
+        return [each.at for each in begun if each < own and each.at > own.at - WINDOW]
+
+    # -- tokens ---------------------------------------------------------------------------------------
+
+    def spend(self, names: Iterable[str], tokens: int) -> None:
+        """Count tokens that a call took."""
+        for name in names:
+            self._spent[name] = self._spent.get(name, 0) + tokens
+
+    def hold(self, names: Iterable[str], tokens: int) -> None:
+        """Reserve *tokens*, or with a negative number release them."""
+        for name in names:
+            held = self._held.pop(name, 0) + tokens
+            if held:
+                self._held[name] = held
+
+    def tokens(self, names: Iterable[str]) -> int:
+        """Return what is spent and what is reserved, together."""
+        return sum(self._spent.get(name, 0) + self._held.get(name, 0) for name in names)
+
+    # -- who was told ---------------------------------------------------------------------------------
+
+    def told(self, name: str, limit: int, now: datetime) -> tuple[Told, str] | None:
+        """Return the window of *name* that was told and has not ended, and which turn tells it."""
+        found = self._told.get(name)
+        if found is None or found[0].limit != limit:
+            return None
+        if found[0].until <= now:
+            del self._told[name]
+            return None
+        return found
+
+    def tell(self, told: Told, turn: str, now: datetime) -> None:
+        """Note who is told, and by which turn: taken up again, it tells it again."""
+        self._told[told.name] = (told, turn)
+        if len(self._told) > _SWEEP_AT:
+            self._told = {name: each for name, each in self._told.items() if each[0].until > now}
+
+    def _sweep(self, now: datetime) -> None:
+        self._begun = {name: begun for name, begun in self._begun.items() if begun and begun[-1].at > now - WINDOW}
