@@ -42,9 +42,7 @@ class ModelClient:
         pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
         jitter: Callable[[], float] = random.random,
         windows: Windows | None = None,
-        on_end: Callable[[bool], None] = lambda _: None,
     ) -> None:
-        """Ask *models*. *on_end* is told of each call whether anybody answered it, when it is over."""
         if not models:
             raise ValueError("a client needs at least one model")
         self.name = models[0].name
@@ -55,7 +53,7 @@ class ModelClient:
         self._now = now
         self._pause = pause
         self._jitter = jitter
-        self._on_end = on_end
+        self.on_end: Callable[[bool], None] = lambda _: None  # told of each call whether anybody answered it
         self.windows = windows or Windows(None, now=now)
 
     async def room(self) -> int:
@@ -83,9 +81,9 @@ class ModelClient:
                     "model.gave_up", model=model.name, turn=request.turn, error=type(error).__name__, reason=str(error)
                 )
             else:
-                self._on_end(True)
+                self.on_end(True)
                 return reply
-        self._on_end(False)
+        self.on_end(False)
         assert first is not None  # noqa: S101 - models is not empty
         raise first
 

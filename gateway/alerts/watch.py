@@ -16,6 +16,7 @@ from gateway.alerts.ways import Ways
 from gateway.alerts.wording import Origin, channel_of, notice, sentence
 from gateway.errors import StoreDown
 from gateway.events import OutboundMessage, SessionKey
+from gateway.people.pairing import OwnerAt
 from gateway.ports import Alert, Alerts, Meter
 
 log = structlog.get_logger(__name__)
@@ -108,8 +109,8 @@ class Watch:
             return
         alert = moved(before, seen, now)
         to_owners, to_monitor = news(alert, alert.owners, now), news(alert, alert.monitor, now)
-        ways = self._to.ways.now(about=channel_of(alert)) if to_owners is not None else ()
-        notices = [self._notice(alert, to_owners, key) for key in ways] if to_owners is not None else []
+        ways = await self._to.ways.now(about=channel_of(alert)) if to_owners is not None else ()
+        notices = [self._notice(alert, to_owners, at) for at in ways] if to_owners is not None else []
         posts = [self._to.origin.alert(alert, to_monitor, now)] if to_monitor is not None and self._to.posts else []
         after = alert
         if to_owners is not None:
@@ -124,11 +125,11 @@ class Watch:
         if posts:
             self._to.posted.set()
 
-    def _notice(self, alert: Alert, what: News, key: SessionKey) -> OutboundMessage:
-        language, zone = self._to.manner(key)
-        return notice(alert, what, key, language=language, zone=zone)
+    def _notice(self, alert: Alert, what: News, at: OwnerAt) -> OutboundMessage:
+        language, zone = self._to.manner(at.key)
+        return notice(alert, what, at, language=language, zone=zone)
 
-    def _say(self, alert: Alert, what: News, ways: Sequence[SessionKey], *, is_for_owners: bool) -> None:
+    def _say(self, alert: Alert, what: News, ways: Sequence[OwnerAt], *, is_for_owners: bool) -> None:
         self._meter.count("alerts", cause=alert.cause.partition(".")[0], news=what.value)
         write = log.info if what is News.OVER else log.error
         write(

@@ -63,10 +63,10 @@ class Webhook:
         """Post and ping until cancelled."""
         import httpx  # not on the start-up path of who needs none
 
-        async with (
-            httpx.AsyncClient(timeout=_TIMEOUT, proxy=self._proxy or None) as client,
-            asyncio.TaskGroup() as tasks,
-        ):
+        from gateway.net.by_httpx import transport
+
+        way = transport(self._proxy)
+        async with httpx.AsyncClient(timeout=_TIMEOUT, transport=way) as client, asyncio.TaskGroup() as tasks:
             tasks.create_task(self._post_for_ever(client), name="alert posts")
             tasks.create_task(self._ping_for_ever(client), name="alert pings")
 

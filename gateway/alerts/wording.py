@@ -8,12 +8,14 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Any
 
 from gateway.alerts.book import News
-from gateway.events import OutboundKind, OutboundMessage, SessionKey
+from gateway.events import OutboundKind, OutboundMessage
+from gateway.people.pairing import OwnerAt
 from gateway.ports import Alert
 from gateway.words import FALLBACK, say
-from gateway.words.figures import moment, size
+from gateway.words.figures import file_size, moment
 
 FORMAT = 1  # of the JSON; a field is added without a new number, and none is taken away or given another meaning
 REASONS = (
@@ -44,7 +46,7 @@ def sentence(alert: Alert, what: News, count: int, *, language: str = FALLBACK, 
     if "reason" in alert.fields:
         fields["reason"] = say(f"alerts.because_{alert.fields['reason']}", language)
     if "free" in alert.fields:
-        fields["free"] = size(int(alert.fields["free"]), language)
+        fields["free"] = file_size(int(alert.fields["free"]), language)
     if "until" in alert.fields:
         fields["until"] = moment(datetime.fromisoformat(str(alert.fields["until"])), zone, language)
     if what is News.OVER:
@@ -60,15 +62,29 @@ def name(alert: Alert, what: News, *about: str) -> str:
     return "a" + base64.b32encode(hashlib.sha256(seed.encode()).digest()[:10]).decode("ascii").lower()
 
 
-def notice(alert: Alert, what: News, key: SessionKey, *, language: str, zone: str) -> OutboundMessage:
-    """Return the message to an owner, whose own id is the chat's in *key*."""
+def notice(alert: Alert, what: News, to: OwnerAt, *, language: str, zone: str) -> OutboundMessage:
+    """Return the message to an owner."""
     return OutboundMessage(
-        id=f"{name(alert, what, str(key))}.1",
-        key=key,
+        id=f"{name(alert, what, str(to.key))}.1",
+        key=to.key,
         text=sentence(alert, what, alert.owners.waiting, language=language, zone=zone),
         kind=OutboundKind.NOTICE,
-        visible_to=key.chat,
+        visible_to=to.visible_to,
     )
+
+
+def shown(alert: Alert, *, is_untold: bool) -> dict[str, Any]:
+    """Return how a cause stands, as operators are shown it: `parlour status --json` has it so."""
+    return {
+        "cause": alert.cause,
+        "level": alert.level,
+        "state": "firing" if alert.stage else "past",
+        "since": _utc(alert.since),
+        "text": sentence(alert, News.TROUBLE, max(alert.owners.waiting, 1)),
+        "told_at": _utc(alert.owners.at) if alert.owners.at is not None else "",
+        "told": alert.owners.told,
+        "untold": is_untold,
+    }
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from urllib.parse import unquote
 
+from agent.memory.scopes import quote
+from gateway.app.channels import accounts_of
 from gateway.events import SessionKey
 from gateway.people.pairing import OwnerAt
-from gateway.people.roster import Roster
+from gateway.people.roster import PlatformAccount, Roster
 from gateway.ports import Links, Records, SessionRow
 
 _CHAT_IS_PERSON = frozenset({"telegram", "pocket"})  # the id of a direct chat is the person's own
@@ -38,6 +40,35 @@ class OwnerChats:
         found = sorted(self._candidates(sessions), key=lambda at: (self._is_local(at.key), at.key.channel != channel))
         return next(iter(found), None)
 
+    async def everybody(self) -> Sequence[Sequence[OwnerAt]]:
+        """Return where each owner can be reached, person by person, each account by its direct chat used last.
+
+        In the order in which owners are listed, which is the operator's own. Pages and terminals are not among them.
+        """
+        sessions = await self._records.sessions()
+        people: list[tuple[set[PlatformAccount], dict[OwnerAt, None]]] = []
+        for each in self._roster.owners():
+            if not self._is_open(each.channel) or self._is_local(SessionKey(each.channel, each.who)):
+                continue
+            account = self._roster.account(each.channel, each.who)
+            kin = {account, *accounts_of(self._links, quote(":".join(account)))}
+            person = next((known for known in people if known[0] & kin), None)
+            if person is None:
+                people.append(person := (set(), {}))
+            person[0].update(kin)
+            person[1][self._address(each.channel, account, sessions)] = None
+        return [tuple(addresses) for _, addresses in people]
+
+    def _address(self, channel: str, account: PlatformAccount, sessions: Sequence[SessionRow]) -> OwnerAt:
+        rows = (row for row in sessions if row.key.channel == channel and self._is_owners(row, {account}))
+        known = next(rows, None)
+        return OwnerAt(known.key.parent) if known is not None else self._unwritten(channel, account[1])
+
+    def _unwritten(self, channel: str, who: str) -> OwnerAt:
+        """Return the address of somebody who has not written yet: the platform may bring it all the same."""
+        is_person = self._kinds.get(channel, channel) in _CHAT_IS_PERSON
+        return OwnerAt(SessionKey(channel, who), "" if is_person else who)
+
     def _candidates(self, sessions: Sequence[SessionRow]) -> Iterator[OwnerAt]:
         owners = {
             (each.channel, each.who): self._roster.account(each.channel, each.who)
@@ -48,9 +79,8 @@ class OwnerChats:
         for row in sessions:
             if self._is_open(row.key.channel) and self._is_owners(row, accounts):
                 yield OwnerAt(row.key.parent)
-        for channel, who in owners:  # who has not written yet: the platform may bring it all the same
-            is_person = self._kinds.get(channel, channel) in _CHAT_IS_PERSON
-            yield OwnerAt(SessionKey(channel, who), "" if is_person else who)
+        for channel, who in owners:
+            yield self._unwritten(channel, who)
 
     def _is_owners(self, row: SessionRow, accounts: set[tuple[str, str]]) -> bool:
         """Say whether a session is the direct chat of one of *accounts*."""

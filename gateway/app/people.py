@@ -27,6 +27,7 @@ class PeopleDesk:
     """The rooms about people."""
 
     roster: Roster
+    owners_at: OwnerChats
     decisions: Decisions
     claims: Claims
     pairing: PairingDesk
@@ -65,6 +66,7 @@ def open_people(
 
     return PeopleDesk(
         roster=roster,
+        owners_at=owner,
         decisions=Decisions(roster, linked, now=now),
         claims=Claims(roster, now=now, language=language),
         pairing=PairingDesk(notes, now=now, language=language),

@@ -13,6 +13,7 @@ from gateway.alerts.watch import Audiences, Source
 from gateway.alerts.wording import Origin
 from gateway.delivery import Deliverer
 from gateway.events import SessionKey
+from gateway.people.pairing import OwnerAt
 from gateway.store.outbox import SqliteOutbox
 from gateway.store.store import SqliteStore
 from gateway.store.transaction import Operation
@@ -58,7 +59,7 @@ class Alerting:
         self.channels["web"].watched = False
         meter = PrometheusMeter(strict=True)
         self.deliverer = Deliverer(self.store.outbox, self.channels, meter=meter, now=self.clock.now)
-        ways = Ways(people=lambda: self.owners, channels=self.channels, hears=lambda: self.hears, pages=self.pages)
+        ways = Ways(people=self._people, channels=self.channels, hears=lambda: self.hears, pages=self.pages)
         audiences = Audiences(
             ways=ways,
             manner=lambda _: (self.language, "Europe/Berlin"),
@@ -68,6 +69,9 @@ class Alerting:
         )
         self.watch = Watch(self.store.alerts, self.sources(self), audiences, meter=meter, now=self.clock.now)
         self.tasks = [asyncio.create_task(self.deliverer.run()), asyncio.create_task(self.watch.run())]
+
+    async def _people(self) -> list[list[OwnerAt]]:
+        return [[OwnerAt(key, key.chat) for key in keys] for keys in self.owners]
 
     @property
     def writer(self) -> InlineWriter:
