@@ -26,7 +26,7 @@ from channels.slack.status import Status
 from channels.slack.streams import Streams
 from channels.slack.uploads import LIMIT, SCOPE, Uploads
 from gateway.errors import ParlourError, SendRefused, SettingsMistake
-from gateway.events import Attachment, InboundMessage, OutboundKind, OutboundMessage, Part, Receipt, SessionKey
+from gateway.events import Attachment, InboundMessage, OutboundKind, OutboundMessage, Part, Receipt, Sender, SessionKey
 from gateway.ports import Activity, Capabilities, ChannelContext
 from gateway.words import say
 
@@ -37,7 +37,7 @@ _EVERY = timedelta(seconds=1.2)  # between the edits of one preview
 
 
 class SlackChannel:
-    """One configured block. Implements `gateway.ports.Channel`, `HasFiles` and `HasHistory`."""
+    """One configured block. Implements `gateway.ports.Channel`, `HasFiles`, `HasHistory` and `KnowsSenders`."""
 
     def __init__(self, context: ChannelContext, *, ping: timedelta = PING) -> None:
         settings: SlackSettings = context.settings
@@ -167,6 +167,10 @@ class SlackChannel:
         """Return what was said before us; see `gateway.ports.HasHistory`."""
         return await self._history.before(message, await self._identify(), since=since, limit=limit)
 
+    async def sender(self, message: InboundMessage) -> Sender:
+        """Return who sent *message*, as they are now; see `gateway.ports.KnowsSenders`."""
+        return await self._ears.stewards.sender(message, await self._identify())
+
     # -- sending -------------------------------------------------------------------------------
 
     def render(self, message: OutboundMessage) -> Sequence[Part]:
@@ -216,6 +220,7 @@ class SlackChannel:
 
     async def close(self) -> None:
         """Close the connections."""
+        await self._ears.people.close()
         await self._api.close()
 
 

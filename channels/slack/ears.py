@@ -6,26 +6,49 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
 import structlog
 
 from channels.slack.api import Refused, SlackApi
-from channels.slack.codec import Heard, Me, Person, chat_of, compose, event_of, mentions, raw_of, read
+from channels.slack.codec import (
+    Heard,
+    Me,
+    Person,
+    changed_user,
+    chat_of,
+    compose,
+    event_of,
+    mentions,
+    place_of,
+    raw_of,
+    read,
+    user_of,
+)
 from channels.slack.errands import Errands
 from channels.slack.follow import Threads
 from channels.slack.marks import Marks
 from channels.slack.people import People
 from channels.slack.presses import Presses
+from channels.slack.rooms import Rooms
+from channels.slack.stewards import Stewards
 from gateway.errors import SendFailed, StoreDown
 from gateway.events import ChatKind, InboundKind, InboundMessage
 from gateway.ports import Accepted, ChannelContext, PlatformEvent, Verdict
 
 log = structlog.get_logger(__name__)
 
-_LOOK_UP = 1.5  # seconds; Slack wants its ack within three
 _ASKERS = 1_000  # messages of which we remember who wrote them
+
+
+@dataclass(frozen=True, slots=True)
+class _Asking:
+    """A look-up that is under way."""
+
+    user: str
+    person: asyncio.Task[Person]
 
 
 class Ears:
@@ -37,13 +60,14 @@ class Ears:
         self._errands = errands
         self._presses = presses
         self.people = People(api)
+        self.stewards = Stewards(self.people, Rooms(api))
         self.threads = Threads(context.state)
         self.marks = Marks(context.state)
         self._in_threads = context.settings.reply_in == "thread"
         self._follows = getattr(context.settings, "follow_threads", True)
         entries = getattr(context.settings, "allow_from", ())
-        # Only these let people in by where they are, and so a guest or a stranger's workspace matters.
-        self.needs_facts = any(entry.startswith(("team:", "chat:")) for entry in entries)
+        # By these most people are let in: while Slack cannot say who is a guest, it shall rather bring them again.
+        self._waits_for_facts = any(entry.startswith(("team:", "chat:")) for entry in entries)
         self._said: set[str] = set()
         self._gates: dict[str, tuple[asyncio.Lock, int]] = {}
         self._turnstile = asyncio.Lock()
@@ -54,30 +78,55 @@ class Ears:
         return self._askers.get((chat, ts), ("", ""))
 
     async def hear(self, body: dict[str, Any], me: Me) -> bool:
-        """Take one payload in; False = it is not durable, so Slack shall deliver it again. Never raises."""
-        async with self.gate(chat_of(body)):
-            return await self.take(body, me)
+        """Take one payload in; False = it is not durable, so Slack shall deliver it again. Never raises.
 
-    async def take(self, body: dict[str, Any], me: Me, *, is_old: bool = False) -> bool:
+        Who did it is asked at once: a look-up that hangs delays what others say in that chat by its own limit,
+        and not by as many as wait there.
+        """
+        asking = self._ask(user_of(body), me)
+        try:
+            async with self.gate(chat_of(body)):
+                return await self.take(body, me, asking=asking)
+        finally:
+            if asking is not None:
+                asking.person.cancel()
+
+    def _ask(self, user: str, me: Me) -> _Asking | None:
+        if not user or user == me.user or self._intake.is_cautious:
+            return None
+        person = asyncio.create_task(self.people.person(user, me.team), name="slack sender")
+        person.add_done_callback(lambda done: done.cancelled() or done.exception())  # not everybody's is waited for
+        return _Asking(user, person)
+
+    async def take(self, body: dict[str, Any], me: Me, *, is_old: bool = False, asking: _Asking | None = None) -> bool:
         """The same for who holds the chat's gate already: what was read from its history.
 
-        *is_old*: it was taken before, and is read again only because it was edited since.
+        *is_old*: it was taken before, and is read again only because it was edited since. *asking* is the look-up
+        of who did it, if it is under way.
         """
         heard: list[Heard] = []
         is_stranger = False
 
         async def work() -> None:
             nonlocal is_stranger
+            await self._note_facts(body, me)
             found = read(body, me, in_threads=self._in_threads, now=datetime.now(UTC))
             if found is not None and not found.is_self:
                 heard.append(found)
-                is_stranger = not await self._receive(found, me, is_old=is_old)
+                is_stranger = not await self._receive(found, me, is_old=is_old, asking=asking)
 
         is_taken = await self._handle(body, work)
         if heard and not is_old and not (is_stranger and not self.marks.knows(_place_of(heard[0]))):
             self._mark(heard[0], taken=is_taken)
             await self._store_place()
         return is_taken
+
+    async def _note_facts(self, body: dict[str, Any], me: Me) -> None:
+        """Tell the house where we were added; and forget who somebody was when Slack says that it changed."""
+        self.people.forget(changed_user(body))
+        place = place_of(body, channel=self._name, me=me)
+        if place is not None:
+            await self._intake.joined(await self.stewards.named(place, me))
 
     async def _store_place(self) -> None:
         try:
@@ -123,9 +172,9 @@ class Ears:
             else:
                 self._gates[chat] = (lock, standing - 1)
 
-    async def _receive(self, heard: Heard, me: Me, *, is_old: bool) -> bool:
+    async def _receive(self, heard: Heard, me: Me, *, is_old: bool, asking: _Asking | None) -> bool:
         """Hand a message over; say whether its sender is somebody here: strangers leave no trace."""
-        person = await self._person(heard, me)
+        person = await self._person(heard, me, asking)
         is_followed = self._follows and bool(heard.thread) and not heard.calls_others and await self._is_ours(heard)
         names = self.people.names(mentions(heard.text))
         message = compose(heard, self._name, me, person, is_followed=is_followed, names=names)
@@ -142,22 +191,22 @@ class Ears:
             self._acknowledge(heard, message, accepted)
         return _is_insider(accepted)
 
-    async def _person(self, heard: Heard, me: Me) -> Person:
+    async def _person(self, heard: Heard, me: Me, asking: _Asking | None) -> Person:
+        """Return who spoke. Of whom Slack will not or cannot say who they are, they count as a guest."""
         if heard.is_bot or not heard.user:
             return Person(is_bot=heard.is_bot)
         try:
-            async with asyncio.timeout(_LOOK_UP):
-                return await self.people.person(heard.user, me.team)
+            if asking is not None and asking.user == heard.user:
+                return await asking.person
+            return await self.people.person(heard.user, me.team)
         except Refused as error:
-            # Slack will never say: where it matters whether this is a guest, they count as one.
             if error.code not in self._said:
                 self._said.add(error.code)
-                log.info("slack.person_unknown", channel=self._name, reason=str(error), fails_closed=self.needs_facts)
-            return Person(is_guest=self.needs_facts)
-        except (SendFailed, TimeoutError) as error:
-            if self.needs_facts:
+                log.info("slack.person_unknown", channel=self._name, reason=str(error))
+        except SendFailed as error:
+            if self._waits_for_facts:
                 raise SendFailed(f"users.info: {type(error).__name__}") from error
-            return Person()
+        return Person(is_guest=True)
 
     async def _remember(self, heard: Heard, message: InboundMessage, accepted: Accepted) -> None:
         """Follow a thread we were called into, and leave it when its people turn to somebody else."""

@@ -106,8 +106,7 @@ class History:
     async def _composed(self, message: InboundMessage, spoken: Sequence[Heard], me: Me) -> list[InboundMessage]:
         users = {heard.user for heard in spoken if heard.user and not heard.is_bot}
         people = await self._ears.people.known(users, me.team)
-        # Of whom Slack says nothing: where it matters, they count as guests.
-        unknown = Person(is_guest=self._ears.needs_facts)
+        unknown = Person(is_guest=True)  # of whom Slack says nothing: a stranger unless named
         named = self._ears.people.names({user for heard in spoken for user in mentions(heard.text)})
         return [
             replace(

@@ -11,9 +11,10 @@ from typing import Any
 
 from channels.slack.api import SlackApi
 from channels.slack.codec import Person
-from gateway.errors import SendFailed
+from gateway.errors import OutcomeUnknown, SendFailed
 from gateway.text import clean
 
+_LOOK_UP = 1.5  # seconds for one; Slack wants its ack within three
 _KEPT_FOR = 300.0  # seconds; PEOPLE.md: a right that was taken away is gone within five minutes
 _KEPT = 2_000
 _AT_ONCE = 8
@@ -21,12 +22,14 @@ _PATIENCE = 3.0  # seconds for a whole room
 
 
 class People:
-    """A cache before users.info."""
+    """A cache before users.info. Whoever asks at the same moment shares one look-up."""
 
     def __init__(self, api: SlackApi, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._api = api
         self._clock = clock
+        self.patience = _LOOK_UP
         self._known: OrderedDict[str, tuple[float, Person]] = OrderedDict()
+        self._asking: dict[str, asyncio.Task[Person]] = {}
 
     def names(self, users: Iterable[str]) -> Mapping[str, str]:
         """Return the display names of *users*, as far as they are known without asking."""
@@ -34,16 +37,50 @@ class People:
         return {user: name for user, name in found if name}
 
     async def person(self, user: str, home: str) -> Person:
-        """Return who *user* is to the workspace *home*; raise SendFailed when Slack does not say."""
+        """Return who *user* is to the workspace *home*; raise SendFailed when Slack does not say, or not soon."""
         at, known = self._known.get(user, (0.0, None))
         if known is not None and self._clock() - at < _KEPT_FOR:
             return known
-        found = person_of((await self._api.get("users.info", user=user))["user"], home)
-        self._known[user] = (self._clock(), found)
-        self._known.move_to_end(user)
-        while len(self._known) > _KEPT:
-            self._known.popitem(last=False)
-        return found
+        asking = self._asking.get(user)
+        if asking is None:
+            asking = asyncio.create_task(self._ask(user, home), name=f"slack who is {user}")
+            self._asking[user] = asking
+            asking.add_done_callback(lambda done: self._asked(user, done))
+        return await asyncio.shield(asking)
+
+    def forget(self, user: str) -> None:
+        """Ask anew next time: Slack says that *user* is somebody else now."""
+        self._known.pop(user, None)
+        self._asking.pop(user, None)  # what it is being told now is from before
+
+    async def close(self) -> None:
+        """End what is under way."""
+        asking = list(self._asking.values())
+        for task in asking:
+            task.cancel()
+        if asking:
+            await asyncio.wait(asking)
+
+    async def _ask(self, user: str, home: str) -> Person:
+        try:
+            async with asyncio.timeout(self.patience):
+                answer = await self._api.get("users.info", user=user)
+        except TimeoutError:
+            raise OutcomeUnknown(f"users.info: no answer in {self.patience} seconds") from None
+        user_object = answer.get("user")
+        if not isinstance(user_object, dict):
+            raise OutcomeUnknown("users.info: no user")
+        return person_of(user_object, home)
+
+    def _asked(self, user: str, done: asyncio.Task[Person]) -> None:
+        is_latest = self._asking.get(user) is done
+        if is_latest:
+            del self._asking[user]
+        if not done.cancelled() and done.exception() is None and is_latest:
+            self._known[user] = (self._clock(), done.result())
+            self._known.move_to_end(user)
+            while len(self._known) > _KEPT:
+                self._known.popitem(last=False)
 
     async def known(self, users: Iterable[str], home: str) -> Mapping[str, Person]:
         """Return who *users* are, as far as Slack says it within a few seconds."""

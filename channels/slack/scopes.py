@@ -40,6 +40,12 @@ SCOPES: Sequence[Scope] = (
         ("conversations.history", "conversations.replies"),
     ),
     Scope(
+        "channels:read",
+        "who made a public channel may decide there; being added to one is noticed",
+        "in public channels only the workspace's admins decide, and being added to one is not noticed",
+        ("conversations.info",),
+    ),
+    Scope(
         "chat:write",
         "answer",
         "nothing can be answered",
@@ -67,6 +73,11 @@ SCOPES: Sequence[Scope] = (
         "groups:history",
         "the same in private channels it is invited to",
         "private channels: as for channels:history",
+    ),
+    Scope(
+        "groups:read",
+        "the same for private channels",
+        "private channels: as for channels:read",
     ),
     Scope(
         "im:history",
@@ -102,6 +113,9 @@ _EVENTS: Mapping[str, str] = {
     "message.groups": "groups:history",
     "message.im": "im:history",
     "message.mpim": "mpim:history",
+    "member_joined_channel": "channels:read",
+    "channel_left": "channels:read",
+    "group_left": "groups:read",
 }
 
 

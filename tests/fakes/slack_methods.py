@@ -10,6 +10,7 @@ from tests.fakes.slack_files import FileShelf
 from tests.fakes.slack_workspace import BOT_ID, BOT_USER, TEAM, Place, SlackError
 
 _HISTORY = {"im": "im:history", "channel": "channels:history", "group": "groups:history", "mpim": "mpim:history"}
+_INFO = {"im": "im:read", "channel": "channels:read", "group": "groups:read", "mpim": "mpim:read"}
 _TOO_LONG = 40_000
 _TOO_LONG_TO_EDIT = 4_000
 
@@ -25,6 +26,9 @@ class SlackMethods(Buttons, FileShelf):
 
     def _place(self, arguments: Mapping[str, Any], *, writes: bool = False) -> Place:
         place = self.places.get(str(arguments.get("channel") or arguments.get("channel_id")))
+        if place is None and writes:  # chat.postMessage takes a person's id for the direct chat with them
+            direct = (each for each in self.places.values() if each.kind == "im")
+            place = next((each for each in direct if arguments.get("channel") in each.members), None)
         if place is None:
             raise SlackError("channel_not_found")
         if BOT_USER not in place.members:
@@ -43,6 +47,13 @@ class SlackMethods(Buttons, FileShelf):
         if arguments["user"] not in self.users:
             raise SlackError("user_not_found")
         return {"user": self.users[arguments["user"]]}
+
+    def _conversations_info(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        place = self.places.get(str(arguments["channel"]))
+        if place is None:
+            raise SlackError("channel_not_found")
+        self._require(_INFO[place.kind])
+        return {"channel": {"id": place.id, "name": place.name, "creator": place.creator}}
 
     def _chat_postmessage(self, arguments: dict[str, Any]) -> dict[str, Any]:
         place = self._place(arguments, writes=True)

@@ -60,11 +60,12 @@ _JSON = frozenset(
         *("chat.startStream", "chat.appendStream", "chat.stopStream", "files.completeUploadExternal"),
     )
 )
-_NO_JSON = frozenset(("files.getUploadURLExternal", "files.info", "users.info", "bots.info"))
+_NO_JSON = frozenset(("files.getUploadURLExternal", "files.info", "users.info", "bots.info", "conversations.info"))
 # Calls a minute: https://docs.slack.dev/apis/web-api/rate-limits, Tiers 2 to 4. Messages are counted for each chat.
 _TIERS = {
     **dict.fromkeys(("chat.startStream", "chat.stopStream", "reactions.remove"), 20),
     **dict.fromkeys(("conversations.history", "conversations.replies", "chat.update", "reactions.add"), 50),
+    "conversations.info": 50,
     **dict.fromkeys(("users.info", "files.info", "chat.appendStream", "files.completeUploadExternal"), 100),
     "chat.postMessage": 60,
 }

@@ -19,7 +19,7 @@ ALL_SCOPES = frozenset(
     (
         *("app_mentions:read", "chat:write", "commands", "im:history", "channels:history", "groups:history"),
         *("mpim:history", "users:read", "reactions:write", "assistant:write", "metadata.message:read"),
-        *("files:read", "files:write"),
+        *("files:read", "files:write", "channels:read", "groups:read"),
     )
 )
 
@@ -45,6 +45,8 @@ class Place:
     messages: list[dict[str, Any]] = field(default_factory=list)
     whispers: list[dict[str, Any]] = field(default_factory=list)
     is_archived: bool = False
+    name: str = ""
+    creator: str = ""
 
 
 class SlackError(Exception):
@@ -186,6 +188,32 @@ class Workspace:
         payload |= {"channel_id": place, "trigger_id": trigger, "response_url": f"{self.base}/never"}
         self._send("slash_commands", payload)
         return trigger
+
+    def hire(self, number: int) -> list[str]:
+        """Let so many people join the workspace and its channel; return their ids. Each has a direct chat."""
+        users = [f"U0TEAM{n:03d}" for n in range(number)]
+        for user in users:
+            self.users[user] = {"id": user, "team_id": TEAM, "profile": {"display_name": user.title()}}
+            self.places[ROOM].members.add(user)
+            self.places[f"D{user[1:]}"] = Place(f"D{user[1:]}", "im", {user, BOT_USER})
+        return users
+
+    def invite(self, place: str, by: str = "") -> str:
+        """Let somebody add the app to a channel; return the event's id."""
+        self.places[place].members.add(BOT_USER)
+        event = {"type": "member_joined_channel", "user": BOT_USER, "channel": place, "channel_type": "C", "team": TEAM}
+        return self.event({**event, **({"inviter": by} if by else {}), "event_ts": self._ts()})
+
+    def put_out(self, place: str, by: str) -> str:
+        """Let somebody remove the app from a channel; return the event's id."""
+        self.places[place].members.discard(BOT_USER)
+        kind = "group_left" if self.places[place].kind == "group" else "channel_left"
+        return self.event({"type": kind, "channel": place, "actor_id": by, "event_ts": self._ts()})
+
+    def change_user(self, user: str, **fields: Any) -> None:
+        """Change what the workspace holds of somebody, and tell it where the app subscribes to that."""
+        self.users[user] |= fields
+        self.event({"type": "user_change", "user": dict(self.users[user]), "event_ts": self._ts()})
 
     def event(self, event: Mapping[str, Any], *, event_id: str = "") -> str:
         """Deliver *event*; return its id."""

@@ -31,6 +31,18 @@ def chat_of(body: Mapping[str, Any]) -> str:
     return found if isinstance(found, str) else ""
 
 
+def user_of(body: Mapping[str, Any]) -> str:
+    """Return who did what *body* says, as far as that can be told without reading it; never raises."""
+    event = body.get("event")
+    pressed = body.get("user")
+    if isinstance(event, dict):
+        message = event.get("message")  # of an edit
+        found = message.get("user") if isinstance(message, dict) else event.get("user")
+    else:
+        found = pressed.get("id") if isinstance(pressed, dict) else body.get("user_id")
+    return found if isinstance(found, str) else ""
+
+
 def raw_of(body: Mapping[str, Any]) -> str:
     """Return *body* as text, for the quarantine."""
     return json.dumps(body)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
-from gateway.admission import admit, policy_of
+from gateway.admission import Admitted, admit, policy_of
 from gateway.app.channels import may_be_read
 from gateway.events import InboundMessage
 from gateway.overheard import ChannelHistory
@@ -105,14 +106,16 @@ async def test_only_admitted_people_are_quoted() -> None:
 
 
 async def test_where_slack_does_not_say_who_it_was_nobody_is_let_in() -> None:
-    """Where membership decides, an unknown sender counts as a guest; where people are named, their id is enough."""
-    for entries, guests in ((["team:T0HOME"], True), ([ANN, BOB], False)):
+    """An unknown sender counts as a guest: a stranger where membership decides, and nothing else to who is named."""
+    for entries in (["team:T0HOME"], [ANN, BOB]):
         async with slack(allow_from=entries) as up:
             up.server.say(ROOM, BOB, "who am I?", quiet=True)
             call = await heard(up, ROOM, ANN, f"{CALL} hello")
             up.server.faults["users.info"] = [Fault(status=503)]
             (said,) = await up.channel.before(call, since=None, limit=50)
-            assert said.sender.is_guest is guests
+            assert said.sender.is_guest
+            decision = admit(replace(said, is_addressed=True), policy_of("slack", entries, (), "mention"))
+            assert isinstance(decision, Admitted) is (BOB in entries)
 
 
 async def test_what_comes_to_us_anyway_costs_no_call() -> None:

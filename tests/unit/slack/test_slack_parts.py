@@ -42,7 +42,8 @@ def test_a_manifest_is_what_init_says_and_each_scope_has_its_reason(name: str) -
     scopes = app["oauth_config"]["scopes"]["bot"]
     assert app["settings"]["socket_mode_enabled"] is True
     needs = {"app_mention": "app_mentions:read", "message.im": "im:history", "message.channels": "channels:history"}
-    needs |= {"message.groups": "groups:history", "message.mpim": "mpim:history"}
+    needs |= {"message.groups": "groups:history", "message.mpim": "mpim:history", "group_left": "groups:read"}
+    needs |= dict.fromkeys(("member_joined_channel", "channel_left"), "channels:read")
     assert {needs[event] for event in app["settings"]["event_subscriptions"]["bot_events"]} <= set(scopes)
     lines = (DEPLOY / f"slack-{name}.yaml").read_text("utf-8").splitlines()
     reasons = [line.strip().removeprefix("- ") for line in lines if line.strip().startswith("- ") and " # " in line]
