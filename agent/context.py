@@ -19,6 +19,7 @@ from agent.attachments.hearing import Purse
 from agent.attachments.intake import FilesIn
 from agent.draft import Draft
 from agent.heard import quoted
+from agent.manners import Manner
 from agent.memory.files import lines as build
 from agent.memory.prompt.conversation import Conversation
 from agent.memory.prompt.snapshot import ScopeMemory, opening, system_prompt
@@ -45,7 +46,6 @@ class Context:
         self,
         memory: ScopeMemory,
         *,
-        abilities: str,
         files: FilesIn | None = None,
         overheard: Overheard | None = None,
         recalling: Recalling | None = None,
@@ -55,7 +55,6 @@ class Context:
         Without *recalling* nothing is looked up before the model is asked.
         """
         self._memory = memory
-        self._abilities = abilities
         self._files = files
         self._overheard = overheard
         self._recalling = recalling
@@ -67,6 +66,7 @@ class Context:
         notes: Sequence[InboxRow],
         conversation: Conversation,
         place: Place,
+        manner: Manner,
         purse: Purse | None = None,
     ) -> list[Mapping[str, Any]]:
         """Open the draft (unless an earlier attempt did) and return system prompt and history.
@@ -79,7 +79,7 @@ class Context:
                 before = await self._before(draft, rows[0].message, conversation)
             facts = await self._facts(rows, place, purse)
             recalled = await self._recalled(rows, conversation, place) if purse is not None else ""
-            view = await self._memory.view(place.scope)
+            view = (await self._memory.view(place.scope)).spoken_as(manner.soul)
             at = draft.next_index
             told = [self.note(draft, row, place.zone) for row in notes]
             said = [
@@ -94,7 +94,8 @@ class Context:
                 conversation,
                 view.within(conversation.room.tokens),
                 place.zone,
-                abilities=self._abilities,
+                abilities=manner.toolbox.abilities,
+                model=manner.model.name,
                 at=at,
                 replay_from=fit.replay_from,
             )

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from agent.llm.choices import ModelDesk
 from agent.memory.consolidation.archiving import archive_now
 from agent.memory.dream.restoring import DreamDesk
 from agent.memory.files import lines as build
@@ -57,6 +58,7 @@ class AgentHouse:
     linking: LinkDesk
     dreams: DreamDesk
     locales: Locales
+    models: ModelDesk
     now: Callable[[], datetime]
     facts: Callable[[], Mapping[str, Any]]  # version, model, uptime_seconds, workers
     pool: Pool | None = None  # the pool runs the commands that ask for it, so it is built after

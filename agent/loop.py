@@ -10,11 +10,10 @@ import structlog
 
 from agent.draft import Draft, Staged
 from agent.fitting import Fitting
-from agent.llm.client import ModelClient
 from agent.llm.port import ChatReply, ChatRequest, ToolCall
-from agent.memory.prompt.tokens import weigh_all
+from agent.manners import Manner
 from agent.tools.port import ToolContext
-from agent.tools.registry import LoopDetector, Toolbox
+from agent.tools.registry import LoopDetector
 from gateway.errors import ContextOverflow, ModelFailed
 from gateway.ports import InboxRow, Lease, Preview, Step
 from gateway.ports.caps import CapReached, Past
@@ -56,6 +55,7 @@ class Seat:
 
     lease: Lease
     person: str
+    manner: Manner
     draft: Draft
     fitting: Fitting  # the prompt
     preview: Preview
@@ -69,13 +69,10 @@ class Seat:
 class Loop:
     """The tool loop; holds no state between turns."""
 
-    def __init__(self, model: ModelClient, toolbox: Toolbox, *, max_calls: int, steer: bool, store: StepStore) -> None:
-        self._model = model
-        self._toolbox = toolbox
+    def __init__(self, *, max_calls: int, steer: bool, store: StepStore) -> None:
         self._max_calls = max_calls
         self._steer = steer
         self._store = store
-        self.overhead = weigh_all(toolbox.schemas)  # what the tools weigh in every prompt
 
     async def think(self, seat: Seat) -> Thought:
         """Return exactly one answer or failure, whatever the model does."""
@@ -104,20 +101,16 @@ class Loop:
             if self._steer and not is_last:
                 await self._take_in(seat, await self._store.steer(seat.lease))
 
-    async def room(self) -> int:
-        """Return what a prompt may weigh."""
-        return await self._model.room()
-
     async def _ask(self, seat: Seat) -> ChatReply:
         """Ask with a prompt that fits; one that is refused as too long is made smaller, a few times."""
-        room = await self._model.room()
+        room = await seat.manner.model.room()
         for _ in range(_SQUEEZES):
             await self._squeeze(seat, room)
             try:
                 return await self._ask_once(seat)
             except ContextOverflow:
                 # The client has learned from it; a fallback model may take even less.
-                room = min(await self._model.room(), seat.fitting.weight * 3 // 4)
+                room = min(await seat.manner.model.room(), seat.fitting.weight * 3 // 4)
                 if not await self._squeeze(seat, room):
                     raise
         return await self._ask_once(seat)
@@ -125,13 +118,13 @@ class Loop:
     async def _ask_once(self, seat: Seat) -> ChatReply:
         request = ChatRequest(
             messages=await seat.show(seat.fitting.messages),
-            tools=self._toolbox.schemas,
+            tools=seat.manner.toolbox.schemas,
             turn=seat.lease.turn,
             person=seat.person,
             chat=str(seat.lease.key),
             weight=seat.fitting.weight,
         )
-        return await self._model.complete(request, sink=seat.preview.show if seat.is_watched else None)
+        return await seat.manner.model.complete(request, sink=seat.preview.show if seat.is_watched else None)
 
     async def _squeeze(self, seat: Seat, room: int) -> bool:
         """Make the prompt fit and record how; False when it fits already, or nothing makes it smaller."""
@@ -166,8 +159,8 @@ class Loop:
         return is_last or len(seat.draft.finished_calls) >= self._max_calls
 
     async def _run_call(self, seat: Seat, call: ToolCall) -> None:
-        staged, is_untrusted = Staged(), False
-        is_repeatable = self._toolbox.is_repeatable(call.name)
+        staged, is_untrusted, toolbox = Staged(), False, seat.manner.toolbox
+        is_repeatable = toolbox.is_repeatable(call.name)
         if not is_repeatable and call.id in seat.draft.intents:
             text = _UNKNOWN
         else:
@@ -176,7 +169,7 @@ class Loop:
             seat.doing(call.name)
             seat.preview.status(call.name)
             try:
-                outcome = await self._toolbox.run(call, seat.context(call, staged))
+                outcome = await toolbox.run(call, seat.context(call, staged))
             finally:
                 seat.doing("")
                 seat.preview.status("")

@@ -13,6 +13,7 @@ from agent.commands import House, Router
 from agent.context import Context, Place
 from agent.draft import Draft
 from agent.loop import Loop
+from agent.manners import Manners
 from agent.memory.links.gate import ScopeGate
 from agent.memory.prompt.conversation import Conversation
 from agent.memory.prompt.conversations import Conversations
@@ -59,6 +60,7 @@ class Rooms:
     outgoing: FilesOut
     admits: Admits
     locales: Locales
+    manners: Manners
     caps: Caps
     meter: Meter
     now: Callable[[], datetime]
@@ -81,7 +83,9 @@ class Rooms:
         person = self.person(head)
         if head.message.chat_kind is ChatKind.DIRECT and self.links.accounts(self.links.person(person)):
             await self._note_chat(lease, person)
-        conversation = await self.conversations.open(lease.session, place.scope)
+        await self.manners.note(lease.key, head.message.guild)
+        window = self.manners.window(lease.key, head.message.guild)
+        conversation = await self.conversations.open(lease.session, place.scope, window=window)
         return conversation, place
 
     async def commit(

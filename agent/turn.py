@@ -8,6 +8,7 @@ from typing import Any
 from agent.attachments.facts import fact_of
 from agent.attachments.hearing import Purse
 from agent.capped import behind, line_of
+from agent.commands.model import gone
 from agent.commands.talk import original_of
 from agent.context import Place, speaker
 from agent.draft import Draft, Staged
@@ -104,7 +105,8 @@ class TurnWork:
         draft = running.draft
         if draft is None:  # stopped before anything was thought
             draft = Draft(lease, place.scope)
-            await self._rooms.context.assemble(draft, lease.rows, lease.notes, conversation, place)
+            manner = self._rooms.manners.of(lease.key, lease.rows[0].message.guild)
+            await self._rooms.context.assemble(draft, lease.rows, lease.notes, conversation, place, manner)
         for call in draft.open_calls:
             draft.result(call, "stopped by the user")
         await self._close(running, conversation, draft, EndState.STOPPED, notice=line)
@@ -134,14 +136,17 @@ class TurnWork:
         lease = running.lease
         conversation, place = await self._rooms.open(lease)
         # Here alone: a command has no use for what a model takes, and does not wait for one that is being loaded.
-        conversation.allow(await self._rooms.loop.room(), self._rooms.loop.overhead)
+        manner = self._rooms.manners.of(lease.key, lease.rows[0].message.guild)
+        conversation.allow(await manner.model.room(), manner.toolbox.overhead)
         preview = self._rooms.previews.open(lease)
         try:
             draft = Draft(lease, place.scope)
             draft.begins_tainted = conversation.is_tainted
             person = self._rooms.person(lease.rows[0])
             purse = Purse(lease.turn, person, str(lease.key))
-            prompt = await self._rooms.context.assemble(draft, lease.rows, lease.notes, conversation, place, purse)
+            prompt = await self._rooms.context.assemble(
+                draft, lease.rows, lease.notes, conversation, place, manner, purse
+            )
             running.draft = draft
 
             def doing(tool: str) -> None:
@@ -151,8 +156,9 @@ class TurnWork:
                 Seat(
                     lease=lease,
                     person=person,
+                    manner=manner,
                     draft=draft,
-                    fitting=Fitting(conversation, draft, prompt, overhead=self._rooms.loop.overhead),
+                    fitting=Fitting(conversation, draft, prompt, overhead=manner.toolbox.overhead),
                     preview=preview,
                     is_watched=self._rooms.previews.is_watched(lease.key),
                     context=lambda call, staged: self._tool_context(running, conversation, place, call, staged),
@@ -183,11 +189,17 @@ class TurnWork:
         sent = [fact_of(each) | {"blob": each.blob} for each in draft.attachments]
         draft.add(draft.message("assistant", thought.text, self._rooms.now(), files=sent or None))
         text = f"{thought.text}\n\n{say('delivery.cut', language)}" if thought.is_cut else thought.text
+        head, models = running.lease.rows[0].message, self._rooms.manners.models
+        model = models.in_force(head.key, head.guild)
+        if model.lost:
+            text = f"{text}\n\n{gone(model, language)}"
         answer = to_chat(running.lease, text, OutboundKind.ANSWER, attachments=draft.attachments)
         record = draft.record(
             EndState.ANSWERED, self._rooms.now(), supersedes=original_of(running.lease.rows[0].message.message_id)
         )
         await self._rooms.commit(running, conversation, record, answer, draft)
+        if model.lost:  # told once; a crash before this line tells it again
+            await models.choose(head.key, "")
 
     async def _close(
         self,

@@ -37,11 +37,11 @@ class FilesIn:
         blobs: Blobs,
         *,
         text_chars: int,
-        sees: Callable[[], Awaitable[bool]],
+        sees: Callable[[SessionKey], Awaitable[bool]],
         ears: Ears | None = None,
         reader: Reader | None = None,
     ) -> None:
-        """Fetch through *files*; *sees* says whether the model looks at pictures, *ears* listen where there are any."""
+        """Fetch through *files*; *sees*: whether a chat's model looks at pictures; *ears* listen, if there are any."""
         self._files = files
         self._blobs = blobs
         self._text_chars = text_chars
@@ -71,7 +71,7 @@ class FilesIn:
             try:
                 data = await self._bytes(scope, key, attachment)
                 fact |= {"size": len(data), "blob": await self._blobs.put(scope, data)}
-                return fact | await self._read(scope, data, fact, purse)
+                return fact | await self._read(scope, key, data, fact, purse)
             except FileUnavailable as error:
                 return {**fact, "failed": " ".join(clean(str(error)).split())[:200]}
             except OSError as error:
@@ -87,12 +87,12 @@ class FilesIn:
             return kept
         return await self._files.fetch(key, attachment)
 
-    async def _read(self, scope: str, data: bytes, fact: Fact, purse: Purse) -> dict[str, Any]:
+    async def _read(self, scope: str, key: SessionKey, data: bytes, fact: Fact, purse: Purse) -> dict[str, Any]:
         if not data:
             raise FileUnavailable("it is empty")
         what = kind_of(data, kind=fact["kind"], name=fact["name"], media_type=fact.get("media_type", ""))
         if what == "picture":
-            return await self._see(scope, data)
+            return await self._see(scope, key, data)
         if what == "sound":
             return await self._hear(data, fact, purse)
         if what in ("film", "svg"):
@@ -104,8 +104,8 @@ class FilesIn:
             return _document(Text(clean(found[0]), found[1]))
         return _document(await self._reader.document(data, what, self._text_chars))
 
-    async def _see(self, scope: str, data: bytes) -> dict[str, Any]:
-        if not await self._sees():
+    async def _see(self, scope: str, key: SessionKey, data: bytes) -> dict[str, Any]:
+        if not await self._sees(key):
             raise FileUnavailable("not looked at, for the model in use cannot see pictures")
         picture = await self._reader.picture(data)
         seen = {"blob": await self._blobs.put(scope, picture.data), "media_type": picture.media_type}

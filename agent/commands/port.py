@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any, Protocol
 
 from agent.commands.needs import Need, Needs, first_word
+from agent.llm.choices import ModelDesk
 from agent.memory.dream.restoring import DreamDesk
 from agent.memory.forgetting.desk import ForgettingDesk
 from agent.memory.links.offers import LinkDesk
@@ -48,6 +49,11 @@ class House(Protocol):
     @property
     def recall(self) -> SearchIndex:
         """Finds what was said and remembered in a scope."""
+        ...
+
+    @property
+    def models(self) -> ModelDesk:
+        """Which model answers in which chat."""
         ...
 
     @property

@@ -6,7 +6,7 @@ import asyncio
 import difflib
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint
 from typing import Any
@@ -15,6 +15,7 @@ import structlog
 from pydantic import ValidationError
 
 from agent.llm.port import ToolCall
+from agent.memory.prompt.tokens import weigh_all
 from agent.tools.port import Tool, ToolContext
 from gateway.errors import SettingsMistake, ToolFailed
 from gateway.ports import Meter
@@ -58,7 +59,9 @@ class Toolbox:
         timeout: float = TIMEOUT,
         result_chars: int = RESULT_CHARS,
         meter: Meter | None = None,
+        once: Collection[str] = (),
     ) -> None:
+        """Hold *tools*; *once* are those that are off here, but were at work before and must not be twice."""
         self._tools: dict[str, Tool] = {}
         self._result_chars = result_chars
         self._timeout = timeout
@@ -67,7 +70,12 @@ class Toolbox:
             if each.name in self._tools:
                 raise SettingsMistake(f"two tools are called {each.name}; remove one of the packages that bring them")
             self._tools[each.name] = each
+        self._once = frozenset(once) | {each.name for each in self._tools.values() if not each.repeatable}
+        self._parts: dict[frozenset[str], Toolbox] = {}
+        # What stands in every prompt is reckoned once.
         self.schemas: tuple[Mapping[str, Any], ...] = tuple(each.schema for each in self._tools.values())
+        self.overhead = weigh_all(self.schemas)  # tokens
+        self.abilities = _abilities(self._tools.values())
 
     @classmethod
     def load(
@@ -83,25 +91,35 @@ class Toolbox:
         every = [*(_loaded(entry) for entry in found), *tools]
         return cls(every, timeout=timeout, result_chars=result_chars, meter=meter)
 
+    def only(self, allow: Collection[str] | None, deny: Collection[str] = ()) -> Toolbox:
+        """Return the box with the tools that *allow* (None = all) names and *deny* does not; the same one each time.
+
+        What is not in it is neither offered nor run, whoever asks for it.
+        """
+        left = frozenset(name for name in self._tools if (allow is None or name in allow) and name not in deny)
+        if len(left) == len(self._tools):
+            return self
+        if left not in self._parts:
+            self._parts[left] = Toolbox(
+                [each for name, each in self._tools.items() if name in left],
+                timeout=self._timeout,
+                result_chars=self._result_chars,
+                meter=self._meter,
+                once=self._once,
+            )
+        return self._parts[left]
+
     @property
     def names(self) -> tuple[str, ...]:
         """The tools' names, sorted."""
         return tuple(self._tools)
 
     def is_repeatable(self, name: str) -> bool:
-        """Say whether running it a second time does no harm; an unknown tool does nothing at all."""
-        found = self._tools.get(name)
-        return found is None or found.repeatable
+        """Say whether running it a second time does no harm; an unknown tool does nothing at all.
 
-    def abilities(self) -> str:
-        """Return the prompt's list: each tool, then plainly what is missing. The same tools give the same bytes."""
-        given = {ability for each in self._tools.values() for ability in each.gives}
-        can = [f"- {each.name}: {each.description}" for each in self._tools.values()]
-        cannot = [f"- {text}" for ability, text in ABILITIES.items() if ability not in given]
-        parts = ["Your tools:", *can] if can else ["You have no tools."]
-        if cannot:
-            parts += ["You cannot do the following, and say so when you are asked to:", *cannot]
-        return "\n".join(parts)
+        One that is off here may have been at work before it was.
+        """
+        return name not in self._once
 
     async def run(self, call: ToolCall, context: ToolContext) -> ToolOutcome:
         """Run *call* and return its bounded result, or what was wrong with it, for the model to read.
@@ -142,6 +160,17 @@ class Toolbox:
         near = difflib.get_close_matches(name, self._tools, n=1, cutoff=0.6)
         hint = f"did you mean {near[0]}?" if near else f"there are: {', '.join(self._tools) or 'none'}"
         return f"there is no tool called {name[:64]!r}; {hint}"
+
+
+def _abilities(tools: Collection[Tool]) -> str:
+    """Return the prompt's list: each tool, then plainly what is missing. The same tools give the same bytes."""
+    given = {ability for each in tools for ability in each.gives}
+    can = [f"- {each.name}: {each.description}" for each in tools]
+    cannot = [f"- {text}" for ability, text in ABILITIES.items() if ability not in given]
+    parts = ["Your tools:", *can] if can else ["You have no tools."]
+    if cannot:
+        parts += ["You cannot do the following, and say so when you are asked to:", *cannot]
+    return "\n".join(parts)
 
 
 class LoopDetector:

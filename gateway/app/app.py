@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from agent.house import AgentHouse
+from agent.llm.choices import Models
 from agent.llm.client import ModelClient
 from agent.memory.dream.dreamer import Dreamer
 from agent.memory.files.projector import Projector
@@ -59,7 +60,8 @@ class App:
     background: Background
     dreamer: Dreamer
     deliverer: Deliverer
-    model: ModelClient
+    model: ModelClient  # the usual one
+    models: Models
     refusals: RefusalLog
     caps: Ledger
     people: PeopleDesk

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+
 from agent.attachments.hearing import LitellmEars
 from agent.attachments.intake import FilesIn
 from agent.attachments.outgoing import FilesOut
-from agent.llm.client import ModelClient, OnUsage
+from agent.llm.client import OnUsage
 from gateway.app.channels import Doors, Judge, may_be_read
+from gateway.events import SessionKey
 from gateway.files import ChannelFiles
 from gateway.home import Home
 from gateway.overheard import ChannelHistory
@@ -15,14 +18,15 @@ from gateway.settings import Settings
 
 
 def files_in(
-    settings: Settings, doors: Doors, blobs: Blobs, model: ModelClient, *, on_usage: OnUsage, meter: Meter
+    settings: Settings,
+    doors: Doors,
+    blobs: Blobs,
+    sees: Callable[[SessionKey], Awaitable[bool]],
+    *,
+    on_usage: OnUsage,
+    meter: Meter,
 ) -> FilesIn:
-    """Return what becomes of files that people send."""
-    always = {"on": True, "off": False}.get(settings.llm.vision)
-
-    async def sees() -> bool:
-        return await model.sees() if always is None else always
-
+    """Return what becomes of files that people send; *sees* says whether a chat's model looks at pictures."""
     return FilesIn(
         ChannelFiles(doors.channels, most_mb=settings.files.max_mb),
         blobs,
@@ -52,11 +56,12 @@ def _ears(settings: Settings, on_usage: OnUsage, meter: Meter) -> LitellmEars | 
     if not llm.transcription_model:
         return None
     # The address and the key are those of the answering model's provider, and nobody else's to see.
-    is_same = llm.transcription_model.partition("/")[0] == llm.model.partition("/")[0]
+    entry = llm.entry(llm.transcription_model)
     return LitellmEars(
-        llm.transcription_model,
-        api_base=str(llm.api_base or "") if is_same else "",
-        api_key=llm.api_key.get_secret_value() if llm.api_key and is_same else "",
+        entry.model,
+        api_base=str(entry.api_base or ""),
+        api_key=entry.api_key.get_secret_value() if entry.api_key else "",
+        proxy=settings.proxy_address,
         on_usage=on_usage,
         meter=meter,
     )

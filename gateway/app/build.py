@@ -30,6 +30,7 @@ from gateway.app.attachments import files_in, files_out, overheard
 from gateway.app.books import HouseBooks
 from gateway.app.caps import open_caps
 from gateway.app.channels import Doors, Plugins, kinds_of, noting, open_doors
+from gateway.app.choices import open_choices, open_manners, sees
 from gateway.app.dream import open_dreamer, open_dreams
 from gateway.app.gate import Gate
 from gateway.app.isolation import settle_scopes
@@ -54,6 +55,7 @@ from gateway.ports.installed import installed
 from gateway.quarantine import KEEP, Quarantine
 from gateway.services import Supervisor
 from gateway.settings import Settings
+from gateway.settings.chats import open_chats
 from gateway.upgrade import open_home
 from gateway.web.health import Health
 from gateway.web.metrics import PrometheusMeter, metrics_route
@@ -76,7 +78,7 @@ async def open_app(settings: Settings, *, channels: bool = True, plugins: Plugin
         stack.push_async_callback(store.close, has_served=channels)
         unclean_stops = (await store.journal.depth())["unclean_stops"]
         app = _build(settings, home, store, plugins, channels=channels, unclean_stops=unclean_stops)
-        stack.push_async_callback(app.model.close)
+        stack.push_async_callback(app.models.close)
         stack.push_async_callback(app.recall.close)
         if app.dreamer.model is not app.model:
             stack.push_async_callback(app.dreamer.model.close)
@@ -123,6 +125,7 @@ def _build(
     settings: Settings, home: Home, store: Store, plugins: Plugins, *, channels: bool, unclean_stops: int
 ) -> App:
     meter = PrometheusMeter()
+    chats = open_chats(settings)
     refusals = RefusalLog()
     people = open_people(settings, plugins, store, meter=meter, now=_now)
     judge = people.judge
@@ -173,6 +176,9 @@ def _build(
     caps = open_caps(settings, judge, store.links, meter=meter, refusals=refusals, now=_now)
     spend = HouseBooks(store, purse, caps, meter, _now)
     model = open_models(settings, spend, meter, plugins, _now)
+    models = open_choices(settings, model, spend, meter, plugins, _now)
+    toolbox = Toolbox.load(*plugins.tools, result_chars=settings.agent.max_tool_result_chars, meter=meter)
+    manners = open_manners(chats, models, toolbox, store.people)
     sent_to = (settings.llm.model, *settings.llm.fallbacks) if settings.llm.model else ()
     rights = open_rights(
         settings,
@@ -203,6 +209,7 @@ def _build(
         linking=memory.linking,
         dreams=open_dreams(home, memory),
         locales=locales,
+        models=manners.models,
         new_waits=settings.memory.new_waits,
         facts=lambda: {
             "version": version("parlour"),
@@ -212,7 +219,6 @@ def _build(
             "by_words_alone": bool(recall.trouble()),
         },
     )
-    toolbox = Toolbox.load(*plugins.tools, result_chars=settings.agent.max_tool_result_chars, meter=meter)
     patient = PatientJournal(store.journal)
     rooms = Rooms(
         journal=patient,
@@ -220,14 +226,11 @@ def _build(
         conversations=memory.conversations,
         context=Context(
             ScopeMemory(home.path, memory.documents),
-            abilities=toolbox.abilities(),
-            files=files_in(settings, doors, blobs, model, on_usage=spend, meter=meter),
+            files=files_in(settings, doors, blobs, sees(settings, manners), on_usage=spend, meter=meter),
             overheard=overheard(doors, judge),
             recalling=Recalling(recall) if settings.memory.auto_recall else None,
         ),
         loop=Loop(
-            model,
-            toolbox,
             max_calls=settings.agent.max_tool_calls,
             steer=settings.agent.overlap == "steer",
             store=patient,
@@ -240,6 +243,7 @@ def _build(
         outgoing=files_out(settings, home, doors, blobs),
         admits=Gate(judge, doors.channels, noted=noted).role,
         locales=locales,
+        manners=manners,
         caps=caps,
         meter=meter,
         now=_now,
@@ -294,6 +298,7 @@ def _build(
         dreamer=dreamer,
         deliverer=deliverer,
         model=model,
+        models=models,
         refusals=refusals,
         caps=caps,
         people=people,

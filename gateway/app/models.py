@@ -21,7 +21,7 @@ def open_models(
 ) -> ModelClient:
     """Return the first model that answers of those that the settings (or the caller's plugins) name."""
     llm = settings.llm
-    models = list(plugins.models) or _models(llm, (llm.model, *llm.fallbacks))
+    models = list(plugins.models) or open_named(llm, (llm.model, *llm.fallbacks), settings.proxy_address)
     windows = Windows(settings.home / "windows.json", now=now)
     if plugins.models and llm.context_window:  # models of the caller's know nothing of settings
         for model in models:
@@ -41,22 +41,25 @@ def open_dream_model(
     llm, name = settings.llm, settings.agents.defaults.dream.model_override
     if not name:
         return house
-    models = [each for each in plugins.models if each.name == name] or _models(llm, (name, *llm.fallbacks))
+    named = [each for each in plugins.models if each.name == name]
+    models = named or open_named(llm, (name, *llm.fallbacks), settings.proxy_address)
     return ModelClient(models, attempts=llm.attempts, books=books, meter=meter, now=now, windows=house.windows)
 
 
-def _models(llm: Llm, names: Iterable[str]) -> list[ChatModel]:
-    return [
-        open_model(
-            ModelConfig(
-                model=name,
-                api_base=str(llm.api_base or ""),
-                api_key=llm.api_key.get_secret_value() if llm.api_key else "",
-                timeout=llm.timeout_seconds,
-                stream_silence=llm.stream_silence_seconds,
-                context_window=llm.context_window,
-                vision=llm.vision,
-            )
+def open_named(llm: Llm, names: Iterable[str], proxy: str, *, setting: str = "llm.model") -> list[ChatModel]:
+    """Open the models that *names* mean, each at its own address. Raises SettingsMistake, about *setting*."""
+    opened = []
+    for name in names:
+        entry = llm.entry(name)
+        config = ModelConfig(
+            model=entry.model,
+            api_base=str(entry.api_base or ""),
+            api_key=entry.api_key.get_secret_value() if entry.api_key else "",
+            timeout=llm.timeout_seconds,
+            stream_silence=llm.stream_silence_seconds,
+            context_window=entry.context_window,
+            vision=entry.vision,
+            proxy=proxy,
         )
-        for name in names
-    ]
+        opened.append(open_model(config, setting=setting))
+    return opened

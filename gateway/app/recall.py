@@ -43,7 +43,7 @@ def open_recall(
     """
     vectors = settings.tools.vector_memory
     seed = _seed(vectors) if vectors.profile == "seed" else None
-    embedder = _embedder(vectors, settings.llm, spend)
+    embedder = _embedder(vectors, settings.llm, spend, settings.proxy_address)
 
     def cut(text: str, at: datetime | None) -> Sequence[Unit]:
         if seed is None:
@@ -68,15 +68,16 @@ def open_recall(
     )
 
 
-def _embedder(vectors: VectorMemory, llm: Llm, spend: OnUsage) -> GuardedEmbedder | None:
+def _embedder(vectors: VectorMemory, llm: Llm, spend: OnUsage, proxy: str = "") -> GuardedEmbedder | None:
     if not vectors.enabled or not vectors.embedding_model:
         return None
     from agent.memory.search.embedding.opening import open_embedder  # numpy: only where there are vectors
 
     base, key = vectors.embedding_api_base, vectors.embedding_api_key
-    if base is None and vectors.embedding_model.partition("/")[0] == llm.model.partition("/")[0]:
+    if base is None:
         # As it is with voice: the answering model's address and key are for its own provider alone.
-        base, key = llm.api_base, key or llm.api_key
+        shared = llm.entry(vectors.embedding_model)
+        base, key = shared.api_base, key or shared.api_key
 
     def note(model: str, tokens: int, cost: float | None) -> None:
         reply = ChatReply(text="", tool_calls=(), model=model, tokens=Tokens(input=tokens), cost=cost)
@@ -87,6 +88,7 @@ def _embedder(vectors: VectorMemory, llm: Llm, spend: OnUsage) -> GuardedEmbedde
         api_base=str(base or ""),
         api_key=key.get_secret_value() if key else "",
         on_usage=note,
+        proxy=proxy,
     )
 
 

@@ -78,7 +78,7 @@ class Past:
 
 async def live(home: Path, past: Past) -> None:
     """Write *past* into a fresh home that no gateway owns yet."""
-    abilities, zone = Toolbox.load().abilities(), load_settings({"PARLOUR_HOME": str(home)}).timezone
+    abilities, zone = Toolbox.load().abilities, load_settings({"PARLOUR_HOME": str(home)}).timezone
     await asyncio.to_thread(_write_memories, home, past)
     memory, disk = ScopeMemory(home, FileDocuments(home)), Disk()
     template = b""

@@ -9,7 +9,7 @@ import tempfile
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from itertools import count
 from pathlib import Path
@@ -31,7 +31,7 @@ from gateway.events import (
     SessionKey,
 )
 from gateway.ports import Accepted, Activity, Capabilities, Channel, ChannelContext
-from gateway.settings import load_settings
+from gateway.settings import Kinds, load_settings
 
 
 class InstantModel:
@@ -276,6 +276,23 @@ def _copy(source: str, target: str) -> None:
             raise
 
 
+def _installed(tools: Sequence[Any]) -> Kinds:
+    """Return what is installed, the pocket's channel and the caller's tools with it, so that settings may name them."""
+    kinds = Kinds.installed()
+    return replace(
+        kinds,
+        adapters=kinds.adapters | {"pocket"},
+        tools=(kinds.tools or frozenset()) | {each.name for each in tools},
+    )
+
+
+class Everybody(frozenset[str]):
+    """Ids that need not be listed: whoever writes in a pocket is its owner, if the test says nothing else."""
+
+    def __contains__(self, _: object) -> bool:
+        return True
+
+
 @asynccontextmanager
 async def gateway(
     *,
@@ -291,10 +308,16 @@ async def gateway(
     with tempfile.TemporaryDirectory(prefix="parlour-pocket-") as folder:
         place = home or Path(folder) / "home"
         settings = load_settings(
-            {"PARLOUR_HOME": str(place), "PARLOUR_WEB__PORT": "0", "PARLOUR_LOG__LEVEL": "error", **(environment or {})}
+            {
+                "PARLOUR_HOME": str(place),
+                "PARLOUR_WEB__PORT": "0",
+                "PARLOUR_LOG__LEVEL": "error",
+                **(environment or {}),
+            },
+            _installed(tools),
         )
         kind = kind or PocketKind(capabilities)
-        policy = policy or Policy(channel="pocket", is_local=True)
+        policy = policy or Policy(channel="pocket", is_local=True, owners=Everybody())
         extra = ExtraChannel(name="pocket", kind=kind, settings=None, policy=policy)
         plugins = Plugins(channels=(extra,), tools=tools, models=() if model is None else (model,))
         stop, ready = asyncio.Event(), asyncio.Event()

@@ -10,6 +10,7 @@ from string import Formatter
 
 import pytest
 
+from agent.llm.choices import Origin
 from channels.web.login import Outcome
 from channels.web.uploads import Why
 from gateway.alerts.wording import REASONS
@@ -30,6 +31,7 @@ FIELDS = {
     "memory.{}_done": {"approve", "reject"},
     "asking.{}": {"yes", "no"},
     "asking.why_{}": {"untrusted", "many", "deleted"},
+    "model.{}": {origin.value for origin in Origin},
     "forget.everything_{}": {"own", "chat"},
     "forget.erased_{}": {"own", "chat"},
     "forget.remains_{}": {"own", "chat"},

@@ -54,13 +54,17 @@ class Conversations:
         self._blobs = Blobs(self._disk, home)
         self._open: OrderedDict[SessionKey, Conversation] = OrderedDict()
 
-    async def open(self, session: SessionRow, scope: str) -> Conversation:
-        """Return the conversation of *session*; a hot one costs nothing, a cold one its window."""
+    async def open(self, session: SessionRow, scope: str, *, window: int | None = None) -> Conversation:
+        """Return the conversation of *session*; a hot one costs nothing, a cold one its window.
+
+        *window* is how many messages a chat's prompt has where that is not as everywhere.
+        """
+        window = self._window if window is None else window
         hot = self._open.get(session.key)
-        if hot is not None and _is_current(hot, session, scope):
+        if hot is not None and hot.window == window and _is_current(hot, session, scope):
             self._open.move_to_end(session.key)
             return hot
-        cold = await self._read(session, scope)
+        cold = await self._read(session, scope, window)
         self._open[session.key] = cold
         self._open.move_to_end(session.key)
         while len(self._open) > self._capacity:
@@ -82,13 +86,13 @@ class Conversations:
         for key in [key for key, each in self._open.items() if each.scope == scope]:
             del self._open[key]
 
-    async def _read(self, session: SessionRow, scope: str) -> Conversation:
+    async def _read(self, session: SessionRow, scope: str, window: int) -> Conversation:
         conversation = Conversation(
             session.key,
             scope,
             session.transcript,
             next_index=session.next_index,
-            window=self._window,
+            window=window,
             blobs=self._blobs,
             consolidates=self._consolidates,
             keep=self._keep,

@@ -7,6 +7,7 @@ import os
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import TypeAlias
 
@@ -60,6 +61,14 @@ class MemoryView:
     shared: str
     rev: str
     epoch: str = ""  # changes when something of the scope is forgotten
+    voice: str = ""  # of whose text `soul` is instead of a file's; "" = a file's
+
+    def spoken_as(self, soul: str) -> MemoryView:
+        """Return the view in the voice that the operator decided for a chat; "" = in that of the files."""
+        if not soul:
+            return self
+        voice = _voice_of(soul)
+        return replace(self, soul=soul, voice=voice, rev=f"{self.rev}+{voice}")
 
     @property
     def texts(self) -> dict[str, str]:
@@ -130,6 +139,11 @@ class ScopeMemory:
         return view
 
 
+@lru_cache(maxsize=1_000)  # a decided voice is the same object in every turn
+def _voice_of(soul: str) -> str:
+    return digest_of(soul)[:16]
+
+
 def _beginning(text: str, tokens: int) -> str:
     """Return the lines that so many tokens hold, and say that there are more."""
     kept: list[str] = []
@@ -163,13 +177,20 @@ def _stamp(path: str) -> Stamp:
 
 
 def opening(
-    conversation: Conversation, view: MemoryView, zone: str, *, abilities: str, at: int, replay_from: int | None = None
+    conversation: Conversation,
+    view: MemoryView,
+    zone: str,
+    *,
+    abilities: str,
+    at: int,
+    model: str = "",
+    replay_from: int | None = None,
 ) -> Opening:
     """Return what a turn has to begin with: nothing, a delta, or a new snapshot.
 
-    A snapshot is taken on the first turn, after the window moved or something was forgotten, when zone or
-    abilities changed, when the deltas would exceed 2,000 tokens, and when too many pictures or too much
-    background ride along.
+    A snapshot is taken on the first turn, after the window moved or something was forgotten, when zone, abilities,
+    *model* or the decided voice changed, when the deltas would exceed 2,000 tokens, and when too many pictures or
+    too much background ride along.
     *at* is the index of the turn's first message, *replay_from* where replay starts with the turn's own mark.
     """
     start = conversation.replay_from if replay_from is None else replay_from
@@ -180,10 +201,12 @@ def opening(
         or taken.texts.get(ABILITIES, "") != abilities
         or taken.replay_from != start
         or taken.epoch != view.epoch
+        or taken.voice != view.voice
+        or (model and taken.model not in ("", model))  # older snapshots do not say
         or conversation.pictures > PICTURES
         or conversation.background > BACKGROUND_TOKENS * CHARS_PER_TOKEN
     ):
-        return _snapshot(conversation, view, zone, abilities, at, start)
+        return _snapshot(conversation, view, zone, abilities, model, at, start)
     deltas = conversation.deltas
     known_rev = str(deltas[-1].get("rev", "")) if deltas else taken.rev
     if view.rev in (known_rev, conversation.seen_rev):
@@ -196,15 +219,19 @@ def opening(
     text = _note(added, removed)
     spent = sum(len(str(line.get("text", ""))) for line in deltas) + len(text)
     if spent > DELTA_TOKENS * CHARS_PER_TOKEN:
-        return _snapshot(conversation, view, zone, abilities, at, start)
+        return _snapshot(conversation, view, zone, abilities, model, at, start)
     return Opening((build.delta(view.rev, text, added, removed),))
 
 
-def _snapshot(conversation: Conversation, view: MemoryView, zone: str, abilities: str, at: int, start: int) -> Opening:
+def _snapshot(
+    conversation: Conversation, view: MemoryView, zone: str, abilities: str, model: str, at: int, start: int
+) -> Opening:
     texts = {name: text for name, text in {**view.texts, ABILITIES: abilities}.items() if text}
     names = {name: digest_of(text) for name, text in texts.items()}
     n = conversation.snapshot.n + 1 if conversation.snapshot else 1
     line = build.snapshot(n, names, zone, at, replay_from=start, rev=view.rev, epoch=view.epoch)
+    said = {name: value for name, value in (("model", model), ("voice", view.voice)) if value}
+    line = {**line, **said}
     return Opening((line,), {names[name]: text for name, text in texts.items()})
 
 

@@ -32,6 +32,8 @@ class Snapshot:
     replay_from: int
     rev: str  # of the memory it shows
     epoch: str  # changes when something of the scope is forgotten
+    model: str = ""  # that it was taken for; "" = nobody said
+    voice: str = ""  # that the operator decided instead of SOUL.md; "" = none
     texts: Mapping[str, str]
 
     @property
@@ -52,6 +54,8 @@ def snapshot_of(line: Line, texts: Mapping[str, str]) -> Snapshot | None:
         replay_from=int(line.get("from", 0)),
         rev=str(line.get("rev", "")),
         epoch=str(line.get("epoch", "")),
+        model=str(line.get("model", "")),
+        voice=str(line.get("voice", "")),
         texts={name: texts[digest] for name, digest in names.items()},
     )
 

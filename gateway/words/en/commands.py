@@ -15,6 +15,7 @@ SENTENCES = {
     "help_queue": "what I am answering and what waits",
     "help_retry": "answer the last message again",
     "help_search": "find what was said or remembered here, `/search the address of the dentist`",
+    "help_model": "which model answers here, and choosing another one",
     "help_remember": "keep a fact, for example `/remember I like tea`",
     "help_forget": "clear words from what I remember and from what was said here; `--purge` for good, `everything` all",
     "help_memory": "what I remember here, where it came from, and taking it back",

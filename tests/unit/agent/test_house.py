@@ -54,8 +54,10 @@ async def test_stop_keeps_what_is_not_on_its_way_yet(clock: Clock) -> None:
         staging=None,  # type: ignore[arg-type]  # nor for what waits
         rights=None,  # type: ignore[arg-type]  # nor for rights
         dreams=None,  # type: ignore[arg-type]  # nor for dreams
+        pairing=None,  # type: ignore[arg-type]  # nor for strangers
         forgetter=None,  # type: ignore[arg-type]  # nor for forgetting
         linking=None,  # type: ignore[arg-type]  # nor for accounts
+        models=None,  # type: ignore[arg-type]  # nor for a model
         locales=None,  # type: ignore[arg-type]  # nor for the clock
         facts=dict,
         pool=pool,

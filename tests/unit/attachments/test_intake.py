@@ -48,7 +48,7 @@ class FullBlobs(FakeBlobs):
         raise OSError(28, "No space left on device")
 
 
-async def sees() -> bool:
+async def sees(_: SessionKey) -> bool:
     """A model that does."""
     return True
 

@@ -57,7 +57,7 @@ def test_the_most_specific_place_wins_setting_by_setting(tmp_path: Path) -> None
     thread = chats.of(SessionKey("slack", "C042/1712.34"))
     assert (thread.model, thread.language, thread.memory_window) == ("openai/gpt-5", "es", 10)
     assert (thread.caps.chat_turns_per_10_min, thread.caps.person_turns_per_10_min) == (0, 2)
-    assert (thread.deny, thread.allow, thread.follow_threads) == ({"send_file"}, None, False)
+    assert (thread.deny, thread.allow, thread.follow_threads) == (frozenset({"send_file"}), None, False)
     assert thread.said_by["language"] == "slack:C042"
     other = chats.of(SessionKey("slack", "C042/99.1"))
     assert (other.model, other.language, other.follow_threads) == ("fast", "es", None)

@@ -162,17 +162,17 @@ def test_the_order_of_installing_changes_nothing(tools: list[Any]) -> None:
     """Schemas and abilities are the same bytes however the tools were found: they stand in the cached prefix."""
     box = Toolbox(tools)
     assert json.dumps(box.schemas) == json.dumps(BOX.schemas)
-    assert box.abilities() == BOX.abilities()
+    assert box.abilities == BOX.abilities
     assert box.names == ("add", "chatter", "fail")
 
 
 def test_the_prompt_says_what_is_missing() -> None:
     """Each ability that no tool gives is named as missing, and only those."""
-    said = BOX.abilities()
+    said = BOX.abilities
     assert "- add: Add two numbers." in said
     assert ABILITIES["web"] not in said
     assert all(text in said for ability, text in ABILITIES.items() if ability != "web")
-    assert Toolbox([]).abilities().startswith("You have no tools.")
+    assert Toolbox([]).abilities.startswith("You have no tools.")
 
 
 def test_the_installed_tools() -> None:
@@ -210,3 +210,35 @@ def test_garbage_can_be_a_loop_too(raw: str) -> None:
     """Arguments that cannot be read are compared as they are."""
     detector = LoopDetector()
     assert [detector.is_repeated(ToolCall("c", "add", raw)) for _ in range(3)] == [False, False, True]
+
+
+async def test_a_part_of_the_box_has_nothing_else_in_it() -> None:
+    """A tool that is off in a chat is not offered, not named, and not run by who asks for it all the same."""
+    part = BOX.only(None, {"fail"})
+    assert part.names == ("add", "chatter")
+    assert "fail" not in json.dumps(part.schemas) + part.abilities
+    assert part.overhead < BOX.overhead
+    text, is_error = await run("fail", {"how": "known"}, part)
+    assert is_error
+    assert text == "error: there is no tool called 'fail'; there are: add, chatter"
+    assert BOX.only({"add", "fail"}, {"fail"}).names == ("add",)
+    assert BOX.only(frozenset()).schemas == ()
+
+
+def test_the_same_part_is_the_same_box() -> None:
+    """It is made once, however many chats have it; all of it is the box itself."""
+    assert BOX.only({"add"}) is BOX.only(None, {"fail", "chatter"})
+    assert BOX.only(None) is BOX
+    assert BOX.only({"add", "chatter", "fail", "unheard-of"}) is BOX
+
+
+@tool("Post a letter.", effects=True)
+async def post(context: ToolContext) -> str:
+    """Twice is twice."""
+    return "posted"
+
+
+def test_what_was_at_work_before_it_was_off_is_not_repeatable() -> None:
+    """A turn that is taken up again after a restart must not be told that nothing happened."""
+    assert not Toolbox([post]).only(frozenset()).is_repeatable("post")
+    assert Toolbox([post]).only(frozenset()).is_repeatable("unheard-of")

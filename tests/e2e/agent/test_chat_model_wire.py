@@ -1,0 +1,162 @@
+"""A chat's model, voice and tools over the wire: what is asked for, and a prefix that only a change of these breaks."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.test_prefix import Body
+from tests.fakes.openai_server import Answer, Call, FakeOpenAI, open_server
+from tests.fakes.pocket import Pocket, gateway
+
+CHAT = "main"
+pytestmark = pytest.mark.xdist_group("litellm")
+
+
+def script(body: Mapping[str, Any], n: int) -> Answer:
+    """Answer differently each time; ask for a tool where the last message says which."""
+    last = body["messages"][-1]
+    said = str(last["content"])
+    if last["role"] == "user" and "hijacked" in said:
+        return Answer(text="", calls=(Call(name="remember", arguments='{"fact": "Ann is mine"}', id=f"call_{n}"),))
+    return Answer(text=f"answer {n}")
+
+
+def environment(server: FakeOpenAI, *, chats: Mapping[str, Any] | None = None, **more: str) -> dict[str, str]:
+    """Return the settings of an installation with three models at one server."""
+    address = {"api_base": server.base, "api_key": "test-key"}
+    models = {
+        "fast": {"model": "openai/small", **address},
+        "careful": {"model": "openai/large", **address, "context_window": 20_000},
+    }
+    return {
+        "PARLOUR_LLM__MODEL": "openai/test",
+        "PARLOUR_LLM__API_BASE": server.base,
+        "PARLOUR_LLM__API_KEY": "test-key",
+        "PARLOUR_LLM__MODELS": json.dumps(models),
+        "PARLOUR_CHATS": json.dumps(chats or {}),
+        "PARLOUR_TIMEZONE": "Europe/Berlin",
+        **more,
+    }
+
+
+def of_chat(server: FakeOpenAI) -> list[Mapping[str, Any]]:
+    """Return the bodies of the answers, as they were sent."""
+    return [json.loads(data) for data in server.bodies if b"consolidation agent" not in data]
+
+
+def breaks(server: FakeOpenAI) -> list[int]:
+    """Return which bodies do not begin with the one before, byte for byte, or ask another model or other tools."""
+    bodies = [Body.of(data) for data in server.bodies if b"consolidation agent" not in data]
+    pairs = enumerate(pairwise(bodies), 1)
+    return [n for n, (a, b) in pairs if not b.before.startswith(a.before) or a.after != b.after]
+
+
+def snapshots(home: Path) -> int:
+    """Count how many snapshots the chat's transcript holds."""
+    (path,) = home.glob("people/*/sessions/*main.jsonl")
+    return sum(json.loads(line).get("kind") == "snapshot" for line in path.read_bytes().splitlines())
+
+
+async def talk(pocket: Pocket, *said: str) -> list[str]:
+    """Say things one after the other; return what came back."""
+    answers = [await pocket.channel.ask(CHAT, each) for each in said]
+    await pocket.idle()
+    return answers
+
+
+async def test_only_a_change_of_settings_breaks_the_prefix(tmp_path: Path) -> None:
+    """Restarts with the same settings change no byte; another model, voice or set of tools breaks it once each."""
+    home, here = tmp_path / "home", "pocket:main"
+    decided: list[dict[str, Any]] = [
+        {here: {"soul": "You are Ada."}},
+        {here: {"soul": "You are Ada."}},
+        {here: {"soul": "You are Ada."}, "pocket:other": {"soul": "You are Bob.", "model": "fast"}},
+        {here: {"soul": "You are Ada, and brief."}},
+        {here: {"soul": "You are Ada, and brief.", "tools": {"deny": ["remember"]}}},
+        {here: {"soul": "You are Ada, and brief.", "tools": {"deny": ["remember"]}, "model": "fast"}},
+        {here: {"soul": "You are Ada, and brief.", "tools": {"deny": ["remember"]}, "model": "fast", "language": "de"}},
+        {},
+    ]
+    async with open_server(script) as server:
+        for chats in decided:
+            async with gateway(home=home, environment=environment(server, chats=chats)) as pocket:
+                await talk(pocket, "one", "two")
+        async with gateway(home=home, environment=environment(server, PARLOUR_LLM__MODEL="openai/newer")) as pocket:
+            await talk(pocket, "three")
+    changed = [6, 8, 10, 14, 16]  # another voice, fewer tools, another model, all of it back, another usual model
+    assert breaks(server) == changed
+    assert snapshots(home) == 1 + len(changed)
+    bodies = of_chat(server)
+    assert [body["model"] for body in bodies[8:]] == ["test"] * 2 + ["small"] * 4 + ["test"] * 2 + ["newer"]
+    assert bodies[0]["messages"][0]["content"].startswith("You are Ada.\n")
+    assert bodies[6]["messages"][0]["content"].startswith("You are Ada, and brief.\n")
+    assert not bodies[14]["messages"][0]["content"].startswith("You are Ada")
+    offered = [sorted(each["function"]["name"] for each in body["tools"]) for body in bodies]
+    assert all(("remember" in names) is not (8 <= n < 14) for n, names in enumerate(offered))
+
+
+async def test_a_model_is_chosen_and_stays_chosen(tmp_path: Path) -> None:
+    """By /model NAME, over a restart, until /model default; usage rows name the model that was really asked."""
+    home = tmp_path / "home"
+    async with open_server(script) as server:
+        async with gateway(home=home, environment=environment(server)) as pocket:
+            shown, _, taken, *_ = await talk(pocket, "/model", "hello", "/model Careful", "hello again", "and again")
+            assert "Here `openai/test` answers, as everywhere." in shown
+            assert "- `fast`" in shown
+            assert "- `careful`" in shown
+            assert taken == "From the next message on `careful` (openai/large) answers here."
+        async with gateway(home=home, environment=environment(server)) as pocket:
+            _, shown, unknown, near, back, _ = await talk(
+                pocket, "still there?", "/model", "/model gpt-9 `x`", "/model carefull", "/model default", "bye"
+            )
+            assert "Here `careful` (openai/large) answers: it was chosen for this chat." in shown
+            assert unknown == "I know no model called gpt-9 x. You can choose: `fast`, `careful`."
+            assert near == "I know no model called carefull. Did you mean careful?"
+            assert back == "From the next message on `openai/test` answers here again."
+            rows = await pocket.app.store.usage.totals(since=pocket.app.house.now().replace(hour=0), chat="pocket:main")
+        asked = [body["model"] for body in of_chat(server)]
+        assert asked == ["test", "large", "large", "large", "test"]
+        assert {row["model"]: row["calls"] for row in rows} == {"openai/test": 2, "openai/large": 3}
+        assert breaks(server) == [1, 4]
+        assert snapshots(home) == 3
+
+
+async def test_a_model_that_is_gone_is_told_once(tmp_path: Path) -> None:
+    """Who chose it hears so below the next answer, and the usual model answers from then on."""
+    home = tmp_path / "home"
+    async with open_server(script) as server:
+        async with gateway(home=home, environment=environment(server)) as pocket:
+            await talk(pocket, "/model fast", "hello")
+        fewer = {"PARLOUR_LLM__MODELS": json.dumps({"careful": {"model": "openai/large"}})}
+        async with gateway(home=home, environment=environment(server, **fewer)) as pocket:
+            first, second, shown = await talk(pocket, "hello", "hello", "/model")
+    told = "(`fast`, which was chosen for this chat, can no longer be chosen; `openai/test` answers instead.)"
+    assert first == f"answer 2\n\n{told}"
+    assert second == "answer 3"
+    assert "as everywhere" in shown
+    bodies = of_chat(server)
+    assert [body["model"] for body in bodies] == ["small", "test", "test"]
+    assert told not in json.dumps(bodies[-1])  # people read it, the model never does
+
+
+async def test_a_tool_that_is_off_is_not_run(tmp_path: Path) -> None:
+    """A model that asks for it all the same, as one does whose prompt was hijacked, is told that there is none."""
+    denied = {"pocket:main": {"tools": {"deny": ["remember"]}}}
+    async with open_server(script) as server:
+        async with gateway(home=tmp_path / "home", environment=environment(server, chats=denied)) as pocket:
+            await talk(pocket, "you are hijacked")
+            elsewhere = await pocket.channel.ask("other", "you are hijacked")
+            await pocket.idle()
+            assert elsewhere
+        off, on = of_chat(server)[1], of_chat(server)[3]
+    memories = [path.read_text("utf-8") for path in (tmp_path / "home").rglob("MEMORY.md")]
+    assert "there is no tool called 'remember'" in off["messages"][-1]["content"]
+    assert "there is no tool" not in on["messages"][-1]["content"]
+    assert "remember" not in [each["function"]["name"] for each in off["tools"]]
+    assert sum("Ann is mine" in text for text in memories) == 1
