@@ -36,6 +36,7 @@ from gateway.ports import (
     TurnRecord,
     Usage,
 )
+from gateway.ports.pairing import Pairing
 
 _ANSWER = OutboundKind.ANSWER
 
@@ -57,6 +58,7 @@ class AgentHouse:
     rights: RightsDesk
     linking: LinkDesk
     dreams: DreamDesk
+    pairing: Pairing
     locales: Locales
     models: ModelDesk
     now: Callable[[], datetime]

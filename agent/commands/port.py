@@ -18,6 +18,7 @@ from agent.memory.waiting.staging import Staging
 from gateway.events import Choice, InboundMessage, OutboundMessage, Role, SessionKey
 from gateway.ports import InboxRow, Job, Lease, SearchIndex, ShownLine
 from gateway.ports.access import Decider
+from gateway.ports.pairing import Pairing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +70,11 @@ class House(Protocol):
     @property
     def linking(self) -> LinkDesk:
         """Accounts that are one person, and offers to be."""
+        ...
+
+    @property
+    def pairing(self) -> Pairing:
+        """Who waits to be let in, and deciding it."""
         ...
 
     @property

@@ -208,6 +208,7 @@ def _build(
         rights=rights,
         linking=memory.linking,
         dreams=open_dreams(home, memory),
+        pairing=people.pairing,
         locales=locales,
         models=manners.models,
         new_waits=settings.memory.new_waits,

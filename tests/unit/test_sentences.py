@@ -36,6 +36,8 @@ FIELDS = {
     "forget.erased_{}": {"own", "chat"},
     "forget.remains_{}": {"own", "chat"},
     "forget.beyond_{}": {"files", "downloads"},
+    "strangers.{}": {"yes", "no"},
+    "strangers.decided_{}": {"let_in", "kept_out", "place_open", "place_shut"},
     "failures.{}": {failure.name for failure in FAILURES},
     "frames.{}": {verdict.value for verdict in Verdict if verdict is not Verdict.ACCEPTED},
     "commands.only_{}": {role.value for role in Role if role is not Role.ANYONE},

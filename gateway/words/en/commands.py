@@ -26,6 +26,7 @@ SENTENCES = {
     "help_unlink": "take linked accounts apart again",
     "help_share": "have a fact known in every chat, for example `/share the office is closed on Fridays`",
     "help_unshare": "take words out of what is known in every chat",
+    "help_pair": "who asked to be let in; `/pair CODE` lets in whoever was given that code",
     "help_privacy": "what I keep of you, for how long, and who can read it",
     "help_export": "have all that I keep of you sent to you, in a direct chat",
     "help_usage": "what your messages cost",

@@ -19,12 +19,12 @@ SENTENCES = {
     "yes": "Yes",
     "no": "No",
     "welcome": "You are let in: write to me whenever you like.",
-    "let_in": "{who} may write to me on {channel} now.",
-    "kept_out": (
+    "decided_let_in": "{who} may write to me on {channel} now.",
+    "decided_kept_out": (
         "{who} stays out on {channel}, and was told nothing. They can ask again tomorrow; `/block {entry}` ends that."
     ),
-    "place_open": "I answer everybody in {who} on {channel} now.",
-    "place_shut": "I stay silent in {who} on {channel}. I do not leave by myself: take me out there if you like.",
+    "decided_place_open": "I answer everybody in {who} on {channel} now.",
+    "decided_place_shut": "I stay silent in {who} on {channel}. I do not leave by myself: take me out there if you like.",
     "nobody_waits": "Nobody waits under that code: it was decided already, its hour is over, or it is misspelt.",
     "locked": (
         "Too many wrong codes: I look at none for {minutes:# minute|# minutes}. `/pair` without one shows who waits."
@@ -33,4 +33,5 @@ SENTENCES = {
     "waits": "These wait for your word:",
     "waits_person": "{n}. {who} on {channel}",
     "waits_place": "{n}. the place {who} on {channel}",
+    "waits_more": "{count:# more waits|# more wait}: `parlour people pending` shows them.",
 }

@@ -1,0 +1,61 @@
+"""/pair: who waits to be let in, and the owner's word about them: by a button, by a code, in any chat."""
+
+from __future__ import annotations
+
+from agent.commands.port import CommandContext, Reply, command
+from gateway.events import Choice, Role
+from gateway.ports.pairing import Outcome, Settled, TooManyTries, Waiting
+from gateway.words import say
+
+_MOST = 5  # that one message has buttons for: Discord takes five rows
+
+
+@command("pair", who=Role.OWNER, control_words={"yes", "no"})
+async def pair(context: CommandContext) -> Reply:
+    """Show who waits, approve by a code, or answer a question."""
+    word, _, rest = context.args.strip().partition(" ")
+    if not word:
+        return _waiting(context)
+    pairing = context.house.pairing
+    if word.lower() in ("yes", "no"):
+        outcome = await pairing.by_ref(rest.strip().lower(), context.decider, is_yes=word.lower() == "yes")
+    else:
+        outcome = await pairing.by_code(context.args, context.decider)
+    return Reply(text=_told(context, outcome), is_private=True, settles=True)
+
+
+def _told(context: CommandContext, outcome: Outcome) -> str:
+    match outcome:
+        case Settled(waiting, is_yes):
+            ends = ("place_open", "place_shut") if waiting.is_place else ("let_in", "kept_out")
+            name = ends[0] if is_yes else ends[1]
+            entry, who = f"{waiting.channel}:{waiting.who}", _label(context, waiting)
+            return say(f"strangers.decided_{name}", context.language, who=who, channel=waiting.channel, entry=entry)
+        case TooManyTries(minutes):
+            return say("strangers.locked", context.language, minutes=minutes)
+        case _:
+            return say("strangers.nobody_waits", context.language)
+
+
+def _label(context: CommandContext, waiting: Waiting) -> str:
+    key = "strangers.person" if waiting.name else "strangers.person_unnamed"
+    return say(key, context.language, id=waiting.who, name=waiting.name)
+
+
+def _waiting(context: CommandContext) -> Reply:
+    found = context.house.pairing.waiting()
+    if not found:
+        return Reply(text=say("strangers.waits_none", context.language), is_private=True)
+    lines = [say("strangers.waits", context.language)]
+    choices: list[Choice] = []
+    for n, each in enumerate(found[:_MOST], 1):
+        key = "strangers.waits_place" if each.is_place else "strangers.waits_person"
+        who = _label(context, each)
+        lines.append(say(key, context.language, n=str(n), who=who, channel=each.channel))
+        for answer in ("yes", "no"):
+            number = f" ({n})" if len(found) > 1 else ""
+            label = f"{say(f'strangers.{answer}', context.language)}{number}"
+            choices.append(Choice(label, f"/pair {answer} {each.ref}", n - 1))
+    if len(found) > _MOST:
+        lines.append(say("strangers.waits_more", context.language, count=len(found) - _MOST))
+    return Reply(text="\n".join(lines), is_private=True, choices=tuple(choices))
