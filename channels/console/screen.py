@@ -11,7 +11,7 @@ import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, TextIO
 
-from gateway.words import say
+from gateway.words import FALLBACK, say
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -31,13 +31,14 @@ class Screen:
         self._console = console or RichConsole(markup=False, emoji=False, highlight=False, soft_wrap=not is_live)
         self._errors = RichConsole(stderr=True, markup=False, emoji=False, highlight=False)
         self._live: Live | None = None
+        self.language = FALLBACK  # until the gateway says which
         self._tasks: set[asyncio.Task[None]] = set()
 
     def hello(self, said: Sequence[str]) -> None:
         """Greet whoever sits at a terminal, and give the line editor what was said before."""
         if not self._is_live:
             return
-        self._console.print(say("console.hello"), style="dim")
+        self._console.print(say("console.hello", self.language), style="dim")
         with contextlib.suppress(ImportError):  # a Python without readline has no line editor
             readline = importlib.import_module("readline")
             for text in said:
@@ -49,7 +50,7 @@ class Screen:
             return
         for role, text in lines[-RECENT:]:
             if role == "user":
-                self._console.print(f"{say('console.prompt')}{text}", style="dim")
+                self._console.print(f"{say('console.prompt', self.language)}{text}", style="dim")
             else:
                 self._markdown(text)
 
@@ -57,7 +58,7 @@ class Screen:
         """Return the next line; None at the end, on Ctrl-C, or when *gone* is set while somebody types."""
         if not self._is_live:
             return await asyncio.to_thread(stdin.readline) or None
-        return await _typed(stdin, say("console.prompt"), gone)
+        return await _typed(stdin, say("console.prompt", self.language), gone)
 
     def preview(self, text: str) -> None:
         """Show the text so far."""
@@ -67,7 +68,7 @@ class Screen:
     def activity(self, status: str | None) -> None:
         """Show what is being done; None = nothing."""
         if self._is_live and self._live is None and status is not None:
-            self._draw(f"*{status or say('console.thinking')}*")
+            self._draw(f"*{status or say('console.thinking', self.language)}*")
 
     def message(self, text: str, note: str, *, is_plain: bool = False) -> None:
         """Print a message for good, in the preview's place."""
@@ -96,7 +97,7 @@ class Screen:
     def bye(self) -> None:
         """Take leave of whoever sits at a terminal."""
         if self._is_live:
-            self._console.print(say("console.bye"), style="dim")
+            self._console.print(say("console.bye", self.language), style="dim")
 
     @contextlib.asynccontextmanager
     async def interrupts(self, stop: Callable[[], Awaitable[None]]) -> AsyncIterator[None]:

@@ -15,7 +15,8 @@ from typing import Any, TextIO
 
 from channels.console.downloads import Downloads
 from channels.console.screen import Screen
-from gateway.words import say
+from gateway.words import FALLBACK, say
+from gateway.words.languages import base
 
 LOOK_AFTER = 5.0  # seconds of silence after which the history is asked whether the answer is there
 
@@ -58,8 +59,13 @@ class Conversation:
             self.over.set()
             return
         lines = frame.get("lines", [])
+        self._speak(frame)
         self.said = [inert(str(line["text"])) for line in lines if line["role"] == "user"]
         self._screen.history([(str(line["role"]), inert(str(line["text"]))) for line in lines])
+
+    def _speak(self, frame: Frame) -> None:
+        """Go on in the language of the chat, as a history says it."""
+        self._screen.language = base(str(frame.get("language", ""))) or FALLBACK
 
     async def listen(self) -> None:
         """Handle frames until the gateway is gone."""
@@ -115,7 +121,7 @@ class Conversation:
         if frame["part"] in self._shown and not frame["marked"]:
             return
         self._shown.add(str(frame["part"]))
-        note = say("delivery.may_repeat") if frame["marked"] else ""
+        note = say("delivery.may_repeat", self._screen.language) if frame["marked"] else ""
         if frame["text"] or note:
             self._screen.message(inert(str(frame["text"])), note, is_plain=bool(frame["is_plain"]))
         if frame["file"]:
@@ -139,9 +145,10 @@ class Conversation:
         if self._downloads is not None:
             path = await self._downloads.save(name, str(file["blob"]), str(file["text"]))
         sentence = "console.file_saved" if path is not None else "console.file"
-        self._screen.line(say(sentence, name=name, size=f"{size:,}", place=path))
+        self._screen.line(say(sentence, self._screen.language, name=name, size=size, place=path))
 
     async def _look(self, frame: Frame) -> None:
+        self._speak(frame)
         mine = [line for line in frame["lines"] if line["message"] == self._waiting]
         if not mine or any(line["state"] == "waiting" for line in mine):
             return
@@ -175,7 +182,7 @@ async def chat(
         await _converse(conversation, screen, stdin)
         listening.cancel()
     if conversation.over.is_set():
-        screen.trouble(say("console.gone"))
+        screen.trouble(say("console.gone", screen.language))
     return 1 if conversation.over.is_set() or conversation.refused else 0
 
 

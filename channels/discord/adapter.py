@@ -30,7 +30,7 @@ from channels.discord.signs import Signs
 from channels.discord.threads import Threads
 from gateway.errors import RetryLater, UserMistake
 from gateway.events import Attachment, InboundKind, InboundMessage, OutboundMessage, Part, Receipt, Sender, SessionKey
-from gateway.ports import Accepted, Activity, Capabilities, ChannelContext, Verdict
+from gateway.ports import Accepted, Activity, Capabilities, ChannelContext, Verdict, everywhere
 
 log = structlog.get_logger(__name__)
 
@@ -67,6 +67,7 @@ class DiscordChannel:
     ) -> None:
         self.name = context.name
         self._settings = context.settings
+        self._language = context.language
         self._now = now
         addresses: dict[str, Any] = {
             "api_url": context.settings.api_url,
@@ -96,11 +97,18 @@ class DiscordChannel:
             notes.interactions,
             self._signs,
             context.blobs,
+            language=context.language,
             file_limit=self._file_limit,
             now=now,
         )
         self._threads = notes.threads
-        self._commands = Commands(self.name, context.state, self._rest, where=context.settings.commands)
+        self._commands = Commands(
+            self.name,
+            context.state,
+            self._rest,
+            where=context.settings.commands,
+            language=context.language(everywhere(self.name)),
+        )
         make = partial(GatewayClient, **addresses, identify_pause=identify_pause)
         self._connection = Connection(
             self.name, self._inbound, notes.marks, make=make, now=now, on_ready=self._on_ready
@@ -114,7 +122,14 @@ class DiscordChannel:
         return Notes(
             marks=Marks(state, self._now),
             follows=Follows(state, is_on=getattr(settings, "follow_threads", True)),
-            threads=Threads(state, self._rest, name=self.name, is_on=in_threads, exists=self._is_known_thread),
+            threads=Threads(
+                state,
+                self._rest,
+                name=self.name,
+                is_on=in_threads,
+                exists=self._is_known_thread,
+                language=context.language,
+            ),
             interactions=Interactions(self.name, state, self._rest, self._now),
         )
 
@@ -174,7 +189,7 @@ class DiscordChannel:
 
     def render(self, message: OutboundMessage) -> Sequence[Part]:
         """Cut and write *message* in Discord's Markdown."""
-        return codec.render(message)
+        return codec.render(message, self._language(message.key))
 
     async def send(self, part: Part, *, marked: bool = False) -> Receipt:
         """Post *part* under its id as nonce; the library's own repeats find the message that stands."""

@@ -14,7 +14,7 @@ from channels.discord.rest import Rest
 from gateway.errors import SendFailed, SendRefused
 from gateway.ports import ChannelState
 from gateway.text import plain
-from gateway.words import catalogue, say
+from gateway.words import FALLBACK, catalogue, say
 
 log = structlog.get_logger(__name__)
 
@@ -23,17 +23,27 @@ _LONGEST = 100  # characters of a description
 _MOST = 100  # commands of a bot
 _NOTE = "commands"
 _EVERYWHERE = ""
+# Our languages as Discord's apps name them (docs.discord.com/developers/reference, locales).
+_LOCALES = {"en": ("en-US", "en-GB"), "de": ("de",), "es": ("es-ES", "es-419"), "zh": ("zh-CN",)}
 _NONE: tuple[dict[str, Any], ...] = ()
 
 
-def definition() -> Sequence[dict[str, Any]]:
-    """Return every command as Discord is told it: each has its line of help in the catalogue."""
+def definition(language: str = FALLBACK) -> Sequence[dict[str, Any]]:
+    """Return every command as Discord is told it: each has its line of help in the catalogue.
+
+    Whose app speaks another of our languages reads that, everybody else *language*.
+    """
     names = sorted({key.removeprefix(_HELP) for key in catalogue("en") if key.startswith(_HELP)} - {"title"})
-    option = {"type": 3, "name": "text", "description": _short(say("discord.option")), "required": False}
+    option = {"type": 3, "name": "text", **_described("discord.option", language), "required": False}
     return [
-        {"type": 1, "name": name, "description": _short(say(f"{_HELP}{name}")), "options": [option]}
+        {"type": 1, "name": name, **_described(f"{_HELP}{name}", language), "options": [option]}
         for name in names[:_MOST]
     ]
+
+
+def _described(key: str, language: str) -> dict[str, Any]:
+    said = {code: _short(say(key, each)) for each, codes in _LOCALES.items() if each != language for code in codes}
+    return {"description": _short(say(key, language)), "description_localizations": said}
 
 
 def _short(text: str) -> str:
@@ -43,12 +53,13 @@ def _short(text: str) -> str:
 class Commands:
     """Registers the commands of a block; tells Discord only what changed."""
 
-    def __init__(self, name: str, state: ChannelState, rest: Rest, *, where: str) -> None:
+    def __init__(self, name: str, state: ChannelState, rest: Rest, *, where: str, language: str) -> None:
         """Register them `global`, in each `guild` (at once, but not in direct messages), or `off`."""
         self._name = name
         self._state = state
         self._rest = rest
         self._where = where
+        self._language = language
         self._alone = asyncio.Lock()  # sessions may follow each other quickly
 
     async def register(self, guilds: Sequence[str]) -> None:
@@ -59,7 +70,7 @@ class Commands:
     async def _register(self, guilds: Sequence[str]) -> None:
         noted: dict[str, str] = json.loads(await self._state.load(_NOTE) or "{}")
         places = {"global": (_EVERYWHERE,), "guild": tuple(guilds)}.get(self._where, ())
-        commands = definition()
+        commands = definition(self._language)
         for place in (*places, *(set(noted) - set(places))):
             wanted = commands if place in places else _NONE
             mark = hashlib.sha256(json.dumps([self._rest.me, *wanted]).encode()).hexdigest()[:16] if wanted else ""

@@ -14,7 +14,7 @@ from channels.discord.rest import Rest
 from channels.discord.signs import Signs
 from channels.discord.threads import Threads
 from gateway.errors import FileUnavailable, SendRefused
-from gateway.events import OutboundKind, Part
+from gateway.events import OutboundKind, Part, SessionKey
 from gateway.ports import Blobs
 from gateway.words import say
 
@@ -30,6 +30,7 @@ class Outbox:
         signs: Signs,
         blobs: Blobs,
         *,
+        language: Callable[[SessionKey], str],
         file_limit: Callable[[str], int],
         now: Callable[[], datetime],
     ) -> None:
@@ -38,12 +39,13 @@ class Outbox:
         self._interactions = interactions
         self._signs = signs
         self._blobs = blobs
+        self._language = language
         self._file_limit = file_limit
         self._now = now
 
     async def send(self, part: Part, *, marked: bool) -> str:
         """Post *part* under its id as nonce and return the message's id."""
-        text = codec.written(part, marked=marked)
+        text = codec.written(part, marked=marked, language=self._language(part.key))
         if part.file is None and not part.reply_to and (placed := await self._interactions.put(part, text)):
             self._signs.begin(partial(self._interactions.clear, part), "interaction")
             return placed
@@ -92,7 +94,8 @@ class Outbox:
             line, _, _ = part.id.rpartition(".")
             chat = await self._threads.chat(part.key)
             reply_to = "" if part.reply_to == chat else part.reply_to
-            return await self._rest.post(chat, say("discord.write_privately"), nonce=f"{line}.0p", reply_to=reply_to)
+            words = say("discord.write_privately", self._language(part.key))
+            return await self._rest.post(chat, words, nonce=f"{line}.0p", reply_to=reply_to)
 
     def _settle(self, part: Part, chat: str) -> None:
         """Take the signs of waiting away, once something of the answer stands."""

@@ -31,14 +31,25 @@ class Threads:
     """Which threads of a block were begun by us, and where the answers of a session stand."""
 
     def __init__(
-        self, state: ChannelState, rest: Rest, *, name: str, is_on: bool, exists: Callable[[str], bool]
+        self,
+        state: ChannelState,
+        rest: Rest,
+        *,
+        name: str,
+        is_on: bool,
+        exists: Callable[[str], bool],
+        language: Callable[[SessionKey], str],
     ) -> None:
-        """Begin threads if *is_on*; *exists* says of a chat whether Discord has told us of it."""
+        """Begin threads if *is_on*; *exists* says of a chat whether Discord has told us of it.
+
+        A thread that nothing names is named in the chat's *language*.
+        """
         self._state = state
         self._rest = rest
         self._name = name
         self._is_on = is_on
         self._exists = exists
+        self._language = language
         self._where: OrderedDict[str, str] = OrderedDict()  # thread -> the chat that its words stand in
         self._begun: OrderedDict[str, bool] = OrderedDict()  # message id -> whether it began one
         self._said: set[str] = set()  # channels in which we may begin none
@@ -68,13 +79,14 @@ class Threads:
         if not thread or not self._is_on:
             return thread or key.chat
         if thread not in self._where:
-            self._where[thread] = thread if self._exists(thread) else await self._start(key.parent.chat, thread, named)
+            self._where[thread] = thread if self._exists(thread) else await self._start(key, named)
             while len(self._where) > _MOST_KNOWN:
                 self._where.popitem(last=False)
         return self._where[thread]
 
-    async def _start(self, parent: str, message: str, named: str) -> str:
-        name = " ".join(named.removeprefix("@").split())[:_LONGEST_NAME] or say("discord.thread")
+    async def _start(self, key: SessionKey, named: str) -> str:
+        parent, message = key.parent.chat, key.thread
+        name = " ".join(named.removeprefix("@").split())[:_LONGEST_NAME] or say("discord.thread", self._language(key))
         try:
             await self._rest.start_thread(parent, message, name)
         except Denied as error:

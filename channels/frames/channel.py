@@ -72,6 +72,7 @@ class FrameChannel:
         self._intake = context.intake
         self._sessions = context.sessions
         self._blobs = context.blobs
+        self._language = context.language
         self._now = now
         self._running = False
         self._windows: dict[SessionKey, set[Window]] = {}
@@ -99,7 +100,7 @@ class FrameChannel:
 
     def render(self, message: OutboundMessage) -> Sequence[Part]:
         """Cut *message* where a part would be too long; the page and the terminal read Markdown themselves."""
-        return codec.render(message)
+        return codec.render(message, self._language(message.key))
 
     async def send(self, part: Part, *, marked: bool = False) -> Receipt:
         """Hand *part* to every open window of its chat; fails only for a file that is lost, see the module's word."""
@@ -157,7 +158,7 @@ class FrameChannel:
             try:
                 await self._handle(window, codec.read(raw))
             except BadFrame as error:
-                window.push(codec.trouble(error))
+                window.push(codec.trouble(error, self._language(window.key)))
 
     async def _handle(self, window: Window, frame: Say | Press | Look | Ping) -> None:
         match frame:
@@ -175,7 +176,7 @@ class FrameChannel:
     async def _hear(self, window: Window, saying: Say) -> None:
         attachments = await self._attached(window, saying.files)
         if attachments is None:
-            line = say("frames.file_gone")
+            line = say("frames.file_gone", self._language(window.key))
             window.push(codec.rejected(saying, Accepted(verdict=Verdict.REJECTED, line=line)))
             return
         sender = Sender(id=window.sender)
@@ -188,14 +189,14 @@ class FrameChannel:
         try:
             answer = await self._intake.receive(message)
         except StoreDown:
-            window.push(codec.later(frame))
+            window.push(codec.later(frame, self._language(window.key)))
             return False
         except Exception:  # the channel boundary: one bad message does not cost the window
             log.exception("frames.receive_failed", key=str(window.key), message_id=frame.id)
-            window.push(codec.later(frame))
+            window.push(codec.later(frame, self._language(window.key)))
             return False
         if answer.verdict is not Verdict.ACCEPTED:
-            window.push(codec.rejected(frame, answer))
+            window.push(codec.rejected(frame, answer, self._language(window.key)))
             return False
         window.push(codec.accepted(frame, turn_id(message)))
         return True
@@ -206,7 +207,7 @@ class FrameChannel:
 
     async def _history(self, key: SessionKey) -> Frame:
         lines = await self._sessions.shown(key, limit=HISTORY_LINES)
-        return codec.history(lines, lambda file: self._address(key, file, ""))
+        return codec.history(lines, lambda file: self._address(key, file, ""), self._language(key))
 
     async def _write(self, window: Window, send: Send) -> None:
         while True:

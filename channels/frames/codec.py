@@ -27,7 +27,7 @@ from gateway.events import (
 )
 from gateway.ports import Accepted, Activity, ShownLine
 from gateway.text import bound, clean, in_rows, plain
-from gateway.words import say
+from gateway.words import FALLBACK, say
 
 Frame: TypeAlias = Mapping[str, Any]
 Address: TypeAlias = Callable[[Attachment], Frame]  # where a window finds a file, in its own words
@@ -44,7 +44,12 @@ _COMMAND = re.compile(r"/[a-z][ -~]{0,62}\Z")
 
 
 class BadFrame(ParlourError):
-    """A window sent something that is no frame; the text is one line for whoever sits there."""
+    """A window sent something that is no frame; *sentence* is what whoever sits there is told, with its *fields*."""
+
+    def __init__(self, sentence: str, **fields: object) -> None:
+        super().__init__(sentence)
+        self.sentence = sentence
+        self.fields = fields
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +84,7 @@ def read(raw: object) -> Say | Press | Look | Ping:
     """Read one frame, from JSON text or already an object; raise BadFrame."""
     frame = _load(raw) if isinstance(raw, (str, bytes)) else raw
     if not isinstance(frame, Mapping):
-        raise BadFrame(say("frames.bad"))
+        raise BadFrame("frames.bad")
     match frame.get("type"):
         case "say":
             return _read_say(frame)
@@ -90,39 +95,39 @@ def read(raw: object) -> Say | Press | Look | Ping:
         case "ping":
             return Ping()
         case _:
-            raise BadFrame(say("frames.bad"))
+            raise BadFrame("frames.bad")
 
 
 def _load(raw: str | bytes) -> object:
     if len(raw) > LONGEST_FRAME:
-        raise BadFrame(say("frames.long", limit=f"{LONGEST_SAYING:,}"))
+        raise BadFrame("frames.long", limit=LONGEST_SAYING)
     try:
         return json.loads(raw)
     except (ValueError, RecursionError):
-        raise BadFrame(say("frames.bad")) from None
+        raise BadFrame("frames.bad") from None
 
 
 def _read_say(frame: Mapping[Any, Any]) -> Say:
     ident, text = frame.get("id"), frame.get("text")
     files = frame.get("files", [])
     if not isinstance(ident, str) or not _ID.match(ident) or not isinstance(text, str):
-        raise BadFrame(say("frames.bad"))
+        raise BadFrame("frames.bad")
     if not isinstance(files, list) or len(files) > MOST_FILES or not all(isinstance(each, str) for each in files):
-        raise BadFrame(say("frames.bad"))
+        raise BadFrame("frames.bad")
     text = clean(text).strip()
     if not text and not files:
-        raise BadFrame(say("frames.empty"))
+        raise BadFrame("frames.empty")
     if len(text) > LONGEST_SAYING:
-        raise BadFrame(say("frames.long", limit=f"{LONGEST_SAYING:,}"))
+        raise BadFrame("frames.long", limit=LONGEST_SAYING)
     return Say(ident, text, tuple(files))
 
 
 def _read_press(frame: Mapping[Any, Any]) -> Press:
     ident, part, command = frame.get("id"), frame.get("part"), frame.get("command")
     if not isinstance(ident, str) or not _ID.match(ident) or not isinstance(part, str) or len(part) > 64:
-        raise BadFrame(say("frames.bad"))
+        raise BadFrame("frames.bad")
     if not isinstance(command, str) or not _COMMAND.match(command):
-        raise BadFrame(say("frames.bad"))
+        raise BadFrame("frames.bad")
     return Press(ident, part, command)
 
 
@@ -156,9 +161,12 @@ def inbound(
     )
 
 
-def render(message: OutboundMessage) -> tuple[Part, ...]:
-    """Cut *message* into parts; a part's payload is JSON: its Markdown, and whether it is the last text."""
-    pieces = bound(message.text, limit=TEXT_LIMIT, max_parts=MOST_PARTS)
+def render(message: OutboundMessage, language: str = FALLBACK) -> tuple[Part, ...]:
+    """Cut *message* into parts, and say in *language* where it is cut.
+
+    A part's payload is JSON: its Markdown, and whether it is the last text.
+    """
+    pieces = bound(message.text, limit=TEXT_LIMIT, max_parts=MOST_PARTS, note=say("delivery.cut", language))
     return tuple(
         Part(
             id=f"{message.id}.{n}",
@@ -212,9 +220,12 @@ def shown_file(file: Attachment) -> Frame:
     return {"name": clean(file.name) or "file", "size": file.size}
 
 
-def history(lines: Sequence[ShownLine], address: Address) -> Frame:
-    """Return everything a window shows when it (re)connects; *address* says where it finds a file."""
-    return {"type": "history", "lines": [_line(line, address) for line in lines]}
+def history(lines: Sequence[ShownLine], address: Address, language: str = FALLBACK) -> Frame:
+    """Return everything a window shows when it (re)connects; *address* says where it finds a file.
+
+    A terminal's own words are in *language*; the page has brought its own.
+    """
+    return {"type": "history", "language": language, "lines": [_line(line, address) for line in lines]}
 
 
 def _line(line: ShownLine, address: Address) -> Frame:
@@ -248,19 +259,19 @@ def said(message: InboundMessage) -> Frame:
     }
 
 
-def rejected(saying: Say | Press, answer: Accepted) -> Frame:
+def rejected(saying: Say | Press, answer: Accepted, language: str = FALLBACK) -> Frame:
     """Return "it was not taken, and will not be"."""
-    return {"type": "rejected", "id": saying.id, "line": answer.line or say(f"frames.{answer.verdict.value}")}
+    return {"type": "rejected", "id": saying.id, "line": answer.line or say(f"frames.{answer.verdict.value}", language)}
 
 
-def later(saying: Say | Press) -> Frame:
+def later(saying: Say | Press, language: str = FALLBACK) -> Frame:
     """Return "it could not be stored now": the window keeps it and sends it again."""
-    return {"type": "later", "id": saying.id, "line": say("frames.later")}
+    return {"type": "later", "id": saying.id, "line": say("frames.later", language)}
 
 
-def trouble(error: BadFrame) -> Frame:
+def trouble(error: BadFrame, language: str = FALLBACK) -> Frame:
     """Return what is wrong with a frame that could not be read."""
-    return {"type": "trouble", "line": str(error)}
+    return {"type": "trouble", "line": say(error.sentence, language, **error.fields)}
 
 
 def activity(what: Activity) -> Frame:

@@ -57,6 +57,7 @@ class SlackChannel:
         )
         self._app_token = settings.app_token.get_secret_value() if settings.app_token else ""
         self._by_http = settings.by_http
+        self._language = context.language
         self._signing_secret = settings.signing_secret.get_secret_value() if settings.signing_secret else ""
         self._ping = ping
         self._api = SlackApi(settings.bot_token.get_secret_value(), settings.base_url)
@@ -65,9 +66,9 @@ class SlackChannel:
         self._ears = Ears(context, self._api, self._errands, presses)
         self._history = History(context, self._api, self._ears)
         self._catch_up = CatchUp(self._api, self._ears, self._ears.marks)
-        self._status = Status(self._api)
+        self._status = Status(self._api, self._language)
         self._streams = Streams(self._api, self._ears.asker) if settings.streaming == "native" else None
-        self._speech = Speech(self._api, self._errands, self._streams, presses)
+        self._speech = Speech(self._api, self._errands, self._streams, presses, self._language)
         self._uploads = Uploads(self._api, context.blobs, context.state)
         self._downloads = Downloads(self._api, settings.base_url)
         self._socket: Socket | None = None
@@ -175,7 +176,7 @@ class SlackChannel:
 
     def render(self, message: OutboundMessage) -> Sequence[Part]:
         """Cut and format for Slack."""
-        return codec.render(message, max_parts=self.capabilities.max_parts)
+        return codec.render(message, max_parts=self.capabilities.max_parts, language=self._language(message.key))
 
     async def send(self, part: Part, *, marked: bool = False) -> Receipt:
         """Post one part; the send key rides in its metadata."""
@@ -188,13 +189,14 @@ class SlackChannel:
             await self._speech.refer_to_privacy(part)
             raise SendRefused("Slack shows no file to one person alone")
         try:
-            return await self._uploads.send(part, file, marked=marked)
+            mark = say("delivery.may_repeat", self._language(part.key)) if marked else ""
+            return await self._uploads.send(part, file, mark=mark)
         except Refused as error:
             if error.code != "missing_scope":
                 raise
             log.warning("slack.no_files", channel=self.name, needs=error.needed or SCOPE)
             self.capabilities = replace(self.capabilities, file_limit=0)
-            return await self._speech.say_instead(part, say("slack.no_files", name=file.name))
+            return await self._speech.say_instead(part, say("slack.no_files", self._language(part.key), name=file.name))
 
     async def edit(self, message_id: str, part: Part) -> Receipt:
         """Replace the text under *message_id*; its key becomes the part's."""

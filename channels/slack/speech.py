@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -12,7 +13,7 @@ from channels.slack.pace import Bucket, Paces
 from channels.slack.presses import Presses
 from channels.slack.streams import Streams
 from gateway.errors import RetryLater
-from gateway.events import OutboundKind, Part
+from gateway.events import OutboundKind, Part, SessionKey
 from gateway.words import say
 
 _EDITS = (20, 1.25)  # of previews in the workspace: chat.update is Tier 3, the answers' own edits come on top
@@ -22,7 +23,15 @@ _POSTS = (5, 1.0)  # of one chat: a short burst, then one a second
 class Speech:
     """Speaks in one workspace. *streams*, where they are wanted, show previews."""
 
-    def __init__(self, api: SlackApi, errands: Errands, streams: Streams | None, presses: Presses) -> None:
+    def __init__(
+        self,
+        api: SlackApi,
+        errands: Errands,
+        streams: Streams | None,
+        presses: Presses,
+        language: Callable[[SessionKey], str],
+    ) -> None:
+        self._language = language
         self._api = api
         self._errands = errands
         self._streams = streams
@@ -33,13 +42,14 @@ class Speech:
     async def post(self, part: Part, *, marked: bool) -> str:
         """Post *part* and return its ts; its send key rides in the metadata."""
         await self.posts.turn(part.key.parent.chat)
-        if part.visible_to:
+        if part.visible_to and part.visible_to != part.key.chat:
+            # Posted to a person's id, a message stands in our direct chat with them, which only they read.
             return await self._whisper(part, marked=marked)
         shows_words = part.kind is OutboundKind.PREVIEW and not part.is_placed and not marked
         may_stream = self._streams if shows_words else None
         if may_stream is not None and (ts := await may_stream.begin(part)):
             return ts
-        answer = await self._post(part, codec.body(part, marked=marked), metadata=codec.metadata(part))
+        answer = await self._post(part, self._body(part, marked=marked), metadata=codec.metadata(part))
         self._settle(part)
         return str(answer["ts"])
 
@@ -74,8 +84,15 @@ class Speech:
 
     async def refer_to_privacy(self, part: Part) -> None:
         """Tell the one person of a private part to write privately; nobody else sees even that."""
-        line = {"channel": part.key.parent.chat, "text": say("slack.write_privately"), "mrkdwn": False}
+        line = {
+            "channel": part.key.parent.chat,
+            "text": say("slack.write_privately", self._language(part.key)),
+            "mrkdwn": False,
+        }
         await self._api.post("chat.postEphemeral", **_placed(part, line), user=part.visible_to)
+
+    def _body(self, part: Part, *, marked: bool) -> dict[str, Any]:
+        return codec.body(part, marked=marked, language=self._language(part.key))
 
     async def _update(self, ts: str, part: Part) -> None:
         body = codec.body(part, marked=False)
@@ -89,12 +106,12 @@ class Speech:
 
     async def _whisper(self, part: Part, *, marked: bool) -> str:
         """Show a part to one person alone; where Slack will not, everybody is told where to ask, and nothing else."""
-        body = _placed(part, codec.body(part, marked=marked))
+        body = _placed(part, self._body(part, marked=marked))
         try:
             answer = await self._api.post("chat.postEphemeral", **body, user=part.visible_to)
         except Refused as error:
             if part.id.endswith(".1"):
-                line = {**body, "text": say("slack.write_privately"), "mrkdwn": False}
+                line = {**body, "text": say("slack.write_privately", self._language(part.key)), "mrkdwn": False}
                 await self._post(part, line, metadata=codec.LINE)
             raise Refused(f"chat.postEphemeral: {error.code}") from error
         self._presses.answered(part)

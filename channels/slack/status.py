@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 import structlog
 
@@ -25,8 +26,9 @@ _NOT_OURS = frozenset(
 class Status:
     """The status of the threads we work in."""
 
-    def __init__(self, api: SlackApi) -> None:
+    def __init__(self, api: SlackApi, language: Callable[[SessionKey], str]) -> None:
         self._api = api
+        self._language = language
         self._shown: dict[SessionKey, tuple[float, str]] = {}
         self._silent_until = 0.0
 
@@ -36,7 +38,7 @@ class Status:
         if not key.thread:
             return
         if activity.on:
-            await self._set(key, (activity.text or say("slack.thinking"))[:_LONGEST])
+            await self._set(key, (activity.text or say("slack.thinking", self._language(key)))[:_LONGEST])
         elif self._shown.pop(key, None):
             await self._set(key, "")
 

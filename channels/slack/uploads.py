@@ -23,7 +23,6 @@ from gateway.errors import FileUnavailable, OutcomeUnknown, RetryLater, SendFail
 from gateway.events import Attachment, Part
 from gateway.ports import Blobs, ChannelState
 from gateway.text import plain
-from gateway.words import say
 
 log = structlog.get_logger(__name__)
 
@@ -46,14 +45,14 @@ class Uploads:
         self._known: OrderedDict[str, tuple[str, str]] | None = None  # part -> file id, and when it was to be shown
         self._writing = asyncio.Lock()
 
-    async def send(self, part: Part, file: Attachment, *, marked: bool) -> str:
-        """Show *file* in the part's chat and return its id; raise one of SendFailed."""
+    async def send(self, part: Part, file: Attachment, *, mark: str) -> str:
+        """Show *file*, with *mark* above it, in the part's chat and return its id; raise one of SendFailed."""
         data = await self._bytes(part, file)
         ticket = await self._api.ask("files.getUploadURLExternal", filename=file.name, length=str(len(data)))
         ident = str(ticket["file_id"])
         await self._api.upload(str(ticket["upload_url"]), data)
         await self._note(part.id, ident)
-        await self._api.post("files.completeUploadExternal", **_completion(part, file, ident, marked=marked))
+        await self._api.post("files.completeUploadExternal", **_completion(part, file, ident, mark))
         return ident
 
     async def find(self, part: Part, scopes: frozenset[str]) -> str:
@@ -106,11 +105,11 @@ class Uploads:
         return self._known
 
 
-def _completion(part: Part, file: Attachment, ident: str, *, marked: bool) -> dict[str, Any]:
+def _completion(part: Part, file: Attachment, ident: str, mark: str) -> dict[str, Any]:
     body: dict[str, Any] = {"channel_id": part.key.parent.chat, "files": [{"id": ident, "title": file.name}]}
     if part.key.thread:
         body["thread_ts"] = part.key.thread
-    lines = [f"_{say('delivery.may_repeat')}_"] if marked else []
+    lines = [f"_{mark}_"] if mark else []
     if comment := "\n".join([*lines, _caption(file.caption)] if file.caption else lines):
         body["initial_comment"] = comment
     return body

@@ -134,7 +134,7 @@ class Files:
         return data
 
     async def post(self, place: Place, file: Attachment, data: bytes, *, mark: str) -> Message:
-        """Send *data* with *mark* below it: a photo where Telegram shows it as one, else a document. Raises TelegramError."""
+        """Send *data*, a photo where Telegram shows it as one, else a document; *mark* below. Raises TelegramError."""
         caption = _caption(file.caption, mark)
         name = clean(file.name).replace("/", "_").strip() or "file"
         if file.media_type in _PHOTOS and len(data) <= _LARGEST_PHOTO:

@@ -11,6 +11,7 @@ from telegram.error import TelegramError
 from channels.telegram.wire import described
 from gateway.text import plain
 from gateway.words import catalogue, say
+from gateway.words.languages import LANGUAGES
 
 log = structlog.get_logger(__name__)
 
@@ -26,13 +27,23 @@ def commands() -> Sequence[str]:
     return sorted(name for name in names if name != "title")
 
 
-async def put_menu(bot: Bot) -> None:
-    """Show the most useful commands; tells Telegram only what it does not show already."""
+async def put_menu(bot: Bot, language: str) -> None:
+    """Show the most useful commands, in *language*, and to whose app speaks another of ours in that.
+
+    Tells Telegram only what it does not show already.
+    """
     known = commands()
     names = [name for name in _FIRST if name in known] + [name for name in known if name not in _FIRST]
-    menu = [BotCommand(name, plain(say(f"{_HELP}{name}"))[:_LONGEST]) for name in names[:_MOST]]
     try:
-        if list(await bot.get_my_commands()) != menu:
-            await bot.set_my_commands(menu)
+        await _put(bot, names[:_MOST], language, None)
+        for other in LANGUAGES:
+            await _put(bot, names[:_MOST], other, other)
     except TelegramError as error:
         log.info("telegram.menu_failed", reason=described(error))
+
+
+async def _put(bot: Bot, names: Sequence[str], language: str, code: str | None) -> None:
+    """Show *names* in *language* to apps that speak *code*; None = to those without a list of their own."""
+    menu = [BotCommand(name, plain(say(f"{_HELP}{name}", language))[:_LONGEST]) for name in names]
+    if list(await bot.get_my_commands(language_code=code)) != menu:
+        await bot.set_my_commands(menu, language_code=code)

@@ -46,9 +46,11 @@ class Speaker:
         gestures: Gestures,
         presses: Presses,
         files: Files,
+        language: Callable[[SessionKey], str],
         typing: float = TYPING_EVERY,
     ) -> None:
-        """Speak through *bot*; *typing* is kept up every so many seconds."""
+        """Speak through *bot*; *language* is a chat's, *typing* is kept up every so many seconds."""
+        self._language = language
         self._name = name
         self._bot = bot
         self._groups = groups
@@ -134,7 +136,7 @@ class Speaker:
         return Receipt(part=part.id, message_id=str(sent.message_id), at=sent.date)
 
     def _text_call(self, part: Part, key: SessionKey, marked: bool) -> Callable[[int], Awaitable[Message]]:
-        words = outgoing(part, marked=marked)
+        words = outgoing(part, marked=marked, language=self._language(part.key))
         return lambda chat: self._bot.send_message(
             chat,
             words.text,
@@ -151,7 +153,8 @@ class Speaker:
     ) -> Callable[[int], Awaitable[Message]]:
         data = await self._files.load(part, file)
         thread, reply = _topic(key), _reply(part, key)
-        return lambda chat: self._files.post(Place(chat=chat, thread=thread, reply=reply), file, data, marked=marked)
+        mark = say("delivery.may_repeat", self._language(part.key)) if marked else ""
+        return lambda chat: self._files.post(Place(chat=chat, thread=thread, reply=reply), file, data, mark=mark)
 
     async def _send_privately(self, part: Part, *, marked: bool) -> Receipt:
         """Send what one person may see into their own chat; where Telegram refuses, say in one line what to do.
@@ -166,7 +169,7 @@ class Speaker:
         except SendRefused:
             if not part.id.endswith(".1"):
                 raise
-        line = replace(part, payload="", plain=say("telegram.write_first"))
+        line = replace(part, payload="", plain=say("telegram.write_first", self._language(part.key)))
         return await self._post(line, part.key, marked=marked)
 
     async def _draft(self, part: Part, draft_id: int | None) -> Receipt:

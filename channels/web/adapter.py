@@ -22,7 +22,7 @@ from channels.web.shelf import Shelf
 from channels.web.uploads import Uploads
 from gateway.errors import FileUnavailable
 from gateway.events import Attachment, SessionKey
-from gateway.ports import ChannelContext
+from gateway.ports import ChannelContext, everywhere
 
 OWNER = "owner"
 _BUTTONS = 20  # below one message
@@ -75,6 +75,10 @@ class WebChannel(FrameChannel):
         if login is not None:
             return Visitor(login.who, login)
         return Visitor(OWNER) if _is_this_machine(connection) else None
+
+    def language(self, visitor: Visitor | None) -> str:
+        """Return the language of a visitor's chat; of somebody who is not known yet, what is usual here."""
+        return self._language(everywhere(self.name) if visitor is None else SessionKey(self.name, visitor.who))
 
     async def leave(self, login: Login) -> None:
         """End *login*, and close what it has open."""

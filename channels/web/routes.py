@@ -24,7 +24,7 @@ from channels.frames.names import file_name
 from channels.web.adapter import WebChannel
 from channels.web.login import LOGIN_LIFE, Outcome
 from channels.web.uploads import LARGEST, Head, UploadRefused, Why, type_of
-from gateway.words import catalogue, say
+from gateway.words import FALLBACK, catalogue, say
 
 log = structlog.get_logger(__name__)
 
@@ -62,7 +62,7 @@ class Asset:
 def routes(channel: WebChannel, *, prefix: str = "") -> list[BaseRoute]:
     """Return the routes of *channel*, all below *prefix*."""
     return [
-        Route(f"{prefix}/", _page, methods=["GET"]),
+        Route(f"{prefix}/", _bound(_page, channel), methods=["GET"]),
         Route(f"{prefix}/assets/{{name}}", _asset, methods=["GET"]),
         Route(f"{prefix}/files/{{token}}", _bound(_file, channel), methods=["GET"]),
         # The server's own bound is for everything else; beyond ours the page is told a line.
@@ -80,8 +80,10 @@ def _bound(
     return partial(handler, channel)
 
 
-async def _page(request: Request) -> Response:
-    return _answer(request, page(), {"Content-Security-Policy": _POLICY})
+async def _page(channel: WebChannel, request: Request) -> Response:
+    """Show the page in the language of the visitor's chat; who is not known yet reads what is usual here."""
+    language = channel.language(await channel.visitor(request))
+    return _answer(request, page(language), {"Content-Security-Policy": _POLICY, "Vary": "Cookie"})
 
 
 async def _asset(request: Request) -> Response:
@@ -117,31 +119,32 @@ async def _upload(channel: WebChannel, request: Request) -> Response:
     visitor = await channel.visitor(request)
     if visitor is None:
         return JSONResponse({}, 401)
+    language = channel.language(visitor)
     if channel.uploads is None:
-        return JSONResponse({"line": say("web.upload_failed")}, 404)
+        return JSONResponse({"line": say("web.upload_failed", language)}, 404)
     name = file_name(unquote(request.headers.get("x-file-name", "")))
     head = Head(visitor.who, name, type_of(request.headers.get("content-type", "")))
     body = request.stream()
     if int(request.headers.get("content-length", "0")) > LARGEST:  # the server has seen that it is a number
-        return await _refused(body, Why.LARGE)
+        return await _refused(body, Why.LARGE, language)
     try:
         token, size = await channel.uploads.take(head, body)
     except UploadRefused as refused:
-        return await _refused(body, refused.why)
+        return await _refused(body, refused.why, language)
     except ClientDisconnect:
         return Response(status_code=400)
     except OSError:
         log.warning("web.upload_failed", channel=channel.name)
-        return JSONResponse({"line": say("web.upload_failed")}, 507)
+        return JSONResponse({"line": say("web.upload_failed", language)}, 507)
     return JSONResponse({"token": token, "name": name, "size": size})
 
 
-async def _refused(body: AsyncIterator[bytes], why: Why) -> Response:
+async def _refused(body: AsyncIterator[bytes], why: Why, language: str) -> Response:
     # A browser that is answered before it has sent everything shows its own error and not our line.
     async for _ in body:
         pass
     status = {Why.LARGE: 413, Why.EMPTY: 400, Why.FULL: 507}[why]
-    return JSONResponse({"line": say(f"web.upload_{why.value}")}, status)
+    return JSONResponse({"line": say(f"web.upload_{why.value}", language)}, status)
 
 
 async def _session(channel: WebChannel, request: Request) -> Response:
@@ -152,13 +155,14 @@ async def _session(channel: WebChannel, request: Request) -> Response:
 
 
 async def _login(channel: WebChannel, request: Request) -> Response:
+    language = channel.language(None)
     code = await _typed_code(request)
     if code is None:
-        return JSONResponse({"line": say("web.login_bad")}, 400)
+        return JSONResponse({"line": say("web.login_bad", language)}, 400)
     outcome, token = await channel.logins.enter(code)
     if outcome is not Outcome.WELCOME:
         status = 429 if outcome is Outcome.LOCKED else 401
-        return JSONResponse({"line": say(f"web.login_{outcome.value}")}, status)
+        return JSONResponse({"line": say(f"web.login_{outcome.value}", language)}, status)
     answer = Response(status_code=204)
     answer.set_cookie(
         channel.cookie,
@@ -210,11 +214,11 @@ def assets() -> dict[str, Asset]:
 
 
 @cache
-def page() -> Asset:
+def page(language: str) -> Asset:
     """Return the page with its words filled in."""
     text = (files("channels.web") / "page" / "index.html").read_text(encoding="utf-8")
-    words = {key.removeprefix("web."): say(key) for key in catalogue("en") if key.startswith("web.")}
-    words["may_repeat"] = say("delivery.may_repeat")
+    words = {key.removeprefix("web."): say(key, language) for key in catalogue(FALLBACK) if key.startswith("web.")}
+    words |= {"may_repeat": say("delivery.may_repeat", language), "language": language}
     for name, sentence in words.items():
         text = text.replace("{{" + name + "}}", html.escape(sentence))
     # In a script element only "</" and "<!--" could end it early.

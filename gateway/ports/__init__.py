@@ -54,6 +54,7 @@ from gateway.ports.links import Linked as Linked
 from gateway.ports.links import Links as Links
 from gateway.ports.links import Move as Move
 from gateway.ports.locales import Locales as Locales
+from gateway.ports.locales import everywhere as everywhere
 from gateway.ports.locales import in_english as in_english
 from gateway.ports.memory import MEMORY as MEMORY
 from gateway.ports.memory import Document as Document

@@ -12,6 +12,11 @@ def in_english(key: SessionKey) -> str:  # noqa: ARG001 - the same everywhere
     return "en"
 
 
+def everywhere(block: str) -> SessionKey:
+    """Return the key that stands for all chats of a channel's block, for what is said to no chat: menus, a login."""
+    return SessionKey(block, "*")
+
+
 class Locales(Protocol):
     """The language of each chat and the time zone of each scope; served from memory, never from the disk.
 

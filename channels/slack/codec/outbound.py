@@ -9,7 +9,7 @@ from channels.slack.codec.buttons import blocks
 from channels.slack.codec.mrkdwn import escape, mrkdwn
 from gateway.events import OutboundMessage, Part
 from gateway.text import bound, plain
-from gateway.words import say
+from gateway.words import FALLBACK, say
 
 LIMIT = 4_000  # characters of a message: chat.update refuses more, and a post may be edited later
 _ROOM = 3_850  # what is left beside the mark of a repeated send
@@ -19,9 +19,9 @@ _EVENT = "parlour_part"
 LINE: Mapping[str, Any] = {"event_type": "parlour_line", "event_payload": {}}  # of what is no part of an answer
 
 
-def render(message: OutboundMessage, *, max_parts: int) -> list[Part]:
-    """Cut and format *message*; pure."""
-    pieces = _pieces(message.text, max_parts)
+def render(message: OutboundMessage, *, max_parts: int, language: str = FALLBACK) -> list[Part]:
+    """Cut and format *message*, and say in *language* where it is cut; pure."""
+    pieces = _pieces(message.text, max_parts, say("delivery.cut", language))
     return [
         Part(
             id=f"{message.id}.{number}",
@@ -36,9 +36,9 @@ def render(message: OutboundMessage, *, max_parts: int) -> list[Part]:
     ]
 
 
-def _pieces(text: str, max_parts: int) -> Sequence[tuple[str, str]]:
+def _pieces(text: str, max_parts: int, note: str) -> Sequence[tuple[str, str]]:
     for limit in _SOURCES:
-        sources = bound(text, limit=limit, max_parts=max_parts)
+        sources = bound(text, limit=limit, max_parts=max_parts, note=note)
         payloads = [mrkdwn(source) for source in sources]
         if all(len(payload) <= _ROOM for payload in payloads):
             break
@@ -56,11 +56,11 @@ def _plain(source: str) -> str:
     return shown if 0 < len(shown) <= _ROOM else source
 
 
-def body(part: Part, *, marked: bool) -> dict[str, Any]:
+def body(part: Part, *, marked: bool, language: str = FALLBACK) -> dict[str, Any]:
     """Return what chat.postMessage, chat.update and chat.postEphemeral have in common for *part*."""
     text = part.payload or escape(part.plain)
     if marked:
-        text = f"_{say('delivery.may_repeat')}_\n{text}"
+        text = f"_{say('delivery.may_repeat', language)}_\n{text}"
     below = {"blocks": blocks(text, part.choices, is_plain=not part.payload)} if part.choices else {}
     return {
         "channel": part.key.parent.chat,

@@ -11,7 +11,7 @@ from channels.telegram.codec.entities import Entity, Styled, styled
 from channels.telegram.codec.tables import continued, heads
 from gateway.events import OutboundMessage, Part
 from gateway.text import Unit, bound, plain, split, width
-from gateway.words import say
+from gateway.words import FALLBACK, say
 
 _PLATFORM_LIMIT = 4096  # UTF-16 units after entities parsing (constants.MessageLimit)
 _ENTITIES = 100  # what comes after them is shown without its setting
@@ -29,11 +29,12 @@ class Outgoing:
     entities: tuple[dict[str, Any], ...] = ()
 
 
-def render(message: OutboundMessage) -> list[Part]:
-    """Cut and format *message*; nothing but a blank text gives no part."""
-    shown = [each for piece in _cut(message.text) for each in _fitting(piece)]
+def render(message: OutboundMessage, language: str = FALLBACK) -> list[Part]:
+    """Cut and format *message*, and say in *language* where it is cut; nothing but a blank text gives no part."""
+    note = say("delivery.cut", language)
+    shown = [each for piece in _cut(message.text, note) for each in _fitting(piece)]
     if len(shown) > MAX_PARTS:  # formatting took more room than the Markdown: rare, and cut as visibly
-        shown = [*shown[: MAX_PARTS - 1], _Piece(say("delivery.cut"), Styled(say("delivery.cut")))]
+        shown = [*shown[: MAX_PARTS - 1], _Piece(note, Styled(note))]
     return [
         Part(
             id=f"{message.id}.{n}",
@@ -48,16 +49,16 @@ def render(message: OutboundMessage) -> list[Part]:
     ]
 
 
-def _cut(markdown: str) -> list[str]:
-    """Cut *markdown* for the limit; a table that is cut has its head in every piece."""
+def _cut(markdown: str, note: str) -> list[str]:
+    """Cut *markdown* for the limit, *note* being what says so; a table that is cut has its head in every piece."""
     if width(markdown, Unit.UTF16) <= LIMIT:
-        return bound(markdown, limit=LIMIT, unit=Unit.UTF16, max_parts=MAX_PARTS)
+        return bound(markdown, limit=LIMIT, unit=Unit.UTF16, max_parts=MAX_PARTS, note=note)
     longest = max((width(head, Unit.UTF16) + 1 for head in heads(markdown)), default=0)
     room = longest if longest <= LIMIT // 4 else 0
-    return continued(bound(markdown, limit=LIMIT - room, unit=Unit.UTF16, max_parts=MAX_PARTS), room)
+    return continued(bound(markdown, limit=LIMIT - room, unit=Unit.UTF16, max_parts=MAX_PARTS, note=note), room)
 
 
-def outgoing(part: Part, *, marked: bool = False) -> Outgoing:
+def outgoing(part: Part, *, marked: bool = False, language: str = FALLBACK) -> Outgoing:
     """Return what *part* shows; an empty payload is its plain text, *marked* adds that it may repeat another."""
     if part.payload:
         read = json.loads(part.payload)
@@ -66,7 +67,7 @@ def outgoing(part: Part, *, marked: bool = False) -> Outgoing:
         text, entities = part.plain, ()
     if not marked:
         return Outgoing(text, entities)
-    mark = f"\n\n{say('delivery.may_repeat')}"
+    mark = f"\n\n{say('delivery.may_repeat', language)}"
     if width(text + mark, Unit.UTF16) > _PLATFORM_LIMIT:  # a part that another version of us has cut
         text = split(text, limit=_PLATFORM_LIMIT - width(mark, Unit.UTF16), unit=Unit.UTF16)[0]
         entities = ()

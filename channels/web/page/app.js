@@ -1,7 +1,7 @@
 // The page: words, composer and login around the conversation and its connection.
 
 import { Attachments } from "./attachments.js";
-import { Chat } from "./chat.js";
+import { Chat, LOCALE } from "./chat.js";
 import { Pending } from "./pending.js";
 import { Wire } from "./wire.js";
 
@@ -79,7 +79,7 @@ const handlers = {
 function submit(saying, files = []) {
   if (!pending || (saying.trim() === "" && files.length === 0)) return;
   if (saying.length > LONGEST) {
-    showTrouble(words.long.replace("{limit}", LONGEST.toLocaleString()));
+    showTrouble(words.long.replace("{limit}", LONGEST.toLocaleString(LOCALE)));
     return;
   }
   const message = pending.add(saying.trim(), files);

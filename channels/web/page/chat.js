@@ -3,6 +3,10 @@
 import { show } from "./markdown.js";
 import { newId } from "./pending.js";
 
+/** How dates and numbers are written: as the page's language has it, in the browser's own variety of it. */
+const { lang } = document.documentElement;
+export const LOCALE = navigator.languages.find((each) => each.split("-")[0] === lang) ?? lang;
+
 const NEAR = 80; // pixels from the end that still count as reading the newest
 
 export class Chat {
@@ -267,7 +271,7 @@ export class Chat {
     meta.className = "meta";
     const clock = document.createElement("time");
     clock.dateTime = at;
-    clock.textContent = time.toLocaleTimeString([], { hour: "2-digit", minute: "2-digit" });
+    clock.textContent = time.toLocaleTimeString(LOCALE, { hour: "2-digit", minute: "2-digit" });
     meta.append(clock);
     line.append(who, body, meta);
     this.list.append(line);
@@ -281,7 +285,7 @@ export class Chat {
     if (this.lastDay !== "" || day !== new Date().toDateString()) {
       const mark = document.createElement("li");
       mark.className = "day";
-      mark.textContent = time.toLocaleDateString([], { weekday: "long", day: "numeric", month: "long" });
+      mark.textContent = time.toLocaleDateString(LOCALE, { weekday: "long", day: "numeric", month: "long" });
       this.list.append(mark);
     }
     this.lastDay = day;
@@ -308,5 +312,5 @@ export class Chat {
 export function sizeOf(bytes) {
   const unit = bytes < 1e3 ? "byte" : bytes < 1e6 ? "kilobyte" : "megabyte";
   const amount = bytes / { byte: 1, kilobyte: 1e3, megabyte: 1e6 }[unit];
-  return new Intl.NumberFormat([], { style: "unit", unit, maximumFractionDigits: 1 }).format(amount);
+  return new Intl.NumberFormat(LOCALE, { style: "unit", unit, maximumFractionDigits: 1 }).format(amount);
 }
