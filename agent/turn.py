@@ -189,8 +189,8 @@ class TurnWork:
         sent = [fact_of(each) | {"blob": each.blob} for each in draft.attachments]
         draft.add(draft.message("assistant", thought.text, self._rooms.now(), files=sent or None))
         text = f"{thought.text}\n\n{say('delivery.cut', language)}" if thought.is_cut else thought.text
-        head, models = running.lease.rows[0].message, self._rooms.manners.models
-        model = models.in_force(head.key, head.guild)
+        message, models = running.lease.rows[0].message, self._rooms.manners.models
+        model = models.in_force(message.key, message.guild)
         if model.lost:
             text = f"{text}\n\n{gone(model, language)}"
         answer = to_chat(running.lease, text, OutboundKind.ANSWER, attachments=draft.attachments)
@@ -199,7 +199,7 @@ class TurnWork:
         )
         await self._rooms.commit(running, conversation, record, answer, draft)
         if model.lost:  # told once; a crash before this line tells it again
-            await models.choose(head.key, "")
+            await models.choose(message.key, "")
 
     async def _close(
         self,

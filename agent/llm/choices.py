@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -48,11 +48,6 @@ class Models:
     def near(self, typed: str) -> str:
         """Return the offered name that *typed* looks like, or ""."""
         return next(iter(difflib.get_close_matches(typed.strip().lower(), self.offered, n=1)), "")
-
-    def every(self) -> Iterable[ModelClient]:
-        """Yield the clients, the usual one first."""
-        yield self.usual
-        yield from self._named.values()
 
     async def close(self) -> None:
         """Close every model."""

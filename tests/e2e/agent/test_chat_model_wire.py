@@ -134,7 +134,7 @@ async def test_a_model_that_is_gone_is_told_once(tmp_path: Path) -> None:
         async with gateway(home=home, environment=environment(server)) as pocket:
             await talk(pocket, "/model fast", "hello")
         fewer = {"PARLOUR_LLM__MODELS": json.dumps({"careful": {"model": "openai/large"}})}
-        async with gateway(home=home, environment=environment(server, **fewer)) as pocket:
+        async with gateway(home=home, environment=environment(server) | fewer) as pocket:
             first, second, shown = await talk(pocket, "hello", "hello", "/model")
     told = "(`fast`, which was chosen for this chat, can no longer be chosen; `openai/test` answers instead.)"
     assert first == f"answer 2\n\n{told}"
