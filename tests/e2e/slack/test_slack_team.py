@@ -52,7 +52,7 @@ async def test_a_team_of_forty_is_let_in_with_one_entry() -> None:
     async with workspace() as server, quick(server, model) as pocket:
         team = [ANN, *server.hire(39)]
         for user in (EVE, *team[:20], FAR, *team[20:]):
-            away = {"team": "T0FAR", "user_team": "T0FAR"} if user == FAR else {}
+            away: dict[str, Any] = {"team": "T0FAR", "user_team": "T0FAR"} if user == FAR else {}
             server.say(ROOM, user, f"{CALL} all of you, {user}", **away)
             server.say(DM if user == ANN else f"D{user[1:]}", user, f"alone, {user}", **away)
         await server.until(lambda: len(answers(server)) == 80)
