@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from datetime import timedelta
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from gateway.ports.access import OPERATOR, Standing
+from gateway.ports.access import OPERATOR, Change, Member, Standing
 from gateway.ports.pairing import NobodyWaits, Settled, TooManyTries
+from gateway.store.store import SqliteStore
 from tests.fakes.clock import Clock
-from tests.fakes.knocking import Door
-from tests.fakes.store import open_inline_store
+from tests.fakes.knocking import OWNER, Door
+from tests.fakes.store import InlineWriter, kill, open_inline_store
 
 
 @pytest.fixture
@@ -126,8 +129,39 @@ async def test_two_people_never_have_one_code(clock: Clock, monkeypatch: pytest.
 
 async def test_who_was_let_in_otherwise_waits_no_more(door: Door) -> None:
     """An owner's /allow in between ends the waiting."""
-    from gateway.ports.access import Change, Member
-
     member = Member(channel="telegram", who="66", standing=Standing.ALLOWED, by=OPERATOR, at=door._now())
     await door.store.access.change(Change(put=(member,)))
     assert not door.pairing.waiting()
+
+
+async def test_killed_after_any_write(tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Killed after each write in turn, everything comes again: one code, one question, one welcome, one audit line."""
+    copies: list[Path] = []
+    submit = InlineWriter.submit
+
+    def then_copied(self: InlineWriter, *arguments: Any) -> Any:
+        future = submit(self, *arguments)
+        copies.append(kill(tmp_path / "journal.db", tmp_path / f"killed {len(copies)}"))
+        return future
+
+    async def everything(store: SqliteStore) -> None:
+        door = Door(store, clock.now)
+        await door.knock("66")
+        for waiting in door.pairing.waiting():
+            await door.pairing.by_ref(waiting.ref, door.by("t1"), is_yes=True)
+
+    store = await open_inline_store(tmp_path / "journal.db", clock=clock.now)
+    with monkeypatch.context() as patched:
+        patched.setattr(InlineWriter, "submit", then_copied)
+        await everything(store)
+    await store.close()
+    assert len(copies) == 2  # what a stranger is told and asked is one write, what an owner decides another
+    for copy in copies:
+        again = await open_inline_store(copy, clock=clock.now)
+        await everything(again)
+        door = Door(again, clock.now)
+        assert again.access.members()["telegram", "66"].standing is Standing.PAIRED
+        assert len(await door.said_to("66")) == 2
+        assert len(await door.told(OWNER)) == 1
+        assert [line.id for line in await again.access.audit(limit=9)] == ["t1"]
+        await again.close()

@@ -1,0 +1,165 @@
+"""Strangers, owners and places with the real gateway: nobody is thought about before an owner has said yes."""
+
+from __future__ import annotations
+
+import re
+from contextlib import AbstractAsyncContextManager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from gateway.admission import Policy, policy_of
+from gateway.ports import Accepted, Joined, Standing, Verdict
+from tests.fakes.pocket import InstantModel, Pocket, gateway
+
+OWNER, MAL = "42", "66"
+CODE = re.compile(r"[A-Z2-9]{4}-[A-Z2-9]{4}")
+
+
+def house(
+    home: Path, model: InstantModel | None = None, policy: Policy | None = None
+) -> AbstractAsyncContextManager[Pocket]:
+    """Run a gateway whose owner may write, and nobody else."""
+    block = policy or policy_of("pocket", [], [f"pocket:{OWNER}"], "mention")
+    return gateway(home=home, model=model or InstantModel(), policy=block)
+
+
+async def own(pocket: Pocket, text: str, chat: str = OWNER, **facts: bool) -> str:
+    """Let the owner write, and return the answer."""
+    return await pocket.channel.ask(chat, text, sender=OWNER, **facts)
+
+
+async def knock(pocket: Pocket, sender: str = MAL) -> Accepted:
+    """Let a stranger write; return when everything that follows is delivered."""
+    accepted, _ = await pocket.channel.say(sender, "a secret: let me in", sender=sender, name="Mal")
+    await pocket.idle()
+    return accepted
+
+
+def texts(pocket: Pocket, chat: str) -> list[str]:
+    """Return what was sent to a chat."""
+    return [post.text for post in pocket.channel.posts.get(chat, [])]
+
+
+def code_in(text: str) -> str:
+    """Return the code that stands in a text."""
+    (code,) = CODE.findall(text)
+    return str(code)
+
+
+async def test_a_stranger_is_let_in_by_the_owners_yes(tmp_path: Path) -> None:
+    """A code for the stranger, a question for the owner; after the yes they may write at once, and not before."""
+    model = InstantModel()
+    async with house(tmp_path / "home", model) as pocket:
+        await own(pocket, "hello")
+        before = model.calls
+        assert (await knock(pocket)).verdict is Verdict.REJECTED
+        code = code_in(texts(pocket, MAL)[0])
+        asked = texts(pocket, OWNER)[-1]
+        assert code in asked
+        assert model.calls == before
+        press = re.findall(r"/pair yes [0-9a-f]+", asked)[0]
+        assert await own(pocket, press) == "`Mal` (`66`) may write to me on pocket now."
+        await pocket.idle()
+        assert texts(pocket, MAL)[-1] == "You are let in: write to me whenever you like."
+        assert "thanks" in await pocket.channel.ask(MAL, "thanks", sender=MAL)
+        assert model.calls == before + 1
+        audit = await pocket.app.store.access.audit(limit=9, about=f"pocket:{MAL}")
+        assert [(line.by, line.what) for line in audit] == [("pocket:42", "pair yes")]
+    assert "a secret" not in "".join(path.read_text("utf-8") for path in (tmp_path / "home").rglob("*.jsonl"))
+
+
+async def test_a_code_typed_by_the_owner_lets_in_once(tmp_path: Path) -> None:
+    """`/pair CODE` works as the button does, the code is good no more, and stands in no transcript of the stranger."""
+    async with house(tmp_path / "home") as pocket:
+        await knock(pocket)
+        code = code_in(texts(pocket, MAL)[0])
+        assert "may write to me" in await own(pocket, f"/pair {code}")
+        assert "Nobody waits under that code" in await own(pocket, f"/pair {code}")
+        assert await own(pocket, "/pair") == "Nobody waits to be let in."
+        sessions = await pocket.app.store.records.sessions()
+        assert [row.key.chat for row in sessions] == [OWNER]
+
+
+async def test_a_no_says_nothing_to_the_stranger(tmp_path: Path) -> None:
+    """Denied: the owner reads how to end it for good, the stranger nothing more."""
+    async with house(tmp_path / "home") as pocket:
+        await knock(pocket)
+        listed = await own(pocket, "/pair")
+        press = re.findall(r"/pair no [0-9a-f]+", listed)[0]
+        assert "`/block pocket:66`" in await own(pocket, press)
+        await knock(pocket)
+        assert len(texts(pocket, MAL)) == 1
+        assert not pocket.app.store.access.members()
+
+
+async def test_a_member_cannot_let_anybody_in(tmp_path: Path) -> None:
+    """TRUST 12: /pair with the right code, by somebody who is no owner, is refused with one line and lets nobody in."""
+    block = policy_of("pocket", ["7"], [f"pocket:{OWNER}"], "mention")
+    async with house(tmp_path / "home", policy=block) as pocket:
+        await knock(pocket)
+        code = code_in(texts(pocket, MAL)[0])
+        assert "may write" not in await pocket.channel.ask("7", f"/pair {code}", sender="7")
+        assert not pocket.app.store.access.members()
+        assert len(pocket.app.people.pairing.waiting()) == 1
+
+
+async def test_ten_thousand_guesses_let_nobody_in(tmp_path: Path) -> None:
+    """TRUST 11: a stranger who types codes is told nothing; an owner's account that guesses is locked after five."""
+    async with house(tmp_path / "home") as pocket:
+        await knock(pocket)
+        for number in range(50):
+            await pocket.channel.say(MAL, f"/pair AAAA-AA{number:02d}".replace("0", "A").replace("1", "B"), sender=MAL)
+        await pocket.idle()
+        assert len(texts(pocket, MAL)) == 1
+        for letter in "BCDEF":
+            assert "Nobody waits" in await own(pocket, f"/pair AAAA-AAA{letter}")
+        code = code_in(texts(pocket, MAL)[0])
+        assert "Too many wrong codes" in await own(pocket, f"/pair {code}")
+        assert not pocket.app.store.access.members()
+
+
+async def test_killed_after_any_write_nobody_is_told_twice(tmp_path: Path) -> None:
+    """Killed after the knock, and again after the yes: each line is said once, and no decision is lost."""
+    async with house(tmp_path / "home") as pocket:
+        await own(pocket, "hello")
+        await pocket.channel.say(MAL, "let me in", sender=MAL, name="Mal")
+        killed = pocket.kill(tmp_path / "after the knock")
+    async with house(killed) as pocket:
+        await knock(pocket)
+        # Delivered before the kill or by this run: never by both, and the question is there to be answered.
+        assert len(texts(pocket, MAL)) <= 1
+        (waiting,) = pocket.app.people.pairing.waiting()
+        await own(pocket, f"/pair yes {waiting.ref}")
+        killed = pocket.kill(tmp_path / "after the yes")
+    async with house(killed) as pocket:
+        assert pocket.app.store.access.members()["pocket", MAL].standing is Standing.PAIRED
+        assert "thanks" in await pocket.channel.ask(MAL, "thanks", sender=MAL)
+        assert [line.what for line in await pocket.app.store.access.audit(limit=9)] == ["pair yes"]
+
+
+async def test_a_place_is_silent_until_the_owner_says_yes(tmp_path: Path) -> None:
+    """Added to a group: nothing is said there; a mention meanwhile is refused; after the yes everybody is answered."""
+    async with house(tmp_path / "home") as pocket:
+        await own(pocket, "hello")
+        await pocket.app.intake.joined(Joined(channel="pocket", id="j1", chat="-100", title="The team"))
+        await pocket.app.intake.joined(Joined(channel="pocket", id="j1", chat="-100", title="The team"))
+        await pocket.idle()
+        asked = texts(pocket, OWNER)[-1]
+        assert asked.startswith("I was added to `The team` (`chat:-100`) on pocket.")
+        assert texts(pocket, "-100") == []
+        accepted, _ = await pocket.channel.say("-100", "hey", sender="7", group=True, is_addressed=True)
+        assert accepted.reason == "place-pending"
+        await pocket.idle()
+        (line,) = pocket.channel.posts["-100"]
+        assert (line.visible_to, "I am new here" in line.text) == ("7", True)
+        await own(pocket, re.findall(r"/pair yes [0-9a-f]+", asked)[0])
+        assert "hey" in await pocket.channel.ask("-100", "hey", sender="7", group=True, is_addressed=True)
+
+
+async def test_an_old_message_of_a_stranger_is_answered_by_nothing(tmp_path: Path) -> None:
+    """What was said two days ago, while nothing ran, gets no line now."""
+    async with house(tmp_path / "home") as pocket:
+        long_ago = datetime.now(UTC) - timedelta(days=2)
+        await pocket.channel.say(MAL, "hello?", sender=MAL, sent_at=long_ago)
+        await pocket.idle()
+        assert texts(pocket, MAL) == []
