@@ -36,6 +36,7 @@ from gateway.ports import (
     TurnRecord,
     Usage,
 )
+from gateway.ports.access import Deciding
 from gateway.ports.pairing import Pairing
 
 _ANSWER = OutboundKind.ANSWER
@@ -57,6 +58,7 @@ class AgentHouse:
     staging: Staging
     rights: RightsDesk
     linking: LinkDesk
+    access: Deciding
     dreams: DreamDesk
     pairing: Pairing
     locales: Locales

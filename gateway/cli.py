@@ -9,9 +9,12 @@ from typing import Annotated, NoReturn
 
 import typer
 
+from gateway.commands.access import add_to as add_access
+from gateway.commands.access import owner
 from gateway.commands.door import add_to
 from gateway.commands.memory import app as memory
 from gateway.commands.people import app as people
+from gateway.commands.web import app as web
 from gateway.errors import ParlourError, UserMistake
 
 app = typer.Typer(
@@ -23,12 +26,13 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 sessions = typer.Typer(help="What was said, by session.", no_args_is_help=True)
-web = typer.Typer(help="The chat page.", no_args_is_help=True)
 app.add_typer(sessions, name="sessions")
 app.add_typer(web, name="web")
 app.add_typer(memory, name="memory")
 app.add_typer(people, name="people")
 add_to(people)
+add_access(people)
+app.add_typer(owner, name="owner")
 quarantine = typer.Typer(help="Platform events that could not be read, or that broke us.", no_args_is_help=True)
 app.add_typer(quarantine, name="quarantine")
 
@@ -257,14 +261,6 @@ def drop_from_quarantine(name: Annotated[str, typer.Argument(help="As `list` nam
     from gateway.commands.asking import drop_from_quarantine as drop
 
     drop(name)
-
-
-@web.command("login")
-def login() -> None:
-    """Print a code that lets a browser in: ten minutes, once."""
-    from gateway.commands.asking import web_login
-
-    web_login()
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from agent.memory.versioning.desk import MemoryDesk
 from agent.memory.waiting.staging import Staging
 from gateway.events import Choice, InboundMessage, OutboundMessage, Role, SessionKey
 from gateway.ports import InboxRow, Job, Lease, SearchIndex, ShownLine
-from gateway.ports.access import Decider
+from gateway.ports.access import Decider, Deciding
 from gateway.ports.pairing import Pairing
 
 
@@ -55,6 +55,11 @@ class House(Protocol):
     @property
     def models(self) -> ModelDesk:
         """Which model answers in which chat."""
+        ...
+
+    @property
+    def access(self) -> Deciding:
+        """Who may write, and deciding it."""
         ...
 
     @property

@@ -207,6 +207,7 @@ def _build(
         staging=memory.staging,
         rights=rights,
         linking=memory.linking,
+        access=people.decisions,
         dreams=open_dreams(home, memory),
         pairing=people.pairing,
         locales=locales,

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from gateway.app.access_operations import AccessOperations
 from gateway.app.app import App
 from gateway.app.door_operations import DoorOperations
 from gateway.app.memory_operations import MemoryOperations
 from gateway.app.people_operations import PeopleOperations
+from gateway.app.web_operations import WebOperations
 from gateway.operations import Operations
 
 
 def operations(app: App) -> Operations:
     """Return the operations over *app*: those of the gateway, of memory, of people and of the door."""
-    return Operations(
-        app, {**MemoryOperations(app).named(), **PeopleOperations(app).named(), **DoorOperations(app).named()}
+    rooms = (
+        MemoryOperations(app),
+        PeopleOperations(app),
+        AccessOperations(app),
+        DoorOperations(app),
+        WebOperations(app),
     )
+    return Operations(app, {name: operation for room in rooms for name, operation in room.named().items()})

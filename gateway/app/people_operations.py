@@ -29,6 +29,7 @@ REMAINS = (
     " called the bot in, by their name alone, and `/forget NAME --purge` there takes it out",
     "sums of usage without a name, and ids of handled messages for up to 30 days, so that none is answered twice",
     "their place in PARLOUR_OWNERS and allow_from, which is yours to change: admitted, they can write again",
+    "how they stand (`parlour people list`), and for a year the lines of the audit that hold their id",
 )
 DOWNLOADED = "files that `parlour chat` saved in downloads/, which are yours to delete"
 
@@ -41,7 +42,7 @@ class PeopleOperations:
 
     def named(self) -> Mapping[str, Operation]:
         """Return them by name."""
-        return {"people forget": self.forget, "people export": self.export}
+        return {"people forget": self.forget, "people export": self.export, "people look": self.look}
 
     async def export(self, arguments: Line) -> AsyncIterator[Line]:
         """Write all that is kept of somebody into a zip; the path is the asking command's, made absolute by it."""
@@ -60,12 +61,18 @@ class PeopleOperations:
             raise UserMistake(f"{target} cannot be written: {wrong.strerror or wrong}") from wrong
         yield {"file": str(target), "scope": scope, "files": packed.files}
 
+    async def look(self, arguments: Line) -> AsyncIterator[Line]:
+        """Whether anything of their own is kept of somebody. Raises UserMistake for what can be nobody's name."""
+        account = self._account(arguments)
+        links = self._app.store.links
+        person = links.person(account)
+        folders = [self._app.home.path / PEOPLE / each for each in {account, person}]
+        found = await asyncio.to_thread(lambda: any(each.is_dir() for each in folders))
+        yield {"person": unquote(account), "is_known": found}
+
     async def forget(self, arguments: Line) -> AsyncIterator[Line]:
         """Forget somebody everywhere; a line with what is gone and what remains. Doing it twice is doing it once."""
-        name = str(arguments.get("person", ""))
-        account = name if "%3a" in name else quote(name)
-        if "%3a" not in account:
-            raise UserMistake(f"{name!r} names nobody; write kind:id, such as telegram:42 or slack:T0TEAM:U0USER")
+        account = self._account(arguments)
         try:
             done = await self._app.house.forgetter.eraser.person(account)
         except OSError as wrong:
@@ -74,3 +81,12 @@ class PeopleOperations:
         stays = await asyncio.to_thread(beyond, self._app.home.path, done.scopes[0], kinds, is_all=True)
         remains = [*REMAINS, DOWNLOADED] if DOWNLOADS in stays else list(REMAINS)
         yield {"person": done.person, "scopes": list(done.scopes), "chats": list(done.chats), "remains": remains}
+
+    def _account(self, arguments: Line) -> str:
+        """Return the quoted account that is meant."""
+        name = str(arguments.get("person", ""))
+        account = name if "%3a" in name else quote(name)
+        kind = unquote(account).partition(":")[0]
+        if "%3a" not in account or kind not in set(self._app.kinds.values()):
+            raise UserMistake(f"{name!r} names nobody; write kind:id, such as telegram:42 or slack:T0TEAM:U0USER")
+        return account

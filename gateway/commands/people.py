@@ -32,7 +32,9 @@ def forget(
 ) -> None:
     """Forget somebody everywhere: memory, conversations, files, choices, and what they said in groups."""
     if not yes:
-        typer.confirm(f"Everything of {person} will be gone, and nothing brings it back. Go on?", abort=True)
+        (found,) = ask("people look", {"person": person})
+        what = "Everything" if found["is_known"] else "Nothing of their own is kept, but everything said in groups"
+        typer.confirm(f"{what} of {person} will be gone, and nothing brings it back. Go on?", abort=True)
     (line,) = ask("people forget", {"person": person})
     if as_json:
         typer.echo(json.dumps(line))

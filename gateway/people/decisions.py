@@ -103,8 +103,7 @@ class Decisions:
         channel, colon, rest = wanted.partition(":")
         if not (colon and channel in self._roster.policies):
             channel, rest = here, wanted
-        policy = self._roster.policies.get(channel)
-        if policy is None or policy.is_local:
+        if channel not in self._roster.policies:
             return Decided(ruling=Ruling.ELSEWHERE, whom=wanted, other=", ".join(self._doors()))
         mention = _MENTION.match(rest)
         try:

@@ -94,7 +94,7 @@ class Ruling(StrEnum):
     OWNER = "owner"  # they claimed ownership: `parlour owner remove` comes first
     BLOCKED_AS = "blocked-as"  # the same person is blocked under another account or bot, which is lifted there
     NOBODY = "nobody"  # the text is no id
-    ELSEWHERE = "elsewhere"  # no channel block of this name, or one whose door decides (page, console)
+    ELSEWHERE = "elsewhere"  # no channel block of this name
     UNLISTED = "unlisted"  # no decision at run time is there to be taken back
     BY_SETTING = "by-setting"  # and the settings' own entry stays
 

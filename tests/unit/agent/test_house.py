@@ -57,6 +57,7 @@ async def test_stop_keeps_what_is_not_on_its_way_yet(clock: Clock) -> None:
         pairing=None,  # type: ignore[arg-type]  # nor for strangers
         forgetter=None,  # type: ignore[arg-type]  # nor for forgetting
         linking=None,  # type: ignore[arg-type]  # nor for accounts
+        access=None,  # type: ignore[arg-type]  # nor for who may write
         models=None,  # type: ignore[arg-type]  # nor for a model
         locales=None,  # type: ignore[arg-type]  # nor for the clock
         facts=dict,

@@ -114,7 +114,6 @@ async def test_ownership_that_was_claimed_is_taken_back_by_its_own_command(at: D
         ("two words", "telegram", Ruling.NOBODY),
         ("", "telegram", Ruling.NOBODY),
         ("nowhere:42", "", Ruling.ELSEWHERE),
-        ("web:you", "telegram", Ruling.ELSEWHERE),
         ("<@U42>", "slack", Ruling.DONE),
         ("<@!42|ada>", "telegram", Ruling.DONE),
         ("slack:<@U42>", "telegram", Ruling.DONE),

@@ -1,0 +1,151 @@
+"""What the operator can ask about who may write and who decides: people, owners, the audit."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator, Mapping
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from agent.memory.links.linker import LINK
+from agent.memory.scope_names import Wish
+from gateway.app.memory_operations import MemoryOperations
+from gateway.control import Line
+from gateway.errors import UserMistake
+from gateway.operations import Operation, plain
+from gateway.ports import Job
+from gateway.ports.access import OPERATOR, AuditLine, Change, Decided, Decider, Ruling
+
+if TYPE_CHECKING:
+    from gateway.app.app import App
+
+_MOST = 1_000  # lines of the audit at once
+_LINKED_WITHIN = 10.0  # seconds that a command waits for the move; it goes on without it
+_LOOK = 0.05
+
+_MENDS: Mapping[Ruling, str] = {
+    Ruling.SET_OWNER: "{whom} stands in PARLOUR_OWNERS: take it out there first, and restart",
+    Ruling.OWNER: "{whom} is an owner: `parlour owner remove {whom}` comes first",
+    Ruling.BLOCKED_AS: "{whom} is the same person as {other}, which is blocked: `parlour people allow {other}`",
+    Ruling.NOBODY: "{whom!r} is no id; write channel:user_id, or channel:chat:ID, guild:ID, team:ID, role:ID",
+    Ruling.ELSEWHERE: "{whom!r} names no channel that lets people in; write channel:user_id, with one of: {other}",
+    Ruling.UNLISTED: "nothing was decided about {whom}; `parlour people list` shows who may write",
+    Ruling.BY_SETTING: "{whom} stands in the settings (PARLOUR_OWNERS or allow_from): take it out there, or block it",
+}
+
+
+class AccessOperations:
+    """The operations `people list|allow|block|remove|link|audit` and `owner …`."""
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+
+    def named(self) -> Mapping[str, Operation]:
+        """Return them by name."""
+        return {
+            "people list": self.list_people,
+            "people allow": self.allow,
+            "people block": self.block,
+            "people remove": self.remove,
+            "people link": self.link,
+            "people audit": self.audit,
+            "owner claim": self.claim,
+            "owner list": self.list_owners,
+            "owner remove": self.disown,
+        }
+
+    async def list_people(self, arguments: Line) -> AsyncIterator[Line]:
+        """A line for everybody and every place with a standing; of one channel block, if one is given."""
+        channel = str(arguments.get("channel", ""))
+        for each in self._app.people.roster.listed():
+            if channel in ("", each.channel):
+                yield plain(each)
+
+    async def allow(self, arguments: Line) -> AsyncIterator[Line]:
+        """Let somebody or a place in."""
+        yield _ruled(await self._app.people.decisions.allow(_who(arguments), _operator()))
+
+    async def block(self, arguments: Line) -> AsyncIterator[Line]:
+        """Shut somebody or a place out."""
+        yield _ruled(await self._app.people.decisions.block(_who(arguments), _operator()))
+
+    async def remove(self, arguments: Line) -> AsyncIterator[Line]:
+        """Take a decision back."""
+        yield _ruled(await self._app.people.decisions.remove(_who(arguments), _operator()))
+
+    async def link(self, arguments: Line) -> AsyncIterator[Line]:
+        """Make two accounts one person. The operator decides, who may read both memories anyway; nobody is asked.
+
+        The rest is as with `/link`: the person who has been here longer survives, and `/unlink` takes it apart again.
+        """
+        wanted = [str(each) for each in arguments.get("accounts", ())]
+        if self._app.settings.memory.isolation == "shared":
+            raise UserMistake("one memory serves everybody here (memory.isolation: shared): nothing is to be linked")
+        names, links = await MemoryOperations(self._app).names(), self._app.store.links
+        scopes = [await asyncio.to_thread(names.find, Wish(person=each)) for each in wanted]
+        accounts = [scope.rpartition("/")[2] for scope in scopes]
+        if links.person(accounts[0]) == links.person(accounts[1]):
+            raise UserMistake(f"{wanted[0]} and {wanted[1]} are one person already")
+        now, decider = datetime.now(UTC), _operator()
+        line = AuditLine(id=decider.id, at=now, by=OPERATOR, where="", what="link", whom=" ".join(wanted))
+        await self._app.store.access.change(Change(line=line))
+        job = Job(id=f"link:{decider.id}", kind=LINK, scope="", payload={"accounts": accounts}, due_at=now)
+        await self._app.store.jobs.put(job)
+        if not self._app.channels:  # nobody else does the job now
+            await self._link_now(job)
+        is_done = await self._is_linked(accounts)
+        yield {"accounts": wanted, "person": links.person(accounts[0]) if is_done else "", "done": is_done}
+
+    async def audit(self, arguments: Line) -> AsyncIterator[Line]:
+        """The newest decisions; of one "channel:user_id", if one is given."""
+        limit = min(int(arguments.get("limit", 50)), _MOST)
+        for each in await self._app.store.access.audit(limit=limit, about=str(arguments.get("about", ""))):
+            yield plain(each)
+
+    async def claim(self, _: Line) -> AsyncIterator[Line]:
+        """A code that makes whoever sends it the owner, while there is none."""
+        issued = await self._app.people.claims.issue()
+        if issued is None:
+            owners = ", ".join(f"{each.channel}:{each.who}" for each in self._app.people.roster.owners())
+            raise UserMistake(f"there is an owner already: {owners}; `parlour owner list` says by what")
+        doors = [name for name, policy in self._app.people.roster.policies.items() if not policy.is_local]
+        yield {**plain(issued), "channels": sorted(doors), "running": bool(self._app.channels)}
+
+    async def list_owners(self, _: Line) -> AsyncIterator[Line]:
+        """A line per owner."""
+        for each in self._app.people.roster.owners():
+            yield plain(each)
+
+    async def disown(self, arguments: Line) -> AsyncIterator[Line]:
+        """Take back an ownership that was claimed by a code."""
+        yield _ruled(await self._app.people.decisions.disown(_who(arguments), _operator()))
+
+    async def _link_now(self, job: Job) -> None:
+        for _ in range(round(_LINKED_WITHIN / _LOOK)):
+            if await self._app.linker.link(job) is None:
+                await self._app.store.jobs.finish(job)
+                return
+            await asyncio.sleep(_LOOK)
+
+    async def _is_linked(self, accounts: list[str]) -> bool:
+        links = self._app.store.links
+        for _ in range(round(_LINKED_WITHIN / _LOOK)):
+            if links.person(accounts[0]) == links.person(accounts[1]):
+                return True
+            await asyncio.sleep(_LOOK)
+        return False
+
+
+def _who(arguments: Line) -> str:
+    return str(arguments.get("who", ""))
+
+
+def _operator() -> Decider:
+    return Decider(by=OPERATOR, where="", id=f"o{secrets.token_hex(8)}")
+
+
+def _ruled(decided: Decided) -> Line:
+    if decided.ruling in _MENDS:
+        raise UserMistake(_MENDS[decided.ruling].format(whom=decided.whom, other=decided.other))
+    return {"whom": decided.whom, "ruling": decided.ruling.value}
