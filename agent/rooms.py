@@ -22,7 +22,16 @@ from agent.memory.scopes import SHARED, person_of, scope_of
 from agent.memory.work.jobs import MemoryJobs
 from agent.patient import PatientJournal
 from agent.pool import Running
-from gateway.events import Attachment, ChatKind, Choice, InboundKind, OutboundKind, OutboundMessage, Role
+from gateway.events import (
+    Attachment,
+    ChatKind,
+    Choice,
+    InboundKind,
+    InboundMessage,
+    OutboundKind,
+    OutboundMessage,
+    Role,
+)
 from gateway.ports import (
     AuditLine,
     Commit,
@@ -62,6 +71,7 @@ class Rooms:
     locales: Locales
     manners: Manners
     caps: Caps
+    on_expired: Callable[[InboundMessage], object]  # told of each message that came too long ago to be answered
     meter: Meter
     now: Callable[[], datetime]
     kinds: Callable[[str], str]  # block name -> platform kind, which names a person whichever bot they wrote to

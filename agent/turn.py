@@ -62,6 +62,8 @@ class TurnWork:
             first = lease.key not in self._told_expired
             self._told_expired.add(lease.key)
             line = say("pool.expired", self._rooms.language(head)) if first else ""
+            for row in lease.rows:
+                self._rooms.on_expired(row.message)
             return await self._turn_away(running, EndState.EXPIRED, line)
         if (asked := asked_about(head.message)) is not None:
             await self._orders.ask(running, asked)

@@ -35,6 +35,7 @@ class Supervisor:
         self._tried: set[str] = set()
         self._refused: dict[str, UserMistake] = {}
         self.on_refusal: Callable[[], None] = lambda: None  # called when a platform refuses us for good
+        self.on_deaf: Callable[[str], object] = lambda _: None  # called with a deaf channel
 
     async def run(self) -> None:
         """Run every channel until cancelled."""
@@ -96,6 +97,7 @@ class Supervisor:
             was_good = was_good or (is_ready and since >= _GOOD_STRETCH)
             if not is_ready and since >= DEAF_AFTER and not run.done():
                 self._meter.count("channel_deaf", channel=name)
+                self.on_deaf(name)
                 log.error("channel.deaf", channel=name, seconds=round(since.total_seconds()), mend="it is begun anew")
                 break
         return was_good

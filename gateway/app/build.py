@@ -45,7 +45,7 @@ from gateway.errors import SettingsMistake
 from gateway.events import InboundMessage
 from gateway.home import Home
 from gateway.intake import GatewayIntake
-from gateway.people.refusals import RefusalLog
+from gateway.people.refusals import RefusalLog, Silence, Turned
 from gateway.ports import (
     BLANK_AFTER,
     Limits,
@@ -151,6 +151,7 @@ def _build(
         doorkeepers=(people.claims, people.strangers),
         newcomer=people.places.joined,
     )
+    quarantine.on_set_aside = lambda name, reason: refusals.note_channel(name, Silence.QUARANTINED, reason, _now())
     blobs = FileBlobs(home.path)
     # The offline model can only answer.
     consolidates = bool(settings.llm.model or plugins.models)
@@ -247,6 +248,7 @@ def _build(
         locales=locales,
         manners=manners,
         caps=caps,
+        on_expired=lambda message: refusals.note(message, Turned(reason=Silence.EXPIRED), _now()),
         meter=meter,
         now=_now,
         kinds=lambda channel: kinds.get(channel, channel),
@@ -273,6 +275,7 @@ def _build(
     pool = Pool(store.journal, TurnWork(rooms), workers=settings.agent.workers, meter=meter, clock=time.monotonic)
     house.pool, house.background = pool, background
     supervisor = Supervisor(doors.channels, meter=meter)
+    supervisor.on_deaf = lambda name: refusals.note_channel(name, Silence.DEAF, "", _now())
     health = Health(check=store.check, channels=supervisor.states)
 
     async def depth() -> Mapping[str, Any]:

@@ -46,6 +46,8 @@ class Explained:
 def explain(refused: Refused) -> Explained:
     """Say why somebody was not heard, and what would let them be."""
     words = WORDS.get(str(refused.reason), str(refused.reason))
+    if refused.reason is Silence.QUARANTINED and refused.would_admit:
+        words = f"{words}: {refused.would_admit}"
     return Explained(words, tuple(_mends(refused)))
 
 
@@ -58,9 +60,9 @@ def _mends(refused: Refused) -> Iterable[str]:
     if reason is Reason.STRANGER and refused.team:
         yield _allow(refused, f"team:{refused.team}")
     if reason is Reason.NOT_ADDRESSED:
-        yield f"{_group_policy(refused)}=open   (or they mention the bot)"
+        yield f"{_group_policy(refused, 'open')}   (or they mention the bot)"
     if reason is Reason.GROUPS_OFF:
-        yield f"{_group_policy(refused)}=mention"
+        yield _group_policy(refused, "mention")
     if reason is Reason.BLOCKED or isinstance(reason, Cap):
         yield refused.would_admit.strip("`")
     if reason in _LOOK_AT:
@@ -78,5 +80,8 @@ def _allow_place(refused: Refused) -> Iterable[str]:
             yield _allow(refused, f"guild:{refused.guild}")
 
 
-def _group_policy(refused: Refused) -> str:
-    return f"PARLOUR_CHANNELS__{refused.channel.upper().replace('-', '_')}__GROUP_POLICY"
+def _group_policy(refused: Refused, value: str) -> str:
+    place = refused.would_admit.partition("chats.")[2].removesuffix(".group_policy")
+    if place:  # stronger than the block's
+        return f'in parlour.yaml, below chats and "{place}": group_policy: {value}'
+    return f"PARLOUR_CHANNELS__{refused.channel.upper().replace('-', '_')}__GROUP_POLICY={value}"

@@ -51,6 +51,7 @@ class Quarantine:
         self._now = now
         self._clock = clock
         self._keep = keep
+        self.on_set_aside: Callable[[str, str], object] = lambda *_: None  # called with the channel and the reason
         self._one_at_a_time = asyncio.Lock()
         self._broken: dict[str, int] = {}  # events that broke us, and how often; the oldest first
         try:
@@ -131,6 +132,7 @@ class Quarantine:
         if len(self._kept) > MOST:
             await self._forget(list(self._kept)[:-MOST])
         self._meter.count("quarantined", channel=event.channel)
+        self.on_set_aside(event.channel, reason)
         log.error("quarantine.set_aside", channel=event.channel, name=name, reason=reason)
 
     async def prune(self) -> int:

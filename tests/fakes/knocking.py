@@ -56,7 +56,11 @@ class Door:
 
     async def in_group(self, sender: str, chat: str = "-100", **facts: Any) -> str:
         """Let a stranger call us in a shared chat."""
-        shared: dict[str, Any] = {"key": SessionKey("telegram", chat), "chat_kind": ChatKind.GROUP, "is_addressed": True}
+        shared: dict[str, Any] = {
+            "key": SessionKey("telegram", chat),
+            "chat_kind": ChatKind.GROUP,
+            "is_addressed": True,
+        }
         return await self.knock(sender, **(shared | facts))
 
     async def joined(self, chat: str = "-100", *, channel: str = "telegram", **facts: Any) -> None:

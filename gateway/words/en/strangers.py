@@ -24,7 +24,7 @@ SENTENCES = {
         "{who} stays out on {channel}, and was told nothing. They can ask again tomorrow; `/block {entry}` ends that."
     ),
     "decided_place_open": "I answer everybody in {who} on {channel} now.",
-    "decided_place_shut": "I stay silent in {who} on {channel}. I do not leave by myself: take me out there if you like.",
+    "decided_place_shut": "I stay silent in {who} on {channel}, and do not leave by myself: that is for you to do.",
     "nobody_waits": "Nobody waits under that code: it was decided already, its hour is over, or it is misspelt.",
     "locked": (
         "Too many wrong codes: I look at none for {minutes:# minute|# minutes}. `/pair` without one shows who waits."
