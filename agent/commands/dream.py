@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from zoneinfo import ZoneInfo
-
 from agent.commands.needs import ANY, Need
 from agent.commands.port import CommandContext, Reply, command
 from agent.memory.dream.restoring import InTheWay
@@ -13,6 +11,7 @@ from agent.memory.versioning.versions import Version
 from gateway.events import ChatKind, InboundKind, Role
 from gateway.ports import Job
 from gateway.words import say
+from gateway.words.figures import moment
 
 _TYPED = frozenset({InboundKind.MESSAGE, InboundKind.COMMAND})  # what stands in the chat, so that one can answer to it
 
@@ -84,11 +83,11 @@ async def _restore(context: CommandContext, sha: str) -> str:
 
 
 def _line(context: CommandContext, version: Version) -> str:
-    at = version.at.astimezone(ZoneInfo(context.house.zone(context.scope)))
+    at = moment(version.at, context.house.zone(context.scope), context.language)
     return say(
         "dream.log_line",
         context.language,
         sha=version.short,
-        at=f"{at:%Y-%m-%d %H:%M}",
+        at=at,
         names=", ".join(version.names),
     )

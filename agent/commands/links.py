@@ -77,11 +77,12 @@ async def _take(context: CommandContext, code: str) -> Reply:
             return Reply(text=say("links.own", context.language))
         case Offer():
             mine = say("links.question", context.language, mine=_account(context).label, other=taken.asker.label)
-            theirs = say("links.question", context.language, mine=taken.asker.label, other=_account(context).label)
+            their = context.house.language(taken.asker.key)
+            theirs = say("links.question", their, mine=taken.asker.label, other=_account(context).label)
             return Reply(
                 text=mine,
-                choices=_choices(context),
-                also=(_to(context, taken.asker, theirs, choices=_choices(context)),),
+                choices=_choices(context.language),
+                also=(_to(context, taken.asker, theirs, choices=_choices(their)),),
             )
 
 
@@ -92,10 +93,9 @@ async def _agree(context: CommandContext) -> Reply:
         return Reply(text=say("links.nothing_asked", context.language))
     if not offer.is_agreed:
         return Reply(text=say("links.waits_for_other", context.language, other=other.label), settles=True)
+    told = _to(context, other, say("links.done", context.house.language(other.key)))
     done = say("links.done", context.language)
-    return Reply(
-        text=done, settles=True, also=(_to(context, other, done),), jobs=(context.house.linking.linking(offer),)
-    )
+    return Reply(text=done, settles=True, also=(told,), jobs=(context.house.linking.linking(offer),))
 
 
 async def _refuse(context: CommandContext) -> Reply:
@@ -103,7 +103,7 @@ async def _refuse(context: CommandContext) -> Reply:
     other = offer.other(context.person) if offer is not None else None
     if other is None:
         return Reply(text=say("links.nothing_asked", context.language))
-    told = _to(context, other, say("links.refused_by_other", context.language))
+    told = _to(context, other, say("links.refused_by_other", context.house.language(other.key)))
     return Reply(text=say("links.refused", context.language), settles=True, also=(told,))
 
 
@@ -122,10 +122,10 @@ def _to(context: CommandContext, account: Account, text: str, *, choices: tuple[
     return OutboundMessage(id=f"{context.turn}.2", key=account.key, text=text, choices=choices)
 
 
-def _choices(context: CommandContext) -> tuple[Choice, ...]:
+def _choices(language: str) -> tuple[Choice, ...]:
     return (
-        Choice(label=say("links.yes", context.language), command="/link yes"),
-        Choice(label=say("links.no", context.language), command="/link no"),
+        Choice(label=say("links.yes", language), command="/link yes"),
+        Choice(label=say("links.no", language), command="/link no"),
     )
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime
-from zoneinfo import ZoneInfo
 
 from agent.commands import waiting
 from agent.commands.needs import Need
@@ -20,6 +19,7 @@ from agent.memory.versioning.versions import BY_HAND, Version
 from agent.memory.work.jobs import LONGEST_FACT, REMEMBER, remember_job
 from gateway.events import Role
 from gateway.words import say
+from gateway.words.figures import moment
 
 _LONGEST_QUOTE = 200
 _LONGEST_SHOWN = 6_000  # characters of memory that one answer shows
@@ -138,7 +138,7 @@ def _change(context: CommandContext, version: Version) -> str:
 
 
 def _local(context: CommandContext, at: datetime) -> str:
-    return f"{at.astimezone(ZoneInfo(context.house.zone(context.scope))):%Y-%m-%d %H:%M}"
+    return moment(at, context.house.zone(context.scope), context.language)
 
 
 def _cause(context: CommandContext, version: Version) -> str:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from zoneinfo import ZoneInfo
 
-from agent.attachments.names import in_words
 from agent.commands.port import CommandContext, Reply, command
 from agent.memory.rights.desk import Facts
 from agent.memory.rights.inventory import Account
 from gateway.events import ChatKind, Role
 from gateway.words import say
+from gateway.words.figures import day, file_size
 
 
 @command("privacy")
@@ -65,10 +65,10 @@ def _kept(context: CommandContext, kept: Account, facts: Facts) -> Iterator[str]
     if kept.since is None:
         said = say("rights.transcripts_none", language)
     else:
-        since = f"{kept.since.astimezone(ZoneInfo(context.house.zone(context.scope))):%Y-%m-%d}"
+        since = day(kept.since.astimezone(ZoneInfo(context.house.zone(context.scope))), language)
         said = say("rights.transcripts", language, conversations=kept.conversations, since=since)
     yield f"{said} {stays}"
-    files = say("rights.files", language, files=kept.files, size=in_words(kept.file_bytes))
+    files = say("rights.files", language, files=kept.files, size=file_size(kept.file_bytes, language))
     yield f"{files} {stays}"
     yield say("rights.index", language)
 

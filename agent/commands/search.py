@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from zoneinfo import ZoneInfo
 
 from agent.commands.port import CommandContext, Reply, command
 from gateway.ports import Hit, Hits
 from gateway.words import say
+from gateway.words.figures import moment
 
 _MOST = 6
 _LONGEST = 280  # characters of one
@@ -37,8 +37,8 @@ def _lacks(hits: Hits) -> Iterator[str]:
 def _line(context: CommandContext, hit: Hit) -> str:
     text = " ".join(hit.text.split()).removeprefix("- ")
     text = text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
-    zone = ZoneInfo(context.house.zone(context.scope))
-    when = f"{hit.at.astimezone(zone):%Y-%m-%d %H:%M}" if hit.role and hit.at else ""
+    zone = context.house.zone(context.scope)
+    when = moment(hit.at, zone, context.language) if hit.role and hit.at else ""
     who = hit.who or (say("search.bot", context.language) if hit.role == "assistant" else "")
     where = "" if hit.role else hit.source
     told = ", ".join(part for part in (when, who, where) if part)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from zoneinfo import ZoneInfo
 
 from agent.commands.port import CommandContext, Reply
 from agent.memory.waiting.asking import buttons, short, spoken_name
 from agent.memory.waiting.staging import MEMORY, Waiting
 from gateway.events import InboundKind
 from gateway.words import say
+from gateway.words.figures import moment
 
 WORDS = ("pending", "approve", "reject")
 _LEAST = 8  # characters of a name that tell it from every other
@@ -67,8 +67,8 @@ async def _was_approved(context: CommandContext, name: str) -> bool:
 
 def _staged(context: CommandContext, waiting: Waiting) -> str:
     """Return what a yes would do, in a few lines."""
-    at = waiting.at.astimezone(ZoneInfo(context.house.zone(context.scope)))
-    lines = [f"`{spoken_name(waiting)}` {at:%Y-%m-%d %H:%M}"]
+    at = moment(waiting.at, context.house.zone(context.scope), context.language)
+    lines = [f"`{spoken_name(waiting)}` {at}"]
     if waiting.document != MEMORY:
         lines[0] += f" {waiting.document}"
     lines += [f"- {say('memory.would_remove', context.language, line=short(raw))}" for raw in waiting.would_remove]

@@ -82,7 +82,7 @@ async def test_what_is_typed_wrong_is_answered_with_what_to_type() -> None:
             answers,
             (
                 "/remember I like tea",
-                "at most 1000",
+                "at most 1,000",
                 "/memory log",
                 "no change called zzzzzzzz",
                 "/memory why tea",
