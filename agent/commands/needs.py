@@ -27,6 +27,7 @@ class Need:
     others: Role | None = None  # in a shared chat: who is less acts on what is their own, `may_all` is False
     single: Role | None = None  # where one memory serves the whole installation (memory.isolation: shared)
     unless: Callable[[CommandContext], Awaitable[bool]] | None = None  # who is less may when it is about themselves
+    looks: bool = False  # decides nothing: it leaves no line
 
     def role(self, context: CommandContext) -> Role:
         """Return the role that it takes there."""
@@ -41,6 +42,8 @@ class Need:
 
     def is_decision(self, context: CommandContext) -> bool:
         """Say whether it is to be audited: it asks for a role, or acts on what is others'."""
+        if self.looks:
+            return False
         acts_on_others = self.others is not None and _is_shared(context) and self.may_all(context)
         return self.role(context) is not Role.ANYONE or acts_on_others
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from agent.commands.needs import ANY, Need
 from agent.commands.port import CommandContext, Reply, command
 from gateway.events import Choice, Role
 from gateway.ports.pairing import Outcome, Settled, TooManyTries, Waiting
@@ -10,7 +11,10 @@ from gateway.words import say
 _MOST = 5  # that one message has buttons for: Discord takes five rows
 
 
-@command("pair", who=Role.OWNER, control_words={"yes", "no"})
+_DECIDE = Need(direct=Role.OWNER, shared=Role.OWNER)
+
+
+@command("pair", who=Role.OWNER, looks=True, words={ANY: _DECIDE}, control_words={"yes", "no"})
 async def pair(context: CommandContext) -> Reply:
     """Show who waits, approve by a code, or answer a question."""
     word, _, rest = context.args.strip().partition(" ")
@@ -21,7 +25,8 @@ async def pair(context: CommandContext) -> Reply:
         outcome = await pairing.by_ref(rest.strip().lower(), context.decider, is_yes=word.lower() == "yes")
     else:
         outcome = await pairing.by_code(context.args, context.decider)
-    return Reply(text=_told(context, outcome), is_private=True, settles=True)
+    audited = "done" if isinstance(outcome, Settled) else "refused"
+    return Reply(text=_told(context, outcome), is_private=True, settles=True, outcome=audited)
 
 
 def _told(context: CommandContext, outcome: Outcome) -> str:

@@ -60,7 +60,7 @@ async def block(context: CommandContext) -> Reply:
     return _told(context, decided, _BLOCK)
 
 
-@command("people", who=Role.OWNER, is_control=True)
+@command("people", who=Role.OWNER, looks=True, is_control=True)
 async def people(context: CommandContext) -> Reply:
     """List who may write and who may not, and how each came in."""
     listed = context.house.access.listed()

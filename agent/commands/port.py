@@ -209,6 +209,7 @@ def command(
     who_in_groups: Role | None = None,
     others: Role | None = None,
     single: Role | None = None,
+    looks: bool = False,
     words: Mapping[str, Need] | None = None,
     word: Callable[[str], str] = first_word,
     is_control: bool = False,
@@ -216,12 +217,13 @@ def command(
 ) -> Callable[[Run], Command]:
     """Declare an async function as the command */name*; its help line is ``commands.help_<name>``.
 
-    *who* may use it in a direct chat, *who_in_groups* in a shared one (the same by default); *others* and *single* are
-    `Need`'s. *words* say otherwise for arguments that begin with one of them, as *word* reads it out. No command asks
-    for a role itself: what it takes is all declared here. A button passes the queue when its command does:
-    *control_words* are for commands that have buttons.
+    *who* may use it in a direct chat, *who_in_groups* in a shared one (the same by default); *others*, *single* and
+    *looks* are `Need`'s. *words* say otherwise for arguments that begin with one of them, as *word* reads it out. No
+    command asks for a role itself: what it takes is all declared here. A button passes the queue when its command
+    does: *control_words* are for commands that have buttons.
     """
-    general = Need(direct=who, shared=who if who_in_groups is None else who_in_groups, others=others, single=single)
+    shared = who if who_in_groups is None else who_in_groups
+    general = Need(direct=who, shared=shared, others=others, single=single, looks=looks)
 
     def declare(run: Run) -> Command:
         return Command(

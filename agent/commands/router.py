@@ -79,7 +79,7 @@ class Router:
         role = need.role(context)
         if not context.role.covers(role) and not (need.unless is not None and await need.unless(context)):
             text = say(f"commands.only_{role}", context.language, command=label)
-            return Reply(text=text, is_private=True, audit=label, outcome="refused")
+            return Reply(text=text, is_private=True, audit="" if need.looks else label, outcome="refused")
         reply = await command.run(replace(context, may_all=need.may_all(context)))
         return replace(reply, audit=label if need.is_decision(context) else "")
 
