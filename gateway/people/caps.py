@@ -186,18 +186,19 @@ class Ledger:
         people = self._accounts(person)
         mine, here = tuple(f"person/{each}" for each in people), (f"chat/{chat}",)
         own = (f"own/{chat}",)
-        wanted = [
+        wanted = []
+        if is_own:  # a reminder that asks for the next one has nobody who tires of it
+            wanted = [
+                (Cap.OWN_TURNS, _or(limits.person_turns, FIRST_TURNS), own, chat),
+                (Cap.OWN_TOKENS, _or(limits.person_tokens, FIRST_TOKENS), own, chat),
+            ]
+        wanted += [
             (Cap.PERSON_TURNS, _or(limits.person_turns, FIRST_TURNS if first else 0), mine, people[0]),
             (Cap.PERSON_TOKENS, _or(limits.person_tokens, FIRST_TOKENS if first else 0), mine, people[0]),
             (Cap.CHAT_TURNS, limits.chat_turns or 0, here, chat),
             (Cap.CHAT_TOKENS, limits.chat_tokens or 0, here, chat),
             (Cap.HOUSE_TOKENS, limits.house_tokens or 0, (HOUSE,), chat),
         ]
-        if is_own:  # a reminder that asks for the next one has nobody who tires of it
-            wanted += [
-                (Cap.OWN_TURNS, _or(limits.person_turns, FIRST_TURNS), own, chat),
-                (Cap.OWN_TOKENS, _or(limits.person_tokens, FIRST_TOKENS), own, chat),
-            ]
         for cap, limit, names, whose in wanted:
             if limit:
                 yield Rule(cap, limit, names, f"{cap}/{whose}")
