@@ -186,7 +186,7 @@ class Ledger:
         people = self._accounts(person)
         mine, here = tuple(f"person/{each}" for each in people), (f"chat/{chat}",)
         own = (f"own/{chat}",)
-        wanted = []
+        wanted: list[tuple[Cap, int, tuple[str, ...], str]] = []
         if is_own:  # a reminder that asks for the next one has nobody who tires of it
             wanted = [
                 (Cap.OWN_TURNS, _or(limits.person_turns, FIRST_TURNS), own, chat),
