@@ -19,6 +19,7 @@ from channels.discord.commands import Commands, try_to_register
 from channels.discord.connection import Connection, refused
 from channels.discord.downloads import Downloads
 from channels.discord.follows import Follows
+from channels.discord.guilds import Guilds
 from channels.discord.history import History
 from channels.discord.inbound import Inbound, Notes
 from channels.discord.interactions import Interactions
@@ -30,7 +31,7 @@ from channels.discord.signs import Signs
 from channels.discord.threads import Threads
 from gateway.errors import RetryLater, UserMistake
 from gateway.events import Attachment, InboundKind, InboundMessage, OutboundMessage, Part, Receipt, Sender, SessionKey
-from gateway.ports import Accepted, Activity, Capabilities, ChannelContext, Verdict, everywhere
+from gateway.ports import Accepted, Activity, Capabilities, ChannelContext, ChatManners, Verdict, everywhere
 
 log = structlog.get_logger(__name__)
 
@@ -50,6 +51,8 @@ CAPABILITIES = Capabilities(
 
 _FATAL_PAUSE = 900.0  # after a refused token or intent: each try costs one of the day's 1,000 IDENTIFYs
 _NOT_YET = timedelta(seconds=2)
+_GUILD_PATIENCE = 5.0  # seconds after a start in which a server tells of itself
+_LOOK_EVERY = 0.1
 _FRESH = timedelta(minutes=10)  # a reaction on what is older would only startle
 
 
@@ -79,7 +82,7 @@ class DiscordChannel:
         self._downloads = Downloads(self._rest, api_url=context.settings.api_url, proxy=context.proxy)
         notes = self._notes(context)
         self._interactions = notes.interactions
-        self._lookups = lookups = Lookups(self._rest)
+        self._lookups = lookups = Lookups(self._rest, now)
         self._history = History(self.name, self._rest, lookups, client=lambda: self._inbound.client)
         self._inbound = Inbound(
             self.name,
@@ -117,20 +120,25 @@ class DiscordChannel:
         self._logged_in = asyncio.Event()
 
     def _notes(self, context: ChannelContext) -> Notes:
-        state, settings = context.state, context.settings
-        in_threads = getattr(settings, "reply_in", "channel") == "thread"
+        state = context.state
+
+        def manners(message: InboundMessage) -> ChatManners:
+            return context.manners_in(message.key.chat, message.guild)
+
         return Notes(
             marks=Marks(state, self._now),
-            follows=Follows(state, is_on=getattr(settings, "follow_threads", True)),
+            follows=Follows(state, is_on=lambda message: manners(message).follow_threads),
             threads=Threads(
                 state,
                 self._rest,
                 name=self.name,
-                is_on=in_threads,
+                is_on=lambda message: manners(message).reply_in == "thread",
+                anywhere=any(each.reply_in == "thread" for each in context.manners_anywhere()),
                 exists=self._is_known_thread,
                 language=context.language,
             ),
             interactions=Interactions(self.name, state, self._rest, self._now),
+            guilds=Guilds(self.name, state, context.intake),
         )
 
     def _is_known_thread(self, chat: str) -> bool:
@@ -221,12 +229,24 @@ class DiscordChannel:
         return await self._history.before(message, since=since, limit=limit)
 
     async def sender(self, message: InboundMessage) -> Sender:
-        """Return who sent *message*, with the roles of now; see `gateway.ports.KnowsSenders`."""
+        """Return who sent *message*, with the roles and rights of now; see `gateway.ports.KnowsSenders`."""
         if not message.guild:
             return message.sender
         await self._logged_in.wait()
-        known = await self._lookups.member(message.guild, message.sender.id, self._inbound.client)
-        return replace(message.sender, roles=known.roles, is_admin=known.is_admin)
+        if message.kind in (InboundKind.COMMAND, InboundKind.BUTTON):
+            await self._know_rights(message.guild)
+        user, chat = message.sender.id, message.key.parent.chat
+        known = await self._lookups.member(message.guild, chat, user, self._inbound.client)
+        return replace(message.sender, roles=known.roles, is_admin=known.is_admin, is_guest=known.is_gone)
+
+    async def _know_rights(self, guild: str) -> None:
+        """Return when Discord has told us the rights that a server's roles have; raise RetryLater if it does not."""
+        try:
+            async with asyncio.timeout(_GUILD_PATIENCE):
+                while self._inbound.client is None or self._inbound.client.get_guild(int(guild)) is None:  # noqa: ASYNC110 - the library does not tell
+                    await asyncio.sleep(_LOOK_EVERY)
+        except TimeoutError:
+            raise RetryLater(_NOT_YET, "the server's roles are not known") from None
 
     async def show(self, activity: Activity) -> None:
         """Type as long as the work lasts; Discord has no room for a status text."""

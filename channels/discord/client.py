@@ -17,7 +17,7 @@ from discord.http import HTTPClient, Route
 from discord.state import ConnectionState
 from yarl import URL
 
-from channels.discord.codec import Me, Place, Profile
+from channels.discord.codec import Me, Place
 from gateway.net.by_aiohttp import connector
 
 Tell = Callable[[str, Mapping[str, Any]], None]  # an event's name and payload; must not raise
@@ -108,6 +108,11 @@ class Listening(ConnectionState["GatewayClient"]):
         finally:
             self.tell("GUILD_CREATE", data)  # its chats are asked for one by one, where the library lost them
 
+    def parse_guild_delete(self, data: Any) -> None:
+        """Forget a guild that we are gone from, or that is out of order for now."""
+        super().parse_guild_delete(data)
+        self.tell("GUILD_DELETE", data)
+
 
 class GatewayClient(discord.Client):
     """One connection to Discord; a new object for each try."""
@@ -196,12 +201,41 @@ class GatewayClient(discord.Client):
         role = guild.self_role if guild else None
         return Me(id=str(user.id), name=user.name, roles=frozenset({str(role.id)} if role else ()))
 
-    def profile(self, guild_id: str, user_id: str, roles: tuple[str, ...], name: str = "") -> Profile:
-        """Return what somebody with these *roles* may decide in a guild; an unknown guild makes nobody an admin."""
+    def may_decide(self, guild_id: str, chat: str, user_id: str, roles: tuple[str, ...]) -> bool:
+        """Say whether somebody with these *roles* is an admin in a chat, as the guild stands now.
+
+        That is its owner, whoever has Administrator or Manage Server, and in a channel (and its threads) whoever has
+        Manage Channels there, its overwrites counted in. An unknown guild makes nobody an admin.
+        """
         guild = self.get_guild(int(guild_id))
         if guild is None:
-            return Profile(roles=roles, name=name)
-        held = [guild.get_role(int(role)) for role in roles]
-        rights = [role.permissions for role in (guild.default_role, *held) if role is not None]
-        is_admin = guild.owner_id == int(user_id) or any(each.administrator or each.manage_guild for each in rights)
-        return Profile(roles=roles, name=name, is_admin=is_admin)
+            return False
+        held = [role for role in (guild.get_role(int(each)) for each in roles) if role is not None]
+        rights = discord.Permissions(guild.default_role.permissions.value)
+        for role in held:
+            rights.value |= role.permissions.value
+        if guild.owner_id == int(user_id) or rights.administrator or rights.manage_guild:
+            return True
+        channel = guild.get_channel_or_thread(int(chat))
+        if isinstance(channel, discord.Thread):
+            channel = channel.parent
+        return channel is not None and _overwritten(rights, channel, guild.default_role, held, int(user_id))
+
+
+def _overwritten(
+    rights: discord.Permissions,
+    channel: discord.abc.GuildChannel,
+    everyone: discord.Role,
+    held: list[discord.Role],
+    user: int,
+) -> bool:
+    """Say whether Manage Channels is left of *rights* in *channel* (docs.discord.com/developers/topics/permissions).
+
+    A refusal and then a grant: for everyone, for all of the roles together, for the person.
+    """
+    may = rights.manage_channels
+    said = [[channel.overwrites_for(everyone)], [channel.overwrites_for(role) for role in held]]
+    for overwrites in (*said, [channel.overwrites_for(discord.Object(user, type=discord.Member))]):
+        words = {each.manage_channels for each in overwrites}
+        may = True if True in words else False if False in words else may
+    return bool(may)

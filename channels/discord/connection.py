@@ -28,6 +28,7 @@ _CALM_AFTER = 300.0  # a connection that held so long was a good one
 _CLOSE_WITHIN = 5.0
 _BAD_TOKEN = 4004
 _HELLO = 1_000  # characters; a hello is short
+_OF_A_GUILD = ("id", "name", "joined_at")
 _HAPPENINGS = {
     "MESSAGE_CREATE": Happening.SAID,
     "MESSAGE_UPDATE": Happening.EDITED,
@@ -160,6 +161,7 @@ class Connection:
                     gates.put(chat)
                 guilds = [str(guild["id"]) for guild in data["guilds"]]
                 self._awaited = set(guilds)
+                self._put_place(gates, Happening.LISTED, data["session_id"], {"guilds": guilds})
                 self._on_ready(guilds)
                 log.info("discord.ready", channel=self._name, guilds=len(guilds))
             case "DISCONNECTED":
@@ -167,7 +169,10 @@ class Connection:
             case "RESUMED":
                 self._connected = True
             case "GUILD_CREATE":
+                self._put_place(gates, Happening.CAME, str(data["id"]), {each: data.get(each) for each in _OF_A_GUILD})
                 self._look_for_news(gates, data)
+            case "GUILD_DELETE" if not data.get("unavailable"):  # or else it is only out of order
+                self._put_place(gates, Happening.LEFT, str(data["id"]), {"id": data["id"]})
             case "ODD":
                 self._put_odd(gates, data)
             case _ if name in _HAPPENINGS:
@@ -176,6 +181,11 @@ class Connection:
                     chat = str(int(data["channel_id"]))
                     # A command is to be confirmed within three seconds, whatever is being read back.
                     gates.put(aside(chat) if event.happening is Happening.USED else chat, event)
+
+    def _put_place(self, gates: Gates, happening: Happening, ident: str, said: Mapping[str, Any]) -> None:
+        """Have the house told of servers, in order; of their channels and people it need not know."""
+        payload = {**said, "at": self._now().isoformat()}
+        gates.put(aside("guilds"), Event(happening=happening, ident=ident, payload=payload))
 
     def _look_for_news(self, gates: Gates, guild: Mapping[str, Any]) -> None:
         """Read the chats of a guild in which something was said since their marks, and those used of late."""

@@ -33,6 +33,9 @@ class Happening(StrEnum):
     EDITED = "edited"
     DELETED = "deleted"
     USED = "used"  # a command was chosen, a button pressed
+    LISTED = "listed"  # a session began, and names the servers that we are in
+    CAME = "came"  # a server was told
+    LEFT = "left"  # a server is gone
     ODD = "odd"  # nobody can read it
 
 

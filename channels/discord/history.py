@@ -11,7 +11,7 @@ import structlog
 
 from channels.discord import codec
 from channels.discord.client import GatewayClient
-from channels.discord.codec import Me, Profile
+from channels.discord.codec import Me, Place, Profile
 from channels.discord.lookups import Lookups
 from channels.discord.rest import Rest
 from gateway.errors import SendFailed, SendRefused
@@ -45,7 +45,7 @@ class History:
         payloads = await self._payloads(message, chat, "" if begins else message.key.thread, min(limit, _MOST))
         me = client.me_in(message.guild)
         profiles = await self._profiles(
-            message.guild, [each for each in payloads if not codec.is_ours(each, me)], client
+            codec.place_beside(message), [each for each in payloads if not codec.is_ours(each, me)], client
         )
         said = (self._read(message, payload, me, profiles) for payload in payloads)
         return [each for each in said if each is not None and (since is None or each.sent_at > since)]
@@ -80,16 +80,16 @@ class History:
         return None
 
     async def _profiles(
-        self, guild: str, payloads: Sequence[Mapping[str, Any]], client: GatewayClient
+        self, place: Place, payloads: Sequence[Mapping[str, Any]], client: GatewayClient
     ) -> Mapping[str, Profile | None]:
         slots = asyncio.Semaphore(_AT_ONCE)
 
         async def look_up(payload: Mapping[str, Any]) -> Profile | None:
             async with slots:
                 try:
-                    return await self._lookups.profile(guild, payload, client)
-                except SendFailed:  # who cannot be known now has no roles
-                    return Profile()
+                    return await self._lookups.profile(place, payload, client)
+                except SendFailed:  # who cannot be known now has no roles, and is perhaps no member
+                    return Profile(is_gone=True)
 
         authors = {str(payload["author"]["id"]): payload for payload in payloads}
         found = await asyncio.gather(*(look_up(payload) for payload in authors.values()))

@@ -19,6 +19,7 @@ from channels.discord import codec
 from channels.discord.client import GatewayClient
 from channels.discord.follows import Follows
 from channels.discord.gates import Event, Happening, is_aside
+from channels.discord.guilds import Guilds
 from channels.discord.history import History
 from channels.discord.interactions import Interactions
 from channels.discord.lookups import Lookups
@@ -35,6 +36,8 @@ MOST_READ = 500  # messages of one chat that are read back after an absence
 _LOOKED_AT_AGAIN = 50  # messages before the mark, in case they were edited meanwhile
 _MOST_CAUGHT_UP = 200  # chats whose last reading is remembered
 _READS = 8  # chats that are read at once: after an absence all of them have news
+
+_PLACES = frozenset({Happening.LISTED, Happening.CAME, Happening.LEFT})
 
 Answered = Callable[[str, InboundMessage, Accepted], None]  # told when something was taken in or refused
 
@@ -55,6 +58,7 @@ class Notes:
     follows: Follows
     threads: Threads
     interactions: Interactions
+    guilds: Guilds
 
 
 class Inbound:
@@ -79,6 +83,7 @@ class Inbound:
         self._follows = notes.follows
         self._threads = notes.threads
         self._interactions = notes.interactions
+        self._guilds = notes.guilds
         self._lookups = lookups
         self._history = history
         self._now = now
@@ -166,14 +171,33 @@ class Inbound:
         if event.happening is Happening.ODD:
             raise Unreadable(f"{event.payload['t']}: {event.payload['error']}")
         try:
+            if event.happening in _PLACES:
+                await self._note_place(event)
+                return True
             if event.happening is Happening.USED:
-                message = codec.read_interaction(self._name, event.payload, client.me_in(""))
-                heard = _Heard(message) if message else None
+                heard = self._use(event, client)
             else:
                 heard = await self._read(chat, event, client)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise Unreadable(f"{event.happening}: {type(error).__name__}") from error
         return await self._receive(chat, event, heard) if heard else False
+
+    async def _note_place(self, event: Event) -> None:
+        """Tell the house of a server that we were added to, or are gone from."""
+        if event.happening is Happening.LISTED:
+            await self._guilds.list(event.payload["guilds"], event.payload["at"])
+        elif event.happening is Happening.CAME:
+            await self._guilds.came(event.payload)
+        else:
+            await self._guilds.left(str(int(event.payload["id"])), event.payload["at"])
+
+    def _use(self, event: Event, client: GatewayClient) -> _Heard | None:
+        message = codec.read_interaction(self._name, event.payload, client.me_in(""))
+        if message is None:
+            return None
+        if message.guild:
+            self._lookups.note(message.guild, message.sender.id, event.payload["member"], message.sent_at)
+        return _Heard(message)
 
     async def _receive(self, chat: str, event: Event, heard: _Heard) -> bool:
         message = heard.message
@@ -205,7 +229,7 @@ class Inbound:
         me = client.me_in(place.guild)
         if codec.is_ours(payload, me):
             return None
-        profile = await self._lookups.profile(place.guild, payload, client) if place.guild else None
+        profile = await self._lookups.profile(place, payload, client) if place.guild else None
         message = codec.read_message(self._name, payload, place, me, profile)
         if message is None:
             return None

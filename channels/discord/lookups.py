@@ -4,26 +4,43 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from channels.discord import codec
 from channels.discord.client import GatewayClient
 from channels.discord.codec import Place, Profile
 from channels.discord.rest import Rest
-from gateway.errors import SendRefused
+from gateway.errors import OutcomeUnknown, SendRefused
 
 _KNOWN_FOR = 300.0  # seconds that a looked-up member counts (PEOPLE.md)
+_PATIENCE = 3.0  # seconds for a look-up of a member
 _MOST_KNOWN = 5_000  # places, members
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Member:
+    """Somebody in a guild. What their roles allow is the guild's to say, at the moment it is asked."""
+
+    roles: tuple[str, ...] = ()
+    nick: str = ""
+    is_gone: bool = False
+
+
+_GONE = _Member(is_gone=True)
 
 
 class Lookups:
     """Places for as long as the process lives, members for five minutes. What cannot be known grants nothing."""
 
-    def __init__(self, rest: Rest) -> None:
+    def __init__(self, rest: Rest, now: Callable[[], datetime]) -> None:
         self._rest = rest
+        self._now = now
+        self.patience = _PATIENCE
         self._places: OrderedDict[str, Place] = OrderedDict()
-        self._members: OrderedDict[tuple[str, str], tuple[float, Profile]] = OrderedDict()
+        self._members: OrderedDict[tuple[str, str], tuple[float, _Member]] = OrderedDict()
 
     async def place(self, chat: str, payload: Mapping[str, Any], client: GatewayClient) -> Place:
         """Return where *chat* is, in which *payload* was said."""
@@ -43,7 +60,7 @@ class Lookups:
             guild = str(payload.get("guild_id") or "")
             return Place(id=chat, guild=guild, is_direct=not guild)
 
-    async def profile(self, guild: str, payload: Mapping[str, Any], client: GatewayClient) -> Profile | None:
+    async def profile(self, place: Place, payload: Mapping[str, Any], client: GatewayClient) -> Profile | None:
         """Return what the guild knows of the sender; looked up where the event does not say, as in history.
 
         Raises SendFailed when Discord cannot be asked now.
@@ -51,30 +68,51 @@ class Lookups:
         author = payload["author"]
         if author.get("bot") or "webhook_id" in payload:
             return None
-        user, member = str(author["id"]), payload.get("member")
+        user, member, chat = str(author["id"]), payload.get("member"), place.parent or place.id
         if member is not None:
-            return client.profile(guild, user, _roles(member), str(member.get("nick") or ""))
-        return await self.member(guild, user, client)
+            self.note(place.guild, user, member, codec.moment_of(payload["id"]))
+            return _profile(_known(member), place.guild, chat, user, client)
+        return await self.member(place.guild, chat, user, client)
 
-    async def member(self, guild: str, user: str, client: GatewayClient | None) -> Profile:
-        """Return what a guild knows of somebody, not older than five minutes. Raises SendFailed."""
+    def note(self, guild: str, user: str, member: Mapping[str, Any], at: datetime) -> None:
+        """Keep what an event of the moment *at* says of a member: whoever asks later need not ask Discord."""
+        age = max((self._now() - at).total_seconds(), 0.0)
+        heard = asyncio.get_running_loop().time() - age
+        if heard >= self._members.get((guild, user), (heard, _GONE))[0]:
+            self._keep(guild, user, heard, _known(member))
+
+    async def member(self, guild: str, chat: str, user: str, client: GatewayClient | None) -> Profile:
+        """Return what a guild knows of somebody, not older than five minutes, and what they decide in *chat* now.
+
+        Who is no member any more is a stranger unless named. Raises SendFailed.
+        """
         now = asyncio.get_running_loop().time()
-        at, known = self._members.get((guild, user), (now - _KNOWN_FOR, Profile()))
-        if now - at < _KNOWN_FOR:
-            return known
+        at, known = self._members.get((guild, user), (now - _KNOWN_FOR, _GONE))
+        if now - at >= _KNOWN_FOR:
+            known = await self._fetch_member(guild, user)
+            self._keep(guild, user, now, known)
+        return _profile(known, guild, chat, user, client)
+
+    async def _fetch_member(self, guild: str, user: str) -> _Member:
         try:
-            member = await self._rest.member(guild, user)
-        except SendRefused:  # no member any more: nothing of what roles once allowed holds
-            known = Profile()
-        else:
-            roles, nick = _roles(member), str(member.get("nick") or "")
-            known = client.profile(guild, user, roles, nick) if client else Profile(roles=roles, name=nick)
-        self._members[guild, user] = (now, known)
+            async with asyncio.timeout(self.patience):
+                return _known(await self._rest.member(guild, user))
+        except SendRefused:  # nothing of what roles once allowed holds
+            return _GONE
+        except TimeoutError:
+            raise OutcomeUnknown(f"no answer about a member in {self.patience} seconds") from None
+
+    def _keep(self, guild: str, user: str, at: float, known: _Member) -> None:
+        self._members[guild, user] = (at, known)
         self._members.move_to_end((guild, user))
         while len(self._members) > _MOST_KNOWN:
             self._members.popitem(last=False)
-        return known
 
 
-def _roles(member: Mapping[str, Any]) -> tuple[str, ...]:
-    return tuple(str(role) for role in member.get("roles") or ())
+def _known(member: Mapping[str, Any]) -> _Member:
+    return _Member(roles=tuple(str(role) for role in member.get("roles") or ()), nick=str(member.get("nick") or ""))
+
+
+def _profile(known: _Member, guild: str, chat: str, user: str, client: GatewayClient | None) -> Profile:
+    decides = client is not None and not known.is_gone and client.may_decide(guild, chat, user, known.roles)
+    return Profile(roles=known.roles, name=known.nick, is_admin=decides, is_gone=known.is_gone)

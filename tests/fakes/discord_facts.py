@@ -87,22 +87,27 @@ class Request:
     body: dict[str, Any]
 
 
-def guild(rights: int, channels: list[dict[str, Any]], me: dict[str, Any]) -> dict[str, Any]:
-    """Return the server as GUILD_CREATE tells it."""
-    permissions = {GUILD: str(rights), BOT_ROLE: "0", TEAM_ROLE: "0", ADMIN_ROLE: "32"}
-    roles = [
-        {
-            "id": ident, "name": f"role {ident}", "permissions": right, "position": place, "color": 0,
-            "hoist": False, "managed": ident == BOT_ROLE, "mentionable": True, "flags": 0,
-            "colors": {"primary_color": 0, "secondary_color": None, "tertiary_color": None},
-            **({"tags": {"bot_id": BOT}} if ident == BOT_ROLE else {}),
-        }
-        for place, (ident, right) in enumerate(permissions.items())
-    ]  # fmt: skip
+def role(ident: str, rights: int, position: int = 1) -> dict[str, Any]:
+    """Return a role of the server."""
+    return {
+        "id": ident, "name": f"role {ident}", "permissions": str(rights), "position": position, "color": 0,
+        "hoist": False, "managed": ident == BOT_ROLE, "mentionable": True, "flags": 0,
+        "colors": {"primary_color": 0, "secondary_color": None, "tertiary_color": None},
+        **({"tags": {"bot_id": BOT}} if ident == BOT_ROLE else {}),
+    }  # fmt: skip
+
+
+def guild(
+    rights: int, channels: list[dict[str, Any]], me: dict[str, Any], granted: dict[str, int], owner: str
+) -> dict[str, Any]:
+    """Return the server as GUILD_CREATE tells it; *granted* is what roles may."""
+    permissions = {GUILD: rights, BOT_ROLE: 0, **granted}
+    roles = [role(ident, right, place) for place, (ident, right) in enumerate(permissions.items())]
     member = {"joined_at": "2026-01-01T00:00:00+00:00", "deaf": False, "mute": False, "flags": 0, **me}
     is_active = [each for each in channels if not each.get("thread_metadata", {}).get("archived")]
     return {
-        "id": GUILD, "name": "Home", "owner_id": "1", "unavailable": False, "member_count": 4, "roles": roles,
+        "id": GUILD, "name": "Home", "joined_at": "2026-01-01T00:00:00+00:00", "owner_id": owner,
+        "unavailable": False, "member_count": 4, "roles": roles,
         "channels": [each for each in is_active if each["type"] not in (11, 12)],
         "threads": [each for each in is_active if each["type"] == 11],
         "members": [member], "emojis": [], "stickers": [], "features": [], "presences": [],

@@ -19,6 +19,7 @@ from aiohttp import web
 
 from tests.fakes.discord_cdn import Cdn
 from tests.fakes.discord_facts import (
+    ADMIN_ROLE,
     ANN,
     BEN,
     BOT,
@@ -29,10 +30,12 @@ from tests.fakes.discord_facts import (
     GUILD,
     RANDOM,
     RIGHTS,
+    TEAM_ROLE,
     TOKEN,
     Fault,
     Request,
     guild,
+    role,
 )
 from tests.fakes.discord_gateway import Gateway
 from tests.fakes.discord_interactions import Interactions
@@ -55,6 +58,8 @@ class Discord:
     messages: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     members: dict[str, dict[str, Any]] = field(default_factory=dict)  # of GUILD, by user
     users: dict[str, dict[str, Any]] = field(default_factory=dict)
+    granted: dict[str, int] = field(default_factory=lambda: {TEAM_ROLE: 0, ADMIN_ROLE: 1 << 5})  # rights of roles
+    owner: str = "1"
     closed: set[str] = field(default_factory=set)  # channels the bot may not see any more
     denied: set[str] = field(default_factory=set)  # rights (RIGHTS) that the bot lacks in the server
     has_joined: bool = True  # the bot is in the server
@@ -125,6 +130,30 @@ class Discord:
         ident = self.open_thread(forum, name)
         self.say(ident, user, text, id=ident)
         return ident
+
+    def grant(self, ident: str, rights: int | None) -> None:
+        """Change what a role may; None deletes it."""
+        if rights is None:
+            del self.granted[ident]
+            self.gateway.dispatch("GUILD_ROLE_DELETE", {"guild_id": GUILD, "role_id": ident}, guild=True)
+        else:
+            self.granted[ident] = rights
+            self.gateway.dispatch("GUILD_ROLE_UPDATE", {"guild_id": GUILD, "role": role(ident, rights)}, guild=True)
+
+    def overwrite(self, channel: str, ident: str, *, allow: int = 0, deny: int = 0, is_member: bool = False) -> None:
+        """Grant or refuse a role or a person something in one channel."""
+        said = {"id": ident, "type": int(is_member), "allow": str(allow), "deny": str(deny)}
+        kept = [each for each in self.channels[channel]["permission_overwrites"] if each["id"] != ident]
+        self.channels[channel]["permission_overwrites"] = [*kept, said]
+        self.gateway.dispatch("CHANNEL_UPDATE", self.channels[channel], guild=True)
+
+    def join_server(self, *, is_in: bool) -> None:
+        """Let somebody add the bot to the server, or put it out."""
+        self.has_joined = is_in
+        if is_in:
+            self.gateway.dispatch("GUILD_CREATE", self.guilds()[0], guild=True)
+        else:
+            self.gateway.dispatch("GUILD_DELETE", {"id": GUILD}, guild=True)
 
     def direct(self, user: str) -> str:
         """Return the direct chat between *user* and the bot."""
@@ -200,7 +229,7 @@ class Discord:
             return []
         rights = sum(right for name, right in RIGHTS.items() if name not in self.denied)
         shown = [each for each in self.channels.values() if each.get("guild_id") and each["id"] not in self.closed]
-        return [guild(rights, shown, {"user": self.users[BOT], **self.members[BOT]})]
+        return [guild(rights, shown, {"user": self.users[BOT], **self.members[BOT]}, self.granted, self.owner)]
 
     def wake(self) -> None:
         """Have what was dispatched sent soon."""

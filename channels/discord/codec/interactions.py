@@ -14,7 +14,7 @@ from gateway.text import clean
 
 _COMMAND, _BUTTON = 2, 3  # interaction types
 _CHAT_INPUT = 1
-_ADMINISTRATOR, _MANAGE_GUILD = 1 << 3, 1 << 5
+_ADMINISTRATOR, _MANAGE_CHANNELS, _MANAGE_GUILD = 1 << 3, 1 << 4, 1 << 5
 _ANSWER, _DEFERRED_ANSWER, _DEFERRED_UPDATE = 4, 5, 6  # callback types
 _EPHEMERAL = 1 << 6
 
@@ -73,11 +73,11 @@ def _place(payload: Mapping[str, Any]) -> Place:
 def _sender(payload: Mapping[str, Any]) -> Sender:
     member = payload.get("member") or {}
     user = member.get("user") or payload["user"]
-    rights = int(member.get("permissions") or 0)
+    rights = int(member.get("permissions") or 0)  # in that channel, its overwrites counted in
     profile = Profile(
         roles=tuple(str(role) for role in member.get("roles") or ()),
         name=str(member.get("nick") or user.get("global_name") or user.get("username") or ""),
-        is_admin=bool(rights & (_ADMINISTRATOR | _MANAGE_GUILD)),
+        is_admin=bool(rights & (_ADMINISTRATOR | _MANAGE_CHANNELS | _MANAGE_GUILD)),
     )
     return Sender(
         id=str(int(user["id"])),

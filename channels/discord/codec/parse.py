@@ -68,6 +68,7 @@ class Profile:
     roles: tuple[str, ...] = ()
     name: str = ""
     is_admin: bool = False
+    is_gone: bool = False  # no member any more
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,6 +202,7 @@ def _sender(payload: Payload, profile: Profile | None) -> Sender:
         name=clean(str(name)),
         is_bot=bool(author.get("bot")) or bool(author.get("system")) or "webhook_id" in payload,
         is_admin=known.is_admin,
+        is_guest=known.is_gone,
         roles=known.roles,
     )
 

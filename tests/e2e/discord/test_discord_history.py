@@ -95,10 +95,13 @@ async def test_who_cannot_be_looked_up_has_no_roles(discord: Discord, house: Fak
         discord.say(GENERAL, EVA, "unknown")
         discord.say(GENERAL, ANN, f"{CALL} hello")
         message = await called(house)
+        said = await channel.before(message, since=None, limit=50)
+        assert [each.sender.roles for each in said] == [(TEAM_ROLE,), (TEAM_ROLE,)]  # they spoke just now
+        channel._lookups._members.clear()  # as five minutes do
         del discord.members[BEN]
         discord.fail("GET", "members", "503 0", times=2)
         said = await channel.before(message, since=None, limit=50)
-        assert [each.sender.roles for each in said] == [(), ()]
+        assert [(each.sender.roles, each.sender.is_guest) for each in said] == [((), True), ((), True)]
 
 
 async def test_without_the_right_to_read_there_is_nothing_and_one_line(

@@ -232,7 +232,7 @@ async def test_a_stranger_costs_nothing_but_the_reading(discord: Discord, house:
         discord.say(discord.direct(BEN), BEN, "hello")
         await house.wait_deliveries(2)
     assert {each.method for each in discord.requests} == {"GET"}
-    assert house.state.notes == {}
+    assert house.state.notes == {"guilds": '["3001"]'}  # the server that we are in, and nobody of it
 
 
 async def test_silence_is_not_connected(discord: Discord, house: FakeHouse) -> None:

@@ -134,7 +134,7 @@ async def test_strangers_begin_no_thread(discord: Discord, house: FakeHouse) -> 
             discord.say(GENERAL, ANN, f"{CALL} {number}")
             await house.wait_deliveries(number)  # one after the other: the first is done with
     assert {each.method for each in discord.requests} == {"GET"}
-    assert house.state.notes == {}
+    assert house.state.notes == {"guilds": '["3001"]'}  # the server that we are in, and nobody of it
 
 
 async def test_commands_and_direct_chats_begin_none(discord: Discord, house: FakeHouse) -> None:

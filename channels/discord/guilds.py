@@ -1,0 +1,73 @@
+"""The servers we are in: durably known, so that one we were added to is told from those that a new session lists."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import structlog
+
+from gateway.ports import ChannelState, Intake, Joined
+from gateway.text import clean
+from gateway.text.names import quiet_name
+
+log = structlog.get_logger(__name__)
+
+_NOTE = "guilds"  # the note that holds their ids, as JSON
+
+
+class Guilds:
+    """The servers of one block. The first session ever finds the ones we are in already: nobody added us just now.
+
+    Discord does not say who added us, and says nothing of what happened while we were away but the list at its end.
+    """
+
+    def __init__(self, name: str, state: ChannelState, intake: Intake) -> None:
+        self._name = name
+        self._state = state
+        self._intake = intake
+        self._known: dict[str, None] | None = None
+
+    async def list(self, idents: Sequence[str], at: str) -> None:
+        """Take the list of a new session, said *at* a time: what is not in it we are gone from. Raises StoreDown."""
+        known = await self._load()
+        if known is None:
+            await self._save(dict.fromkeys(idents))
+            return
+        for ident in [each for each in known if each not in idents]:
+            await self.left(ident, at)
+
+    async def came(self, guild: Mapping[str, Any]) -> None:
+        """Take what Discord tells of a server: at the start of a session, after an outage, or since we were added."""
+        ident, known = str(int(guild["id"])), await self._load()
+        if known is None or ident in known:
+            return
+        place = Joined(
+            channel=self._name,
+            id=f"place/{ident}/{guild.get('joined_at') or 'in'}",
+            guild=ident,
+            title=quiet_name(clean(str(guild.get("name") or ""))),
+        )
+        await self._intake.joined(place)  # first: what is told twice has one id
+        await self._save({**known, ident: None})
+
+    async def left(self, ident: str, at: str) -> None:
+        """Take that we are gone from a server, said *at* a time."""
+        known = await self._load()
+        if known is None or ident not in known:
+            return
+        await self._intake.joined(
+            Joined(channel=self._name, id=f"place/{ident}/out/{at}", guild=ident, is_gone=True),
+        )
+        await self._save({each: None for each in known if each != ident})
+
+    async def _load(self) -> dict[str, None] | None:
+        if self._known is None:
+            noted = await self._state.load(_NOTE)
+            self._known = None if noted is None else dict.fromkeys(json.loads(noted))
+        return self._known
+
+    async def _save(self, known: dict[str, None]) -> None:
+        await self._state.save(_NOTE, json.dumps(list(known)))
+        self._known = known
