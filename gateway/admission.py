@@ -74,6 +74,7 @@ class Policy:
     entries: frozenset[Entry] = frozenset()
     owners: frozenset[str] = frozenset()  # user ids in this channel
     group_policy: GroupPolicy = GroupPolicy.MENTION
+    decided_for: str = ""  # the place in `chats` that the group policy stands at; "" = at the block
     is_local: bool = False  # web and console: who got through their door is the owner
 
 
@@ -153,14 +154,14 @@ def admit(message: InboundMessage, policy: Policy, facts: Facts = NO_FACTS) -> D
         return Admitted(role=Role.OWNER, is_named=True)
     is_owner = sender.id in policy.owners or sender.id in facts.owners
     if message.chat_kind is ChatKind.GROUP and policy.group_policy is GroupPolicy.OFF:
-        return Rejected(reason=Reason.GROUPS_OFF, would_admit=_setting(policy, "group_policy", "mention or open"))
+        return Rejected(reason=Reason.GROUPS_OFF, would_admit=_group_policy(policy, "mention or open"))
     if facts.blocked_as and not is_owner:
         return Rejected(reason=Reason.BLOCKED, would_admit=f"`parlour people allow {facts.blocked_as}`")
     is_named = is_owner or _is_listed(Entry(Grants.USER, sender.id), policy, facts)
     if not is_named and not _is_invited(message, sender, policy, facts):
         return _stranger(message, sender, policy)
     if _is_overheard(message, policy):
-        mend = f"a mention, or {_setting(policy, 'group_policy', 'open')}"
+        mend = f"a mention, or {_group_policy(policy, 'open')}"
         return Rejected(reason=Reason.NOT_ADDRESSED, would_admit=mend)
     return Admitted(role=_role(message, sender, is_owner=is_owner), is_named=is_named)
 
@@ -216,6 +217,12 @@ def _stranger(message: InboundMessage, sender: Sender, policy: Policy) -> Reject
 
 def _setting(policy: Policy, name: str, value: str) -> str:
     return f"{value} in channels.{policy.channel}.{name}"
+
+
+def _group_policy(policy: Policy, value: str) -> str:
+    if policy.decided_for:
+        return f"{value} in chats.{policy.decided_for}.group_policy"
+    return _setting(policy, "group_policy", value)
 
 
 def _is_overheard(message: InboundMessage, policy: Policy) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from gateway.events import InboundMessage
@@ -14,7 +15,8 @@ _OVERHEARD = "not-addressed"  # admission's word for somebody who may speak and 
 class Follows:
     """Which threads of a block are followed, durably."""
 
-    def __init__(self, state: ChannelState, *, is_on: bool) -> None:
+    def __init__(self, state: ChannelState, *, is_on: Callable[[InboundMessage], bool]) -> None:
+        """*is_on* says whether threads are followed where a message stands."""
         self._state = state
         self._is_on = is_on
         self._known: dict[str, bool] = {}
@@ -22,14 +24,14 @@ class Follows:
     async def judge(self, message: InboundMessage, *, turns_away: bool) -> InboundMessage:
         """Return *message*, addressed to us if its thread is followed and it speaks to nobody else."""
         thread = message.key.thread
-        if not self._is_on or not thread or message.is_addressed or turns_away:
+        if not thread or message.is_addressed or turns_away or not self._is_on(message):
             return message
         return replace(message, is_addressed=await self._is_followed(thread))
 
     async def note(self, message: InboundMessage, accepted: Accepted, *, turns_away: bool) -> None:
         """Learn from what became of *message*: a mention begins it, speaking to others ends it, strangers neither."""
         thread = message.key.thread
-        if not self._is_on or not thread:
+        if not thread or not self._is_on(message):
             return
         if accepted.verdict is not Verdict.REJECTED and message.is_addressed:
             await self._set(thread, on=True)

@@ -36,18 +36,22 @@ class Threads:
         rest: Rest,
         *,
         name: str,
-        is_on: bool,
+        is_on: Callable[[InboundMessage], bool],
+        anywhere: bool,
         exists: Callable[[str], bool],
         language: Callable[[SessionKey], str],
     ) -> None:
-        """Begin threads if *is_on*; *exists* says of a chat whether Discord has told us of it.
+        """Begin threads where *is_on*; *exists* says of a chat whether Discord has told us of it.
 
+        *anywhere* says whether there are such places. What is sent does not tell its server, so that then any thread
+        that nobody knows may be one to begin.
         A thread that nothing names is named in the chat's *language*.
         """
         self._state = state
         self._rest = rest
         self._name = name
         self._is_on = is_on
+        self._anywhere = anywhere
         self._exists = exists
         self._language = language
         self._where: OrderedDict[str, str] = OrderedDict()  # thread -> the chat that its words stand in
@@ -56,7 +60,7 @@ class Threads:
 
     async def settle(self, message: InboundMessage, place: Place) -> InboundMessage:
         """Return *message* under the key of the thread that it begins, or once began."""
-        if not self._is_on or not place.has_threads:
+        if not place.has_threads or not self._is_on(message):
             return message
         begins = message.kind is InboundKind.MESSAGE and message.is_addressed
         if not (begins and not message.text.startswith(("/", "!"))) and not await self._has_begun(message.message_id):
@@ -66,7 +70,7 @@ class Threads:
     async def begin(self, message: InboundMessage) -> None:
         """Remember that *message*, which was accepted, began its thread; and begin it. Raises SendFailed."""
         thread = message.key.thread
-        if not self._is_on or not thread or thread != message.message_id:
+        if not thread or thread != message.message_id or not self._is_on(message):
             return
         if not await self._has_begun(thread):
             await self._state.save(f"begun/{thread}", "1")
@@ -76,7 +80,7 @@ class Threads:
     async def chat(self, key: SessionKey, *, named: str = "") -> str:
         """Return the Discord channel in which the words of a session stand, begun if need be. Raises SendFailed."""
         thread = key.thread
-        if not thread or not self._is_on:
+        if not thread or not self._anywhere:
             return thread or key.chat
         if thread not in self._where:
             self._where[thread] = thread if self._exists(thread) else await self._start(key, named)

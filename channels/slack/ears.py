@@ -63,8 +63,7 @@ class Ears:
         self.stewards = Stewards(self.people, Rooms(api))
         self.threads = Threads(context.state)
         self.marks = Marks(context.state)
-        self._in_threads = context.settings.reply_in == "thread"
-        self._follows = getattr(context.settings, "follow_threads", True)
+        self._manners = context.manners_in
         entries = getattr(context.settings, "allow_from", ())
         # By these most people are let in: while Slack cannot say who is a guest, it shall rather bring them again.
         self._waits_for_facts = any(entry.startswith(("team:", "chat:")) for entry in entries)
@@ -110,7 +109,8 @@ class Ears:
         async def work() -> None:
             nonlocal is_stranger
             await self._note_facts(body, me)
-            found = read(body, me, in_threads=self._in_threads, now=datetime.now(UTC))
+            in_threads = self._manners(chat_of(body)).reply_in == "thread"
+            found = read(body, me, in_threads=in_threads, now=datetime.now(UTC))
             if found is not None and not found.is_self:
                 heard.append(found)
                 is_stranger = not await self._receive(found, me, is_old=is_old, asking=asking)
@@ -175,7 +175,8 @@ class Ears:
     async def _receive(self, heard: Heard, me: Me, *, is_old: bool, asking: _Asking | None) -> bool:
         """Hand a message over; say whether its sender is somebody here: strangers leave no trace."""
         person = await self._person(heard, me, asking)
-        is_followed = self._follows and bool(heard.thread) and not heard.calls_others and await self._is_ours(heard)
+        may_follow = self._follows(heard) and bool(heard.thread) and not heard.calls_others
+        is_followed = may_follow and await self._is_ours(heard)
         names = self.people.names(mentions(heard.text))
         message = compose(heard, self._name, me, person, is_followed=is_followed, names=names)
         self._askers[heard.chat, heard.ts] = (heard.user, message.sender.team)
@@ -210,7 +211,7 @@ class Ears:
 
     async def _remember(self, heard: Heard, message: InboundMessage, accepted: Accepted) -> None:
         """Follow a thread we were called into, and leave it when its people turn to somebody else."""
-        if not self._follows or not heard.thread or message.chat_kind is not ChatKind.GROUP:
+        if not self._follows(heard) or not heard.thread or message.chat_kind is not ChatKind.GROUP:
             return
         if message.kind is not InboundKind.MESSAGE:
             return
@@ -218,6 +219,9 @@ class Ears:
             await self.threads.follow(heard.place, heard.ts)
         elif heard.calls_others and _is_insider(accepted) and await self._is_ours(heard):
             await self.threads.leave(heard.place)
+
+    def _follows(self, heard: Heard) -> bool:
+        return self._manners(heard.place).follow_threads
 
     async def _is_ours(self, heard: Heard) -> bool:
         return await self.threads.is_followed(heard.place, otherwise=heard.is_below_us)

@@ -35,7 +35,7 @@ class History:
         self._name = context.name
         self._api = api
         self._ears = ears
-        self._hears_all = getattr(context.settings, "group_policy", "mention") == "open"
+        self._manners = context.manners_in
         self._said: set[str] = set()
 
     async def before(
@@ -60,7 +60,9 @@ class History:
 
     async def _is_known(self, message: InboundMessage) -> bool:
         """Say whether every word before *message* was said to us, or whether there is nothing before it."""
-        if message.chat_kind is ChatKind.DIRECT or self._hears_all or message.kind is not InboundKind.MESSAGE:
+        if message.chat_kind is ChatKind.DIRECT or message.kind is not InboundKind.MESSAGE:
+            return True
+        if self._manners(message.key.chat).group_policy == "open":
             return True
         try:
             moment(message.message_id)

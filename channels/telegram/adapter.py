@@ -52,7 +52,16 @@ from gateway.events import (
     Sender,
     SessionKey,
 )
-from gateway.ports import Accepted, Activity, Capabilities, ChannelContext, PlatformEvent, Verdict, everywhere
+from gateway.ports import (
+    Accepted,
+    Activity,
+    Capabilities,
+    ChannelContext,
+    ChatManners,
+    PlatformEvent,
+    Verdict,
+    everywhere,
+)
 from gateway.words import say
 
 log = structlog.get_logger(__name__)
@@ -80,7 +89,8 @@ class TelegramChannel:
     def __init__(self, context: ChannelContext, *, waits: Waits | None = None, typing: float = TYPING_EVERY) -> None:
         """Build it from a block's settings; *waits* and *typing* (seconds) are for tests that cannot wait."""
         self.name = context.name
-        self._settings = settings = context.settings
+        self._manners, self._manners_anywhere = context.manners_in, context.manners_anywhere
+        settings = context.settings
         self._intake = context.intake
         self._language = context.language
         self._waits = waits or Waits()
@@ -174,7 +184,7 @@ class TelegramChannel:
     async def _introduce(self, me: User) -> None:
         self._me = Account(id=str(me.id), username=str(me.username), commands=frozenset(commands()))
         self._reads_all = bool(me.can_read_all_group_messages)
-        if self._misses_words:
+        if any(map(self._misses_words, self._manners_anywhere())):
             log.warning(
                 "telegram.privacy_mode",
                 channel=self.name,
@@ -183,9 +193,8 @@ class TelegramChannel:
         log.info("telegram.connected", channel=self.name, bot=self._me.username, reads_all=self._reads_all)
         self._gestures.spawn(put_menu(self._bot, self._language(everywhere(self.name))), "menu")
 
-    @property
-    def _misses_words(self) -> bool:
-        return self._settings.group_policy == "open" and not self._reads_all
+    def _misses_words(self, manners: ChatManners) -> bool:
+        return manners.group_policy == "open" and not self._reads_all
 
     async def _take(self, update: Mapping[str, Any]) -> None:
         """Hand one update over; returns when Telegram may be told. What it raises lets the update come again."""
@@ -206,7 +215,7 @@ class TelegramChannel:
         # Only now: nothing is shown before admission.
         if accepted.verdict is Verdict.ACCEPTED:
             self._gestures.taken(heard)
-            if self._misses_words and is_arrival(heard):
+            if is_arrival(heard) and self._misses_words(self._manners(heard.key.chat)):
                 self._gestures.tell(heard.key, say("telegram.privacy", self._language(heard.key)))
         if accepted.line:
             self._gestures.tell(heard.key, accepted.line)

@@ -11,7 +11,7 @@ from urllib.parse import unquote
 from agent.llm.port import ChatModel
 from agent.memory.scopes import person_of
 from agent.tools.port import Tool
-from gateway.admission import Admitted, Policy, Rejected, admit, policy_of
+from gateway.admission import Admitted, GroupPolicy, Policy, Rejected, admit, policy_of
 from gateway.events import InboundMessage, SessionKey
 from gateway.people.refusals import RefusalLog
 from gateway.people.roster import PlatformAccount, Roster
@@ -20,13 +20,16 @@ from gateway.ports import (
     Channel,
     ChannelContext,
     ChannelKind,
+    ChatManners,
     Intake,
     Links,
+    Manners,
     Sessions,
     Store,
 )
 from gateway.ports.installed import installed
 from gateway.settings import Settings
+from gateway.settings.chats import ChatRules, Chats
 
 Judge = Callable[[InboundMessage], Admitted | Rejected]
 _LOCAL = frozenset({"web", "console"})  # who got through their door is the owner
@@ -67,8 +70,26 @@ def kinds_of(settings: Settings, plugins: Plugins) -> Mapping[str, str]:
     }
 
 
+def manners_of(chats: Chats, name: str, block: Any) -> Manners:
+    """Return how people are answered in the chats of a block: as `chats` says, else as the block does."""
+    usual = ChatManners.of_block(block)
+
+    def apply(rules: ChatRules) -> ChatManners:
+        return ChatManners(
+            reply_in=rules.reply_in or usual.reply_in,
+            follow_threads=usual.follow_threads if rules.follow_threads is None else rules.follow_threads,
+            group_policy=rules.group_policy or usual.group_policy,
+        )
+
+    def of(chat: str, guild: str) -> ChatManners:
+        return apply(chats.of(SessionKey(name, chat), guild)) if chat else usual
+
+    return Manners(of, frozenset({usual, *map(apply, chats.every(name))}))
+
+
 def open_doors(
     settings: Settings,
+    chats: Chats,
     plugins: Plugins,
     intake: Intake,
     sessions: Sessions,
@@ -94,6 +115,7 @@ def open_doors(
             language=language,
             folder=settings.home / "uploads" / name,
             proxy=settings.proxy_address,
+            manners=manners_of(chats, name, block),
         )
         channels[name] = kind.open(context)
         routes.extend(kind.routes(channels[name]))
@@ -114,12 +136,16 @@ def policies_of(settings: Settings, plugins: Plugins) -> Mapping[str, Policy]:
     } | {extra.name: extra.policy for extra in plugins.channels}
 
 
-def judge_of(roster: Roster, links: Links, kinds: Mapping[str, str]) -> Judge:
+def judge_of(roster: Roster, links: Links, kinds: Mapping[str, str], chats: Chats) -> Judge:
     """Return who may speak, over all blocks: the settings' entries, and what owners decided since."""
 
     def judge(message: InboundMessage) -> Admitted | Rejected:
         channel = message.key.channel
         policy = roster.policies.get(channel) or Policy(channel=channel)
+        rules = chats.of(message.key, message.guild)
+        if rules.group_policy is not None:
+            place = rules.said_by["group_policy"]
+            policy = replace(policy, group_policy=GroupPolicy(rules.group_policy), decided_for=place)
         accounts = accounts_of(links, person_of(message, kinds.get(channel, "")))
         return admit(message, policy, roster.facts(message, accounts))
 

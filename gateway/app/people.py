@@ -20,6 +20,7 @@ from gateway.people.roster import PlatformAccount, Roster
 from gateway.people.strangers import Strangers
 from gateway.ports import Meter, Store
 from gateway.settings import Settings
+from gateway.settings.chats import Chats
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +38,7 @@ class PeopleDesk:
 
 
 def open_people(
-    settings: Settings, plugins: Plugins, store: Store, *, meter: Meter, now: Callable[[], datetime]
+    settings: Settings, chats: Chats, plugins: Plugins, store: Store, *, meter: Meter, now: Callable[[], datetime]
 ) -> PeopleDesk:
     """Build them."""
     kinds = kinds_of(settings, plugins)
@@ -59,7 +60,7 @@ def open_people(
     owner = OwnerChats(roster, store.records, store.links, kinds, is_open)
     language = settings.language
     places = Places(notes, roster.policies, owner=owner, now=now, language=language)
-    judge = judge_of(roster, store.links, kinds)
+    judge = judge_of(roster, store.links, kinds, chats)
 
     def judge_with_places(message: InboundMessage) -> Admitted | Rejected:
         return places.worded(message, judge(message))

@@ -190,6 +190,28 @@ class Channel(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class ChatManners:
+    """How people are answered in one chat."""
+
+    reply_in: str = "channel"  # or "thread"
+    follow_threads: bool = True
+    group_policy: str = "mention"  # or "open", "off"; admission judges by it, a channel may explain it
+
+    @classmethod
+    def of_block(cls, block: Any) -> ChatManners:
+        """Return what a block says; as it is by default for one that says nothing."""
+        return cls(**{name: getattr(block, name) for name in cls.__slots__ if hasattr(block, name)})
+
+
+@dataclass(frozen=True, slots=True)
+class Manners:
+    """What was decided for places of a block: by what is most specific."""
+
+    of: Callable[[str, str], ChatManners]  # a chat or thread ("C042/1712.34"), and its guild
+    every: frozenset[ChatManners]  # all that there are anywhere in the block
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChannelContext:
     """What a channel is built from."""
@@ -203,6 +225,15 @@ class ChannelContext:
     language: Callable[[SessionKey], str] = in_english  # of the sentences of ours in a chat
     folder: Path | None = None  # for files of the channel's own; it is made by whoever writes first
     proxy: str = field(default="", repr=False)  # for gateway.net, whatever the channel connects to; "" = none; secret
+    manners: Manners | None = None  # None: as the block says, everywhere
+
+    def manners_in(self, chat: str, guild: str = "") -> ChatManners:
+        """Return how people are answered in *chat*, a thread's own manners included; a few dictionary look-ups."""
+        return ChatManners.of_block(self.settings) if self.manners is None else self.manners.of(chat, guild)
+
+    def manners_anywhere(self) -> frozenset[ChatManners]:
+        """Return every way in which people of the block are answered."""
+        return frozenset({ChatManners.of_block(self.settings)}) if self.manners is None else self.manners.every
 
 
 class ChannelKind(Protocol):

@@ -15,7 +15,7 @@ from gateway.events import SessionKey
 from gateway.settings.chat import ChatCaps, ChatSettings
 from gateway.settings.mistakes import sentence
 from gateway.settings.model import Settings
-from gateway.settings.places import guild_in, places
+from gateway.settings.places import guild_in, is_block, places
 
 MOST_SOUL = 20_000  # characters: more is no voice
 _FILES = (".md", ".txt")
@@ -68,6 +68,15 @@ class Chats:
         if rules is None:
             rules = self._merged[found] = self._merge(found)  # as many as there are ways to be named, not chats
         return rules
+
+    def every(self, block: str) -> list[ChatRules]:
+        """Return the rules of each place of *block* that `chats` names."""
+        found = []
+        for place in self._said:
+            if place.startswith(f"{block}:"):
+                key = SessionKey(block, "?") if guild_in(place) or is_block(place) else SessionKey.parse(place)
+                found.append(self.of(key, guild_in(place)))
+        return found
 
     def _merge(self, found: tuple[str, ...]) -> ChatRules:
         values: dict[str, Any] = {}
