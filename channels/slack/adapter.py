@@ -11,7 +11,7 @@ from typing import Any
 import structlog
 
 from channels.slack import codec
-from channels.slack.api import Refused, SlackApi, scopes_of
+from channels.slack.api import Refused, SlackApi, TokenRefused, scopes_of
 from channels.slack.catchup import CatchUp
 from channels.slack.downloads import Downloads
 from channels.slack.ears import Ears
@@ -25,7 +25,7 @@ from channels.slack.speech import Speech
 from channels.slack.status import Status
 from channels.slack.streams import Streams
 from channels.slack.uploads import LIMIT, SCOPE, Uploads
-from gateway.errors import ParlourError, SendRefused, SettingsMistake
+from gateway.errors import LoginRefused, ParlourError, SendRefused, SettingsMistake
 from gateway.events import Attachment, InboundMessage, OutboundKind, OutboundMessage, Part, Receipt, Sender, SessionKey
 from gateway.ports import Activity, Capabilities, ChannelContext
 from gateway.words import say
@@ -79,10 +79,13 @@ class SlackChannel:
     # -- receiving -----------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Listen until cancelled; raise when Slack refuses us or cannot be reached."""
+        """Listen until cancelled; raise LoginRefused when a token is not taken (any more), or what else is wrong."""
         if not self._app_token and not self._by_http:
             raise SettingsMistake(f"channels.{self.name} needs an app_token (xapp-…), or a signing_secret for HTTP")
-        me = await self._identify(anew=True)
+        try:
+            me = await self._identify(anew=True)
+        except TokenRefused as error:
+            raise self._refused(error.code) from None
         await self._ears.marks.load()
         log.info("slack.listening", channel=self.name, team=me.team, user=me.user, by_http=self._by_http)
         refusal: ParlourError | None = None
@@ -93,13 +96,34 @@ class SlackChannel:
                 tasks.create_task(self._catch_up.run(me), name=f"{self.name} catch-up"),
             ]
             try:
-                await self._listen(me)
+                await self._listen_while_let(me)
             except ParlourError as error:
                 refusal = error  # raised below as what it is, not as a group of one
             for task in beside:
                 task.cancel()
         if refusal is not None:
             raise refusal
+
+    async def _listen_while_let(self, me: codec.Me) -> None:
+        """Listen until a call of ours is refused for its token: that is nothing to wait for."""
+        listening = asyncio.create_task(self._listen(me), name=f"{self.name} listens")
+        refused = asyncio.create_task(self._api.refused.wait(), name=f"{self.name} is let in")
+        both = {listening, refused}
+        try:
+            done, _ = await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in both:
+                task.cancel()
+            await asyncio.wait(both)
+        if listening in done:
+            return listening.result()
+        raise self._refused("it was revoked")
+
+    def _refused(self, why: str) -> LoginRefused:
+        return LoginRefused(
+            f"channels.{self.name}: Slack refuses the token: {why}; copy it again from the app's page, OAuth &"
+            " Permissions, Bot User OAuth Token"
+        )
 
     async def _listen(self, me: codec.Me) -> None:
         try:

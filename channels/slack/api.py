@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
 from datetime import timedelta
@@ -57,6 +58,7 @@ class SlackApi:
         self.proxy = proxy
         self._session: aiohttp.ClientSession | None = None
         self._client: AsyncWebClient | None = None
+        self.refused = asyncio.Event()  # set while the last call was refused for its token
 
     @property
     def client(self) -> AsyncWebClient:
@@ -114,13 +116,18 @@ class SlackApi:
 
     async def _call(self, method: str, arguments: Mapping[str, Any]) -> AsyncSlackResponse:
         try:
-            return await self.client.api_call(method, **arguments)
+            answer = await self.client.api_call(method, **arguments)
         except SlackApiError as error:
-            raise outcome(error) from error
+            found = outcome(error)
+            if isinstance(found, TokenRefused):
+                self.refused.set()
+            raise found from error
         except aiohttp.ClientConnectorError as error:  # never reached the platform
             raise RetryLater(_UNREACHABLE, type(error).__name__) from error
         except (TimeoutError, aiohttp.ClientError, OSError) as error:
             raise OutcomeUnknown(type(error).__name__) from error
+        self.refused.clear()
+        return answer
 
     async def close(self) -> None:
         """Close the connections."""

@@ -20,7 +20,7 @@ from slack_sdk.socket_mode.aiohttp import SocketModeClient
 from slack_sdk.web.async_client import AsyncWebClient
 
 from channels.slack.api import Refused, TokenRefused, outcome
-from gateway.errors import ParlourError, RetryLater
+from gateway.errors import LoginRefused, ParlourError, RetryLater, UserMistake
 from gateway.net.by_aiohttp import connector
 
 log = structlog.get_logger(__name__)
@@ -33,7 +33,7 @@ _CROWDED = (1.0, 5.0)  # seconds to wait when too many connections stand; all of
 _dice = SystemRandom()
 
 
-class SocketRefused(ParlourError):
+class SocketRefused(UserMistake):
     """Slack will not let us listen; the text says what to mend."""
 
 
@@ -65,7 +65,7 @@ class _Client(SocketModeClient):
         except SlackApiError as error:
             found = outcome(error)
             if isinstance(found, Refused | TokenRefused):
-                self.end(SocketRefused(f"Slack refuses the app-level token: {found.code}; it needs connections:write"))
+                self.end(LoginRefused(f"Slack refuses the app-level token: {found.code}; it needs connections:write"))
             raise
 
     async def run_message_listeners(self, message: dict[str, Any], raw_message: str) -> None:

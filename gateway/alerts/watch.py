@@ -82,9 +82,14 @@ class Watch:
         try:
             if self._causes is None:
                 self._causes = {alert.cause: alert for alert in await self._store.all()}
+            taken: set[str] = set()
             for name, source in self._sources.items():
                 for seen in await self._ask(name, source, self._causes):
+                    taken.add(seen.cause)
                     await self._take(seen, self._causes)
+            # What waits for its hour, or for a way to somebody, is told although nothing new is seen of it.
+            for alert in [alert for cause, alert in self._causes.items() if cause not in taken]:
+                await self._take(Seen(cause=alert.cause, since=alert.since, stage=None), self._causes)
         except StoreDown as error:
             log.warning("alerts.wait_for_store", reason=str(error))
 
@@ -121,7 +126,9 @@ class Watch:
             await self._store.note(after, notices=notices, posts=posts, at=now)
         causes[seen.cause] = after
         if to_monitor is not None:
-            self._say(alert, to_monitor, ways, is_for_owners=to_owners is not None)
+            self._raise(alert, to_monitor)
+        if ways and to_owners is not None:
+            log.info("alert.told", cause=alert.cause, news=to_owners.value, owners=len(ways))
         if posts:
             self._to.posted.set()
 
@@ -129,19 +136,7 @@ class Watch:
         language, zone = self._to.manner(at.key)
         return notice(alert, what, at, language=language, zone=zone)
 
-    def _say(self, alert: Alert, what: News, ways: Sequence[OwnerAt], *, is_for_owners: bool) -> None:
+    def _raise(self, alert: Alert, what: News) -> None:
         self._meter.count("alerts", cause=alert.cause.partition(".")[0], news=what.value)
         write = log.info if what is News.OVER else log.error
-        write(
-            "alert.told",
-            cause=alert.cause,
-            news=what.value,
-            owners=len(ways),
-            text=sentence(alert, what, alert.monitor.waiting),
-        )
-        if is_for_owners and not ways:
-            log.warning(
-                "alert.no_owner_reached",
-                cause=alert.cause,
-                mend="set PARLOUR_OWNERS to somebody on a channel that works; `parlour status` lists what is untold",
-            )
+        write("alert.raised", cause=alert.cause, news=what.value, text=sentence(alert, what, alert.monitor.waiting))

@@ -8,6 +8,8 @@ from gateway.events import SessionKey
 from gateway.people.pairing import OwnerAt
 from gateway.ports import Channel
 
+_AWAY, _NEVER = 3, 4  # ranks; what a channel lacks is not told over it
+
 
 class Ways:
     """The addresses of everybody who is an owner."""
@@ -27,17 +29,25 @@ class Ways:
         self._pages = pages
 
     async def now(self, *, about: str = "") -> tuple[OwnerAt, ...]:
-        """Return one address per owner who can be reached, and every page that is open; each of them once.
+        """Return one address per owner, and every page that is open, each once; nothing while nobody can be reached.
 
-        What is *about* a channel goes over another one, where there is another.
+        Best is a channel that hears, then one that was not tried yet. What is *about* a channel goes over another one,
+        where there is another. Where somebody can be reached, what is for the others waits in the outbox for theirs.
         """
         people, hears = await self._people(), self._hears()
-        found: list[OwnerAt] = []
-        for addresses in people:
-            reached = [at for at in addresses if hears.get(at.key.channel) is True]
-            found += sorted(reached, key=lambda at: at.key.channel == about)[:1]
-        found += [OwnerAt(key) for key in self._pages if self._is_open(key)]
-        return tuple(dict.fromkeys(found))
+        best = [min(addresses, key=lambda at: self._rank(at, hears, about)) for addresses in people if addresses]
+        ranks = [self._rank(at, hears, about) for at in best]
+        pages = [OwnerAt(key) for key in self._pages if self._is_open(key)]
+        if not pages and not any(rank < _AWAY for rank in ranks):
+            return ()
+        found = [at for at, rank in zip(best, ranks, strict=True) if rank < _NEVER]
+        return tuple(dict.fromkeys((*found, *pages)))
+
+    def _rank(self, at: OwnerAt, hears: Mapping[str, bool | None], about: str) -> int:
+        state = hears.get(at.key.channel, False)
+        if at.key.channel == about:
+            return 2 if state else _NEVER
+        return {True: 0, None: 1, False: _AWAY}[state]
 
     def _is_open(self, key: SessionKey) -> bool:
         channel = self._channels.get(key.channel)

@@ -22,6 +22,7 @@ from agent.memory.work.background import Background
 from agent.memory.work.jobs import MemoryJobs
 from agent.pool import Pool
 from gateway.app.addressee import addressee, is_private
+from gateway.app.alerts import AlertDesk
 from gateway.app.people import PeopleDesk
 from gateway.delivery import Deliverer
 from gateway.errors import UserMistake
@@ -64,6 +65,7 @@ class App:
     models: Models
     refusals: RefusalLog
     caps: Ledger
+    alerts: AlertDesk
     people: PeopleDesk
     channels: Mapping[str, Channel]
     kinds: Mapping[str, str]  # block name -> platform kind
@@ -77,10 +79,8 @@ class App:
 
     async def work(self) -> Mapping[str, Any]:
         """Return how the work beside the turns stands, for operators."""
-        work: dict[str, Any] = {
-            "jobs": await self.background.work(),
-            "background_budget": await self.background.budget(),
-        }
+        work: dict[str, Any] = {"alerts": await self.alerts.told()}
+        work |= {"jobs": await self.background.work(), "background_budget": await self.background.budget()}
         waits = self.people.pairing.waiting()
         places = sum(each.is_place for each in waits)
         work["waits"] = {"people": len(waits) - places, "places": places}

@@ -25,6 +25,7 @@ from agent.recalling import Recalling
 from agent.rooms import Rooms
 from agent.tools.registry import Toolbox
 from agent.turn import TurnWork
+from gateway.app.alerts import open_alerts
 from gateway.app.app import App
 from gateway.app.attachments import files_in, files_out, overheard
 from gateway.app.books import HouseBooks
@@ -127,7 +128,7 @@ def _build(
     meter = PrometheusMeter()
     chats = open_chats(settings)
     refusals = RefusalLog()
-    people = open_people(settings, chats, plugins, store, meter=meter, now=_now)
+    people = open_people(settings, plugins, store, meter=meter, now=_now)
     judge = people.judge
     noted = noting(judge, refusals, _now)
     kinds = kinds_of(settings, plugins)
@@ -167,7 +168,7 @@ def _build(
     )
     doors = Doors({}, kinds, ())
     if channels:
-        doors = open_doors(settings, chats, plugins, intake, memory.sessions, blobs, store, language=locales.language)
+        doors = open_doors(settings, plugins, intake, memory.sessions, blobs, store, language=locales.language)
     is_strict = settings.delivery.once == "strict"
     deliverer = Deliverer(
         store.outbox, doors.channels, meter=meter, now=_now, language=locales.language, is_strict=is_strict
@@ -275,6 +276,20 @@ def _build(
     pool = Pool(store.journal, TurnWork(rooms), workers=settings.agent.workers, meter=meter, clock=time.monotonic)
     house.pool, house.background = pool, background
     supervisor = Supervisor(doors.channels, meter=meter)
+    alerts = open_alerts(
+        settings,
+        home,
+        store,
+        people,
+        doors,
+        supervisor,
+        caps,
+        [*models.every(), dream_model],
+        locales,
+        unclean_stops=unclean_stops,
+        meter=meter,
+        now=_now,
+    )
     supervisor.on_deaf = lambda name: refusals.note_channel(name, Silence.DEAF, "", _now())
     health = Health(check=store.check, channels=supervisor.states)
 
@@ -306,6 +321,7 @@ def _build(
         models=models,
         refusals=refusals,
         caps=caps,
+        alerts=alerts,
         people=people,
         channels=doors.channels,
         kinds=kinds,

@@ -64,10 +64,12 @@ async def serve(app: App, stop: asyncio.Event, *, ready: Callable[[App], None] |
         log.info("app.ready", seconds=round(time.monotonic() - app.started_at, 3), url=app.web.url)
         if ready is not None:
             ready(app)
+        telling = _start(services, alerts=app.alerts.run)
         warming = _start(services, warm=lambda: _warm(app), dreams=app.dreamer.catch_up)
         await stop.wait()
         log.info("app.stopping", turns=app.pool.busy)
         await _end(warming)
+        await _end(telling)
         await _end(doors)
         given_back = await app.pool.drain(grace)
         await _end(pool)

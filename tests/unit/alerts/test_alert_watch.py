@@ -117,6 +117,26 @@ async def test_a_crash_loop_tells_once_an_hour(tmp_path: Path, clock: Clock) -> 
     ]
 
 
+async def test_what_happened_waits_for_a_way_and_for_its_hour(tmp_path: Path, clock: Clock) -> None:
+    """A kill is told when a channel hears, and what followed within the hour when the hour is over."""
+    house = Alerting(tmp_path / "home", clock, lambda house: {"killed": KilledSource(house.runs + 1, clock.now)})
+    house.folder.mkdir()
+    house.hears = {"telegram": False, "slack": False}
+    await house.start()
+    await house.until(1)
+    assert house.told(OWNER_HERE) == []
+    house.hears["telegram"] = True
+    await house.until(2)
+    assert len(house.told(OWNER_HERE)) == 1
+    await house.kill()
+    await house.start()
+    await house.until(60)
+    assert len(house.told(OWNER_HERE)) == 1
+    await house.until(62)
+    assert len(house.told(OWNER_HERE)) == 2
+    await house.stop()
+
+
 async def test_a_refused_token_is_told_at_once(tmp_path: Path, clock: Clock) -> None:
     """No five minutes' wait: nobody but a person can mend it."""
     refusals: dict[str, UserMistake] = {}
@@ -176,6 +196,22 @@ class _Steps:
     async def __call__(self, causes: Mapping[str, Alert]) -> Sequence[Seen]:
         stage = self._stages.pop(0) if len(self._stages) > 1 else self._stages[0]
         return [Seen(cause="disk", since=EPOCH, stage=stage, line="alerts.disk_full", fields={"free": 1_000_000})]
+
+
+async def test_what_is_for_an_owner_out_of_reach_waits_for_their_channel(tmp_path: Path, clock: Clock) -> None:
+    """One owner is told now; the other's line stands in the outbox of their own channel, which is away."""
+    house = Alerting(
+        tmp_path / "home", clock, lambda house: {"disk": _Steps([2])}, owners=[(OWNER_HERE,), (OWNER_THERE,)]
+    )
+    house.folder.mkdir()
+    house.hears["slack"] = False
+    house.platforms["slack"].fail(Fault.LATER, seconds=300, calls=1)
+    await house.start()
+    await house.until(1)
+    assert (len(house.told(OWNER_HERE)), house.told(OWNER_THERE)) == (1, [])
+    await house.until(10)
+    assert len(house.told(OWNER_THERE)) == 1
+    await house.stop()
 
 
 async def test_what_cannot_be_stored_is_told_when_it_can(tmp_path: Path, clock: Clock) -> None:

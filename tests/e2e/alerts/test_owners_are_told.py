@@ -1,0 +1,112 @@
+"""Owners are told over the wire: in their own direct chat on each platform, also where they never wrote."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.fakes.discord_facts import ANN as DISCORD_ANN
+from tests.fakes.discord_server import Discord, open_discord
+from tests.fakes.pocket import InstantModel, Pocket, gateway
+from tests.fakes.slack_gateway import variables
+from tests.fakes.slack_server import ANN, DM, SlackServer, slack_server
+from tests.fakes.telegram_server import TelegramServer, open_telegram
+
+NAMES = ("slack", "telegram", "discord")
+KILLED = "I did not stop, I was killed, the last time before"
+REFUSED = "no longer lets me in: it refuses my token."
+
+
+class World:
+    """Three platforms, and the gateway's settings for them."""
+
+    def __init__(self, slack: SlackServer, telegram: TelegramServer, discord: Discord) -> None:
+        self.slack, self.telegram, self.discord = slack, telegram, discord
+        telegram.chat(42, "private")  # until a person has said something to a bot, it cannot write to them
+        self.environment = variables(slack) | {
+            "PARLOUR_CHANNELS__TELEGRAM__TOKEN": telegram.token,
+            "PARLOUR_CHANNELS__TELEGRAM__BASE_URL": f"{telegram.base}/bot",
+            "PARLOUR_CHANNELS__TELEGRAM__FILE_URL": f"{telegram.base}/file/bot",
+            "PARLOUR_CHANNELS__DISCORD__TOKEN": discord.token,
+            "PARLOUR_CHANNELS__DISCORD__API_URL": f"http://{discord.base}/api/v10",
+            "PARLOUR_CHANNELS__DISCORD__GATEWAY_URL": f"ws://{discord.base}/gateway",
+            "PARLOUR_OWNERS": f"telegram:42,slack:{ANN},discord:{DISCORD_ANN}",
+        }
+
+    @asynccontextmanager
+    async def house(self, home: Path) -> AsyncIterator[Pocket]:
+        """Run the gateway until every platform is heard."""
+        async with gateway(home=home, model=InstantModel(), environment=self.environment) as pocket:
+            self.telegram.say("nobody's", chat=99, sender=99)  # the poll that hangs says that it is heard
+            await within(20, lambda: all(pocket.app.readiness().get(name) for name in NAMES))
+            yield pocket
+
+    def told(self) -> dict[str, list[str]]:
+        """Return what stands in Ann's direct chats."""
+        return {
+            "slack": self.slack.shown(DM),
+            "telegram": self.telegram.shown(42),
+            "discord": list(self.discord.chat(self.discord.direct(DISCORD_ANN))),
+        }
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[World]:
+    """Open all three."""
+    async with slack_server() as slack, open_telegram() as telegram, open_discord() as discord:
+        yield World(slack, telegram, discord)
+
+
+async def within(seconds: float, holds: Callable[[], bool]) -> None:
+    """Return when *holds* holds."""
+    async with asyncio.timeout(seconds):
+        while True:
+            if holds():
+                return
+            await asyncio.sleep(0.01)
+
+
+async def until(world: World, sentence: str, *names: str) -> None:
+    """Return when the platforms named show *sentence*."""
+    await within(20, lambda: all(any(sentence in line for line in world.told()[name]) for name in names))
+
+
+async def test_an_owner_who_never_wrote_is_told_of_a_kill_on_each_platform_once(world: World, tmp_path: Path) -> None:
+    """Telegram by the person's id, Discord by opening a direct chat, Slack by posting to the person; never twice."""
+    async with world.house(tmp_path / "home") as pocket:
+        pocket.kill(tmp_path / "killed")
+    async with world.house(tmp_path / "killed") as pocket:
+        await until(world, KILLED, "slack", "telegram", "discord")
+        await pocket.app.alerts.watch.look()
+        await pocket.idle()
+        assert {name: len(lines) for name, lines in world.told().items()} == {"slack": 1, "telegram": 1, "discord": 1}
+        (line,) = await pocket.app.alerts.told()
+        assert (line["cause"], line["told"], line["untold"]) == ("killed", 3, False)
+
+
+@pytest.mark.parametrize("name", ["slack", "telegram", "discord"])
+async def test_a_token_that_is_revoked_is_told_at_once_over_the_others(world: World, tmp_path: Path, name: str) -> None:
+    """The platform whose token is refused while the bot runs is named on both others."""
+    async with world.house(tmp_path / "home"):
+        await revoke(world, name)
+        others = set(NAMES) - {name}
+        await until(world, f"{name} {REFUSED}", *others)
+        assert not any(REFUSED in line for line in world.told()[name])
+
+
+async def revoke(world: World, name: str) -> None:
+    """Make a platform refuse the token from now on, and let the bot notice."""
+    match name:
+        case "telegram":
+            world.telegram.token = "1:other"
+            world.telegram.say("stranger", chat=99, sender=99)
+        case "slack":
+            world.slack.bot_token = "xoxb-other"
+            world.slack.say(DM, ANN, "are you there?")
+        case "discord":
+            world.discord.token = "other"
+            await world.discord.gateway.drop(4004)
