@@ -59,10 +59,8 @@ def _mends(refused: Refused) -> Iterable[str]:
         yield from _allow_place(refused)
     if reason is Reason.STRANGER and refused.team:
         yield _allow(refused, f"team:{refused.team}")
-    if reason is Reason.NOT_ADDRESSED:
-        yield f"{_group_policy(refused, 'open')}   (or they mention the bot)"
-    if reason is Reason.GROUPS_OFF:
-        yield _group_policy(refused, "mention")
+    if reason in (Reason.NOT_ADDRESSED, Reason.GROUPS_OFF):
+        yield _group_policy(refused)
     if reason is Reason.BLOCKED or isinstance(reason, Cap):
         yield refused.would_admit.strip("`")
     if reason in _LOOK_AT:
@@ -75,13 +73,15 @@ def _allow(refused: Refused, who: str) -> str:
 
 def _allow_place(refused: Refused) -> Iterable[str]:
     if refused.chat_kind is ChatKind.GROUP:
-        yield _allow(refused, f"chat:{refused.chat.partition('/')[0]}")
+        yield _allow(refused, f"chat:{refused.chat}")
         if refused.guild:
             yield _allow(refused, f"guild:{refused.guild}")
 
 
-def _group_policy(refused: Refused, value: str) -> str:
+def _group_policy(refused: Refused) -> str:
+    """Return the setting that would have us listen; one of the chat's own stands in the file, not in a variable."""
+    policy = "open" if refused.reason is Reason.NOT_ADDRESSED else "mention"
     place = refused.would_admit.partition("chats.")[2].removesuffix(".group_policy")
     if place:  # stronger than the block's
-        return f'in parlour.yaml, below chats and "{place}": group_policy: {value}'
-    return f"PARLOUR_CHANNELS__{refused.channel.upper().replace('-', '_')}__GROUP_POLICY={value}"
+        return f'in parlour.yaml, below chats and "{place}": group_policy: {policy}'
+    return f"PARLOUR_CHANNELS__{refused.channel.upper().replace('-', '_')}__GROUP_POLICY={policy}"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import Counter, OrderedDict
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 import structlog
 
@@ -18,6 +18,8 @@ from gateway.text.names import quiet_name
 log = structlog.get_logger(__name__)
 
 LONGEST_NAME = 64  # characters
+
+_Who: TypeAlias = tuple[str, str, str, str]  # channel, chat, sender, reason
 
 
 class Silence(StrEnum):
@@ -55,7 +57,7 @@ class Refused:
     """One explanation of silence; holds no word of what was said."""
 
     channel: str
-    chat: str  # "" where the whole channel is meant
+    chat: str  # the parent chat of a thread; "" where the whole channel is meant
     sender: str  # a platform's id, "" where there is none
     reason: StrEnum
     would_admit: str
@@ -90,14 +92,15 @@ class RefusalLog:
 
     def __init__(self, size: int = 200) -> None:
         self._size = size
-        self._kept: OrderedDict[tuple[str, str, str, str], Refused] = OrderedDict()
+        self._kept: OrderedDict[_Who, Refused] = OrderedDict()
+        self._newest: dict[_Who, str] = {}  # the message that was counted last: platforms may bring one twice
 
     def note(self, message: InboundMessage, refusal: Refusal, at: datetime) -> Refused:
         """Keep and log one refusal, without text. Our own messages are nobody's silence and are passed over."""
         return self._keep(
             Refused(
                 channel=message.key.channel,
-                chat=message.key.chat,
+                chat=message.key.parent.chat,
                 sender=message.sender.id,
                 reason=refusal.reason,
                 would_admit=refusal.would_admit,
@@ -107,7 +110,8 @@ class RefusalLog:
                 chat_kind=message.chat_kind,
                 team=message.sender.team,
                 guild=message.guild,
-            )
+            ),
+            message.message_id,
         )
 
     def note_channel(self, channel: str, reason: StrEnum, would_admit: str, at: datetime) -> Refused:
@@ -118,15 +122,17 @@ class RefusalLog:
             )
         )
 
-    def _keep(self, new: Refused) -> Refused:
+    def _keep(self, new: Refused, message_id: str = "") -> Refused:
         who = (new.channel, new.chat, new.sender, str(new.reason))
         before = self._kept.pop(who, None)
-        refused = new if before is None else _once_more(new, before)
+        is_known = before is not None and bool(message_id) and self._newest.get(who) == message_id
+        refused = new if before is None else _again(new, before, times=before.times + (not is_known))
         if new.reason is Reason.SELF:
             return refused
-        self._kept[who] = refused
+        self._kept[who], self._newest[who] = refused, message_id
         while len(self._kept) > self._size:
-            self._kept.popitem(last=False)
+            gone, _ = self._kept.popitem(last=False)
+            del self._newest[gone]
         if before is None:
             log.info(
                 "admission.refused",
@@ -139,15 +145,12 @@ class RefusalLog:
         return refused
 
     def recent(self, channel: str = "", ident: str = "") -> tuple[Refused, ...]:
-        """Return what is kept, the newest first; of one channel and one sender or chat, if they are given.
-
-        A chat's id means its threads too.
-        """
+        """Return what is kept, the newest first; of one channel and one sender or chat, if they are given."""
         found = reversed(self._kept.values())
         return tuple(
             refused
             for refused in found
-            if (not channel or refused.channel == channel) and (not ident or _is_about(refused, ident))
+            if (not channel or refused.channel == channel) and (not ident or ident in (refused.sender, refused.chat))
         )
 
     def summary(self) -> Mapping[str, Unheard]:
@@ -163,22 +166,5 @@ class RefusalLog:
         return found
 
 
-def _once_more(new: Refused, before: Refused) -> Refused:
-    return Refused(
-        channel=new.channel,
-        chat=new.chat,
-        sender=new.sender,
-        reason=new.reason,
-        would_admit=new.would_admit,
-        first_at=before.first_at,
-        last_at=new.last_at,
-        times=before.times + 1,
-        name=new.name or before.name,
-        chat_kind=new.chat_kind,
-        team=new.team,
-        guild=new.guild,
-    )
-
-
-def _is_about(refused: Refused, ident: str) -> bool:
-    return ident in (refused.sender, refused.chat) or refused.chat.startswith(f"{ident}/")
+def _again(new: Refused, before: Refused, *, times: int) -> Refused:
+    return replace(new, first_at=before.first_at, times=times, name=new.name or before.name)

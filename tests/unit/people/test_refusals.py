@@ -38,13 +38,24 @@ def test_refusals_are_kept_without_text_and_counted() -> None:
         asked = said("7", "-100", chat_kind=ChatKind.GROUP)
         decision = admit(asked, Policy(channel="telegram"))
         assert isinstance(decision, Rejected)
-        kept.note(asked, decision, NOW + timedelta(minutes=minute))
+        kept.note(replace(asked, message_id=str(minute)), decision, NOW + timedelta(minutes=minute))
     (refused,) = kept.recent("telegram", "7")
     assert (refused.times, refused.first_at, refused.last_at) == (5, NOW, NOW + timedelta(minutes=4))
     assert "secret" not in repr(refused)
     for sender in ("8", "9"):
         kept.note(said(sender), STRANGER, NOW)
     assert [refused.sender for refused in kept.recent()] == ["9", "8"]
+
+
+def test_a_message_that_comes_twice_counts_once() -> None:
+    """Slack says a mention twice, and any platform may repeat itself: what is nowhere stored is still one message."""
+    kept = RefusalLog(size=1)
+    for number in ("1", "1", "2", "2"):
+        kept.note(replace(said("7"), message_id=number), STRANGER, NOW)
+    assert [refused.times for refused in kept.recent()] == [2]
+    for _ in range(2):  # a press has no message id, and each is one
+        kept.note(replace(said("8"), message_id=""), STRANGER, NOW)
+    assert [(refused.sender, refused.times) for refused in kept.recent()] == [("8", 2)]
 
 
 def test_our_own_messages_are_no_refusals() -> None:
@@ -74,6 +85,7 @@ def test_a_chat_is_found_with_its_threads() -> None:
     for sender, chat in (("7", "C1/1.2"), ("8", "C1"), ("9", "C10")):
         kept.note(said(sender, chat, chat_kind=ChatKind.GROUP), STRANGER, NOW)
     assert {refused.sender for refused in kept.recent("telegram", "C1")} == {"7", "8"}
+    assert {refused.chat for refused in kept.recent("telegram", "C1")} == {"C1"}
     assert [refused.sender for refused in kept.recent("telegram", "9")] == ["9"]
     assert kept.recent("slack", "C1") == ()
 
@@ -117,7 +129,6 @@ def test_every_reason_there_is_has_its_words() -> None:
             {"chat_kind": ChatKind.GROUP, "key": SessionKey("telegram", "-100")},
             ["parlour people allow telegram:chat:-100"],
         ),
-        (Reason.GROUPS_OFF, {}, ["PARLOUR_CHANNELS__TELEGRAM__GROUP_POLICY=mention"]),
         (Reason.BOT, {}, []),
     ],
 )
@@ -126,3 +137,30 @@ def test_what_would_end_it_can_be_pasted(reason: Reason, facts: dict[str, Any], 
     kept = RefusalLog()
     refused = kept.note(replace(said("7"), **facts), Rejected(reason=reason, would_admit=""), NOW)
     assert list(explain(refused).paste) == lines
+
+
+@pytest.mark.parametrize(
+    ("reason", "would_admit", "line"),
+    [
+        (
+            Reason.GROUPS_OFF,
+            "mention or open in channels.telegram.group_policy",
+            "PARLOUR_CHANNELS__TELEGRAM__GROUP_POLICY=mention",
+        ),
+        (
+            Reason.NOT_ADDRESSED,
+            "a mention, or open in channels.telegram.group_policy",
+            "PARLOUR_CHANNELS__TELEGRAM__GROUP_POLICY=open",
+        ),
+        (
+            Reason.NOT_ADDRESSED,
+            "a mention, or open in chats.telegram:-100.group_policy",
+            'in parlour.yaml, below chats and "telegram:-100": group_policy: open',
+        ),
+        (Reason.BLOCKED, "`parlour people allow telegram:7`", "parlour people allow telegram:7"),
+    ],
+)
+def test_a_setting_is_named_where_it_stands(reason: Reason, would_admit: str, line: str) -> None:
+    """A block's setting is a variable to paste; a chat's own is named as it stands in the file."""
+    refused = RefusalLog().note(said("7"), Rejected(reason=reason, would_admit=would_admit), NOW)
+    assert explain(refused).paste == (line,)
