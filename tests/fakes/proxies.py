@@ -9,10 +9,13 @@ import asyncio
 import base64
 import os
 import shutil
+import ssl
+import subprocess
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from ipaddress import ip_address
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
@@ -59,15 +62,23 @@ async def open_socks(names: Names = {}, *, user: str = "", password: str = "") -
 
 
 @asynccontextmanager
-async def open_http_proxy(names: Names = {}, *, user: str = "", password: str = "") -> AsyncIterator[Proxy]:  # noqa: B006 - never changed
-    """Serve CONNECT, and requests with whole addresses as http:// ones are sent."""
+async def open_http_proxy(
+    names: Names = {},  # noqa: B006 - never changed
+    *,
+    user: str = "",
+    password: str = "",
+    tls: ssl.SSLContext | None = None,
+) -> AsyncIterator[Proxy]:
+    """Serve CONNECT, and requests with whole addresses as http:// ones may be sent."""
     proxy = Proxy(names, user, password)
-    async with _serving(proxy, _http):
+    async with _serving(proxy, _http, tls):
         yield proxy
 
 
 @asynccontextmanager
-async def _serving(proxy: Proxy, serve: Callable[[Proxy, Streams], Awaitable[None]]) -> AsyncIterator[None]:
+async def _serving(
+    proxy: Proxy, serve: Callable[[Proxy, Streams], Awaitable[None]], tls: ssl.SSLContext | None = None
+) -> AsyncIterator[None]:
     tasks: set[asyncio.Task[None]] = set()
 
     async def one(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -83,7 +94,7 @@ async def _serving(proxy: Proxy, serve: Callable[[Proxy, Streams], Awaitable[Non
             tasks.discard(task)
             await _closed(writer)
 
-    server = await asyncio.start_server(one, "127.0.0.1", proxy.port)
+    server = await asyncio.start_server(one, "127.0.0.1", proxy.port, ssl=tls)
     proxy.port = server.sockets[0].getsockname()[1]
     try:
         yield
@@ -174,7 +185,8 @@ async def _splice(one: Streams, other: Streams) -> None:
             while piece := await reader.read(65_536):
                 writer.write(piece)
                 await writer.drain()
-            writer.write_eof()
+            if writer.can_write_eof():
+                writer.write_eof()
 
     try:
         await asyncio.gather(carry(one[0], other[1]), carry(other[0], one[1]))
@@ -202,6 +214,31 @@ def needed(command: str) -> str:
     if os.environ.get("CI") == "true":
         pytest.fail(f"CI needs {command}: .ci/run installs it")
     pytest.skip(f"no {command} on this machine (apt install nginx-light microsocks)")
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """A name's certificate, which whoever trusts it can verify."""
+
+    file: Path
+    key: Path
+
+    @classmethod
+    def of(cls, name: str, folder: Path) -> Certificate:
+        """Make one for *name*."""
+        made = cls(folder / f"{name}.pem", folder / f"{name}.key")
+        words = ["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2"]
+        where = "IP" if name.replace(".", "").isdigit() else "DNS"
+        words += ["-subj", f"/CN={name}", "-addext", f"subjectAltName={where}:{name}"]
+        words += ["-keyout", str(made.key), "-out", str(made.file)]
+        subprocess.run([needed("openssl"), *words], check=True, capture_output=True)  # noqa: S603 - ours
+        return made
+
+    def shown(self) -> ssl.SSLContext:
+        """Return what a server proves itself with."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(self.file, self.key)
+        return context
 
 
 @asynccontextmanager

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import gc
-import warnings
+import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -20,7 +20,7 @@ from gateway.net.by_httpx import transport
 from gateway.net.probing import probe
 from gateway.net.proxy import Proxy, is_direct
 from tests.fakes import proxies
-from tests.fakes.proxies import open_http_proxy, open_socks
+from tests.fakes.proxies import Certificate, open_http_proxy, open_socks
 
 NAME = "platform.example"
 SECRET = "p@ss:w0rd/%"
@@ -29,7 +29,7 @@ KINDS = pytest.mark.parametrize("scheme", ["http", "socks5", "socks5h"])
 
 
 @asynccontextmanager
-async def platform() -> AsyncIterator[int]:
+async def platform(tls: ssl.SSLContext | None = None) -> AsyncIterator[int]:
     """Serve a page that says hello, and a WebSocket that does so too."""
 
     async def hello(request: web.Request) -> web.StreamResponse:
@@ -43,9 +43,13 @@ async def platform() -> AsyncIterator[int]:
 
     app = web.Application()
     app.router.add_get("/", hello)
-    async with TestServer(app) as server:
+    server = TestServer(app)
+    await server.start_server(ssl=tls)
+    try:
         assert server.port is not None
         yield server.port
+    finally:
+        await server.close()
 
 
 @asynccontextmanager
@@ -56,21 +60,24 @@ async def through(scheme: str, **who: str) -> AsyncIterator[tuple[proxies.Proxy,
         yield proxy, port
 
 
-async def by_aiohttp(proxy: str, url: str) -> str:
+async def by_aiohttp(proxy: str, url: str, trusted: ssl.SSLContext | bool = True) -> str:
     """Ask once."""
-    async with aiohttp.ClientSession(connector=connector(proxy)) as session, session.get(url) as answer:
+    async with aiohttp.ClientSession(connector=connector(proxy, ssl=trusted)) as session, session.get(url) as answer:
         return await answer.text()
 
 
-async def by_websocket(proxy: str, url: str) -> str:
+async def by_websocket(proxy: str, url: str, trusted: ssl.SSLContext | bool = True) -> str:
     """Listen once."""
-    async with aiohttp.ClientSession(connector=connector(proxy)) as session, session.ws_connect(url) as socket:
+    async with (
+        aiohttp.ClientSession(connector=connector(proxy, ssl=trusted)) as session,
+        session.ws_connect(url) as socket,
+    ):
         return await socket.receive_str()
 
 
-async def by_httpx(proxy: str, url: str) -> str:
+async def by_httpx(proxy: str, url: str, trusted: ssl.SSLContext | bool = True) -> str:
     """Ask once."""
-    async with httpx.AsyncClient(transport=transport(proxy)) as client:
+    async with httpx.AsyncClient(transport=transport(proxy, verify=trusted)) as client:
         return (await client.get(url)).text
 
 
@@ -101,7 +108,7 @@ async def test_what_is_near_is_reached_without_it(scheme: str, ask: Any) -> None
 @WAYS
 async def test_no_way_through_is_known_as_never_sent(scheme: str, ask: Any) -> None:
     """A proxy that is down, that refuses us, or that knows no such name: an error that says nothing was sent."""
-    never_sent = (aiohttp.ClientConnectorError, httpx.ConnectError, httpx.ProxyError)
+    never_sent = (aiohttp.ClientConnectorError, httpx.ConnectError)
     async with through(scheme, user="ann", password="right") as (proxy, _):
         for url in (proxy.url(scheme, password="wrong"), proxy.url(scheme).replace("ann:right@", "")):
             with pytest.raises(never_sent):
@@ -111,9 +118,6 @@ async def test_no_way_through_is_known_as_never_sent(scheme: str, ask: Any) -> N
         gone = proxy.url(scheme)
     with pytest.raises(never_sent):
         await ask(gone, f"https://{NAME}/")
-    with warnings.catch_warnings():  # httpcore leaves the socket of a refused SOCKS handshake to the collector
-        warnings.simplefilter("ignore", ResourceWarning)
-        gc.collect()
 
 
 @KINDS
@@ -135,6 +139,27 @@ async def test_the_probe_says_what_is_wrong_and_how_to_mend_it(scheme: str) -> N
         assert "PARLOUR_PROXY" in line or "user:password@" in line
         assert "right" not in line
         assert "wrong" not in line
+
+
+@pytest.mark.parametrize("scheme", ["http", "https", "socks5h"])
+@WAYS
+async def test_tls_is_ours_from_end_to_end(
+    scheme: str, ask: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Behind any proxy, one that itself speaks TLS included, the platform's own certificate is what we look at."""
+    far, near = Certificate.of(NAME, tmp_path), Certificate.of("127.0.0.1", tmp_path)
+    opened: Any = open_socks if scheme == "socks5h" else open_http_proxy
+    tls = {"tls": near.shown()} if scheme == "https" else {}
+    (tmp_path / "all.pem").write_bytes(far.file.read_bytes() + near.file.read_bytes())
+    url = f"wss://{NAME}/" if ask is by_websocket else f"https://{NAME}/"
+    async with platform(far.shown()) as port, opened({NAME: ("127.0.0.1", port)}, **tls) as proxy:
+        monkeypatch.setenv("SSL_CERT_FILE", str(near.file))
+        with pytest.raises((aiohttp.ClientConnectorError, httpx.ConnectError)):
+            await ask(proxy.url(scheme), url)  # nobody vouches for the platform
+        monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "all.pem"))
+        trusting = ssl.create_default_context()
+        assert await ask(proxy.url(scheme), url, trusting) == "hello"
+        assert proxy.hosts() == {NAME}
 
 
 async def test_trouble_is_logged_once_a_minute_and_without_the_password() -> None:
