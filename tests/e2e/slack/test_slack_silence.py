@@ -8,12 +8,16 @@ import os
 import re
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from typer.testing import CliRunner
+
 from channels.slack.pace import Paces
+from gateway import cli
+from gateway.errors import UserMistake
 from gateway.ports.access import OPERATOR, Decider
-from tests.fakes.gateway import COMMAND
 from tests.fakes.pocket import Pocket
 from tests.fakes.slack_buttons import buttons
 from tests.fakes.slack_gateway import CALL, HeldModel, house, variables
@@ -60,17 +64,11 @@ async def gateway(server: SlackServer, home: Path, model: Any) -> AsyncIterator[
 
 
 async def parlour(server: SlackServer, home: Path, *words: str) -> str:
-    """Run a command on the home of the running gateway; return what it printed."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("PARLOUR_")}
-    process = await asyncio.create_subprocess_exec(
-        COMMAND,
-        *words,
-        env=environment | variables(server) | {"PARLOUR_HOME": str(home)},
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.STDOUT,
-    )
-    out, _ = await process.communicate()
-    return out.decode()
+    """Run a command beside the running gateway; return what it printed, or the line of its mistake."""
+    environment = dict.fromkeys(name for name in os.environ if name.startswith("PARLOUR_"))
+    run = partial(CliRunner().invoke, cli.app, words, env=environment | variables(server) | {"PARLOUR_HOME": str(home)})
+    result = await asyncio.to_thread(run)
+    return str(result.exception) if isinstance(result.exception, UserMistake) else result.output
 
 
 async def the_morning(server: SlackServer, pocket: Pocket) -> None:
@@ -120,7 +118,11 @@ async def test_each_refusal_of_a_morning_is_explained(tmp_path: Path) -> None:
     async with workspace() as server, gateway(server, home, model) as pocket:
         await the_morning(server, pocket)
         nothing_else_was_said(server)
-        asked_to_hear, *lines = map(json.loads, (await parlour(server, home, "why", "slack", "--json")).splitlines())
+        asked_to_hear, *lines = [
+            json.loads(line)
+            for line in (await parlour(server, home, "why", "slack", "--json")).splitlines()
+            if line.startswith("{")
+        ]
         assert asked_to_hear["running"] is True
         assert asked_to_hear["hears"] == {"slack": True}
         found = {(each["chat"], each["sender"], each["reason"], each["times"]): each["paste"] for each in lines}
