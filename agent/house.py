@@ -37,6 +37,7 @@ from gateway.ports import (
     Usage,
 )
 from gateway.ports.access import Deciding
+from gateway.ports.caps import Allowance, Caps
 from gateway.ports.pairing import Pairing
 
 _ANSWER = OutboundKind.ANSWER
@@ -67,6 +68,8 @@ class AgentHouse:
     facts: Callable[[], Mapping[str, Any]]  # version, model, uptime_seconds, workers
     pool: Pool | None = None  # the pool runs the commands that ask for it, so it is built after
     background: Background | None = None  # as the pool
+    caps: Caps | None = None  # without, nobody is under any
+    day_zone: str = "UTC"  # whose days caps and sums go by
     new_waits: bool = False  # /new answers when its archive is summarised [000]
 
     async def stop(self, key: SessionKey, *, sender: str) -> tuple[bool, int]:
@@ -136,6 +139,10 @@ class AgentHouse:
         accounts = [each.identity for each in self.linking.accounts(self.linking.person(person))] or [person]
         sums = [await self.sums.totals(since=since, person=each, chat=chat) for each in accounts]
         return [row for each in sums for row in each]
+
+    def allowances(self, row: InboxRow, person: str) -> Sequence[Allowance]:
+        """Return how the sender of *row* stands with the caps that they are under."""
+        return self.caps.allowances(row.message, person) if self.caps else ()
 
     async def prefer(self, subject: str, name: str, value: str) -> None:
         """Store a choice of a person or chat."""

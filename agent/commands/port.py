@@ -18,6 +18,7 @@ from agent.memory.waiting.staging import Staging
 from gateway.events import Choice, InboundMessage, OutboundMessage, Role, SessionKey
 from gateway.ports import InboxRow, Job, Lease, SearchIndex, ShownLine
 from gateway.ports.access import Decider, Deciding
+from gateway.ports.caps import Allowance
 from gateway.ports.pairing import Pairing
 
 
@@ -122,6 +123,15 @@ class House(Protocol):
 
     async def usage(self, *, since: datetime, person: str = "", chat: str = "") -> Sequence[Mapping[str, Any]]:
         """Return sums over usage rows."""
+        ...
+
+    def allowances(self, row: InboxRow, person: str) -> Sequence[Allowance]:
+        """Return how the sender of *row* stands with the caps that they are under."""
+        ...
+
+    @property
+    def day_zone(self) -> str:
+        """The IANA zone whose days caps and sums go by."""
         ...
 
     async def prefer(self, subject: str, name: str, value: str) -> None:

@@ -1,13 +1,12 @@
-"""/stop, /queue, /status, /usage: what acts on the work, counts it, or says how it stands."""
+"""/stop, /queue, /status: what acts on the work, counts it, or says how it stands."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from datetime import datetime, timedelta
-from typing import Any
-from zoneinfo import ZoneInfo
+from collections.abc import Iterator, Sequence
+from datetime import timedelta
 
 from agent.commands.port import CommandContext, Reply, command
+from agent.commands.usage import day_began, sums
 from agent.memory.work.background import Work
 from agent.memory.work.purse import Budget
 from gateway.events import Role
@@ -48,8 +47,7 @@ async def queue(context: CommandContext) -> Reply:
 async def status(context: CommandContext) -> Reply:
     """Say how the house stands, in words: model, uptime, work, today's tokens."""
     facts = await context.house.status()
-    rows = await context.house.usage(since=_today(context), chat=str(context.key))
-    sums = _sums(rows)
+    spent = sums(await context.house.usage(since=day_began(context), chat=str(context.key)), context.language)
     lines = [
         say(
             "commands.status",
@@ -60,8 +58,9 @@ async def status(context: CommandContext) -> Reply:
             busy=facts["busy"],
             workers=facts["workers"],
             queued=facts["queued"],
-            tokens=sums["tokens"],
-            cached=sums["cached_percent"],
+            tokens=spent["tokens"],
+            cost=spent["cost"],
+            cached=spent["cached_percent"],
         ),
         *_background(context, facts["work"], facts["budget"]),
         *([say("commands.status_by_words", context.language)] if facts.get("by_words_alone") else []),
@@ -94,36 +93,6 @@ def _background(context: CommandContext, work: Sequence[Work], budget: Budget | 
     if budget is not None and budget.limit:
         word = "commands.status_budget_spent" if budget.is_spent else "commands.status_budget"
         yield say(word, context.language, spent=budget.spent, limit=budget.limit)
-
-
-@command("usage", is_control=True)
-async def usage(context: CommandContext) -> Reply:
-    """Tell the sender what their messages cost today and in the last 30 days; nobody else's."""
-    today = _sums(await context.house.usage(since=_today(context), person=context.person))
-    month = _sums(await context.house.usage(since=context.now - timedelta(days=30), person=context.person))
-    lines = [
-        say("commands.usage_today", context.language, **today),
-        say("commands.usage_month", context.language, **month),
-    ]
-    return Reply(text="\n".join(lines), is_private=True)
-
-
-def _today(context: CommandContext) -> datetime:
-    local = context.now.astimezone(ZoneInfo(context.house.zone(context.scope)))
-    return local.replace(hour=0, minute=0, second=0, microsecond=0)
-
-
-def _sums(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Fold usage rows into the fields that the sentences take."""
-    tokens_in = sum(row["tokens_in"] for row in rows)
-    cached = sum(row["tokens_cached"] for row in rows)
-    costs = [row["cost"] for row in rows]
-    return {
-        "calls": sum(row["calls"] for row in rows),
-        "tokens": tokens_in + sum(row["tokens_out"] for row in rows),
-        "cached_percent": round(100 * cached / tokens_in) if tokens_in else 0,
-        "cost": "unknown" if any(cost is None for cost in costs) else f"${sum(costs):.4f}",
-    }
 
 
 def _span(span: timedelta) -> str:

@@ -214,6 +214,8 @@ def _build(
         pairing=people.pairing,
         locales=locales,
         models=manners.models,
+        caps=caps,
+        day_zone=settings.timezone,
         new_waits=settings.memory.new_waits,
         facts=lambda: {
             "version": version("parlour"),

@@ -168,13 +168,14 @@ class Ledger:
     def house(self) -> Allowance | None:
         """Return how the house stands with TOKENS_PER_DAY, None without such a cap: for whoever alerts the owner.
 
-        Ask it as often as you like (it is one addition): `used / limit` passes 0.8 and 1.0 at most once a day each, and
-        `until` is the midnight at which it begins again, so that the day can be told by it.
+        Ask it as often as you like (it is one addition). What is used never falls within a day, and `until` is the
+        midnight at which it begins again and names the day, so 80 and 100 % are passed at most once each.
         """
         if not self._house_limit:
             return None
         now = self._open_day()
-        return self._stands(Rule(Cap.HOUSE_TOKENS, self._house_limit, (HOUSE,), ""), now)
+        used = self._tallies.tokens((HOUSE,))
+        return Allowance(cap=Cap.HOUSE_TOKENS, used=used, limit=self._house_limit, until=self._midnight(now))
 
     # -- inside -----------------------------------------------------------------------------------------
 

@@ -34,6 +34,11 @@ class Cap(StrEnum):
         return self.value.endswith("-tokens")
 
     @property
+    def is_own(self) -> bool:
+        """Say whether it is about turns that nobody typed."""
+        return self in (Cap.OWN_TURNS, Cap.OWN_TOKENS)
+
+    @property
     def is_personal(self) -> bool:
         """Say whether others in the same chat may go on."""
         return self in (Cap.PERSON_TURNS, Cap.PERSON_TOKENS)

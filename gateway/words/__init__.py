@@ -20,7 +20,7 @@ from gateway.words.languages import THOUSANDS
 _areas = (
     "alerts", "asking", "caps", "commands", "console", "delivery", "discord", "dream", "failures", "figures", "forget",
     "frames", "links", "memory", "model", "offline", "people", "pool", "rights", "search", "slack", "strangers",
-    "telegram", "web",
+    "telegram", "usage", "web",
 )  # fmt: skip
 
 

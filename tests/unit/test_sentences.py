@@ -26,6 +26,7 @@ ROOT = Path(__file__).resolve().parents[2]
 # What an f-string's field can be, so that each key it makes is known. A new pattern is entered here.
 FIELDS = {
     "caps.{}": {cap.word for cap in Cap},
+    "usage.{}": {f"{how}_{cap.word}" for how in ("left", "spent") for cap in Cap if not cap.is_own},
     "alerts.because_{}": {name for name, _ in REASONS} | {"other"},
     "alerts.over_{}": {"channel", "model", "disk", "cap"},
     "memory.{}_done": {"approve", "reject"},

@@ -50,7 +50,7 @@ SENTENCES = {
     "status": (
         "Parlour {version}, model {model}, up {uptime}.\n{busy} of {workers} workers busy, {queued:# message|#"
         " messages} queued."
-        "\nThis chat today: {tokens:# token|# tokens}, {cached}% of the input from the provider's cache."
+        "\nThis chat today: {tokens:# token|# tokens}, cost {cost}, {cached}% of the input from the provider's cache."
     ),
     "status_by_words": "Search goes by words alone: the model that knows what they mean does not answer.",
     "status_work": "Background work: {running} under way, {waiting} waiting, {done} done since I started.",
@@ -60,6 +60,8 @@ SENTENCES = {
     ),
     "status_budget": "It has used {spent} of its {limit} tokens of today.",
     "status_budget_spent": "It has used up its {limit} tokens of today; what waits goes on tomorrow.",
+    "cost_unknown": "unknown",
+    "cost_part": "{cost}, and what is unknown of some calls",
     "usage_today": "Today: {calls:# model call|# model calls}, {tokens:# token|# tokens}, cost {cost}.",
     "usage_month": "Last 30 days: {calls:# model call|# model calls}, {tokens:# token|# tokens}, cost {cost}.",
     "timezone": "The time zone here is {zone}. `/timezone <city>` changes it, `/timezone default` takes that back.",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -242,9 +242,10 @@ async def test_the_house_can_be_watched() -> None:
     house = House(limits=Limits(house_tokens=1_000))
     await house.restart()
     assert house.ask(tokens=800) is None
-    assert house.ledger.house() == Allowance(cap=Cap.HOUSE_TOKENS, used=800, limit=1_000, until=MIDNIGHT)
+    day = Allowance(cap=Cap.HOUSE_TOKENS, used=800, limit=1_000, until=MIDNIGHT)
+    assert house.ledger.house() == day
     house.now = MIDNIGHT
-    assert house.ledger.house() == Allowance(cap=Cap.HOUSE_TOKENS, used=0, limit=1_000, until=None)
+    assert house.ledger.house() == replace(day, used=0, until=MIDNIGHT + timedelta(days=1))
     assert House().ledger.house() is None
 
 

@@ -1,0 +1,62 @@
+"""/usage: what somebody's messages cost, and what is left of what they may take."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any
+from zoneinfo import ZoneInfo
+
+from agent.commands.port import CommandContext, Reply, command
+from gateway.ports.caps import Allowance
+from gateway.words import say
+from gateway.words.figures import clock, moment
+
+
+@command("usage", is_control=True)
+async def usage(context: CommandContext) -> Reply:
+    """Tell the sender what their messages cost today and in the last 30 days, and what is left; nobody else's."""
+    house = context.house
+    today = await house.usage(since=day_began(context), person=context.person)
+    month = await house.usage(since=context.now - timedelta(days=30), person=context.person)
+    lines = [
+        say("commands.usage_today", context.language, **sums(today, context.language)),
+        say("commands.usage_month", context.language, **sums(month, context.language)),
+        *(_left(context, each) for each in house.allowances(context.row, context.person)),
+    ]
+    return Reply(text="\n".join(lines), is_private=True)
+
+
+def _left(context: CommandContext, allowance: Allowance) -> str:
+    zone = context.house.zone(context.scope)
+    write = moment if allowance.cap.is_daily else clock
+    until = write(allowance.until, zone, context.language) if allowance.until else ""
+    left = max(allowance.limit - allowance.used, 0)
+    word = f"{'left' if left else 'spent'}_{allowance.cap.word}"
+    return say(f"usage.{word}", context.language, left=left, limit=allowance.limit, until=until)
+
+
+def day_began(context: CommandContext) -> datetime:
+    """Return when the day began that caps and sums go by: the house's, not the chat's."""
+    local = context.now.astimezone(ZoneInfo(context.house.day_zone))
+    return local.replace(hour=0, minute=0, second=0, microsecond=0)
+
+
+def sums(rows: Sequence[Mapping[str, Any]], language: str) -> dict[str, Any]:
+    """Fold usage rows into the fields that the sentences take. What has no known price is not called free."""
+    tokens_in = sum(row["tokens_in"] for row in rows)
+    cached = sum(row["tokens_cached"] for row in rows)
+    return {
+        "calls": sum(row["calls"] for row in rows),
+        "tokens": tokens_in + sum(row["tokens_out"] for row in rows),
+        "cached_percent": round(100 * cached / tokens_in) if tokens_in else 0,
+        "cost": _cost(rows, language),
+    }
+
+
+def _cost(rows: Sequence[Mapping[str, Any]], language: str) -> str:
+    known = [row["cost"] for row in rows if row["cost"] is not None]
+    cost = f"${sum(known):.4f}"
+    if len(known) == len(rows):
+        return cost
+    return say("commands.cost_part", language, cost=cost) if sum(known) else say("commands.cost_unknown", language)
