@@ -53,8 +53,14 @@ async def test_each_kind_of_call_goes_through_the_proxy(server: FakeOpenAI, sche
         assert (await chat.complete(request("hello"), sink=streamed.append)).text == streamed[-1]
         vectors = await LitellmEmbedder("openai/embed", api_base=BASE, api_key="k", proxy=address).embed(["a", "b"])
         assert len(vectors) == 2
-        way = {"api_base": BASE, "api_key": "k", "proxy": address}
-        ears = LitellmEars("openai/whisper-1", **way, on_usage=lambda reply, request: None, meter=Tally())
+        ears = LitellmEars(
+            "openai/whisper-1",
+            api_base=BASE,
+            api_key="k",
+            proxy=address,
+            on_usage=lambda reply, request: None,
+            meter=Tally(),
+        )
         heard = await ears.hear(b"OggS", name="v.ogg", media_type="audio/ogg", purse=Purse("t", "p", "c"))
         assert heard.text == "what was said"
         assert proxy.hosts() == {HOST}
