@@ -25,6 +25,9 @@ class Grants(StrEnum):
     EVERYONE = "*"
 
 
+LOCAL_OWNER = "owner"  # their id on the page and in the terminal; nobody else is ever given it there
+
+
 class GroupPolicy(StrEnum):
     """When the bot listens in a chat of several people."""
 
@@ -75,7 +78,11 @@ class Policy:
     owners: frozenset[str] = frozenset()  # user ids in this channel
     group_policy: GroupPolicy = GroupPolicy.MENTION
     decided_for: str = ""  # the place in `chats` that the group policy stands at; "" = at the block
-    is_local: bool = False  # web and console: who got through their door is the owner
+    is_local: bool = False  # web and console: who got through their door is let in, LOCAL_OWNER decides everything
+
+    def is_here(self, user: str) -> bool:
+        """Say whether this is whoever sits at this machine's page or terminal: the owner (PEOPLE.md)."""
+        return self.is_local and user == LOCAL_OWNER
 
 
 def policy_of(
@@ -150,14 +157,12 @@ def admit(message: InboundMessage, policy: Policy, facts: Facts = NO_FACTS) -> D
     refused = _refuse_by_nature(sender)
     if refused:
         return refused
-    if policy.is_local:
-        return Admitted(role=Role.OWNER, is_named=True)
-    is_owner = sender.id in policy.owners or sender.id in facts.owners
+    is_owner = policy.is_here(sender.id) or sender.id in policy.owners or sender.id in facts.owners
     if message.chat_kind is ChatKind.GROUP and policy.group_policy is GroupPolicy.OFF:
         return Rejected(reason=Reason.GROUPS_OFF, would_admit=_group_policy(policy, "mention or open"))
     if facts.blocked_as and not is_owner:
         return Rejected(reason=Reason.BLOCKED, would_admit=f"`parlour people allow {facts.blocked_as}`")
-    is_named = is_owner or _is_listed(Entry(Grants.USER, sender.id), policy, facts)
+    is_named = is_owner or policy.is_local or _is_listed(Entry(Grants.USER, sender.id), policy, facts)
     if not is_named and not _is_invited(message, sender, policy, facts):
         return _stranger(message, sender, policy)
     if _is_overheard(message, policy):

@@ -31,7 +31,7 @@ Send: TypeAlias = Callable[[Mapping[str, Any]], Awaitable[None]]
 
 _MOST_LINES = 1_000
 _MOST_DEAD = 20
-_NO_GATEWAY = "no gateway runs here; start one with `parlour run`"
+NO_GATEWAY = "no gateway runs here; start one with `parlour run`"
 
 
 class KeepsQuarantine(Protocol):
@@ -102,15 +102,6 @@ class Attachable(Protocol):
         ...
 
 
-@runtime_checkable
-class IssuesCodes(Protocol):
-    """A channel that people log in to."""
-
-    async def issue_code(self) -> str:
-        """Return a login code, good once."""
-        ...
-
-
 class Operations:
     """The operations over what the composition root built."""
 
@@ -132,7 +123,6 @@ class Operations:
             "prune": self.prune,
             "quarantine list": self.list_quarantine,
             "quarantine drop": self.drop_from_quarantine,
-            "web login": self.web_login,
             **self._more,
         }
 
@@ -205,13 +195,6 @@ class Operations:
             raise UserMistake(f"nothing called {name!r} is in quarantine; `parlour quarantine list` shows what is")
         yield {"name": name}
 
-    async def web_login(self, _: Line) -> AsyncIterator[Line]:
-        """A login code for the page, good once."""
-        pages = [channel for channel in self._channels("web") if isinstance(channel, IssuesCodes)]
-        if not pages:
-            raise self._absent("the page is switched off; set channels.web.enabled to true")
-        yield {"code": await pages[0].issue_code()}
-
     async def attach(self, _: Line, connection: Connection) -> None:
         """Let a terminal into the console channel until it leaves."""
         consoles = [channel for channel in self._channels("console") if isinstance(channel, Attachable)]
@@ -224,7 +207,7 @@ class Operations:
         return [channel for _, channel in sorted(self._app.channels.items(), key=lambda item: item[0] != first)]
 
     def _absent(self, switched_off: str) -> UserMistake:
-        return UserMistake(switched_off if self._app.channels else _NO_GATEWAY)
+        return UserMistake(switched_off if self._app.channels else NO_GATEWAY)
 
 
 def _figures(unheard: Unheard) -> Line:

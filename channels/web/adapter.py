@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -17,10 +17,10 @@ from channels.frames.channel import CAPABILITIES, FrameChannel, Receive, Send
 from channels.frames.codec import Frame
 from channels.frames.names import file_name
 from channels.frames.windows import Window
-from channels.web.login import Login, Logins
+from channels.web.login import Login, Logins, is_name
 from channels.web.shelf import Shelf
 from channels.web.uploads import Uploads
-from gateway.errors import FileUnavailable
+from gateway.errors import FileUnavailable, UserMistake
 from gateway.events import Attachment, SessionKey
 from gateway.ports import ChannelContext, everywhere
 
@@ -65,9 +65,27 @@ class WebChannel(FrameChannel):
             with suppress(OSError):  # a disk in trouble is for the next upload to say
                 await self.uploads.tidy()
 
-    async def issue_code(self) -> str:
-        """Return a login code for the owner: ten minutes, once."""
-        return self.logins.issue_code(OWNER)
+    async def issue_code(self, name: str = "") -> str:
+        """Return a login code: ten minutes, once; the owner's without a *name*. Raises UserMistake for a bad one."""
+        if name == OWNER:
+            raise UserMistake(f"{OWNER!r} is who sits at this machine; leave --as out to log in as the owner")
+        if name and not is_name(name):
+            raise UserMistake(f"{name!r} is no name here: use a-z, 0-9, dots and dashes, 32 at most, such as ann")
+        return self.logins.issue_code(name or OWNER)
+
+    async def logged_in(self) -> Sequence[Mapping[str, object]]:
+        """Return who is logged in: `who`, how many `browsers`, `until` when."""
+        return [
+            {"who": each.who, "browsers": each.browsers, "until": each.until.isoformat()}
+            for each in await self.logins.standing()
+        ]
+
+    async def log_out(self, who: str) -> int:
+        """End the logins of *who*, open windows and codes that are out included; return how many browsers they were."""
+        ended = await self.logins.end(who)
+        for login in ended:
+            self._close_windows_of(login)
+        return len(ended)
 
     async def visitor(self, connection: HTTPConnection) -> Visitor | None:
         """Say who this is; None = a login code is needed."""
@@ -83,6 +101,9 @@ class WebChannel(FrameChannel):
     async def leave(self, login: Login) -> None:
         """End *login*, and close what it has open."""
         await self.logins.leave(login)
+        self._close_windows_of(login)
+
+    def _close_windows_of(self, login: Login) -> None:
         for window in self._open.get(login.digest, ()):
             window.close()
 

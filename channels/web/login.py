@@ -9,12 +9,14 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import re
 import secrets
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
+from ipaddress import ip_address, ip_network
 
 from gateway.ports import ChannelState
 
@@ -22,11 +24,13 @@ ALPHABET = "23456789ABCDEFGHJKMNPQRSTVWXYZ"  # nothing that is read as something
 CODE_LENGTH = 8
 CODE_LIFE = timedelta(minutes=10)
 LOGIN_LIFE = timedelta(days=30)
-WRONG_TRIES = 5
+WRONG_TRIES = 5  # of one address
+WRONG_TRIES_OF_ALL = 60  # so that many addresses are no better off
 WRONG_WINDOW = timedelta(minutes=1)
 MOST_CODES = 10
 MOST_LOGINS = 100
 NOTE = "logins"
+_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,31}\Z")
 
 
 class Outcome(StrEnum):
@@ -46,6 +50,20 @@ class Login:
     until: datetime
 
 
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Somebody who is logged in."""
+
+    who: str
+    browsers: int
+    until: datetime
+
+
+def is_name(text: str) -> bool:
+    """Say whether *text* can be who somebody on the page is: an id of small letters, fit for a session key."""
+    return _NAME.match(text) is not None
+
+
 class Logins:
     """The codes that are out, and the browsers that are in."""
 
@@ -53,7 +71,7 @@ class Logins:
         self._state = state
         self._now = now
         self._codes: dict[str, tuple[str, datetime]] = {}  # sha256 -> who, until
-        self._wrong: deque[datetime] = deque()
+        self._wrong: deque[tuple[datetime, str]] = deque()  # when, and from which network
         self._logins: dict[str, Login] | None = None
         self._writing = asyncio.Lock()
 
@@ -66,15 +84,16 @@ class Logins:
         self._codes[_digest(code)] = (who, self._now() + CODE_LIFE)
         return f"{code[:4]}-{code[4:]}"
 
-    async def enter(self, typed: str) -> tuple[Outcome, str]:
-        """Take a typed code; return the outcome, and the new login's token when it is welcome."""
-        if self._is_locked():
+    async def enter(self, typed: str, address: str = "") -> tuple[Outcome, str]:
+        """Take a code typed at *address*; return the outcome, and the new login's token when it is welcome."""
+        network = _network(address)
+        if self._is_locked(network):
             return Outcome.LOCKED, ""
         self._drop_old_codes()
         # Looked up by digest, so the time this takes says nothing about the codes that are out.
         found = self._codes.pop(_digest(_normal(typed)), None)
         if found is None:
-            self._wrong.append(self._now())
+            self._wrong.append((self._now(), network))
             return Outcome.WRONG, ""
         return Outcome.WELCOME, await self._let_in(found[0])
 
@@ -95,6 +114,25 @@ class Logins:
             logins = dict(await self._load())
             if logins.pop(login.digest, None) is not None:
                 await self._save(logins)
+
+    async def standing(self) -> Sequence[Standing]:
+        """Return who is logged in, each with how many browsers, and until when the last of them is."""
+        now, found = self._now(), dict[str, Standing]()
+        for login in (await self._load()).values():
+            if login.until > now:
+                before = found.get(login.who, Standing(login.who, 0, login.until))
+                found[login.who] = Standing(login.who, before.browsers + 1, max(before.until, login.until))
+        return [found[who] for who in sorted(found)]
+
+    async def end(self, who: str) -> Sequence[Login]:
+        """End every login of *who*, and every code that is out for them; return the logins that were."""
+        self._codes = {digest: entry for digest, entry in self._codes.items() if entry[0] != who}
+        async with self._writing:
+            logins = await self._load()
+            ended = [login for login in logins.values() if login.who == who]
+            if ended:
+                await self._save({digest: login for digest, login in logins.items() if login.who != who})
+        return ended
 
     async def _let_in(self, who: str) -> str:
         token = secrets.token_urlsafe(32)
@@ -118,15 +156,25 @@ class Logins:
         await self._state.save(NOTE, json.dumps(stored))
         self._logins = logins
 
-    def _is_locked(self) -> bool:
+    def _is_locked(self, network: str) -> bool:
         horizon = self._now() - WRONG_WINDOW
-        while self._wrong and self._wrong[0] <= horizon:
+        while self._wrong and self._wrong[0][0] <= horizon:
             self._wrong.popleft()
-        return len(self._wrong) >= WRONG_TRIES
+        own = sum(each == network for _, each in self._wrong)
+        return own >= WRONG_TRIES or len(self._wrong) >= WRONG_TRIES_OF_ALL
 
     def _drop_old_codes(self) -> None:
         now = self._now()
         self._codes = {digest: entry for digest, entry in self._codes.items() if entry[1] > now}
+
+
+def _network(address: str) -> str:
+    """Return whose tries count together: an address, or the /64 that one person has of IPv6."""
+    try:
+        found = ip_address(address)
+    except ValueError:
+        return address
+    return str(ip_network((found, 64), strict=False)) if found.version == 6 else address
 
 
 def _normal(typed: str) -> str:

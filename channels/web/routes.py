@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from functools import cache, partial
 from importlib.resources import files
+from typing import Any
 from urllib.parse import quote, unquote
 
 import structlog
@@ -159,21 +160,35 @@ async def _login(channel: WebChannel, request: Request) -> Response:
     code = await _typed_code(request)
     if code is None:
         return JSONResponse({"line": say("web.login_bad", language)}, 400)
-    outcome, token = await channel.logins.enter(code)
+    address = _state(request, "address", "")
+    outcome, token = await channel.logins.enter(code, address)
     if outcome is not Outcome.WELCOME:
+        log.warning("web.login_refused", channel=channel.name, address=address, outcome=outcome.value)
         status = 429 if outcome is Outcome.LOCKED else 401
         return JSONResponse({"line": say(f"web.login_{outcome.value}", language)}, status)
+    login = await channel.logins.find(token)
+    log.info("web.login", channel=channel.name, address=address, who=login.who if login else "")
     answer = Response(status_code=204)
     answer.set_cookie(
         channel.cookie,
         token,
         max_age=int(LOGIN_LIFE.total_seconds()),
+        path=_cookie_path(request),
         httponly=True,
         samesite="strict",
-        # The browser's own word for how it reached us; behind a proxy our own scheme says nothing.
-        secure=request.headers.get("origin", "").startswith("https:"),
+        secure=_state(request, "is_secure", default=False),
     )
     return answer
+
+
+def _state(request: Request, name: str, default: Any) -> Any:
+    """Return what the web server says of a request's arrival (gateway/web/server.py)."""
+    return getattr(request.state, name, default)
+
+
+def _cookie_path(request: Request) -> str:
+    """Return the path of ours as the browser sees it: a cookie is no business of what else stands on that host."""
+    return f"{quote(_state(request, 'base', ''))}/"
 
 
 async def _typed_code(request: Request) -> str | None:
@@ -194,7 +209,7 @@ async def _logout(channel: WebChannel, request: Request) -> Response:
     if visitor is not None and visitor.login is not None:
         await channel.leave(visitor.login)
     answer = Response(status_code=204)
-    answer.delete_cookie(channel.cookie, httponly=True, samesite="strict")
+    answer.delete_cookie(channel.cookie, path=_cookie_path(request), httponly=True, samesite="strict")
     return answer
 
 

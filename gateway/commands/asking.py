@@ -147,12 +147,6 @@ def drop_from_quarantine(name: str) -> None:
     typer.echo(f"{name} is dropped; it is handled when its platform brings it again")
 
 
-def web_login() -> None:
-    """Print a login code, alone on its line."""
-    (line,) = ask("web login")
-    typer.echo(line["code"])
-
-
 def tame(text: str) -> str:
     """Return *text* without what a terminal obeys."""
     return _OBEYED.sub("", text)

@@ -107,7 +107,7 @@ class Claims:
 
     async def _take(self, message: InboundMessage, kept: Mapping[str, Any]) -> None:
         channel, user = message.key.channel, message.sender.id
-        if self._roster.policies[channel].is_local:
+        if self._roster.policies[channel].is_here(user):
             await self._access.change(Change(told=(self._told(message, "people.owner_here"),)))
             return
         if self._roster.has_owner():  # the settings named one since

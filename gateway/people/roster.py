@@ -88,7 +88,7 @@ class Roster:
         return (
             self.is_set_owner(channel, user)
             or user in self._derived().owners.get(channel, _NOBODY)
-            or (policy is not None and policy.is_local)
+            or (policy is not None and policy.is_here(user))
         )
 
     def is_set_owner(self, channel: str, user: str) -> bool:

@@ -2,8 +2,7 @@
 
 Host, because a name that an attacker's DNS points at us (rebinding) is the only way for a foreign page to
 share our origin; Origin, because browsers send WebSockets and posts with cookies from any page. What platforms
-call (HOOKS) may leave the Origin out.
-Forwarding headers are not read at all: anybody can send them.
+call (HOOKS) may leave the Origin out. How a request came through proxies is gateway/web/arrival.py's to say.
 """
 
 from __future__ import annotations
@@ -11,12 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from ipaddress import ip_address
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
-from starlette.responses import PlainTextResponse
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from starlette.websockets import WebSocket
+
+from gateway.web.arrival import Arrival, Way
 
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 _WILDCARDS = frozenset({"", "0.0.0.0", "::"})  # noqa: S104 - compared with, never bound to
@@ -92,40 +93,42 @@ def _host(netloc: str) -> tuple[str, int | None]:
 
 
 class Guard:
-    """ASGI middleware: the door, and the headers that every answer carries."""
+    """ASGI middleware: the way to us, the door, and the headers that every answer carries."""
 
-    def __init__(self, app: ASGIApp, door: Door) -> None:
+    def __init__(self, app: ASGIApp, door: Door, way: Way) -> None:
         self._app = app
         self._door = door
+        self._way = way
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Refuse with 421 or 403, or hand on."""
         if scope["type"] not in ("http", "websocket"):
             await self._app(scope, receive, send)
             return
-        refusal = self._refusal(scope)
+        arrival = self._way.arrival(scope)
+        refusal = self._refusal(scope, arrival)
         if refusal is None:
-            await self._app(scope, receive, _with_headers(send))
+            await self._app(arrival.scope(scope), receive, _with_headers(send))
         elif scope["type"] == "websocket":
             await WebSocket(scope, receive, _with_headers(send)).send_denial_response(refusal)
         else:
             await refusal(scope, receive, _with_headers(send))
 
-    def _refusal(self, scope: Scope) -> PlainTextResponse | None:
-        headers = Headers(scope=scope)
-        hosts = headers.getlist("host")
-        if len(hosts) != 1 or not self._door.knows(hosts[0]):
+    def _refusal(self, scope: Scope, arrival: Arrival) -> Response | None:
+        if not self._door.knows(arrival.host):
             line = "This server does not go by that name. Its public address is set by PARLOUR_WEB__PUBLIC_URL.\n"
             return PlainTextResponse(line, 421)
-        if not self._may_act(scope, headers, hosts[0]):
+        if not self._may_act(scope, arrival):
             return PlainTextResponse("Only this server's own page may do that.\n", 403)
+        if arrival.is_bare and scope["type"] == "http":
+            return RedirectResponse(f"{quote(self._way.base)}/", 308)
         return None
 
-    def _may_act(self, scope: Scope, headers: Headers, host: str) -> bool:
-        origins: Iterable[str] = headers.getlist("origin")
-        if all(self._door.admits(origin, host) for origin in origins):
+    def _may_act(self, scope: Scope, arrival: Arrival) -> bool:
+        origins: Iterable[str] = Headers(scope=scope).getlist("origin")
+        if all(self._door.admits(origin, arrival.host) for origin in origins):
             # Browsers name the origin of every post and WebSocket; whatever leaves it out is no page of ours.
-            is_harmless = scope["type"] == "http" and (scope["method"] in _SAFE or scope["path"].startswith(HOOKS))
+            is_harmless = scope["type"] == "http" and (scope["method"] in _SAFE or arrival.path.startswith(HOOKS))
             return bool(origins) or is_harmless
         return False
 

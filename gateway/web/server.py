@@ -14,6 +14,7 @@ from starlette.middleware import Middleware
 from starlette.routing import BaseRoute
 
 from gateway.errors import UserMistake
+from gateway.web.arrival import Way
 from gateway.web.guard import Door, Guard, is_loopback
 from gateway.web.listen import cannot_listen
 
@@ -45,7 +46,8 @@ class WebServer:
     """Serves *routes* on one address.
 
     `app.state.is_private` tells them whether whoever reaches the page is this machine's owner: bound to
-    loopback, `web.login: auto`, and no public address.
+    loopback, `web.login: auto`, and neither a public address nor a proxy in front. Each request's `state` tells
+    `address` (whose it is), `base` (the path below which the browser sees us) and `is_secure`.
     """
 
     def __init__(
@@ -56,13 +58,18 @@ class WebServer:
         *,
         login: str = "auto",
         public_url: str | None = None,
+        trusted_proxies: Sequence[str] = (),
     ) -> None:
+        """Raises UserMistake when the public address's path is one of ours, so that nobody could tell them apart."""
         self.host = host
         self.port = port  # the real one once bound, when it was 0
+        way = _way(public_url, trusted_proxies, routes)
         self.app = Starlette(
-            routes=list(routes), middleware=[Middleware(Guard, door=Door.of(host, public_url))], max_body_size=1_000_000
+            routes=list(routes),
+            middleware=[Middleware(Guard, door=Door.of(host, public_url), way=way)],
+            max_body_size=1_000_000,
         )
-        self.app.state.is_private = login == "auto" and is_loopback(host) and not public_url
+        self.app.state.is_private = login == "auto" and is_loopback(host) and not (public_url or trusted_proxies)
         self._socket: socket.socket | None = None
         self._started = asyncio.Event()
 
@@ -125,6 +132,18 @@ class WebServer:
             return _bound(family, address)
         except OSError as error:
             raise UserMistake(cannot_listen(self.host, self.port, error)) from error
+
+
+def _way(public_url: str | None, trusted_proxies: Sequence[str], routes: Sequence[BaseRoute]) -> Way:
+    way = Way.of(public_url, trusted_proxies)
+    first = way.base.split("/")[1:2]
+    taken = {str(getattr(route, "path", "")).split("/")[1] for route in routes}
+    if first and first[0] in taken:
+        raise UserMistake(
+            f"the path of web.public_url begins with /{first[0]}, as an address of the page's own does;"
+            " choose another path, such as /chat"
+        )
+    return way
 
 
 def _bound(family: int, address: object) -> socket.socket:

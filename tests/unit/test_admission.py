@@ -166,9 +166,15 @@ def test_paired_people_and_claimed_owners_come_by_facts() -> None:
 
 
 def test_local_channels_know_the_owner_by_their_door() -> None:
-    """Whoever got into the page or the console is the owner."""
+    """Whoever sits at this machine is the owner; who got a code for a name decides about their own chat alone."""
     local = Policy(channel="web", is_local=True)
     assert role(admit(message("owner", "owner"), local)) is Role.OWNER
+    assert admit(message("ann", "ann"), local) == Admitted(role=Role.STEWARD, is_named=True)
+    assert role(admit(message("ann", "ann"), replace(local, owners=frozenset({"ann"})))) is Role.OWNER
+    assert role(admit(message("ann", "ann"), local, Facts(owners=frozenset({"ann"})))) is Role.OWNER
+    assert isinstance(admit(message("ann", "ann"), local, Facts(blocked_as="telegram:7")), Rejected)
+    elsewhere = policy("owner")
+    assert role(admit(message("owner", "owner"), elsewhere)) is Role.STEWARD
 
 
 TRICKS = st.text(alphabet=st.characters(), min_size=0, max_size=8) | st.sampled_from(

@@ -13,6 +13,7 @@ const AGAIN_AFTER = 4000; // milliseconds, when the server could not store a mes
 
 const chat = new Chat(words, submit, press);
 const attachments = new Attachments(words, { changed: fit, trouble: showTrouble, login: showLogin });
+let brought = codeInAddress();
 let pending = null;
 let again = 0;
 
@@ -176,7 +177,15 @@ function showTrouble(line) {
 
 function showLogin() {
   if (!by("login").open) by("login").showModal();
+  if (brought) by("code").value = brought;
   by("code").focus();
+}
+
+/** Take the code that a link brought along out of the address; it is typed for people, and entering it is theirs. */
+function codeInAddress() {
+  const found = /^#code=([0-9A-Za-z-]{8,20})$/.exec(location.hash);
+  if (location.hash.startsWith("#code=")) history.replaceState(null, "", location.pathname);
+  return found ? found[1] : "";
 }
 
 by("login").addEventListener("cancel", (event) => event.preventDefault());
@@ -190,6 +199,7 @@ by("login-form").addEventListener("submit", async (event) => {
     by("code").select();
     return;
   }
+  brought = "";
   by("code").value = "";
   by("login").close();
   wire.reset();

@@ -149,8 +149,8 @@ async def test_a_code_from_before_the_settings_named_an_owner_makes_none(closed:
 async def test_the_page_says_where_the_code_belongs(closed: Door) -> None:
     """Who is the owner by their door is told to send it from the platform, and the code stays good."""
     code = await _code(closed)
-    assert await _meet(closed, direct("you", code, channel="web")) == SILENTLY_TAKEN
-    delivery = await closed.store.outbox.next(direct("you", channel="web").key)
+    assert await _meet(closed, direct("owner", code, channel="web")) == SILENTLY_TAKEN
+    delivery = await closed.store.outbox.next(direct("owner", channel="web").key)
     assert delivery is not None
     assert "platform" in delivery.message.text
     assert await _meet(closed, direct("42", code)) == SILENTLY_TAKEN

@@ -1,0 +1,74 @@
+"""What the operator can ask of the page: who may log in, and who is."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+from gateway.control import Line
+from gateway.errors import UserMistake
+from gateway.operations import NO_GATEWAY, Operation
+
+if TYPE_CHECKING:
+    from gateway.app.app import App
+
+
+@runtime_checkable
+class LogsIn(Protocol):
+    """A channel that people log in to."""
+
+    name: str
+
+    async def issue_code(self, name: str = "") -> str:
+        """Return a login code, good once; "" is the owner's. Raises UserMistake for what is no name."""
+        ...
+
+    async def logged_in(self) -> Sequence[Mapping[str, object]]:
+        """Return who is logged in: `who`, how many `browsers`, `until` when."""
+        ...
+
+    async def log_out(self, who: str) -> int:
+        """End every login of *who* at once; return how many browsers that were."""
+        ...
+
+
+class WebOperations:
+    """The operations `web …`."""
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+
+    def named(self) -> Mapping[str, Operation]:
+        """Return them by name."""
+        return {"web login": self.login, "web logins": self.logins, "web logout": self.logout}
+
+    async def login(self, arguments: Line) -> AsyncIterator[Line]:
+        """A login code, with the link that brings it along where the page has a public address."""
+        page, name = self._page(), str(arguments.get("as", ""))
+        code = await page.issue_code(name)
+        public = self._app.settings.web.public_url
+        below = "" if page.name == "web" else f"{page.name}/"
+        # After the # it stays in the browser: no server's log, and no proxy's, ever has it.
+        link = f"{public.rstrip('/')}/{below}#code={code}" if public else ""
+        yield {"code": code, "as": name, "link": link}
+
+    async def logins(self, _: Line) -> AsyncIterator[Line]:
+        """A line per person who is logged in."""
+        for each in await self._page().logged_in():
+            yield dict(each)
+
+    async def logout(self, arguments: Line) -> AsyncIterator[Line]:
+        """End every login of one person."""
+        who = str(arguments.get("who", ""))
+        browsers = await self._page().log_out(who)
+        if not browsers:
+            raise UserMistake(f"nobody is logged in as {who!r}; `parlour web logins` shows who is")
+        yield {"who": who, "browsers": browsers}
+
+    def _page(self) -> LogsIn:
+        channels = sorted(self._app.channels.items(), key=lambda item: item[0] != "web")
+        pages = [channel for _, channel in channels if isinstance(channel, LogsIn)]
+        if not pages:
+            switched_off = "the page is switched off; set channels.web.enabled to true"
+            raise UserMistake(switched_off if self._app.channels else NO_GATEWAY)
+        return pages[0]

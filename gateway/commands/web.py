@@ -1,0 +1,54 @@
+"""`parlour web login|logins|logout`: who gets onto the page, and who is on it."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from gateway.commands.asking import ask, print_json, print_lines
+from gateway.control import Line
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON lines.")]
+As = Annotated[str, typer.Option("--as", metavar="NAME", help="Somebody else's: a person of that name, no owner.")]
+
+app = typer.Typer(help="The chat page.", no_args_is_help=True)
+
+
+@app.command()
+def login(name: As = "", as_json: AsJson = False) -> None:
+    """Print a code that lets a browser in: ten minutes, once. Without --as it is the owner's."""
+    (line,) = ask("web login", {"as": name})
+    if as_json:
+        print_json([line])
+        return
+    typer.echo(line["code"])
+    if line["link"]:
+        typer.echo(line["link"])
+
+
+@app.command()
+def logins(as_json: AsJson = False) -> None:
+    """Show who is logged in."""
+    lines = ask("web logins")
+    print_lines(lines, as_json, _standing)
+    if not lines and not as_json:
+        typer.echo("nobody is logged in; `parlour web login --as NAME` prints a code for somebody")
+
+
+@app.command()
+def logout(name: Annotated[str, typer.Argument(help="As `logins` shows it.")], as_json: AsJson = False) -> None:
+    """End every login of somebody, open pages included."""
+
+    def shown(line: Line) -> str:
+        return f"{line['who']} is logged out ({_browsers(line['browsers'])})"
+
+    print_lines(ask("web logout", {"who": name}), as_json, shown)
+
+
+def _standing(line: Line) -> str:
+    return f"{line['who']:24} {_browsers(line['browsers'])}, until {str(line['until'])[:16].replace('T', ' ')} UTC"
+
+
+def _browsers(count: int) -> str:
+    return "1 browser" if count == 1 else f"{count} browsers"
