@@ -175,6 +175,18 @@ def turn(reference: Annotated[str, typer.Argument(help="The short reference peop
 
 
 @app.command()
+def usage(
+    by: Annotated[str, typer.Option(help="person, chat, purpose or day.")] = "day",
+    since: Annotated[str, typer.Option(help="A day, such as 2026-11-01, or 7d for the last seven.")] = "30d",
+    as_json: AsJson = False,
+) -> None:
+    """Say what models were asked, and what it cost."""
+    from gateway.commands.usage import show_usage
+
+    show_usage(by, since, as_json=as_json)
+
+
+@app.command()
 def why(
     channel: Annotated[str, typer.Argument(help="The channel block.")] = "",
     ident: Annotated[str, typer.Argument(metavar="ID", help="A user's or a chat's id.")] = "",

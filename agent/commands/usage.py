@@ -55,8 +55,8 @@ def sums(rows: Sequence[Mapping[str, Any]], language: str) -> dict[str, Any]:
 
 
 def _cost(rows: Sequence[Mapping[str, Any]], language: str) -> str:
-    known = [row["cost"] for row in rows if row["cost"] is not None]
-    cost = f"${sum(known):.4f}"
-    if len(known) == len(rows):
+    known, unpriced = sum(row["known_cost"] for row in rows), sum(row["unpriced_calls"] for row in rows)
+    cost = f"${known:.4f}"
+    if not unpriced:
         return cost
-    return say("commands.cost_part", language, cost=cost) if sum(known) else say("commands.cost_unknown", language)
+    return say("commands.cost_part", language, cost=cost) if known else say("commands.cost_unknown", language)

@@ -7,17 +7,19 @@ from gateway.app.app import App
 from gateway.app.door_operations import DoorOperations
 from gateway.app.memory_operations import MemoryOperations
 from gateway.app.people_operations import PeopleOperations
+from gateway.app.usage_operations import UsageOperations
 from gateway.app.web_operations import WebOperations
 from gateway.operations import Operations
 
 
 def operations(app: App) -> Operations:
-    """Return the operations over *app*: those of the gateway, of memory, of people and of the door."""
+    """Return the operations over *app*: those of the gateway, of memory, of people, of the door and of usage."""
     rooms = (
         MemoryOperations(app),
         PeopleOperations(app),
         AccessOperations(app),
         DoorOperations(app),
+        UsageOperations(app),
         WebOperations(app),
     )
     return Operations(app, {name: operation for room in rooms for name, operation in room.named().items()})

@@ -399,7 +399,10 @@ class Usage(Protocol):
     """Sums over usage rows. Those of single calls are kept for 30 days, a day's sums for good."""
 
     async def totals(self, *, since: datetime, person: str = "", chat: str = "") -> tuple[Mapping[str, Any], ...]:
-        """Return per (purpose, model): calls, tokens_in, tokens_out, tokens_cached, cost (None if any is unknown)."""
+        """Return per (purpose, model): calls, tokens_in, tokens_out, tokens_cached, cost (None if any is unknown).
+
+        And known_cost, of the calls whose cost is known, and unpriced_calls.
+        """
         ...
 
 

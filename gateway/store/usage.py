@@ -25,11 +25,11 @@ _SUMS = (
     "sum(calls), sum(tokens_in), sum(tokens_out), sum(tokens_cached), "
     "CASE WHEN count(cost) = count(*) THEN sum(cost) END"
 )
-_TOTALS = sql("SELECT purpose, model,", _SUMS, "FROM usage WHERE at >= ?1 AND (?2 = '' OR chat = ?2)")
+_TOTAL = sql(_SUMS, ", coalesce(sum(cost), 0), coalesce(sum(calls) FILTER (WHERE cost IS NULL), 0)")
+_TOTALS = sql("SELECT purpose, model,", _TOTAL, "FROM usage WHERE at >= ?1 AND (?2 = '' OR chat = ?2)")
 _IN_ORDER = "GROUP BY purpose, model ORDER BY purpose, model"
 _OF_ALL = sql(_TOTALS, _IN_ORDER)
 _OF_PERSON = sql(_TOTALS, "AND person = ?3", _IN_ORDER)
-_TOTAL = sql(_SUMS, ", coalesce(sum(cost), 0), coalesce(sum(calls) FILTER (WHERE cost IS NULL), 0)")
 _GROUPS = {
     group: sql("SELECT", group, ",", _TOTAL, "FROM usage WHERE at >= ? GROUP BY", group)
     for group in ("person", "chat", "purpose")
@@ -112,8 +112,9 @@ class SqliteUsage:
         given = (micros(since), quote(chat))
         statement, columns = (_OF_PERSON, (*given, quote(person))) if person else (_OF_ALL, given)
         found = await self._engine.writer.submit(lambda database: database.execute(statement, columns).fetchall())
-        names = ("purpose", "model", "calls", "tokens_in", "tokens_out", "tokens_cached", "cost")
-        return tuple(dict(zip(names, columns, strict=True)) | {"model": unquote(columns[1])} for columns in found)
+        return tuple(
+            {"purpose": columns[0], **_total("model", (unquote(columns[1]), *columns[2:]))} for columns in found
+        )
 
     async def by(self, group: str, *, since: datetime, until: datetime, zone: str) -> tuple[Mapping[str, Any], ...]:
         """Return the sums per person, chat or purpose, the most tokens first, or per day of *zone*, in order."""

@@ -1,0 +1,71 @@
+"""What the operator can ask about usage."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator, Mapping
+from datetime import UTC, date, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
+from zoneinfo import ZoneInfo
+
+from gateway.control import Line
+from gateway.errors import UserMistake
+from gateway.operations import Operation
+
+if TYPE_CHECKING:
+    from gateway.app.app import App
+
+GROUPS = ("person", "chat", "purpose", "day")
+_DAYS = re.compile(r"(\d{1,5})d\Z")
+_SUMMED = ("calls", "tokens_in", "tokens_out", "tokens_cached", "known_cost", "unpriced_calls")
+
+
+class UsageOperations:
+    """The operation `usage`."""
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+
+    def named(self) -> Mapping[str, Operation]:
+        """Return it by name."""
+        return {"usage": self.usage}
+
+    async def usage(self, arguments: Line) -> AsyncIterator[Line]:
+        """A line per person, chat, purpose or day of PARLOUR_TIMEZONE: calls, tokens, and what they cost.
+
+        A linked person is one line; what belongs to nobody (embeddings, who was forgotten) stands under "". `cost` is
+        None where any call has no known price.
+        """
+        group = str(arguments.get("by") or "day")
+        if group not in GROUPS:
+            raise UserMistake(f"usage is summed by {', '.join(GROUPS)}, not by {group!r}")
+        zone, now = self._app.settings.timezone, datetime.now(UTC)
+        since = _since(str(arguments.get("since") or "30d"), now, ZoneInfo(zone))
+        found = await self._app.store.usage.by(group, since=since, until=now, zone=zone)
+        for line in self._by_person(found) if group == "person" else found:
+            yield dict(line)
+
+    def _by_person(self, found: tuple[Mapping[str, Any], ...]) -> list[Mapping[str, Any]]:
+        persons: dict[str, dict[str, Any]] = {}
+        for line in found:
+            name = unquote(self._app.store.links.person(line["person"]))
+            known = persons.get(name)
+            persons[name] = {**line, "person": name} if known is None else _both(known, line)
+        return sorted(persons.values(), key=lambda line: (-line["tokens_in"] - line["tokens_out"], line["person"]))
+
+
+def _both(known: dict[str, Any], line: Mapping[str, Any]) -> dict[str, Any]:
+    sums = {name: known[name] + line[name] for name in _SUMMED}
+    return {**known, **sums, "cost": None if sums["unpriced_calls"] else sums["known_cost"]}
+
+
+def _since(text: str, now: datetime, zone: ZoneInfo) -> datetime:
+    """Return the midnight of *zone* that *text* means: a day (2026-11-01), or how many days ago (7d)."""
+    today = now.astimezone(zone).date()
+    days = _DAYS.match(text)
+    try:
+        day = today - timedelta(days=int(days[1])) if days else date.fromisoformat(text)
+    except (ValueError, OverflowError):
+        raise UserMistake(f"{text!r} is no day; write one like 2026-11-01, or 7d for the last seven") from None
+    return datetime(day.year, day.month, day.day, tzinfo=zone)

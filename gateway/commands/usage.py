@@ -1,0 +1,42 @@
+"""`parlour usage`: who and what the tokens went to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import typer
+
+from gateway.commands.asking import ask, print_json, tame
+
+_NOBODY = "(nobody)"  # embeddings, and who was forgotten
+
+
+def show_usage(by: str, since: str, *, as_json: bool) -> None:
+    """Print a row per person, chat, purpose or day, and below them all together."""
+    lines = ask("usage", {"by": by, "since": since})
+    if as_json:
+        print_json(lines)
+        return
+    if not lines:
+        typer.echo(f"no model was asked since {since}")
+        return
+    for row in _table(by, lines):
+        typer.echo(tame(row))
+
+
+def _table(by: str, lines: Sequence[Mapping[str, Any]]) -> list[str]:
+    names = [str(line[by]) or _NOBODY for line in lines]
+    width = max(len(name) for name in (*names, by, "together"))
+    rows = [f"{by:{width}}  {'calls':>8}  {'tokens':>12}  {'cached':>6}  cost"]
+    rows += [_row(name, width, [line]) for name, line in zip(names, lines, strict=True)]
+    return [*rows, _row("together", width, lines)]
+
+
+def _row(name: str, width: int, lines: Sequence[Mapping[str, Any]]) -> str:
+    calls, tokens_in = sum(line["calls"] for line in lines), sum(line["tokens_in"] for line in lines)
+    tokens = tokens_in + sum(line["tokens_out"] for line in lines)
+    cached = round(100 * sum(line["tokens_cached"] for line in lines) / tokens_in) if tokens_in else 0
+    known, unpriced = sum(line["known_cost"] for line in lines), sum(line["unpriced_calls"] for line in lines)
+    cost = "unknown" if unpriced == calls else f"${known:.4f}" + (f" and {unpriced} calls unknown" if unpriced else "")
+    return f"{name:{width}}  {calls:>8,}  {tokens:>12,}  {cached:>5}%  {cost}"
