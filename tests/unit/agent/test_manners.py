@@ -1,0 +1,83 @@
+"""Which model answers a chat, with which tools and window: chosen before decided before usual, served from memory."""
+
+from __future__ import annotations
+
+import pytest
+
+from agent.llm.choices import ModelDesk, Models, Origin
+from agent.llm.client import ModelClient
+from agent.llm.scripted import ScriptedModel
+from agent.manners import Manners
+from agent.tools.registry import Toolbox
+from gateway.events import SessionKey
+from gateway.settings.chat import ChatSettings
+from gateway.settings.chats import Chats
+from gateway.store.store import SqliteStore
+from tests.fakes.clock import Clock
+from tests.fakes.llm import NOW, Tally, Usages
+from tests.fakes.store import open_inline_store
+
+CHAT = SessionKey("slack", "C042")
+THREAD = SessionKey("slack", "C042/1712.34")
+
+
+def models(*offered: str) -> Models:
+    """Return three models, of which *offered* may be chosen."""
+    named = {name: _client(f"openai/{name}-1") for name in ("fast", "careful", "dear")}
+    return Models(_client("openai/usual"), named, name="usual", offered=offered or ("fast", "careful"))
+
+
+def _client(name: str) -> ModelClient:
+    return ModelClient([ScriptedModel((), name=name)], books=Usages(), meter=Tally(), now=lambda: NOW)
+
+
+async def desk(store: SqliteStore, places: dict[str, ChatSettings] | None = None, *offered: str) -> ModelDesk:
+    """Return a desk over *store* where *places* are decided."""
+    chats = Chats(places or {})
+    return ModelDesk(models(*offered), store.people, lambda key, guild: chats.of(key, guild).model)
+
+
+async def test_a_choice_goes_before_what_was_decided(clock: Clock) -> None:
+    """It holds for the chat and all of its threads, until it is taken back."""
+    store = await open_inline_store(clock=clock.now)
+    models_here = await desk(store, {"slack:C042/1712.34": ChatSettings(model="dear")})
+    assert models_here.in_force(CHAT).origin is Origin.USUAL
+    assert (models_here.in_force(THREAD).name, models_here.in_force(THREAD).origin) == ("dear", Origin.DECIDED)
+    await models_here.choose(THREAD, "fast")
+    assert {models_here.in_force(key).name for key in (CHAT, THREAD)} == {"fast"}
+    assert models_here.in_force(SessionKey("slack", "C7")).name == "usual"
+    await models_here.choose(CHAT, "")
+    assert models_here.in_force(THREAD).name == "dear"
+
+
+async def test_what_is_not_offered_cannot_be_chosen(clock: Clock) -> None:
+    """Not by its name either: what the operator keeps for one chat is theirs to give."""
+    store = await open_inline_store(clock=clock.now)
+    models_here = await desk(store)
+    assert models_here.models.find("dear") == ""
+    assert models_here.models.find(" OpenAI/Careful-1 ") == "careful"
+    with pytest.raises(ValueError, match="dear"):
+        await models_here.choose(CHAT, "dear")
+    # Nor does it count what somebody wrote into the journal.
+    await store.people.prefer("slack:C042", "model", "dear")
+    found = models_here.in_force(CHAT)
+    assert (found.name, found.lost) == ("usual", "dear")
+
+
+async def test_what_we_do_by_ourselves_knows_its_guild(clock: Clock) -> None:
+    """A guild's settings hold for a chat that nobody has written in since the start: the guild was noted."""
+    store = await open_inline_store(clock=clock.now)
+    chats = Chats({"discord:guild:811": ChatSettings.model_validate({"memory_window": 7, "tools": {"allow": []}})})
+    chat = SessionKey("discord", "901/5")
+
+    def manners() -> Manners:
+        choices = ModelDesk(models(), store.people, lambda key, guild: chats.of(key, guild).model)
+        return Manners(choices, Toolbox.load(), store.people, chats.of, has_guilds=chats.has_guilds)
+
+    before = manners()
+    assert before.window(chat) is None
+    await before.note(chat, "811")
+    after = manners()
+    assert after.window(SessionKey("discord", "901")) == 7
+    assert after.of(chat).toolbox.names == ()
+    assert after.window(SessionKey("discord", "902")) is None
