@@ -8,8 +8,8 @@ from typing import Any
 
 from channels.slack.pace import Paces
 from tests.fakes.discord_facts import ANN as DISCORD_ANN
-from tests.fakes.discord_facts import BOT, GENERAL, RANDOM, TOKEN
-from tests.fakes.discord_server import GUILD, open_discord
+from tests.fakes.discord_facts import BOT, GENERAL, GUILD, RANDOM, TOKEN
+from tests.fakes.discord_server import open_discord
 from tests.fakes.pocket import InstantModel, gateway
 from tests.fakes.slack_gateway import CALL
 from tests.fakes.slack_gateway import house as slack_house
@@ -92,7 +92,7 @@ async def test_one_telegram_group_is_listened_to_and_another_is_not() -> None:
     async with open_telegram() as server:
         server.now = lambda: int(time.time())
         server.privacy = False
-        async with telegram_house(server, Parrot(), ALLOW_FROM="42", **chats) as pocket:
+        async with telegram_house(server, Parrot(), None, ALLOW_FROM="42", **chats) as pocket:
             for group in (TEAM, OTHER, QUIET):
                 server.say(f"said in {group}", chat=group)
             for group in (TEAM, QUIET):
