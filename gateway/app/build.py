@@ -128,7 +128,7 @@ def _build(
     meter = PrometheusMeter()
     chats = open_chats(settings)
     refusals = RefusalLog()
-    people = open_people(settings, plugins, store, meter=meter, now=_now)
+    people = open_people(settings, chats, plugins, store, meter=meter, now=_now)
     judge = people.judge
     noted = noting(judge, refusals, _now)
     kinds = kinds_of(settings, plugins)
@@ -168,7 +168,7 @@ def _build(
     )
     doors = Doors({}, kinds, ())
     if channels:
-        doors = open_doors(settings, plugins, intake, memory.sessions, blobs, store, language=locales.language)
+        doors = open_doors(settings, chats, plugins, intake, memory.sessions, blobs, store, language=locales.language)
     is_strict = settings.delivery.once == "strict"
     deliverer = Deliverer(
         store.outbox, doors.channels, meter=meter, now=_now, language=locales.language, is_strict=is_strict
