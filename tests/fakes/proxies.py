@@ -35,6 +35,8 @@ class Proxy:
     asked: list[tuple[str, int]] = field(default_factory=list)
     refused: int = 0  # connections without the right user and password
     is_down: bool = False  # takes connections and breaks them off
+    _open: set[asyncio.Task[None]] = field(default_factory=set)
+    _turned_away: asyncio.Event = field(default_factory=asyncio.Event)
 
     def url(self, scheme: str, *, password: str = "") -> str:
         """Return its address as it stands in PARLOUR_PROXY."""
@@ -44,6 +46,16 @@ class Proxy:
     def hosts(self) -> set[str]:
         """Return every host it was asked for."""
         return {host for host, _ in self.asked}
+
+    def drop(self) -> None:
+        """Break off every connection that stands."""
+        self._turned_away.clear()
+        for task in self._open:
+            task.cancel()
+
+    async def knocked(self) -> None:
+        """Return when somebody has come in vain since the last drop."""
+        await self._turned_away.wait()
 
     async def reach(self, host: str, port: int) -> Streams:
         """Connect to what *host* leads to; OSError for a name that it does not know."""
@@ -79,17 +91,19 @@ async def open_http_proxy(
 async def _serving(
     proxy: Proxy, serve: Callable[[Proxy, Streams], Awaitable[None]], tls: ssl.SSLContext | None = None
 ) -> AsyncIterator[None]:
-    tasks: set[asyncio.Task[None]] = set()
+    tasks = proxy._open
 
     async def one(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
         tasks.add(task)
         try:
-            if not proxy.is_down:
+            if proxy.is_down:
+                proxy._turned_away.set()
+            else:
                 await serve(proxy, (reader, writer))
-        except (OSError, EOFError):
-            pass  # either side has gone
+        except (OSError, EOFError, asyncio.CancelledError):
+            pass  # either side has gone, or we have
         finally:
             tasks.discard(task)
             await _closed(writer)
@@ -203,7 +217,18 @@ async def _closed(writer: asyncio.StreamWriter) -> None:
 # The real servers.
 
 FAR, EXIT = "127.0.0.2", "127.0.0.3"
-FAR_NAME = "127.2"  # as a name: no literal address, so it is asked of the proxy, and every resolver knows it
+FAR_NAME = "far.example"  # resolves nowhere but in `microsocks`, which is given a resolver of ours
+_RESOLVER = f"""
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <netdb.h>
+#include <string.h>
+int getaddrinfo(const char *name, const char *service, const struct addrinfo *hints, struct addrinfo **found) {{
+    int (*real)(const char *, const char *, const struct addrinfo *, struct addrinfo **);
+    real = dlsym(RTLD_NEXT, "getaddrinfo");
+    return real(name && !strcmp(name, "{FAR_NAME}") ? "{FAR}" : name, service, hints, found);
+}}
+"""
 
 
 def needed(command: str) -> str:
@@ -213,7 +238,7 @@ def needed(command: str) -> str:
         return path
     if os.environ.get("CI") == "true":
         pytest.fail(f"CI needs {command}: .ci/run installs it")
-    pytest.skip(f"no {command} on this machine (apt install nginx-light microsocks)")
+    pytest.skip(f"no {command} on this machine (apt install nginx-light microsocks gcc openssl)")
 
 
 @dataclass(frozen=True)
@@ -267,18 +292,21 @@ async def far_away(port: int) -> AsyncIterator[int]:
 
 
 @asynccontextmanager
-async def microsocks(port: int, *, user: str, password: str) -> AsyncIterator[str]:
-    """Run a real SOCKS5 server that leaves by `EXIT`; yield its address."""
+async def microsocks(folder: Path, port: int, *, user: str, password: str) -> AsyncIterator[str]:
+    """Run a real SOCKS5 server that knows `FAR_NAME` and leaves by `EXIT`; yield its address."""
+    program, library = needed("microsocks"), folder / "resolver.so"
+    words = [needed("gcc"), "-shared", "-fPIC", "-x", "c", "-", "-o", str(library), "-ldl"]
+    await asyncio.to_thread(subprocess.run, words, check=True, capture_output=True, input=_RESOLVER.encode())
     words = ["-i", "127.0.0.1", "-p", str(port), "-b", EXIT, "-u", user, "-P", password]
-    async with running(needed("microsocks"), *words, port=port):
+    async with running(program, *words, port=port, LD_PRELOAD=str(library)):
         yield f"socks5h://{user}:{password}@127.0.0.1:{port}"
 
 
 @asynccontextmanager
-async def running(*command: str, port: int) -> AsyncIterator[None]:
+async def running(*command: str, port: int, **environment: str) -> AsyncIterator[None]:
     """Run a server until the block ends; it takes connections on *port* when the block begins."""
     process = await asyncio.create_subprocess_exec(
-        *command, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE
+        *command, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE, env={**os.environ, **environment}
     )
     try:
         while True:
