@@ -6,7 +6,16 @@ import sqlite3
 from dataclasses import dataclass, replace
 from typing import Any
 
-from gateway.events import InboundKind, InboundMessage, OutboundKind, OutboundMessage, Role, SessionKey, turn_id
+from gateway.events import (
+    ChatKind,
+    InboundKind,
+    InboundMessage,
+    OutboundKind,
+    OutboundMessage,
+    Role,
+    SessionKey,
+    turn_id,
+)
 from gateway.ports.journal import Acceptance, AcceptedAs, InboxRow, Job
 from gateway.store.due import encode_job, put_job
 from gateway.store.rows import (
@@ -27,6 +36,7 @@ MINUTE = 60_000_000  # microseconds
 DELETED = "\0deleted"  # the revision under which a deletion is remembered
 
 COUNT_WAITING = "SELECT count(*) FROM inbox WHERE key = ? AND state = 'waiting' AND ended_at IS NULL"
+_COUNT_OF_SENDER = sql(COUNT_WAITING, "AND sender = ?")
 ROW = "seq, payload, role, state, turn, attempts, crashes, accepted_at"
 _OPEN_ROWS = sql(
     "SELECT",
@@ -148,11 +158,20 @@ def accept(database: sqlite3.Connection, new: Accepting, per_chat: int, headroom
         row = InboxRow(seq=seq, message=new.message, accepted_at=moment(new.at), role=new.role, is_control=True)
         return Accepted(Acceptance(outcome=AcceptedAs.NEW, seq=seq), control=row)
     queued = int(database.execute(COUNT_WAITING, (new.key,)).fetchone()[0])
-    if queued >= per_chat or not headroom.take(database):
+    if queued >= per_chat or _has_their_share(database, new, queued, per_chat) or not headroom.take(database):
         return _refuse(database, new, queued, per_chat)
     seq = _insert(database, new, "waiting")
     acceptance = Acceptance(outcome=AcceptedAs.NEW, seq=seq, queued=queued + 1)
     return Accepted(acceptance, lane=new.message.key)
+
+
+def _has_their_share(database: sqlite3.Connection, new: Accepting, queued: int, per_chat: int) -> bool:
+    """Say whether the sender fills half of a shared chat's queue: the other half is for everybody else."""
+    half = (per_chat + 1) // 2
+    if queued < half or new.message.chat_kind is ChatKind.DIRECT or new.message.kind is InboundKind.JOB:
+        return False
+    found = database.execute(_COUNT_OF_SENDER, (new.key, quote(new.message.sender.id))).fetchone()
+    return int(found[0]) >= half
 
 
 def _insert(database: sqlite3.Connection, new: Accepting, state: str) -> int:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
-from gateway.events import InboundKind, InboundMessage, OutboundKind, Role, Sender, SessionKey, turn_id
+from gateway.events import ChatKind, InboundKind, InboundMessage, OutboundKind, Role, Sender, SessionKey, turn_id
 from gateway.ports.journal import AcceptedAs, EndState, TurnRecord
 from gateway.ports.store import Limits, Store
 from tests.contract.store.conftest import House
@@ -148,6 +149,18 @@ async def test_a_full_chat_is_refused_and_told_once_a_minute(house: House) -> No
     await accept(store, said(id="9"))
     assert len(await store.outbox.undelivered(ANN)) == 2
     assert (await accept(store, said(id="9"))).outcome is AcceptedAs.DUPLICATE
+
+
+async def test_one_sender_fills_at_most_half_of_a_shared_chats_queue(house: House) -> None:
+    """The other half is for everybody else; a direct chat has one sender, and all of it is theirs."""
+    store = await house.open(Limits(queued_per_chat=6))
+    group: dict[str, Any] = {"key": BOB, "chat_kind": ChatKind.GROUP}
+    outcomes = [(await accept(store, said(id=f"a{n}", by="ann", **group))).outcome for n in range(5)]
+    assert outcomes == [AcceptedAs.NEW] * 3 + [AcceptedAs.FULL] * 2
+    others = [(await accept(store, said(id=f"{by}{n}", by=by, **group))).outcome for by in "xyz" for n in range(2)]
+    assert others == [AcceptedAs.NEW] * 3 + [AcceptedAs.FULL] * 3
+    direct = [(await accept(store, said(id=f"d{n}"))).outcome for n in range(7)]
+    assert direct == [AcceptedAs.NEW] * 6 + [AcceptedAs.FULL]
 
 
 async def test_a_full_chat_does_not_stop_another_one_or_a_command(house: House) -> None:
