@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import cache
 from pathlib import Path
 from string import Formatter
 
@@ -19,6 +20,7 @@ from gateway.ports import Verdict
 from gateway.ports.caps import Cap
 from gateway.words import FALLBACK, catalogue, say
 from gateway.words.failures import FAILURES
+from gateway.words.languages import LANGUAGES
 from tests import sentences
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -33,6 +35,7 @@ FIELDS = {
     "asking.{}": {"yes", "no"},
     "asking.why_{}": {"untrusted", "many", "deleted"},
     "model.{}": {origin.value for origin in Origin},
+    "settings.{}": {"everywhere", "block", "chosen"},
     "forget.everything_{}": {"own", "chat"},
     "forget.erased_{}": {"own", "chat"},
     "forget.remains_{}": {"own", "chat"},
@@ -103,12 +106,13 @@ def test_operators_lines_may_stand_where_they_arise(tmp_path: Path) -> None:
     assert not list(sentences.files(tmp_path))
 
 
-def modules() -> Iterator[tuple[Path, ast.Module]]:
-    """Yield every module outside the languages themselves."""
-    for package in sentences.PACKAGES:
-        for path in sorted((ROOT / package).rglob("*.py")):
-            if path.relative_to(ROOT).parts[:3] != ("gateway", "words", FALLBACK):
-                yield path, ast.parse(path.read_text("utf-8"))
+@cache
+def modules() -> Sequence[tuple[Path, ast.Module]]:
+    """Return every module outside the languages themselves."""
+    languages = {("gateway", "words", language) for language in LANGUAGES}
+    paths = [path for package in sentences.PACKAGES for path in sorted((ROOT / package).rglob("*.py"))]
+    outside = (path for path in paths if path.relative_to(ROOT).parts[:3] not in languages)
+    return [(path, ast.parse(path.read_text("utf-8"))) for path in outside]
 
 
 def keys_of(node: ast.expr) -> set[str] | None:

@@ -1,0 +1,51 @@
+"""Spanish: the area `alerts`; English says what each sentence is for."""
+
+SENTENCES = {
+    "channel_down": (
+        "No oigo nada de {channel} desde {since}. Sigo intentándolo; `parlour doctor` en mi máquina quizá diga qué"
+        " pasa."
+    ),
+    "channel_token": (
+        "{channel} ya no me deja entrar: rechaza mi token. Allí no se oye a nadie hasta que tenga uno nuevo; "
+        "`parlour doctor` en mi máquina dice dónde conseguirlo."
+    ),
+    "channel_refused": (
+        "{channel} no me deja entrar tal como está configurado allí. `parlour doctor` en mi máquina dice qué cambiar."
+    ),
+    "over_channel": "Vuelvo a oír {channel}. No lo oía desde {since}.",
+    "model_failing": (
+        "Ningún modelo ha respondido desde {since}, y a quien escribe se le pide que lo intente de nuevo. "
+        "`parlour doctor --model` en mi máquina dice qué pasa."
+    ),
+    "over_model": "El modelo vuelve a responder. No lo hacía desde {since}.",
+    "given_up": (
+        "He tenido que renunciar a {count:un mensaje|# mensajes}, el último en {chat}: {reason} `parlour turn {turn}`"
+        " en mi máquina cuenta toda la historia."
+    ),
+    "because_blocked": "allí ya no aceptan mensajes míos.",
+    "because_gone": "el chat ya no existe, o yo no estoy en él.",
+    "because_rights": "no tengo permiso para escribir allí.",
+    "because_attempts": "la plataforma no lo aceptó, por más que lo intenté.",
+    "because_poison": "tropecé con ello una y otra vez.",
+    "because_other": "se rechazó definitivamente.",
+    "disk_low": "El disco en el que escribo está casi lleno: quedan {free}. Haz sitio, por favor.",
+    "disk_full": (
+        "El disco en el que escribo está lleno: quedan {free}. Lo que no puedo guardar no lo confirmo, así que nada"
+        " se pierde, pero pronto no se oirá a nadie. Haz sitio ya, por favor."
+    ),
+    "over_disk": "Vuelve a haber sitio en el disco.",
+    "cap_near": "Se ha gastado el {percent} % de los tokens de hoy: {used} de {limit}.",
+    "cap_reached": (
+        "Los tokens de hoy se han agotado: {used} de {limit}. Hasta {until} no respondo a nadie."
+        " PARLOUR_CAPS__TOKENS_PER_DAY y un reinicio permiten más."
+    ),
+    "over_cap": "Ha empezado un nuevo día y vuelvo a responder.",
+    "set_aside": (
+        "He apartado {count:un evento|# eventos} con los que no pude, el último de {channel}. Nada más se detiene por"
+        " ello; `parlour quarantine list` en mi máquina muestra qué era."
+    ),
+    "killed": (
+        "No me detuve, me mataron{count:| # veces}, la última antes de {since}. Lo que quedó a medias se está"
+        " terminando ahora. Mi registro y la memoria que me dan quizá digan por qué."
+    ),
+}

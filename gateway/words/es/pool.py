@@ -1,0 +1,12 @@
+"""Spanish: the area `pool`; English says what each sentence is for."""
+
+SENTENCES = {
+    "full": (
+        "Me esperan demasiados mensajes (como mucho {limit} en un chat), así que no he aceptado este. Envíalo otra"
+        " vez un poco más tarde, por favor."
+    ),
+    "expired": (
+        "Estuve fuera más de un día, así que dejé sin respuesta lo que escribiste mientras tanto. Pregunta otra vez,"
+        " por favor."
+    ),
+}

@@ -1,0 +1,29 @@
+"""Simplified Chinese: the area `people`; English says what each sentence is for."""
+
+SENTENCES = {
+    "owner_now": (
+        "现在你是这个机器人的所有者：谁可以给它写信由你一人决定。`/allow` 让人进来，`/block` 把人挡在外面，其余的见"
+        " /help。"
+    ),
+    "owner_here": "在这里给我写信的人本来就是所有者。请在你想用来当所有者的那个平台上，私聊把这个码发给我。",
+    "allow_whom": "请说明是谁：`/allow 12345`，`/allow here` 表示整个聊天，或用 `/allow` 回复他的一条消息。",
+    "block_whom": "请说明是谁：`/block 12345`，`/block here` 表示这个聊天，或用 `/block` 回复他的一条消息。",
+    "allowed": "从现在起 `{whom}` 可以给我写信。",
+    "allowed_already": "`{whom}` 已经可以给我写信了。",
+    "blocked": "`{whom}` 的话我不再听了。`/allow {whom}` 可以撤回。",
+    "blocked_already": "`{whom}` 已经被挡在外面了。",
+    "blocked_as": "这和 `{other}` 是同一个人，而你已把他挡在外面。`/allow {other}` 可以撤回。",
+    "owner_set": "`{whom}` 是设置（PARLOUR_OWNERS）里写的所有者，只能在那里更改。",
+    "owner_claimed": "`{whom}` 是所有者。要先在我的机器上运行 `parlour owner remove {whom}`。",
+    "nobody": "这不是任何人的 id；名字分不清人。请用这个命令回复他的一条消息，或写出平台上的 id。",
+    "elsewhere": "我不知道叫这个名字的渠道；现有：{other}。",
+    "none": "还没有允许任何人，除了在我自己的机器上打开我的页面的人。",
+    "title": "谁可以给我写信，谁不可以：",
+    "more": "还有 {count} 个；在我的机器上运行 `parlour people list` 可以看到全部。",
+    "owner_by_setting": "所有者，来自设置",
+    "owner_by_code": "所有者，通过码",
+    "allowed_by_setting": "可以写信，来自设置",
+    "allowed_by": "可以写信，由 `{by}` 允许",
+    "paired_by": "可以写信，申请后由 `{by}` 批准",
+    "blocked_by": "被 `{by}` 挡在外面",
+}

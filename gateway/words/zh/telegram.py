@@ -1,0 +1,11 @@
+"""Simplified Chinese: the area `telegram`; English says what each sentence is for."""
+
+SENTENCES = {
+    "write_first": (
+        "这个回答只给你看，而 Telegram 只有在你先给我写过之后才让我给你写：请打开与我的私聊，按“开始”，在那里再问一次。"
+    ),
+    "privacy": (
+        "在这里我只能看到提到我、回复我或以斜杠开头的消息：这是 Telegram 的隐私模式。要让我读到全部，请打开"
+        " @BotFather，依次选择 /mybots、我、Bot Settings、Group Privacy、Turn off；然后把我移出这个群再加回来。"
+    ),
+}

@@ -1,0 +1,148 @@
+"""Every language says what English says: all of it, with the same fields, and in sentences that can be filled in."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from datetime import UTC, date, datetime, timedelta
+from string import Formatter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.words import FALLBACK, catalogue, say
+from gateway.words.figures import clock, day, file_size, moment, span
+from gateway.words.languages import LANGUAGES, base, listed, named, own_name
+
+OTHERS = [language for language in LANGUAGES if language != FALLBACK]
+_LONGEST_MARK = 100  # characters: Telegram keeps 120 free for it in every part, Discord 110
+_LONGEST_STATUS = 50  # of Slack's assistant.threads.setStatus
+_LONGEST_LABEL = 40  # gateway.events.Choice, less what numbers a button
+_LABELS = ("asking.yes", "asking.no", "links.yes", "links.no", "strangers.yes", "strangers.no", "model.as_before")
+# What is typed is the same in every language: a command, a setting, a tool of ours.
+_TYPED = re.compile(r"(?<![\w/<])/[a-z][a-z-]+|--[a-z]+|PARLOUR_\w+|parlour(?: --?[a-z]+| [a-z]+)+(?=`)")
+
+
+def fields(template: str) -> dict[str, set[str]]:
+    """Return the fields of a template, each with the ways it is written in there."""
+    found: dict[str, set[str]] = {}
+    for _, name, how, conversion in Formatter().parse(template):
+        if name is not None:
+            assert not conversion
+            found.setdefault(name, set()).add(how or "")
+    return found
+
+
+def shape(template: str) -> tuple[object, ...]:
+    """Return what all languages have in common: fields, what is typed, code, emphasis and lists."""
+    marks = [template.count(mark) for mark in ("`", "**", "\n- ")]
+    return set(fields(template)), set(_TYPED.findall(template)), marks
+
+
+@pytest.mark.parametrize("language", OTHERS)
+def test_a_language_says_all_that_english_says_and_nothing_else(language: str) -> None:
+    """Who chose a language is not spoken to in another; a sentence that English lost is nobody's any more."""
+    assert sorted(catalogue(FALLBACK).keys() - catalogue(language).keys()) == []
+    assert sorted(catalogue(language).keys() - catalogue(FALLBACK).keys()) == []
+
+
+@pytest.mark.parametrize("language", OTHERS)
+def test_the_fields_and_what_is_typed_are_those_of_english(language: str) -> None:
+    """A field that English does not give would raise in the middle of a sentence; a command is the same everywhere."""
+    unlike = {
+        key: text
+        for key, template in catalogue(FALLBACK).items()
+        if (text := catalogue(language).get(key)) and shape(text) != shape(template)
+    }
+    assert unlike == {}
+
+
+@given(count=st.sampled_from([0, 1, 2, 5, 1_000, 2_026, 1_234_567]), word=st.text(max_size=20))
+def test_every_sentence_of_every_language_can_be_said(count: int, word: str) -> None:
+    """Whatever number or word a field takes, the sentence comes out whole: no field left, no sign of a plural."""
+    for language in LANGUAGES:
+        for key, template in catalogue(language).items():
+            named = fields(template)
+            given = {name: count if any(named[name]) else word for name in named}
+            said = say(key, language, **given)
+            assert said, (language, key)
+            if named and not any(sign in word for sign in "{}|#"):
+                assert not re.search(r"[{}|]|#(?! )", said), (language, key, said)
+
+
+def test_one_and_several_have_their_nouns() -> None:
+    """A count stands with the right noun in each language, and is written as it is written there."""
+    stopped = {
+        "en": ("1 waiting message was dropped", "2 waiting messages were dropped", "12,345 waiting messages"),
+        "de": ("1 wartende Nachricht wurde verworfen", "2 wartende Nachrichten wurden", "12.345 wartende Nachrichten"),
+        "es": ("descartó 1 mensaje", "descartaron 2 mensajes", "descartaron 12\u202f345 mensajes"),
+        "zh": ("丢弃了 1 条", "丢弃了 2 条", "丢弃了 12,345 条"),
+    }
+    for language, expected in stopped.items():
+        for count, words in zip((1, 2, 12_345), expected, strict=True):
+            assert words in say("commands.stopped_queue", language, queued=count)
+
+
+def test_days_times_spans_and_sizes_are_the_languages() -> None:
+    """What is shown of a moment is local, and in the order that its readers expect."""
+    at = datetime(2026, 3, 29, 0, 59, tzinfo=UTC)  # a minute before the clocks of Berlin go forward
+    assert moment(at, "Europe/Berlin") == "2026-03-29 01:59"
+    assert moment(at + timedelta(minutes=1), "Europe/Berlin", "de") == "29.03.2026 03:00"
+    assert moment(at, "Pacific/Kiritimati", "es") == "29/03/2026 14:59"
+    assert moment(at, "Asia/Kolkata", "zh") == "2026年3月29日 06:29"
+    assert clock(at, "Europe/Berlin", "de") == "01:59 Uhr"
+    assert day(date(2026, 1, 2), "de") == "02.01.2026"
+    assert [span(timedelta(days=1, hours=2, minutes=3), each) for each in LANGUAGES] == [
+        "1d 2h 3m", "1 Tag, 2 Std., 3 Min.", "1 d 2 h 3 min", "1 天 2 小时 3 分钟",
+    ]  # fmt: skip
+    assert span(timedelta(seconds=59), "de") == "0 Std. 0 Min."
+    assert [file_size(1_550_000, each) for each in LANGUAGES] == ["1.6 MB", "1,6 MB", "1,6 MB", "1.6 MB"]
+
+
+def test_what_a_language_lacks_is_english(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sentence without a translation is said in English, nouns and numbers included."""
+    lacking = {key: text for key, text in catalogue("de").items() if key != "commands.stopped_queue"}
+    monkeypatch.setattr("gateway.words.catalogue", lambda language: lacking if language == "de" else catalogue("en"))
+    assert say("commands.stopped_queue", "de", queued=1_000) == (
+        "1,000 waiting messages were dropped; nothing was running."
+    )
+    assert say("commands.stopped_turn", "de") == "Abgebrochen."
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_short_sentences_are_short_in_every_language(language: str) -> None:
+    """A mark joins a part that was cut without it, a status and a button have little room."""
+    assert len(say("delivery.may_repeat", language).encode("utf-16-le")) // 2 <= _LONGEST_MARK
+    assert len(say("slack.thinking", language)) <= _LONGEST_STATUS
+    for key in _LABELS:
+        assert 0 < len(say(key, language)) <= _LONGEST_LABEL
+
+
+@pytest.mark.parametrize(
+    ("text", "language"),
+    [
+        ("de", "de"), ("DE", "de"), ("de-AT", "de"), ("zh_CN", "zh"), ("es-419", "es"), ("Deutsch", "de"),
+        ("german", "de"), ("Alemán", "de"), ("aleman", "de"), ("español", "es"), ("Spanisch", "es"), ("中文", "zh"),
+        ("chino", "zh"), (" English ", "en"), ("pt-BR", ""), ("klingon", ""), ("", ""),
+    ],
+)  # fmt: skip
+def test_a_language_is_known_by_code_region_and_name(text: str, language: str) -> None:
+    """People write what they call it, in whatever language they have; a region is its language."""
+    assert named(text) == language
+
+
+def test_the_languages_there_are_can_be_listed() -> None:
+    """Each is named by itself, and is a package of its own that knows its own name."""
+    assert [base(code) for code in LANGUAGES] == list(LANGUAGES)
+    assert listed() == "de (Deutsch), en (English), es (español), zh (简体中文)"
+    assert own_name("de") == "Deutsch"
+
+
+def test_a_language_that_nobody_speaks_is_not_loaded() -> None:
+    """English costs no start-up or memory for the others."""
+    check = (
+        "import sys, gateway.words as w; w.say('commands.new'); sys.exit('gateway.words.de.commands' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", check], check=False).returncode == 0  # noqa: S603 - our own words
