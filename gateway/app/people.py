@@ -71,7 +71,15 @@ def open_people(
         decisions=Decisions(roster, linked, now=now),
         claims=Claims(roster, now=now, language=language),
         pairing=PairingDesk(notes, now=now, language=language),
-        strangers=Strangers(notes, has_pairing=has_pairing, owner=owner, meter=meter, now=now, language=language),
+        strangers=Strangers(
+            notes,
+            has_owner=roster.has_owner,
+            has_pairing=has_pairing,
+            owner=owner,
+            meter=meter,
+            now=now,
+            language=language,
+        ),
         places=places,
         judge=judge_with_places,
     )

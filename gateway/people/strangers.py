@@ -47,14 +47,19 @@ class Strangers:
         self,
         notes: Notes,
         *,
+        has_owner: Callable[[], bool],
         has_pairing: Callable[[str], bool],
         owner: FindOwner,
         meter: Meter,
         now: Callable[[], datetime],
         language: str = "en",
     ) -> None:
-        """*has_pairing* says of a channel block whether it gives codes; *owner* where its owner can be asked."""
+        """Strangers are told nothing while there is nobody who could let them in: no owner, and no pairing.
+
+        *has_pairing* says of a channel block whether it gives codes; *owner* where its owner can be asked.
+        """
         self._notes = notes
+        self._has_owner = has_owner
         self._has_pairing = has_pairing
         self._owner = owner
         self._meter = meter
@@ -82,6 +87,10 @@ class Strangers:
 
     def _calls_us(self, message: InboundMessage, rejected: Rejected) -> bool:
         if rejected.reason not in _TOLD_REASONS or message.kind not in _SAID or message.revision:
+            return False
+        if message.kind is InboundKind.MESSAGE and not message.message_id:
+            return False  # nobody wrote it: a channel says so that we were added
+        if not (self._has_owner() or self._has_pairing(message.key.channel)):
             return False
         if self._now() - message.sent_at > DAY:
             return False

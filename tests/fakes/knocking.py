@@ -28,7 +28,16 @@ POLICIES: Mapping[str, Policy] = {
 class Door:
     """Strangers knock, places take us in, owners decide."""
 
-    def __init__(self, store: Store, now: Callable[[], datetime], *, pairs: bool = True, owner: bool = True) -> None:
+    def __init__(
+        self,
+        store: Store,
+        now: Callable[[], datetime],
+        *,
+        pairs: bool = True,
+        owner: bool = True,
+        owned: bool = True,
+    ) -> None:
+        """*owner*: one can be asked in a chat; *owned*: there is one at all."""
         self.store = store
         self._now = now
         notes = Notes(store.access)
@@ -37,7 +46,14 @@ class Door:
             return OwnerAt(OWNER) if owner else None
 
         self.pairing = PairingDesk(notes, now=now)
-        self.strangers = Strangers(notes, has_pairing=lambda _: pairs, owner=at, meter=FakeMeter(), now=now)
+        self.strangers = Strangers(
+            notes,
+            has_owner=lambda: owned,
+            has_pairing=lambda _: pairs,
+            owner=at,
+            meter=FakeMeter(),
+            now=now,
+        )
         self.places = Places(notes, POLICIES, owner=at, now=now)
 
     async def knock(self, sender: str, *, reason: Reason = Reason.STRANGER, **facts: Any) -> str:

@@ -146,6 +146,23 @@ async def test_without_pairing_there_is_no_code(clock: Clock) -> None:
     await store.close()
 
 
+async def test_a_bot_that_nobody_owns_says_nothing(clock: Clock) -> None:
+    """While nobody could let them in strangers are told nothing; with pairing switched on the operator can."""
+    store = await open_inline_store(clock=clock.now)
+    await Door(store, clock.now, pairs=False, owned=False).knock("66")
+    assert (await store.journal.depth())["undelivered"] == 0
+    door = Door(store, clock.now, owned=False, owner=False)
+    await door.knock("66")
+    assert await door.code_of("66")
+    await store.close()
+
+
+async def test_being_added_is_no_word_of_whoever_did_it(door: Door) -> None:
+    """Telegram's channel greets when it is added; where it is not let in that is nothing, not a line in the place."""
+    assert await door.in_group("66", message_id="", text="/start") == ""
+    assert await door.told(GROUP) == []
+
+
 async def test_an_owner_out_of_reach_leaves_the_code(clock: Clock) -> None:
     """Where no owner has a direct chat the stranger still has a code to pass on."""
     store = await open_inline_store(clock=clock.now)
