@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from agent.llm.choices import ModelDesk
+from agent.manners import SettingInForce
 from agent.memory.consolidation.archiving import archive_now
 from agent.memory.dream.restoring import DreamDesk
 from agent.memory.files import lines as build
@@ -64,13 +65,18 @@ class AgentHouse:
     pairing: Pairing
     locales: Locales
     models: ModelDesk
+    settings: Callable[[SessionKey, str, str], Sequence[SettingInForce]]  # of a chat, its guild and scope
     now: Callable[[], datetime]
-    facts: Callable[[], Mapping[str, Any]]  # version, model, uptime_seconds, workers
+    facts: Callable[[], Mapping[str, Any]]  # version, uptime_seconds, workers
     pool: Pool | None = None  # the pool runs the commands that ask for it, so it is built after
     background: Background | None = None  # as the pool
     caps: Caps | None = None  # without, nobody is under any
     day_zone: str = "UTC"  # whose days caps and sums go by
     new_waits: bool = False  # /new answers when its archive is summarised [000]
+
+    def in_force(self, key: SessionKey, guild: str, scope: str) -> Sequence[SettingInForce]:
+        """Return what is in force in the chat, and who decided it."""
+        return self.settings(key, guild, scope)
 
     async def stop(self, key: SessionKey, *, sender: str) -> tuple[bool, int]:
         """Stop turn and queue; an empty sender means everybody's."""

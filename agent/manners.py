@@ -48,6 +48,15 @@ class Manner:
     soul: str = ""  # instead of any SOUL.md; "" = what stands in the files
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SettingInForce:
+    """One setting of a chat, as people are shown it. Nothing secret is in it."""
+
+    name: str  # as in the settings file
+    value: str
+    said_by: str  # "everywhere", "block", "chosen" (here, by people), or the place that the operator decided it for
+
+
 class Manners:
     """How every chat is answered; served from memory.
 

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from agent.commands.needs import Need, Needs, first_word
 from agent.llm.choices import ModelDesk
+from agent.manners import SettingInForce
 from agent.memory.dream.restoring import DreamDesk
 from agent.memory.forgetting.desk import ForgettingDesk
 from agent.memory.links.offers import LinkDesk
@@ -61,6 +62,10 @@ class House(Protocol):
     @property
     def access(self) -> Deciding:
         """Who may write, and deciding it."""
+        ...
+
+    def in_force(self, key: SessionKey, guild: str, scope: str) -> Sequence[SettingInForce]:
+        """Return what is in force in the chat, and who decided it."""
         ...
 
     @property
@@ -151,7 +156,7 @@ class House(Protocol):
         ...
 
     async def status(self) -> Mapping[str, Any]:
-        """Return the facts of /status: version, model, uptime_seconds, workers, busy, queued, work, budget."""
+        """Return the facts of /status: version, uptime_seconds, workers, busy, queued, work, budget."""
         ...
 
 

@@ -53,7 +53,7 @@ async def status(context: CommandContext) -> Reply:
             "commands.status",
             context.language,
             version=facts["version"],
-            model=facts["model"],
+            model=context.house.models.in_force(context.key, context.row.message.guild).client.name,
             uptime=_span(timedelta(seconds=facts["uptime_seconds"])),
             busy=facts["busy"],
             workers=facts["workers"],

@@ -31,7 +31,7 @@ from gateway.app.attachments import files_in, files_out, overheard
 from gateway.app.books import HouseBooks
 from gateway.app.caps import open_caps
 from gateway.app.channels import Doors, Plugins, kinds_of, noting, open_doors
-from gateway.app.choices import open_choices, open_manners, sees
+from gateway.app.choices import asked, open_choices, open_manners, sees
 from gateway.app.dream import open_dreamer, open_dreams
 from gateway.app.gate import Gate
 from gateway.app.isolation import settle_scopes
@@ -41,6 +41,7 @@ from gateway.app.models import open_dream_model, open_models
 from gateway.app.people import open_people
 from gateway.app.recall import open_recall
 from gateway.app.rights import open_rights
+from gateway.app.shown import settings_shown
 from gateway.delivery import Deliverer
 from gateway.errors import SettingsMistake
 from gateway.events import InboundMessage
@@ -181,14 +182,13 @@ def _build(
     models = open_choices(settings, model, spend, meter, plugins, _now)
     toolbox = Toolbox.load(*plugins.tools, result_chars=settings.agent.max_tool_result_chars, meter=meter)
     manners = open_manners(chats, models, toolbox, store.people)
-    sent_to = (settings.llm.model, *settings.llm.fallbacks) if settings.llm.model else ()
     rights = open_rights(
         settings,
         home,
         store,
         memory.projector,
         doors,
-        models=sent_to or tuple(each.name for each in plugins.models),
+        models=tuple(each.name for each in plugins.models) or asked(settings),
         zone=locales.zone,
         now=_now,
     )
@@ -214,12 +214,12 @@ def _build(
         pairing=people.pairing,
         locales=locales,
         models=manners.models,
+        settings=settings_shown(settings, chats, manners, locales, store.people),
         caps=caps,
         day_zone=settings.timezone,
         new_waits=settings.memory.new_waits,
         facts=lambda: {
             "version": version("parlour"),
-            "model": model.name,
             "uptime_seconds": time.monotonic() - started,
             "workers": settings.agent.workers,
             "by_words_alone": bool(recall.trouble()),

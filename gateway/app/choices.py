@@ -51,6 +51,13 @@ def open_manners(chats: Chats, models: Models, toolbox: Toolbox, people: People)
     return Manners(desk, toolbox, people, chats.of, has_guilds=chats.has_guilds)
 
 
+def asked(settings: Settings) -> tuple[str, ...]:
+    """Return the models that conversations may be sent to, as litellm names them."""
+    llm = settings.llm
+    names = (llm.model, *llm.fallbacks, *llm.models, *(entry.model for entry in settings.chats.values()))
+    return tuple(dict.fromkeys(llm.entry(name).model for name in names if name))
+
+
 def sees(settings: Settings, manners: Manners) -> Callable[[SessionKey], Awaitable[bool]]:
     """Return what says whether the model that answers in a chat looks at pictures."""
     always = {"on": True, "off": False}.get(settings.llm.vision)

@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterator, Mapping
 from gateway.errors import SettingsMistake
 from gateway.events import SessionKey
 from gateway.settings.blocks import Kinds, wrong_entry
+from gateway.settings.chat import ChatSettings
 from gateway.settings.chats import read_soul
 from gateway.settings.mistakes import sentence
 from gateway.settings.model import Settings
@@ -26,6 +27,7 @@ def wrong_chats(settings: Settings, places: Places, kinds: Kinds) -> Iterator[st
         if text:
             yield f"chats.{name}: {text}"
         where = ("chats", name)
+        yield from _of_a_thread(name, entry, places)
         if entry.soul:
             try:
                 read_soul(settings.home, entry.soul)
@@ -38,6 +40,22 @@ def wrong_chats(settings: Settings, places: Places, kinds: Kinds) -> Iterator[st
                 if kinds.tools is not None and tool not in kinds.tools:
                     text = f"there is no tool {tool!r}; {_guess(tool, kinds.tools)}"
                     yield _line(places, (*where, "tools", kind), text)
+
+
+def _of_a_thread(name: str, entry: ChatSettings, places: Places) -> Iterator[str]:
+    """Yield what is said of a thread that only its chat can have: it shares the chat's memory and purse."""
+    key = SessionKey.parse(name)
+    if not key.thread or guild_in(name):
+        return
+    said = {
+        ("timezone",): entry.timezone,
+        ("reply_in",): entry.reply_in,
+        ("caps", "chat_turns_per_10_min"): entry.caps.chat_turns_per_10_min,
+        ("caps", "chat_tokens_per_day"): entry.caps.chat_tokens_per_day,
+    }
+    for path, value in said.items():
+        if value is not None:
+            yield _line(places, ("chats", name, *path), f"is a chat's, and not a thread's; write it for {key.parent}")
 
 
 def _line(places: Places, path: tuple[str, ...], text: str) -> str:

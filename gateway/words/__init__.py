@@ -19,8 +19,8 @@ from gateway.words.languages import THOUSANDS
 
 _areas = (
     "alerts", "asking", "caps", "commands", "console", "delivery", "discord", "dream", "failures", "figures", "forget",
-    "frames", "links", "memory", "model", "offline", "people", "pool", "rights", "search", "slack", "strangers",
-    "telegram", "usage", "web",
+    "frames", "links", "memory", "model", "offline", "people", "pool", "rights", "search", "settings", "slack",
+    "strangers", "telegram", "usage", "web",
 )  # fmt: skip
 
 

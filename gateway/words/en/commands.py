@@ -24,6 +24,7 @@ SENTENCES = {
     "help_dream-restore": "its changes, or `/dream-restore <change>`: as it was before that one",
     "help_link": "two accounts of yours as one person; shows what is linked",
     "help_unlink": "take linked accounts apart again",
+    "help_settings": "what is in force in this chat, and who decided it",
     "help_share": "have a fact known in every chat, for example `/share the office is closed on Fridays`",
     "help_unshare": "take words out of what is known in every chat",
     "help_pair": "who asked to be let in; `/pair CODE` lets in whoever was given that code",

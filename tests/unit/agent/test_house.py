@@ -59,6 +59,7 @@ async def test_stop_keeps_what_is_not_on_its_way_yet(clock: Clock) -> None:
         linking=None,  # type: ignore[arg-type]  # nor for accounts
         access=None,  # type: ignore[arg-type]  # nor for who may write
         models=None,  # type: ignore[arg-type]  # nor for a model
+        settings=None,  # type: ignore[arg-type]  # nor for settings
         locales=None,  # type: ignore[arg-type]  # nor for the clock
         facts=dict,
         pool=pool,

@@ -24,7 +24,7 @@ channels:
 chats:
   "slack:*": {language: de, model: fast, memory_window: 10}
   "slack:C042": {language: es, tools: {deny: [send_file]}, caps: {chat_turns_per_10_min: 5, person_turns_per_10_min: 2}}
-  "slack:C042/1712.34": {model: openai/gpt-5, caps: {chat_turns_per_10_min: 0}, follow_threads: false}
+  "slack:C042/1712.34": {model: openai/gpt-5, caps: {person_turns_per_10_min: 0}, follow_threads: false}
   "discord:guild:811": {group_policy: off, timezone: Asia/Tokyo, tools: {allow: []}}
   "discord:900": {group_policy: open}
   "telegram-work:*": {soul: work.md}
@@ -56,7 +56,7 @@ def test_the_most_specific_place_wins_setting_by_setting(tmp_path: Path) -> None
     chats = rules(tmp_path)
     thread = chats.of(SessionKey("slack", "C042/1712.34"))
     assert (thread.model, thread.language, thread.memory_window) == ("openai/gpt-5", "es", 10)
-    assert (thread.caps.chat_turns_per_10_min, thread.caps.person_turns_per_10_min) == (0, 2)
+    assert (thread.caps.chat_turns_per_10_min, thread.caps.person_turns_per_10_min) == (5, 0)
     assert (thread.deny, thread.allow, thread.follow_threads) == (frozenset({"send_file"}), None, False)
     assert thread.said_by["language"] == "slack:C042"
     other = chats.of(SessionKey("slack", "C042/99.1"))
@@ -110,6 +110,8 @@ WRONG = {
     "number": (entry("web:a", "memory_window: many"), "must be a whole number"),
     "tool": (entry("web:a", "tools: {deny: [send_fil]}"), "there is no tool 'send_fil'; did you mean send_file?"),
     "tools": (entry("web:a", "tools: [remember]"), "must be a group of settings"),
+    "thread-zone": (entry("slack:C1/1.2", "timezone: UTC"), "is a chat's, and not a thread's; write it for slack:C1"),
+    "thread-cap": (entry("slack:C1/1.2", "caps: {chat_tokens_per_day: 5}"), "and not a thread's"),
     "model": (entry("web:a", "model: fas"), "there is no model 'fas' in llm.models; did you mean fast?"),
     "bare": (entry("web:a", "model: gpt-5"), "add it there, or write it with its provider (openai/gpt-5)"),
     "voice": (entry("web:a", "soul: none.md"), "none.md cannot be read"),

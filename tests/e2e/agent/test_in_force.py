@@ -1,0 +1,116 @@
+"""What a chat's settings do in a running gateway, and what people are shown of them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from agent.llm.port import ChatReply, ChatRequest, Sink
+from gateway.admission import Policy, policy_of
+from tests.fakes.pocket import InstantModel, gateway
+
+CHATS = {
+    "pocket:short": {"memory_window": 0, "language": "en", "timezone": "Asia/Tokyo"},
+    "pocket:team": {
+        "model": "small",
+        "tools": {"deny": ["send_file"]},
+        "group_policy": "open",
+        "caps": {"chat_turns_per_10_min": 50},
+        "soul": "You are Ada.",
+    },
+    "pocket:team/9": {"follow_threads": False},
+    "pocket:*": {"reply_in": "thread"},
+}
+
+
+class Model(InstantModel):
+    """Answers at once; keeps what it was asked."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.prompts: list[list[Any]] = []
+
+    async def complete(self, request: ChatRequest, *, sink: Sink | None = None) -> ChatReply:
+        """Answer."""
+        if request.purpose == "answer":
+            self.prompts.append(list(request.messages))
+        return await super().complete(request, sink=sink)
+
+
+def environment(**more: str) -> dict[str, str]:
+    """Return settings that know two models to choose from; those of `offline` need nobody."""
+    models = {"small": "offline", "large": "offline:large"}
+    variables = {"MODELS": json.dumps(models), "MODEL": "instant"}
+    return {
+        **{f"PARLOUR_LLM__{name}": value for name, value in variables.items()},
+        "PARLOUR_CHATS": json.dumps(CHATS),
+        "PARLOUR_TIMEZONE": "Europe/Berlin",
+        **more,
+    }
+
+
+def team() -> Policy:
+    """Return a policy that lets Ann in, and nobody as an owner."""
+    return policy_of("pocket", ["ann", "bob"], [], "mention")
+
+
+async def test_a_window_is_its_chats() -> None:
+    """`memory_window: 0` sends the last ten messages there; the next chat's prompt holds all that was said."""
+    model = Model()
+    async with gateway(model=model, environment=environment()) as pocket:
+        for chat in ("short", "long"):
+            for number in range(8):
+                await pocket.channel.ask(chat, f"number {number}")
+        await pocket.idle()
+    short, long = model.prompts[7], model.prompts[15]
+    assert "number 7" in str(short[-1])
+    assert "number 0" not in str(short)
+    assert "number 0" in str(long)
+    assert "Times are in the zone Asia/Tokyo." in short[0]["content"]
+    assert "Times are in the zone Europe/Berlin." in long[0]["content"]
+
+
+async def test_settings_says_what_is_in_force_and_who_decided_it() -> None:
+    """By its place in the file, by choice, or as everywhere; a thread has its chat's unless it says otherwise."""
+    async with gateway(model=Model(), environment=environment(), policy=team()) as pocket:
+        shown = await pocket.channel.ask("team/9", "/settings", group=True)
+        (post,) = pocket.channel.posts["team/9"]
+        await pocket.channel.ask("own", "/timezone Asia/Kolkata")
+        await pocket.channel.ask("own", "/model large")
+        own = await pocket.channel.ask("own", "/settings")
+        status = await pocket.channel.ask("own", "/status")
+    assert post.visible_to == "ann"
+    for line in (
+        "- `model`: small (decided for `pocket:team`)",
+        "- `soul`: … (decided for `pocket:team`)",
+        "- `memory_window`: 100 (as everywhere)",
+        "- `timezone`: Europe/Berlin (as everywhere)",
+        "- `group_policy`: open (decided for `pocket:team`)",
+        "- `reply_in`: thread (decided for `pocket:*`)",
+        "- `follow_threads`: false (decided for `pocket:team/9`)",
+        "- `caps.chat_turns_per_10_min`: 50 (decided for `pocket:team`)",
+    ):
+        assert line in shown.splitlines()
+    assert "send_file" not in shown
+    assert "Ada" not in shown
+    assert "- `model`: large (chosen here)" in own
+    assert "- `timezone`: Asia/Kolkata (chosen here)" in own
+    assert "- `group_policy`: mention (as in all chats of this platform)" in own
+    assert "model offline:large" in status
+
+
+async def test_in_a_shared_chat_a_steward_chooses_the_model() -> None:
+    """Anybody may ask which one it is; choosing is refused in a line that says who may, and the admin's counts."""
+    async with gateway(model=Model(), environment=environment(), policy=team()) as pocket:
+        asked = await pocket.channel.ask("team", "/model", group=True)
+        refused = await pocket.channel.ask("team", "/model large", group=True)
+        again = await pocket.channel.ask("team", "/model", group=True)
+        taken = await pocket.channel.ask("team/7", "/model large", group=True, sender="bob", is_admin=True)
+        last = await pocket.channel.ask("team", "/model", group=True)
+        back = await pocket.channel.ask("team", "/model default", group=True, sender="bob", is_admin=True)
+    assert "Here `small` (offline) answers: whoever runs me decided that for this chat." in asked
+    assert refused.startswith("Only an admin of this chat")
+    assert again == asked
+    assert taken == "From the next message on `large` (offline:large) answers here."
+    assert "it was chosen for this chat" in last
+    assert back == "From the next message on `small` (offline) answers here again."
