@@ -107,7 +107,7 @@ class AccessOperations:
         """A code that makes whoever sends it the owner, while there is none."""
         issued = await self._app.people.claims.issue()
         if issued is None:
-            owners = ", ".join(f"{each.channel}:{each.who}" for each in self._app.people.roster.owners())
+            owners = ", ".join(str(each) for each in self._app.people.roster.owners())
             raise UserMistake(f"there is an owner already: {owners}; `parlour owner list` says by what")
         doors = [name for name, policy in self._app.people.roster.policies.items() if not policy.is_local]
         yield {**plain(issued), "channels": sorted(doors), "running": bool(self._app.channels)}

@@ -86,7 +86,7 @@ async def open_app(settings: Settings, *, channels: bool = True, plugins: Plugin
             stack.push_async_callback(app.dreamer.model.close)
         for channel in app.channels.values():
             stack.push_async_callback(channel.close)
-        owners = [*settings.owners, *(f"{each.name}:{who}" for each in plugins.channels for who in each.policy.owners)]
+        owners = list(dict.fromkeys([*settings.owners, *(str(each) for each in app.people.roster.owners())]))
         await settle_scopes(settings.memory.isolation, home.path, owners, app.kinds, app.linker)
         await app.house.forgetter.retention.plan()
         await app.caps.warm(store.caps, house_limit=settings.caps.tokens_per_day)

@@ -73,7 +73,7 @@ async def take_over(
 
 def _whose(app: App, names: ScopeNames, person: str) -> str:
     """Return the scope that a private life goes to: somebody's own, never one that others read."""
-    owners = [person] if person else list(app.settings.owners)
+    owners = [person] if person else [str(each) for each in app.people.roster.owners()]
     if app.settings.memory.isolation == "shared" and not person:
         return ""
     if len(owners) != 1:

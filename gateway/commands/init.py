@@ -12,11 +12,13 @@ from pathlib import Path
 import typer
 from pydantic import ValidationError
 
+from gateway.commands.access import claim_line
+from gateway.commands.asking import ask
 from gateway.commands.init_desk import Desk, as_list, as_text, block_of, changes_of, lines_of, wrong_with
 from gateway.commands.init_files import Changes, Path_, names_of
 from gateway.commands.init_talk import Nobody, Talk, Terminal
 from gateway.doctor import verify
-from gateway.errors import UserMistake
+from gateway.errors import ParlourError, UserMistake
 from gateway.home import is_held
 from gateway.logs import configure_logs
 from gateway.ports.installed import installed
@@ -30,6 +32,7 @@ from gateway.settings.types import valid_zone
 
 _AGAIN, _KEEP, _SKIP = "again", "keep", "skip"
 _OFFLINE = ("", "none", "offline")
+_LOCAL = frozenset({"web", "console"})  # who sits at this machine is the owner there
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -285,6 +288,23 @@ def installed_setups() -> dict[str, SetsUp]:
     return found
 
 
+def offer_ownership(talk: Talk) -> None:
+    """Print a code that makes whoever sends it the owner, where a platform is set up and nobody owns the bot."""
+    settings = check_settings(os.environ).settings
+    if settings is None or settings.owners or all(block.kind in _LOCAL for block in settings.channels.values()):
+        return
+    try:
+        (line,) = ask("owner claim")
+    except UserMistake:  # somebody claimed it meanwhile
+        return
+    except ParlourError as trouble:
+        talk.say(f"Nobody owns the bot yet; `parlour owner claim` prints a code ({trouble}).")
+        return
+    talk.say("The owner", look="title")
+    for row in claim_line(line).splitlines():
+        talk.say(f"  {row}", look="result")
+
+
 def set_up(options: Options, *, asks: bool, keeps: bool) -> int:
     """Run `parlour init`; return the exit code."""
     if asks and not sys.stdin.isatty():
@@ -293,6 +313,8 @@ def set_up(options: Options, *, asks: bool, keeps: bool) -> int:
     talk = Terminal() if asks else Nobody(keeps=keeps)
     try:
         Init(os.environ, talk, options).run()
+        if asks:
+            offer_ownership(talk)
     except (KeyboardInterrupt, typer.Abort):
         typer.echo("\nStopped. What was verified is written; `parlour init` goes on from there.", err=True)
         return 130

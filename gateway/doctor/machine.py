@@ -10,6 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from gateway.doctor.findings import Finding, Level
+from gateway.doctor.traces import claimed_owners
 from gateway.home import Home, is_held
 from gateway.ports.installed import installed
 from gateway.preflight import before_start
@@ -32,7 +33,7 @@ def examine(report: Report, environment: Mapping[str, str]) -> Iterator[Finding]
         yield from _start(home, report.settings)
         yield from _model(report.settings)
         yield from _meaning(report.settings)
-        yield from _access(report.settings)
+        yield from _access(home, report.settings)
         yield from _isolation(home, report.settings)
         yield from _channels(report.settings, environment)
     yield from _journal(home)
@@ -142,17 +143,19 @@ def _meaning(settings: Settings) -> Iterator[Finding]:
         yield Finding(Level.OK, "search", f"{name} is there")
 
 
-def _access(settings: Settings) -> Iterator[Finding]:
+def _access(home: Home, settings: Settings) -> Iterator[Finding]:
     everyone = [name for name, block in settings.channels.items() if "*" in block.allow_from]
     if everyone:
         line = f"the whole world may write in {', '.join(everyone)}: see that PARLOUR_CAPS__TOKENS_PER_DAY is set"
         yield Finding(Level.WARN, "access", line)
     elif settings.allow_everyone:
         yield Finding(Level.WARN, "access", "PARLOUR_ALLOW_EVERYONE is on and no channel uses it; remove it")
-    if not settings.owners:
-        yield Finding(Level.WARN, "owners", "nobody is owner but who sits at this machine; set PARLOUR_OWNERS")
+    owners = [*settings.owners, *(f"{each} by a code" for each in claimed_owners(home))]
+    if not owners:
+        line = "nobody is owner but who sits at this machine; see `parlour owner claim`, or set PARLOUR_OWNERS"
+        yield Finding(Level.WARN, "owners", line)
     else:
-        yield Finding(Level.OK, "owners", ", ".join(settings.owners))
+        yield Finding(Level.OK, "owners", ", ".join(owners))
     yield Finding(Level.OK, "timezone", settings.timezone)
 
 

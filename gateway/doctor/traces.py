@@ -114,6 +114,16 @@ def _journal(home: Home) -> dict[str, Any]:
     return _read(home, read) or {}
 
 
+def claimed_owners(home: Home) -> list[str]:
+    """Return who became owner by a code, as channel:user_id. Blocks."""
+
+    def read(database: sqlite3.Connection) -> list[str]:
+        found = database.execute("SELECT channel, who FROM access WHERE standing = 'owner' ORDER BY at")
+        return [f"{channel}:{who}" for channel, who in found]
+
+    return _read(home, read) or []
+
+
 def last_answer(home: Home, model: str, now: datetime) -> timedelta | None:
     """Return how long ago *model* last said something, by the journal; None when it never did. Blocks."""
 

@@ -129,6 +129,10 @@ class Listed:
     at: datetime | None = None
     name: str = ""
 
+    def __str__(self) -> str:
+        """Return it as people write it: ``channel:who``."""
+        return f"{self.channel}:{self.who}"
+
 
 class Deciding(Protocol):
     """What owners decide about people and places; in force at the next message, durable with its audit line."""
