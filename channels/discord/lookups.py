@@ -24,12 +24,10 @@ _MOST_KNOWN = 5_000  # places, members
 class _Member:
     """Somebody in a guild. What their roles allow is the guild's to say, at the moment it is asked."""
 
+    at: datetime  # when it was so
     roles: tuple[str, ...] = ()
     nick: str = ""
     is_gone: bool = False
-
-
-_GONE = _Member(is_gone=True)
 
 
 class Lookups:
@@ -71,15 +69,15 @@ class Lookups:
         user, member, chat = str(author["id"]), payload.get("member"), place.parent or place.id
         if member is not None:
             self.note(place.guild, user, member, codec.moment_of(payload["id"]))
-            return _profile(_known(member), place.guild, chat, user, client)
+            return _profile(_known(member, self._now()), place.guild, chat, user, client)
         return await self.member(place.guild, chat, user, client)
 
     def note(self, guild: str, user: str, member: Mapping[str, Any], at: datetime) -> None:
         """Keep what an event of the moment *at* says of a member: whoever asks later need not ask Discord."""
         age = max((self._now() - at).total_seconds(), 0.0)
-        heard = asyncio.get_running_loop().time() - age
-        if heard >= self._members.get((guild, user), (heard, _GONE))[0]:
-            self._keep(guild, user, heard, _known(member))
+        before = self._members.get((guild, user))
+        if before is None or at >= before[1].at:  # a session that is resumed brings what is older, too
+            self._keep(guild, user, asyncio.get_running_loop().time() - age, _known(member, at))
 
     async def member(self, guild: str, chat: str, user: str, client: GatewayClient | None) -> Profile:
         """Return what a guild knows of somebody, not older than five minutes, and what they decide in *chat* now.
@@ -87,18 +85,19 @@ class Lookups:
         Who is no member any more is a stranger unless named. Raises SendFailed.
         """
         now = asyncio.get_running_loop().time()
-        at, known = self._members.get((guild, user), (now - _KNOWN_FOR, _GONE))
-        if now - at >= _KNOWN_FOR:
-            known = await self._fetch_member(guild, user)
-            self._keep(guild, user, now, known)
+        kept = self._members.get((guild, user))
+        if kept is not None and now - kept[0] < _KNOWN_FOR:
+            return _profile(kept[1], guild, chat, user, client)
+        known = await self._fetch_member(guild, user)
+        self._keep(guild, user, now, known)
         return _profile(known, guild, chat, user, client)
 
     async def _fetch_member(self, guild: str, user: str) -> _Member:
         try:
             async with asyncio.timeout(self.patience):
-                return _known(await self._rest.member(guild, user))
+                return _known(await self._rest.member(guild, user), self._now())
         except SendRefused:  # nothing of what roles once allowed holds
-            return _GONE
+            return _Member(is_gone=True, at=self._now())
         except TimeoutError:
             raise OutcomeUnknown(f"no answer about a member in {self.patience} seconds") from None
 
@@ -109,8 +108,9 @@ class Lookups:
             self._members.popitem(last=False)
 
 
-def _known(member: Mapping[str, Any]) -> _Member:
-    return _Member(roles=tuple(str(role) for role in member.get("roles") or ()), nick=str(member.get("nick") or ""))
+def _known(member: Mapping[str, Any], at: datetime) -> _Member:
+    roles = tuple(str(role) for role in member.get("roles") or ())
+    return _Member(roles=roles, nick=str(member.get("nick") or ""), at=at)
 
 
 def _profile(known: _Member, guild: str, chat: str, user: str, client: GatewayClient | None) -> Profile:

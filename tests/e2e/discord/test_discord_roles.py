@@ -1,0 +1,187 @@
+"""Who is let in by a role, before the whole gateway: heard while they have it, and not a word longer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from agent.llm.port import ChatReply, ChatRequest, Sink
+from tests.fakes.discord_facts import ADMIN_ROLE, ANN, BEN, BOT, EVA, GENERAL, RANDOM, TEAM_ROLE, TOKEN
+from tests.fakes.discord_server import Discord
+from tests.fakes.pocket import InstantModel, Pocket, gateway
+
+CALL = f"<@{BOT}>"
+MANAGE_CHANNELS = 1 << 4
+REFUSED = "Only an admin of this chat"
+
+
+class Listener(InstantModel):
+    """Keeps what it is asked; answers once it is let."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.prompts: list[str] = []
+        self.was_asked = asyncio.Event()
+        self.go_on = asyncio.Event()
+        self.go_on.set()
+
+    async def complete(self, request: ChatRequest, *, sink: Sink | None = None) -> ChatReply:
+        """Wait, then answer."""
+        self.prompts.append(str(request.messages[-1]["content"]))
+        self.was_asked.set()
+        await self.go_on.wait()
+        return await super().complete(request, sink=sink)
+
+    async def wait_asked(self, times: int) -> None:
+        """Return when it was asked so often."""
+        while len(self.prompts) < times:
+            self.was_asked.clear()
+            await self.was_asked.wait()
+
+
+@asynccontextmanager
+async def team(discord: Discord, model: Any, allow_from: str = f"{ANN},role:{TEAM_ROLE}") -> AsyncIterator[Pocket]:
+    """Run the gateway for Ann and for whoever has the team's role."""
+    environment = {
+        "PARLOUR_CHANNELS__DISCORD__TOKEN": TOKEN,
+        "PARLOUR_CHANNELS__DISCORD__API_URL": f"http://{discord.base}/api/v10",
+        "PARLOUR_CHANNELS__DISCORD__GATEWAY_URL": f"ws://{discord.base}/gateway",
+        "PARLOUR_CHANNELS__DISCORD__ALLOW_FROM": allow_from,
+        "PARLOUR_CHANNELS__DISCORD__REACTION": "",
+    }
+    async with gateway(model=model, environment=environment) as pocket:
+        await discord.until(lambda: discord.gateway.identified and discord.interactions.registered)
+        yield pocket
+
+
+def reasons(pocket: Pocket, who: str) -> list[str]:
+    """Return why somebody was not heard."""
+    return [str(each.reason) for each in pocket.app.refusals.recent("discord", who)]
+
+
+async def test_a_role_that_is_revoked_is_refused_at_the_next_message(discord: Discord) -> None:
+    """In the channel, in its threads, by an edit, by a command and a press; and a role is no way into a direct chat."""
+    model = Listener()
+    discord.members[BEN]["roles"] = [TEAM_ROLE]
+    async with team(discord, model) as pocket:
+        thread = discord.open_thread(GENERAL, "plans")
+        for number, place in enumerate((GENERAL, thread), 1):
+            discord.say(place, BEN, f"{CALL} hello in {place}")
+            await model.wait_asked(number)
+        await pocket.idle()
+        ours = discord.messages[GENERAL][-1]["id"]
+        discord.say(discord.direct(BEN), BEN, "and here?")
+        discord.members[BEN]["roles"] = []
+        last = discord.say(GENERAL, BEN, f"{CALL} and now?")
+        discord.edit(last, f"{CALL} or now?")
+        discord.say(thread, BEN, "and below?")
+        discord.interactions.press(ours, BEN, "/memory pending")
+        discord.interactions.use(GENERAL, BEN, "status")
+        discord.say(RANDOM, ANN, f"{CALL} hello")
+        await discord.until(lambda: bool(discord.chat(RANDOM)))
+        await pocket.idle()
+        refused = pocket.app.refusals.recent("discord", BEN)
+        assert sum(each.times for each in refused) == 6
+        assert {str(each.reason) for each in refused} == {"stranger"}
+        assert len(discord.chat(GENERAL)) == len(discord.chat(thread)) == 1
+    assert len(model.prompts) == 3
+    assert all("now?" not in each for each in model.prompts)
+
+
+async def test_what_waits_and_what_was_overheard_go_with_the_role(discord: Discord) -> None:
+    """Ben's row waits behind his first; his role goes; his next word says so. Neither is answered, nor is he quoted."""
+    model = Listener()
+    discord.members[BEN]["roles"] = [TEAM_ROLE]
+    async with team(discord, model) as pocket:
+        discord.say(GENERAL, BEN, "nothing for bots, at seven")
+        model.go_on.clear()
+        discord.say(GENERAL, BEN, f"{CALL} first")
+        await model.wait_asked(1)
+        discord.say(GENERAL, BEN, f"{CALL} second")
+        discord.members[BEN]["roles"] = []
+        discord.say(GENERAL, BEN, "that was all")
+        while "stranger" not in reasons(pocket, BEN):  # noqa: ASYNC110 - nobody is told
+            await asyncio.sleep(0.005)
+        model.go_on.set()
+        await discord.until(lambda: len(discord.chat(GENERAL)) == 2)
+        await pocket.idle()
+        assert len(model.prompts) == 1
+        discord.say(GENERAL, ANN, f"{CALL} what did he say?")
+        await discord.until(lambda: len(discord.chat(GENERAL)) == 3)
+        assert "at seven" not in model.prompts[-1]
+
+
+@pytest.mark.parametrize("entry", ["guild:3001", f"chat:{GENERAL}"])
+async def test_who_left_the_server_is_not_answered_any_more(discord: Discord, entry: str) -> None:
+    """They were let in by the server or the channel, wrote, and left before their turn came."""
+    model = Listener()
+    async with team(discord, model, entry) as pocket:
+        model.go_on.clear()
+        discord.say(GENERAL, EVA, f"{CALL} first")
+        await model.wait_asked(1)
+        discord.say(GENERAL, EVA, f"{CALL} second")
+        while (await pocket.app.store.journal.depth())["queued"] < 1:  # noqa: ASYNC110 - nobody is told
+            await asyncio.sleep(0.005)
+        del discord.members[EVA]
+        pocket.app.channels["discord"]._lookups._members.clear()  # type: ignore[attr-defined]  # as five minutes do
+        model.go_on.set()
+        await discord.until(lambda: len(discord.chat(GENERAL)) == 2)
+        await pocket.idle()
+        assert len(model.prompts) == 1
+        assert reasons(pocket, EVA) == ["guest"]
+
+
+async def test_who_decides_in_a_channel_is_judged_when_it_is_decided(discord: Discord) -> None:
+    """`/new` typed, chosen and mentioned: refused to a member, done for who manages the channel; unknown is refused."""
+    model = Listener()
+    discord.members[BEN]["roles"] = [TEAM_ROLE]
+    async with team(discord, model):
+        discord.say(GENERAL, BEN, f"{CALL} hello")
+        await discord.until(lambda: bool(discord.chat(GENERAL)))
+
+        async def decided(how: str) -> str:
+            if how == "chosen":
+                used = discord.interactions.use(GENERAL, BEN, "new")
+                await discord.until(lambda: used.original is not None or used.is_deleted)
+                return used.original or discord.chat(GENERAL)[-1]
+            direct = discord.direct(BEN)
+            before = len(discord.chat(GENERAL)), len(discord.chat(direct))
+            discord.say(GENERAL, BEN, f"{CALL} /new" if how == "typed" else f"{CALL} new")
+            await discord.until(lambda: (len(discord.chat(GENERAL)), len(discord.chat(direct))) != before)
+            told = discord.chat(direct) if len(discord.chat(direct)) > before[1] else discord.chat(GENERAL)
+            return told[-1]
+
+        for how in ("typed", "mentioned", "chosen"):
+            assert (await decided(how)).startswith(REFUSED), how
+        discord.overwrite(GENERAL, TEAM_ROLE, allow=MANAGE_CHANNELS)
+        for how in ("typed", "mentioned", "chosen"):
+            assert not (await decided(how)).startswith(REFUSED), how
+        discord.members[BEN]["roles"] = [TEAM_ROLE, ADMIN_ROLE]
+        discord.overwrite(GENERAL, TEAM_ROLE)
+        assert not (await decided("typed")).startswith(REFUSED)
+
+
+async def test_an_admin_who_cannot_be_looked_up_is_refused(discord: Discord) -> None:
+    """The event is older than five minutes, and Discord fails, is busy, or never answers: Ann decides nothing."""
+    discord.members[ANN]["roles"] = [ADMIN_ROLE]
+    discord.takes_direct = True
+    direct = discord.direct(ANN)
+    async with team(discord, Listener(), ANN) as pocket:
+        discord.say(GENERAL, ANN, f"{CALL} hello")
+        await discord.until(lambda: bool(discord.chat(GENERAL)))
+        lookups = pocket.app.channels["discord"]._lookups  # type: ignore[attr-defined]
+        lookups.patience = 0.1
+        lookups.note = lambda *_: None
+        lookups._members.clear()
+        for number, what in enumerate(("500 0", "limit", "drop"), 1):
+            discord.fail("GET", "members", what, times=5, seconds=5.0)
+            discord.say(GENERAL, ANN, f"{CALL} /new")
+            await discord.until(lambda number=number: len(discord.chat(direct)) == number)  # type: ignore[misc]
+            assert discord.chat(direct)[-1].startswith(REFUSED)
+            discord.faults.clear()
+        discord.say(GENERAL, ANN, f"{CALL} /new")
+        await discord.until(lambda: len(discord.chat(GENERAL)) == 2)
