@@ -10,17 +10,19 @@ import structlog
 
 from agent.attachments.facts import clean
 from agent.attachments.names import ending
-from agent.llm.client import OnUsage
+from agent.llm.books import Books, OpenCall
 from agent.llm.litellm_model import key_for, load_litellm
 from agent.llm.port import ChatReply, ChatRequest, Tokens
 from gateway.errors import FileUnavailable
 from gateway.ports import Meter
+from gateway.ports.caps import CapReached
 
 log = structlog.get_logger(__name__)
 
 MOST_BYTES = 25_000_000  # what the providers take
 _DEADLINE = 60.0  # seconds
 _PURPOSE = "transcription"
+_BYTES_PER_TOKEN = 200  # a minute of speech in Opus is a thousand tokens, as good as providers count any
 _FAILED = "it could not be listened to"
 # The ending is what providers tell the formats apart by.
 _ENDINGS = {
@@ -66,7 +68,7 @@ class Ears(Protocol):
 
 
 class LitellmEars:
-    """Listens through litellm's `atranscription`: one request, a usage row whenever it was answered."""
+    """Listens through litellm's `atranscription`: one request, and a usage row however it ends."""
 
     def __init__(
         self,
@@ -75,7 +77,7 @@ class LitellmEars:
         api_base: str = "",
         api_key: str = "",
         proxy: str = "",
-        on_usage: OnUsage,
+        books: Books,
         meter: Meter,
         deadline: float = _DEADLINE,
     ) -> None:
@@ -84,7 +86,7 @@ class LitellmEars:
         self._api_base = api_base
         self._api_key = api_key
         self._proxy = proxy
-        self._on_usage = on_usage
+        self._books = books
         self._meter = meter
         self._deadline = deadline
 
@@ -92,11 +94,12 @@ class LitellmEars:
         """See `Ears.hear`."""
         if len(data) > MOST_BYTES:
             raise FileUnavailable(f"too long to listen to: more than {MOST_BYTES // 1_000_000} MB")
-        outcome = "failed"
+        call = self._open(len(data), purse)
+        outcome, spent = "failed", None
         try:
             async with asyncio.timeout(self._deadline):
                 said = await self._ask(data, name, media_type)
-            outcome = "answered"
+            outcome, spent = "answered", self._spent(said)
         except TimeoutError:
             raise FileUnavailable("it took too long to listen to") from None
         except Exception as error:  # noqa: BLE001 - the provider's boundary: litellm raises whatever its providers do
@@ -105,7 +108,7 @@ class LitellmEars:
             raise FileUnavailable(_FAILED) from None
         finally:
             self._meter.count("model_calls", purpose=_PURPOSE, outcome=outcome)
-        self._account(said, purse)
+            call.end(spent)
         text = " ".join(clean(str(getattr(said, "text", None) or "")).split())
         if not text:
             raise FileUnavailable("nothing is said in it")
@@ -124,20 +127,31 @@ class LitellmEars:
             max_retries=0,
         )
 
-    def _account(self, said: Any, purse: Purse) -> None:
+    def _open(self, size: int, purse: Purse) -> OpenCall:
+        request = ChatRequest(
+            messages=(),
+            turn=purse.turn,
+            purpose=_PURPOSE,
+            person=purse.person,
+            chat=purse.chat,
+            weight=1 + size // _BYTES_PER_TOKEN,
+        )
+        try:
+            return self._books.open(request, self._model)
+        except CapReached:  # the answer will be refused with the line that says so
+            raise FileUnavailable("not listened to, for what may be spent today is used up") from None
+
+    def _spent(self, said: Any) -> ChatReply:
         usage = getattr(said, "usage", None)
         tokens = Tokens(input=_count(usage, "input_tokens"), output=_count(usage, "output_tokens"))
         cost = (getattr(said, "_hidden_params", None) or {}).get("response_cost")
-        self._on_usage(
-            ChatReply(
-                text="",
-                tool_calls=(),
-                model=self._model,
-                tokens=tokens,
-                # litellm says 0 where its table prices seconds that the answer does not name.
-                cost=float(cost) if isinstance(cost, int | float) and cost > 0 else None,
-            ),
-            ChatRequest(messages=(), turn=purse.turn, purpose=_PURPOSE, person=purse.person, chat=purse.chat),
+        return ChatReply(
+            text="",
+            tool_calls=(),
+            model=self._model,
+            tokens=tokens,
+            # litellm says 0 where its table prices seconds that the answer does not name.
+            cost=float(cost) if isinstance(cost, int | float) and cost > 0 else None,
         )
 
 

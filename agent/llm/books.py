@@ -10,8 +10,11 @@ from agent.llm.port import ChatReply, ChatRequest
 class OpenCall(Protocol):
     """A call under way."""
 
-    def end(self, spent: ChatReply | None) -> None:
-        """Close it with what it took; None = the provider told of nothing, and is taken to have done nothing."""
+    def end(self, spent: ChatReply | None, *, was_refused: bool = False) -> None:
+        """Close it with what it took; None = nothing that is known of.
+
+        What that cost is unknown, unless it *was_refused*: then the provider did nothing, and bills nothing.
+        """
         ...
 
 

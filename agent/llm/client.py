@@ -20,8 +20,6 @@ log = structlog.get_logger(__name__)
 LONGEST_WAIT = timedelta(seconds=20)  # a provider that asks for more is passed over
 FIRST_WAIT = timedelta(seconds=1)  # doubled at each further attempt, and jittered by half
 
-OnUsage = Callable[[ChatReply, ChatRequest], None]
-
 
 class ModelClient:
     """The first of *models* that answers; itself a `ChatModel`.
@@ -139,7 +137,7 @@ class ModelClient:
         begun = self._now()
         call = self._books.open(request, model.name)
         spent: ChatReply | None = None
-        outcome = "cancelled"
+        outcome, was_refused = "cancelled", False
         try:
             spent = await model.complete(request, sink=watch)
             outcome = "answered"
@@ -148,6 +146,7 @@ class ModelClient:
         except ModelFailed as error:
             spent = spent_by(error)
             outcome = type(error).__name__
+            was_refused = isinstance(error, ModelBusy | ModelRefused | ContextOverflow)
             raise
         except asyncio.CancelledError:
             # /stop: the provider has read the prompt, and bills it although nobody will read the answer.
@@ -158,7 +157,7 @@ class ModelClient:
             self._measure(request.purpose, outcome, begun, watch.first if watch else None)
             if spent is not None:
                 self._account(spent)
-            call.end(spent)
+            call.end(spent, was_refused=was_refused)
         return spent
 
     def _measure(self, purpose: str, outcome: str, begun: datetime, first: datetime | None) -> None:

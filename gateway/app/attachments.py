@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from agent.attachments.hearing import LitellmEars
 from agent.attachments.intake import FilesIn
 from agent.attachments.outgoing import FilesOut
-from agent.llm.client import OnUsage
+from agent.llm.books import Books
 from gateway.app.channels import Doors, Judge, may_be_read
 from gateway.events import SessionKey
 from gateway.files import ChannelFiles
@@ -23,7 +23,7 @@ def files_in(
     blobs: Blobs,
     sees: Callable[[SessionKey], Awaitable[bool]],
     *,
-    on_usage: OnUsage,
+    books: Books,
     meter: Meter,
 ) -> FilesIn:
     """Return what becomes of files that people send; *sees* says whether a chat's model looks at pictures."""
@@ -32,7 +32,7 @@ def files_in(
         blobs,
         text_chars=settings.files.text_chars,
         sees=sees,
-        ears=_ears(settings, on_usage, meter),
+        ears=_ears(settings, books, meter),
     )
 
 
@@ -51,7 +51,7 @@ def overheard(doors: Doors, judge: Judge) -> ChannelHistory:
     return ChannelHistory(doors.channels, admits=lambda message: may_be_read(judge, message))
 
 
-def _ears(settings: Settings, on_usage: OnUsage, meter: Meter) -> LitellmEars | None:
+def _ears(settings: Settings, books: Books, meter: Meter) -> LitellmEars | None:
     llm = settings.llm
     if not llm.transcription_model:
         return None
@@ -62,6 +62,6 @@ def _ears(settings: Settings, on_usage: OnUsage, meter: Meter) -> LitellmEars | 
         api_base=str(entry.api_base or ""),
         api_key=entry.api_key.get_secret_value() if entry.api_key else "",
         proxy=settings.proxy_address,
-        on_usage=on_usage,
+        books=books,
         meter=meter,
     )

@@ -55,14 +55,10 @@ class HouseBooks:
         self._store.journal.calling(row)
         return OpenCall(self, row, release)
 
-    def __call__(self, reply: ChatReply, request: ChatRequest) -> None:
-        """Enter a call that is over already."""
-        self.open(replace(request, weight=reply.tokens.input or 1), reply.model).end(reply)
-
-    def close(self, row: UsageRow, release: Release, spent: ChatReply | None) -> None:
+    def close(self, row: UsageRow, release: Release, spent: ChatReply | None, *, was_refused: bool) -> None:
         """Store what a call took, and count it in the place of its reservation."""
         tokens = _NOTHING if spent is None else spent.tokens
-        cost = 0.0 if spent is None else spent.cost
+        cost = (0.0 if was_refused else None) if spent is None else spent.cost
         took = tokens.input + tokens.output
         self._caps.spend(turn=row.turn, person=row.person, chat=row.chat, purpose=row.purpose, tokens=took)
         self._purse.note(row.purpose, row.turn, took)
@@ -92,6 +88,6 @@ class OpenCall:
     row: UsageRow
     release: Release
 
-    def end(self, spent: ChatReply | None) -> None:
-        """Close it with what it took; None = nothing that the provider told of."""
-        self.books.close(self.row, self.release, spent)
+    def end(self, spent: ChatReply | None, *, was_refused: bool = False) -> None:
+        """Close it with what it took (see the port)."""
+        self.books.close(self.row, self.release, spent, was_refused=was_refused)

@@ -177,9 +177,9 @@ def _build(
     started = time.monotonic()
     purse = Purse(store.usage, limit=settings.caps.background_tokens_per_day, zone=settings.timezone, now=_now)
     caps = open_caps(settings, judge, store.links, meter=meter, refusals=refusals, now=_now)
-    spend = HouseBooks(store, purse, caps, meter, _now)
-    model = open_models(settings, spend, meter, plugins, _now)
-    models = open_choices(settings, model, spend, meter, plugins, _now)
+    books = HouseBooks(store, purse, caps, meter, _now)
+    model = open_models(settings, books, meter, plugins, _now)
+    models = open_choices(settings, model, books, meter, plugins, _now)
     toolbox = Toolbox.load(*plugins.tools, result_chars=settings.agent.max_tool_result_chars, meter=meter)
     manners = open_manners(chats, models, toolbox, store.people)
     rights = open_rights(
@@ -193,7 +193,7 @@ def _build(
         now=_now,
     )
 
-    recall = open_recall(settings, home, zone=locales.zone, flush=memory.projector.flush, spend=spend)
+    recall = open_recall(settings, home, zone=locales.zone, flush=memory.projector.flush, books=books)
     memory.forgetter.index.use(recall)
     house = AgentHouse(
         recall=recall,
@@ -232,7 +232,7 @@ def _build(
         conversations=memory.conversations,
         context=Context(
             ScopeMemory(home.path, memory.documents),
-            files=files_in(settings, doors, blobs, sees(settings, manners), on_usage=spend, meter=meter),
+            files=files_in(settings, doors, blobs, sees(settings, manners), books=books, meter=meter),
             overheard=overheard(doors, judge),
             recalling=Recalling(recall) if settings.memory.auto_recall else None,
         ),
@@ -259,7 +259,7 @@ def _build(
         gate=memory.gate,
         isolation=settings.memory.isolation,
     )
-    dream_model = open_dream_model(settings, model, spend, meter, plugins, _now)
+    dream_model = open_dream_model(settings, model, books, meter, plugins, _now)
     dreamer = open_dreamer(settings, home, store, memory, dream_model, zone=locales.zone, now=_now)
     background = open_background(
         settings,

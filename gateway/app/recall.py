@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from agent.attachments.reading import Reader
-from agent.llm.client import OnUsage
+from agent.llm.books import Books
 from agent.llm.port import ChatReply, ChatRequest, Tokens
 from agent.memory.search.cutting import chunks
 from agent.memory.search.engine import RecallEngine
@@ -35,15 +35,15 @@ def open_recall(
     *,
     zone: Callable[[str], str],
     flush: Callable[[], Awaitable[object]],
-    spend: OnUsage,
+    books: Books,
 ) -> Recall:
-    """Build what searches; *spend* notes what embeddings cost.
+    """Build what searches; *books* hold what embeddings cost.
 
     Must be called on the running loop: documents are read by children of its.
     """
     vectors = settings.tools.vector_memory
     seed = _seed(vectors) if vectors.profile == "seed" else None
-    embedder = _embedder(vectors, settings.llm, spend, settings.proxy_address)
+    embedder = _embedder(vectors, settings.llm, books, settings.proxy_address)
 
     def cut(text: str, at: datetime | None) -> Sequence[Unit]:
         if seed is None:
@@ -68,7 +68,7 @@ def open_recall(
     )
 
 
-def _embedder(vectors: VectorMemory, llm: Llm, spend: OnUsage, proxy: str = "") -> GuardedEmbedder | None:
+def _embedder(vectors: VectorMemory, llm: Llm, books: Books, proxy: str = "") -> GuardedEmbedder | None:
     if not vectors.enabled or not vectors.embedding_model:
         return None
     from agent.memory.search.embedding.opening import open_embedder  # numpy: only where there are vectors
@@ -81,7 +81,7 @@ def _embedder(vectors: VectorMemory, llm: Llm, spend: OnUsage, proxy: str = "") 
 
     def note(model: str, tokens: int, cost: float | None) -> None:
         reply = ChatReply(text="", tool_calls=(), model=model, tokens=Tokens(input=tokens), cost=cost)
-        spend(reply, ChatRequest(messages=(), turn="", purpose="embedding"))
+        books.open(ChatRequest(messages=(), turn="", purpose="embedding"), model).end(reply)
 
     return open_embedder(
         vectors.embedding_model,

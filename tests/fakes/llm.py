@@ -64,8 +64,9 @@ class Entry:
     usages: Usages
     request: ChatRequest
 
-    def end(self, spent: ChatReply | None) -> None:
+    def end(self, spent: ChatReply | None, *, was_refused: bool = False) -> None:
         """Close it; what took nothing is only counted."""
+        assert spent is None or not was_refused
         self.usages.closed += 1
         if spent is not None:
             self.usages.replies.append(spent)

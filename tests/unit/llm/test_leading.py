@@ -12,7 +12,7 @@ from agent.llm.litellm_model import LitellmModel, load_litellm
 from agent.llm.port import ModelConfig
 from agent.memory.search.embedding.litellm_embedder import LitellmEmbedder
 from gateway.errors import ModelFailed, ModelUnreachable
-from tests.fakes.llm import Tally, request
+from tests.fakes.llm import Tally, Usages, request
 from tests.fakes.openai_server import FakeOpenAI, open_server
 from tests.fakes.proxies import Names, open_http_proxy, open_socks
 
@@ -58,7 +58,7 @@ async def test_each_kind_of_call_goes_through_the_proxy(server: FakeOpenAI, sche
             api_base=BASE,
             api_key="k",
             proxy=address,
-            on_usage=lambda reply, request: None,
+            books=Usages(),
             meter=Tally(),
         )
         heard = await ears.hear(b"OggS", name="v.ogg", media_type="audio/ogg", purse=Purse("t", "p", "c"))

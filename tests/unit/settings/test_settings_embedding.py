@@ -10,6 +10,7 @@ from agent.memory.search.embedding.guarded import GuardedEmbedder
 from agent.memory.search.embedding.litellm_embedder import LitellmEmbedder
 from gateway.app.recall import _embedder
 from gateway.settings import load_settings
+from tests.fakes.llm import Usages
 
 LLM = {"MODEL": "openai/test", "API_BASE": "https://llm.example/v1", "API_KEY": "sk-of-the-llm"}
 OURS = ("https://llm.example/v1", "sk-of-the-llm")
@@ -34,7 +35,7 @@ def test_address_and_key_of_the_answering_model_are_for_its_own_provider(tmp_pat
         | {f"PARLOUR_LLM__{name}": value for name, value in LLM.items()}
         | {f"PARLOUR_TOOLS__VECTOR_MEMORY__EMBEDDING_{name}": value for name, value in given.items()}
     )
-    guarded = _embedder(settings.tools.vector_memory, settings.llm, lambda reply, request: None)
+    guarded = _embedder(settings.tools.vector_memory, settings.llm, Usages())
     assert isinstance(guarded, GuardedEmbedder)
     inner = guarded._inner
     assert isinstance(inner, LitellmEmbedder)

@@ -1,0 +1,79 @@
+"""The usage rows against what a model server was asked, over HTTP: every ending of a call leaves one row."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from agent.tools.port import ToolContext, tool
+from gateway.events import SessionKey
+from tests.fakes.openai_server import Answer, Call, Fault, open_server
+from tests.fakes.pocket import STREAMING, gateway
+
+pytestmark = pytest.mark.xdist_group("litellm")
+KEY = SessionKey("pocket", "c")
+
+
+@tool("Look.", name="look")
+async def look(_: ToolContext) -> str:
+    """Return the same for ever."""
+    return "seen"
+
+
+ASKED: Mapping[str, tuple[Answer, ...]] = {
+    "plain": (Answer(text="fine"),),
+    "busy, then fine": (Answer(fault=Fault.BUSY, retry_after="0"), Answer(text="fine")),
+    "broken, then fine": (Answer(fault=Fault.ERROR), Answer(text="fine")),
+    "gone, then fine": (Answer(fault=Fault.DROP), Answer(text="fine")),
+    "a tool": (Answer(calls=(Call(name="look"),)), Answer(text="seen it")),
+    "refused": (Answer(fault=Fault.UNAUTHORISED),),
+    "empty twice": (Answer(fault=Fault.EMPTY), Answer(fault=Fault.EMPTY)),
+    "stopped": (Answer(text="a long story", fault=Fault.PAUSE),),
+}
+# What the server says it counted: all but what failed before it had anything to count.
+COUNTED = {"plain": 1, "busy, then fine": 1, "broken, then fine": 1, "gone, then fine": 1, "a tool": 2}
+
+
+async def test_the_rows_add_up_to_what_the_server_was_asked() -> None:
+    """As many calls as came in, failed and stopped ones too, and exactly the tokens that it counted."""
+    script = [answer for answers in ASKED.values() for answer in answers]
+    async with open_server(script) as server:
+        settings = {
+            "PARLOUR_LLM__MODEL": "openai/test",
+            "PARLOUR_LLM__API_BASE": server.base,
+            "PARLOUR_LLM__ATTEMPTS": "2",
+            "PARLOUR_LLM__STREAM_SILENCE_SECONDS": "20",
+        }
+        async with gateway(environment=settings, tools=[look], capabilities=STREAMING) as pocket:
+            await pocket.app.model.warm()
+            rows: dict[str, list[Any]] = {}
+            asked = 0
+            for what in ASKED:
+                if what == "stopped":
+                    server.arrived.clear()
+                    _, answered = await pocket.channel.say("c", what)
+                    await server.arrived.wait()
+                    await pocket.channel.ask("c", "/stop")
+                    await answered
+                else:
+                    await pocket.channel.ask("c", what)
+                await pocket.idle()
+                line = [each for each in await pocket.app.sessions.shown(KEY, limit=50) if each.text == what][-1]
+                story = await pocket.app.store.journal.story(line.turn)
+                assert story is not None
+                rows[what] = list(story.usage)
+                asked += len(ASKED[what])
+                assert len(server.requests) == asked
+            assert {what: len(found) for what, found in rows.items()} == {what: len(ASKED[what]) for what in ASKED}
+            for what, count in COUNTED.items():
+                assert sum(row.tokens_in + row.tokens_out for row in rows[what]) == 120 * count, what
+            assert [(row.tokens_in, row.cost) for row in rows["refused"]] == [(0, 0.0)]
+            assert [(row.tokens_in, row.cost) for row in rows["gone, then fine"]] == [(0, None), (100, None)]
+            [stopped] = rows["stopped"]
+            assert stopped.tokens_in > 0  # it was read, and is billed
+            assert stopped.cost is None
+            sums = await pocket.app.store.usage.totals(since=datetime.now(UTC) - timedelta(hours=1))
+            assert sum(each["calls"] for each in sums) == len(server.requests)
