@@ -93,7 +93,7 @@ class RefusalLog:
     def __init__(self, size: int = 200) -> None:
         self._size = size
         self._kept: OrderedDict[_Who, Refused] = OrderedDict()
-        self._newest: dict[_Who, str] = {}  # the message that was counted last: platforms may bring one twice
+        self._newest: dict[_Who, str] = {}  # what was counted last: platforms may bring a message twice
 
     def note(self, message: InboundMessage, refusal: Refusal, at: datetime) -> Refused:
         """Keep and log one refusal, without text. Our own messages are nobody's silence and are passed over."""
@@ -111,7 +111,7 @@ class RefusalLog:
                 team=message.sender.team,
                 guild=message.guild,
             ),
-            message.message_id,
+            f"{message.message_id}/{message.revision}" if message.message_id else "",
         )
 
     def note_channel(self, channel: str, reason: StrEnum, would_admit: str, at: datetime) -> Refused:
@@ -122,14 +122,14 @@ class RefusalLog:
             )
         )
 
-    def _keep(self, new: Refused, message_id: str = "") -> Refused:
+    def _keep(self, new: Refused, word: str = "") -> Refused:
         who = (new.channel, new.chat, new.sender, str(new.reason))
         before = self._kept.pop(who, None)
-        is_known = before is not None and bool(message_id) and self._newest.get(who) == message_id
+        is_known = before is not None and bool(word) and self._newest.get(who) == word
         refused = new if before is None else _again(new, before, times=before.times + (not is_known))
         if new.reason is Reason.SELF:
             return refused
-        self._kept[who], self._newest[who] = refused, message_id
+        self._kept[who], self._newest[who] = refused, word
         while len(self._kept) > self._size:
             gone, _ = self._kept.popitem(last=False)
             del self._newest[gone]
