@@ -22,15 +22,15 @@ FLAGS = [
 
 
 @asynccontextmanager
-async def open_browser() -> AsyncIterator[Browser]:
-    """Start Chromium; everything it opened ends with the block."""
+async def open_browser(*flags: str) -> AsyncIterator[Browser]:
+    """Start Chromium, with *flags* of its command line; everything it opened ends with the block."""
     path = shutil.which("chromium")
     if path is None:
         if os.environ.get("CI") == "true":
             pytest.fail("CI needs Chromium: .ci/run installs it")
         pytest.skip("no Chromium on this machine")
     async with async_playwright() as playwright:
-        browser = await playwright.chromium.launch(executable_path=path, headless=True, args=FLAGS)
+        browser = await playwright.chromium.launch(executable_path=path, headless=True, args=[*FLAGS, *flags])
         try:
             yield browser
         finally:

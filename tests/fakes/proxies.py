@@ -302,16 +302,26 @@ async def microsocks(folder: Path, port: int, *, user: str, password: str) -> As
         yield f"socks5h://{user}:{password}@127.0.0.1:{port}"
 
 
-@asynccontextmanager
-async def running(*command: str, port: int, **environment: str) -> AsyncIterator[None]:
-    """Run a server until the block ends; it takes connections on *port* when the block begins."""
-    process = await asyncio.create_subprocess_exec(
-        *command, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE, env={**os.environ, **environment}
-    )
-    try:
+class Process:
+    """A server of its own, which can be stopped and started again."""
+
+    def __init__(self, *command: str, port: int, **environment: str) -> None:
+        self._command = command
+        self._port = port
+        self._environment = {**os.environ, **environment}
+        self._process: asyncio.subprocess.Process | None = None
+
+    async def start(self) -> None:
+        """Return when it takes connections on its port; an early end fails with what it said."""
+        self._process = process = await asyncio.create_subprocess_exec(
+            *self._command,
+            stdout=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.PIPE,
+            env=self._environment,
+        )
         while True:
             try:
-                _, writer = await asyncio.open_connection("127.0.0.1", port)
+                _, writer = await asyncio.open_connection("127.0.0.1", self._port)
             except OSError:
                 if process.returncode is not None:
                     assert process.stderr is not None
@@ -319,9 +329,59 @@ async def running(*command: str, port: int, **environment: str) -> AsyncIterator
                 await asyncio.sleep(0.01)
             else:
                 await _closed(writer)
-                break
-        yield
+                return
+
+    async def stop(self) -> None:
+        """End it, if it runs."""
+        if self._process is not None:
+            with suppress(ProcessLookupError):
+                self._process.terminate()
+            await self._process.wait()
+            self._process = None
+
+
+@asynccontextmanager
+async def running(*command: str, port: int, **environment: str) -> AsyncIterator[Process]:
+    """Run a server until the block ends; it takes connections on *port* when the block begins."""
+    process = Process(*command, port=port, **environment)
+    try:
+        await process.start()
+        yield process
     finally:
-        with suppress(ProcessLookupError):
-            process.terminate()
-        await process.wait()
+        await process.stop()
+
+
+PUBLIC = "chat.example.org"  # as deploy/nginx.conf has it
+_CONF = Path(__file__).resolve().parents[2] / "deploy" / "nginx.conf"
+
+
+@dataclass(frozen=True)
+class Front:
+    """An nginx before us: the address people type, and a door without TLS for callers on this machine."""
+
+    url: str
+    plain: str
+    process: Process
+
+
+@asynccontextmanager
+async def nginx(folder: Path, upstream: int, port: int, plain: int, *, is_cut: bool = False) -> AsyncIterator[Front]:
+    """Run deploy/nginx.conf, ports and certificate replaced; where it *is_cut*, nginx keeps the path to itself."""
+    program, made = needed("nginx"), Certificate.of(PUBLIC, folder)
+    conf = _CONF.read_text("utf-8")
+    for before, after in (
+        ("listen 443 ssl;", f"listen 127.0.0.1:{port} ssl; listen 127.0.0.1:{plain};"),
+        ("/etc/ssl/certs/chat.example.org.pem", str(made.file)),
+        ("/etc/ssl/private/chat.example.org.key", str(made.key)),
+        ("http://127.0.0.1:8787;", f"http://127.0.0.1:{upstream}{'/' if is_cut else ''};"),
+    ):
+        assert before in conf, before
+        conf = conf.replace(before, after)
+    places = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
+    temporary = "".join(f"{each}_temp_path {folder}/{each};" for each in places)
+    user = "user root;" if os.geteuid() == 0 else ""
+    head = f"{user} pid {folder}/nginx.pid; error_log stderr; worker_processes 1; daemon off; events {{}}"
+    (folder / "nginx.conf").write_text(f"{head} http {{ access_log off; {temporary} {conf} }}", "utf-8")
+    words = ["-p", str(folder), "-c", str(folder / "nginx.conf"), "-e", "stderr"]
+    async with running(program, *words, port=port) as process:
+        yield Front(f"https://{PUBLIC}:{port}/chat/", f"http://127.0.0.1:{plain}/chat/", process)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -226,13 +226,20 @@ class Served:
 
 @asynccontextmanager
 async def serve_page(
-    house: FakeHouse, *, port: int = 0, login: str = "auto", host: str = "127.0.0.1", public_url: str | None = None
+    house: FakeHouse,
+    *,
+    port: int = 0,
+    login: str = "auto",
+    host: str = "127.0.0.1",
+    public_url: str | None = None,
+    trusted_proxies: Sequence[str] = (),
 ) -> AsyncIterator[Served]:
     """Run the real channel on the real server in front of *house*; leaving it is a shutdown."""
     channel = web_kind.open(house.context("web"))
     assert isinstance(channel, WebChannel)
     house.channel = channel
-    server = WebServer(host, port, web_kind.routes(channel), login=login, public_url=public_url)
+    routes = web_kind.routes(channel)
+    server = WebServer(host, port, routes, login=login, public_url=public_url, trusted_proxies=trusted_proxies)
     async with asyncio.TaskGroup() as services:
         running = [
             services.create_task(server.serve(), name="web server"),

@@ -57,7 +57,7 @@ async def test_telegram_by_polling_with_a_file(tmp_path: Path) -> None:
         async with behind(server.base, tmp_path) as (place, settings):
             server.base = f"http://{place}"
             model = Parrot(lambda _: "Read.")
-            async with telegram_house(server, model, **settings) as up:
+            async with telegram_house(server, model, None, **settings) as up:
                 ident = server.files.keep(WORDS)
                 fields = {"file_id": ident, "file_name": "a.txt", "mime_type": "text/plain", "file_size": len(WORDS)}
                 server.say(None, caption="what is in it?", document=fields)

@@ -1,0 +1,204 @@
+"""Page and webhook behind a real nginx on a path of its host, with TLS, and the model beyond a real SOCKS5 server."""
+
+from __future__ import annotations
+
+import io
+import json
+import time
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import aiohttp
+import pytest
+from playwright.async_api import Browser, FilePayload, Page, expect
+
+from tests.e2e.browser import open_browser
+from tests.fakes.gateway import GatewayProcess, free_port
+from tests.fakes.openai_server import Answer, open_server
+from tests.fakes.proxies import FAR_NAME, PUBLIC, Front, far_away, microsocks, nginx
+from tests.fakes.telegram_server import TelegramServer, open_telegram
+from tests.fakes.web import FakeHouse, Served, serve_page
+
+WORDS = " ".join(f"word{number}" for number in range(60))
+PASSWORD = "the-password-of-the-proxy"
+HOOK = "a-secret-that-is-hard-to-guess"
+
+
+@asynccontextmanager
+async def beyond(folder: Path, telegram: TelegramServer, script: Any) -> AsyncIterator[dict[str, str]]:
+    """Show a model and Telegram beyond a real SOCKS5 server; yield the settings that lead there."""
+    async with (
+        open_server(script) as model,
+        microsocks(folder, free_port(), user="ann", password=PASSWORD) as proxy,
+        far_away(urlsplit(model.base).port or 0) as far_model,
+        far_away(urlsplit(telegram.base).port or 0) as far_telegram,
+    ):
+        yield {
+            "PARLOUR_PROXY": proxy,
+            "PARLOUR_LLM__MODEL": "openai/test",
+            "PARLOUR_LLM__API_BASE": f"http://{FAR_NAME}:{far_model}/v1",
+            "PARLOUR_LLM__API_KEY": "k",
+            "PARLOUR_CHANNELS__TELEGRAM__TOKEN": telegram.token,
+            "PARLOUR_CHANNELS__TELEGRAM__BASE_URL": f"http://{FAR_NAME}:{far_telegram}/bot",
+            "PARLOUR_CHANNELS__TELEGRAM__FILE_URL": f"http://{FAR_NAME}:{far_telegram}/file/bot",
+            "PARLOUR_CHANNELS__TELEGRAM__ALLOW_FROM": "42",
+            "PARLOUR_CHANNELS__TELEGRAM__MODE": "webhook",
+            "PARLOUR_CHANNELS__TELEGRAM__WEBHOOK_SECRET": HOOK,
+        }
+
+
+def answer(body: Mapping[str, Any], n: int) -> Answer:
+    """Say something long, slowly enough to be seen growing."""
+    said = str(body["messages"][-1]["content"])
+    is_slow = "slowly" in said
+    return Answer(text=WORDS if is_slow else f"Answer {n}.", gap=0.03 if is_slow else 0.0)
+
+
+async def enter(browser: Browser, link: str, code: str = "") -> Page:
+    """Open the page with a link, or its address and a code to type; it is online when this returns."""
+    context = await browser.new_context(ignore_https_errors=True)
+    page = await context.new_page()
+    await page.goto(link)
+    await expect(page.locator("#login")).to_be_visible()
+    if code:
+        await page.locator("#code").fill(code)
+    await page.locator("#code").press("Enter")
+    await expect(page.locator("#state")).to_have_attribute("data-state", "online")
+    assert page.url == link.partition("#")[0]
+    return page
+
+
+async def say(page: Page, text: str) -> None:
+    """Type *text* and press Enter."""
+    await page.locator("#text").fill(text)
+    await page.locator("#text").press("Enter")
+
+
+async def test_the_whole_page_and_a_webhook_behind_nginx_with_the_model_beyond_a_proxy(tmp_path: Path) -> None:
+    """Login by link and code, a streaming answer, an upload, a reload, a reconnect, two people; Telegram calls in."""
+    port, front_port, plain_port = free_port(), free_port(), free_port()
+    async with (
+        open_telegram() as telegram,
+        beyond(tmp_path, telegram, answer) as settings,
+        nginx(tmp_path, port, front_port, plain_port) as front,
+        open_browser(f"--host-resolver-rules=MAP {PUBLIC} 127.0.0.1") as browser,
+    ):
+        telegram.now = lambda: int(time.time())
+        process = GatewayProcess(
+            tmp_path / "home",
+            port,
+            **settings,
+            PARLOUR_WEB__PUBLIC_URL=front.url,
+            PARLOUR_WEB__TRUSTED_PROXIES="127.0.0.1",
+            PARLOUR_CHANNELS__TELEGRAM__WEBHOOK_URL=f"{front.plain}hooks/telegram",
+        )
+        try:
+            await process.start()
+            code, link = (await process.command("web", "login")).split()
+            assert link == f"{front.url}#code={code}"
+            mine = await enter(browser, link)
+            await _is_a_cookie_of_ours_alone(mine, front)
+            await _talk(mine, front)
+            await _is_somebody_else(browser, front, process, mine)
+            telegram.say("hello from Telegram")
+            await telegram.until(lambda: len(telegram.posts) == 1)
+            assert telegram.posts[0].text.startswith("Answer")
+            assert set(telegram.hooks.answers) == {200}
+            assert await process.stop() == 0
+        finally:
+            await process.close()
+        assert not [line for line in process.log if PASSWORD in line or code in line]
+
+
+async def _is_a_cookie_of_ours_alone(page: Page, front: Front) -> None:
+    (cookie,) = await page.context.cookies(front.url)
+    assert (cookie["path"], cookie["secure"], cookie["httpOnly"], cookie["sameSite"]) == (
+        "/chat/",
+        True,
+        True,
+        "Strict",
+    )
+    assert await page.context.cookies(f"https://{PUBLIC}/another/") == []
+
+
+async def _talk(page: Page, front: Front) -> None:
+    await say(page, "say it slowly")
+    await expect(page.locator(".line.streaming .body")).to_contain_text("word0", timeout=40_000)
+    await expect(page.locator(".line.assistant:not(.streaming) .body")).to_have_text(WORDS)
+    file = FilePayload(name="notes.txt", mimeType="text/plain", buffer=b"the door code is 4711" * 100_000)
+    await page.locator("#files").set_input_files(file)
+    await expect(page.locator('#attached [data-state="ready"]')).to_have_count(1)
+    await say(page, "keep this")
+    await expect(page.locator(".line.assistant")).to_have_count(2)
+    await page.reload()
+    await expect(page.locator(".line.user .body")).to_have_text(["say it slowly", "keep this"])
+    async with page.expect_download() as download:
+        await page.locator(".line.user a.file").click()
+    assert (await (await download.value).path()).read_bytes() == file["buffer"]
+    await front.process.stop()
+    await expect(page.locator("#state")).to_have_attribute("data-state", "offline")
+    await say(page, "meanwhile")
+    await front.process.start()
+    await expect(page.locator(".line.assistant")).to_have_count(3, timeout=20_000)
+
+
+async def _is_somebody_else(browser: Browser, front: Front, process: GatewayProcess, mine: Page) -> None:
+    """Ann has a chat of her own, decides nothing for others, and is out at once when she is logged out."""
+    code = (await process.command("web", "login", "--as", "ann")).split()[0]
+    hers = await enter(browser, front.url, code)
+    await expect(hers.locator("#welcome")).to_be_visible()
+    await say(hers, "hello, I am Ann")
+    await expect(hers.locator(".line.assistant")).to_have_count(1)
+    await expect(mine.locator(".line.user")).to_have_count(3)
+    standing = [json.loads(line) for line in (await process.command("web", "logins", "--json")).splitlines()]
+    assert [(each["who"], each["browsers"]) for each in standing] == [("ann", 1), ("owner", 1)]
+    await process.command("web", "logout", "ann")
+    await expect(hers.locator("#login")).to_be_visible()
+    await expect(mine.locator("#state")).to_have_attribute("data-state", "online")
+
+
+@asynccontextmanager
+async def served(folder: Path, *, is_cut: bool) -> AsyncIterator[tuple[Front, Served, aiohttp.ClientSession]]:
+    """Serve the page behind nginx; the session knows the public name, and trusts what stands there."""
+    port, front_port, plain_port = free_port(), free_port(), free_port()
+    async with nginx(folder, port, front_port, plain_port, is_cut=is_cut) as front:
+        house = FakeHouse(folder=folder / "uploads")
+        async with serve_page(house, port=port, public_url=front.url, trusted_proxies=("127.0.0.1",)) as page:
+            headers = {"Host": urlsplit(front.url).netloc}
+            connector = aiohttp.TCPConnector(ssl=False)
+            async with aiohttp.ClientSession(
+                connector=connector, headers=headers, cookie_jar=aiohttp.DummyCookieJar()
+            ) as session:
+                yield replace(front, url=f"https://127.0.0.1:{front_port}/chat/"), page, session
+
+
+@pytest.mark.parametrize("is_cut", [False, True], ids=["path-kept", "path-cut-off"])
+async def test_every_address_works_whether_nginx_keeps_the_path_or_cuts_it_off(tmp_path: Path, is_cut: bool) -> None:
+    """Page, files, health, login, upload, WebSocket and hooks; and nobody is the owner for being next to nginx."""
+    async with served(tmp_path, is_cut=is_cut) as (front, page, session):
+        origin = {"Origin": f"https://{PUBLIC}:{urlsplit(front.url).port}"}
+        for path, status in (("", 200), ("assets/app.js", 200), ("session", 401), ("hooks/nobody", 404), ("no", 404)):
+            async with session.get(f"{front.url}{path}") as got:
+                assert got.status == status, path
+        async with session.get(front.url.rstrip("/"), allow_redirects=False) as got:
+            assert urlsplit(got.headers["Location"]).path == "/chat/"
+        code = await page.channel.issue_code("ann")
+        async with session.post(f"{front.url}login", json={"code": code}, headers=origin) as got:
+            assert got.status == 204
+            cookie = got.headers["Set-Cookie"]
+        assert "Path=/chat/" in cookie
+        assert "Secure" in cookie
+        known = {**origin, "Cookie": cookie.split(";")[0]}
+        async with session.get(f"{front.url}session", headers=known) as got:
+            assert await got.json() == {"who": "ann", "can_leave": True}
+        async with session.post(f"{front.url}files", data=io.BytesIO(b"x" * 3_000_000), headers=known) as got:
+            assert (await got.json())["size"] == 3_000_000
+        async with session.ws_connect(f"{front.url}ws", headers=known) as socket:
+            assert (await socket.receive_json())["type"] == "history"
+        for forged in ({"X-Forwarded-For": "127.0.0.1"}, {"Forwarded": "for=127.0.0.1"}, {"X-Real-IP": "127.0.0.1"}):
+            async with session.get(f"{front.url}session", headers=forged) as got:
+                assert got.status == 401
