@@ -139,10 +139,8 @@ class Ledger:
 
     def refused(self, messages: Iterable[InboundMessage], past: Past) -> None:
         """Count and note messages that a cap left unanswered."""
-        setting = f"caps.{_SETTINGS[past.cap]}"
-        mend = (
-            f"waiting until {past.until.astimezone(self._zone):%Y-%m-%d %H:%M}, or more than {past.limit} in {setting}"
-        )
+        setting, ends = _SETTINGS[past.cap].upper(), past.until.astimezone(self._zone)
+        mend = f"PARLOUR_CAPS__{setting}={2 * past.limit}  # or wait until {ends:%Y-%m-%d %H:%M} {self._zone.key}"
         for message in messages:
             self._meter.count("capped", cap=past.cap.value)
             self._refusals.note(message, Turned(reason=past.cap, would_admit=mend), self._now())
