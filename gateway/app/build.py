@@ -278,6 +278,7 @@ def _build(
     pool = Pool(store.journal, TurnWork(rooms), workers=settings.agent.workers, meter=meter, clock=time.monotonic)
     house.pool, house.background = pool, background
     supervisor = Supervisor(doors.channels, meter=meter)
+    supervisor.on_deaf = lambda name: refusals.note_channel(name, Silence.DEAF, "", _now())
     alerts = open_alerts(
         settings,
         home,
@@ -292,7 +293,6 @@ def _build(
         meter=meter,
         now=_now,
     )
-    supervisor.on_deaf = lambda name: refusals.note_channel(name, Silence.DEAF, "", _now())
     health = Health(check=store.check, channels=supervisor.states)
 
     async def depth() -> Mapping[str, Any]:
@@ -301,7 +301,12 @@ def _build(
 
     routes = [*health.routes(), metrics_route(meter, depth), *doors.routes]
     web = WebServer(
-        settings.web.host, settings.web.port, routes, login=settings.web.login, public_url=settings.web.public_url
+        settings.web.host,
+        settings.web.port,
+        routes,
+        login=settings.web.login,
+        public_url=settings.web.public_url,
+        trusted_proxies=settings.web.trusted_proxies,
     )
     return App(
         settings=settings,
