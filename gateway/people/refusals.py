@@ -111,7 +111,7 @@ class RefusalLog:
                 team=message.sender.team,
                 guild=message.guild,
             ),
-            f"{message.message_id}/{message.revision}" if message.message_id else "",
+            message.message_id,
         )
 
     def note_channel(self, channel: str, reason: StrEnum, would_admit: str, at: datetime) -> Refused:
