@@ -6,7 +6,7 @@ import fcntl
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -104,7 +104,41 @@ def unwritable(folder: Path) -> str:
         return _unwritable(folder, wrong)
 
 
+def in_container(environment: Mapping[str, str]) -> bool:
+    """Say whether we run in a container: our image says so (`container`), and Docker and Podman leave a file."""
+    marks = (Path("/.dockerenv"), Path("/run/.containerenv"))
+    return bool(environment.get("container")) or any(mark.exists() for mark in marks)
+
+
+def give_back(home: Path, uid: int, gid: int, environment: Mapping[str, str]) -> str:
+    """Return the line to paste that gives everything in *home* to the user *uid*."""
+    if in_container(environment):
+        # The service has no capability at all, and root without these may neither look into 0700 nor give away.
+        return (
+            "docker compose run --rm --user 0 --cap-add CHOWN --cap-add DAC_READ_SEARCH --entrypoint chown parlour"
+            f" -R {uid}:{gid} {home}"
+        )
+    return f"sudo chown -R {uid}:{gid} {home}"
+
+
+def not_ours(home: Path, path: Path, environment: Mapping[str, str] = os.environ) -> str:
+    """Say whose *path* in *home* is when it is somebody else's and we cannot use it, with the line to paste; or ""."""
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return ""
+    except OSError:  # not even its folder may be looked into, which is told of that folder
+        return ""
+    need = os.R_OK | os.W_OK | (os.X_OK if path.is_dir() else 0)
+    if found.st_uid == os.geteuid() or os.access(path, need):
+        return ""
+    back = give_back(home, os.geteuid(), os.getegid(), environment)
+    return f"{path} belongs to user id {found.st_uid}, and Parlour runs as {os.geteuid()}; give it back: {back}"
+
+
 def _unwritable(folder: Path, wrong: OSError) -> str:
+    if mistake := not_ours(folder, folder):
+        return mistake
     return (
         f"{folder} cannot be written ({wrong.strerror or wrong}); give it to the user who runs Parlour,"
         " or set PARLOUR_HOME to another folder"

@@ -11,7 +11,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gateway.errors import UserMistake
-from gateway.home import SCHEMA, Home, in_use, is_held, newer, refuse_half_restored, schema_of, unwritable
+from gateway.home import (
+    SCHEMA,
+    Home,
+    in_use,
+    is_held,
+    newer,
+    not_ours,
+    refuse_half_restored,
+    schema_of,
+    unwritable,
+)
 from gateway.settings import Settings
 from gateway.web.listen import cannot_listen
 
@@ -29,6 +39,7 @@ def before_start(settings: Settings) -> Iterator[Check]:
     """Yield what decides whether a gateway can start, in the order in which a start would meet it."""
     home = Home(settings.home)
     yield Check("home", home_mistake(settings.home), f"{settings.home} can be written")
+    yield Check("owner", owner_mistake(home), "what the home holds can be read and written")
     yield Check("lock", in_use(home) if is_held(home) else "", "no other process uses the home")
     yield Check("schema", schema_mistake(home), "the data is of a shape this Parlour knows")
     yield Check("port", port_mistake(settings.web.host, settings.web.port), f"port {settings.web.port} is free")
@@ -52,6 +63,15 @@ def home_mistake(folder: Path) -> str:
     if not mistake or there == folder:
         return mistake
     return f"the home {folder} cannot be made: {mistake}"
+
+
+def owner_mistake(home: Home) -> str:
+    """Say which file of the home is somebody else's and cannot be used, or ""."""
+    journal = (home.journal, *(home.journal.with_name(f"{home.journal.name}{end}") for end in ("-wal", "-shm")))
+    for path in (*journal, home.lock, home.schema, home.secrets, home.backups, home.quarantine):
+        if mistake := not_ours(home.path, path):
+            return mistake
+    return ""
 
 
 def schema_mistake(home: Home) -> str:

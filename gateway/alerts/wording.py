@@ -87,6 +87,15 @@ def shown(alert: Alert, *, is_untold: bool) -> dict[str, Any]:
     }
 
 
+def line_of(told: Mapping[str, Any]) -> str:
+    """Return what `shown` returned, as one line for operators."""
+    if told["untold"]:
+        knows = "no owner could be told so far"
+    else:
+        knows = f"told at {told['told_at']}" if told["told_at"] else "nobody had to be told"
+    return f"{told['text']} ({'now' if told['state'] == 'firing' else 'past'}, {knows})"
+
+
 @dataclass(frozen=True, slots=True)
 class Origin:
     """Who posts."""

@@ -80,6 +80,8 @@ class App:
     async def work(self) -> Mapping[str, Any]:
         """Return how the work beside the turns stands, for operators."""
         work: dict[str, Any] = {"alerts": await self.alerts.told()}
+        if self.channels:
+            work["page"] = self.web.url
         work |= {"jobs": await self.background.work(), "background_budget": await self.background.budget()}
         waits = self.people.pairing.waiting()
         places = sum(each.is_place for each in waits)

@@ -12,6 +12,7 @@ from typing import Any
 
 import typer
 
+from gateway.alerts.wording import line_of
 from gateway.control import Line, call, connect
 from gateway.home import Home
 from gateway.logs import configure_logs
@@ -60,6 +61,7 @@ def show_status(*, as_json: bool) -> None:
     dead, jobs, budget = rows.pop("dead_letters", []), rows.pop("jobs", []), rows.pop("background_budget", None)
     door = [("waits", each) for each in who_waits(rows.pop("waits", {}))]
     door += [("unheard", each) for each in who_was_unheard(rows.pop("unheard", {}))]
+    door += [("alerts", tame(line_of(each))) for each in rows.pop("alerts", [])]
     for name, value in rows.items():
         typer.echo(f"{name:16} {value}")
     for name, told in door:

@@ -20,18 +20,19 @@ from gateway.settings import Settings, check_settings, home_of, secret_values
 
 
 def look(*, as_json: bool, is_offline: bool, asks_model: bool) -> int:
-    """Print every finding; return 2 when one of them fails, else 0."""
-    counted: Counter[Level] = Counter()
+    """Print every finding, what is wrong first; return 2 when one of them fails, else 0."""
     # What the libraries log of their calls is not the doctor's to print.
     settings = check_settings(os.environ).settings
     configure_logs(level="error", form="auto", secrets=secret_values(settings))
 
-    async def tell() -> None:
-        async for finding in findings(os.environ, is_offline=is_offline, asks_model=asks_model):
-            counted[finding.level] += 1
-            typer.echo(_as_json(finding) if as_json else f"{finding.level:4}  {finding.name}: {finding.text}")
+    async def gather() -> list[Finding]:
+        return [each async for each in findings(os.environ, is_offline=is_offline, asks_model=asks_model)]
 
-    asyncio.run(tell())
+    found = asyncio.run(gather())
+    counted = Counter(each.level for each in found)
+    worst = [Level.FAIL, Level.WARN, Level.OK]
+    for finding in sorted(found, key=lambda each: worst.index(each.level)):
+        typer.echo(_as_json(finding) if as_json else f"{finding.level:4}  {finding.name}: {finding.text}")
     if not as_json:
         typer.echo(f"{counted[Level.FAIL]} to mend, {counted[Level.WARN]} to consider")
     return 2 if counted[Level.FAIL] else 0
@@ -46,9 +47,9 @@ async def findings(environment: Mapping[str, str], *, is_offline: bool, asks_mod
     report = check_settings(environment)
     for finding in examine(report, environment):
         yield finding
-    async for finding in traces(Home(report.home)):
-        yield finding
     settings = report.settings
+    async for finding in traces(Home(report.home), port=settings.web.port if settings else 0):
+        yield finding
     if settings is None or is_offline:
         return
     if settings.proxy:

@@ -7,18 +7,19 @@ import shutil
 import stat
 from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
+from itertools import islice
 from pathlib import Path
 
+from gateway.alerts.sources import LITTLE_SPACE, TOO_LITTLE_SPACE
 from gateway.doctor.findings import Finding, Level
 from gateway.doctor.traces import claimed_owners
-from gateway.home import Home, is_held
+from gateway.home import Home, give_back, in_container, is_held
 from gateway.ports.installed import installed
 from gateway.preflight import before_start
 from gateway.restore import journal_damage
 from gateway.settings import Report, Settings
 
-_LITTLE_SPACE = 500 * 1024 * 1024  # bytes
-_TOO_LITTLE_SPACE = 50 * 1024 * 1024
+_MOST_FILES = 50_000  # that are looked at one by one
 _LOCAL = "local:"  # before the folder of an embedding model
 _LOCAL_NEEDS = ("onnxruntime", "tokenizers")  # of the extra `local`
 _SEVERAL = frozenset({"role", "guild", "team", "chat"})  # admission entries that are not one person
@@ -29,11 +30,13 @@ def examine(report: Report, environment: Mapping[str, str]) -> Iterator[Finding]
     yield from _settings(report)
     home = Home(report.home)
     yield from _privacy(home)
+    yield from _owner(home, environment)
     if report.settings is not None:
         yield from _start(home, report.settings)
         yield from _model(report.settings)
         yield from _meaning(report.settings)
         yield from _access(home, report.settings)
+        yield from _timezone(report.settings, environment)
         yield from _isolation(home, report.settings)
         yield from _channels(report.settings, environment)
     yield from _journal(home)
@@ -54,10 +57,7 @@ def _start(home: Home, settings: Settings) -> Iterator[Finding]:
     is_running = is_held(home)
     for check in before_start(settings):
         if is_running and check.name in ("lock", "port"):
-            # Held by a gateway of this home: that is how it should be, and its port is its own.
-            if check.name == "lock":
-                yield Finding(Level.OK, "lock", "a gateway runs on this home")
-            continue
+            continue  # its holder is asked whether it is the gateway of these settings, whose port is its own
         if check.mistake:
             yield Finding(Level.FAIL, check.name, check.mistake)
         else:
@@ -79,12 +79,43 @@ def _privacy(home: Home) -> Iterator[Finding]:
     if len(open_paths) > 5:
         rest = f"and {len(open_paths) - 5} more like it; run chmod -R go-rwx {home.path}"
         yield Finding(Level.WARN, "privacy", rest)
-    owner = home.path.stat().st_uid
-    if owner != os.geteuid():
-        line = f"{home.path} belongs to user id {owner}, not to {os.geteuid()}; run Parlour as its owner, or chown it"
-        yield Finding(Level.WARN, "owner", line)
     if not open_paths:
         yield Finding(Level.OK, "privacy", "nothing in the home can be read by others")
+
+
+def _owner(home: Home, environment: Mapping[str, str]) -> Iterator[Finding]:
+    """Whose the home is, and what in it is somebody else's: a gateway of its owner could not use that."""
+    if not home.path.is_dir():
+        return
+    owner = home.path.stat()
+    if owner.st_uid != os.geteuid():
+        back = give_back(home.path, os.geteuid(), os.getegid(), environment)
+        line = (
+            f"{home.path} belongs to user id {owner.st_uid}, and this is {os.geteuid()}; run Parlour as its owner, or"
+            f" give it away: {back}"
+        )
+        yield Finding(Level.WARN, "owner", line, "home")
+    strange = [path for path in islice(_everything(home.path), _MOST_FILES) if _uid(path) not in (owner.st_uid, None)]
+    if strange:
+        more = f" and {len(strange) - 1} more" if len(strange) > 1 else ""
+        back = give_back(home.path, owner.st_uid, owner.st_gid, environment)
+        line = (
+            f"{strange[0]}{more} belong to user id {_uid(strange[0])}, and the home to {owner.st_uid}, who cannot use"
+            f" them; give them back: {back}"
+        )
+        yield Finding(Level.FAIL, "owner", line, "files")
+
+
+def _everything(folder: Path) -> Iterator[Path]:
+    for inside, _, files in os.walk(folder):
+        yield from (Path(inside), *(Path(inside) / name for name in files))
+
+
+def _uid(path: Path) -> int | None:
+    try:
+        return path.lstat().st_uid
+    except OSError:  # gone meanwhile
+        return None
 
 
 def _state_paths(home: Home) -> Iterator[Path]:
@@ -156,7 +187,19 @@ def _access(home: Home, settings: Settings) -> Iterator[Finding]:
         yield Finding(Level.WARN, "owners", line)
     else:
         yield Finding(Level.OK, "owners", ", ".join(owners))
-    yield Finding(Level.OK, "timezone", settings.timezone)
+
+
+def _timezone(settings: Settings, environment: Mapping[str, str]) -> Iterator[Finding]:
+    """A container's clock is UTC whatever the clocks of its people say."""
+    is_chosen = "timezone" in settings.model_fields_set
+    if settings.timezone in ("UTC", "Etc/UTC") and not is_chosen and in_container(environment):
+        line = (
+            "nobody has said where people live, and a container's clock is UTC: their days begin at the wrong hour; set"
+            " PARLOUR_TIMEZONE, such as Europe/Berlin (UTC, if that is what you mean)"
+        )
+        yield Finding(Level.WARN, "timezone", line)
+    else:
+        yield Finding(Level.OK, "timezone", settings.timezone)
 
 
 def _isolation(home: Home, settings: Settings) -> Iterator[Finding]:
@@ -217,8 +260,8 @@ def _disk(home: Home) -> Iterator[Finding]:
     if not total:  # no disk at all; the check of the home says so
         return
     megabytes = f"{free // (1024 * 1024):,} MB free on the disk of {home.path}"
-    if free < _LITTLE_SPACE:
-        level = Level.FAIL if free < _TOO_LITTLE_SPACE else Level.WARN
+    if free < LITTLE_SPACE:
+        level = Level.FAIL if free < TOO_LITTLE_SPACE else Level.WARN
         yield Finding(level, "disk", f"only {megabytes}; make room")
     else:
         yield Finding(Level.OK, "disk", megabytes)

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from urllib.parse import urlsplit
 
+from gateway.alerts.book import is_untold
+from gateway.alerts.wording import line_of, shown
 from gateway.control import call, connect
 from gateway.doctor.findings import Finding, Level
 from gateway.errors import UserMistake
-from gateway.home import Home
+from gateway.home import Home, in_use, is_held
 from gateway.people.briefly import who_waits, who_was_unheard
 from gateway.quarantine import count, look
 from gateway.restore import read_only
@@ -22,8 +25,11 @@ _DEAD = 5
 LATELY = timedelta(days=1)
 
 
-async def traces(home: Home) -> AsyncIterator[Finding]:
-    """Yield what the home tells, through the gateway that runs on it or from the files themselves."""
+async def traces(home: Home, *, port: int = 0) -> AsyncIterator[Finding]:
+    """Yield what the home tells, through the gateway that runs on it or from the files themselves.
+
+    *port* is the page's by the settings, 0 when it may be any: a gateway with another one has other settings.
+    """
     for finding in await asyncio.to_thread(lambda: list(_quarantine(home))):
         yield finding
     try:
@@ -31,10 +37,26 @@ async def traces(home: Home) -> AsyncIterator[Finding]:
     except UserMistake as wrong:
         yield Finding(Level.WARN, "gateway", str(wrong))
         return
+    if is_held(home):
+        yield _holder(home, status, port)
     if status is None:
         status = await asyncio.to_thread(_journal, home) if home.journal.exists() else {}
     for finding in _told(status):
         yield finding
+
+
+def _holder(home: Home, status: Mapping[str, Any] | None, port: int) -> Finding:
+    """Say whether the home is held by the gateway of these settings, or by another one: a home is for one."""
+    if status is None:
+        line = f"{in_use(home)}; it does not answer here, so it may run in another container, or be a command at work"
+        return Finding(Level.FAIL, "lock", line)
+    theirs = urlsplit(str(status.get("page", ""))).port
+    if port and theirs and theirs != port:
+        line = (
+            f"two gateways want one home: {in_use(home)}; its page is on port {theirs}, and these settings say {port}"
+        )
+        return Finding(Level.FAIL, "lock", line)
+    return Finding(Level.OK, "lock", "a gateway runs on this home")
 
 
 def _quarantine(home: Home) -> Iterator[Finding]:
@@ -78,12 +100,25 @@ def _told(status: dict[str, Any]) -> Iterator[Finding]:
         yield Finding(Level.WARN, "given up", line)
     if len(groups) > _DEAD:
         yield Finding(Level.WARN, "given up", "and more of other kinds; `parlour status` names them")
+    for told in status.get("alerts", ()):
+        yield from _alert(told)
     stops = int(status.get("unclean_stops", 0))
     if stops:
         times = "was killed" if stops == 1 else f"was killed {stops} times in a row"
         yield Finding(
             Level.WARN, "stops", f"the gateway {times}; see its log, the memory it may have, and the quarantine"
         )
+
+
+def _alert(told: Mapping[str, Any]) -> Iterator[Finding]:
+    """What is wrong now, what the owners were told lately, and what nobody could tell them."""
+    if told["untold"]:
+        line = f"{line_of(told)}; set PARLOUR_OWNERS to somebody on a channel that works"
+        yield Finding(Level.WARN, "alerts", line, "untold")
+    elif told["state"] == "firing":
+        yield Finding(Level.WARN, "alerts", line_of(told), str(told["cause"]))
+    elif datetime.now(UTC) - datetime.fromisoformat(str(told["since"])) < LATELY:
+        yield Finding(Level.OK, "alerts", line_of(told), str(told["cause"]))
 
 
 def _read(home: Home, read: Any) -> Any:
@@ -100,6 +135,7 @@ def _read(home: Home, read: Any) -> Any:
 def _journal(home: Home) -> dict[str, Any]:
     """Return what the journal of a gateway that does not run tells."""
     # Here, since the store's own imports are not light, and most doctors need none of it.
+    from gateway.store.alerts import look as look_at_alerts
     from gateway.store.ledger import dead_groups
 
     def read(database: sqlite3.Connection) -> dict[str, Any]:
@@ -111,7 +147,10 @@ def _journal(home: Home) -> dict[str, Any]:
         ]
         return {"unclean_stops": stops, "dead_letters": dead}
 
-    return _read(home, read) or {}
+    # By itself: a journal that is not migrated yet has none.
+    alerts = _read(home, look_at_alerts) or ()
+    told = [shown(alert, is_untold=is_untold(alert)) for alert in alerts if alert.line]
+    return {**(_read(home, read) or {}), "alerts": told}
 
 
 def claimed_owners(home: Home) -> list[str]:

@@ -39,7 +39,7 @@ def _own_runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def environment(tmp_path: Path) -> dict[str, str]:
     """A home that is there, and a free port."""
     (tmp_path / "home").mkdir(mode=0o700)
-    return {"PARLOUR_HOME": str(tmp_path / "home"), "PARLOUR_WEB__PORT": "0"}
+    return {"PARLOUR_HOME": str(tmp_path / "home"), "PARLOUR_WEB__PORT": "0", "PARLOUR_TIMEZONE": "Europe/Berlin"}
 
 
 @pytest.fixture

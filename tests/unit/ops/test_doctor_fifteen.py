@@ -1,0 +1,244 @@
+"""Fifteen planted mistakes, fifteen lines: each names what is wrong and how to mend it; none is there unplanted."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections import namedtuple
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from gateway.app import Plugins, open_app, serve
+from gateway.commands import offline
+from gateway.commands.offline import findings
+from gateway.doctor import Finding, Level
+from gateway.settings import load_settings
+from tests.fakes.discord_server import Discord, open_discord
+from tests.fakes.gateway import free_port
+from tests.fakes.openai_server import Answer, FakeOpenAI, Fault, open_server
+from tests.fakes.slack_server import SlackServer, slack_server
+from tests.fakes.telegram_server import TelegramServer, open_telegram
+
+Usage = namedtuple("Usage", "total used free")
+ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+
+
+@dataclass
+class House:
+    """A set-up in which nothing is wrong: three platforms, a model, a home; and what is undone at the end."""
+
+    environment: dict[str, str]
+    home: Path
+    telegram: TelegramServer
+    discord: Discord
+    slack: SlackServer
+    model: FakeOpenAI
+    monkeypatch: pytest.MonkeyPatch
+    undo: AsyncExitStack = field(default_factory=AsyncExitStack)
+
+    async def examine(self) -> list[Finding]:
+        """Return everything that the doctor says."""
+        return [each async for each in findings(self.environment, is_offline=False, asks_model=False)]
+
+
+@pytest.fixture
+async def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[House]:
+    """Build it over real servers."""
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    home = tmp_path / "home"
+    (home / "secrets").mkdir(mode=0o700, parents=True)
+    home.chmod(0o700)
+    async with (
+        open_telegram() as telegram,
+        open_discord() as discord,
+        slack_server() as slack,
+        open_server() as model,
+        AsyncExitStack() as undo,
+    ):
+        telegram.privacy = False
+        environment = {
+            "PARLOUR_HOME": str(home),
+            "PARLOUR_WEB__PORT": str(free_port()),
+            "PARLOUR_TIMEZONE": "Europe/Berlin",
+            "PARLOUR_OWNERS": "telegram:42",
+            "PARLOUR_LLM__MODEL": "openai/test",
+            "PARLOUR_LLM__API_BASE": model.base,
+            "PARLOUR_CHANNELS__TELEGRAM__TOKEN": telegram.token,
+            "PARLOUR_CHANNELS__TELEGRAM__BASE_URL": f"{telegram.base}/bot",
+            "PARLOUR_CHANNELS__TELEGRAM__FILE_URL": f"{telegram.base}/file/bot",
+            "PARLOUR_CHANNELS__TELEGRAM__GROUP_POLICY": "open",
+            "PARLOUR_CHANNELS__DISCORD__TOKEN": discord.token,
+            "PARLOUR_CHANNELS__DISCORD__API_URL": f"http://{discord.base}/api/v10",
+            "PARLOUR_CHANNELS__DISCORD__GATEWAY_URL": f"ws://{discord.base}/gateway",
+            "PARLOUR_CHANNELS__SLACK__BOT_TOKEN": slack.bot_token,
+            "PARLOUR_CHANNELS__SLACK__APP_TOKEN": slack.app_token,
+            "PARLOUR_CHANNELS__SLACK__BASE_URL": f"{slack.base}/api/",
+        }
+        yield House(environment, home, telegram, discord, slack, model, monkeypatch, undo)
+
+
+async def wrong_token(house: House) -> None:
+    """A token that the platform does not know."""
+    house.environment["PARLOUR_CHANNELS__TELEGRAM__TOKEN"] = "987654321:AAH-wrong_wrong-wrong_wrong-wrong-xyz"
+
+
+async def missing_intent(house: House) -> None:
+    """Discord keeps what people write to itself."""
+    house.discord.application_flags = 0
+
+
+async def missing_scope(house: House) -> None:
+    """Slack lets us say nothing."""
+    house.slack.scopes.discard("chat:write")
+
+
+async def privacy_mode(house: House) -> None:
+    """Telegram hides what does not mention the bot."""
+    house.telegram.privacy = True
+
+
+async def webhook_set(house: House) -> None:
+    """Somebody else is brought the messages."""
+    await house.telegram.hooks.do_set_webhook({"url": "https://elsewhere.example/hook"})
+
+
+async def readable_secret(house: House) -> None:
+    """A key that every user of the machine can read."""
+    secret = house.home / "secrets" / "llm__api_key"
+    secret.write_text("planted-and-long-enough")
+    secret.chmod(0o644)
+
+
+async def unwritable_home(house: House) -> None:
+    """A home where nothing can be written."""
+    house.environment["PARLOUR_HOME"] = "/proc/parlour"
+
+
+async def wrong_owner(house: House) -> None:
+    """Somebody ran a command as root: a file is not its owner's any more."""
+    file = house.home / "parlour.yaml"
+    file.write_text("language: en\n")
+    file.chmod(0o600)
+    os.chown(file, 12345, 12345)
+
+
+async def port_taken(house: House) -> None:
+    """Another program has the port."""
+    other = house.undo.enter_context(socket.create_server(("127.0.0.1", 0)))
+    house.environment["PARLOUR_WEB__PORT"] = str(other.getsockname()[1])
+
+
+async def utc_container(house: House) -> None:
+    """A container, and nobody said where people live."""
+    del house.environment["PARLOUR_TIMEZONE"]
+    house.environment["container"] = "docker"
+    house.monkeypatch.setattr("gateway.settings.model.machine_zone", lambda: "UTC")
+    house.monkeypatch.setenv("TZ", "UTC")
+
+
+async def everyone_without_switch(house: House) -> None:
+    """The whole world is let in by a slip."""
+    house.environment["PARLOUR_CHANNELS__SLACK__ALLOW_FROM"] = "*"
+
+
+async def unreachable_model(house: House) -> None:
+    """Nothing answers where the model is said to be."""
+    house.environment["PARLOUR_LLM__API_BASE"] = "http://127.0.0.1:9/v1"
+
+
+async def unknown_model(house: House) -> None:
+    """The provider knows no model of that name."""
+    house.model.script = [Answer(fault=Fault.NOT_FOUND)]
+
+
+async def full_disk(house: House) -> None:
+    """Ten megabytes are left."""
+    house.monkeypatch.setattr("shutil.disk_usage", lambda _: Usage(10**11, 10**11 - 10**7, 10**7))
+
+
+async def two_gateways(house: House) -> None:
+    """Another gateway runs on the home, by other settings."""
+    await house.undo.enter_async_context(_running(house))
+    house.environment["PARLOUR_WEB__PORT"] = str(free_port())
+
+
+@asynccontextmanager
+async def _running(house: House) -> AsyncIterator[None]:
+    """Run another gateway on the same home, with its own page."""
+    settings = load_settings({"PARLOUR_HOME": str(house.home), "PARLOUR_WEB__PORT": str(free_port())})
+    stop, ready = asyncio.Event(), asyncio.Event()
+    async with open_app(settings, plugins=Plugins()) as app:
+        serving = asyncio.create_task(serve(app, stop, ready=lambda _: ready.set()))
+        await ready.wait()
+        yield
+        stop.set()
+        await serving
+
+
+Plant = Callable[[House], Awaitable[None]]
+FAIL, WARN = Level.FAIL, Level.WARN
+PLANTED: list[tuple[Plant, Level, str, str, str]] = [
+    (wrong_token, FAIL, "channel.telegram", "refuses the token", "@BotFather"),
+    (missing_intent, FAIL, "channel.discord", "Message Content Intent", "Privileged Gateway Intents"),
+    (missing_scope, FAIL, "channel.slack", "without the scope chat:write", "add it"),
+    (privacy_mode, WARN, "channel.telegram", "privacy mode hides", "Group Privacy"),
+    (webhook_set, FAIL, "channel.telegram", "elsewhere.example", "deleteWebhook"),
+    (readable_secret, FAIL, "privacy", "llm__api_key can be read by other users", "chmod 600"),
+    (unwritable_home, FAIL, "home", "/proc/parlour cannot be made", "set PARLOUR_HOME to another folder"),
+    (wrong_owner, FAIL, "owner.files", "parlour.yaml belong to user id 12345", "-R 0:0"),
+    (port_taken, FAIL, "port", "is taken", "PARLOUR_WEB__PORT"),
+    (utc_container, WARN, "timezone", "a container's clock is UTC", "set PARLOUR_TIMEZONE"),
+    (everyone_without_switch, FAIL, "settings", "lets the whole world in", "PARLOUR_ALLOW_EVERYONE=true"),
+    (unreachable_model, FAIL, "model.answers", "nothing that answers", "see that the address is right"),
+    (unknown_model, FAIL, "model.answers", "there is no model of this name", "list of models"),
+    (full_disk, FAIL, "disk", "only 9 MB free", "make room"),
+    (two_gateways, FAIL, "lock", "two gateways want one home", "stop that one first"),
+]
+
+
+def test_there_are_fifteen() -> None:
+    """As many as the promise says."""
+    assert len(PLANTED) == 15
+
+
+async def test_nothing_is_wrong_where_nothing_was_planted(house: House) -> None:
+    """The set-up that every mistake is planted in is a good one: no line of it fails or warns."""
+    assert [(each.id, each.text) for each in await house.examine() if each.level is not Level.OK] == []
+
+
+@pytest.mark.parametrize(
+    ("plant", "level", "ident", "wrong", "mend"),
+    [
+        pytest.param(*row, marks=ROOT if row[0] is wrong_owner else (), id=getattr(row[0], "__name__", ""))
+        for row in PLANTED
+    ],
+)
+async def test_a_planted_mistake_is_found(
+    house: House, plant: Plant, level: Level, ident: str, wrong: str, mend: str
+) -> None:
+    """A line of its stable id says what is wrong and what to do; nothing is wrong that was not planted."""
+    await plant(house)
+    found = [each for each in await house.examine() if each.level is not Level.OK]
+    (line,) = [each for each in found if each.id == ident and wrong in each.text] or found
+    assert (line.id, line.level) == (ident, level)
+    assert wrong in line.text
+    assert mend in line.text
+    assert {each.id for each in found} == {ident}
+
+
+def test_the_worst_is_said_first_and_decides_the_exit_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What fails, then what should be mended, then what is well; 2 when something fails, 0 when nothing does."""
+    monkeypatch.setattr(os, "environ", {"PARLOUR_HOME": str(tmp_path / "home"), "PARLOUR_WEB__PORT": "0"})
+    assert offline.look(as_json=False, is_offline=True, asks_model=False) == 0
+    levels = [line.split()[0] for line in capsys.readouterr().out.splitlines()[:-1]]
+    assert levels == sorted(levels, key=["FAIL", "WARN", "OK"].index)
+    monkeypatch.setattr(os, "environ", {"PARLOUR_HOME": "/proc/parlour", "PARLOUR_WEB__PORT": "0"})
+    assert offline.look(as_json=False, is_offline=True, asks_model=False) == 2
+    assert capsys.readouterr().out.startswith("FAIL  home: ")
