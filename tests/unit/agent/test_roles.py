@@ -61,6 +61,7 @@ TABLE: dict[str, tuple[str, str]] = {  # what is typed: (direct chat, shared cha
     "remember tea": (OPEN, OPEN),
     "retry": (OPEN, OPEN),
     "search tea": (OPEN, OPEN),
+    "settings": (OPEN, OPEN),
     "share tea": (OWNER, OWNER),
     "start": (OPEN, OPEN),
     "status": (OPEN, OPEN),
