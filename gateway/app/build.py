@@ -129,7 +129,9 @@ def _build(
     meter = PrometheusMeter()
     chats = open_chats(settings)
     refusals = RefusalLog()
-    people = open_people(settings, chats, plugins, store, meter=meter, now=_now)
+    kinds = kinds_of(settings, plugins)
+    locales = open_locales(settings, store.people, store.links, kinds)
+    people = open_people(settings, chats, plugins, store, language=locales.language, meter=meter, now=_now)
     judge = people.judge
     noted = noting(judge, refusals, _now)
     kinds = kinds_of(settings, plugins)

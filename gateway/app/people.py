@@ -14,7 +14,7 @@ from gateway.events import InboundMessage
 from gateway.people.claims import Claims
 from gateway.people.decisions import Decisions
 from gateway.people.notes import Notes
-from gateway.people.pairing import PairingDesk
+from gateway.people.pairing import Language, PairingDesk
 from gateway.people.places import Places
 from gateway.people.roster import PlatformAccount, Roster
 from gateway.people.strangers import Strangers
@@ -38,9 +38,16 @@ class PeopleDesk:
 
 
 def open_people(
-    settings: Settings, chats: Chats, plugins: Plugins, store: Store, *, meter: Meter, now: Callable[[], datetime]
+    settings: Settings,
+    chats: Chats,
+    plugins: Plugins,
+    store: Store,
+    *,
+    language: Language,
+    meter: Meter,
+    now: Callable[[], datetime],
 ) -> PeopleDesk:
-    """Build them."""
+    """Build them; *language* is that of a chat."""
     kinds = kinds_of(settings, plugins)
     roster = Roster(store.access, policies_of(settings, plugins), kinds)
 
@@ -58,7 +65,6 @@ def open_people(
 
     notes = Notes(store.access)
     owner = OwnerChats(roster, store.records, store.links, kinds, is_open)
-    language = settings.language
     places = Places(notes, roster.policies, owner=owner, now=now, language=language)
     judge = judge_of(roster, store.links, kinds, chats)
 
@@ -69,7 +75,7 @@ def open_people(
         roster=roster,
         owners_at=owner,
         decisions=Decisions(roster, linked, now=now),
-        claims=Claims(roster, now=now, language=language),
+        claims=Claims(roster, now=now, language=settings.language),
         pairing=PairingDesk(notes, now=now, language=language),
         strangers=Strangers(
             notes,

@@ -19,7 +19,7 @@ from gateway.people import codes
 from gateway.people.notes import PERSON, PLACE, TRIES, Notes, ident, read_stamp, stamp, written
 from gateway.ports.access import AuditLine, Change, Decider, Member, Standing
 from gateway.ports.pairing import NobodyWaits, Outcome, Settled, TooManyTries, Waiting
-from gateway.words import say
+from gateway.words import FALLBACK, say
 
 log = structlog.get_logger(__name__)
 
@@ -50,6 +50,14 @@ class OwnerAt:
 
     key: SessionKey
     visible_to: str = ""
+
+
+Language: TypeAlias = Callable[[SessionKey], str]  # in which a chat is spoken to
+
+
+def english(_: SessionKey) -> str:
+    """Speak English everywhere."""
+    return FALLBACK
 
 
 # Where somebody who decides about a channel block can be asked; None when nobody can be reached in a chat.
@@ -92,7 +100,7 @@ class _Found:
 class PairingDesk:
     """Implements `gateway.ports.Pairing` over the roster's notes."""
 
-    def __init__(self, notes: Notes, *, now: Callable[[], datetime], language: str = "en") -> None:
+    def __init__(self, notes: Notes, *, now: Callable[[], datetime], language: Language = english) -> None:
         self._notes = notes
         self._now = now
         self._language = language
@@ -191,12 +199,12 @@ class PairingDesk:
         )
         told: tuple[OutboundMessage, ...] = ()
         if not waiting.is_place:
-            value = self._notes.one(found.note) or {}
+            key = SessionKey.parse((self._notes.one(found.note) or {})["key"])
             told = (
                 OutboundMessage(
                     id=f"{ident('welcome', found.note)}.1",
-                    key=SessionKey.parse(value["key"]),
-                    text=say("strangers.welcome", self._language),
+                    key=key,
+                    text=say("strangers.welcome", self._language(key)),
                     kind=OutboundKind.NOTICE,
                 ),
             )

@@ -15,7 +15,7 @@ import structlog
 from gateway.admission import Admitted, Decision, Entry, Grants, GroupPolicy, Policy, Reason
 from gateway.events import ChatKind, InboundMessage, OutboundMessage
 from gateway.people.notes import DAY, PLACE, Notes, ident, read_stamp, stamp, written
-from gateway.people.pairing import FindOwner, person_label, question
+from gateway.people.pairing import FindOwner, Language, english, person_label, question
 from gateway.ports import Joined
 from gateway.ports.access import Change
 from gateway.text.names import quiet_name
@@ -37,7 +37,7 @@ class Places:
         *,
         owner: FindOwner,
         now: Callable[[], datetime],
-        language: str = "en",
+        language: Language = english,
     ) -> None:
         """*policies* are the blocks as the settings have them; *owner* says where a block's owner can be asked."""
         self._notes = notes
@@ -124,7 +124,7 @@ class Places:
         at = await self._owner(place.channel) if asked < MOST_ASKED else None
         if at is None:
             return ()
-        language, by = self._language, place.by
+        language, by = self._language(at.key), place.by
         where = place_label(place.entry, quiet_name(place.title), language)
         if by is not None:
             who = person_label(by.id, quiet_name(by.name), language)

@@ -17,7 +17,7 @@ from gateway.errors import StoreDown
 from gateway.events import ChatKind, InboundKind, InboundMessage, OutboundKind, OutboundMessage
 from gateway.people import codes
 from gateway.people.notes import DAY, PERSON, TOLD, Notes, ident, stamp, written
-from gateway.people.pairing import GOOD_FOR, MOST_WAITING, FindOwner, note_of, person_label, question
+from gateway.people.pairing import GOOD_FOR, MOST_WAITING, FindOwner, Language, english, note_of, person_label, question
 from gateway.ports import Accepted, Meter, Verdict
 from gateway.ports.access import Change
 from gateway.text.names import quiet_name
@@ -52,7 +52,7 @@ class Strangers:
         owner: FindOwner,
         meter: Meter,
         now: Callable[[], datetime],
-        language: str = "en",
+        language: Language = english,
     ) -> None:
         """Strangers are told nothing while there is nobody who could let them in: no owner, and no pairing.
 
@@ -132,14 +132,14 @@ class Strangers:
     async def _answer(
         self, message: InboundMessage, rejected: Rejected, now: datetime, gone: dict[str, str]
     ) -> _Answer:
-        has_pairing = self._has_pairing(message.key.channel)
+        has_pairing, language = self._has_pairing(message.key.channel), self._language(message.key)
         if message.chat_kind is ChatKind.DIRECT:
             if has_pairing:
                 return await self._with_code(message, rejected, now, gone)
-            return _Answer(say("strangers.nobody_direct", self._language))
+            return _Answer(say("strangers.nobody_direct", language))
         if rejected.reason is Reason.PLACE_PENDING:
-            return _Answer(say("strangers.place_waits", self._language))
-        return _Answer(say("strangers.write_to_me" if has_pairing else "strangers.nobody_here", self._language))
+            return _Answer(say("strangers.place_waits", language))
+        return _Answer(say("strangers.write_to_me" if has_pairing else "strangers.nobody_here", language))
 
     async def _with_code(
         self, message: InboundMessage, rejected: Rejected, now: datetime, gone: dict[str, str]
@@ -161,14 +161,16 @@ class Strangers:
             "at": stamp(now),
             "until": stamp(now + GOOD_FOR),
         }
-        answer = _Answer(say("strangers.code", self._language, code=codes.shown(code)), {note: written(waiting)})
+        text = say("strangers.code", self._language(message.key), code=codes.shown(code))
+        answer = _Answer(text, {note: written(waiting)})
         at = await self._owner(channel)
         if at is not None:
-            who = person_label(sender.id, name, self._language)
-            asked = say("strangers.ask_person", self._language, who=who, channel=channel, code=codes.shown(code))
+            language = self._language(at.key)
+            who = person_label(sender.id, name, language)
+            asked = say("strangers.ask_person", language, who=who, channel=channel, code=codes.shown(code))
             if rejected.reason is Reason.GUEST:
-                asked = f"{asked} {say('strangers.ask_guest', self._language)}"
-            answer.told.append(question(at, note, ident(note), asked, self._language))
+                asked = f"{asked} {say('strangers.ask_guest', language)}"
+            answer.told.append(question(at, note, ident(note), asked, language))
         return answer
 
     def _line(self, message: InboundMessage, text: str, now: datetime) -> OutboundMessage:
