@@ -127,7 +127,7 @@ async def test_each_refusal_of_a_morning_is_explained(tmp_path: Path) -> None:
         assert asked_to_hear["hears"] == {"slack": True}
         found = {(each["chat"], each["sender"], each["reason"], each["times"]): each["paste"] for each in lines}
         (waits,) = found.pop((ROOM, BOB, "person-turns", 1))
-        assert waits.endswith("or more than 1 in caps.person_turns_per_10_min")
+        assert waits.startswith("PARLOUR_CAPS__PERSON_TURNS_PER_10_MIN=2 ")
         assert found == EXPECTED
         printed = await parlour(server, home, "why", "slack")
         for each in lines:
