@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import ClassVar, Literal
 
 from pydantic import BaseModel, SecretStr, field_validator, model_validator
@@ -16,6 +16,7 @@ class DiscordSettings(BaseModel):
     """A bot, as the developer portal made it."""
 
     entry_shapes: ClassVar[Mapping[str, str]] = dict.fromkeys(("user", "role", "guild", "chat"), _SNOWFLAKE)
+    one_bot: ClassVar[Sequence[str]] = ("token",)
 
     enabled: bool = True
     token: SecretStr | None = None

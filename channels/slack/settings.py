@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import ClassVar, Literal
 
 from pydantic import BaseModel, SecretStr, ValidationInfo, field_validator, model_validator
@@ -23,6 +23,7 @@ class SlackSettings(BaseModel):
         "team": r"[TE][A-Z0-9]{2,20}",
         "chat": r"[CDG][A-Z0-9]{2,20}",
     }
+    one_bot: ClassVar[Sequence[str]] = ("bot_token", "app_token")
 
     enabled: bool = True
     bot_token: SecretStr | None = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import ClassVar, Literal
 
 from pydantic import BaseModel, SecretStr, field_validator, model_validator
@@ -19,6 +19,7 @@ class TelegramSettings(BaseModel):
     """A bot, as BotFather made it. The two addresses are as python-telegram-bot takes them."""
 
     entry_shapes: ClassVar[Mapping[str, str]] = {"user": r"[1-9][0-9]{0,19}", "chat": r"-?[1-9][0-9]{0,19}"}
+    one_bot: ClassVar[Sequence[str]] = ("token",)
 
     enabled: bool = True
     token: SecretStr | None = None

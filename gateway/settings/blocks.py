@@ -8,7 +8,7 @@ added here: the block a channel is built from is an instance of both.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import EntryPoint
@@ -40,6 +40,7 @@ class Block(Frozen):
 
     # Which admission entries the platform knows, as full matches; see PEOPLE.md, admission entries.
     entry_shapes: ClassVar[Mapping[str, str]] = dict.fromkeys(_PLACES, _ANY_ID)
+    one_bot: ClassVar[Sequence[str]] = ()  # secrets that name the bot itself: no two blocks have the same
 
     kind: str = ""
     enabled: bool = True

@@ -16,6 +16,7 @@ from gateway.settings.mistakes import errors_by_path, explain, sentence
 from gateway.settings.model import Settings
 from gateway.settings.resolve import Blocks, block_kinds, block_model, merge, models_of, resolve, spelled, successor
 from gateway.settings.sources import Leaf
+from gateway.settings.twins import wrong_twins
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,6 +102,7 @@ class _Reading:
             return None
         self._check_owners(settings, places)
         self.mistakes += wrong_chats(settings, places, self.kinds)
+        self.mistakes += wrong_twins(settings, places)
         return settings
 
     def _read_file(self, home: Path) -> Iterable[Leaf]:

@@ -1,0 +1,33 @@
+"""Two blocks with one token: both would be the same bot, and take each other's messages away."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pydantic import SecretStr
+
+from gateway.settings.blocks import Block
+from gateway.settings.model import Settings
+
+
+def wrong_twins(settings: Settings, places: Mapping[tuple[str, ...], str]) -> list[str]:
+    """Return a line for each token that a second enabled block has as well; no line repeats it."""
+    found: list[str] = []
+    seen: dict[tuple[str, str, str], str] = {}
+    for name, block in sorted(settings.channels.items()):
+        for field, secret in _tokens(block):
+            first = seen.setdefault((block.kind, field, secret), name)
+            if first != name:
+                place = places.get(("channels", name, field)) or f"channels.{name}.{field}"
+                found.append(
+                    f"{place}: channels.{first} has the same one, and two blocks of one bot would take each other's"
+                    f" messages; give channels.{name} a bot of its own, or remove one of the blocks"
+                )
+    return found
+
+
+def _tokens(block: Block) -> list[tuple[str, str]]:
+    values = ((field, getattr(block, field, None)) for field in block.one_bot)
+    return [
+        (field, value.get_secret_value()) for field, value in values if block.enabled and isinstance(value, SecretStr)
+    ]
