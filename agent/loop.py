@@ -55,6 +55,7 @@ class Seat:
 
     lease: Lease
     person: str
+    language: str  # of what we say ourselves in the chat
     manner: Manner
     draft: Draft
     fitting: Fitting  # the prompt
@@ -121,6 +122,7 @@ class Loop:
             tools=seat.manner.toolbox.schemas,
             turn=seat.lease.turn,
             person=seat.person,
+            language=seat.language,
             chat=str(seat.lease.key),
             weight=seat.fitting.weight,
         )

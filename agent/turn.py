@@ -158,6 +158,7 @@ class TurnWork:
                 Seat(
                     lease=lease,
                     person=person,
+                    language=self._rooms.language(lease.rows[0]),
                     manner=manner,
                     draft=draft,
                     fitting=Fitting(conversation, draft, prompt, overhead=manner.toolbox.overhead),

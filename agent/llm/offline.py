@@ -38,7 +38,7 @@ class OfflineModel:
         if said and not results and any(tool["function"]["name"] == name for tool in request.tools):
             call = ToolCall(f"{request.turn}-{len(request.messages)}", name, json.dumps(arguments, ensure_ascii=False))
             return ChatReply(text="", tool_calls=(call,), model=self.name, tokens=Tokens(), cost=0.0)
-        text = _told(fact, results[-1] if results else "error: ")
+        text = _told(fact, results[-1] if results else "error: ", request.language)
         if sink is not None:
             for words in re.finditer(r"(?:\S+\s*){1,4}", text):
                 sink(text[: words.end()])
@@ -51,12 +51,15 @@ class OfflineModel:
         """Nothing to close."""
 
 
-def _told(fact: str, result: str) -> str:
+def _told(fact: str, result: str, language: str) -> str:
+    if fact and result == REMEMBERED:
+        return say("offline.remembered", language, fact=fact)
     if fact:
-        return say("offline.remembered", fact=fact) if result == REMEMBERED else say("offline.not_remembered")
+        return say("offline.not_remembered", language)
+    setup = say("offline.setup", language)
     if result.startswith("error: "):
-        return say("offline.not_searched", setup=say("offline.setup"))
+        return say("offline.not_searched", language, setup=setup)
     facts = [] if result.startswith(NOTHING) else facts_in(result)
     if not facts:
-        return say("offline.nothing", setup=say("offline.setup"))
-    return say("offline.found", hits="\n".join(f"- {line}" for line in facts))
+        return say("offline.nothing", language, setup=setup)
+    return say("offline.found", language, hits="\n".join(f"- {line}" for line in facts))

@@ -52,6 +52,7 @@ class ChatRequest:
     chat: str = ""
     weight: int = 0  # what messages and tools are reckoned at (agent/memory/prompt/tokens.py); 0 = nobody reckoned
     max_tokens: int | None = None
+    language: str = "en"  # of the chat, for a model whose words are ours (agent/llm/offline.py)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

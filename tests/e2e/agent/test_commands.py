@@ -147,7 +147,7 @@ async def test_status_queue_usage_and_help_answer_while_a_turn_runs() -> None:
         await pocket.channel.say("c", "next")
         assert await pocket.channel.ask("c", "/queue") == say("commands.queue", running=1, waiting=1)
         assert "model stage" in await pocket.channel.ask("c", "/status")
-        assert "0 model calls" in await pocket.channel.ask("c", "/usage")
+        assert "model call" in await pocket.channel.ask("c", "/usage")
         assert "/timezone" in await pocket.channel.ask("c", "/help")
         assert await pocket.channel.ask("c", "/start") == say("commands.start")
         model.go(1)
