@@ -18,6 +18,7 @@ from channels.frames.codec import Frame
 from channels.frames.names import file_name
 from channels.frames.windows import Window
 from channels.web.login import Login, Logins, is_name
+from channels.web.neighbour import is_service
 from channels.web.shelf import Shelf
 from channels.web.uploads import Uploads
 from gateway.errors import FileUnavailable, UserMistake
@@ -92,7 +93,7 @@ class WebChannel(FrameChannel):
         login = await self.logins.find(connection.cookies.get(self.cookie, ""))
         if login is not None:
             return Visitor(login.who, login)
-        return Visitor(OWNER) if _is_this_machine(connection) else None
+        return Visitor(OWNER) if await _is_this_machine(connection) else None
 
     def language(self, visitor: Visitor | None) -> str:
         """Return the language of a visitor's chat; of somebody who is not known yet, what is usual here."""
@@ -158,16 +159,18 @@ class WebChannel(FrameChannel):
         return Window(SessionKey(self.name, visitor.who), visitor.who, still)
 
 
-def _is_this_machine(connection: HTTPConnection) -> bool:
+async def _is_this_machine(connection: HTTPConnection) -> bool:
     """Say whether the page is open to whoever can reach it.
 
     The web server decides (`app.state.is_private`: bound to loopback, `login: auto`, no public address);
     without its word the answer is no. A forwarding header can only take the right away: a proxy on this
-    machine has everybody behind it.
+    machine has everybody behind it. Of a proxy that adds no header its account tells.
     """
     if not getattr(connection.app.state, "is_private", False):
         return False
-    return not any(name in connection.headers for name in _FORWARDED)
+    if any(name in connection.headers for name in _FORWARDED) or connection.client is None:
+        return False
+    return not await is_service(connection.client.host, connection.client.port)
 
 
 def _reader(socket: WebSocket) -> Receive:

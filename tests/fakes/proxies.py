@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import os
+import re
 import shutil
 import ssl
 import subprocess
@@ -365,8 +366,13 @@ class Front:
 
 
 @asynccontextmanager
-async def nginx(folder: Path, upstream: int, port: int, plain: int, *, is_cut: bool = False) -> AsyncIterator[Front]:
-    """Run deploy/nginx.conf, ports and certificate replaced; where it *is_cut*, nginx keeps the path to itself."""
+async def nginx(
+    folder: Path, upstream: int, port: int, plain: int, *, is_cut: bool = False, is_bare: bool = False
+) -> AsyncIterator[Front]:
+    """Run deploy/nginx.conf, ports and certificate replaced; where it *is_cut*, nginx keeps the path to itself.
+
+    One that *is_bare* says nothing of whom it speaks for, as many people's does, and runs under an account of its own.
+    """
     program, made = needed("nginx"), Certificate.of(PUBLIC, folder)
     conf = _CONF.read_text("utf-8")
     for before, after in (
@@ -377,9 +383,11 @@ async def nginx(folder: Path, upstream: int, port: int, plain: int, *, is_cut: b
     ):
         assert before in conf, before
         conf = conf.replace(before, after)
+    if is_bare:
+        conf = re.sub(r"proxy_set_header (Host|X-Forwarded-\w+) [^;]*;", "", conf)
     places = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
     temporary = "".join(f"{each}_temp_path {folder}/{each};" for each in places)
-    user = "user root;" if os.geteuid() == 0 else ""
+    user = "" if os.geteuid() else "user www-data;" if is_bare else "user root;"
     head = f"{user} pid {folder}/nginx.pid; error_log stderr; worker_processes 1; daemon off; events {{}}"
     (folder / "nginx.conf").write_text(f"{head} http {{ access_log off; {temporary} {conf} }}", "utf-8")
     words = ["-p", str(folder), "-c", str(folder / "nginx.conf"), "-e", "stderr"]

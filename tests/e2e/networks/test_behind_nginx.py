@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -202,3 +203,22 @@ async def test_every_address_works_whether_nginx_keeps_the_path_or_cuts_it_off(t
         for forged in ({"X-Forwarded-For": "127.0.0.1"}, {"Forwarded": "for=127.0.0.1"}, {"X-Real-IP": "127.0.0.1"}):
             async with session.get(f"{front.url}session", headers=forged) as got:
                 assert got.status == 401
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can run nginx under another account")
+async def test_a_proxy_that_says_nothing_makes_nobody_the_owner(tmp_path: Path) -> None:
+    """No public address, no header, Host and Origin forged to be this machine's: its account tells what it is."""
+    port, front_port, plain_port = free_port(), free_port(), free_port()
+    async with (
+        nginx(tmp_path, port, front_port, plain_port, is_cut=True, is_bare=True) as front,
+        serve_page(FakeHouse(), port=port) as page,
+        aiohttp.ClientSession() as session,
+    ):
+        here = {"Origin": page.url.rstrip("/")}
+        async with session.get(f"{page.url}session", headers=here) as got:
+            assert (await got.json())["who"] == "owner"
+        async with session.get(f"{front.plain}session", headers=here) as got:
+            assert got.status == 401
+        with pytest.raises(aiohttp.WSServerHandshakeError) as refused:
+            await session.ws_connect(f"{front.plain}ws", headers=here)
+        assert refused.value.status == 401

@@ -6,8 +6,35 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from channels.web.login import ALPHABET, CODE_LIFE, LOGIN_LIFE, MOST_LOGINS, WRONG_TRIES, WRONG_WINDOW, Logins, Outcome
-from tests.fakes.web import FakeState
+from channels.web import kind as web_kind
+from channels.web.adapter import WebChannel
+from channels.web.login import (
+    ALPHABET,
+    CODE_LIFE,
+    LOGIN_LIFE,
+    MOST_LOGINS,
+    WRONG_TRIES,
+    WRONG_TRIES_OF_ALL,
+    WRONG_WINDOW,
+    Logins,
+    Outcome,
+    is_name,
+)
+from gateway.errors import UserMistake
+from tests.fakes.web import FakeHouse, FakeState
+
+NAMES = [
+    ("ann", True),
+    ("ann.b-2_c", True),
+    ("a" * 32, True),
+    ("a" * 33, False),
+    ("Ann", False),
+    (".ann", False),
+    ("ann\n", False),
+    ("an/n", False),
+    ("аnn", False),
+    ("", False),
+]
 
 
 class Time:
@@ -130,3 +157,49 @@ async def test_no_token_is_nobody(logins: Logins) -> None:
     """An absent or foreign cookie is no login."""
     for token in ("", "x", "ß" * 10_000):
         assert await logins.find(token) is None
+
+
+async def test_who_guesses_locks_nobody_else_out(logins: Logins, time: Time) -> None:
+    """Tries count by address, and by the /64 of IPv6; of very many addresses together there are sixty a minute."""
+    code = logins.issue_code("owner")
+    for n in range(WRONG_TRIES):
+        await logins.enter("AAAAAAAA", f"2001:db8::{n:x}")
+    assert (await logins.enter(code, "2001:db8::ffff"))[0] is Outcome.LOCKED
+    assert (await logins.enter(code, "2001:db8:0:1::1"))[0] is Outcome.WELCOME
+    code = logins.issue_code("owner")
+    for n in range(WRONG_TRIES_OF_ALL):
+        await logins.enter("AAAAAAAA", f"198.51.100.{n}")
+    assert (await logins.enter(code, "203.0.113.9"))[0] is Outcome.LOCKED
+    time.move(WRONG_WINDOW)
+    assert (await logins.enter(code, "203.0.113.9"))[0] is Outcome.WELCOME
+
+
+async def test_who_is_in_is_shown_and_put_out(logins: Logins, state: FakeState, time: Time) -> None:
+    """By person, with their browsers; ending somebody's logins ends their codes too, and nobody else's, for good."""
+    for who in ("ann", "ann", "owner"):
+        await logins.enter(logins.issue_code(who))
+    unused = logins.issue_code("ann")
+    assert [(each.who, each.browsers) for each in await logins.standing()] == [("ann", 2), ("owner", 1)]
+    ended = await logins.end("ann")
+    assert len(ended) == 2
+    assert not any(logins.counts(login) for login in ended)
+    assert (await logins.enter(unused))[0] is Outcome.WRONG
+    assert [each.who for each in await Logins(state, now=time).standing()] == ["owner"]
+    assert await logins.end("ann") == []
+    time.move(LOGIN_LIFE)
+    assert await logins.standing() == []
+
+
+@pytest.mark.parametrize(("text", "expected"), NAMES)
+def test_a_name_is_an_id(text: str, expected: bool) -> None:
+    """Fit for a session key and a file's name, and never nearly another one."""
+    assert is_name(text) is expected
+
+
+async def test_a_code_is_never_issued_for_what_is_no_name() -> None:
+    """Neither is the owner's id given away under a name."""
+    channel = web_kind.open(FakeHouse().context("web"))
+    assert isinstance(channel, WebChannel)
+    for name in ("owner", "Ann", "a/b", " ann"):
+        with pytest.raises(UserMistake):
+            await channel.issue_code(name)

@@ -153,4 +153,4 @@ async def test_an_address_that_the_page_did_not_make_is_not_followed(served: Ser
 
 def test_the_page_knows_the_bound() -> None:
     """It says so itself, before anything is sent for nothing."""
-    assert f'data-largest="{LARGEST}"' in page().body.decode()
+    assert f'data-largest="{LARGEST}"' in page("en").body.decode()

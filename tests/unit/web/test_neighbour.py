@@ -1,0 +1,45 @@
+"""Whose process has connected: a service of the system is no person before this machine's page."""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+
+import pytest
+
+from channels.web.neighbour import _uid_of, is_service
+
+TABLE = """\
+  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode
+   0: 0100007F:2253 00000000:0000 0A 00000000:00000000 00:00000000 00000000  1000        0 11
+   1: 0100007F:C350 0100007F:2253 01 00000000:00000000 00:00000000 00000000    33        0 12
+   2: 0100007F:C351 0100007F:2253 01 00000000:00000000 00:00000000 00000000  1000        0 13
+   3: 0100007F:C352 0100007F:2253 01 00000000:00000000 00:00000000 00000000     0        0 14
+   4: 00000000000000000000000001000000:C353 0:0 01 0:0 00:0 0  101        0 15
+   5: 0000000000000000FFFF00000100007F:C354 0:0 01 0:0 00:0 0  102        0 16
+"""
+CASES = [
+    ("127.0.0.1", 50_000, True),  # www-data: nginx
+    ("127.0.0.1", 50_001, False),  # a person
+    ("127.0.0.1", 50_002, False),  # root may do everything here anyway
+    ("::1", 50_003, True),
+    ("127.0.0.1", 50_004, True),
+    ("127.0.0.1", 50_005, False),  # nobody knows
+    ("testclient", 50_000, False),
+]
+
+
+@pytest.mark.parametrize(("host", "port", "expected"), CASES)
+async def test_services_are_told_from_people(tmp_path: Path, host: str, port: int, expected: bool) -> None:
+    """By the account that opened the connection; what nobody tells takes no right away."""
+    table = tmp_path / "tcp"
+    table.write_text(TABLE)
+    assert await is_service(host, port, tables=(tmp_path / "absent", table)) is expected
+
+
+def test_this_machine_tells_whose_connection_it_is() -> None:
+    """The kernel's own table has our own connection as ours."""
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as client:
+        host, port = client.getsockname()
+        assert _uid_of(host, port, (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))) == os.geteuid()
