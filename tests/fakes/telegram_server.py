@@ -100,6 +100,7 @@ class TelegramServer:
         self.faults: dict[str, deque[Fault]] = {}
         self.unknown_methods: set[str] = set()
         self.token = TOKEN
+        self.bot: dict[str, Any] = BOT
         self.updates: deque[dict[str, Any]] = deque()
         self.confirmed: list[int] = []
         self.on_call: Callable[[str, str], None] = lambda method, when: None  # "before" it is done, "after"
@@ -165,12 +166,12 @@ class TelegramServer:
         """Say whether privacy mode lets the bot see a message of a group."""
         if not self.privacy or message["chat"]["type"] == "private":
             return True
-        if message.get("reply_to_message", {}).get("from", {}).get("id") == BOT["id"]:
+        if message.get("reply_to_message", {}).get("from", {}).get("id") == self.bot["id"]:
             return True
         entities = message.get("entities", message.get("caption_entities", ()))
         text = str(message.get("text", message.get("caption", "")))
         kinds = {entity["type"] for entity in entities}
-        return bool(kinds & {"bot_command", "text_mention"}) or f"@{BOT['username']}" in text
+        return bool(kinds & {"bot_command", "text_mention"}) or f"@{self.bot['username']}" in text
 
     # What people see
 
@@ -249,7 +250,7 @@ class TelegramServer:
 
     async def _do_get_me(self, _: Mapping[str, Any]) -> Any:
         flags = {"can_join_groups": self.joins_groups, "can_read_all_group_messages": not self.privacy}
-        return {**BOT, **flags, "supports_inline_queries": False, "has_main_web_app": False}
+        return {**self.bot, **flags, "supports_inline_queries": False, "has_main_web_app": False}
 
     async def _do_get_updates(self, asked: Mapping[str, Any]) -> Any:
         if self.hooks.url:
@@ -411,7 +412,7 @@ class TelegramServer:
 
     async def _do_get_chat_member(self, fields: Mapping[str, Any]) -> Any:
         chat = self.place(fields)
-        is_there = int(fields["user_id"]) == BOT["id"] and not chat.has_put_us_out
+        is_there = int(fields["user_id"]) == self.bot["id"] and not chat.has_put_us_out
         user = {"id": int(fields["user_id"]), "is_bot": True, "first_name": "Parlour"}
         return {"status": "member" if is_there else "left", "user": user}
 
@@ -431,7 +432,7 @@ class TelegramServer:
         chat = self.chats[post.chat]
         message = {
             "message_id": post.id,
-            "from": BOT,
+            "from": self.bot,
             "chat": {"id": chat.id, "type": chat.type, "title": "t"},
             "date": self.now(),
         } | ({"caption": post.text} if post.file else {"text": post.text, "entities": post.entities})
