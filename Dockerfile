@@ -38,7 +38,9 @@ COPY --from=build /opt/parlour /opt/parlour
 COPY deploy/healthcheck.py /opt/parlour/healthcheck.py
 
 # Beyond loopback the page asks for a login code: `parlour web login` prints one.
+# `container` says where we are (systemd's convention): the doctor words what is to be pasted by it.
 ENV PATH=/opt/parlour/bin:$PATH \
+    container=oci \
     PARLOUR_HOME=/data \
     PARLOUR_WEB__HOST=0.0.0.0 \
     PARLOUR_WEB__PORT=8787 \

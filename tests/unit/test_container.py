@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
@@ -69,10 +71,76 @@ def test_compose_is_hardened(service: dict[str, Any], key: str, value: object) -
 
 
 def test_compose_bounds_processes_memory_and_logs(service: dict[str, Any]) -> None:
-    """Cost is bounded (A7): processes, memory and the engine's log files."""
+    """Cost is bounded (A7) for one vCPU and 1 GB: processor, processes, memory and the engine's log files."""
     assert 0 < service["pids_limit"] <= 512
-    assert service["mem_limit"] == "1g"
-    assert service["logging"]["options"].keys() == {"max-size", "max-file"}
+    assert (service["cpus"], service["mem_limit"]) == (1.0, "1g")
+    assert service["logging"] == {"driver": "json-file", "options": {"max-size": "10m", "max-file": "5"}}
+
+
+def test_compose_names_the_version_and_builds_what_cannot_be_pulled(service: dict[str, Any]) -> None:
+    """The image's tag is the program's version; its own name is of no registry, so nobody else can publish under it."""
+    with (ROOT / "pyproject.toml").open("rb") as file:
+        version = tomllib.load(file)["project"]["version"]
+    assert service["image"] == f"${{IMAGE:-localhost/parlour}}:{version}"
+    assert service["pull_policy"] == "missing"  # compose pulls first, and builds where that fails
+    assert service["build"]["context"] == "."
+
+
+def test_compose_file_has_the_shape_that_its_specification_asks_for(service: dict[str, Any]) -> None:
+    """Every key and the type of its value is of the compose specification; a misspelt one would be passed over."""
+    shapes: dict[str, type | tuple[type, ...]] = {
+        "build": dict,
+        "image": str,
+        "pull_policy": str,
+        "restart": str,
+        "init": bool,
+        "stop_grace_period": str,
+        "env_file": list,
+        "environment": dict,
+        "ports": list,
+        "volumes": list,
+        "user": str,
+        "read_only": bool,
+        "tmpfs": list,
+        "cap_drop": list,
+        "security_opt": list,
+        "cpus": (int, float, str),
+        "mem_limit": str,
+        "pids_limit": int,
+        "healthcheck": dict,
+        "logging": dict,
+    }
+    assert {key: type(value) for key, value in service.items() if not isinstance(value, shapes[key])} == {}
+
+
+def test_upgrade_and_roll_back_are_one_line_each_and_the_same_everywhere() -> None:
+    """What the compose file says at its head stands in the runbook and on the operators' page, letter by letter."""
+    head = (ROOT / "docker-compose.yml").read_text("utf-8")
+    for name in ("Upgrade", "Roll back"):
+        found = re.search(rf"^# {name}: +(.+)$", head, re.MULTILINE)
+        assert found is not None
+        for page in ("deploy/RUNBOOK.md", "docs/operating.md"):
+            assert f"`{found[1]}`" in (ROOT / page).read_text("utf-8"), (name, page)
+
+
+def test_setting_up_needs_no_other_place_than_data(tmp_path: Path) -> None:
+    """`docker compose run --rm parlour init` on a read-only root: everything it writes is below PARLOUR_HOME."""
+    home, elsewhere = tmp_path / "data", tmp_path / "elsewhere"
+    home.mkdir(mode=0o700)
+    elsewhere.mkdir(mode=0o500)
+    environment = {
+        "PATH": os.environ["PATH"],
+        "PARLOUR_HOME": str(home),
+        "HOME": str(elsewhere),
+        "TMPDIR": str(elsewhere),
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "PARLOUR_TIMEZONE": "Europe/Berlin",
+    }
+    command = (str(Path(sys.executable).with_name("parlour")), "init", "--yes", "--model", "none")
+    run = subprocess.run(command, cwd=home, env=environment, capture_output=True, text=True, check=False)  # noqa: S603 -- ours
+    assert run.returncode == 0, run.stderr
+    assert (home / "parlour.yaml").is_file()
+    assert list(elsewhere.iterdir()) == []
 
 
 def test_compose_keeps_tmp_in_memory_and_gives_nothing_away(service: dict[str, Any]) -> None:
@@ -90,6 +158,7 @@ def test_compose_holds_no_key_and_overrides_what_is_the_containers(service: dict
         "PARLOUR_HOME": "/data",
         "PARLOUR_WEB__HOST": "0.0.0.0",  # noqa: S104 -- published on 127.0.0.1 only
         "PARLOUR_WEB__PORT": "8787",
+        "PARLOUR_LOG__FORMAT": "${PARLOUR_LOG__FORMAT:-text}",  # readable by `docker compose logs`, and still theirs
     }
 
 
