@@ -7,7 +7,12 @@ from contextlib import AbstractAsyncContextManager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import pytest
+
 from gateway.admission import Policy, policy_of
+from gateway.app.operated import operations
+from gateway.control import Line
+from gateway.errors import UserMistake
 from gateway.ports import Accepted, Joined, Standing, Verdict
 from tests.fakes.pocket import InstantModel, Pocket, gateway
 
@@ -163,3 +168,33 @@ async def test_an_old_message_of_a_stranger_is_answered_by_nothing(tmp_path: Pat
         await pocket.channel.say(MAL, "hello?", sender=MAL, sent_at=long_ago)
         await pocket.idle()
         assert texts(pocket, MAL) == []
+
+
+async def test_the_operator_decides_without_a_chat(tmp_path: Path) -> None:
+    """`parlour people pending|approve|deny`: by channel:id or code; who does not wait is a mistake that says so."""
+    async with house(tmp_path / "home") as pocket:
+        for sender in (MAL, "67", "68"):
+            await knock(pocket, sender)
+        run = operations(pocket.app).named()
+
+        async def ask(name: str, who: str = "") -> list[Line]:
+            return [line async for line in run[f"people {name}"]({"who": who})]
+
+        assert [line["who"] for line in await ask("pending")] == [MAL, "67", "68"]
+        assert await ask("approve", f"pocket:{MAL}") == [{"who": f"pocket:{MAL}", "name": "Mal", "yes": True}]
+        assert await ask("approve", code_in(texts(pocket, "67")[0])) == [
+            {"who": "pocket:67", "name": "Mal", "yes": True}
+        ]
+        assert await ask("deny", code_in(texts(pocket, "68")[0])) == [{"who": "pocket:68", "name": "Mal", "yes": False}]
+        for wrong, line in (
+            ("pocket:99", "nobody called 'pocket:99' waits"),
+            ("ABCD-EFGH", "nobody waits under that code"),
+        ):
+            with pytest.raises(UserMistake, match=line):
+                await ask("approve", wrong)
+        assert await ask("pending") == []
+        assert set(pocket.app.store.access.members()) == {("pocket", MAL), ("pocket", "67")}
+        await pocket.idle()
+        assert [len(texts(pocket, sender)) for sender in (MAL, "67", "68")] == [2, 2, 1]
+        audit = await pocket.app.store.access.audit(limit=9)
+        assert [(line.by, line.what) for line in audit] == [("operator", "pair no"), *[("operator", "pair yes")] * 2]

@@ -1,0 +1,120 @@
+"""Letting people in on Telegram, over the wire: a code, two buttons in the owner's chat, and a group that waits."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+from tests.e2e.telegram.test_telegram_buttons import asked
+from tests.fakes.telegram_gateway import TEAM, Parrot, house, mention
+from tests.fakes.telegram_server import TelegramServer, open_telegram
+
+OWNER, STRANGER = 42, 666
+SETTINGS: Mapping[str, Any] = {"ALLOW_FROM": "", "PARLOUR_OWNERS": f"telegram:{OWNER}"}
+
+
+@asynccontextmanager
+async def telegram_now() -> AsyncIterator[TelegramServer]:
+    """Run Telegram on today's clock: old messages are not answered."""
+    async with open_telegram() as server:
+        server.now = lambda: int(time.time())
+        yield server
+
+
+def added(server: TelegramServer, chat: int, by: int) -> None:
+    """Let somebody add the bot to a group."""
+    members = {"old_chat_member": {"status": "left"}, "new_chat_member": {"status": "member"}}
+    change = {"chat": {"id": chat, "type": "supergroup", "title": "The *team*"}, "date": server.now()}
+    server.push({"my_chat_member": change | members | {"from": {"id": by, "is_bot": False, "first_name": "Mal"}}})
+
+
+async def test_a_stranger_is_let_in_by_a_press() -> None:
+    """Three messages make one line with a code; the owner's press lets them in; only then a model is asked."""
+    model = Parrot()
+    async with telegram_now() as server, house(server, model, **SETTINGS) as up:
+        server.say("hello", sender=OWNER)
+        await server.until(lambda: bool(server.shown(OWNER)))
+        for text in ("/start", "let me in", "please"):
+            server.say(text, chat=STRANGER, sender=STRANGER)
+        question = await asked(server, OWNER)
+        await server.until(lambda: bool(server.shown(STRANGER)))
+        (told,) = server.shown(STRANGER)
+        assert question.buttons == [["Yes", "No"]]
+        assert told.partition("code is ")[2][:9] in question.text
+        assert len(model.asked) == 1
+        (waiting,) = up.app.people.pairing.waiting()
+        server.buttons.press(question, f"/pair yes {waiting.ref}", sender=OWNER)
+        await server.until(lambda: len(server.shown(STRANGER)) == 2)
+        await server.until(lambda: not question.buttons)
+        server.say("thanks", chat=STRANGER, sender=STRANGER)
+        await server.until(lambda: len(server.shown(STRANGER)) == 3)
+        assert server.shown(STRANGER)[1:] == ["You are let in: write to me whenever you like.", "You said: thanks"]
+        assert model.asked[1:] == ["thanks"]
+
+
+async def test_an_owner_who_never_wrote_is_asked_all_the_same() -> None:
+    """On Telegram an owner's chat is their id: whoever pressed Start once can be asked."""
+    async with telegram_now() as server, house(server, Parrot(), **SETTINGS) as up:
+        server.chat(OWNER)
+        server.say("hello", chat=STRANGER, sender=STRANGER)
+        question = await asked(server, OWNER)
+        assert question.buttons == [["Yes", "No"]]
+        await up.idle()
+
+
+async def test_a_group_waits_in_silence_for_the_owners_yes() -> None:
+    """Added by a stranger: nothing in the group, a private line to who calls; after the yes everybody is heard."""
+    model = Parrot()
+    async with telegram_now() as server, house(server, model, **SETTINGS) as up:
+        server.say("hello", sender=OWNER)
+        await server.until(lambda: bool(server.shown(OWNER)))
+        server.chat(TEAM)
+        server.chat(77)  # has pressed Start once, so that the bot may write there
+        added(server, TEAM, STRANGER)
+        question = await asked(server, OWNER)
+        assert question.text.startswith(f"Mal ({STRANGER}) added me to The team (chat:{TEAM}) on telegram.")
+        server.say("@parlour_bot hey", chat=TEAM, sender=77, **mention("@parlour_bot"))
+        await server.until(lambda: bool(server.shown(77)))
+        assert "I am new here" in server.shown(77)[0]
+        assert server.shown(TEAM) == []
+        (waiting,) = up.app.people.pairing.waiting()
+        server.buttons.press(question, f"/pair yes {waiting.ref}", sender=OWNER)
+        await server.until(lambda: len(server.shown(OWNER)) == 3)
+        server.say("@parlour_bot hey", chat=TEAM, sender=77, **mention("@parlour_bot"))
+        await server.until(lambda: bool(server.shown(TEAM)))
+        await up.idle()
+        assert len(model.asked) == 2
+
+
+async def test_strangers_cannot_decide_about_themselves() -> None:
+    """TRUST 8, 11, 12: a forged press of the owner's button, and the command with the right code, by the stranger."""
+    model = Parrot()
+    async with telegram_now() as server, house(server, model, **SETTINGS) as up:
+        server.say("hello", sender=OWNER)
+        await server.until(lambda: bool(server.shown(OWNER)))
+        server.say("let me in", chat=STRANGER, sender=STRANGER)
+        question = await asked(server, OWNER)
+        await server.until(lambda: bool(server.shown(STRANGER)))
+        (waiting,) = up.app.people.pairing.waiting()
+        code = server.shown(STRANGER)[0].partition("code is ")[2][:9]
+        server.buttons.press(question, f"/pair yes {waiting.ref}", sender=STRANGER)
+        server.say(f"/pair {code}", chat=STRANGER, sender=STRANGER)
+        server.say(f"/pair yes {waiting.ref}", chat=STRANGER, sender=STRANGER)
+        await server.until(lambda: not server.updates)
+        await up.idle()
+        assert not up.app.store.access.members()
+        assert len(server.shown(STRANGER)) == 1
+        assert len(model.asked) == 1
+
+
+async def test_pairing_can_be_switched_off() -> None:
+    """`pairing: false`: a stranger is told who lets people in, gets no code, and nobody is asked."""
+    async with telegram_now() as server, house(server, Parrot(), PAIRING="false", **SETTINGS) as up:
+        server.say("let me in", chat=STRANGER, sender=STRANGER)
+        await server.until(lambda: bool(server.shown(STRANGER)))
+        await up.idle()
+        assert server.shown(STRANGER) == ["I answer only people who were let in. Whoever runs me can let you in."]
+        assert not up.app.people.pairing.waiting()
+        assert server.shown(OWNER) == []
