@@ -64,7 +64,9 @@ async def test_a_deaf_channel_is_begun_anew(clock: Clock) -> None:
     """It runs and hears nothing for five minutes: cancelled, counted, begun anew; its neighbour notices nothing."""
     deaf, well, meter = Ears("slack", clock), Ears("telegram", clock), FakeMeter()
     deaf.hears = lambda: len(deaf.begun) > 1
+    told: list[str] = []
     async with supervised({"slack": deaf, "telegram": well}, meter) as supervisor:
+        supervisor.on_deaf = told.append
         await asyncio.sleep(1)
         assert supervisor.states() == {"slack": None, "telegram": True}
         await asyncio.sleep(DEAF - 10)
@@ -75,6 +77,7 @@ async def test_a_deaf_channel_is_begun_anew(clock: Clock) -> None:
         assert supervisor.states() == {"slack": True, "telegram": True}
         await asyncio.sleep(7200)
     assert (len(deaf.begun), len(well.begun)) == (2, 1)
+    assert told == ["slack"]
     assert meter.total("channel_deaf") == 1
     assert meter.total("channel_restarts") == 1
 

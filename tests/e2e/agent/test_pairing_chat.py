@@ -198,3 +198,15 @@ async def test_the_operator_decides_without_a_chat(tmp_path: Path) -> None:
         assert [len(texts(pocket, sender)) for sender in (MAL, "67", "68")] == [2, 2, 1]
         audit = await pocket.app.store.access.audit(limit=9)
         assert [(line.by, line.what) for line in audit] == [("operator", "pair no"), *[("operator", "pair yes")] * 2]
+
+
+async def test_what_came_too_late_is_a_silence_with_a_reason(tmp_path: Path) -> None:
+    """The owner wrote two days ago, while nothing ran: told once in a line, and `parlour why` knows of every message."""
+    async with house(tmp_path / "home") as pocket:
+        long_ago = datetime.now(UTC) - timedelta(days=2)
+        for number in ("1", "2", "3"):
+            await pocket.channel.say(OWNER, "hello?", sender=OWNER, sent_at=long_ago, number=number)
+        await pocket.idle()
+        assert len(texts(pocket, OWNER)) == 1
+        (refused,) = pocket.app.refusals.recent("pocket", OWNER)
+        assert (str(refused.reason), refused.times) == ("expired", 3)
