@@ -27,6 +27,7 @@ _STATUS = re.compile(r"HTTP ([0-9]{3})")
 
 async def try_model(llm: Llm, *, proxy: str = "", seconds: float = _SECONDS) -> Finding:
     """Ask *llm* for a word and say what came of it; takes a few tokens of whoever pays for the key. Never raises."""
+    llm = llm.asking()
     config = ModelConfig(
         model=llm.model,
         api_base=str(llm.api_base or ""),

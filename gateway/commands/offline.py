@@ -66,7 +66,7 @@ async def findings(environment: Mapping[str, str], *, is_offline: bool, asks_mod
 
 async def _model(settings: Settings, *, asks_model: bool) -> list[Finding]:
     """Ask the model when told to, or when it has said nothing for a day: a call costs a few tokens."""
-    llm = settings.llm
+    llm = settings.llm.asking()
     if not llm.model:
         return []
     silent = await asyncio.to_thread(last_answer, Home(settings.home), llm.model, datetime.now(UTC))
@@ -76,8 +76,10 @@ async def _model(settings: Settings, *, asks_model: bool) -> list[Finding]:
         return [Finding(Level.OK, "model", line, "answers")]
     from gateway.commands.init_model import try_model
 
-    said = from_platform("model", await try_model(llm, proxy=settings.proxy_address))
-    return [Finding(said.level, said.name, said.text, "answers")]
+    asked = {"": llm.model, **(settings.llm.models if asks_model else {})}  # those to choose from only when told to
+    tried = [try_model(settings.llm.asking(name), proxy=settings.proxy_address) for name in asked]
+    said = [from_platform("model", each) for each in await asyncio.gather(*tried)]
+    return [Finding(each.level, each.name, each.text, "answers") for each in said]
 
 
 def put_back(file: Path, *, force: bool) -> None:

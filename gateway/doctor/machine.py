@@ -138,7 +138,7 @@ def _is_secret(home: Home, path: Path) -> bool:
 
 
 def _model(settings: Settings) -> Iterator[Finding]:
-    llm = settings.llm
+    llm = settings.llm.asking()
     if not llm.model:
         yield Finding(
             Level.WARN, "model", "none is set, so `offline` answers from memory alone; set PARLOUR_LLM__MODEL"

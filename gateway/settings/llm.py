@@ -49,6 +49,20 @@ class Llm(Frozen):
     vision: Literal["auto", "on", "off"] = "auto"  # whether it looks at pictures; auto = what litellm knows
     transcription_model: str = ""  # as litellm names it; empty = voice messages are not listened to
 
+    def asking(self, name: str = "") -> Llm:
+        """Return these settings with *name*, by default the usual model, as the one model there is."""
+        entry = self.entry(name or self.model)
+        return self.model_copy(
+            update={
+                "model": entry.model if name or self.model else "",
+                "models": {},
+                "api_base": entry.api_base,
+                "api_key": entry.api_key,
+                "context_window": entry.context_window,
+                "vision": entry.vision,
+            }
+        )
+
     def entry(self, name: str) -> ModelEntry:
         """Return the model that *name* means (one of `models`, or as litellm names it) and how it is asked.
 

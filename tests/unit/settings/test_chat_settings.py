@@ -110,7 +110,10 @@ WRONG = {
     "number": (entry("web:a", "memory_window: many"), "must be a whole number"),
     "tool": (entry("web:a", "tools: {deny: [send_fil]}"), "there is no tool 'send_fil'; did you mean send_file?"),
     "tools": (entry("web:a", "tools: [remember]"), "must be a group of settings"),
-    "thread-zone": (entry("slack:C012/1.2", "timezone: UTC"), "is a chat's, and not a thread's; write it for slack:C012"),
+    "thread-zone": (
+        entry("slack:C012/1.2", "timezone: UTC"),
+        "not a thread's; write it for slack:C012",
+    ),
     "thread-cap": (entry("slack:C012/1.2", "caps: {chat_tokens_per_day: 5}"), "and not a thread's"),
     "model": (entry("web:a", "model: fas"), "there is no model 'fas' in llm.models; did you mean fast?"),
     "bare": (entry("web:a", "model: gpt-5"), "add it there, or write it with its provider (openai/gpt-5)"),
@@ -184,3 +187,51 @@ def test_a_models_key_is_a_secret(tmp_path: Path) -> None:
     assert kept is not None
     assert "canary-key" not in kept
     assert hidden == ["llm.models.fast.api_key"]
+
+
+LLM = {
+    "PARLOUR_LLM__MODEL": "openai/gpt-5",
+    "PARLOUR_LLM__API_BASE": "https://proxy.example/v1",
+    "PARLOUR_LLM__API_KEY": "house-key",
+    "PARLOUR_LLM__CONTEXT_WINDOW": "9000",
+    "PARLOUR_LLM__VISION": "off",
+}
+ENTRIES = """
+llm:
+  models:
+    fast: openai/gpt-5-mini
+    careful: {model: anthropic/claude, api_key: other-key}
+    house: {model: ollama/llama3, api_base: 'http://127.0.0.1:11434', context_window: 32000, vision: 'on'}
+    bare: {model: ollama/tiny}
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("openai/gpt-5", ("openai/gpt-5", "https://proxy.example/v1", "house-key", 9_000, "off")),
+        ("fast", ("openai/gpt-5-mini", "https://proxy.example/v1", "house-key", None, "auto")),
+        ("careful", ("anthropic/claude", None, "other-key", None, "auto")),
+        ("house", ("ollama/llama3", "http://127.0.0.1:11434", None, 32_000, "on")),
+        ("bare", ("ollama/tiny", None, None, None, "auto")),
+        ("mistral/large", ("mistral/large", None, None, 9_000, "off")),
+    ],
+)
+def test_address_and_key_go_to_their_own_provider_alone(tmp_path: Path, name: str, expected: tuple[Any, ...]) -> None:
+    """Three providers at once: what is set for one of them is sent to no other."""
+    entry = settings(tmp_path, ENTRIES, **LLM).llm.entry(name)
+    key = entry.api_key.get_secret_value() if entry.api_key else None
+    assert (entry.model, entry.api_base, key, entry.context_window, entry.vision) == expected
+
+
+def test_the_usual_model_may_be_one_of_those_to_choose_from(tmp_path: Path) -> None:
+    """Then its own key is that of its provider's others, and what `llm` says beside fills what it leaves open."""
+    llm = settings(tmp_path, ENTRIES, **{**LLM, "PARLOUR_LLM__MODEL": "careful"}).llm
+    usual, other, elsewhere = llm.entry("careful"), llm.entry("anthropic/haiku"), llm.entry("fast")
+    assert (usual.model, usual.context_window, usual.vision) == ("anthropic/claude", 9_000, "off")
+    assert other.api_key == usual.api_key
+    assert (elsewhere.api_key, elsewhere.api_base) == (None, None)
+    asking = llm.asking()
+    assert (asking.model, asking.api_key, asking.context_window) == ("anthropic/claude", usual.api_key, 9_000)
+    assert asking.asking() == asking
+    assert llm.asking("house").api_base == "http://127.0.0.1:11434"
