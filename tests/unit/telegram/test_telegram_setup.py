@@ -88,7 +88,7 @@ async def test_an_address_that_is_not_reached_is_wrong(server: TelegramServer) -
         (only,) = await verified(server, base_url=address)
         assert only.level is Level.WRONG
         assert "127.0.0.1" in only.text
-        assert "HTTPS_PROXY" in only.text
+        assert "PARLOUR_PROXY" in only.text
 
 
 async def test_privacy_mode_is_held_against_the_policy(server: TelegramServer) -> None:
