@@ -65,19 +65,27 @@ class ChatLocales:
 
     def language(self, key: SessionKey) -> str:
         """Return the language of our own sentences in a chat."""
-        known = self._scopes.get(key)
-        scopes = self._guess(key) if known is None else (known,)
-        chosen = (self._people.preferences(scope).get(LANGUAGE, "") for scope in scopes)
+        chosen = (self._people.preferences(scope).get(LANGUAGE, "") for scope in self._read_by(key))
         return next(filter(None, chosen), "") or self._decided(self._set_language, key) or self._language
+
+    def clock(self, key: SessionKey) -> str:
+        """Return the IANA time zone of a chat."""
+        scopes = self._read_by(key)
+        chosen = (scope for scope in scopes if {ZONE, PROFILE_ZONE} & self._people.preferences(scope).keys())
+        if (scope := next(chosen, None)) is not None:
+            return self.zone(scope)
+        return self._decided(self._set_zone, key) or self._zone
 
     def zone(self, scope: str) -> str:
         """Return the IANA time zone in force in *scope*."""
-        chosen = self._people.preferences(scope)
-        if ZONE in chosen:
-            return chosen[ZONE]
         key = self._chat(scope) or self._keys.get(scope)
         decided = self._decided(self._set_zone, key) if key is not None else ""
-        return decided or chosen.get(PROFILE_ZONE, "") or self._zone
+        chosen = self._people.preferences(scope)
+        return chosen.get(ZONE, "") or decided or chosen.get(PROFILE_ZONE, "") or self._zone
+
+    def _read_by(self, key: SessionKey) -> Sequence[str]:
+        known = self._scopes.get(key)
+        return self._guess(key) if known is None else (known,)
 
     def _decided(self, setting: Setting, key: SessionKey) -> str:
         return setting(key, self._guilds.get(key.parent, ""))

@@ -105,7 +105,7 @@ def open_alerts(
                     SessionKey(name, LOCAL_OWNER) for name, policy in people.roster.policies.items() if policy.is_local
                 ],
             ),
-            manner=lambda key: (locales.language(key), settings.timezone),
+            manner=lambda key: (locales.language(key), locales.clock(key)),
             posts=bool(url),
             origin=origin,
             posted=posted,

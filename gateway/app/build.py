@@ -130,12 +130,10 @@ def _build(
     chats = open_chats(settings)
     refusals = RefusalLog()
     kinds = kinds_of(settings, plugins)
-    locales = open_locales(settings, store.people, store.links, kinds)
+    locales = open_locales(settings, chats, store.people, store.links, kinds)
     people = open_people(settings, chats, plugins, store, language=locales.language, meter=meter, now=_now)
     judge = people.judge
     noted = noting(judge, refusals, _now)
-    kinds = kinds_of(settings, plugins)
-    locales = open_locales(settings, store.people, store.links, kinds)
     router = Router.load()
 
     def classify(message: InboundMessage) -> bool | None:

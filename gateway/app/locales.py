@@ -13,9 +13,10 @@ from gateway.settings import Settings
 from gateway.settings.chats import Chats
 
 
-def open_locales(settings: Settings, people: People, links: Links, kinds: Mapping[str, str]) -> ChatLocales:
+def open_locales(
+    settings: Settings, chats: Chats, people: People, links: Links, kinds: Mapping[str, str]
+) -> ChatLocales:
     """Return what says which language a chat is spoken to in and which zone a scope goes by."""
-    chats = Chats(settings.chats)
 
     def scope(message: InboundMessage) -> str:
         account = person_of(message, kinds.get(message.key.channel, ""))

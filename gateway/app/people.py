@@ -75,7 +75,7 @@ def open_people(
         roster=roster,
         owners_at=owner,
         decisions=Decisions(roster, linked, now=now),
-        claims=Claims(roster, now=now, language=settings.language),
+        claims=Claims(roster, now=now, language=language),
         pairing=PairingDesk(notes, now=now, language=language),
         strangers=Strangers(
             notes,

@@ -16,7 +16,7 @@ from typing import Any
 import structlog
 
 from gateway.admission import Admitted, Decision, Reason
-from gateway.events import ChatKind, InboundKind, InboundMessage, OutboundKind, OutboundMessage, turn_id
+from gateway.events import ChatKind, InboundKind, InboundMessage, OutboundKind, OutboundMessage, SessionKey, turn_id
 from gateway.people import codes
 from gateway.people.notes import read_stamp, stamp
 from gateway.people.roster import Roster
@@ -43,10 +43,13 @@ class Issued:
     until: datetime
 
 
+Language = Callable[[SessionKey], str]  # that of a chat
+
+
 class Claims:
     """Gives codes out and takes them; a `Doorkeeper` of the intake."""
 
-    def __init__(self, roster: Roster, *, now: Callable[[], datetime], language: str) -> None:
+    def __init__(self, roster: Roster, *, now: Callable[[], datetime], language: Language) -> None:
         self._roster = roster
         self._access = roster.access
         self._now = now
@@ -126,7 +129,7 @@ class Claims:
         log.info("owner.claimed", channel=channel, user=user, is_done=done)
 
     def _told(self, message: InboundMessage, name: str) -> OutboundMessage:
-        text = say(name, self._language)
+        text = say(name, self._language(message.key))
         return OutboundMessage(id=f"{_id(message)}.1", key=message.key, text=text, kind=OutboundKind.NOTICE)
 
     def _tries(self) -> dict[str, list[Any]]:

@@ -28,6 +28,10 @@ class Locales(Protocol):
         """Return the language of our own sentences in a chat: one of `gateway.words.languages`."""
         ...
 
+    def clock(self, key: SessionKey) -> str:
+        """Return the IANA time zone of a chat."""
+        ...
+
     def zone(self, scope: str) -> str:
         """Return the IANA time zone in force in *scope*."""
         ...

@@ -11,7 +11,7 @@ from gateway.events import InboundMessage, Role, Sender, SessionKey
 from gateway.people.claims import Claims
 from gateway.people.decisions import Decisions
 from gateway.people.roster import PlatformAccount, Roster
-from gateway.ports import Store
+from gateway.ports import Store, in_english
 from tests.fakes.turns import START, Wall
 
 KINDS = {"telegram": "telegram", "telegram-work": "telegram", "slack": "slack", "web": "web"}
@@ -34,7 +34,7 @@ class Door:
     @property
     def claims(self) -> Claims:
         """Codes of owners to be."""
-        return Claims(self.roster, now=self.wall.now, language="en")
+        return Claims(self.roster, now=self.wall.now, language=in_english)
 
     def linked(self, channel: str, user: str) -> Sequence[PlatformAccount]:
         """Return all accounts of somebody who has several."""

@@ -24,6 +24,7 @@ SENTENCES = {
     "help_dream-restore": "die Änderungen davon, oder `/dream-restore <Änderung>`: so wie es davor war",
     "help_link": "zwei deiner Konten als eine Person; zeigt, was verknüpft ist",
     "help_unlink": "verknüpfte Konten wieder trennen",
+    "help_settings": "was in diesem Chat gilt, und wer es entschieden hat",
     "help_share": "etwas in jedem Chat bekannt machen, zum Beispiel `/share Freitags ist das Büro zu`",
     "help_unshare": "Worte aus dem nehmen, was in jedem Chat bekannt ist",
     "help_pair": "wer um Einlass gebeten hat; `/pair CODE` lässt ein, wer diesen Code bekam",

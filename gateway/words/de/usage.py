@@ -11,13 +11,13 @@ SENTENCES = {
     "spent_person_turns": (
         "{limit:Deine eine Frage|Deine # Fragen} innerhalb von zehn Minuten {limit:ist|sind} bis {until} aufgebraucht."
     ),
-    "spent_person_tokens": "Deine {limit:# Token|# Tokens} für heute sind verbraucht; neue gibt es um {until}.",
+    "spent_person_tokens": "Deine {limit:# Token|# Tokens} für heute sind verbraucht; neue gibt es ab {until}.",
     "spent_chat_turns": (
         "Die {limit:# Frage|# Fragen} dieses Chats innerhalb von zehn Minuten {limit:ist|sind} bis {until}"
         " aufgebraucht."
     ),
     "spent_chat_tokens": (
-        "Die {limit:# Token|# Tokens} dieses Chats für heute sind verbraucht; neue gibt es um {until}."
+        "Die {limit:# Token|# Tokens} dieses Chats für heute sind verbraucht; neue gibt es ab {until}."
     ),
-    "spent_house_tokens": "Die {limit:# Token|# Tokens} aller für heute sind verbraucht; neue gibt es um {until}.",
+    "spent_house_tokens": "Die {limit:# Token|# Tokens} aller für heute sind verbraucht; neue gibt es ab {until}.",
 }

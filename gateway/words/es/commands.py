@@ -24,6 +24,7 @@ SENTENCES = {
     "help_dream-restore": "sus cambios, o `/dream-restore <cambio>`: como estaba antes de ese",
     "help_link": "dos cuentas tuyas como una sola persona; muestra las que están enlazadas",
     "help_unlink": "volver a separar cuentas enlazadas",
+    "help_settings": "qué rige en este chat, y quién lo decidió",
     "help_share": "dar a conocer un dato en todos los chats, por ejemplo `/share los viernes cerramos`",
     "help_unshare": "retirar palabras de lo que se sabe en todos los chats",
     "help_pair": "quién pidió entrar; `/pair CODE` deja entrar a quien recibió ese código",

@@ -23,6 +23,7 @@ SENTENCES = {
     "help_dream-restore": "它的各次改动，或 `/dream-restore <改动>`：回到那次之前",
     "help_link": "把你的两个账号当作同一个人；显示已关联的账号",
     "help_unlink": "把已关联的账号重新分开",
+    "help_settings": "这个聊天里生效的设置，以及由谁决定",
     "help_share": "让每个聊天都知道一件事，例如 `/share 办公室周五休息`",
     "help_unshare": "从每个聊天都知道的内容中去掉一些词句",
     "help_pair": "谁申请了进入；`/pair CODE` 让拿到该码的人进来",
