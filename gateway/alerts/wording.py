@@ -18,11 +18,12 @@ from gateway.words import FALLBACK, say
 from gateway.words.figures import file_size, moment
 
 FORMAT = 1  # of the JSON; a field is added without a new number, and none is taken away or given another meaning
+# What the platforms and we ourselves call it, in lower case; the first that is found decides.
 REASONS = (
-    # Words of the platforms' and of our own; the first that fits decides.
-    ("blocked", ("blocked", "deactivated", "50007", "user_disabled", "cannot_dm_bot")),
-    ("poison", ("killed", "three times", "stumble", "poison")),
-    ("attempts", ("given up after", "too old")),
+    ("poison", ("poison", "bug")),
+    ("blocked", ("blocked", "deactivated", "50007", "user_disabled", "cannot_dm_bot", "can't initiate")),
+    ("size", ("larger than", "too large", "too long")),
+    ("attempts", ("given up after",)),
     ("gone", ("not found", "not_found", "kicked", "10003", "is_archived", "not_in_channel", "gone", "deleted")),
     ("rights", ("rights", "forbidden", "403", "50013", "50001", "missing", "restricted", "not allowed")),
 )
@@ -30,8 +31,10 @@ REASONS = (
 
 def reason(text: str) -> str:
     """Return which of our sentences says why something was given up; the operator's own words stay where they are."""
-    lower = text.lower()
-    return next((name for name, signs in REASONS if any(sign in lower for sign in signs)), "other")
+    words = text.lower()
+    if words in REASONS[0][1]:  # of a message: the name of its failure, and nothing else
+        return REASONS[0][0]
+    return next((name for name, signs in REASONS[1:] if any(sign in words for sign in signs)), "other")
 
 
 def channel_of(alert: Alert) -> str:

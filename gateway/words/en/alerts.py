@@ -25,6 +25,7 @@ SENTENCES = {
     "because_blocked": "the person there takes no messages from me any more.",
     "because_gone": "the chat is not there any more, or I am not in it.",
     "because_rights": "I am not allowed to write there.",
+    "because_size": "it is larger than the platform takes.",
     "because_attempts": "the platform did not take it, however often I tried.",
     "because_poison": "handling it made me stumble again and again.",
     "because_other": "it was refused for good.",

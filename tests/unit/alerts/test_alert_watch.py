@@ -21,10 +21,12 @@ from gateway.alerts.sources import (
     QuarantineSource,
 )
 from gateway.alerts.watch import Source
+from gateway.alerts.wording import reason
 from gateway.errors import LoginRefused, UserMistake
 from gateway.events import SessionKey, turn_id
 from gateway.ports import Alert, PlatformEvent
 from gateway.quarantine.folder import KEPT, Folder
+from gateway.words import say
 from tests.fakes.alerting import OWNER_HERE, OWNER_THERE, Alerting
 from tests.fakes.channel import Fault
 from tests.fakes.clock import EPOCH, Clock
@@ -258,6 +260,29 @@ async def test_a_message_given_up_is_told_with_its_chat_reason_and_reference(tmp
         f" `parlour turn {turn_id(said())[:8]}` on my machine tells the whole story."
     )
     await house.stop()
+
+
+@pytest.mark.parametrize(
+    ("said_so", "name"),
+    [
+        ("Forbidden: bot was blocked by the user", "blocked"),
+        ("Discord answered 403, code 50007", "blocked"),
+        ("Discord answered 403, code 50013", "rights"),
+        ("Discord answered 404, code 10003", "gone"),
+        ("channel_not_found", "gone"),
+        ("Chat not found", "gone"),
+        ("not enough rights to send text messages to the chat", "rights"),
+        ("larger than 50 MB", "size"),
+        ("given up after 12 attempts: the platform said nothing in time", "attempts"),
+        ("poison", "poison"),
+        ("bug", "poison"),
+        ("debugging is off", "other"),
+    ],
+)
+def test_what_platforms_say_is_put_into_plain_words(said_so: str, name: str) -> None:
+    """None of their words reach an owner: each is one of our sentences, whose name stands in the catalogue."""
+    assert reason(said_so) == name
+    assert say(f"alerts.because_{reason(said_so)}")
 
 
 async def test_a_model_that_answers_nobody_for_ten_minutes_is_told_and_its_return(tmp_path: Path, clock: Clock) -> None:
