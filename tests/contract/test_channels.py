@@ -22,9 +22,21 @@ from channels.console import kind as console_kind
 from channels.console.adapter import ConsoleChannel
 from channels.console.terminal import inert
 from channels.web import kind as web_kind
+from gateway.admission import admit, policy_of
+from gateway.app.gate import Gate
 from gateway.errors import FileUnavailable, OutcomeUnknown
-from gateway.events import Attachment, Choice, InboundKind, OutboundKind, OutboundMessage, Part, SessionKey, turn_id
-from gateway.ports import Accepted, Activity, ChannelKind, Verdict
+from gateway.events import (
+    Attachment,
+    Choice,
+    InboundKind,
+    OutboundKind,
+    OutboundMessage,
+    Part,
+    Role,
+    SessionKey,
+    turn_id,
+)
+from gateway.ports import Accepted, Activity, ChannelKind, InboxRow, KnowsSenders, Verdict
 from gateway.words import say
 from tests.fakes.discord_harness import DiscordHarness
 from tests.fakes.platform import Harness, Person, Platform, Shown
@@ -537,6 +549,24 @@ async def test_a_press_that_is_settled_takes_its_row_away(platform: Platform, pe
     (told,) = platform.channel.render(answer)
     await platform.channel.send(replace(told, settles=True))
     await person.shown.until(lambda: person.shown.buttons == [["Later"]])
+
+
+async def test_an_admin_look_up_that_fails_grants_nothing(platform: Platform, person: Person, house: FakeHouse) -> None:
+    """Whatever the event said of them: an admin of whom the platform tells nothing now may speak, and decide nothing.
+
+    Where there are no shared chats, whoever got through the door is the owner, and nobody is asked.
+    """
+    channel = platform.channel
+    if platform.unknown is None:
+        assert not isinstance(channel, KnowsSenders)
+        return
+    await person.say("/new", "message-0001")
+    heard = (await house.wait_deliveries(1))[0]
+    as_admin = replace(heard, kind=InboundKind.COMMAND, sender=replace(heard.sender, is_admin=True))
+    row = InboxRow(seq=1, message=platform.unknown(as_admin), accepted_at=heard.sent_at, role=Role.STEWARD)
+    policy = policy_of(channel.name, [heard.sender.id], [], "open")
+    gate = Gate(lambda message: admit(message, policy), {channel.name: channel})
+    assert await gate.role(row) is Role.ANYONE
 
 
 async def test_a_channel_is_ready_while_it_runs(platform: Platform) -> None:

@@ -5,15 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 from channels.discord import kind
 from channels.discord.adapter import DiscordChannel
 from channels.discord.settings import DiscordSettings
-from gateway.events import OutboundKind, Part, Receipt, SessionKey
+from gateway.events import ChatKind, InboundMessage, OutboundKind, Part, Receipt, SessionKey
 from gateway.ports import ChannelKind
 from gateway.settings.blocks import combined
-from tests.fakes.discord_facts import ANN, BOT, TOKEN, buttons
+from tests.fakes.discord_facts import ADMIN_ROLE, ANN, BOT, GENERAL, GUILD, TOKEN, buttons
 from tests.fakes.discord_server import Discord, open_discord
 from tests.fakes.platform import Person, Platform, Shown
 from tests.fakes.web import FakeHouse
@@ -170,5 +171,13 @@ class DiscordHarness:
                     said = discord.messages[discord.direct(ANN)]
                     return [discord.cdn.files[each["id"]] for message in said for each in message["attachments"]]
 
+                def unknown(message: InboundMessage) -> InboundMessage:
+                    discord.members[ANN]["roles"] = [ADMIN_ROLE]
+                    discord.fail("GET", "members", "403 50001")
+                    place = {"key": SessionKey("discord", GENERAL), "chat_kind": ChatKind.GROUP, "guild": GUILD}
+                    return replace(message, **place)  # type: ignore[arg-type]
+
                 key = SessionKey("discord", discord.direct(ANN))
-                yield Platform(self.channel, key, join, has_windows=False, ident=self.ident, files=files)
+                yield Platform(
+                    self.channel, key, join, has_windows=False, ident=self.ident, files=files, unknown=unknown
+                )

@@ -8,7 +8,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from gateway.events import SessionKey
+from gateway.events import InboundMessage, SessionKey
 from gateway.ports import Channel, ChannelKind
 from tests.fakes.web import FakeHouse
 
@@ -65,6 +65,8 @@ class Platform:
     has_windows: bool = True  # ours: it knows who looks on, and can say a line beside a message
     can_be_asked: bool = True  # whether a part stands there; else a resend is marked
     late: str = "It is **late**."  # how this sentence looks to people
+    # A message as an admin of a shared chat says it, of whom the platform tells nothing from now on; None = ours.
+    unknown: Callable[[InboundMessage], InboundMessage] | None = None
     ident: Callable[[str], str] = str  # from the id a person said something under to the platform's own
 
 

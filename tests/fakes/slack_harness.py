@@ -6,14 +6,15 @@ import asyncio
 import html
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 from channels.slack import kind
-from gateway.events import SessionKey
+from gateway.events import ChatKind, InboundMessage, SessionKey
 from gateway.ports import ChannelKind
 from tests.fakes.platform import Person, Platform, Shown
 from tests.fakes.slack import slack
 from tests.fakes.slack_buttons import buttons
-from tests.fakes.slack_server import ANN, BOT_USER, DM, SlackServer
+from tests.fakes.slack_server import ANN, BOT_USER, DM, ROOM, Fault, SlackServer
 from tests.fakes.web import FakeHouse
 
 _ROOT = "1700000000.000100"
@@ -106,8 +107,15 @@ class SlackHarness:
                 shared = [each for said in up.server.places[DM].messages for each in said.get("files", ())]
                 return [(up.server.files[each["id"]].name, up.server.files[each["id"]].data) for each in shared]
 
+            def unknown(message: InboundMessage) -> InboundMessage:
+                up.channel._ears.people.forget(ANN)
+                up.server.faults["users.info"] = [Fault(status=503)]
+                return replace(message, key=SessionKey("slack", ROOM), chat_kind=ChatKind.GROUP)
+
             key = SessionKey("slack", f"{DM}/{_ROOT}")
-            yield Platform(up.channel, key, join, has_windows=False, late="It is *late*.", ident=_ts, files=files)
+            yield Platform(
+                up.channel, key, join, has_windows=False, late="It is *late*.", ident=_ts, files=files, unknown=unknown
+            )
 
 
 @asynccontextmanager

@@ -10,12 +10,12 @@ from typing import Any
 from channels.telegram import kind
 from channels.telegram.adapter import TelegramChannel
 from channels.telegram.patience import Waits
-from gateway.events import Part, Receipt, SessionKey
+from gateway.events import InboundMessage, Part, Receipt, SessionKey
 from gateway.ports import Activity, ChannelContext, ChannelKind
 from gateway.words import say
 from tests.fakes.platform import Person, Platform, Shown
 from tests.fakes.telegram_channel import QUICK, block
-from tests.fakes.telegram_server import START, TelegramServer, open_telegram
+from tests.fakes.telegram_server import START, Fault, TelegramServer, open_telegram
 from tests.fakes.web import FakeHouse
 
 _GROUP = -1001234567890
@@ -138,6 +138,11 @@ class TelegramHarness:
                 async def files(_: Person) -> list[tuple[str, bytes]]:
                     return [(post.file.name, post.file.data) for post in server.posts if post.file is not None]
 
+                def unknown(message: InboundMessage) -> InboundMessage:
+                    server.chat(_GROUP).admins = {42}
+                    server.fail("getChatAdministrators", Fault("status", 500))
+                    return message
+
                 yield Platform(
                     channel,
                     SessionKey("telegram", _KEY),
@@ -147,6 +152,7 @@ class TelegramHarness:
                     late="It is late.",
                     ident=_number,
                     files=files,
+                    unknown=unknown,
                 )
             finally:
                 running.cancel()
