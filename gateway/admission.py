@@ -232,7 +232,8 @@ def _group_policy(policy: Policy, value: str) -> str:
 
 def _is_overheard(message: InboundMessage, policy: Policy) -> bool:
     return (
-        message.chat_kind is ChatKind.GROUP
+        not policy.is_local
+        and message.chat_kind is ChatKind.GROUP
         and policy.group_policy is GroupPolicy.MENTION
         and message.kind not in _NEEDS_NO_MENTION
         and not message.is_addressed

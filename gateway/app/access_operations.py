@@ -64,15 +64,15 @@ class AccessOperations:
 
     async def allow(self, arguments: Line) -> AsyncIterator[Line]:
         """Let somebody or a place in."""
-        yield _ruled(await self._app.people.decisions.allow(_who(arguments), _operator()))
+        yield _ruled(await self._app.people.decisions.allow(_who(arguments), operator()))
 
     async def block(self, arguments: Line) -> AsyncIterator[Line]:
         """Shut somebody or a place out."""
-        yield _ruled(await self._app.people.decisions.block(_who(arguments), _operator()))
+        yield _ruled(await self._app.people.decisions.block(_who(arguments), operator()))
 
     async def remove(self, arguments: Line) -> AsyncIterator[Line]:
         """Take a decision back."""
-        yield _ruled(await self._app.people.decisions.remove(_who(arguments), _operator()))
+        yield _ruled(await self._app.people.decisions.remove(_who(arguments), operator()))
 
     async def link(self, arguments: Line) -> AsyncIterator[Line]:
         """Make two accounts one person. The operator decides, who may read both memories anyway; nobody is asked.
@@ -87,7 +87,7 @@ class AccessOperations:
         accounts = [scope.rpartition("/")[2] for scope in scopes]
         if links.person(accounts[0]) == links.person(accounts[1]):
             raise UserMistake(f"{wanted[0]} and {wanted[1]} are one person already")
-        now, decider = datetime.now(UTC), _operator()
+        now, decider = datetime.now(UTC), operator()
         line = AuditLine(id=decider.id, at=now, by=OPERATOR, where="", what="link", whom=" ".join(wanted))
         await self._app.store.access.change(Change(line=line))
         job = Job(id=f"link:{decider.id}", kind=LINK, scope="", payload={"accounts": accounts}, due_at=now)
@@ -119,7 +119,7 @@ class AccessOperations:
 
     async def disown(self, arguments: Line) -> AsyncIterator[Line]:
         """Take back an ownership that was claimed by a code."""
-        yield _ruled(await self._app.people.decisions.disown(_who(arguments), _operator()))
+        yield _ruled(await self._app.people.decisions.disown(_who(arguments), operator()))
 
     async def _link_now(self, job: Job) -> None:
         for _ in range(round(_LINKED_WITHIN / _LOOK)):
@@ -141,7 +141,8 @@ def _who(arguments: Line) -> str:
     return str(arguments.get("who", ""))
 
 
-def _operator() -> Decider:
+def operator() -> Decider:
+    """Return the operator as who decides, with an audit line of its own."""
     return Decider(by=OPERATOR, where="", id=f"o{secrets.token_hex(8)}")
 
 

@@ -154,11 +154,11 @@ def judge_of(roster: Roster, links: Links, kinds: Mapping[str, str], chats: Chat
 
 def accounts_of(links: Links, account: str) -> Sequence[PlatformAccount]:
     """Return all accounts of a person who has several, each as its platform and the id there."""
-    return [_platform_id(each.identity) for each in links.accounts(links.person(account))]
+    return [platform_id(each.identity) for each in links.accounts(links.person(account))]
 
 
-def _platform_id(identity: str) -> PlatformAccount:
-    """Read an account's name: <kind>:[<team>:]<id>."""
+def platform_id(identity: str) -> PlatformAccount:
+    """Return an account as its platform and the id there; its name is <kind>:[<team>:]<id>."""
     kind, _, rest = unquote(identity).partition(":")
     return kind, rest.rpartition(":")[2]
 

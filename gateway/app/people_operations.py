@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,6 +13,8 @@ from agent.memory.forgetting.beyond import DOWNLOADS, beyond
 from agent.memory.forgetting.eraser import PEOPLE
 from agent.memory.scope_names import Wish
 from agent.memory.scopes import quote
+from gateway.app.access_operations import operator
+from gateway.app.channels import accounts_of, platform_id
 from gateway.app.memory_operations import MemoryOperations
 from gateway.control import Line
 from gateway.errors import UserMistake
@@ -31,6 +34,7 @@ REMAINS = (
     "their place in PARLOUR_OWNERS and allow_from, which is yours to change: admitted, they can write again",
     "how they stand (`parlour people list`), and for a year the lines of the audit that hold their id",
 )
+_KIND = re.compile(r"[a-z][a-z0-9-]*:.")
 DOWNLOADED = "files that `parlour chat` saved in downloads/, which are yours to delete"
 
 
@@ -73,6 +77,8 @@ class PeopleOperations:
     async def forget(self, arguments: Line) -> AsyncIterator[Line]:
         """Forget somebody everywhere; a line with what is gone and what remains. Doing it twice is doing it once."""
         account = self._account(arguments)
+        accounts = {platform_id(account), *accounts_of(self._app.store.links, account)}
+        await self._app.people.decisions.note_forgetting(unquote(account), accounts, operator())
         try:
             done = await self._app.house.forgetter.eraser.person(account)
         except OSError as wrong:
@@ -86,7 +92,6 @@ class PeopleOperations:
         """Return the quoted account that is meant."""
         name = str(arguments.get("person", ""))
         account = name if "%3a" in name else quote(name)
-        kind = unquote(account).partition(":")[0]
-        if "%3a" not in account or kind not in set(self._app.kinds.values()):
+        if "%3a" not in account or not _KIND.match(unquote(account)):
             raise UserMistake(f"{name!r} names nobody; write kind:id, such as telegram:42 or slack:T0TEAM:U0USER")
         return account

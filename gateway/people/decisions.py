@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import TypeAlias
 
@@ -94,6 +95,14 @@ class Decisions:
         await self._roster.access.change(Change(remove=((member.channel, member.who),), line=line))
         log.info("people.decided", what=what, whom=whom, by=decider.by)
         return Decided(ruling=Ruling.DONE, whom=whom)
+
+    async def note_forgetting(self, name: str, accounts: Collection[PlatformAccount], decider: Decider) -> None:
+        """Keep that somebody is to be forgotten, and from now on no name of theirs: how they stand is told by id."""
+        members = self._roster.access.members().values()
+        named = [each for each in members if each.name and self._roster.account(each.channel, each.who) in accounts]
+        await self._roster.access.change(
+            Change(put=tuple(replace(each, name="") for each in named), line=self._line(decider, "forget", name))
+        )
 
     # -- inside ----------------------------------------------------------------------------------------
 

@@ -10,6 +10,7 @@ import shutil
 import sqlite3
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -185,7 +186,9 @@ async def test_where_the_home_is_the_scope_the_house_stays(tmp_path: Path) -> No
     (home / "people" / "x" / "memory").mkdir(parents=True)
     (home / "people" / "x" / "memory" / "MEMORY.md").write_text(f"- {ANNS}\n")
     environment = {**WINDOW, "PARLOUR_MEMORY__ISOLATION": "shared"}
-    async with gateway(home=home, model=Model(), environment=environment, policy=OPEN) as pocket:
+    async with gateway(
+        home=home, model=Model(), environment=environment, policy=replace(OPEN, owners=frozenset({"ann"}))
+    ) as pocket:
         ask = pocket.channel.ask
         await ask("ann", f"/remember my {ANNS}")
         await ask("ann", f"the {ANNS}")

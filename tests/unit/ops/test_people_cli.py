@@ -62,7 +62,6 @@ def test_without_a_gateway_the_home_answers(telegram: Terminal) -> None:
         (("people", "link", "telegram:1", "telegram:2"), "nothing is remembered of 'telegram:1'"),
         (("owner", "remove", "telegram:8"), "nothing was decided about telegram:8"),
         (("people", "forget", "nobody"), "'nobody' names nobody"),
-        (("people", "forget", "icq:42"), "'icq:42' names nobody"),
     ],
     ids=lambda each: " ".join(each) if isinstance(each, tuple) else "",
 )
@@ -118,6 +117,11 @@ async def test_a_running_gateway_is_told_and_obeys_at_the_next_message(terminal:
         assert "pocket:eve is an owner" in await there(terminal.refused, "people", "block", "pocket:eve")
         _, out, _ = await there(terminal.run, "doctor", "--offline")
         assert "pocket:eve by a code" in out
+        assert "is forgotten" in await there(terminal.well, "people", "forget", "pocket:eve", "--yes")
+        (owner,) = await there(terminal.lines, "owner", "list")
+        assert (owner["who"], owner["name"]) == ("eve", "")
+        (line,) = await there(terminal.lines, "people", "audit", "--limit", "1")
+        assert (line["what"], line["whom"]) == ("forget", "pocket:eve")
         assert "no owner any more" in await there(terminal.well, "owner", "remove", "pocket:eve")
         refused, _ = await pocket.channel.say("eve", "/people", sender="eve")
         assert refused.reason == "stranger"
