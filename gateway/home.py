@@ -130,7 +130,7 @@ def not_ours(home: Path, path: Path, environment: Mapping[str, str] = os.environ
     except OSError:  # not even its folder may be looked into, which is told of that folder
         return ""
     need = os.R_OK | os.W_OK | (os.X_OK if path.is_dir() else 0)
-    if found.st_uid == os.geteuid() or os.access(path, need):
+    if found.st_uid == os.geteuid() or os.access(path, need, effective_ids=os.access in os.supports_effective_ids):
         return ""
     back = give_back(home, os.geteuid(), os.getegid(), environment)
     return f"{path} belongs to user id {found.st_uid}, and Parlour runs as {os.geteuid()}; give it back: {back}"

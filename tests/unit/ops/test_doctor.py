@@ -15,7 +15,7 @@ import pytest
 from gateway.app import Plugins, open_app, serve
 from gateway.commands.offline import findings
 from gateway.doctor import Finding, Level, verify
-from gateway.ports import PlatformEvent, setup
+from gateway.ports import Alert, Heard, PlatformEvent, setup
 from gateway.ports.journal import UsageRow
 from gateway.ports.store import Limits
 from gateway.quarantine import Quarantine
@@ -230,6 +230,31 @@ async def test_a_stopped_home_tells_what_went_wrong(environment: dict[str, str])
     assert warned["given.up"].startswith("1 to telegram, the last 1970-01-01T00:00:00Z: blocked by the person")
     assert "killed 2 times in a row" in warned["stops"]
     assert "canary" not in str(found)
+
+
+async def test_what_owners_were_told_and_what_nobody_could_tell_them(environment: dict[str, str]) -> None:
+    """Of a gateway that does not run: trouble that is there, what is past, and, first of all, what nobody knows of."""
+    now = datetime.now(UTC)
+    store = await open_store(Path(environment["PARLOUR_HOME"]), "", Limits())
+    known = Heard(stage=1, at=now, worst=1, told=2)
+    fields = {"free": 40_000_000}
+    rows = [
+        Alert(cause="disk", stage=1, since=now, line="alerts.disk_low", fields=fields, owners=known, monitor=known),
+        Alert(cause="killed", since=now, line="alerts.killed", owners=Heard(waiting=1), monitor=known),
+        Alert(cause="channel.slack", since=now, line="alerts.channel_down", fields={"channel": "slack"}),
+        Alert(cause="set-aside", since=now, mark="-"),
+    ]
+    for row in rows:
+        await store.alerts.note(row, at=now)
+    await store.close()
+    found = await told(environment, is_offline=True)
+    warned = failing(found, Level.WARN)
+    assert warned["alerts.untold"].startswith("I did not stop, I was killed")
+    assert "no owner could be told so far" in warned["alerts.untold"]
+    assert warned["alerts.disk"].startswith("The disk I write to is nearly full: 40 MB are left.")
+    assert "(now, told at " in warned["alerts.disk"]
+    assert "(past, " in line_of(found, "alerts.channel.slack")
+    assert not any(each.id.startswith("alerts.set-aside") for each in found)
 
 
 async def test_a_running_gateway_is_asked_itself(environment: dict[str, str]) -> None:

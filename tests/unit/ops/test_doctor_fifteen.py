@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+import tempfile
 from collections import namedtuple
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -17,6 +18,8 @@ from gateway.app import Plugins, open_app, serve
 from gateway.commands import offline
 from gateway.commands.offline import findings
 from gateway.doctor import Finding, Level
+from gateway.errors import UserMistake
+from gateway.preflight import refuse
 from gateway.settings import load_settings
 from tests.fakes.discord_server import Discord, open_discord
 from tests.fakes.gateway import free_port
@@ -229,6 +232,37 @@ async def test_a_planted_mistake_is_found(
     assert wrong in line.text
     assert mend in line.text
     assert {each.id for each in found} == {ident}
+
+
+@ROOT
+def test_a_start_prints_the_line_that_gives_a_file_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A command run as root left its journal: the gateway's own user is told whose it is, and what to paste."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        Path(folder).chmod(0o755)
+        home = Path(folder) / "home"
+        home.mkdir(mode=0o700)
+        os.chown(home, 12345, 12345)
+        (home / "journal.db").touch(0o600)
+        settings = load_settings({"PARLOUR_HOME": str(home), "PARLOUR_WEB__PORT": "0"})
+        for is_container, line in (
+            (False, f"sudo chown -R 12345:12345 {home}"),
+            (
+                True,
+                f"docker compose run --rm --user 0 --cap-add CHOWN --cap-add DAC_READ_SEARCH --entrypoint chown"
+                f" parlour -R 12345:12345 {home}",
+            ),
+        ):
+            monkeypatch.setattr("gateway.home.in_container", lambda _, is_container=is_container: is_container)
+            os.setegid(12345)
+            os.seteuid(12345)
+            try:
+                with pytest.raises(UserMistake) as refused:
+                    refuse(settings)
+            finally:
+                os.seteuid(0)
+                os.setegid(0)
+            assert str(refused.value).endswith(f"and Parlour runs as 12345; give it back: {line}")
+            assert f"{home}/journal.db belongs to user id 0" in str(refused.value)
 
 
 def test_the_worst_is_said_first_and_decides_the_exit_code(
