@@ -88,8 +88,8 @@ class Strangers:
     def _calls_us(self, message: InboundMessage, rejected: Rejected) -> bool:
         if rejected.reason not in _TOLD_REASONS or message.kind not in _SAID or message.revision:
             return False
-        if message.kind is InboundKind.MESSAGE and not message.message_id:
-            return False  # nobody wrote it: a channel says so that we were added
+        if _is_greeting(message):
+            return False
         if not (self._has_owner() or self._has_pairing(message.key.channel)):
             return False
         if self._now() - message.sent_at > DAY:
@@ -184,3 +184,9 @@ class Strangers:
             visible_to=message.sender.id if is_shared else "",
             chat_kind=message.chat_kind,
         )
+
+
+def _is_greeting(message: InboundMessage) -> bool:
+    """Say whether nobody wrote *message*: it is how a channel has us greet where somebody added us."""
+    is_shared = message.chat_kind is ChatKind.GROUP
+    return is_shared and not message.message_id and message.kind is InboundKind.MESSAGE and message.text == "/start"
