@@ -6,8 +6,10 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
+from aiohttp import web
 
 from tests.fakes.discord_facts import ANN as DISCORD_ANN
 from tests.fakes.discord_server import Discord, open_discord
@@ -110,3 +112,32 @@ async def revoke(world: World, name: str) -> None:
         case "discord":
             world.discord.token = "other"
             await world.discord.gateway.drop(4004)
+
+
+async def test_the_webhook_gets_the_same_and_a_ping(tmp_path: Path) -> None:
+    """Without any owner in reach the monitoring knows all the same, and so does `parlour status`."""
+    bodies: list[dict[str, Any]] = []
+
+    async def take(request: web.Request) -> web.Response:
+        bodies.append(await request.json())
+        return web.Response()
+
+    app = web.Application()
+    app.router.add_post("/secret", take)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    try:
+        async with gateway(home=tmp_path / "home", model=InstantModel()) as pocket:
+            pocket.kill(tmp_path / "killed")
+        environment = {"PARLOUR_ALERT_URL": f"{site.name}/secret"}
+        async with gateway(home=tmp_path / "killed", model=InstantModel(), environment=environment) as pocket:
+            await within(20, lambda: {each["kind"] for each in bodies} == {"ping", "event"})
+            (line,) = await pocket.app.alerts.told()
+    finally:
+        await runner.cleanup()
+    (event,) = [each for each in bodies if each["kind"] == "event"]
+    assert (event["cause"], event["level"], event["state"]) == ("killed", "critical", "firing")
+    assert event["text"].startswith("I did not stop, I was killed")
+    assert (line["cause"], line["untold"]) == ("killed", True)
