@@ -201,7 +201,7 @@ async def test_the_operator_decides_without_a_chat(tmp_path: Path) -> None:
 
 
 async def test_what_came_too_late_is_a_silence_with_a_reason(tmp_path: Path) -> None:
-    """The owner wrote two days ago, while nothing ran: told once in a line, and `parlour why` knows of every message."""
+    """The owner wrote two days ago, while nothing ran: told once, and `parlour why` knows of every message."""
     async with house(tmp_path / "home") as pocket:
         long_ago = datetime.now(UTC) - timedelta(days=2)
         for number in ("1", "2", "3"):
