@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from aiohttp import web
+from aiohttp import ClientSession, web
 
 from tests.fakes.discord_facts import ANN as DISCORD_ANN
 from tests.fakes.discord_server import Discord, open_discord
@@ -114,8 +114,8 @@ async def revoke(world: World, name: str) -> None:
             await world.discord.gateway.drop(4004)
 
 
-async def test_the_webhook_gets_the_same_and_a_ping(tmp_path: Path) -> None:
-    """Without any owner in reach the monitoring knows all the same, and so does `parlour status`."""
+async def test_the_webhook_and_a_page_that_opens_get_the_same(tmp_path: Path) -> None:
+    """Without any owner in reach the monitoring and `parlour status` know; who opens the page is told there, once."""
     bodies: list[dict[str, Any]] = []
 
     async def take(request: web.Request) -> web.Response:
@@ -135,9 +135,21 @@ async def test_the_webhook_gets_the_same_and_a_ping(tmp_path: Path) -> None:
         async with gateway(home=tmp_path / "killed", model=InstantModel(), environment=environment) as pocket:
             await within(20, lambda: {each["kind"] for each in bodies} == {"ping", "event"})
             (line,) = await pocket.app.alerts.told()
+            assert (line["cause"], line["untold"]) == ("killed", True)
+            url = pocket.app.web.url
+            async with (
+                ClientSession() as session,
+                session.ws_connect(f"{url}ws", headers={"Origin": url.rstrip("/")}) as page,
+            ):
+                assert (await page.receive_json(timeout=20))["type"] == "history"
+                pocket.app.alerts.watch.nudge()
+                shown = await page.receive_json(timeout=20)
+            (line,) = await pocket.app.alerts.told()
     finally:
         await runner.cleanup()
     (event,) = [each for each in bodies if each["kind"] == "event"]
     assert (event["cause"], event["level"], event["state"]) == ("killed", "critical", "firing")
     assert event["text"].startswith("I did not stop, I was killed")
-    assert (line["cause"], line["untold"]) == ("killed", True)
+    assert (shown["type"], shown["kind"]) == ("message", "notice")
+    assert shown["text"].startswith("I did not stop, I was killed")
+    assert (line["told"], line["untold"]) == (1, False)
