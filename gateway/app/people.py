@@ -10,7 +10,7 @@ from agent.memory.scopes import quote
 from gateway.admission import Admitted, Rejected
 from gateway.app.channels import Judge, Plugins, accounts_of, judge_of, kinds_of, policies_of
 from gateway.app.owner_chats import OwnerChats
-from gateway.events import InboundMessage
+from gateway.events import InboundMessage, SessionKey
 from gateway.people.claims import Claims
 from gateway.people.decisions import Decisions
 from gateway.people.notes import Notes
@@ -18,7 +18,7 @@ from gateway.people.pairing import Language, PairingDesk
 from gateway.people.places import Places
 from gateway.people.roster import PlatformAccount, Roster
 from gateway.people.strangers import Strangers
-from gateway.ports import Meter, Store
+from gateway.ports import Joined, Meter, Store
 from gateway.settings import Settings
 from gateway.settings.chats import Chats
 
@@ -65,7 +65,12 @@ def open_people(
 
     notes = Notes(store.access)
     owner = OwnerChats(roster, store.records, store.links, kinds, is_open)
-    places = Places(notes, roster.policies, owner=owner, now=now, language=language)
+
+    def decided(place: Joined) -> str | None:
+        # A whole server has no chat: what is decided for it, or for its block.
+        return chats.of(SessionKey(place.channel, place.chat or "?"), place.guild).group_policy
+
+    places = Places(notes, roster.policies, owner=owner, now=now, language=language, decided=decided)
     judge = judge_of(roster, store.links, kinds, chats)
 
     def judge_with_places(message: InboundMessage) -> Admitted | Rejected:

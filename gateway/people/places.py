@@ -38,13 +38,18 @@ class Places:
         owner: FindOwner,
         now: Callable[[], datetime],
         language: Language = english,
+        decided: Callable[[Joined], str | None] = lambda _: None,
     ) -> None:
-        """*policies* are the blocks as the settings have them; *owner* says where a block's owner can be asked."""
+        """*policies* are the blocks as the settings have them; *owner* says where a block's owner can be asked.
+
+        *decided* is the group policy of one place, where it has one of its own.
+        """
         self._notes = notes
         self._policies = policies
         self._owner = owner
         self._now = now
         self._language = language
+        self._decided = decided
 
     async def joined(self, place: Joined) -> None:
         """Ask an owner about a place that is new and not let in; forget one that we are gone from. Raises StoreDown."""
@@ -74,7 +79,9 @@ class Places:
     def _is_open(self, place: Joined) -> bool:
         """Say whether nothing has to be asked: who is there is let in, or nobody will be."""
         policy = self._policies.get(place.channel)
-        if policy is None or policy.is_local or policy.group_policy is GroupPolicy.OFF:
+        if policy is None or policy.is_local:
+            return True
+        if GroupPolicy(self._decided(place) or policy.group_policy) is GroupPolicy.OFF:
             return True
         grants = {str(Entry(Grants.EVERYONE)), place.entry}
         grants |= {f"guild:{place.guild}"} if place.guild else set()

@@ -23,6 +23,7 @@ POLICIES: Mapping[str, Policy] = {
     "slack": policy_of("slack", ["U1", "team:T1"], [], "mention"),
     "quiet": policy_of("quiet", [], [], "off"),
 }
+DECIDED = {"chat:C-off": "off", "chat:C-on": "mention"}  # the group policy of places that have one of their own
 
 
 class Door:
@@ -54,7 +55,7 @@ class Door:
             meter=FakeMeter(),
             now=now,
         )
-        self.places = Places(notes, POLICIES, owner=at, now=now)
+        self.places = Places(notes, POLICIES, owner=at, now=now, decided=lambda place: DECIDED.get(place.entry))
 
     async def knock(self, sender: str, *, reason: Reason = Reason.STRANGER, **facts: Any) -> str:
         """Let a stranger write; return the line that is said on the spot, if one is."""

@@ -95,6 +95,15 @@ async def test_where_there_is_nothing_to_ask(door: Door, channel: str, facts: di
     assert not door.pairing.waiting()
 
 
+async def test_a_place_with_a_policy_of_its_own_is_asked_about_by_it(door: Door) -> None:
+    """No question where one group is switched off; one where it alone is switched on."""
+    await door.joined("C-off", id="a")
+    assert await door.told(OWNER) == []
+    await door.joined("C-on", channel="quiet", id="b")
+    (waiting,) = door.pairing.waiting()
+    assert waiting.who == "chat:C-on"
+
+
 async def test_a_server_is_a_place_as_a_whole(door: Door) -> None:
     """Discord: the question is about the server, and its yes is a guild entry."""
     await door.joined("", guild="811", id="g")
