@@ -44,6 +44,7 @@ class TurnWork:
         self._rooms = rooms
         self._orders = Orders(rooms)
         self._told_expired: set[SessionKey] = set()
+        self._told_revoked: set[tuple[str, str]] = set()  # (channel, sender)
 
     async def take(self, running: Running) -> EndState:
         """Run the turn to its commit, as a command, as a thought, or as a refusal."""
@@ -54,8 +55,13 @@ class TurnWork:
         lease = running.lease
         head = lease.rows[0]
         role = await self._rooms.admits(head)
+        who = (lease.key.channel, head.message.sender.id)
         if role is None:
-            return await self._turn_away(running, EndState.REFUSED, say("commands.revoked", self._rooms.language(head)))
+            # Several messages may have waited: whose rights are gone is told so once.
+            line = "" if who in self._told_revoked else say("commands.revoked", self._rooms.language(head))
+            self._told_revoked.add(who)
+            return await self._turn_away(running, EndState.REFUSED, line)
+        self._told_revoked.discard(who)
         head = replace(head, role=role)
         running.lease = lease = replace(lease, rows=(head, *lease.rows[1:]))
         if head.message.kind is not InboundKind.JOB and self._rooms.now() - head.message.sent_at > EXPIRES:

@@ -15,6 +15,7 @@ from gateway.control import Line
 from gateway.errors import UserMistake
 from gateway.ports import Accepted, Joined, Standing, Verdict
 from tests.fakes.pocket import InstantModel, Pocket, gateway
+from tests.fakes.slack_gateway import HeldModel
 
 OWNER, MAL = "42", "66"
 CODE = re.compile(r"[A-Z2-9]{4}-[A-Z2-9]{4}")
@@ -210,3 +211,21 @@ async def test_what_came_too_late_is_a_silence_with_a_reason(tmp_path: Path) -> 
         assert len(texts(pocket, OWNER)) == 1
         (refused,) = pocket.app.refusals.recent("pocket", OWNER)
         assert (str(refused.reason), refused.times) == ("expired", 3)
+
+
+async def test_whose_rights_went_while_they_waited_is_told_once(tmp_path: Path) -> None:
+    """Four messages wait when an owner blocks their sender: one line, four refusals, no model."""
+    model = HeldModel()
+    block = policy_of("pocket", ["7"], [f"pocket:{OWNER}"], "mention")
+    async with house(tmp_path / "home", model, policy=block) as pocket:
+        await pocket.channel.say("7", "first", sender="7")
+        await model.asked.wait()
+        for number in range(4):
+            await pocket.channel.say("7", f"waits {number}", sender="7")
+        await own(pocket, "/block pocket:7")
+        model.go_on.set()
+        await pocket.idle()
+        assert len(texts(pocket, "7")) == 2
+        assert len(model.prompts) == 1
+        (refused,) = pocket.app.refusals.recent("pocket", "7")
+        assert (str(refused.reason), refused.times) == ("blocked", 4)
