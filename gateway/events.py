@@ -134,6 +134,7 @@ class InboundMessage:
     is_private: bool = False  # a thread that fewer people read than its parent chat: its scope is its own
     album: str = ""  # parts of one album share it
     reply_to: str = ""  # message_id this one answers
+    mentioned: tuple[str, ...] = ()  # ids of the people it names, in order, as the platform marks them; never ours
     quoted: str = ""  # text of what it answers, or of what was said before a mention
     quoted_by: str = ""  # whose words these are: a sender's id, UNKNOWN, "" for the sender's own and ours
     is_forwarded: bool = False  # `text` are somebody else's words, passed on

@@ -77,8 +77,11 @@ def _wanted(context: CommandContext) -> str:
     message = context.row.message
     if context.args.casefold() == _HERE:
         return f"chat:{context.key.parent.chat}"
+    wanted = context.args.strip()
+    if wanted.startswith("@"):  # how people read a mention: the platform says whose it is, where it knows
+        return message.mentioned[0] if len(message.mentioned) == 1 else wanted
     by = message.quoted_by
-    return context.args.strip() or ("" if by == UNKNOWN else by)
+    return wanted or ("" if by == UNKNOWN else by)
 
 
 def _ask(context: CommandContext, sentence: str) -> Reply:

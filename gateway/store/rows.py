@@ -107,6 +107,8 @@ def utf16_length(text: str) -> int:
 
 _SENDER_FLAGS = ("is_bot", "is_self", "is_admin", "is_guest")
 _ATTACHMENT_TEXTS = ("media_type", "url", "blob", "caption")
+_MESSAGE_LISTS = ("event_ids", "mentioned")
+_MESSAGE_FLAGS = ("is_addressed", "is_private", "is_forwarded")
 _MESSAGE_TEXTS = ("account", "bot", "revision", "guild", "album", "reply_to", "quoted", "quoted_by")
 
 
@@ -184,14 +186,12 @@ def write_inbound(message: InboundMessage) -> str:
     for name in _MESSAGE_TEXTS:
         if value := getattr(message, name):
             fields[name] = value
-    if message.event_ids:
-        fields["event_ids"] = list(message.event_ids)
-    if message.is_addressed:
-        fields["is_addressed"] = True
-    if message.is_private:
-        fields["is_private"] = True
-    if message.is_forwarded:
-        fields["is_forwarded"] = True
+    for name in _MESSAGE_LISTS:
+        if several := getattr(message, name):
+            fields[name] = list(several)
+    for name in _MESSAGE_FLAGS:
+        if getattr(message, name):
+            fields[name] = True
     if message.attachments:
         fields["attachments"] = [_attachment_fields(each) for each in message.attachments]
     return write_json(fields)
@@ -217,6 +217,7 @@ def read_inbound(payload: str) -> InboundMessage:
         is_private=fields.get("is_private", False),
         album=fields.get("album", ""),
         reply_to=fields.get("reply_to", ""),
+        mentioned=tuple(fields.get("mentioned", ())),
         quoted=fields.get("quoted", ""),
         quoted_by=fields.get("quoted_by", ""),
         is_forwarded=fields.get("is_forwarded", False),

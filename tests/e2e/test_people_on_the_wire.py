@@ -12,7 +12,7 @@ from tests.fakes.discord_server import open_discord
 from tests.fakes.pocket import InstantModel, Pocket
 from tests.fakes.slack_gateway import house as slack_house
 from tests.fakes.slack_server import ANN as SLACK_ANN
-from tests.fakes.slack_server import BOB, ROOM, slack_server
+from tests.fakes.slack_server import BOB, DM, ROOM, slack_server
 from tests.fakes.staged import staged
 from tests.fakes.telegram_gateway import TEAM, Parrot, mention
 from tests.fakes.telegram_gateway import house as telegram_house
@@ -21,6 +21,8 @@ REFUSED = "Only an admin of this chat, or the owner of this bot, may use /new he
 DONE = "New session started."
 YES = "/memory approve eaaaaaaaaaaaaaaaa"
 BEN_THERE = 43
+COMMAND: dict[str, Any] = {"entities": [{"type": "bot_command", "offset": 0, "length": 18}]}
+OWNED = {"PARLOUR_OWNERS": f"slack:{SLACK_ANN}"}
 
 
 async def lines(pocket: Pocket) -> list[tuple[str, str, str, str]]:
@@ -125,3 +127,25 @@ async def test_an_owner_by_a_code_lets_people_in_and_shuts_them_out(tmp_path: Pa
     held = b"".join(path.read_bytes() for path in home.rglob("*") if path.is_file())
     assert code.encode() not in held
     assert code.replace("-", "").encode() not in held
+
+
+async def test_a_mention_or_an_answer_names_somebody() -> None:
+    """In Slack a mention is shown as a name and still names one id; in Telegram the answer to their message does."""
+    eve = "U0EVE"
+    async with slack_server() as server, slack_house(server, environment=OWNED) as pocket:
+        server.say(DM, SLACK_ANN, f"!allow <@{eve}>")
+        await server.until(lambda: bool(server.shown(DM)))
+        assert server.shown(DM)[-1] == f"`slack:{eve}` may write to me from now on."
+        server.say(DM, SLACK_ANN, f"!block <@{eve}> <@{BOB}>")
+        await server.until(lambda: len(server.shown(DM)) == 2)
+        assert "names do not tell people apart" in server.shown(DM)[-1]
+        await pocket.idle()
+    async with telegram_now() as platform:
+        platform.chat(TEAM)
+        platform.chat(42)
+        async with telegram_house(platform, InstantModel(), PARLOUR_OWNERS="telegram:42") as pocket:
+            theirs = platform.message(TEAM, 666, text="buy now")
+            platform.say("/block@parlour_bot", chat=TEAM, sender=42, reply_to_message=theirs, **COMMAND)
+            await platform.until(lambda: any("telegram:666" in post.text for post in platform.posts))
+            assert pocket.app.people.roster.blocked_as([("telegram", "666")]) == "telegram:666"
+            await pocket.idle()

@@ -80,6 +80,7 @@ INBOUND = every(
     bot=TEXT,
     revision=TEXT,
     event_ids=st.lists(TEXT, max_size=2).map(tuple),
+    mentioned=st.lists(TEXT, max_size=2).map(tuple),
     is_addressed=FLAG,
     guild=TEXT,
     is_private=FLAG,

@@ -164,6 +164,7 @@ def read_message(
         guild=place.guild,
         is_private=place.is_private,
         reply_to=str(answered.get("id") or ""),
+        mentioned=_named(payload, me),
         quoted=_quoted(payload, answered, me),
         quoted_by=_quoted_by(payload, answered, me),
         attachments=tuple(_attachment(each, payload) for each in payload.get("attachments") or ()),
@@ -236,6 +237,12 @@ def _readable(text: str, payload: Payload, me: Me) -> str:
         return f"#{channel}" if channel else found[0]
 
     return clean(_MENTION.sub(named, text)).strip()
+
+
+def _named(payload: Payload, me: Me) -> tuple[str, ...]:
+    """Return whom the words mention; that a reply calls its author is not in them."""
+    text = str(payload.get("content") or "")
+    return tuple(dict.fromkeys(found[1] for found in _MENTION.finditer(text) if found[1] not in (None, me.id)))
 
 
 def _name(user: Payload) -> str:

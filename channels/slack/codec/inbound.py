@@ -293,5 +293,6 @@ def compose(
         event_ids=(heard.event_id,) if heard.event_id else (),
         is_addressed=heard.is_direct or heard.calls_us or is_followed,
         reply_to=heard.press.ts if heard.press else "",
+        mentioned=tuple(user for user in mentions(heard.text) if user != me.user),
         attachments=heard.files,
     )

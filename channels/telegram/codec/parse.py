@@ -69,6 +69,7 @@ def _message(message: Mapping[str, Any], channel: str, me: Account) -> InboundMe
         is_addressed=chat_kind is ChatKind.DIRECT or _is_for_us(message, original, me),
         album=str(message.get("media_group_id", "")),
         reply_to=str(int(original["message_id"])) if original else "",
+        mentioned=tuple(user for kind, _, user in words(message) if kind == "text_mention" and user != me.id),
         quoted=_quoted(message, original),
         quoted_by=_quoted_by(message, original, me),
         is_forwarded=_is_others(message),
