@@ -203,3 +203,16 @@ async def test_the_owner_lets_both_in_by_buttons(tmp_path: Path) -> None:
         await pocket.idle()
         assert not pocket.app.people.pairing.waiting()
         assert [line.what for line in await pocket.app.store.access.audit(limit=9)] == ["pair yes", "pair yes"]
+
+
+async def test_an_owner_who_never_wrote_is_asked_in_a_direct_chat(tmp_path: Path) -> None:
+    """Ann has not written to the bot yet: the question and its buttons reach her all the same."""
+    async with workspace() as server, gateway(server, tmp_path / "home", HeldModel(held=False)) as pocket:
+        server.say("D0MAL", MAL, "let me in")
+        await server.until(lambda: bool(server.shown(DM)))
+        (question,) = [each for each in server.places[DM].messages if buttons(each)]
+        server.press(DM, ANN, question, "Yes")
+        await server.until(lambda: len(server.shown("D0MAL")) == 2)
+        await server.until(lambda: len(server.shown(DM)) == 2)
+        assert "may write to me on slack now" in server.shown(DM)[1]
+        await pocket.idle()
