@@ -99,6 +99,7 @@ class Sender:
     is_guest: bool = False  # Slack guest or foreign workspace: a stranger unless named
     roles: tuple[str, ...] = ()  # Discord role ids
     team: str = ""  # Slack workspace
+    timezone: str = ""  # IANA, as the platform's profile has it; decides nothing, see gateway/locales.py
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -30,6 +30,11 @@ class Doorkeeper(Protocol):
         ...
 
 
+async def in_english(_: InboundMessage) -> str:
+    """Return the language of a chat where nobody has said which."""
+    return "en"
+
+
 class GatewayIntake:
     """The door that every adapter knocks at; implements `gateway.ports.Intake`."""
 
@@ -43,7 +48,7 @@ class GatewayIntake:
         meter: Meter,
         doorkeepers: Sequence[Doorkeeper] = (),
         newcomer: Callable[[Joined], Awaitable[None]] | None = None,
-        language: Callable[[InboundMessage], str] = lambda _: "en",
+        language: Callable[[InboundMessage], Awaitable[str]] = in_english,
     ) -> None:
         """*newcomer* is told where we were added, and where we are gone from; *language* is that of a chat."""
         self._language = language
@@ -91,7 +96,7 @@ class GatewayIntake:
             message,
             role=role,
             is_control=bool(is_control) or message.kind is InboundKind.BUTTON,
-            language=self._language(message),
+            language=await self._language(message),
         )
         self._meter.count("accepted", outcome=str(acceptance.outcome))
         if acceptance.outcome is AcceptedAs.FULL:

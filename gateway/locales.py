@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
-from gateway.events import InboundMessage, SessionKey
+from gateway.events import ChatKind, InboundMessage, SessionKey
 from gateway.ports import People
+from gateway.words.zones import is_zone
 
 LANGUAGE, ZONE = "language", "timezone"  # names of choices
 PROFILE_ZONE = "profile_timezone"  # what the platform's profile says, for who chose none
@@ -58,10 +60,21 @@ class ChatLocales:
         if guild:
             _keep(self._guilds, key.parent, guild)
 
-    def heard(self, message: InboundMessage) -> str:
-        """Learn whose chat an admitted *message* came from, and return its language."""
-        self.note(message.key, self._scope(message), message.guild)
+    async def heard(self, message: InboundMessage) -> str:
+        """Learn whose chat an admitted *message* came from, and return its language.
+
+        What a sender's profile says of their time zone is kept for their direct chats. Raises StoreDown.
+        """
+        scope = self._scope(message)
+        self.note(message.key, scope, message.guild)
+        if message.chat_kind is ChatKind.DIRECT and message.sender.timezone:
+            await self._keep_zone(scope, message.sender.timezone)
         return self.language(message.key)
+
+    async def _keep_zone(self, scope: str, zone: str) -> None:
+        is_news = self._people.preferences(scope).get(PROFILE_ZONE) != zone
+        if is_news and await asyncio.to_thread(is_zone, zone):  # which reads a file
+            await self._people.prefer(scope, PROFILE_ZONE, zone)
 
     def language(self, key: SessionKey) -> str:
         """Return the language of our own sentences in a chat."""

@@ -112,4 +112,5 @@ def person_of(user: Mapping[str, Any], home: str) -> Person:
         is_guest=is_foreign or any(user.get(name) for name in ("is_restricted", "is_ultra_restricted", "deleted")),
         is_admin=not is_foreign and bool(user.get("is_admin") or user.get("is_owner")),
         is_bot=bool(user.get("is_bot")),
+        timezone=clean(str(user.get("tz") or "")),
     )

@@ -123,6 +123,8 @@ def _sender_fields(sender: Sender) -> dict[str, Any]:
         fields["roles"] = list(sender.roles)
     if sender.team:
         fields["team"] = sender.team
+    if sender.timezone:
+        fields["timezone"] = sender.timezone
     return fields
 
 
@@ -136,6 +138,7 @@ def _sender(fields: Mapping[str, Any]) -> Sender:
         is_guest=fields.get("is_guest", False),
         roles=tuple(fields.get("roles", ())),
         team=fields.get("team", ""),
+        timezone=fields.get("timezone", ""),
     )
 
 

@@ -55,6 +55,7 @@ SENDER = every(
     is_guest=FLAG,
     roles=st.lists(TEXT, max_size=2).map(tuple),
     team=TEXT,
+    timezone=TEXT,
 )
 ATTACHMENT = every(
     Attachment, kind=TEXT, name=TEXT, size=st.integers(0, 2**53), media_type=TEXT, url=TEXT, blob=TEXT, caption=TEXT

@@ -44,6 +44,7 @@ class Person:
     is_guest: bool = False
     is_admin: bool = False
     is_bot: bool = False
+    timezone: str = ""  # IANA, of the profile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -277,6 +278,7 @@ def compose(
         is_admin=person.is_admin,
         is_guest=heard.is_foreign or person.is_guest,
         team=person.team or heard.team,
+        timezone=person.timezone,
     )
     is_ours = heard.kind in (InboundKind.COMMAND, InboundKind.BUTTON)  # no words that Slack escaped
     return InboundMessage(
