@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
+from zoneinfo import ZoneInfo
 
 from agent.house import AgentHouse
 from agent.llm.choices import Models
@@ -78,11 +79,14 @@ class App:
         return self.supervisor.states()
 
     async def work(self) -> Mapping[str, Any]:
-        """Return how the work beside the turns stands, for operators."""
+        """Return how the work beside the turns stands, and what models took today, for operators."""
         work: dict[str, Any] = {"alerts": await self.alerts.told()}
         if self.channels:
             work["page"] = self.web.url
         work |= {"jobs": await self.background.work(), "background_budget": await self.background.budget()}
+        zone, now = self.settings.timezone, datetime.now(UTC)
+        midnight = now.astimezone(ZoneInfo(zone)).replace(hour=0, minute=0, second=0, microsecond=0)
+        work["today"] = await self.store.usage.by("day", since=midnight, until=now, zone=zone)
         waits = self.people.pairing.waiting()
         places = sum(each.is_place for each in waits)
         work["waits"] = {"people": len(waits) - places, "places": places}

@@ -13,6 +13,7 @@ from typing import Any
 import typer
 
 from gateway.alerts.wording import line_of
+from gateway.commands.sums import sum_up
 from gateway.control import Line, call, connect
 from gateway.home import Home
 from gateway.logs import configure_logs
@@ -59,6 +60,7 @@ def show_status(*, as_json: bool) -> None:
     states = {True: "hears", False: "degraded", None: "not tried yet"}
     rows = {**line, "channels": ", ".join(f"{name} {states[state]}" for name, state in channels.items()) or "none open"}
     dead, jobs, budget = rows.pop("dead_letters", []), rows.pop("jobs", []), rows.pop("background_budget", None)
+    today = rows.pop("today", [])
     door = [("waits", each) for each in who_waits(rows.pop("waits", {}))]
     door += [("unheard", each) for each in who_was_unheard(rows.pop("unheard", {}))]
     door += [("alerts", tame(line_of(each))) for each in rows.pop("alerts", [])]
@@ -68,6 +70,9 @@ def show_status(*, as_json: bool) -> None:
         typer.echo(f"{name:16} {told}")
     for job in jobs:
         typer.echo(f"{'job ' + job['kind']:16} {_job(job)}")
+    if today:
+        calls, tokens, cached, cost = sum_up(today)
+        typer.echo(f"{'today':16} {calls:,} model calls, {tokens:,} tokens, {cached}% of the input cached, {cost}")
     if budget and budget["limit"]:
         spent = ", spent: what waits goes on tomorrow" if budget["is_spent"] else ""
         typer.echo(f"{'background':16} {budget['spent']} of {budget['limit']} tokens today{spent}")

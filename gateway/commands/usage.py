@@ -8,6 +8,7 @@ from typing import Any
 import typer
 
 from gateway.commands.asking import ask, print_json, tame
+from gateway.commands.sums import sum_up
 
 _NOBODY = "(nobody)"  # embeddings, and who was forgotten
 
@@ -34,9 +35,5 @@ def _table(by: str, lines: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _row(name: str, width: int, lines: Sequence[Mapping[str, Any]]) -> str:
-    calls, tokens_in = sum(line["calls"] for line in lines), sum(line["tokens_in"] for line in lines)
-    tokens = tokens_in + sum(line["tokens_out"] for line in lines)
-    cached = round(100 * sum(line["tokens_cached"] for line in lines) / tokens_in) if tokens_in else 0
-    known, unpriced = sum(line["known_cost"] for line in lines), sum(line["unpriced_calls"] for line in lines)
-    cost = "unknown" if unpriced == calls else f"${known:.4f}" + (f" and {unpriced} calls unknown" if unpriced else "")
+    calls, tokens, cached, cost = sum_up(lines)
     return f"{name:{width}}  {calls:>8,}  {tokens:>12,}  {cached:>5}%  {cost}"

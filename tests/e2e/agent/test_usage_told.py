@@ -13,6 +13,7 @@ import pytest
 from agent.llm.port import ChatReply, ChatRequest, Sink, Tokens
 from gateway.admission import Entry, Grants, GroupPolicy, Policy
 from gateway.app.operated import operations
+from gateway.commands.asking import show_status
 from gateway.commands.usage import show_usage
 from gateway.errors import ModelBusy, UserMistake
 from tests.fakes.gateway import COMMAND
@@ -84,5 +85,10 @@ async def test_each_request_is_a_row_and_an_unknown_price_is_unknown(
         assert [line.split()[0] for line in shown] == ["person", "pocket:ann", "pocket:bob", "together"]
         assert "$0.0100 and 1 calls unknown" in shown[1]
         assert "$0.0200 and 1 calls unknown" in shown[3]
+        await asyncio.to_thread(show_status, as_json=False)
+        shown = [line for line in capsys.readouterr().out.splitlines() if line.startswith("today")]
+        assert shown == [
+            f"{'today':16} 4 model calls, 3,030 tokens, 80% of the input cached, $0.0200 and 1 calls unknown"
+        ]
     said = await asyncio.to_thread(subprocess.run, [COMMAND, "usage", "--json"], capture_output=True, check=True)
     assert json.loads(said.stdout)["calls"] == model.calls == 4
