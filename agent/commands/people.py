@@ -28,6 +28,7 @@ _BLOCK: Mapping[Ruling, str] = {
     Ruling.SET_OWNER: "people.owner_set",
     Ruling.OWNER: "people.owner_claimed",
     Ruling.NOBODY: "people.nobody",
+    Ruling.ONLY_LET_IN: "people.only_let_in",
     Ruling.ELSEWHERE: "people.elsewhere",
 }
 _CAME: Mapping[tuple[Standing, str], str] = {

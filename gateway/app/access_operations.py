@@ -29,6 +29,7 @@ _MENDS: Mapping[Ruling, str] = {
     Ruling.OWNER: "{whom} is an owner: `parlour owner remove {whom}` comes first",
     Ruling.BLOCKED_AS: "{whom} is the same person as {other}, which is blocked: `parlour people allow {other}`",
     Ruling.NOBODY: "{whom!r} is no id; write channel:user_id, or channel:chat:ID, guild:ID, team:ID, role:ID",
+    Ruling.ONLY_LET_IN: "people, chats and guilds can be blocked; a role or team is heard while an entry lets it in",
     Ruling.ELSEWHERE: "{whom!r} names no channel that lets people in; write channel:user_id, with one of: {other}",
     Ruling.UNLISTED: "nothing was decided about {whom}; `parlour people list` shows who may write",
     Ruling.BY_SETTING: "{whom} stands in the settings (PARLOUR_OWNERS or allow_from): take it out there, or block it",

@@ -54,7 +54,7 @@ class Decisions:
             return found
         channel, entry = found
         if entry.grants not in (Grants.USER, Grants.CHAT, Grants.GUILD):
-            return Decided(ruling=Ruling.NOBODY, whom=f"{channel}:{entry}")
+            return Decided(ruling=Ruling.ONLY_LET_IN, whom=f"{channel}:{entry}")
         if entry.grants is Grants.USER and self._is_owner(channel, entry):
             is_set = self._roster.is_set_owner(channel, entry.id)
             return Decided(ruling=Ruling.SET_OWNER if is_set else Ruling.OWNER, whom=f"{channel}:{entry}")

@@ -94,6 +94,7 @@ class Ruling(StrEnum):
     OWNER = "owner"  # they claimed ownership: `parlour owner remove` comes first
     BLOCKED_AS = "blocked-as"  # the same person is blocked under another account or bot, which is lifted there
     NOBODY = "nobody"  # the text is no id
+    ONLY_LET_IN = "only-let-in"  # a role or a workspace can be let in and taken back, but not shut out
     ELSEWHERE = "elsewhere"  # no channel block of this name
     UNLISTED = "unlisted"  # no decision at run time is there to be taken back
     BY_SETTING = "by-setting"  # and the settings' own entry stays

@@ -26,6 +26,7 @@ SENTENCES = {
         "That is nobody's id; names do not tell people apart. Answer a message of theirs with the command, or write"
         " their id as the platform has it."
     ),
+    "only_let_in": "I can shut out people, chats and servers; a role or workspace is heard while an entry lets it in.",
     "elsewhere": "I know no channel of that name; there are: {other}.",
     "none": "Nobody is let in yet, but who opens my page on my own machine.",
     "title": "Who may write to me, and who may not:",

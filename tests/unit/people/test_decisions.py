@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from dataclasses import replace
 
 import pytest
 
 from gateway.admission import Reason, Rejected
-from gateway.events import ChatKind, Role
+from gateway.events import ChatKind, Role, Sender, SessionKey
 from gateway.ports.access import OPERATOR, Decider, Ruling, Standing
 from tests.fakes.people import Door, direct, door
 from tests.fakes.store import open_inline_store
@@ -47,10 +48,7 @@ async def test_an_allowed_place_admits_there_alone(at: Door) -> None:
     await at.decisions.allow("telegram:chat:-100", by())
     there = direct("42", chat_kind=ChatKind.GROUP, is_addressed=True)
     assert at.role(there) is None
-    place = type(there.key)("telegram", "-100")
-    inside = direct("42", chat_kind=ChatKind.GROUP, is_addressed=True)
-    inside = type(inside)(**{name: getattr(inside, name) for name in inside.__dataclass_fields__} | {"key": place})
-    assert at.role(inside) is Role.ANYONE
+    assert at.role(replace(there, key=SessionKey("telegram", "-100"))) is Role.ANYONE
 
 
 async def test_blocked_people_are_refused_whatever_admits_them(at: Door) -> None:
@@ -122,6 +120,19 @@ async def test_ownership_that_was_claimed_is_taken_back_by_its_own_command(at: D
 async def test_what_names_somebody(at: Door, text: str, here: str, ruling: Ruling) -> None:
     """Ids and mentions that hold one name somebody; names, everybody, and blocks that are not there do not."""
     assert (await at.decisions.allow(text, by(), here=here)).ruling is ruling
+
+
+async def test_who_is_shut_out_is_somebody_or_a_place(at: Door) -> None:
+    """A role or a workspace cannot be blocked: nobody could tell which of two entries of somebody counts."""
+    assert (await at.decisions.block("slack:team:T1", by())).ruling is Ruling.ONLY_LET_IN
+    assert (await at.decisions.block("telegram:chat:-100", by())).ruling is Ruling.DONE
+    base = direct("9", chat_kind=ChatKind.GROUP, is_addressed=True)
+    await at.decisions.allow("telegram:9", by())
+    shut = replace(base, key=SessionKey("telegram", "-100/7"))
+    elsewhere = replace(base, key=SessionKey("telegram", "-200"))
+    assert at.judge(shut) == Rejected(reason=Reason.BLOCKED, would_admit="`parlour people allow telegram:chat:-100`")
+    assert at.role(elsewhere) is Role.ANYONE
+    assert at.role(replace(shut, sender=Sender(id="1"))) is Role.OWNER
 
 
 async def test_what_only_the_settings_say_is_changed_there(at: Door) -> None:
