@@ -176,7 +176,7 @@ def _build(
     )
     started = time.monotonic()
     purse = Purse(store.usage, limit=settings.caps.background_tokens_per_day, zone=settings.timezone, now=_now)
-    caps = open_caps(settings, judge, store.links, meter=meter, refusals=refusals, now=_now)
+    caps = open_caps(settings, chats, judge, store.links, meter=meter, refusals=refusals, now=_now)
     books = HouseBooks(store, purse, caps, meter, _now)
     model = open_models(settings, books, meter, plugins, _now)
     models = open_choices(settings, model, books, meter, plugins, _now)

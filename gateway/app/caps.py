@@ -18,6 +18,7 @@ from gateway.settings.chats import Chats
 
 def open_caps(
     settings: Settings,
+    chats: Chats,
     judge: Judge,
     links: Links,
     *,
@@ -25,8 +26,8 @@ def open_caps(
     refusals: RefusalLog,
     now: Callable[[], datetime],
 ) -> Ledger:
-    """Build what counts; *judge* says who is let in by their own id, and notes nothing."""
-    caps, chats = settings.caps, Chats(settings.chats)
+    """Build what counts: *chats* are the caps of places; *judge* says who is named, and notes nothing."""
+    caps = settings.caps
 
     def limits(message: InboundMessage) -> Limits:
         here = chats.of(message.key, message.guild).caps

@@ -219,3 +219,17 @@ async def test_a_retry_is_no_way_round() -> None:
             await pocket.channel.say("hall", "/retry", sender="bob", group=True, kind=InboundKind.COMMAND)
             await pocket.idle()
         assert len(model.asked) == 2
+
+
+async def test_a_place_has_caps_of_its_own() -> None:
+    """`chats` sets them for a chat with its threads, or takes them away; elsewhere it is as everywhere."""
+    places = '{"pocket:hall": {"caps": {"chat_turns_per_10_min": 2, "person_turns_per_10_min": 0}}}'
+    model = Stage()
+    async with at_noon(model=model, environment={"PARLOUR_CHATS": places}) as (pocket, _):
+        for n in range(3):
+            await pocket.channel.ask(f"hall/{n}", f"m{n}", sender="bob", group=True)
+        assert len(model.asked) == 2
+        assert notices(pocket, "hall/2") == [say("caps.chat_turns", limit=2, until="12:10")]
+        usage = await pocket.channel.ask("hall", "/usage", sender="bob", group=True)
+        assert "This chat's 2 questions within ten minutes are used up until 12:10" in usage
+        assert "You can ask" not in usage
