@@ -201,7 +201,8 @@ async def test_a_message_that_is_deleted_before_its_turn_is_not_answered() -> No
 async def test_two_apps_in_one_gateway_are_two_channels() -> None:
     """A second block has its own tokens, its own keys and its own chats."""
     async with slack_server() as first, slack_server() as second:
-        more = {"KIND": "slack", "BOT_TOKEN": BOT_TOKEN, "APP_TOKEN": APP_TOKEN, "ALLOW_FROM": ANN}
+        second.bot_token, second.app_token = f"{BOT_TOKEN}2", f"{APP_TOKEN}2"
+        more = {"KIND": "slack", "BOT_TOKEN": second.bot_token, "APP_TOKEN": second.app_token, "ALLOW_FROM": ANN}
         more["BASE_URL"] = f"{second.base}/api/"
         environment = {f"PARLOUR_CHANNELS__SLACK_SUPPORT__{name}": value for name, value in more.items()}
         async with house(first, environment=environment) as pocket:
