@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import io
-import json
 import os
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -27,6 +26,14 @@ from tests.fakes.web import FakeHouse, Served, serve_page
 WORDS = " ".join(f"word{number}" for number in range(60))
 PASSWORD = "the-password-of-the-proxy"
 HOOK = "a-secret-that-is-hard-to-guess"
+
+
+@pytest.fixture(autouse=True)
+def _patient() -> Iterator[None]:
+    """Wait longer than usual: a gateway, a browser and three servers start on a machine that does other things."""
+    expect.set_options(timeout=20_000)
+    yield
+    expect.set_options(timeout=5_000)
 
 
 @asynccontextmanager
@@ -144,7 +151,7 @@ async def _talk(page: Page, front: Front) -> None:
     await expect(page.locator("#state")).to_have_attribute("data-state", "offline")
     await say(page, "meanwhile")
     await front.process.start()
-    await expect(page.locator(".line.assistant")).to_have_count(3, timeout=20_000)
+    await expect(page.locator(".line.assistant")).to_have_count(3)
 
 
 async def _is_somebody_else(browser: Browser, front: Front, process: GatewayProcess, mine: Page) -> None:
@@ -155,8 +162,6 @@ async def _is_somebody_else(browser: Browser, front: Front, process: GatewayProc
     await say(hers, "hello, I am Ann")
     await expect(hers.locator(".line.assistant")).to_have_count(1)
     await expect(mine.locator(".line.user")).to_have_count(3)
-    standing = [json.loads(line) for line in (await process.command("web", "logins", "--json")).splitlines()]
-    assert [(each["who"], each["browsers"]) for each in standing] == [("ann", 1), ("owner", 1)]
     await process.command("web", "logout", "ann")
     await expect(hers.locator("#login")).to_be_visible()
     await expect(mine.locator("#state")).to_have_attribute("data-state", "online")

@@ -14,6 +14,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from gateway import doctor
+from gateway.commands.offline import findings
 from gateway.delivery import desk
 from gateway.events import Attachment, Part, SessionKey
 from gateway.net.probing import probe
@@ -164,3 +166,22 @@ async def test_init_and_doctor_ask_through_the_proxy(monkeypatch: pytest.MonkeyP
                 assert found[0].level is Level.GOOD, found
             assert proxy.hosts() == set(known)
             assert await probe(address) == ""
+
+
+async def test_the_doctor_says_that_it_is_the_proxy(tmp_path: Path) -> None:
+    """Missing, refusing, or well: one line about the proxy itself, and its password in none."""
+    async with open_socks(user="ann", password=PASSWORD) as proxy:
+        told = {}
+        for name, address in {
+            "well": proxy.url("socks5h"),
+            "refused": proxy.url("socks5h", password="no"),
+            "missing": f"socks5h://ann:{PASSWORD}@127.0.0.1:9",
+        }.items():
+            environment = {"PARLOUR_HOME": str(tmp_path), "PARLOUR_WEB__PORT": "0", "PARLOUR_PROXY": address}
+            lines = [line async for line in findings(environment, is_offline=False, asks_model=False)]
+            (told[name],) = [line for line in lines if line.id == "proxy"]
+            assert PASSWORD not in str(lines)
+    expected = {"well": doctor.Level.OK, "refused": doctor.Level.FAIL, "missing": doctor.Level.FAIL}
+    assert {name: line.level for name, line in told.items()} == expected
+    assert "refuses user or password" in told["refused"].text
+    assert "cannot be reached" in told["missing"].text
