@@ -146,8 +146,9 @@ class Strangers:
     ) -> _Answer:
         """Give a code, and ask an owner who can be reached; nothing while as many wait as may."""
         channel, sender = message.key.channel, message.sender
+        members = self._notes.members()
         of_block = [value for name, value in self._notes.of(PERSON) if name not in gone and value["channel"] == channel]
-        if len(of_block) >= MOST_WAITING:
+        if sum((channel, value["who"]) not in members for value in of_block) >= MOST_WAITING:
             return _Answer()
         code = codes.new_code()
         while self._notes.text(note := await note_of(code)):
