@@ -49,7 +49,7 @@ def open_people(
 ) -> PeopleDesk:
     """Build them; *language* is that of a chat."""
     kinds = kinds_of(settings, plugins)
-    roster = Roster(store.access, policies_of(settings, plugins), kinds)
+    roster = Roster(store.access, policies_of(settings, plugins), kinds, named=settings.owners)
 
     def linked(channel: str, user: str) -> Sequence[PlatformAccount]:
         return accounts_of(store.links, quote(f"{kinds.get(channel, channel)}:{user}"))

@@ -34,8 +34,14 @@ class _Index:
 class Roster:
     """Answers for the doors who is whose; decisions about it are made in `gateway.people.decisions`."""
 
-    def __init__(self, access: Access, policies: Mapping[str, Policy], kinds: Mapping[str, str]) -> None:
-        """*policies* are the blocks as the settings have them; *kinds* name each block's platform."""
+    def __init__(
+        self, access: Access, policies: Mapping[str, Policy], kinds: Mapping[str, str], *, named: Sequence[str] = ()
+    ) -> None:
+        """*policies* are the blocks as the settings have them; *kinds* name each block's platform.
+
+        *named* are the owners that the settings name, as "channel:user_id": also of a block that is not there now.
+        """
+        self._absent = [each.partition(":") for each in named if each.partition(":")[0] not in policies]
         self.policies = policies
         self.access = access
         self._kinds = kinds
@@ -80,7 +86,7 @@ class Roster:
 
     def has_owner(self) -> bool:
         """Say whether anybody is an owner, by the settings or by a code; the page and the console aside."""
-        return bool(self._derived().owner_accounts)
+        return bool(self._absent or self._derived().owner_accounts)
 
     def is_owner(self, channel: str, user: str) -> bool:
         """Say whether this user is an owner in this block."""
@@ -107,7 +113,11 @@ class Roster:
 
     def listed(self) -> Sequence[Listed]:
         """Return who may write and who may not, by block: the settings' lines first, then the decisions by time."""
-        lines = [line for name in sorted(self.policies) for line in self._set(self.policies[name])]
+        lines = [
+            Listed(channel=channel, who=who, standing=Standing.OWNER, came_by="setting")
+            for channel, _, who in self._absent
+        ]
+        lines += [line for name in sorted(self.policies) for line in self._set(self.policies[name])]
         made = sorted(self.access.members().values(), key=lambda each: (each.channel, each.at, each.who))
         return [*lines, *(_decided(each) for each in made)]
 

@@ -60,7 +60,7 @@ def door(
         name: policy_of(name, entries.get(name, ()), owners, "mention", is_local=kind == "web")
         for name, kind in KINDS.items()
     }
-    return Door(store=store, wall=wall, roster=Roster(store.access, policies, KINDS))
+    return Door(store=store, wall=wall, roster=Roster(store.access, policies, KINDS, named=owners))
 
 
 def direct(user: str, text: str = "hello", *, channel: str = "telegram", **fields: Any) -> InboundMessage:

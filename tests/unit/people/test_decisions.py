@@ -161,3 +161,13 @@ async def test_a_decision_is_in_force_after_a_restart(at: Door) -> None:
     await at.decisions.block("slack:U7", by())
     again = door(at.store, at.wall, allow={"slack": ["U7"]})
     assert again.role(direct("U7", channel="slack")) is None
+
+
+async def test_an_owner_of_a_channel_that_is_gone_is_an_owner() -> None:
+    """While the settings name somebody there is no code for anybody else, whether their channel is there or not."""
+    wall = Wall()
+    store = await open_inline_store(clock=wall.now)
+    gone = door(store, wall, owners=["discord:5"])
+    assert [str(each) for each in gone.roster.owners()] == ["discord:5"]
+    assert await gone.claims.issue() is None
+    await store.close()
