@@ -8,10 +8,12 @@ from __future__ import annotations
 import logging
 import re
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from functools import partial
+from itertools import chain
 from typing import Any, TextIO
-from urllib.parse import quote, quote_plus
+from urllib.parse import quote, quote_plus, unquote, urlsplit
 
 import structlog
 from structlog.typing import EventDict, Processor
@@ -68,13 +70,22 @@ _BY_SHAPE = re.compile("|".join(_SHAPES))
 _CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 
 
+def _with_password(secret: str) -> Iterator[str]:
+    """Yield a secret, and where it is an address the password in it, written and meant: a library may show it alone."""
+    yield secret
+    if "://" in secret:
+        with suppress(ValueError):
+            password = urlsplit(secret).password or ""
+            yield from {password, unquote(password)}
+
+
 class Redactor:
     """Replaces secrets in text: those it was told, and what has the shape of one."""
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
         forms = {
             form
-            for secret in secrets
+            for secret in chain.from_iterable(map(_with_password, secrets))
             if len(secret) >= _SHORTEST_SECRET
             for form in (secret, quote(secret, safe=""), quote_plus(secret), repr(secret)[1:-1])
         }

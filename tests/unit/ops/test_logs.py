@@ -64,6 +64,12 @@ def test_a_known_secret_is_in_no_line(written: io.StringIO, form: str) -> None:
     assert quote(CANARY, safe="") not in text
 
 
+def test_the_password_in_an_address_is_a_secret_of_its_own() -> None:
+    """A proxy's or a database's: as it is written, and as it is meant, wherever a library shows it alone."""
+    redactor = Redactor(["socks5h://ann:canary%40word@proxy.example:1080", "http://[broken", "https://no.password/"])
+    assert redactor.redact("sent canary%40word, or canary@word, of ann") == f"sent {REDACTED}, or {REDACTED}, of ann"
+
+
 @pytest.mark.parametrize(("line", "hidden"), list(zip(SHAPED, HIDDEN, strict=True)))
 def test_what_has_the_shape_of_a_secret_is_redacted(line: str, hidden: str) -> None:
     """Tokens and headers nobody told us of are recognised by their shape."""
