@@ -35,21 +35,20 @@ async def traces(home: Home, *, port: int = 0) -> AsyncIterator[Finding]:
     try:
         status = await _status(home)
     except UserMistake as wrong:
+        if is_held(home):
+            yield _holder({}, home, port)
         yield Finding(Level.WARN, "gateway", str(wrong))
         return
-    if is_held(home):
-        yield _holder(home, status, port)
-    if status is None:
+    if status is not None:
+        yield _holder(status, home, port)
+    else:
         status = await asyncio.to_thread(_journal, home) if home.journal.exists() else {}
     for finding in _told(status):
         yield finding
 
 
-def _holder(home: Home, status: Mapping[str, Any] | None, port: int) -> Finding:
+def _holder(status: Mapping[str, Any], home: Home, port: int) -> Finding:
     """Say whether the home is held by the gateway of these settings, or by another one: a home is for one."""
-    if status is None:
-        line = f"{in_use(home)}; it does not answer here, so it may run in another container, or be a command at work"
-        return Finding(Level.FAIL, "lock", line)
     theirs = urlsplit(str(status.get("page", ""))).port
     if port and theirs and theirs != port:
         line = (
