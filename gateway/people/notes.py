@@ -40,6 +40,11 @@ def ident(*parts: str) -> str:
     return "d" + base64.b32encode(digest[:10]).decode("ascii").lower()
 
 
+def strangers_ident(*parts: str) -> str:
+    """Return the same, beginning with ``s``: what does not reach a stranger is no trouble that an owner is told of."""
+    return f"s{ident(*parts)[1:]}"
+
+
 class Notes:
     """The notes, by name and by prefix. What reads, judges and writes back holds `lock` meanwhile."""
 

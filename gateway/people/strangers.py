@@ -16,7 +16,7 @@ from gateway.admission import Admitted, Decision, Reason, Rejected
 from gateway.errors import StoreDown
 from gateway.events import ChatKind, InboundKind, InboundMessage, OutboundKind, OutboundMessage
 from gateway.people import codes
-from gateway.people.notes import DAY, PERSON, TOLD, Notes, ident, stamp, written
+from gateway.people.notes import DAY, PERSON, TOLD, Notes, ident, stamp, strangers_ident, written
 from gateway.people.pairing import GOOD_FOR, MOST_WAITING, FindOwner, Language, english, note_of, person_label, question
 from gateway.ports import Accepted, Meter, Verdict
 from gateway.ports.access import Change
@@ -177,7 +177,7 @@ class Strangers:
     def _line(self, message: InboundMessage, text: str, now: datetime) -> OutboundMessage:
         is_shared = message.chat_kind is not ChatKind.DIRECT
         return OutboundMessage(
-            id=f"{ident(self._told_note(message), stamp(now))}.1",
+            id=f"{strangers_ident(self._told_note(message), stamp(now))}.1",
             key=message.key,
             text=text,
             kind=OutboundKind.NOTICE,

@@ -15,12 +15,13 @@ from gateway.store.inbox import enqueue
 from gateway.store.rows import micros, moment, read_json, unquote, write_json
 
 OURS = "a"  # a notice's id begins with it where a turn's begins with t
+STRANGERS = "s"  # so does a line's to somebody who was not let in: whether they read it is their own affair
 
 _PUT = "INSERT OR REPLACE INTO alert (cause, since, payload) VALUES (?, ?, ?)"
 _QUEUE = "INSERT INTO alert_post (body, at, due_at) VALUES (?, ?, ?)"
 _QUEUED = "SELECT seq, body, at, attempts, due_at FROM alert_post ORDER BY seq LIMIT ?"
 _GIVEN_UP = (
-    "SELECT turn, key, reason, max(at) FROM dead WHERE at > ? AND key != '' AND turn NOT LIKE ? "
+    "SELECT turn, key, reason, max(at) FROM dead WHERE at > ? AND key != '' AND substr(turn, 1, 1) NOT IN (?, ?) "
     "GROUP BY turn ORDER BY max(at)"
 )
 
@@ -87,7 +88,7 @@ def _given_up(database: sqlite3.Connection, after: str) -> tuple[tuple[GivenUp, 
     if not after:
         (latest,) = database.execute("SELECT max(at) FROM dead").fetchone()
         return (), str(latest or 0)
-    found = database.execute(_GIVEN_UP, (int(after), f"{OURS}%")).fetchall()
+    found = database.execute(_GIVEN_UP, (int(after), OURS, STRANGERS)).fetchall()
     letters = tuple(
         GivenUp(turn=unquote(turn), chat=unquote(key), reason=unquote(reason), at=moment(at))
         for turn, key, reason, at in found

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gateway.admission import Reason
-from gateway.events import InboundKind, SessionKey
+from gateway.events import InboundKind, Part, SessionKey
 from tests.fakes.clock import Clock
 from tests.fakes.knocking import OWNER, Door
 from tests.fakes.store import open_inline_store
@@ -187,3 +187,17 @@ async def test_nothing_of_a_stranger_is_stored(tmp_path: Path, clock: Clock) -> 
         notes = repr(database.execute("SELECT name, value FROM access_note").fetchall())
         assert "secret" not in "\n".join(database.iterdump())
     assert code not in notes.replace("-", "")
+
+
+async def test_a_line_that_a_stranger_does_not_take_is_no_alert(door: Door) -> None:
+    """Who writes and then blocks the bot cannot have its owner told of trouble; a question that is lost can."""
+    _, mark = await door.store.alerts.given_up("")
+    await door.knock("66")
+    for key in (SessionKey("telegram", "66"), OWNER):
+        delivery = await door.store.outbox.next(key)
+        assert delivery is not None
+        part = Part(id=f"{delivery.message.id}.1", key=key, payload="", plain=delivery.message.text)
+        await door.store.outbox.freeze(delivery.message, [part])
+        await door.store.outbox.bury(part, "blocked by the user")
+    letters, _ = await door.store.alerts.given_up(mark)
+    assert [each.chat for each in letters] == [str(OWNER)]
