@@ -8,12 +8,14 @@ by: that one function is ours (ADR 24). What is made anew there fails closed: no
 from __future__ import annotations
 
 import ssl
+import threading
 from typing import Any
 
 from gateway.net.by_httpx import transport
 
 _KEPT = "_parlour_own"  # where litellm's own function waits while ours stands in its place
 _LED = "_parlour_proxy"
+_one_at_a_time = threading.Lock()  # models, embedder and ears load litellm in threads of their own
 
 
 def lead(litellm: Any, proxy: str) -> None:
@@ -22,14 +24,15 @@ def lead(litellm: Any, proxy: str) -> None:
     A process has one proxy. Where it becomes another one (tests), the clients of before are dropped.
     """
     handler = litellm.AsyncHTTPHandler
-    if getattr(handler, _LED, "") == proxy:
-        return
-    if not hasattr(handler, _KEPT):
-        setattr(handler, _KEPT, staticmethod(handler.create_async_transport))
-    made = staticmethod(_maker(proxy)) if proxy else handler.__dict__[_KEPT]
-    handler.create_async_transport = handler._create_async_transport = made  # noqa: SLF001 - its other name there
-    setattr(handler, _LED, proxy)
-    litellm.in_memory_llm_clients_cache.flush_cache()
+    with _one_at_a_time:
+        if getattr(handler, _LED, "") == proxy:
+            return
+        if not hasattr(handler, _KEPT):
+            setattr(handler, _KEPT, staticmethod(handler.create_async_transport))
+        made = staticmethod(_maker(proxy)) if proxy else handler.__dict__[_KEPT]
+        handler.create_async_transport = handler._create_async_transport = made  # noqa: SLF001 - its other name there
+        setattr(handler, _LED, proxy)
+        litellm.in_memory_llm_clients_cache.flush_cache()
 
 
 def _maker(proxy: str) -> Any:

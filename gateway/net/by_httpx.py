@@ -20,6 +20,7 @@ from python_socks.async_.asyncio.v2 import Proxy as Dialler
 from gateway.net.proxy import Proxy, complain, is_direct
 
 _KEEP = 30.0  # seconds that an idle connection is kept
+_GOODBYE = 1.0  # seconds for the end of TLS
 
 
 def transport(
@@ -102,8 +103,9 @@ class _Stream(httpcore.AsyncNetworkStream):
 
     async def aclose(self) -> None:
         self._writer.close()
-        with suppress(OSError):
-            await self._writer.wait_closed()
+        with suppress(OSError, TimeoutError):  # the other side may never say its own goodbye
+            async with asyncio.timeout(_GOODBYE):
+                await self._writer.wait_closed()
 
     async def start_tls(
         self,
@@ -120,8 +122,10 @@ class _Stream(httpcore.AsyncNetworkStream):
         return self
 
     def get_extra_info(self, info: str) -> Any:
-        # An idle connection with something to read has been closed by the other side.
-        return self._reader.at_eof() if info == "is_readable" else self._writer.get_extra_info(info)
+        if info != "is_readable":
+            return self._writer.get_extra_info(info)
+        # An idle connection with something to read is being closed by the other side. (Nothing public tells.)
+        return self._reader.at_eof() or bool(self._reader._buffer)  # type: ignore[attr-defined]  # noqa: SLF001
 
 
 @asynccontextmanager

@@ -12,6 +12,7 @@ import structlog
 log = structlog.get_logger(__name__)
 
 _PORTS = {"http": 80, "https": 443, "socks5": 1080, "socks5h": 1080}
+_NEAR = (".localhost", ".local", ".internal", ".home.arpa")  # RFC 6761, 6762, 8375; ICANN for .internal
 _AGAIN = 60.0  # seconds between two lines about the same proxy: every retry of every connection meets it
 
 
@@ -45,16 +46,16 @@ class Proxy:
 
 
 def is_direct(host: str) -> bool:
-    """Say whether *host* is reached without the proxy: this machine, its own networks, and names without a dot.
+    """Say whether *host* is reached without the proxy: this machine, its own networks, and names of theirs.
 
-    A name without a dot is one of a network of one's own (another service of the same compose file), which no proxy
-    outside could resolve. Any other name goes through the proxy unresolved, wherever it leads to.
+    Without a dot (another service of the same compose file), or under a domain that is nobody's outside
+    (host.docker.internal): no proxy could resolve these. Any other name goes through it, wherever it leads to.
     """
     name = host.strip("[]").rstrip(".").lower()
     try:
         address = ipaddress.ip_address(name.partition("%")[0])
     except ValueError:
-        return "." not in name or name.endswith(".localhost")
+        return "." not in name or name.endswith(_NEAR)
     mapped = getattr(address, "ipv4_mapped", None)
     return (mapped or address).is_loopback or (mapped or address).is_private or (mapped or address).is_link_local
 
