@@ -46,6 +46,7 @@ class DoorOperations:
             "running": bool(self._app.channels),
             "since": plain(self._started_at),
             "hears": {name: state for name, state in hears.items() if channel in ("", name)},
+            "refused_by": {name: str(line) for name, line in self._app.supervisor.refusals().items()},
         }
         for refused in self._app.refusals.recent(channel, ident):
             explained = explain(refused)

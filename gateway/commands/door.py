@@ -88,7 +88,8 @@ def _ending(header: Line, *, is_empty: bool, wanted: str) -> Iterable[str]:
     for name, hears in header["hears"].items():
         if hears is not True:
             state = "has not been tried yet" if hears is None else "does not hear its platform now"
-            yield f"{name} {state}, so nothing that is said there comes here: `parlour doctor` says more"
+            reason = header["refused_by"].get(name, "`parlour doctor` says more")
+            yield f"{name} {state}, so nothing that is said there comes here: {reason}"
 
 
 def _time(stamp: str) -> str:

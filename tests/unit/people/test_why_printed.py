@@ -1,0 +1,70 @@
+"""What `parlour why` prints beside the refusals: an empty list is honest about what it can know."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from gateway.commands import door
+
+SINCE = "2026-11-22T08:00:00.5Z"
+HEARS = {"running": True, "since": SINCE, "hears": {"slack": True}, "refused_by": {}}
+REFUSED = {
+    "channel": "slack",
+    "chat": "C1",
+    "sender": "U1",
+    "name": "Mal \x1b[2J",
+    "reason": "stranger",
+    "words": "nobody has let them in",
+    "paste": ["parlour people allow slack:U1"],
+    "times": 3,
+    "first_at": "2026-11-22T08:01:00Z",
+    "last_at": "2026-11-22T08:02:00Z",
+}
+
+
+@pytest.fixture
+def printed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., list[str]]:
+    """Return what is printed for the lines of a gateway."""
+
+    def run(*lines: dict[str, Any], channel: str = "", ident: str = "") -> list[str]:
+        monkeypatch.setattr(door, "ask", lambda *_: list(lines))
+        door.explain_silence(channel, ident, as_json=False)
+        return capsys.readouterr().out.splitlines()
+
+    return run
+
+
+def test_a_refusal_is_a_line_and_what_to_paste(printed: Callable[..., list[str]]) -> None:
+    """When, where, who, why and how often; nothing that a name holds moves the cursor."""
+    assert printed(HEARS, REFUSED) == [
+        "2026-11-22 08:02:00Z  slack:C1  U1 (Mal [2J): nobody has let them in"
+        " (stranger, 3 times since 2026-11-22 08:01:00Z)",
+        "    parlour people allow slack:U1",
+    ]
+
+
+def test_an_empty_list_says_since_when_it_is_empty(printed: Callable[..., list[str]]) -> None:
+    """Refusals are of this run of the gateway: nothing is claimed about the one before."""
+    assert printed(HEARS) == ["nobody was refused since the gateway started at 2026-11-22 08:00:00Z"]
+    assert printed(HEARS, channel="slack", ident="U7") == [
+        "nobody of slack U7 was refused since the gateway started at 2026-11-22 08:00:00Z"
+    ]
+
+
+def test_a_channel_that_does_not_hear_is_named(printed: Callable[..., list[str]]) -> None:
+    """Silence whose reason is the connection: what the platform said, or where to look."""
+    deaf = HEARS | {"hears": {"slack": False, "telegram": None}, "refused_by": {"slack": "the token is refused"}}
+    assert printed(deaf, REFUSED)[2:] == [
+        "slack does not hear its platform now, so nothing that is said there comes here: the token is refused",
+        "telegram has not been tried yet, so nothing that is said there comes here: `parlour doctor` says more",
+    ]
+
+
+def test_without_a_gateway_there_is_nothing_to_know(printed: Callable[..., list[str]]) -> None:
+    """The list is in the memory of the gateway that runs."""
+    assert printed(HEARS | {"running": False, "hears": {}}) == [
+        "no gateway runs here; refusals are kept in memory by the one that does"
+    ]
