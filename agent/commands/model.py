@@ -15,7 +15,7 @@ _IN_A_ROW = 2
 _MOST_BUTTONS = 9  # with the one that takes a choice back; the text names all
 
 
-@command("model", words={ANY: Need(shared=Role.STEWARD)})
+@command("model", is_control=True, words={ANY: Need(shared=Role.STEWARD)})
 async def model(context: CommandContext) -> Reply:
     """Show which model answers here and which others could, or let another one answer from the next turn on."""
     desk = context.house.models

@@ -1,0 +1,41 @@
+"""/model on Telegram: a button for each model, pressed by who may."""
+
+from __future__ import annotations
+
+import json
+
+from tests.e2e.telegram.test_telegram_buttons import BEN, asked, telegram_now
+from tests.fakes.telegram_gateway import TEAM, Parrot, house, mention
+
+MODELS = {
+    "PARLOUR_LLM__MODEL": "parrot",
+    "PARLOUR_LLM__MODELS": json.dumps({"small": "offline", "large": "offline:large"}),
+}
+
+
+async def test_an_admin_presses_a_model_and_a_member_is_told_who_may() -> None:
+    """The press is answered at once, also while the slow model thinks; the next question goes to the new one."""
+    model = Parrot()
+    async with telegram_now() as server:
+        server.chat(TEAM).admins = {42}
+        async with house(server, model, None, ALLOW_FROM=f"42,{BEN}", **MODELS) as pocket:
+            typed = [{"type": "bot_command", "offset": 0, "length": len("/model@parlour_bot")}]
+            server.say("/model@parlour_bot", chat=TEAM, sender=BEN, entities=typed)
+            post = await asked(server, TEAM)
+            assert post.buttons == [["small", "large"]]
+            server.buttons.press(post, "/model small", sender=BEN)
+            await server.until(lambda: bool(server.buttons.alerts))
+            assert server.buttons.alerts[0][1].startswith("Only an admin of this chat")
+            model.go_on.clear()
+            server.say("@parlour_bot think long", chat=TEAM, sender=BEN, **mention("@parlour_bot think long"))
+            await model.thinks.wait()
+            server.buttons.press(post, "/model small", sender=42)
+            await server.until(lambda: any("small (offline) answers here" in each for each in server.shown(TEAM)))
+            model.go_on.set()
+            await server.until(lambda: any("think long" in each for each in server.shown(TEAM)))
+            server.say("@parlour_bot hello", chat=TEAM, sender=BEN, **mention("@parlour_bot hello"))
+            await server.until(lambda: any("No language model" in each for each in server.shown(TEAM)))
+            await pocket.idle()
+            audit = [(each.what, each.outcome) for each in await pocket.app.store.access.audit(limit=10)]
+    assert model.asked == ["@parlour_bot think long"]
+    assert audit == [("model", "done"), ("model", "refused")]
