@@ -11,6 +11,7 @@ from gateway.events import SessionKey
 from gateway.people.pairing import OwnerAt
 from gateway.people.roster import PlatformAccount, Roster
 from gateway.ports import Links, Records, SessionRow
+from gateway.ports.access import Listed
 
 _CHAT_IS_PERSON = frozenset({"telegram", "pocket"})  # the id of a direct chat is the person's own
 
@@ -45,11 +46,10 @@ class OwnerChats:
 
         In the order in which owners are listed, which is the operator's own. Pages and terminals are not among them.
         """
-        sessions = await self._records.sessions()
+        owners = [each for each in self._roster.owners() if self._is_reachable(each)]
+        sessions = await self._records.sessions() if owners else ()
         people: list[tuple[set[PlatformAccount], dict[OwnerAt, None]]] = []
-        for each in self._roster.owners():
-            if not self._is_open(each.channel) or self._is_local(SessionKey(each.channel, each.who)):
-                continue
+        for each in owners:
             account = self._roster.account(each.channel, each.who)
             kin = {account, *accounts_of(self._links, quote(":".join(account)))}
             person = next((known for known in people if known[0] & kin), None)
@@ -58,6 +58,9 @@ class OwnerChats:
             person[0].update(kin)
             person[1][self._address(each.channel, account, sessions)] = None
         return [tuple(addresses) for _, addresses in people]
+
+    def _is_reachable(self, owner: Listed) -> bool:
+        return self._is_open(owner.channel) and not self._is_local(SessionKey(owner.channel, owner.who))
 
     def _address(self, channel: str, account: PlatformAccount, sessions: Sequence[SessionRow]) -> OwnerAt:
         rows = (row for row in sessions if row.key.channel == channel and self._is_owners(row, {account}))

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager, suppress
 
 import pytest
 
+from gateway.errors import LoginRefused
 from gateway.services import DEAF_AFTER, Supervisor
 from tests.fakes.channel import FakeChannel, Platform
 from tests.fakes.clock import Clock
@@ -27,13 +28,14 @@ class Ears(FakeChannel):
         self.hears: Callable[[], bool] = lambda: True
         self.lasts: Callable[[], float | None] = lambda: None  # seconds until a run fails; None = it does not
         self.clinging = 0.0  # seconds that it takes to be cancelled
+        self.why: Exception = ConnectionError("the platform hung up")  # how a run fails
 
     async def run(self) -> None:
         self.begun.append(self.clock.seconds)
         try:
             lasts = self.lasts()
             await (asyncio.Event().wait() if lasts is None else asyncio.sleep(lasts))
-            raise ConnectionError("the platform hung up")
+            raise self.why
         except asyncio.CancelledError:
             await self._cling(self.clock.seconds + self.clinging)
             raise
@@ -137,3 +139,23 @@ async def test_a_channel_that_cannot_say_whether_it_hears_does_not(clock: Clock)
         await asyncio.sleep(DEAF + 60)
         assert supervisor.states() == {"slack": False}
     assert meter.total("channel_deaf") == 1
+
+
+async def test_what_only_a_person_can_mend_is_known_until_the_channel_hears_again(clock: Clock) -> None:
+    """A refused token wakes whoever tells the owner; network trouble does not, and hearing once ends it."""
+    ears, woken = Ears("telegram", clock), 0
+    ears.lasts, ears.hears, ears.why = (lambda: 1.0), (lambda: False), LoginRefused("mend it")
+    async with supervised({"telegram": ears}, FakeMeter()) as supervisor:
+
+        def wake() -> None:
+            nonlocal woken
+            woken += 1
+
+        supervisor.on_refusal = wake
+        await asyncio.sleep(1.5)
+        assert (dict(supervisor.refusals()), woken) == ({"telegram": ears.why}, 1)
+        ears.hears = lambda: True
+        assert supervisor.refusals() == {}
+        ears.hears, ears.why = (lambda: False), ConnectionError()
+        await asyncio.sleep(60)
+        assert (dict(supervisor.refusals()), woken) == ({}, 1)
