@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from playwright.async_api import Browser, FilePayload, Page, expect
 
 from gateway.errors import StoreDown
 from gateway.events import Attachment, OutboundKind, OutboundMessage, Part
-from gateway.ports import Accepted, Verdict
+from gateway.ports import Accepted, ShownLine, Verdict
 from gateway.words import catalogue
 from tests.e2e.browser import open_browser
 from tests.fakes.web import FakeHouse, Served, serve_page
@@ -490,3 +491,26 @@ async def test_a_message_with_a_file_waits_for_the_server_as_any_other(
         (message,) = house.accepted
         async with aclosing(served.channel.fetch(message.attachments[0])) as pieces:
             assert [piece async for piece in pieces] == [b"first"]
+
+
+@pytest.mark.parametrize(
+    ("language", "spoken", "day"), [("de", "de-AT", "Freitag, 2. Jänner"), ("zh", "en-US", "1月2日")]
+)
+async def test_the_page_speaks_the_language_of_the_chat(
+    browser: Browser, house: FakeHouse, served: Served, language: str, spoken: str, day: str
+) -> None:
+    """Its words, dates and numbers, and what a screen reader is told, are the chat's, whatever the browser's are."""
+    house.language = language
+    house.lines.append(
+        ShownLine(id="l1", turn="t1", role="user", text="hello", at=datetime(2026, 1, 2, 12, tzinfo=UTC))
+    )
+    page = await visit(browser, served.url, locale=spoken)
+    words = catalogue(language)
+    assert await page.locator("html").get_attribute("lang") == language
+    await expect(page.locator("#text")).to_have_attribute("placeholder", words["web.placeholder"])
+    await expect(page.locator("#state-text")).to_have_text(words["web.state_online"])
+    await expect(page.locator("#send")).to_have_attribute("aria-label", words["web.send"])
+    await expect(page.locator(".day").first).to_contain_text(day)
+    house.is_down = True
+    await say(page, "keep this")
+    await expect(page.locator("#trouble")).to_have_text(words["frames.later"])

@@ -94,7 +94,7 @@ class TelegramServer:
         self.actions: list[dict[str, Any]] = []
         self.reactions: list[dict[str, Any]] = []
         self.answered: list[str] = []
-        self.menu: list[dict[str, Any]] = []
+        self.menus: dict[str, list[dict[str, Any]]] = {}  # by the language of people's apps; "" = of all others
         self.menu_sets = 0
         self.calls: list[tuple[str, dict[str, Any]]] = []
         self.faults: dict[str, deque[Fault]] = {}
@@ -401,13 +401,14 @@ class TelegramServer:
         self.reactions.append(dict(fields))
         return True
 
-    async def _do_get_my_commands(self, _: Mapping[str, Any]) -> Any:
-        return self.menu
+    async def _do_get_my_commands(self, fields: Mapping[str, Any]) -> Any:
+        return self.menus.get(fields.get("language_code", ""), [])
 
     async def _do_set_my_commands(self, fields: Mapping[str, Any]) -> Any:
         if any(len(each["description"]) > 256 or not each["description"] for each in fields["commands"]):
             raise ApiError(400, "Bad Request: BOT_COMMAND_DESCRIPTION_INVALID")
-        self.menu, self.menu_sets = list(fields["commands"]), self.menu_sets + 1
+        self.menus[fields.get("language_code", "")] = list(fields["commands"])
+        self.menu_sets += 1
         return True
 
     async def _do_get_chat_member(self, fields: Mapping[str, Any]) -> Any:

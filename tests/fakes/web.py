@@ -86,6 +86,7 @@ class FakeHouse:
     blobs: FakeBlobs = field(default_factory=FakeBlobs)
     folder: Path | None = None
     proxy: str = ""
+    language: str = "en"  # of every chat
     is_cautious: bool = False
     quarantined: dict[str, str] = field(default_factory=dict)  # events that could not be read, and why
     _answers: set[asyncio.Task[None]] = field(default_factory=set)
@@ -103,6 +104,7 @@ class FakeHouse:
             state=self.state,
             blobs=self.blobs,
             sessions=self,
+            language=lambda _: self.language,
             folder=self.folder,
             proxy=self.proxy,
         )

@@ -11,6 +11,8 @@ import pytest
 from channels.discord.commands import definition
 from gateway.events import ChatKind, InboundKind, InboundMessage, OutboundKind, OutboundMessage, Part, turn_id
 from gateway.ports import Accepted, Verdict
+from gateway.words import say
+from gateway.words.languages import LANGUAGES
 from tests.fakes.discord_facts import ADMIN_ROLE, ANN, BEN, BOT, GENERAL, GUILD
 from tests.fakes.discord_harness import NotedChannel, connected
 from tests.fakes.discord_interactions import Interaction
@@ -78,11 +80,18 @@ async def test_commands_that_cannot_be_registered_cost_nothing_else(discord: Dis
 
 
 def test_every_command_fits_discords_rules() -> None:
-    """Names and descriptions as the catalogue has them, an optional text for each."""
-    for each in definition():
-        assert 1 <= len(each["description"]) <= 100
-        assert "`" not in each["description"]
-        assert [option["required"] for option in each["options"]] == [False]
+    """Names and descriptions as the catalogue has them in each language, an optional text for each."""
+    for language in LANGUAGES:
+        for each in definition(language):
+            for described in (each, *each["options"]):
+                texts = [described["description"], *described["description_localizations"].values()]
+                assert all(1 <= len(text) <= 100 and "`" not in text for text in texts)
+            assert [option["required"] for option in each["options"]] == [False]
+            assert not {language} & set(each["description_localizations"])
+    stop = next(each for each in definition("de") if each["name"] == "stop")
+    assert stop["description"] == say("commands.help_stop", "de")
+    assert stop["description_localizations"]["es-419"] == say("commands.help_stop", "es")
+    assert stop["description_localizations"]["en-GB"] == say("commands.help_stop", "en")
 
 
 async def test_a_command_is_what_one_could_have_typed(discord: Discord, house: FakeHouse) -> None:

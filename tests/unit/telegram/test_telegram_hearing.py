@@ -18,6 +18,8 @@ from gateway.events import ChatKind, InboundKind, SessionKey
 from gateway.logs import configure_logs
 from gateway.ports import Accepted, PlatformEvent, Verdict
 from gateway.quarantine import Quarantine, look
+from gateway.words import say
+from gateway.words.languages import LANGUAGES
 from tests.fakes.meter import FakeMeter
 from tests.fakes.telegram_channel import Line, open_line
 from tests.fakes.telegram_server import BOT, Fault, TelegramServer, open_telegram
@@ -345,11 +347,18 @@ async def test_no_log_line_has_the_token_or_words(server: TelegramServer) -> Non
 
 
 async def test_the_menu_is_put_once(server: TelegramServer) -> None:
-    """Eight commands at most behind the slash, each with a line; nothing is sent that stands there already."""
+    """Eight commands at most behind the slash, each with a line; nothing is sent that stands there already.
+
+    Whose app speaks a language of ours reads it in that.
+    """
+    lists = 1 + len(LANGUAGES)
     async with open_line(server):
-        await server.until(lambda: server.menu_sets == 1)
-    assert {"new", "stop", "help", "status"} <= {each["command"] for each in server.menu}
-    assert len(server.menu) == 8
+        await server.until(lambda: server.menu_sets == lists)
+    assert {"new", "stop", "help", "status"} <= {each["command"] for each in server.menus[""]}
+    assert len(server.menus[""]) == 8
+    new = {code: [each for each in menu if each["command"] == "new"] for code, menu in server.menus.items()}
+    shown = {code: each["description"] for code, (each,) in new.items()}
+    assert shown == {"": say("commands.help_new")} | {each: say("commands.help_new", each) for each in LANGUAGES}
     async with open_line(server):
-        await server.until(lambda: [name for name, _ in server.calls].count("getMyCommands") == 2)
-    assert server.menu_sets == 1
+        await server.until(lambda: [name for name, _ in server.calls].count("getMyCommands") == 2 * lists)
+    assert server.menu_sets == lists
