@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
 
 from gateway.events import InboundKind, InboundMessage
@@ -245,7 +245,8 @@ class Ledger:
 
     def _midnight(self, now: datetime, *, days: int = 1) -> datetime:
         local = now.astimezone(self._zone)
-        return local.replace(hour=0, minute=0, second=0, microsecond=0) + timedelta(days=days)
+        midnight = local.replace(hour=0, minute=0, second=0, microsecond=0) + timedelta(days=days)
+        return midnight.astimezone(UTC)  # two times of one zone are compared in no time
 
 
 def _is_own(message: InboundMessage) -> bool:

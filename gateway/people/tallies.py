@@ -5,26 +5,16 @@ A tally is a name: `person/<account>`, `chat/<its parent>`, `own/<the same>` (tu
 
 from __future__ import annotations
 
-from bisect import insort
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
-from heapq import merge
 
 from gateway.events import SessionKey
 from gateway.ports.caps import Counted, Told
 
 WINDOW = timedelta(minutes=10)
 HOUSE = "house"
+_LAST = "\U0010ffff"  # behind every turn's id
 _SWEEP_AT = 10_000  # names; then those that nothing was counted of lately go
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class Beginning:
-    """When a turn began to count."""
-
-    at: datetime
-    turn: str
 
 
 def tallies_of(person: str, chat: str, *, is_own: bool) -> tuple[str, ...]:
@@ -43,7 +33,7 @@ class Tallies:
     """Counters by name. Nothing here grows with what was said before the running windows."""
 
     def __init__(self) -> None:
-        self._begun: dict[str, list[Beginning]] = {}  # in order
+        self._begun: dict[str, dict[str, datetime]] = {}  # turns in the order in which they began
         self._spent: dict[str, int] = {}  # since `day` began
         self._held: dict[str, int] = {}  # reserved by calls under way
         self._told: dict[str, tuple[Told, str]] = {}  # with the turn that tells it
@@ -51,7 +41,7 @@ class Tallies:
 
     def recall(self, counted: Counted) -> None:
         """Take over what the journal knows."""
-        for each in counted.begun:
+        for each in sorted(counted.begun, key=lambda begun: begun.at):
             self.begin(tallies_of(each.person, each.chat, is_own=each.is_own), each.turn, each.at)
         for row in counted.spent:
             self.spend(tallies_of(row.person, row.chat, is_own=row.is_own), row.tokens)
@@ -68,21 +58,17 @@ class Tallies:
 
     def begin(self, names: Iterable[str], turn: str, at: datetime) -> None:
         """Count a turn, unless it is counted. Of the whole house's turns no list is kept: they have no cap."""
-        beginning = Beginning(at, turn)
         for name in names:
-            if name == HOUSE:
-                continue
-            begun = self._begun.setdefault(name, [])
-            while begun and begun[0].at <= beginning.at - WINDOW:
-                del begun[0]
-            if all(each.turn != beginning.turn for each in begun):
-                insort(begun, beginning)
+            if name != HOUSE:
+                begun = self._begun.setdefault(name, {})
+                _expire(begun, at)
+                begun.setdefault(turn, at)
         if len(self._begun) > _SWEEP_AT:
-            self._sweep(beginning.at)
+            self._sweep(at)
 
     def is_counted(self, names: Iterable[str], turn: str) -> bool:
         """Say whether *turn* began within the last ten minutes."""
-        return any(each.turn == turn for name in names for each in self._begun.get(name, ()))
+        return any(turn in self._begun.get(name, ()) for name in names)
 
     def before(self, names: Sequence[str], turn: str, now: datetime) -> Sequence[datetime]:
         """Return when the turns began that stand between *turn* and its beginning, in order.
@@ -90,9 +76,9 @@ class Tallies:
         A turn that is counted already (it was killed, and is taken up again) is judged by those before it alone, so
         that it is let in again exactly as it was; a new one by all of the last ten minutes.
         """
-        begun = list(merge(*(self._begun.get(name, ()) for name in names)))
-        own = next((each for each in begun if each.turn == turn), Beginning(now, "\U0010ffff"))
-        return [each.at for each in begun if each < own and each.at > own.at - WINDOW]
+        begun = [each for name in names for each in self._begun.get(name, {}).items()]
+        own = next(((at, turn) for found, at in begun if found == turn), (now, _LAST))
+        return sorted(at for found, at in begun if own[0] - WINDOW < at and (at, found) < own)
 
     # -- tokens ---------------------------------------------------------------------------------------
 
@@ -131,4 +117,15 @@ class Tallies:
             self._told = {name: each for name, each in self._told.items() if each[0].until > now}
 
     def _sweep(self, now: datetime) -> None:
-        self._begun = {name: begun for name, begun in self._begun.items() if begun and begun[-1].at > now - WINDOW}
+        for begun in self._begun.values():
+            _expire(begun, now)
+        self._begun = {name: begun for name, begun in self._begun.items() if begun}
+
+
+def _expire(begun: dict[str, datetime], now: datetime) -> None:
+    """Take out what is older than the window; each turn is taken out once."""
+    while begun:
+        first = next(iter(begun))
+        if begun[first] > now - WINDOW:
+            return
+        del begun[first]
