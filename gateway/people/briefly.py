@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from gateway.people.refusals import USUAL
+
 
 def who_waits(waits: Mapping[str, int]) -> Iterator[str]:
     """Yield the line that says who waits for an owner's word; none while nobody does."""
@@ -20,7 +22,9 @@ def who_was_unheard(unheard: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
             messages = _count(each["messages"], "message", "messages")
             people = _count(each["people"], "person", "people")
             verb = "was" if each["messages"] == 1 else "were"
-            yield f"{messages} of {people} on {name} {verb} not heard since {each['since'][:19]}Z: `parlour why {name}`"
+            why = ", ".join(f"{reason} {times}" for reason, times in each["reasons"].items() if reason not in USUAL)
+            since = f"{each['since'][:19]}Z"
+            yield f"{messages} of {people} on {name} {verb} not heard since {since} ({why}): `parlour why {name}`"
 
 
 def _count(number: int, one: str, several: str) -> str:

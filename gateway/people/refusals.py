@@ -71,7 +71,7 @@ class Refused:
 
 
 # What belongs to a day on which all is well: talk beside us, other bots, and whoever was shut out on purpose.
-_USUAL = frozenset({Reason.NOT_ADDRESSED, Reason.BOT, Reason.NOBODY, Reason.BLOCKED})
+USUAL = frozenset({Reason.NOT_ADDRESSED, Reason.BOT, Reason.NOBODY, Reason.BLOCKED})
 
 
 @dataclass(slots=True, kw_only=True)
@@ -160,7 +160,7 @@ class RefusalLog:
             unheard = found.setdefault(refused.channel, Unheard(since=refused.first_at))
             unheard.since = min(unheard.since, refused.first_at)
             unheard.reasons[str(refused.reason)] += refused.times
-            if refused.reason not in _USUAL and refused.sender:
+            if refused.reason not in USUAL and refused.sender:
                 unheard.people.add(refused.sender)
                 unheard.messages += refused.times
         return found
