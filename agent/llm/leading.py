@@ -11,8 +11,6 @@ import ssl
 import threading
 from typing import Any
 
-from gateway.net.by_httpx import transport
-
 _KEPT = "_parlour_own"  # where litellm's own function waits while ours stands in its place
 _LED = "_parlour_proxy"
 _one_at_a_time = threading.Lock()  # models, embedder and ears load litellm in threads of their own
@@ -37,6 +35,8 @@ def lead(litellm: Any, proxy: str) -> None:
 
 def _maker(proxy: str) -> Any:
     def create(ssl_context: ssl.SSLContext | None = None, ssl_verify: bool | None = None, **_: object) -> Any:
+        from gateway.net.by_httpx import transport  # litellm has brought httpx by now; a start need not
+
         return transport(proxy, verify=ssl_context if ssl_context is not None else ssl_verify is not False)
 
     return create
