@@ -100,4 +100,9 @@ class Manners:
         return self._decided(key, guild or self._noted(key)).memory_window
 
     def _noted(self, key: SessionKey) -> str:
-        return self._people.preferences(str(key.parent)).get(_GUILD, "") if self._has_guilds else ""
+        return noted_guild(self._people, key) if self._has_guilds else ""
+
+
+def noted_guild(people: People, key: SessionKey) -> str:
+    """Return the guild that a chat was seen in, where guilds matter; "" where nobody has."""
+    return people.preferences(str(key.parent)).get(_GUILD, "")

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from urllib.parse import unquote
 
+from agent.manners import noted_guild
 from agent.memory.scopes import person_of, quote, scope_of
 from gateway.events import InboundMessage, SessionKey
 from gateway.locales import ChatLocales
 from gateway.ports import Links, People
 from gateway.settings import Settings
-from gateway.settings.chats import Chats
+from gateway.settings.chats import ChatRules, Chats
 
 
 def open_locales(
@@ -22,12 +23,16 @@ def open_locales(
         account = person_of(message, kinds.get(message.key.channel, ""))
         return scope_of(message, links.person(account), isolation=settings.memory.isolation)
 
+    def decided(key: SessionKey, guild: str) -> ChatRules:
+        # Work that no message begins does not know where a chat is.
+        return chats.of(key, guild or (noted_guild(people, key) if chats.has_guilds else ""))
+
     return ChatLocales(
         people,
         language=settings.language,
         zone=settings.timezone,
-        set_language=lambda key, guild: chats.of(key, guild).language or "",
-        set_zone=lambda key, guild: chats.of(key, guild).timezone or "",
+        set_language=lambda key, guild: decided(key, guild).language or "",
+        set_zone=lambda key, guild: decided(key, guild).timezone or "",
         scope=scope,
         scopes=_scopes(settings.memory.isolation, links, kinds),
         chat=_chat,

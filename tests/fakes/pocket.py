@@ -121,6 +121,7 @@ class PocketChannel:
         album: str = "",
         quoted: str = "",
         is_addressed: bool = False,
+        guild: str = "",
         attachments: Sequence[Attachment] = (),
     ) -> tuple[Accepted, asyncio.Future[float]]:
         """Hand a message over; the future is done when it is answered, with the time of the clock then."""
@@ -138,6 +139,7 @@ class PocketChannel:
             album=album,
             quoted=quoted,
             is_addressed=is_addressed,
+            guild=guild,
             attachments=tuple(attachments),
         )
         future: asyncio.Future[float] = asyncio.get_running_loop().create_future()

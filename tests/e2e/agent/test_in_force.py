@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 from agent.llm.port import ChatReply, ChatRequest, Sink
 from gateway.admission import Policy, policy_of
+from gateway.events import SessionKey
 from tests.fakes.pocket import InstantModel, gateway
 
 CHATS = {
@@ -114,3 +116,21 @@ async def test_in_a_shared_chat_a_steward_chooses_the_model() -> None:
     assert taken == "From the next message on `large` (offline:large) answers here."
     assert "it was chosen for this chat" in last
     assert back == "From the next message on `small` (offline) answers here again."
+
+
+async def test_a_servers_settings_hold_for_what_no_message_begins(tmp_path: Path) -> None:
+    """A chat's server is known after a restart, before anybody has written: zone, language and model are its own."""
+    chats = {"pocket:guild:811": {"timezone": "Asia/Tokyo", "language": "de", "model": "small"}}
+    home, settings = tmp_path / "home", environment(PARLOUR_CHATS=json.dumps(chats))
+    async with gateway(home=home, model=Model(), environment=settings) as pocket:
+        await pocket.channel.ask("901", "hello", group=True, guild="811")
+        await pocket.idle()
+    async with gateway(home=home, model=Model(), environment=settings) as pocket:
+        key, house = SessionKey("pocket", "901"), pocket.app.house
+        assert house.zone("chats/pocket%3a901") == "Asia/Tokyo"
+        assert house.language(key) == "de"
+        assert house.language(SessionKey("pocket", "902")) == "en"
+        await pocket.app.submit(key, "say something")
+        await pocket.channel.posted("901", 1)
+        rows = await pocket.app.store.usage.totals(since=house.now().replace(hour=0), chat="pocket:901")
+    assert {row["model"] for row in rows} == {"offline"}
