@@ -26,6 +26,7 @@ SENTENCES = {
     "because_blocked": "Dort nimmt man von mir keine Nachrichten mehr an.",
     "because_gone": "Den Chat gibt es nicht mehr, oder ich bin nicht mehr darin.",
     "because_rights": "Ich darf dort nicht schreiben.",
+    "because_size": "Sie ist größer, als die Plattform annimmt.",
     "because_attempts": "Die Plattform hat sie nicht angenommen, sooft ich es auch versucht habe.",
     "because_poison": "Ich bin wieder und wieder darüber gestolpert.",
     "because_other": "Sie wurde endgültig abgelehnt.",

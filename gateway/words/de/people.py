@@ -30,6 +30,10 @@ SENTENCES = {
         "Das ist niemandes Id; Namen unterscheiden Menschen nicht. Antworte mit dem Befehl auf eine Nachricht der"
         " Person, oder schreib ihre Id, wie die Plattform sie hat."
     ),
+    "only_let_in": (
+        "Ich kann Personen, Chats und Server aussperren; eine Rolle oder ein Workspace wird gehört, solange ein"
+        " Eintrag sie einlässt."
+    ),
     "elsewhere": "Ich kenne keinen Kanal dieses Namens; es gibt: {other}.",
     "none": "Noch ist niemand eingelassen, außer wer meine Seite auf meinem eigenen Rechner öffnet.",
     "title": "Wer mir schreiben darf und wer nicht:",

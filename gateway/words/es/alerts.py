@@ -25,6 +25,7 @@ SENTENCES = {
     "because_blocked": "allí ya no aceptan mensajes míos.",
     "because_gone": "el chat ya no existe, o yo no estoy en él.",
     "because_rights": "no tengo permiso para escribir allí.",
+    "because_size": "es más grande de lo que acepta la plataforma.",
     "because_attempts": "la plataforma no lo aceptó, por más que lo intenté.",
     "because_poison": "tropecé con ello una y otra vez.",
     "because_other": "se rechazó definitivamente.",

@@ -26,6 +26,10 @@ SENTENCES = {
         "Ese no es el id de nadie; los nombres no distinguen a las personas. Responde a un mensaje suyo con el"
         " comando, o escribe su id tal como lo tiene la plataforma."
     ),
+    "only_let_in": (
+        "Puedo dejar fuera a personas, chats y servidores; a un rol o un espacio de trabajo se le oye mientras una"
+        " entrada lo deje pasar."
+    ),
     "elsewhere": "No conozco ningún canal con ese nombre; hay: {other}.",
     "none": "Todavía no puede entrar nadie, salvo quien abre mi página en mi propia máquina.",
     "title": "Quién puede escribirme y quién no:",

@@ -23,6 +23,7 @@ SENTENCES = {
     "because_blocked": "对方不再接收我的消息。",
     "because_gone": "那个聊天已经不存在，或者我已不在其中。",
     "because_rights": "我没有在那里发言的权限。",
+    "because_size": "它超过了平台接收的大小。",
     "because_attempts": "无论我试多少次，平台都没有接收。",
     "because_poison": "处理它时我一次又一次出错。",
     "because_other": "它被彻底拒绝了。",

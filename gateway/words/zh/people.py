@@ -16,6 +16,7 @@ SENTENCES = {
     "owner_set": "`{whom}` 是设置（PARLOUR_OWNERS）里写的所有者，只能在那里更改。",
     "owner_claimed": "`{whom}` 是所有者。要先在我的机器上运行 `parlour owner remove {whom}`。",
     "nobody": "这不是任何人的 id；名字分不清人。请用这个命令回复他的一条消息，或写出平台上的 id。",
+    "only_let_in": "我可以挡住人、聊天和服务器；角色或工作区只要有条目允许，就会被听到。",
     "elsewhere": "我不知道叫这个名字的渠道；现有：{other}。",
     "none": "还没有允许任何人，除了在我自己的机器上打开我的页面的人。",
     "title": "谁可以给我写信，谁不可以：",
