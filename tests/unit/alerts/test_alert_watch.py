@@ -98,7 +98,7 @@ class _Since(Clock):
 
 
 async def test_a_crash_loop_tells_once_an_hour(tmp_path: Path, clock: Clock) -> None:
-    """Killed and started every two minutes for two hours: three lines, and the later ones count."""
+    """Killed and started every four minutes for two hours: three lines, and the later ones count."""
     stops = 0
 
     def killed(_: Alerting) -> Mapping[str, Source]:
@@ -106,7 +106,7 @@ async def test_a_crash_loop_tells_once_an_hour(tmp_path: Path, clock: Clock) -> 
 
     house = Alerting(tmp_path / "home", clock, killed)
     house.folder.mkdir()
-    for minute in range(2, 130, 2):
+    for minute in range(4, 132, 4):
         await house.start()
         await house.until(minute)
         await house.kill()
@@ -114,8 +114,8 @@ async def test_a_crash_loop_tells_once_an_hour(tmp_path: Path, clock: Clock) -> 
     lines = [line.partition(", the last")[0] for line in house.told(OWNER_HERE)]
     assert lines == [
         "I did not stop, I was killed",
-        "I did not stop, I was killed 30 times",
-        "I did not stop, I was killed 30 times",
+        "I did not stop, I was killed 15 times",
+        "I did not stop, I was killed 15 times",
     ]
 
 

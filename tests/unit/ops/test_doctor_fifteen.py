@@ -44,9 +44,9 @@ class House:
     monkeypatch: pytest.MonkeyPatch
     undo: AsyncExitStack = field(default_factory=AsyncExitStack)
 
-    async def examine(self) -> list[Finding]:
+    async def examine(self, *, is_offline: bool = False) -> list[Finding]:
         """Return everything that the doctor says."""
-        return [each async for each in findings(self.environment, is_offline=False, asks_model=False)]
+        return [each async for each in findings(self.environment, is_offline=is_offline, asks_model=False)]
 
 
 @pytest.fixture
@@ -226,7 +226,8 @@ async def test_a_planted_mistake_is_found(
 ) -> None:
     """A line of its stable id says what is wrong and what to do; nothing is wrong that was not planted."""
     await plant(house)
-    found = [each for each in await house.examine() if each.level is not Level.OK]
+    is_here = not ident.startswith(("channel", "model"))  # this machine says it, and nobody else need be asked
+    found = [each for each in await house.examine(is_offline=is_here) if each.level is not Level.OK]
     (line,) = [each for each in found if each.id == ident and wrong in each.text] or found
     assert (line.id, line.level) == (ident, level)
     assert wrong in line.text
