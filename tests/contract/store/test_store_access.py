@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime, timedelta
 
+import pytest
+
+from gateway.errors import LeaseLost
 from gateway.events import OutboundMessage, SessionKey
 from gateway.ports import AuditLine, Change, Member, Standing
 from tests.contract.store.conftest import House
+from tests.fakes.turns import accept, answered, claim, said
 
 
 def _member(who: str, standing: Standing, at: datetime) -> Member:
@@ -112,3 +117,28 @@ async def test_what_a_chat_is_told_with_a_change_is_delivered(house: House) -> N
     delivery = await again.outbox.next(told.key)
     assert delivery is not None
     assert delivery.message.text == "Welcome."
+
+
+async def test_a_turns_line_is_written_with_its_commit_once(house: House) -> None:
+    """A turn that decided leaves its line with its record; committed again, or killed right after, there is one."""
+    store = await house.open()
+    await accept(store, said("/new"))
+    lease = await claim(store)
+    line = _line(lease.turn, house.wall.now(), by="telegram:ann", what="new", whom="")
+    await store.journal.commit(lease, replace(answered(lease, "New session."), audit=line))
+    await store.journal.commit(lease, replace(answered(lease, "New session."), audit=line))
+    await house.kill()
+    again = await house.open()
+    assert await again.access.audit(limit=9) == [line]
+
+
+async def test_a_commit_that_does_not_count_leaves_no_line(house: House) -> None:
+    """Who lost the lane wrote nothing: neither a record nor a line of the audit."""
+    store = await house.open()
+    await accept(store, said("/new"))
+    lease = await claim(store)
+    await store.journal.release(lease, attempt_counts=True)
+    line = _line(lease.turn, house.wall.now())
+    with pytest.raises(LeaseLost):
+        await store.journal.commit(lease, replace(answered(lease, "New session."), audit=line))
+    assert await store.access.audit(limit=9) == []
