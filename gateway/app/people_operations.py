@@ -79,6 +79,8 @@ class PeopleOperations:
         account = self._account(arguments)
         accounts = {platform_id(account), *accounts_of(self._app.store.links, account)}
         await self._app.people.decisions.note_forgetting(unquote(account), accounts, operator())
+        users = [(name, user) for name, kind in self._app.kinds.items() for of, user in accounts if of == kind]
+        await self._app.people.pairing.forget(users)
         try:
             done = await self._app.house.forgetter.eraser.person(account)
         except OSError as wrong:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, TypeAlias
@@ -16,7 +16,7 @@ import structlog
 
 from gateway.events import Choice, OutboundKind, OutboundMessage, SessionKey
 from gateway.people import codes
-from gateway.people.notes import PERSON, PLACE, TRIES, Notes, ident, read_stamp, stamp, written
+from gateway.people.notes import PERSON, PLACE, TOLD, TRIES, Notes, ident, read_stamp, stamp, written
 from gateway.ports.access import AuditLine, Change, Decider, Member, Standing
 from gateway.ports.pairing import NobodyWaits, Outcome, Settled, TooManyTries, Waiting
 from gateway.words import FALLBACK, say
@@ -139,6 +139,15 @@ class PairingDesk:
                 count = {"count": tries + 1, "until": stamp(self._now() + LOCKED_FOR)}
                 await self._notes.write({f"{TRIES}{decider.by}": written(count)})
             return earlier
+
+    async def forget(self, users: Collection[tuple[str, str]]) -> None:
+        """Forget that these (channel, user id) asked to be let in, and what they were told."""
+        async with self._notes.lock:
+            gone = {f"{TOLD}{channel}:{user}" for channel, user in users}
+            gone |= {name for name, value in self._notes.of(PERSON) if (value["channel"], value["who"]) in users}
+            known = [name for name in gone if self._notes.text(name)]
+            if known:
+                await self._notes.write(dict.fromkeys(known, ""))
 
     # -- under the lock ------------------------------------------------------------------------
 

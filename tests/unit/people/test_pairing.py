@@ -165,3 +165,14 @@ async def test_killed_after_any_write(tmp_path: Path, clock: Clock, monkeypatch:
         assert len(await door.told(OWNER)) == 1
         assert [line.id for line in await again.access.audit(limit=9)] == ["t1"]
         await again.close()
+
+
+async def test_who_is_forgotten_has_never_asked(door: Door, clock: Clock) -> None:
+    """Forgotten on this channel: neither the request nor that they were told stays; somebody else's does."""
+    await door.knock("67")
+    await door.pairing.forget([("telegram", "66"), ("slack", "67")])
+    assert [each.who for each in door.pairing.waiting()] == ["67"]
+    assert [name for name in door.store.access.notes() if name.startswith("told:")] == ["told:telegram:67"]
+    clock.set_wall(timedelta(seconds=1))
+    await door.knock("66")
+    assert len(await door.said_to("66")) == 2
