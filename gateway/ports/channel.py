@@ -166,6 +166,7 @@ class Channel(Protocol):
         An empty `payload` means: send `plain` as it stands, without formatting. The mark is the
         channel's to add, in its dialect and within its limit: the sentence `delivery.may_repeat`.
         A part that `is_placed` must not ring, where the platform can send silently.
+        What is `visible_to` the very person whose id the key's chat is goes into their direct chat, opened if need be.
         Its `choices` are buttons below it; a press is an inbound BUTTON of whoever pressed. One that `settles`
         answers a press, whose turn is the part's: that row of buttons is taken away, if it still can be.
         Raises RetryLater, SendRefused, FormatRefused or OutcomeUnknown; for a part with a `file` whose
