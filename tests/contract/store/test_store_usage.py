@@ -119,10 +119,19 @@ async def test_what_caps_count_is_there_after_a_kill(house: House) -> None:
 
 
 async def test_who_is_forgotten_leaves_the_sums(store: Store) -> None:
-    """The house's days stay right; nobody's name is in them."""
+    """The house's days stay right; nobody's name is in them, nor in what was told."""
+    await accept(store, said())
+    lease = await claim(store)
+    ends = START + timedelta(minutes=1)
+    told = [
+        Told(name=f"{cap}/{who}", until=ends, limit=1) for cap, who in (("p", "ann"), ("c", str(ANN)), ("p", "bob"))
+    ]
+    commit = answered(lease, "one")
+    await store.journal.commit(lease, type(commit)(record=commit.record, told=tuple(told)))
     store.journal.spend(spent("t1", person="ann", at=START - timedelta(days=40)))
     await store.prune()
     await store.erasing.unlink(person="ann", keys=[SessionKey("telegram", "42")])
+    assert [each.name for each in (await store.caps.counted(window=START, day=START, purposes=())).told] == ["p/bob"]
     assert await by(store, "person") == [("", 1, 12, None, 1)]
     assert await by(store, "day") == [("2026-10-12", 1, 12, None, 1)]
 

@@ -233,3 +233,20 @@ async def test_a_place_has_caps_of_its_own() -> None:
         usage = await pocket.channel.ask("hall", "/usage", sender="bob", group=True)
         assert "This chat's 2 questions within ten minutes are used up until 12:10" in usage
         assert "You can ask" not in usage
+
+
+async def test_who_is_let_in_by_name_has_no_cap() -> None:
+    """The same chat, twenty-five questions each: who is named is answered all of them, who came in by the place 20."""
+    named = Policy(
+        channel="pocket",
+        entries=frozenset({Entry(Grants.CHAT, "hall"), Entry(Grants.USER, "ann")}),
+        group_policy=GroupPolicy.OPEN,
+    )
+    model = Stage()
+    with time_machine.travel(NOON, tick=True):
+        async with gateway(model=model, policy=named, environment=BERLIN) as pocket:
+            for n in range(25):
+                for who in ("ann", "bob"):
+                    await pocket.channel.say("hall", f"{who} {n}", sender=who, group=True)
+            await pocket.idle()
+            assert await turns(pocket) == Counter(ann=25, bob=20)
