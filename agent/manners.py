@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
 
 from agent.llm.choices import ModelDesk
 from agent.llm.client import ModelClient
 from agent.tools.registry import Toolbox
+from gateway.errors import StoreDown
 from gateway.events import SessionKey
 from gateway.ports import People
 
@@ -81,9 +83,10 @@ class Manners:
         self._has_guilds = has_guilds
 
     async def note(self, key: SessionKey, guild: str) -> None:
-        """Learn which guild the chat is in; costs a write once."""
+        """Learn which guild the chat is in; costs a write once. While the store is down it waits for the next turn."""
         if self._has_guilds and guild and self._noted(key) != guild:
-            await self._people.prefer(str(key.parent), _GUILD, guild)
+            with suppress(StoreDown):
+                await self._people.prefer(str(key.parent), _GUILD, guild)
 
     def of(self, key: SessionKey, guild: str = "") -> Manner:
         """Return how *key* is answered now; *guild* where a message tells it."""

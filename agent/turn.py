@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -22,6 +23,7 @@ from agent.orders import Orders
 from agent.pool import Running
 from agent.rooms import Rooms, to_chat
 from agent.tools.port import ToolContext, bind
+from gateway.errors import StoreDown
 from gateway.events import InboundKind, OutboundKind, SessionKey, reference
 from gateway.ports import (
     EXPIRES,
@@ -207,8 +209,9 @@ class TurnWork:
             EndState.ANSWERED, self._rooms.now(), supersedes=original_of(running.lease.rows[0].message.message_id)
         )
         await self._rooms.commit(running, conversation, record, answer, draft)
-        if model.lost:  # told once; a crash before this line tells it again
-            await models.choose(message.key, "")
+        if model.lost:  # told once; a crash before this line, or a store that is down, tells it again
+            with suppress(StoreDown):
+                await models.choose(message.key, "")
 
     async def _close(
         self,
