@@ -58,7 +58,9 @@ class PeopleOperations:
         scope = await asyncio.to_thread((await MemoryOperations(self._app).names()).find, wish)
         await self._app.memory_jobs.settle(scope)
         try:
-            packed = await self._app.house.rights.exports.write(scope, scope.rpartition("/")[2], target)
+            language = self._app.house.chosen(scope).get("language", self._app.settings.language)
+            exports = self._app.house.rights.exports
+            packed = await exports.write(scope, scope.rpartition("/")[2], target, language=language)
         except FileExistsError:
             raise UserMistake(f"{target} is there already; name another file") from None
         except OSError as wrong:

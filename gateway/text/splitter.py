@@ -11,7 +11,7 @@ import regex
 
 from gateway.text.fences import Fence, Fences
 from gateway.text.units import WIDEST, Unit, boundary, clean, reach, width
-from gateway.words import say
+from gateway.words import FALLBACK, say
 
 _BLANK_LINES = re.compile(r"(?:[ \t]*+\n)*+")
 # What continues a grapheme cluster must not begin a part; anything else may, after a space or a full stop.
@@ -59,7 +59,8 @@ def bound(
 ) -> list[str]:
     """Split like `split` into at most *max_parts*; what is cut off is replaced by a visible line.
 
-    *note* is that line (`delivery.cut` by default). The work is bounded by the parts, not by the text.
+    *note* is that line, in the chat's language (by default `delivery.cut` in English). The work is bounded by the
+    parts, not by the text.
     """
     # No part holds more than `limit` characters, so that the rest is out of reach, four times over for blank lines.
     size = 4 * limit * (max_parts + 1)
@@ -67,7 +68,7 @@ def bound(
     parts = [cut.text for cut in islice(cuts(source, limit=limit, unit=unit), max_parts + 1)]
     if len(parts) <= max_parts and len(markdown) <= size:
         return parts
-    note = say("delivery.cut") if note is None else note
+    note = say("delivery.cut", FALLBACK) if note is None else note
     kept, last = parts[: max_parts - 1], parts[max_parts - 1 : max_parts]
     room = limit - width(f"\n\n{note}", unit)
     if not last or room < WIDEST[unit]:

@@ -174,6 +174,16 @@ def test_every_key_that_is_said_is_in_the_catalogue() -> None:
         assert keys is None or keys <= known, f"{place}: {sorted(keys - known)}"
 
 
+def test_no_sentence_is_said_without_a_language() -> None:
+    """Whoever forgets it speaks English to everybody, and no test in English would tell."""
+    forgotten = [
+        place
+        for place, call in calls_of_say()
+        if keys_of(call.args[0]) and len(call.args) < 2 and not any(each.arg == "language" for each in call.keywords)
+    ]
+    assert not forgotten, "say whose chat it is"
+
+
 def test_every_sentence_gets_the_fields_it_names() -> None:
     """A missing field would raise in the middle of telling somebody something."""
     for place, call in calls_of_say():

@@ -162,6 +162,14 @@ def test_a_group_may_be_json_in_one_variable(tmp_path: Path) -> None:
     assert settings.chats["web:owner"].reply_in == "thread"
 
 
+@pytest.mark.parametrize(("code", "language"), [("de", "de"), ("de-AT", "de"), ("zh_CN", "zh"), ("ES", "es")])
+def test_a_regional_form_is_its_language(tmp_path: Path, code: str, language: str) -> None:
+    """Whoever writes the code that their system has is understood, for all chats and for one."""
+    chats = json.dumps({"web:owner": {"language": code}})
+    settings = load(tmp_path, PARLOUR_LANGUAGE=code, PARLOUR_CHATS=chats)
+    assert (settings.language, settings.chats["web:owner"].language) == (language, language)
+
+
 def test_a_retired_name_warns_and_still_counts(tmp_path: Path) -> None:
     """A key once released is never unknown: its value moves to the successor, which is named."""
     (tmp_path / "parlour.json").write_text(

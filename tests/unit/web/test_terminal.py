@@ -77,6 +77,21 @@ async def test_piped_lines_are_answered_in_order() -> None:
     assert [message.sender.id for message in house.accepted] == ["owner"] * 4
 
 
+async def test_the_terminals_own_words_are_the_chats(capsys: pytest.CaptureFixture[str]) -> None:
+    """Why something was not taken, and that the gateway is gone, is said in the language of the chat."""
+    refusing = FakeHouse(language="de", verdict=Accepted(verdict=Verdict.FULL))
+    assert (await talk(refusing, "hello"))[0] == 1
+    assert say("frames.full", "de") in " ".join(capsys.readouterr().err.split())
+    leaving = FakeHouse(language="es")
+    leaving.go_on.clear()
+
+    def cut_when_heard(wire: Wire) -> None:
+        leaving.answer = lambda _: wire.cut() or "never"  # type: ignore[func-returns-value]
+
+    assert (await talk(leaving, "hello", during=cut_when_heard))[0] == 1
+    assert say("console.gone", "es") in " ".join(capsys.readouterr().err.split())
+
+
 async def test_quit_leaves_without_saying_it() -> None:
     """/quit is the terminal's own word."""
     house = FakeHouse(answer=lambda text: text)
