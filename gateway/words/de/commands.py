@@ -54,7 +54,7 @@ SENTENCES = {
     "queue": "Ich beantworte gerade {running:# Nachricht|# Nachrichten}, {waiting} {waiting:wartet|warten}.",
     "queue_doing": "Gerade: {tool}. `/stop` bricht ab.",
     "status": (
-        "Parlour {version}, Modell {model}, läuft seit {uptime}.\n{busy} von {workers} Plätzen belegt, {queued:#"
+        "Parlour {version}, Modell {model}, seit {uptime} am Laufen.\n{busy} von {workers} Plätzen belegt, {queued:#"
         " Nachricht wartet|# Nachrichten warten}.\nDieser Chat heute: {tokens:# Token|# Tokens}, Kosten {cost}, "
         "{cached} % der Eingabe aus dem Zwischenspeicher des Anbieters."
     ),

@@ -42,5 +42,5 @@ SENTENCES = {
     "waits": "Diese warten auf dein Wort:",
     "waits_person": "{n}. {who} auf {channel}",
     "waits_place": "{n}. der Ort {who} auf {channel}",
-    "waits_more": "{count:# mehr wartet|# mehr warten}: `parlour people pending` zeigt sie.",
+    "waits_more": "Noch {count:# wartet|# warten}: `parlour people pending` zeigt sie.",
 }
