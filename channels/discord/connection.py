@@ -94,7 +94,7 @@ class Connection:
         finally:
             self._connected, self._gates, self._inbound.client = False, None, None
             with suppress(StoreDown):
-                await self._marks.save()
+                await self._inbound.save()
         if failure is not None:
             raise failure
 
@@ -208,7 +208,7 @@ class Connection:
             await asyncio.sleep(_SAVE_EVERY)
             now = asyncio.get_running_loop().time()
             try:
-                await self._marks.save()
+                await self._inbound.save()
                 is_clear = self.is_ready() and self._gates is not None and self._gates.is_idle
                 if is_clear and now - saved_at >= _ACCOUNT_EVERY:
                     await self._marks.save_account(self._heard_at[1])

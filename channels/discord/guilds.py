@@ -28,12 +28,14 @@ class Guilds:
         self._state = state
         self._intake = intake
         self._known: dict[str, None] | None = None
+        self._is_unsaved = False
 
     async def list(self, idents: Sequence[str], at: str) -> None:
         """Take the list of a new session, said *at* a time: what is not in it we are gone from. Raises StoreDown."""
         known = await self._load()
         if known is None:
-            await self._save(dict.fromkeys(idents))
+            # Soon enough, with the marks: until then a start would find the same.
+            self._known, self._is_unsaved = dict.fromkeys(idents), True
             return
         for ident in [each for each in known if each not in idents]:
             await self.left(ident, at)
@@ -62,6 +64,11 @@ class Guilds:
         )
         await self._save({each: None for each in known if each != ident})
 
+    async def save(self) -> None:
+        """Write what the first session found, if it is not written yet; raises StoreDown."""
+        if self._is_unsaved and self._known is not None:
+            await self._save(self._known)
+
     async def _load(self) -> dict[str, None] | None:
         if self._known is None:
             noted = await self._state.load(_NOTE)
@@ -70,4 +77,4 @@ class Guilds:
 
     async def _save(self, known: dict[str, None]) -> None:
         await self._state.save(_NOTE, json.dumps(list(known)))
-        self._known = known
+        self._known, self._is_unsaved = known, False

@@ -93,6 +93,11 @@ class Inbound:
         self._alone = asyncio.Lock()  # one event at a time, after two unclean stops
         self.client: GatewayClient | None = None  # the connection whose guilds are known
 
+    async def save(self) -> None:
+        """Write the marks and what else moved since the last time; raises StoreDown."""
+        await self._marks.save()
+        await self._guilds.save()
+
     # The gates' house.
 
     async def read_back(self, chat: str) -> None:

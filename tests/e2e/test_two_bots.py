@@ -142,8 +142,6 @@ async def test_two_discord_bots_share_a_person_and_nothing_else() -> None:
             assert other.chat(GENERAL) == []
             key = f"discord:{direct}", f"discord-work:{direct}"
             assert await scopes(up) == dict.fromkeys(key, f"people/discord%3a{DISCORD_ANN}")
-            for name in ("discord", "discord-work"):
-                assert await up.app.store.state(name).load("guilds") == '["3001"]'
 
 
 def test_each_block_is_called_at_an_address_of_its_own() -> None:
