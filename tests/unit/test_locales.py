@@ -1,0 +1,108 @@
+"""Which language and which clock a chat has: what was chosen, decided, of a profile, usual; in that order."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from gateway.events import ChatKind, InboundMessage, Sender, SessionKey
+from gateway.locales import ChatLocales
+from tests.fakes.turns import START
+
+DM, ROOM, THREAD = SessionKey("slack", "D1"), SessionKey("slack", "C1"), SessionKey("slack", "C1/1.2")
+OTHER = SessionKey("telegram", "42")
+
+
+class Choices:
+    """Choices in memory."""
+
+    def __init__(self) -> None:
+        self.chosen: dict[str, dict[str, str]] = {}
+        self.writes = 0
+
+    def preferences(self, subject: str) -> Mapping[str, str]:
+        """Return them."""
+        return self.chosen.get(subject, {})
+
+    async def prefer(self, subject: str, name: str, value: str) -> None:
+        """Keep one."""
+        self.writes += 1
+        self.chosen.setdefault(subject, {})[name] = value
+
+    def choosers(self) -> Mapping[SessionKey, str]:
+        """Nobody from before."""
+        return {}
+
+
+def locales(choices: Choices, decided: Mapping[str, str] | None = None) -> ChatLocales:
+    """Return locales where `decided` holds for a place: a key, or ``guild:<id>``."""
+    said = decided or {}
+
+    def setting(key: SessionKey, guild: str) -> str:
+        return said.get(str(key), said.get(str(key.parent), said.get(f"guild:{guild}", "")))
+
+    return ChatLocales(
+        choices,
+        language="en",
+        zone="UTC",
+        set_language=lambda key, guild: setting(key, guild).partition(" ")[0],
+        set_zone=lambda key, guild: setting(key, guild).partition(" ")[2],
+        scope=lambda message: (
+            f"people/{message.sender.id}" if message.chat_kind is ChatKind.DIRECT else f"chats/{message.key.parent}"
+        ),
+        scopes=lambda key: (f"people/{key.chat}", f"chats/{key.parent}"),
+        chat=lambda scope: SessionKey.parse(scope.removeprefix("chats/")) if scope.startswith("chats/") else None,
+        known={},
+    )
+
+
+def message(key: SessionKey, *, zone: str = "", guild: str = "", group: bool = False) -> InboundMessage:
+    """Return what Ann said."""
+    kind = ChatKind.GROUP if group else ChatKind.DIRECT
+    sender = Sender(id="ann", timezone=zone)
+    return InboundMessage(key=key, message_id="1", sender=sender, text="hi", sent_at=START, chat_kind=kind, guild=guild)
+
+
+async def test_a_direct_chat_is_known_by_who_spoke_there() -> None:
+    """A key that names nobody leads to its person once they spoke; before that it is guessed, and never wrongly."""
+    choices = Choices()
+    choices.chosen = {"people/ann": {"language": "de"}, "people/42": {"language": "es"}}
+    here = locales(choices)
+    assert here.language(DM) == "en"
+    assert await here.heard(message(DM)) == "de"
+    assert here.language(DM) == "de"
+    assert here.language(OTHER) == "es"  # a Telegram direct chat has its person's id
+    assert here.language(THREAD) == "en"
+
+
+async def test_what_was_decided_for_a_server_counts_once_the_server_is_known() -> None:
+    """A chat's key does not say which server it is in; a message does, for its threads too."""
+    here = locales(Choices(), {"guild:7": "zh Asia/Shanghai"})
+    assert here.language(ROOM) == "en"
+    await here.heard(message(ROOM, guild="7", group=True))
+    assert (here.language(ROOM), here.language(THREAD)) == ("zh", "zh")
+    assert (here.clock(ROOM), here.zone("chats/slack:C1")) == ("Asia/Shanghai", "Asia/Shanghai")
+
+
+async def test_the_clock_is_chosen_then_decided_then_the_profiles_then_the_usual() -> None:
+    """Each says something only where those before it say nothing, and of a profile only direct chats hear."""
+    choices = Choices()
+    here = locales(choices, {str(OTHER): "en Asia/Tokyo"})
+    assert here.clock(DM) == "UTC"
+    await here.heard(message(DM, zone="Asia/Kolkata"))
+    assert (here.clock(DM), here.zone("people/ann")) == ("Asia/Kolkata", "Asia/Kolkata")
+    await here.heard(message(OTHER))
+    assert here.zone("people/ann") == "Asia/Tokyo"
+    await choices.prefer("people/ann", "timezone", "Europe/Berlin")
+    assert (here.clock(DM), here.zone("people/ann")) == ("Europe/Berlin", "Europe/Berlin")
+    await here.heard(message(ROOM, zone="Asia/Kolkata", group=True))
+    assert here.zone("chats/slack:C1") == "UTC"
+
+
+async def test_a_profile_is_written_when_it_is_news_and_is_a_zone() -> None:
+    """A message costs no write; a look-up that failed, or nonsense, takes nothing away."""
+    choices = Choices()
+    here = locales(choices)
+    for zone in ("Asia/Kolkata", "Asia/Kolkata", "", "Mars/Olympus"):
+        await here.heard(message(DM, zone=zone))
+    assert choices.writes == 1
+    assert here.zone("people/ann") == "Asia/Kolkata"
