@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from zoneinfo import ZoneInfo
 
 from agent.commands.port import CommandContext, Reply, command
-from gateway.events import UNKNOWN, Role
+from gateway.events import UNKNOWN, ChatKind, Role
 from gateway.ports.access import Decided, Listed, Ruling, Standing
 from gateway.text.names import quiet_name
 from gateway.words import say
@@ -76,8 +76,8 @@ async def people(context: CommandContext) -> Reply:
 def _wanted(context: CommandContext) -> str:
     """Return whom the command is about: its argument, or else who wrote the message that it answers."""
     message = context.row.message
-    if context.args.casefold() == _HERE:
-        return f"chat:{context.key.parent.chat}"
+    if context.args.casefold() == _HERE:  # a direct chat has nobody in it but the owner who says so
+        return f"chat:{context.key.parent.chat}" if message.chat_kind is ChatKind.GROUP else ""
     wanted = context.args.strip()
     if wanted.startswith("@"):  # how people read a mention: the platform says whose it is, where it knows
         return message.mentioned[0] if len(message.mentioned) == 1 else wanted

@@ -148,6 +148,8 @@ def operator() -> Decider:
 
 
 def _ruled(decided: Decided) -> Line:
+    if decided.ruling is Ruling.NOBODY and decided.other:
+        raise UserMistake(f"{decided.whom}: {decided.other}")
     if decided.ruling in _MENDS:
         raise UserMistake(_MENDS[decided.ruling].format(whom=decided.whom, other=decided.other))
     return {"whom": decided.whom, "ruling": decided.ruling.value}

@@ -20,6 +20,7 @@ from gateway.people.roster import PlatformAccount, Roster
 from gateway.people.strangers import Strangers
 from gateway.ports import Joined, Meter, Store
 from gateway.settings import Settings
+from gateway.settings.blocks import wrong_entry
 from gateway.settings.chats import Chats
 
 
@@ -59,6 +60,10 @@ def open_people(
         wanted = block.pairing if block is not None else None
         return roster.has_owner() if wanted is None else wanted
 
+    def wrong(channel: str, entry: str) -> str:
+        block = settings.channels.get(channel)
+        return wrong_entry(entry, block.entry_shapes) if block is not None else ""
+
     def is_open(channel: str) -> bool:
         block = settings.channels.get(channel)
         return channel in kinds and (block is None or block.enabled)
@@ -79,7 +84,7 @@ def open_people(
     return PeopleDesk(
         roster=roster,
         owners_at=owner,
-        decisions=Decisions(roster, linked, now=now),
+        decisions=Decisions(roster, linked, now=now, wrong=wrong),
         claims=Claims(roster, now=now, language=language),
         pairing=PairingDesk(notes, now=now, language=language),
         strangers=Strangers(

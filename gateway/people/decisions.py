@@ -18,16 +18,30 @@ log = structlog.get_logger(__name__)
 
 Linked: TypeAlias = Callable[[str, str], Sequence[PlatformAccount]]  # (block, user) -> all accounts of that person
 
+# What is wrong with an entry on the platform of a block, "" for nothing: (block, entry) -> line for the operator
+WrongEntry: TypeAlias = Callable[[str, str], str]
+
+_GRANTS = frozenset(each.value for each in Grants)
+_BLOCK = re.compile(r"[a-z][a-z0-9-]*\Z")  # how blocks are called (gateway/settings/blocks.py)
 _MENTION = re.compile(r"<@!?([A-Za-z0-9]+)(?:\|[^<>]*)?>\Z")  # Slack and Discord; a Telegram mention holds no id
 
 
 class Decisions:
     """Implements `gateway.ports.access.Deciding` over the roster."""
 
-    def __init__(self, roster: Roster, linked: Linked, *, now: Callable[[], datetime]) -> None:
+    def __init__(
+        self,
+        roster: Roster,
+        linked: Linked,
+        *,
+        now: Callable[[], datetime],
+        wrong: WrongEntry = lambda _channel, _entry: "",
+    ) -> None:
+        """*wrong* knows how ids look on each platform, so that nobody is told of a decision that meets nobody."""
         self._roster = roster
         self._linked = linked
         self._now = now
+        self._wrong = wrong
 
     def listed(self) -> Sequence[Listed]:
         """Return who may write and who may not."""
@@ -35,7 +49,7 @@ class Decisions:
 
     async def allow(self, text: str, decider: Decider, *, here: str = "", name: str = "") -> Decided:
         """Let somebody or a place in."""
-        found = self._read(text, here)
+        found = self._somebody(text, here)
         if isinstance(found, Decided):
             return found
         channel, entry = found
@@ -49,7 +63,7 @@ class Decisions:
 
     async def block(self, text: str, decider: Decider, *, here: str = "", name: str = "") -> Decided:
         """Shut somebody or a place out."""
-        found = self._read(text, here)
+        found = self._somebody(text, here)
         if isinstance(found, Decided):
             return found
         channel, entry = found
@@ -106,12 +120,22 @@ class Decisions:
 
     # -- inside ----------------------------------------------------------------------------------------
 
+    def _somebody(self, text: str, here: str) -> tuple[str, Entry] | Decided:
+        """Read who is meant, as `_read` does, and refuse what cannot be anybody or any place of that platform."""
+        found = self._read(text, here)
+        if isinstance(found, Decided):
+            return found
+        channel, entry = found
+        wrong = self._wrong(channel, str(entry))
+        return Decided(ruling=Ruling.NOBODY, whom=f"{channel}:{entry}", other=wrong) if wrong else found
+
     def _read(self, text: str, here: str) -> tuple[str, Entry] | Decided:
         """Read "channel:who", or who alone in the block *here*."""
         wanted = text.strip()
         channel, colon, rest = wanted.partition(":")
         if not (colon and channel in self._roster.policies):
-            channel, rest = here, wanted
+            is_block = colon and _BLOCK.match(channel) and channel not in _GRANTS
+            channel, rest = "" if is_block else here, wanted
         if channel not in self._roster.policies:
             return Decided(ruling=Ruling.ELSEWHERE, whom=wanted, other=", ".join(self._doors()))
         mention = _MENTION.match(rest)

@@ -6,12 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from channels.telegram.settings import TelegramSettings
 from gateway.admission import Admitted, Decision, Policy, admit, policy_of
 from gateway.events import InboundMessage, Role, Sender, SessionKey
 from gateway.people.claims import Claims
 from gateway.people.decisions import Decisions
 from gateway.people.roster import PlatformAccount, Roster
 from gateway.ports import Store, in_english
+from gateway.settings.blocks import wrong_entry
 from tests.fakes.turns import START, Wall
 
 KINDS = {"telegram": "telegram", "telegram-work": "telegram", "slack": "slack", "web": "web"}
@@ -29,7 +31,7 @@ class Door:
     @property
     def decisions(self) -> Decisions:
         """What owners decide."""
-        return Decisions(self.roster, self.linked, now=self.wall.now)
+        return Decisions(self.roster, self.linked, now=self.wall.now, wrong=_wrong)
 
     @property
     def claims(self) -> Claims:
@@ -49,6 +51,10 @@ class Door:
         """Return what a sender may decide, None for who is not heard."""
         decision = self.judge(message)
         return decision.role if isinstance(decision, Admitted) else None
+
+
+def _wrong(channel: str, entry: str) -> str:
+    return wrong_entry(entry, TelegramSettings.entry_shapes) if KINDS[channel] == "telegram" else ""
 
 
 def door(

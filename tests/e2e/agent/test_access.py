@@ -65,10 +65,12 @@ async def test_what_cannot_be_decided_is_said_and_leaves_a_line() -> None:
         assert "names do not tell people apart" in await own(pocket, "/allow @bob")
         assert "by the settings" in await own(pocket, f"/block {OWNER}")
         assert "Say whom" in await own(pocket, "/block")
+        assert "Say whom" in await own(pocket, "/block here")  # a direct chat is nobody else's
         refused = await pocket.channel.ask(ANN, f"/allow {BOB}", sender=ANN)
         assert refused == "Only the owner of this bot may use /allow."
         assert [(by, what, outcome) for by, _, what, _, outcome in await lines(pocket)] == [
             (f"pocket:{OWNER}", "allow", "refused"),
+            (f"pocket:{OWNER}", "block", "refused"),
             (f"pocket:{OWNER}", "block", "refused"),
             (f"pocket:{OWNER}", "block", "refused"),
             (f"pocket:{ANN}", "allow", "refused"),

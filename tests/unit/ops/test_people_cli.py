@@ -57,6 +57,7 @@ def test_without_a_gateway_the_home_answers(telegram: Terminal) -> None:
     [
         (("people", "allow", "nobody"), "write channel:user_id"),
         (("people", "allow", "telegram:*"), "is no id"),
+        (("people", "block", "telegram:ann"), "telegram:ann: 'ann' is no user id of this platform"),
         (("people", "remove", "telegram:7"), "stands in the settings"),
         (("people", "remove", "telegram:8"), "nothing was decided about telegram:8"),
         (("people", "link", "telegram:1", "telegram:2"), "nothing is remembered of 'telegram:1'"),

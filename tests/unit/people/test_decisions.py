@@ -112,6 +112,7 @@ async def test_ownership_that_was_claimed_is_taken_back_by_its_own_command(at: D
         ("two words", "telegram", Ruling.NOBODY),
         ("", "telegram", Ruling.NOBODY),
         ("nowhere:42", "", Ruling.ELSEWHERE),
+        ("telegram-wrok:42", "telegram", Ruling.ELSEWHERE),
         ("<@U42>", "slack", Ruling.DONE),
         ("<@!42|ada>", "telegram", Ruling.DONE),
         ("slack:<@U42>", "telegram", Ruling.DONE),
@@ -120,6 +121,14 @@ async def test_ownership_that_was_claimed_is_taken_back_by_its_own_command(at: D
 async def test_what_names_somebody(at: Door, text: str, here: str, ruling: Ruling) -> None:
     """Ids and mentions that hold one name somebody; names, everybody, and blocks that are not there do not."""
     assert (await at.decisions.allow(text, by(), here=here)).ruling is ruling
+
+
+@pytest.mark.parametrize("text", ["Ada", "501.0", "４２", "chat:General", "guild:1", "telegram-work:<@>", "-100"])
+async def test_what_cannot_be_an_id_of_the_platform_is_nobodys(at: Door, text: str) -> None:
+    """Let in or shut out, it would meet nobody: neither is said to be done, and the operator reads why."""
+    for decide in (at.decisions.allow, at.decisions.block):
+        assert (await decide(text, by(), here="telegram")).ruling is Ruling.NOBODY
+    assert not at.store.access.members()
 
 
 async def test_who_is_shut_out_is_somebody_or_a_place(at: Door) -> None:
