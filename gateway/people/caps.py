@@ -32,6 +32,8 @@ ANSWER_TOKENS = 1_000  # reserved for an answer
 FIRST_TURNS = 20  # in ten minutes, of who came in by a place or with everybody
 FIRST_TOKENS = 500_000  # a day, of the same: some fifty answers over a long conversation
 
+_DAY = timedelta(days=2)  # longer than any day, and than a clock is put right by without being noticed
+
 _SETTINGS = {
     Cap.PERSON_TURNS: "person_turns_per_10_min",
     Cap.CHAT_TURNS: "chat_turns_per_10_min",
@@ -61,7 +63,8 @@ class Rule:
     cap: Cap
     limit: int
     names: tuple[str, ...]  # the tallies that it adds up
-    told_as: str  # whom telling it silences
+    told_as: str  # whose window it is
+    told_in: str  # the chat where this turn would be told of it
 
 
 @dataclass(slots=True)
@@ -200,24 +203,28 @@ class Ledger:
         ]
         for cap, limit, names, whose in wanted:
             if limit:
-                yield Rule(cap, limit, names, f"{cap}/{whose}")
+                yield Rule(cap, limit, names, f"{cap}/{whose}", chat)
 
     def _past(self, rule: Rule, turn: str, now: datetime) -> Past | None:
-        told = self._tallies.told(rule.told_as, rule.limit, now)
+        told = self._told(rule, now)
         if rule.cap.is_daily:
             is_free = told is None and self._tallies.tokens(rule.names) < rule.limit
-            return None if is_free else self._ended(rule, told[0].until if told else self._midnight(now), turn, now)
+            return None if is_free else self._ended(rule, told.until if told else self._midnight(now), turn, now)
         before = self._tallies.before(rule.names, turn, now)
         # What was let in is let in again, whoever was told to wait meanwhile.
         if len(before) < rule.limit and (told is None or self._tallies.is_counted(rule.names, turn)):
             return None
-        return self._ended(rule, told[0].until if told else _half_free(before, rule.limit), turn, now)
+        return self._ended(rule, told.until if told else _half_free(before, rule.limit), turn, now)
 
     def _ended(self, rule: Rule, until: datetime, turn: str, now: datetime) -> Past:
-        told = self._tallies.told(rule.told_as, rule.limit, now)
-        is_news = told is None or told[1] == turn
-        mark = Told(name=rule.told_as, until=until, limit=rule.limit) if is_news else None
+        told = self._told(rule, now)
+        is_news = told is None or self._tallies.is_news(rule.told_as, rule.told_in, turn)
+        mark = Told(name=rule.told_as, chat=rule.told_in, until=until, limit=rule.limit) if is_news else None
         return Past(cap=rule.cap, limit=rule.limit, until=until, told=mark)
+
+    def _told(self, rule: Rule, now: datetime) -> Told | None:
+        longest = _DAY if rule.cap.is_daily else WINDOW
+        return self._tallies.told(rule.told_as, rule.limit, now, longest=longest)
 
     def _telling(self, past: Past, turn: str, now: datetime) -> Past:
         if past.told is not None:
@@ -225,7 +232,7 @@ class Ledger:
         return past
 
     def _stands(self, rule: Rule, now: datetime) -> Allowance:
-        told = self._tallies.told(rule.told_as, rule.limit, now)
+        told = self._told(rule, now)
         if rule.cap.is_daily:
             used = self._tallies.tokens(rule.names)
             until = self._midnight(now) if used or told else None
@@ -234,18 +241,18 @@ class Ledger:
             used = len(before)
             until = _half_free(before, rule.limit) if used >= rule.limit else None
         if told is not None:
-            used, until = max(used, rule.limit), told[0].until
+            used, until = max(used, rule.limit), told.until
         return Allowance(cap=rule.cap, used=used, limit=rule.limit, until=until)
 
     def _open_day(self) -> datetime:
         now = self._now()
-        if self._tallies.day is None or now >= self._tallies.day or self._tallies.day - now > timedelta(days=2):
+        if self._tallies.day is None or now >= self._tallies.day or self._tallies.day - now > _DAY:
             self._tallies.open_day(self._midnight(now))
         return now
 
     def _midnight(self, now: datetime, *, days: int = 1) -> datetime:
         local = now.astimezone(self._zone)
-        midnight = local.replace(hour=0, minute=0, second=0, microsecond=0) + timedelta(days=days)
+        midnight = local.replace(hour=0, minute=0, second=0, microsecond=0, fold=0) + timedelta(days=days)
         return midnight.astimezone(UTC)  # two times of one zone are compared in no time
 
 

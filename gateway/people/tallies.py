@@ -14,6 +14,7 @@ from gateway.ports.caps import Counted, Told
 WINDOW = timedelta(minutes=10)
 HOUSE = "house"
 _LAST = "\U0010ffff"  # behind every turn's id
+TOLD_IN = 5  # chats at most in which one window is told; so many tell everybody
 _SWEEP_AT = 10_000  # names; then those that nothing was counted of lately go
 
 
@@ -36,7 +37,7 @@ class Tallies:
         self._begun: dict[str, dict[str, datetime]] = {}  # turns in the order in which they began
         self._spent: dict[str, int] = {}  # since `day` began
         self._held: dict[str, int] = {}  # reserved by calls under way
-        self._told: dict[str, tuple[Told, str]] = {}  # with the turn that tells it
+        self._told: dict[str, dict[str, tuple[Told, str]]] = {}  # by chat, with the turn that tells it there
         self.day: datetime | None = None  # when the running day ends
 
     def recall(self, counted: Counted) -> None:
@@ -46,7 +47,7 @@ class Tallies:
         for row in counted.spent:
             self.spend(tallies_of(row.person, row.chat, is_own=row.is_own), row.tokens)
         for told in counted.told:
-            self._told[told.name] = (told, "")
+            self.tell(told, "", told.until)
 
     def open_day(self, until: datetime) -> None:
         """Begin a new day that ends at *until*; the same one again changes nothing."""
@@ -100,21 +101,36 @@ class Tallies:
 
     # -- who was told ---------------------------------------------------------------------------------
 
-    def told(self, name: str, limit: int, now: datetime) -> tuple[Told, str] | None:
-        """Return the window of *name* that was told and has not ended, and which turn tells it."""
-        found = self._told.get(name)
-        if found is None or found[0].limit != limit:
+    def told(self, name: str, limit: int, now: datetime, *, longest: timedelta) -> Told | None:
+        """Return the window of *name* that was told somewhere and has not ended.
+
+        One that would last longer than the *longest* was told by a clock that was wrong.
+        """
+        found = self._window(name)
+        if found is None or found.limit != limit:
             return None
-        if found[0].until <= now:
+        if not now < found.until <= now + longest:
             del self._told[name]
             return None
         return found
 
+    def is_news(self, name: str, chat: str, turn: str) -> bool:
+        """Say whether the window that runs is still to be told in *chat*, or is what *turn* tells there."""
+        places = self._told.get(name, {})
+        return places[chat][1] == turn if chat in places else len(places) < TOLD_IN
+
     def tell(self, told: Told, turn: str, now: datetime) -> None:
-        """Note who is told, and by which turn: taken up again, it tells it again."""
-        self._told[told.name] = (told, turn)
+        """Note who is told where, and by which turn: taken up again, it tells it again."""
+        last = self._window(told.name)
+        if last is None or (last.until, last.limit) != (told.until, told.limit):
+            self._told[told.name] = {}
+        self._told[told.name][told.chat] = (told, turn)
         if len(self._told) > _SWEEP_AT:
-            self._told = {name: each for name, each in self._told.items() if each[0].until > now}
+            running = {name for name in self._told if (each := self._window(name)) is not None and each.until > now}
+            self._told = {name: each for name, each in self._told.items() if name in running}
+
+    def _window(self, name: str) -> Told | None:
+        return next((told for told, _ in self._told.get(name, {}).values()), None)
 
     def _sweep(self, now: datetime) -> None:
         for begun in self._begun.values():
@@ -123,9 +139,9 @@ class Tallies:
 
 
 def _expire(begun: dict[str, datetime], now: datetime) -> None:
-    """Take out what is older than the window; each turn is taken out once."""
+    """Take out what is older than the window, or of a clock that ran ahead; each turn is taken out once."""
     while begun:
         first = next(iter(begun))
-        if begun[first] > now - WINDOW:
+        if now - WINDOW < begun[first] <= now + WINDOW:
             return
         del begun[first]

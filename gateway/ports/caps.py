@@ -49,6 +49,7 @@ class Told:
     """Somebody was told that they are past a cap; stored with the commit that tells them."""
 
     name: str  # the cap and whose it is
+    chat: str  # where they were told
     until: datetime  # when the window ends, and with it the silence
     limit: int  # with another limit it is another window
 
@@ -60,7 +61,7 @@ class Past:
     cap: Cap
     limit: int  # turns or tokens
     until: datetime  # from then on there is room again
-    told: Told | None  # what telling it now leaves; None = it was told in this window, and nothing more is said
+    told: Told | None  # what telling it now leaves; None = it was told here in this window, and nothing more is said
 
 
 class CapReached(ParlourError):

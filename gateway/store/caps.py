@@ -17,9 +17,10 @@ _SPENT = sql(
     _OURS,
     "GROUP BY person, chat, is_own",
 )
-_TOLD = "SELECT name, until, most FROM cap_told"
-_TELL = "INSERT OR REPLACE INTO cap_told (name, until, most) VALUES (?, ?, ?)"
-_FORGET = "DELETE FROM cap_told WHERE substr(name, instr(name, '/') + 1) = ?"
+_TOLD = "SELECT name, chat, until, most FROM cap_told"
+_TELL = "INSERT OR REPLACE INTO cap_told (name, chat, until, most) VALUES (?, ?, ?, ?)"
+_ENDED = "DELETE FROM cap_told WHERE name = ? AND NOT (until = ? AND most = ?)"
+_FORGET = "DELETE FROM cap_told WHERE substr(name, instr(name, '/') + 1) = ?1 OR chat = ?1"
 
 
 class SqliteCapRows:
@@ -51,15 +52,20 @@ class SqliteCapRows:
                     Spent(person=unquote(person), chat=unquote(chat), is_own=bool(is_own), tokens=tokens)
                     for person, chat, is_own, tokens in spent
                 ),
-                told=tuple(Told(name=unquote(name), until=moment(until), limit=most) for name, until, most in told),
+                told=tuple(
+                    Told(name=unquote(name), chat=unquote(chat), until=moment(until), limit=most)
+                    for name, chat, until, most in told
+                ),
             )
 
         return await self._engine.writer.submit(read)
 
 
 def tell(database: sqlite3.Connection, told: Iterable[Told]) -> None:
-    """Note who is being told."""
-    database.executemany(_TELL, [(quote(each.name), micros(each.until), each.limit) for each in told])
+    """Note who is being told, and forget their window before."""
+    told = tuple(told)
+    database.executemany(_ENDED, [(quote(each.name), micros(each.until), each.limit) for each in told])
+    database.executemany(_TELL, [(quote(each.name), quote(each.chat), micros(each.until), each.limit) for each in told])
 
 
 def prune(database: sqlite3.Connection, now: int) -> int:

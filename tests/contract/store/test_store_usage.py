@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -103,7 +104,7 @@ async def test_what_caps_count_is_there_after_a_kill(house: House) -> None:
     store.journal.spend(spent(lease.turn, is_own=True))
     store.journal.spend(spent("t9", at=START - timedelta(minutes=11), purpose="transcription"))
     store.journal.spend(spent("job", purpose="dream"))
-    told = Told(name="person-turns/ann", until=START + timedelta(minutes=1), limit=20)
+    told = Told(name="person-turns/ann", chat=str(ANN), until=START + timedelta(minutes=1), limit=20)
     commit = answered(lease, "one")
     await store.journal.commit(lease, type(commit)(record=commit.record, outbound=commit.outbound, told=(told,)))
     await house.kill()
@@ -113,6 +114,13 @@ async def test_what_caps_count_is_there_after_a_kill(house: House) -> None:
     assert [(each.turn, each.at) for each in counted.begun] == [(lease.turn, START - timedelta(minutes=9))]
     assert sorted((each.is_own, each.tokens) for each in counted.spent) == [(False, 24), (True, 12)]
     assert counted.told == (told,)
+    there = replace(told, chat="telegram:7")
+    later = replace(told, until=told.until + timedelta(seconds=1))
+    for number, (each, left) in enumerate(((there, {told, there}), (later, {later})), start=2):
+        await accept(store, said(id=str(number)))
+        lease = await claim(store)
+        await store.journal.commit(lease, replace(answered(lease, "one"), told=(each,)))
+        assert set((await store.caps.counted(window=window, day=day, purposes=())).told) == left
     house.wall.advance(minutes=2)
     await store.prune()
     assert not (await store.caps.counted(window=window, day=day, purposes={"answer"})).told
@@ -124,14 +132,16 @@ async def test_who_is_forgotten_leaves_the_sums(store: Store) -> None:
     lease = await claim(store)
     ends = START + timedelta(minutes=1)
     told = [
-        Told(name=f"{cap}/{who}", until=ends, limit=1) for cap, who in (("p", "ann"), ("c", str(ANN)), ("p", "bob"))
+        Told(name=name, chat=chat, until=ends, limit=1)
+        for name, chat in (("p/ann", "x:1"), (f"c/{ANN}", "x:1"), ("p/bob", "x:1"), ("p/bob", str(ANN)))
     ]
     commit = answered(lease, "one")
     await store.journal.commit(lease, type(commit)(record=commit.record, told=tuple(told)))
     store.journal.spend(spent("t1", person="ann", at=START - timedelta(days=40)))
     await store.prune()
     await store.erasing.unlink(person="ann", keys=[SessionKey("telegram", "42")])
-    assert [each.name for each in (await store.caps.counted(window=START, day=START, purposes=())).told] == ["p/bob"]
+    left = (await store.caps.counted(window=START, day=START, purposes=())).told
+    assert [(each.name, each.chat) for each in left] == [("p/bob", "x:1")]
     assert await by(store, "person") == [("", 1, 12, None, 1)]
     assert await by(store, "day") == [("2026-10-12", 1, 12, None, 1)]
 

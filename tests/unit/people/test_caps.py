@@ -159,16 +159,38 @@ def test_nought_is_no_cap() -> None:
 
 
 def test_the_accounts_of_one_person_share() -> None:
-    """Linked accounts are counted together, over all bots and platforms, and told once between them."""
+    """Linked accounts are counted together, over all bots and platforms."""
     house = House(limits=Limits(person_turns=4))
     for n in range(4):
         assert house.ask(said("ann", ("slack:C1", "telegram:9")[n % 2])) is None
     past = house.ask(said("ann", "slack:C1"))
     assert past is not None
     assert past.told is not None
-    again = house.ask(said("ann", "telegram:9"))
-    assert again is not None
-    assert again.told is None
+    assert [where.told is not None for where in refused(house, "ann", "telegram:9", "slack:C1")] == [True, False]
+
+
+def refused(house: House, who: str, *chats: str) -> list[Past]:
+    """Return what somebody who is past a cap gets in each of *chats*."""
+    found = [house.ask(said(who, chat)) for chat in chats]
+    assert None not in found
+    return [past for past in found if past is not None]
+
+
+async def test_who_is_past_a_cap_is_told_in_each_of_their_chats_and_in_five_at_most() -> None:
+    """One line a window where they write, over a restart too; whoever tries everywhere is soon told nothing more."""
+    house = House(limits=Limits(person_turns=1))
+    assert house.ask() is None
+    here, there = refused(house, "bob", "slack:C1", "slack:C2")
+    assert here.told is not None
+    assert there.told == replace(here.told, chat="slack:C2")
+    await house.restart()
+    asked = [f"slack:C{n}" for n in range(1, 10)]
+    assert [past.told is not None for past in refused(house, "bob", *asked, *asked)] == [False] * 2 + [True] * 3 + [
+        False
+    ] * 13
+    house.now = here.until
+    assert house.ask() is None
+    assert refused(house, "bob", "slack:C1")[0].told is not None
 
 
 def test_threads_count_for_their_chat() -> None:
@@ -293,6 +315,35 @@ async def test_a_turn_that_is_taken_up_again_is_the_same_turn() -> None:
         await house.restart()
         assert house.ask(turn="second") is None
     assert house.ask(turn="fourth") is not None
+
+
+@pytest.mark.parametrize("ahead", [timedelta(hours=1), timedelta(days=400)])
+async def test_a_clock_that_ran_ahead_locks_nobody_out(ahead: timedelta) -> None:
+    """What was counted and told at a time that never was is forgotten when the clock is put right, restart or none."""
+    house = House(limits=Limits(person_turns=2))
+    house.now += ahead
+    assert [house.ask() is None for _ in range(3)] == [True, True, False]
+    for _ in range(2):
+        house.now = NOON
+        assert [house.ask() is None for _ in range(3)] == [True, True, False]
+        house.wait(hours=-3)
+        await house.restart()
+        assert house.ask() is None
+
+
+@pytest.mark.parametrize(
+    ("day", "hours"), [(datetime(2026, 3, 29, 12, tzinfo=UTC), 10), (datetime(2026, 10, 25, 0, 30, tzinfo=UTC), 22.5)]
+)
+def test_a_day_whose_clock_is_changed_ends_at_its_midnight(day: datetime, hours: float) -> None:
+    """23 hours in spring and 25 in autumn: the day's tokens end at the midnight that people see."""
+    house = House(limits=Limits(person_tokens=100), now=day)
+    assert house.ask(tokens=100) is None
+    (past,) = refused(house, "bob", "slack:C1")
+    assert past.until == day + timedelta(hours=hours)
+    house.now = past.until - timedelta(seconds=1)
+    assert house.ask(tokens=1) is not None
+    house.now = past.until
+    assert house.ask(tokens=100) is None
 
 
 async def test_another_limit_is_another_window() -> None:
