@@ -36,7 +36,13 @@ def connector(proxy: str, **options: Any) -> TCPConnector:
 
 
 class _Through(ProxyConnector):
-    """The library's connector, which knows what is near, and whose errors are aiohttp's own."""
+    """The library's connector, which knows what is near, and whose errors are aiohttp's own.
+
+    aiohttp has no public place for it: a resolver gives addresses, a socket factory makes a socket before anything is
+    connected, and `proxy=` of a request speaks no SOCKS and is nothing that three libraries would pass on. So it is the
+    method that aiohttp-socks overrides too. Should a release rename it, our traffic would go past the proxy, or all of
+    it through; tests/unit/net/test_through_a_proxy.py sees both over real connections.
+    """
 
     def __init__(self, way: Proxy, **options: Any) -> None:
         super().__init__(**options)

@@ -26,6 +26,8 @@ async def probe(address: str, *, within: float = WITHIN) -> str:
         return f"the proxy {proxy} does not answer; see that it runs, or correct PARLOUR_PROXY"
     except ssl.SSLError as wrong:
         return f"the proxy {proxy} has no certificate that we trust ({wrong.reason}); is it https:// at all?"
+    except ValueError:  # a line without an end
+        return f"what answers at {proxy} is no proxy; correct PARLOUR_PROXY"
     except (OSError, EOFError) as wrong:
         reason = getattr(wrong, "strerror", None) or type(wrong).__name__
         return f"the proxy {proxy} cannot be reached ({reason}); start it, or correct PARLOUR_PROXY"

@@ -12,6 +12,11 @@ import structlog
 log = structlog.get_logger(__name__)
 
 _PORTS = {"http": 80, "https": 443, "socks5": 1080, "socks5h": 1080}
+_LONGEST = 255  # bytes of a user or a password in SOCKS5 (RFC 1929)
+_SHAPE = (
+    "must be http://, https://, socks5:// or socks5h://, then [user:password@]host[:port] and nothing behind it;"
+    " in a password write / as %2F, # as %23, ? as %3F, @ as %40, : as %3A and % as %25"
+)
 _NEAR = (".localhost", ".local", ".internal", ".home.arpa")  # RFC 6761, 6762, 8375; ICANN for .internal
 _AGAIN = 60.0  # seconds between two lines about the same proxy: every retry of every connection meets it
 
@@ -29,11 +34,19 @@ class Proxy:
     @classmethod
     def read(cls, address: str) -> Proxy:
         """Read ``scheme://[user:password@]host[:port]``; raise ValueError, which quotes nothing, for what is none."""
-        parts = urlsplit(address)
-        if parts.scheme not in _PORTS or not parts.hostname:
-            raise ValueError("a proxy is http://, https://, socks5:// or socks5h:// with a host")
+        try:
+            parts = urlsplit(address)
+            port = parts.port
+        except ValueError:  # its text holds what stands behind the colon, which may be part of a password
+            raise ValueError(_SHAPE) from None
+        # With a bare / # or ? in a password, part of it would be taken for host and port, and sent and logged as such.
+        has_more = bool(parts.path.strip("/") or parts.query or parts.fragment)
+        if parts.scheme not in _PORTS or not parts.hostname or port == 0 or has_more or " " in address:
+            raise ValueError(_SHAPE)
         user, password = unquote(parts.username or ""), unquote(parts.password or "")
-        return cls(parts.scheme, parts.hostname, parts.port or _PORTS[parts.scheme], user, password)
+        if max(len(user.encode()), len(password.encode())) > _LONGEST:
+            raise ValueError(f"user and password of a proxy are {_LONGEST} bytes each at most")
+        return cls(parts.scheme, parts.hostname, port or _PORTS[parts.scheme], user, password)
 
     @property
     def is_socks(self) -> bool:

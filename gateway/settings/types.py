@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr
 
+from gateway.net import proxy
 from gateway.words.languages import base, listed
 from gateway.words.zones import find, is_zone
 
@@ -84,7 +85,7 @@ def _secret_web_address(secret: SecretStr) -> SecretStr:
 
 
 def _proxy(secret: SecretStr) -> SecretStr:
-    _address(("http", "https", "socks5", "socks5h"), secret.get_secret_value())
+    proxy.Proxy.read(secret.get_secret_value())
     return secret
 
 

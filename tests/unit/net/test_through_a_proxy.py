@@ -15,10 +15,12 @@ import structlog
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
+from gateway.errors import SettingsMistake
 from gateway.net.by_aiohttp import connector
 from gateway.net.by_httpx import transport
 from gateway.net.probing import probe
 from gateway.net.proxy import Proxy, is_direct
+from gateway.settings import load_settings
 from tests.fakes import proxies
 from tests.fakes.proxies import Certificate, open_http_proxy, open_socks
 
@@ -181,6 +183,29 @@ def test_a_proxy_shows_no_secret() -> None:
     assert str(proxy) == "socks5h://[2001:db8::1]:1080"
     assert SECRET not in repr(proxy)
     assert "ann" not in repr(proxy)
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "http://ann:hid/den@proxy.example:8080",
+        "http://ann:123/hidden@proxy.example",
+        "http://ann:12#hidden@proxy.example",
+        "socks5://ann:1?hidden@proxy.example:1080",
+        "http://ann:hidden@proxy.example:port",
+        "http://ann:hidden@[::1",
+        "http://ann:hidden@proxy.example:0",
+        "http://ann:hidden@proxy.example/way",
+        "ftp://ann:hidden@proxy.example",
+        f"socks5://ann:{'hidden' * 50}@proxy.example",
+    ],
+)
+def test_no_part_of_a_password_is_taken_for_anything_else(address: str) -> None:
+    """An address that can be read wrongly is refused, in words that quote none of it; a setting says it the same."""
+    for read in (Proxy.read, lambda text: load_settings({"PARLOUR_PROXY": text})):
+        with pytest.raises((ValueError, SettingsMistake)) as refused:
+            read(address)
+        assert not any(part in str(refused.value) for part in ("hid", "den", "ann", "123"))
 
 
 @pytest.mark.parametrize(
