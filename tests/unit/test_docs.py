@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
+from agent.commands import Router
 from agent.llm.port import ChatRequest, ModelConfig
 from agent.tools.port import Tool, ToolContext, bind
 from gateway.errors import SendRefused, ToolFailed
@@ -227,3 +228,13 @@ async def test_the_channel_example_hears_and_answers(monkeypatch: pytest.MonkeyP
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
+
+
+# -- commands
+
+
+def test_every_command_stands_on_a_page_for_people() -> None:
+    """Whoever writes to the bot, or is admin where it is, finds each command there."""
+    told = DOCS["docs/using.md"] + DOCS["docs/admins.md"]
+    missing = [each.name for each in Router.load().commands if not re.search(rf"`/{each.name}\b", told)]
+    assert not missing
