@@ -28,7 +28,7 @@ def connector(proxy: str, **options: Any) -> TCPConnector:
         host=way.host,
         port=way.port,
         username=way.user or None,
-        password=way.password or None,
+        password=way.password if way.user else None,
         rdns=True,
         proxy_ssl=ssl.create_default_context() if way.scheme == "https" else None,
         **options,

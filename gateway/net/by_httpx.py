@@ -67,7 +67,7 @@ class _Backend(httpcore.AsyncNetworkBackend):
             host=self._way.host,
             port=self._way.port,
             username=self._way.user or None,
-            password=self._way.password or None,
+            password=self._way.password if self._way.user else None,
             rdns=True,
             proxy_ssl=ssl.create_default_context() if self._way.scheme == "https" else None,
         )

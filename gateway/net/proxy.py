@@ -12,7 +12,7 @@ import structlog
 log = structlog.get_logger(__name__)
 
 _PORTS = {"http": 80, "https": 443, "socks5": 1080, "socks5h": 1080}
-_LONGEST = 255  # bytes of a user or a password in SOCKS5 (RFC 1929)
+_LONGEST = 255  # characters of a user or a password in SOCKS5, which has neither empty (RFC 1929)
 _SHAPE = (
     "must be http://, https://, socks5:// or socks5h://, then [user:password@]host[:port] and nothing behind it;"
     " in a password write / as %2F, # as %23, ? as %3F, @ as %40, : as %3A and % as %25"
@@ -44,8 +44,10 @@ class Proxy:
         if parts.scheme not in _PORTS or not parts.hostname or port == 0 or has_more or " " in address:
             raise ValueError(_SHAPE)
         user, password = unquote(parts.username or ""), unquote(parts.password or "")
-        if max(len(user.encode()), len(password.encode())) > _LONGEST:
-            raise ValueError(f"user and password of a proxy are {_LONGEST} bytes each at most")
+        if not f"{user}{password}".isascii() or max(len(user), len(password)) > _LONGEST:
+            raise ValueError(f"has a user or password that is no ASCII, or longer than {_LONGEST} characters")
+        if password and not user or user and not password and parts.scheme.startswith("socks"):
+            raise ValueError("needs user and password both, or neither; an HTTP proxy may do with a user alone")
         return cls(parts.scheme, parts.hostname, port or _PORTS[parts.scheme], user, password)
 
     @property

@@ -96,6 +96,15 @@ async def test_a_name_is_asked_of_the_proxy_with_user_and_password(scheme: str, 
         assert proxy.refused == 0
 
 
+@WAYS
+async def test_a_user_without_a_password_is_one(ask: Any) -> None:
+    """Some HTTP proxies take a key as the user alone: the probe and what goes through say it alike."""
+    async with through("http", user="key") as (proxy, _):
+        address = f"http://key@127.0.0.1:{proxy.port}"
+        assert await probe(address) == ""
+        assert await ask(address, f"http://{NAME}/") == "hello"
+
+
 @KINDS
 @WAYS
 async def test_what_is_near_is_reached_without_it(scheme: str, ask: Any) -> None:
@@ -198,6 +207,9 @@ def test_a_proxy_shows_no_secret() -> None:
         "http://ann:hidden@proxy.example/way",
         "ftp://ann:hidden@proxy.example",
         f"socks5://ann:{'hidden' * 50}@proxy.example",
+        "socks5://ann:hidd%C3%A4n@proxy.example",  # what the library would break on at each connection
+        "socks5://ann@proxy.example",
+        "http://:hidden@proxy.example",
     ],
 )
 def test_no_part_of_a_password_is_taken_for_anything_else(address: str) -> None:
