@@ -57,7 +57,7 @@ class ModelClient:
     async def room(self) -> int:
         """Return how much a prompt may weigh for the model that is asked first (agent/memory/prompt/tokens.py)."""
         await self._know(self._models[0])
-        return self.windows.room(self.name)
+        return self.windows.room(_sized(self._models[0]))
 
     async def complete(self, request: ChatRequest, *, sink: Sink | None = None) -> ChatReply:
         """Return the first answer. Raises ContextOverflow and CapReached at once, else the *first* model's error.
@@ -71,7 +71,7 @@ class ModelClient:
                 reply = await self._persist(model, request, sink)
             except ContextOverflow as error:
                 await self._know(model)
-                await self.windows.refused(model.name, request.weight or estimate(request).input, error.window)
+                await self.windows.refused(_sized(model), request.weight or estimate(request).input, error.window)
                 raise
             except ModelFailed as error:
                 first = first or error
@@ -87,8 +87,8 @@ class ModelClient:
 
     async def _know(self, model: ChatModel) -> None:
         """Look up the model's window, once."""
-        if not self.windows.is_known(model.name):
-            self.windows.known(model.name, await model.window() if isinstance(model, Sized) else None)
+        if not self.windows.is_known(_sized(model)):
+            self.windows.known(_sized(model), await model.window() if isinstance(model, Sized) else None)
 
     async def sees(self) -> bool:
         """Say whether the model that is asked first looks at pictures."""
@@ -142,7 +142,7 @@ class ModelClient:
             spent = await model.complete(request, sink=watch)
             outcome = "answered"
             if request.weight and not spent.tokens.is_estimate:
-                self.windows.counted(model.name, request.weight, spent.tokens.input)
+                self.windows.counted(_sized(model), request.weight, spent.tokens.input)
         except ModelFailed as error:
             spent = spent_by(error)
             outcome = type(error).__name__
@@ -174,6 +174,11 @@ class ModelClient:
                 self._meter.count("model_tokens", amount, direction=direction)
         if tokens.cached:
             self._meter.count("model_cache_hits")
+
+
+def _sized(model: ChatModel) -> str:
+    """Return the name under which is kept how much *model* takes."""
+    return model.sized_as if isinstance(model, Sized) else model.name
 
 
 class _Watched:

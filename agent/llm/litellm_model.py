@@ -37,6 +37,16 @@ _GUARDS = {
 _CHATTY = ("LiteLLM", "LiteLLM Router", "LiteLLM Proxy", "httpx", "httpcore", "openai", "aiohttp")
 # Providers read a cached prefix only up to a mark when they are of this family.
 _MARKED = ("claude",)
+# Providers that refuse a history with calls beside no tools, as where a chat has none any more.
+_WANTS_A_TOOL = ("bedrock/",)
+_NO_TOOL = {
+    "type": "function",
+    "function": {
+        "name": "no_tool",
+        "description": "There are no tools in this chat. Never call this.",
+        "parameters": {"type": "object", "properties": {}},
+    },
+}
 _SINK_PACE = 0.03  # seconds; a preview shows less often than that
 _LONGEST_STREAM = 5  # times the timeout: a stream that keeps coming may take longer than a plain answer
 _NO_KEY = "none"  # OpenAI-compatible servers without a key; the SDK insists on one
@@ -57,6 +67,11 @@ class LitellmModel:
         self._litellm: Any = None  # the module, once it is loaded
         self._has_price = True
         self._sees = {"on": True, "off": False}.get(config.vision)
+
+    @property
+    def sized_as(self) -> str:
+        """The name under which is kept how much the model takes: the settings' own for it."""
+        return self._config.label or self.name
 
     async def sees(self) -> bool:
         """Say whether the model looks at pictures: as configured, else as litellm's table has it."""
@@ -156,8 +171,8 @@ class LitellmModel:
             sink(gathered.final_text())
 
     async def _call(self, request: ChatRequest, **extra: Any) -> Any:
-        if request.tools:
-            extra["tools"] = [dict(tool) for tool in request.tools]
+        if tools := offered(request, self.name):
+            extra["tools"] = tools
             # Or litellm imports its MCP proxy for every call with tools, which needs a package that is not there.
             extra["_skip_mcp_handler"] = True
             if request.tool_choice:
@@ -226,6 +241,12 @@ def key_for(model: str, api_base: str, api_key: str) -> str | None:
     At an address of the operator's choice OPENAI_API_KEY is not sent along by itself.
     """
     return api_key or (_NO_KEY if api_base and model.startswith("openai/") else None)
+
+
+def offered(request: ChatRequest, model: str) -> list[dict[str, Any]]:
+    """Return the tools that *model* is offered: those of *request*, or one in their place where there has to be one."""
+    is_wanted = model.startswith(_WANTS_A_TOOL) and any(message.get("tool_calls") for message in request.messages)
+    return [dict(tool) for tool in request.tools or ((_NO_TOOL,) if is_wanted else ())]
 
 
 def outgoing(messages: Sequence[Mapping[str, Any]], model: str) -> list[dict[str, Any]]:

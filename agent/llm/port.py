@@ -77,6 +77,7 @@ class ModelConfig:
     """One model as the operator configured it. Times are seconds."""
 
     model: str
+    label: str = ""  # the name that the settings have for it; "" = its own
     api_base: str = ""
     api_key: str = ""
     timeout: float = 120.0  # for a whole plain answer, and for the first piece of a streamed one
@@ -102,6 +103,11 @@ class Sees(Protocol):
 @runtime_checkable
 class Sized(Protocol):
     """A model that knows how many tokens it takes."""
+
+    @property
+    def sized_as(self) -> str:
+        """The name under which that is kept: servers of the operator's may call different models the same."""
+        ...
 
     async def window(self) -> int | None:
         """Return how many tokens prompt and answer may be together; None = unknown. Looked up off the event loop."""

@@ -53,6 +53,7 @@ def open_named(llm: Llm, names: Iterable[str], proxy: str, *, setting: str = "ll
         entry = llm.entry(name)
         config = ModelConfig(
             model=entry.model,
+            label=name,
             api_base=str(entry.api_base or ""),
             api_key=entry.api_key.get_secret_value() if entry.api_key else "",
             timeout=llm.timeout_seconds,

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from agent.llm.client import ModelClient
-from agent.llm.litellm_model import LitellmModel
+from agent.llm.litellm_model import LitellmModel, offered
 from agent.llm.port import ANSWER_CHARS, ChatReply, ModelConfig, Sink, ToolCall, spent_by
 from gateway.errors import (
     ContextOverflow,
@@ -325,6 +325,17 @@ async def test_equal_histories_are_equal_bytes() -> None:
         assert after.startswith(messages + b",")
     assert b"another" not in long
     assert short.startswith(b'{"messages":[{"role":"system"')
+
+
+def test_a_history_with_calls_is_never_without_a_tool_where_the_provider_refuses_that() -> None:
+    """A chat whose tools were taken away goes on: Bedrock is offered one that does nothing, and nobody else is."""
+    calls = [{"id": "call_1", "type": "function", "function": {"name": "remember", "arguments": "{}"}}]
+    history: Sequence[Mapping[str, Any]] = [{"role": "assistant", "content": "", "tool_calls": calls}]
+    bare, called = request(), replace(request(), messages=history)
+    assert [each["function"]["name"] for each in offered(called, "bedrock/anthropic.claude-x")] == ["no_tool"]
+    assert offered(bare, "bedrock/anthropic.claude-x") == offered(called, "openai/test") == []
+    own = memory_tools().schemas
+    assert offered(replace(called, tools=own), "bedrock/anthropic.claude-x") == [dict(each) for each in own]
 
 
 async def test_thinking_goes_back_to_its_own_model_only() -> None:

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from agent.llm.client import ModelClient
+from agent.llm.litellm_model import LitellmModel
+from agent.llm.port import ModelConfig
 from agent.llm.scripted import Scripted, ScriptedModel
 from agent.llm.trouble import limit_in
 from agent.llm.windows import DEFAULT_WINDOW, LAPSES, SMALLEST_WINDOW, Budget, Windows
@@ -129,3 +131,13 @@ async def test_a_client_tells_its_windows_what_it_sees() -> None:
 def test_the_limit_is_read_off_what_providers_say(said: str, limit: int) -> None:
     """Each provider has words of its own; where there is no number, none is made up."""
     assert limit_in(said) == limit
+
+
+async def test_two_of_one_name_are_told_apart_by_what_the_settings_call_them() -> None:
+    """Two servers of the operator's may both say `openai/local`: one's window is not the other's."""
+    shared = windows()
+    rooms = []
+    for label, window in (("wide", 128_000), ("narrow", 8_192)):
+        model = LitellmModel(ModelConfig(model="openai/local", label=label, context_window=window))
+        rooms.append(await ModelClient([model], books=Usages(), meter=Tally(), windows=shared).room())
+    assert rooms == [Budget(128_000).tokens, Budget(8_192).tokens]
