@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TypeAlias
@@ -208,10 +207,10 @@ class Background:
         try:
             await asyncio.wait({changed, freed}, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for task in (changed, freed):
-                task.cancel()
-                with suppress(asyncio.CancelledError):
-                    await task
+            changed.cancel()
+            freed.cancel()
+            # Not `await task`: it would raise their cancellation, and whoever swallows that swallows our own as well.
+            await asyncio.wait({changed, freed})
 
     async def _in_a_slot(self, job: Job) -> None:
         try:

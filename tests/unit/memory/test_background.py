@@ -49,6 +49,24 @@ async def test_only_kinds_with_a_handler_are_touched(clock: Clock) -> None:
     assert jobs.leased & set(jobs.jobs) == set()
 
 
+@pytest.mark.parametrize("steps", range(12))
+async def test_cancelled_at_whichever_step_of_its_waiting_it_ends(clock: Clock, steps: int) -> None:
+    """A gateway that stops in the very moment at which a job is queued or done stops, and does not hang."""
+    jobs = FakeJobs()
+
+    async def handle(each: Job) -> None:
+        pass
+
+    running = asyncio.create_task(Background(jobs, quick={"think": handle}, slow={}, now=lambda: START).run())
+    await asyncio.sleep(1)
+    await jobs.put(job("a"))
+    for _ in range(steps):
+        await asyncio.sleep(0)
+    running.cancel()
+    await asyncio.wait({running}, timeout=60)
+    assert running.cancelled()
+
+
 async def test_slow_jobs_run_two_at_a_time_and_never_hold_up_quick_ones(clock: Clock) -> None:
     """Models are slow and shared with the people who wait for answers; files are not."""
     jobs = FakeJobs()
