@@ -7,7 +7,7 @@ audience at most once an hour; a worse stage than they know of at once; the end 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -74,17 +74,17 @@ def _described(alert: Alert, seen: Seen) -> Alert:
 
 
 def _silent(heard: Heard) -> Heard:
-    return replace(heard, stage=0, waiting=0, is_owed=False)
+    return replace(heard, stage=0, waiting=0, is_owed=False, notices=())
 
 
 def _settled(alert: Alert, heard: Heard, seen: Seen, *, is_stale: bool) -> Heard:
     """Forget trouble whose end is told to nobody, and what nobody could be told for a day."""
     if alert.stage:
         return heard
-    ends_silently = heard.stage < seen.ends_from
+    if 0 < heard.stage < seen.ends_from:
+        heard = replace(heard, stage=0, notices=())
     return replace(
         heard,
-        stage=0 if ends_silently else heard.stage,
         waiting=0 if is_stale else heard.waiting,
         is_owed=heard.is_owed and not is_stale,
     )
@@ -108,18 +108,37 @@ def _may(heard: Heard, stage: int, now: datetime) -> bool:
     return not timedelta(0) <= now - heard.at < EVERY
 
 
-def told(alert: Alert, heard: Heard, what: News, now: datetime, *, addresses: int) -> Heard:
-    """Return what this audience knows once *what* went to so many *addresses*; without any, what they are owed."""
+def told(alert: Alert, heard: Heard, what: News, now: datetime, *, notices: Sequence[str]) -> Heard:
+    """Return what this audience knows once *what* is on its way as *notices*; without any, what they are owed."""
+    if not notices:
+        return replace(heard, is_owed=True) if what is News.TROUBLE else heard
+    heard = replace(heard, told=len(notices), notices=tuple(notices), counted=0)
     match what:
-        case News.TROUBLE if not addresses:
-            return replace(heard, is_owed=True)
         case News.TROUBLE:
-            return replace(heard, stage=alert.stage, at=now, worst=alert.stage, told=addresses, is_owed=False)
-        case News.OVER if addresses:
-            return replace(heard, stage=0, told=addresses, is_owed=False)
-        case News.HAPPENED if addresses:
-            return replace(heard, waiting=0, at=now, worst=1, told=addresses)
-    return heard
+            return replace(heard, stage=alert.stage, at=now, worst=alert.stage, is_owed=False)
+        case News.OVER:
+            return replace(heard, stage=0, is_owed=False)
+        case News.HAPPENED:
+            return replace(heard, waiting=0, at=now, worst=1, counted=heard.waiting)
+
+
+def lost(heard: Heard, dead: Collection[str]) -> Heard:
+    """Return what this audience knows when the notices *dead* did not arrive; without any other, they were not told."""
+    left = tuple(each for each in heard.notices if each not in dead)
+    if left or not heard.notices:
+        return replace(heard, notices=left, told=len(left)) if left != heard.notices else heard
+    return replace(
+        heard,
+        stage=0,
+        at=None,
+        worst=0,
+        waiting=heard.waiting + heard.counted,
+        told=0,
+        is_owed=heard.is_owed or not heard.counted,
+        notices=(),
+        counted=0,
+        lost=heard.lost + 1,
+    )
 
 
 def is_untold(alert: Alert) -> bool:

@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 import structlog
 
-from gateway.alerts.book import News, Seen, moved, news, told
+from gateway.alerts.book import News, Seen, lost, moved, news, told
 from gateway.alerts.ways import Ways
 from gateway.alerts.wording import Origin, channel_of, notice, sentence
 from gateway.errors import StoreDown
@@ -82,6 +82,7 @@ class Watch:
         try:
             if self._causes is None:
                 self._causes = {alert.cause: alert for alert in await self._store.all()}
+            await self._count_lost(self._causes)
             taken: set[str] = set()
             for name, source in self._sources.items():
                 for seen in await self._ask(name, source, self._causes):
@@ -92,6 +93,15 @@ class Watch:
                 await self._take(Seen(cause=alert.cause, since=alert.since, stage=None), self._causes)
         except StoreDown as error:
             log.warning("alerts.wait_for_store", reason=str(error))
+
+    async def _count_lost(self, causes: dict[str, Alert]) -> None:
+        """What was given up on its way was not told."""
+        sent = [notice for alert in causes.values() for notice in alert.owners.notices]
+        dead = await self._store.dead(sent) if sent else frozenset()
+        for cause, alert in [(cause, alert) for cause, alert in causes.items() if dead & {*alert.owners.notices}]:
+            causes[cause] = replace(alert, owners=lost(alert.owners, dead))
+            await self._store.note(causes[cause], at=self._now())
+            log.warning("alert.lost", cause=cause, owners=len(dead & {*alert.owners.notices}))
 
     async def _ask(self, name: str, source: Source, causes: Mapping[str, Alert]) -> Sequence[Seen]:
         try:
@@ -119,9 +129,11 @@ class Watch:
         posts = [self._to.origin.alert(alert, to_monitor, now)] if to_monitor is not None and self._to.posts else []
         after = alert
         if to_owners is not None:
-            after = replace(after, owners=told(alert, alert.owners, to_owners, now, addresses=len(ways)))
+            after = replace(
+                after, owners=told(alert, alert.owners, to_owners, now, notices=[each.turn for each in notices])
+            )
         if to_monitor is not None:
-            after = replace(after, monitor=told(alert, alert.monitor, to_monitor, now, addresses=1))
+            after = replace(after, monitor=told(alert, alert.monitor, to_monitor, now, notices=("log",)))
         if after != before:
             await self._store.note(after, notices=notices, posts=posts, at=now)
         causes[seen.cause] = after

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 
 from gateway.events import SessionKey
 from gateway.people.pairing import OwnerAt
@@ -20,12 +20,17 @@ class Ways:
         people: Callable[[], Awaitable[Sequence[Sequence[OwnerAt]]]],
         channels: Mapping[str, Channel],
         hears: Callable[[], Mapping[str, bool | None]],
+        unheard: Callable[[], Awaitable[Collection[SessionKey]]],
         pages: Sequence[SessionKey] = (),
     ) -> None:
-        """*people*: the owners, each with their addresses, the best first; *pages*: the local owner's windows."""
+        """*people*: the owners, each with their addresses, the best first; *pages*: the local owner's windows.
+
+        *unheard*: where lately nothing of ours arrived.
+        """
         self._people = people
         self._channels = channels
         self._hears = hears
+        self._unheard = unheard
         self._pages = pages
 
     async def now(self, *, about: str = "") -> tuple[OwnerAt, ...]:
@@ -34,10 +39,14 @@ class Ways:
         Best is a channel that hears, then one that was not tried yet. What is *about* a channel goes over another one,
         where there is another. Where somebody can be reached, what is for the others waits in the outbox for theirs.
         """
-        people, hears = await self._people(), self._hears()
-        best = [min(addresses, key=lambda at: self._rank(at, hears, about)) for addresses in people if addresses]
-        ranks = [self._rank(at, hears, about) for at in best]
-        pages = [OwnerAt(key) for key in self._pages if self._is_open(key)]
+        people, hears, unheard = await self._people(), self._hears(), await self._unheard()
+
+        def rank(at: OwnerAt) -> int:
+            return _NEVER if at.key in unheard else self._rank(at, hears, about)
+
+        best = [min(addresses, key=rank) for addresses in people if addresses]
+        ranks = [rank(at) for at in best]
+        pages = [OwnerAt(key) for key in self._pages if self._is_open(key) and key not in unheard]
         if not pages and not any(rank < _AWAY for rank in ranks):
             return ()
         found = [at for at, rank in zip(best, ranks, strict=True) if rank < _NEVER]

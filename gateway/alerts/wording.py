@@ -61,7 +61,8 @@ def name(alert: Alert, what: News, *about: str) -> str:
     """Return ``a`` and 16 base32 characters that are the same whenever the same is said of the same."""
     begun = str(alert.since.timestamp())
     mark = alert.mark if what is News.HAPPENED else ""
-    seed = "\0".join((alert.cause, what, begun, str(alert.stage), mark, *about))
+    again = [str(alert.owners.lost)] if alert.owners.lost else []  # what did not arrive is said anew
+    seed = "\0".join((alert.cause, what, begun, str(alert.stage), mark, *about, *again))
     return "a" + base64.b32encode(hashlib.sha256(seed.encode()).digest()[:10]).decode("ascii").lower()
 
 
@@ -87,13 +88,14 @@ def shown(alert: Alert, *, is_untold: bool) -> dict[str, Any]:
         "told_at": _utc(alert.owners.at) if alert.owners.at is not None else "",
         "told": alert.owners.told,
         "untold": is_untold,
+        "lost": alert.owners.lost,
     }
 
 
 def line_of(told: Mapping[str, Any]) -> str:
     """Return what `shown` returned, as one line for operators."""
     if told["untold"]:
-        knows = "no owner could be told so far"
+        knows = "what an owner was sent did not arrive" if told["lost"] else "no owner could be told so far"
     else:
         knows = f"told at {told['told_at']}" if told["told_at"] else "nobody had to be told"
     return f"{told['text']} ({'now' if told['state'] == 'firing' else 'past'}, {knows})"

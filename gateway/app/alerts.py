@@ -12,7 +12,7 @@ from typing import Any
 
 from agent.llm.client import ModelClient
 from gateway.alerts import Watch, Ways, Webhook
-from gateway.alerts.book import is_untold
+from gateway.alerts.book import STALE, is_untold
 from gateway.alerts.sources import (
     CapSource,
     ChannelSource,
@@ -101,6 +101,7 @@ def open_alerts(
                 people=people.owners_at.everybody,
                 channels=doors.channels,
                 hears=supervisor.states,
+                unheard=lambda: store.alerts.unheard(now() - STALE),
                 pages=[
                     SessionKey(name, LOCAL_OWNER) for name, policy in people.roster.policies.items() if policy.is_local
                 ],

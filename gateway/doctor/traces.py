@@ -112,7 +112,8 @@ def _told(status: dict[str, Any]) -> Iterator[Finding]:
 def _alert(told: Mapping[str, Any]) -> Iterator[Finding]:
     """What is wrong now, what the owners were told lately, and what nobody could tell them."""
     if told["untold"]:
-        line = f"{line_of(told)}; set PARLOUR_OWNERS to somebody on a channel that works"
+        mend = "write to the bot once, which Telegram asks for, or " if told.get("lost") else ""
+        line = f"{line_of(told)}; {mend}set PARLOUR_OWNERS to somebody on a channel that works"
         yield Finding(Level.WARN, "alerts", line, "untold")
     elif told["state"] == "firing":
         yield Finding(Level.WARN, "alerts", line_of(told), str(told["cause"]))

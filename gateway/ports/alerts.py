@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Protocol
 
-from gateway.events import OutboundMessage
+from gateway.events import OutboundMessage, SessionKey
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,6 +20,9 @@ class Heard:
     waiting: int = 0  # things that happened since, and that they do not know of
     told: int = 0  # how many addresses it went to, the last time
     is_owed: bool = False  # there was no way to them when this trouble was noted
+    notices: tuple[str, ...] = ()  # the turns (as parts and dead letters name them) of what they were told last
+    counted: int = 0  # of what merely happened, how much of it that told
+    lost: int = 0  # how often nothing of what they were told arrived
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +86,14 @@ class Alerts(Protocol):
 
     async def put_off(self, post: Post, until: datetime) -> None:
         """Count an attempt that failed; the next is not before *until*."""
+        ...
+
+    async def dead(self, notices: Collection[str]) -> frozenset[str]:
+        """Return which of *notices* (`Heard.notices`) were given up on their way."""
+        ...
+
+    async def unheard(self, since: datetime) -> frozenset[SessionKey]:
+        """Return the chats where a notice was given up *since*, and where nobody has written after that."""
         ...
 
     async def given_up(self, after: str) -> tuple[tuple[GivenUp, ...], str]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict
 from datetime import datetime
 from itertools import takewhile
 from typing import Any
@@ -12,7 +13,7 @@ from gateway.events import OutboundMessage, SessionKey
 from gateway.ports.alerts import Alert, GivenUp, Heard, Post
 from gateway.store.base import Engine
 from gateway.store.inbox import enqueue
-from gateway.store.rows import micros, moment, read_json, unquote, write_json
+from gateway.store.rows import micros, moment, read_json, read_key, unquote, write_json
 
 OURS = "a"  # a notice's id begins with it where a turn's begins with t
 STRANGERS = "s"  # so does a line's to somebody who was not let in: whether they read it is their own affair
@@ -23,6 +24,11 @@ _QUEUED = "SELECT seq, body, at, attempts, due_at FROM alert_post ORDER BY seq L
 _GIVEN_UP = (
     "SELECT turn, key, reason, max(at) FROM dead WHERE at > ? AND key != '' AND substr(turn, 1, 1) NOT IN (?, ?) "
     "GROUP BY turn ORDER BY max(at)"
+)
+_DEAD = "SELECT DISTINCT turn FROM dead WHERE turn IN (SELECT value FROM json_each(?))"
+_UNHEARD = (
+    "SELECT DISTINCT key FROM dead WHERE at >= ? AND key != '' AND substr(turn, 1, 1) = ? "
+    "AND NOT EXISTS (SELECT 1 FROM inbox WHERE inbox.key = dead.key AND accepted_at > dead.at)"
 )
 
 
@@ -79,6 +85,18 @@ class SqliteAlerts:
         change = "UPDATE alert_post SET attempts = ?, due_at = ? WHERE seq = ?"
         await self._engine.writer.submit(lambda database: database.execute(change, arguments).close())
 
+    async def dead(self, notices: Collection[str]) -> frozenset[str]:
+        """Return which of *notices* were given up."""
+        wanted = write_json(sorted(notices))
+        found = await self._engine.writer.submit(lambda database: database.execute(_DEAD, (wanted,)).fetchall())
+        return frozenset(turn for (turn,) in found)
+
+    async def unheard(self, since: datetime) -> frozenset[SessionKey]:
+        """Return the chats where a notice was given up, and where nobody has written after that."""
+        wanted = (micros(since), OURS)
+        found = await self._engine.writer.submit(lambda database: database.execute(_UNHEARD, wanted).fetchall())
+        return frozenset(read_key(key) for (key,) in found)
+
     async def given_up(self, after: str) -> tuple[tuple[GivenUp, ...], str]:
         """Return the turns that lost something since the mark *after*."""
         return await self._engine.writer.submit(lambda database: _given_up(database, after))
@@ -109,9 +127,9 @@ def _write(alert: Alert) -> str:
     return write_json(fields)
 
 
-def _write_heard(heard: Heard) -> list[int | None]:
+def _write_heard(heard: Heard) -> dict[str, Any]:
     at = micros(heard.at) if heard.at is not None else None
-    return [heard.stage, at, heard.worst, heard.waiting, heard.told, int(heard.is_owed)]
+    return {**asdict(heard), "at": at}
 
 
 def _read(cause: str, since: int, payload: str) -> Alert:
@@ -129,13 +147,6 @@ def _read(cause: str, since: int, payload: str) -> Alert:
     )
 
 
-def _read_heard(columns: Sequence[int | None]) -> Heard:
-    stage, at, worst, waiting, told, is_owed = columns
-    return Heard(
-        stage=stage or 0,
-        at=moment(at) if at is not None else None,
-        worst=worst or 0,
-        waiting=waiting or 0,
-        told=told or 0,
-        is_owed=bool(is_owed),
-    )
+def _read_heard(fields: Mapping[str, Any]) -> Heard:
+    at = moment(fields["at"]) if fields["at"] is not None else None
+    return Heard(**{**fields, "at": at, "notices": tuple(fields["notices"])})

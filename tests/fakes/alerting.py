@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from gateway.alerts import Watch, Ways
+from gateway.alerts.book import STALE, is_untold
 from gateway.alerts.watch import Audiences, Source
 from gateway.alerts.wording import Origin
 from gateway.delivery import Deliverer
@@ -59,7 +60,13 @@ class Alerting:
         self.channels["web"].watched = False
         meter = PrometheusMeter(strict=True)
         self.deliverer = Deliverer(self.store.outbox, self.channels, meter=meter, now=self.clock.now)
-        ways = Ways(people=self._people, channels=self.channels, hears=lambda: self.hears, pages=self.pages)
+        ways = Ways(
+            people=self._people,
+            channels=self.channels,
+            hears=lambda: self.hears,
+            unheard=lambda: self.store.alerts.unheard(self.clock.now() - STALE),
+            pages=self.pages,
+        )
         audiences = Audiences(
             ways=ways,
             manner=lambda _: (self.language, "Europe/Berlin"),
@@ -116,6 +123,11 @@ class Alerting:
             task.cancel()
         await asyncio.wait(self.tasks)
         await self.store.close()
+
+    async def standing(self) -> list[str]:
+        """Return how each cause that was told or should be stands, and how many addresses know of it."""
+        alerts = [alert for alert in await self.store.alerts.all() if alert.line]
+        return [f"{each.cause}: {'untold' if is_untold(each) else 'told'}, {each.owners.told}" for each in alerts]
 
     async def until(self, minutes: float) -> None:
         """Let the clock run to so many minutes since the test began, or to the death of the process."""

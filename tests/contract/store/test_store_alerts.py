@@ -8,7 +8,7 @@ from datetime import timedelta
 from gateway.events import OutboundKind, OutboundMessage, SessionKey
 from gateway.ports import Alert, Heard
 from tests.contract.store.conftest import House
-from tests.fakes.turns import answer, parts_of, said
+from tests.fakes.turns import accept, answer, parts_of, said
 
 OWNER = SessionKey("telegram", "1")
 
@@ -30,7 +30,7 @@ async def test_a_cause_its_notice_and_its_post_are_one_write(house: House) -> No
         fields={"free": 7},
         level="critical",
         mark="m",
-        owners=Heard(stage=2, at=at, worst=2, waiting=3, told=1, is_owed=True),
+        owners=Heard(stage=2, at=at, worst=2, waiting=3, told=2, is_owed=True, notices=("a1", "a2"), counted=2, lost=1),
     )
     await store.alerts.note(alert, notices=[notice()], posts=["{}"], at=at)
     await store.alerts.note(alert, notices=[notice()], at=at)
@@ -72,7 +72,13 @@ async def test_what_was_given_up_is_told_once_and_our_own_notices_never(house: H
     ours = parts_of(notice(), 1)
     await store.outbox.freeze(notice(), ours)
     await store.outbox.bury(ours[0], "403 blocked")
+    assert await store.alerts.dead(["a", notice().turn]) == {notice().turn}
+    assert await store.alerts.unheard(house.wall.now()) == {OWNER}
+    assert await store.alerts.unheard(house.wall.now() + timedelta(seconds=1)) == frozenset()
     (letter,), after = await store.alerts.given_up(mark)
     assert (letter.turn, letter.chat, letter.reason) == (delivery.message.turn, str(key), "403 blocked")
     assert await store.alerts.given_up(after) == ((), after)
     assert (await store.alerts.given_up(""))[0] == ()
+    house.wall.advance(seconds=1)
+    await accept(store, said(key=OWNER, id="2"))
+    assert await store.alerts.unheard(house.wall.now() - timedelta(hours=1)) == frozenset()

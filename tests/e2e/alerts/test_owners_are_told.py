@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 from aiohttp import ClientSession, web
 
+from gateway.doctor import traces
+from gateway.home import Home
 from tests.fakes.discord_facts import ANN as DISCORD_ANN
 from tests.fakes.discord_server import Discord, open_discord
 from tests.fakes.pocket import InstantModel, Pocket, gateway
@@ -88,6 +90,30 @@ async def test_an_owner_who_never_wrote_is_told_of_a_kill_on_each_platform_once(
         assert {name: len(lines) for name, lines in world.told().items()} == {"slack": 1, "telegram": 1, "discord": 1}
         (line,) = await pocket.app.alerts.told()
         assert (line["cause"], line["told"], line["untold"]) == ("killed", 3, False)
+
+
+async def test_an_owner_whom_telegram_does_not_let_us_write_to_is_told_when_they_write(
+    world: World, tmp_path: Path
+) -> None:
+    """Until then nobody was told, as `status` and the doctor say, with what to do; the next line is the notice."""
+    world.environment |= {"PARLOUR_OWNERS": "telegram:77"}
+    async with world.house(tmp_path / "home") as pocket:
+        pocket.kill(tmp_path / "killed")
+    async with world.house(tmp_path / "killed") as pocket:
+        watch = pocket.app.alerts.watch
+        while not (line := (await pocket.app.alerts.told())[0])["lost"]:
+            watch.nudge()
+            await asyncio.sleep(0.02)
+        assert (line["cause"], line["told"], line["untold"]) == ("killed", 0, True)
+        home = Home(tmp_path / "killed")
+        (found,) = [each async for each in traces(home) if each.id == "alerts.untold"]
+        assert "did not arrive); write to the bot once, which Telegram asks for" in found.text
+        world.telegram.say("here I am", chat=77, sender=77)
+        await within(20, lambda: bool(world.telegram.shown(77)))
+        watch.nudge()
+        await within(20, lambda: any(KILLED in each for each in world.telegram.shown(77)))
+        (line,) = await pocket.app.alerts.told()
+        assert (line["told"], line["untold"]) == (1, False)
 
 
 @pytest.mark.parametrize("name", ["slack", "telegram", "discord"])

@@ -39,7 +39,7 @@ class Owner:
             return
         if self.reachable:
             self.heard.append((minutes, what, alert.owners.waiting if what is News.HAPPENED else alert.stage))
-        owners = told(alert, alert.owners, what, at(minutes), addresses=int(self.reachable))
+        owners = told(alert, alert.owners, what, at(minutes), notices=["a1"] if self.reachable else [])
         self.alert = replace(alert, owners=owners)
 
 

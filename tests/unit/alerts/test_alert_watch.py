@@ -30,7 +30,7 @@ from gateway.words import say
 from tests.fakes.alerting import OWNER_HERE, OWNER_THERE, Alerting
 from tests.fakes.channel import Fault
 from tests.fakes.clock import EPOCH, Clock
-from tests.fakes.turns import answer, said
+from tests.fakes.turns import accept, answer, said
 
 DOWN = "I have not heard telegram since 2026-11-21 22:01."
 BACK = "I hear telegram again. I had not since 2026-11-21 22:01."
@@ -213,6 +213,53 @@ async def test_what_is_for_an_owner_out_of_reach_waits_for_their_channel(tmp_pat
     assert (len(house.told(OWNER_HERE)), house.told(OWNER_THERE)) == (1, [])
     await house.until(10)
     assert len(house.told(OWNER_THERE)) == 1
+    await house.stop()
+
+
+async def test_what_does_not_arrive_was_not_told(tmp_path: Path, clock: Clock) -> None:
+    """An owner's chat that takes nothing is tried once a day: meanwhile the next account, and `status` knows.
+
+    Where there is no other, they are told when they write to us; nobody is told that a notice was given up.
+    """
+    house = Alerting(
+        tmp_path / "home",
+        clock,
+        lambda house: {"disk": _Steps([2]), "given up": GivenUpSource(house.store.alerts, clock.now)},
+        owners=[(OWNER_HERE,)],
+    )
+    house.folder.mkdir()
+    await house.start()
+    house.platforms["telegram"].fail(Fault.REFUSED, chat=OWNER_HERE.chat, calls=2)
+    for minute, sent in ((5, 1), (10, 2)):
+        await house.until(minute)
+        await house.kill()
+        await house.start()
+        await house.until(minute + 2)
+        assert await house.standing() == ["disk: untold, 0"]
+        assert len(house.platforms["telegram"].at("send", OWNER_HERE)) == sent
+        clock.set_wall(timedelta(hours=24))
+    await accept(house.store, said(key=OWNER_HERE, second=60 * 60 * 50))
+    await house.until(15)
+    assert await house.standing() == ["disk: told, 1"]
+    assert [line.split(":")[0] for line in house.told(OWNER_HERE)] == ["The disk I write to is full"]
+    await house.stop()
+
+
+async def test_the_other_account_is_told_what_did_not_arrive(tmp_path: Path, clock: Clock) -> None:
+    """What merely happened too, with how often it did; the owner who was told is not told again."""
+    house = Alerting(
+        tmp_path / "home",
+        clock,
+        lambda _: {"killed": KilledSource(3, clock.now)},
+        owners=[(OWNER_HERE, OWNER_THERE)],
+    )
+    house.folder.mkdir()
+    await house.start()
+    house.platforms["telegram"].fail(Fault.REFUSED, chat=OWNER_HERE.chat)
+    await house.until(90)
+    (line,) = house.told(OWNER_THERE)
+    assert line.startswith("I did not stop, I was killed 3 times")
+    assert await house.standing() == ["killed: told, 1"]
     await house.stop()
 
 
