@@ -13,12 +13,12 @@ SENTENCES = {
         "{channel} lässt mich nicht hinein, so wie es dort eingerichtet ist. `parlour doctor` auf meinem Rechner"
         " sagt, was zu ändern ist."
     ),
-    "over_channel": "Ich höre {channel} wieder. Seit {since} war das nicht so.",
+    "over_channel": "Ich höre {channel} wieder. Seit {since} war nichts zu hören.",
     "model_failing": (
         "Seit {since} hat kein Modell mehr geantwortet, und wer mir schreibt, wird gebeten, es noch einmal zu"
         " versuchen. `parlour doctor --model` auf meinem Rechner sagt, woran es liegt."
     ),
-    "over_model": "Das Modell antwortet wieder. Seit {since} war das nicht so.",
+    "over_model": "Das Modell antwortet wieder. Seit {since} hatte es geschwiegen.",
     "given_up": (
         "Ich musste {count:eine Nachricht|# Nachrichten} aufgeben, zuletzt in {chat}: {reason} `parlour turn {turn}`"
         " auf meinem Rechner erzählt die ganze Geschichte."

@@ -27,7 +27,7 @@ SENTENCES = {
     "help_settings": "was in diesem Chat gilt, und wer es entschieden hat",
     "help_share": "etwas in jedem Chat bekannt machen, zum Beispiel `/share Freitags ist das Büro zu`",
     "help_unshare": "Worte aus dem nehmen, was in jedem Chat bekannt ist",
-    "help_pair": "wer um Einlass gebeten hat; `/pair CODE` lässt ein, wer diesen Code bekam",
+    "help_pair": "wer um Zugang gebeten hat; `/pair CODE` lässt zu, wer diesen Code bekam",
     "help_privacy": "was ich von dir aufbewahre, wie lange, und wer es lesen kann",
     "help_export": "alles, was ich von dir habe, zugeschickt bekommen, im Direktchat",
     "help_allow": "jemanden mir schreiben lassen: eine Id, `here`, oder als Antwort auf eine Nachricht",
@@ -48,13 +48,13 @@ SENTENCES = {
     "nothing_to_retry": "In diesem Gespräch gibt es nichts noch einmal zu beantworten.",
     "nothing_to_stop": "Es läuft nichts, und nichts wartet.",
     "already_answered": "Zu spät: Die Antwort ist schon unterwegs.",
-    "stopped": "Abgebrochen. {queued:# wartende Nachricht wurde|# wartende Nachrichten wurden} auch verworfen.",
+    "stopped": "Abgebrochen. {queued:# wartende Nachricht wurde|# wartende Nachrichten wurden} ebenfalls verworfen.",
     "stopped_queue": "{queued:# wartende Nachricht wurde|# wartende Nachrichten wurden} verworfen; es lief nichts.",
     "queue_empty": "Es läuft nichts, und nichts wartet.",
     "queue": "Ich beantworte gerade {running:# Nachricht|# Nachrichten}, {waiting} {waiting:wartet|warten}.",
     "queue_doing": "Gerade: {tool}. `/stop` bricht ab.",
     "status": (
-        "Parlour {version}, Modell {model}, seit {uptime} am Laufen.\n{busy} von {workers} Plätzen belegt, {queued:#"
+        "Parlour {version}, Modell {model}, läuft seit {uptime}.\n{busy} von {workers} Plätzen belegt, {queued:#"
         " Nachricht wartet|# Nachrichten warten}.\nDieser Chat heute: {tokens:# Token|# Tokens}, Kosten {cost}, "
         "{cached} % der Eingabe aus dem Zwischenspeicher des Anbieters."
     ),

@@ -29,7 +29,7 @@ SENTENCES = {
     "log_line": "`{sha}` {at}: {names}",
     "not_dreams": "Diese Änderung war nicht von Dream; `/memory diff {sha}` zeigt sie.",
     "restored": (
-        "Getan: Was ich mir gemerkt habe, steht wie vor `{sha}`, und was andere seither geändert haben, bleibt ("
+        "Erledigt: Was ich mir gemerkt habe, steht wie vor `{sha}`, und was andere seither geändert haben, bleibt ("
         "{kept}). Es gilt ab deiner nächsten Nachricht; `/memory undo` nimmt es zurück."
     ),
     "is_so": "Was ich mir gemerkt habe, steht schon so da.",

@@ -6,7 +6,7 @@ SENTENCES = {
     ),
     "unreachable": "Ich erreiche das Modell gerade nicht. /retry versucht deine letzte Nachricht noch einmal.",
     "timeout": "Das Modell hat nicht rechtzeitig geantwortet. /retry versucht deine letzte Nachricht noch einmal.",
-    "refused": "Das Modell nimmt diese Anfrage nicht an. Wer mich betreibt, muss in die Einstellungen sehen.",
+    "refused": "Das Modell nimmt diese Anfrage nicht an. Wer mich betreibt, muss in den Einstellungen nachsehen.",
     "garbled": "Die Antwort des Modells konnte ich nicht lesen. /retry versucht deine letzte Nachricht noch einmal.",
     "overflow": "Dieses Gespräch passt nicht mehr in das Modell. /new beginnt ein neues.",
     "empty": "Das Modell hat keine Antwort gegeben. /retry versucht deine letzte Nachricht noch einmal.",

@@ -2,11 +2,11 @@
 
 SENTENCES = {
     "done": (
-        "Getan. Ich habe {remembered:# gemerkte Zeile|# gemerkte Zeilen}, {summaries:# Zeile|# Zeilen} aus"
+        "Erledigt. Ich habe {remembered:# gemerkte Zeile|# gemerkte Zeilen}, {summaries:# Zeile|# Zeilen} aus"
         " Zusammenfassungen und {messages:# Nachricht|# Nachrichten} gelöscht. Es gilt ab deiner nächsten Nachricht."
     ),
     "nothing": "Mit diesen Worten habe ich nichts gefunden, was ich hier auf deine Bitte vergessen darf.",
-    "others": "Einiges davon haben andere behalten lassen; das kann ein Admin dieses Chats vergessen lassen.",
+    "others": "Einiges davon habe ich mir auf Bitte anderer gemerkt; ein Admin dieses Chats kann es vergessen lassen.",
     "purge_does": (
         "Frühere Fassungen von dem, was ich mir gemerkt habe, enthalten es noch; `/forget <Worte> --purge` löscht"
         " auch die."
@@ -21,9 +21,9 @@ SENTENCES = {
         " Sekunden), werden auch Nachrichten mit diesen Worten gelöscht."
     ),
     "purging_own": (
-        "Jetzt nehme ich, was du gesagt und behalten lassen hast, aus früheren Fassungen, Anhängen, dem Suchindex und"
-        " dem Journal; das geht von selbst weiter, auch über einen Neustart. Was andere gesagt haben, und"
-        " Zusammenfassungen, kann ein Admin dieses Chats löschen."
+        "Jetzt nehme ich, was du gesagt hast und was ich mir für dich merken sollte, aus früheren Fassungen,"
+        " Anhängen, dem Suchindex und dem Journal; das geht von selbst weiter, auch über einen Neustart. Was andere"
+        " gesagt haben, und Zusammenfassungen, kann ein Admin dieses Chats löschen."
     ),
     "remains_purged": (
         "Wo ich nicht hinkomme: die Nachrichten in dieser App selbst, was der Anbieter des Modells behält,"
@@ -37,19 +37,20 @@ SENTENCES = {
     "everything_own": (
         "Das löscht alles, was ich von dir habe: was ich mir gemerkt habe, alle unsere Gespräche und ihre"
         " Zusammenfassungen, deine Dateien, deine Einstellungen, die Verknüpfung deiner Konten und deinen Namen in"
-        " den Verbrauchszahlen. Nichts bringt es zurück. `/forget everything yes` tut es."
+        " den Verbrauchszahlen. Das lässt sich nicht rückgängig machen. `/forget everything yes` führt es aus."
     ),
     "everything_chat": (
         "Das löscht alles, was ich von diesem Chat habe: was ich mir hier gemerkt habe, alle Gespräche mit mir und"
-        " ihre Zusammenfassungen, und Dateien. Nichts bringt es zurück. `/forget everything yes` tut es."
+        " ihre Zusammenfassungen, und Dateien. Das lässt sich nicht rückgängig machen. `/forget everything yes` führt"
+        " es aus."
     ),
     "erased_own": (
-        "Getan: Ab deiner nächsten Nachricht weiß ich nichts von dir. Gespräche und Dateien werden jetzt entfernt;"
+        "Erledigt: Ab deiner nächsten Nachricht weiß ich nichts von dir. Gespräche und Dateien werden jetzt entfernt;"
         " das geht von selbst weiter, auch über einen Neustart, und nimmt mit, was du in den nächsten Sekunden"
         " schreibst."
     ),
     "erased_chat": (
-        "Getan: Ab der nächsten Nachricht weiß ich nichts von diesem Chat. Gespräche und Dateien werden jetzt"
+        "Erledigt: Ab der nächsten Nachricht weiß ich nichts von diesem Chat. Gespräche und Dateien werden jetzt"
         " entfernt; das geht von selbst weiter, auch über einen Neustart, und nimmt mit, was hier in den nächsten"
         " Sekunden geschrieben wird."
     ),

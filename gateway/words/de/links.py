@@ -19,8 +19,9 @@ SENTENCES = {
     "question": (
         "Hier bist du {mine}. Wenn du Ja sagst, seid ihr, {other} und du, für mich ab dann eine Person: **{other}"
         " liest, was ich mir von dir gemerkt habe**, mit allem, was in diesem Direktchat gesagt wurde, darf"
-        " entscheiden, was du darfst, und du liest das von dort. Sag nur Ja, wenn beide dir gehören: `/link yes` oder"
-        " `/link no`. Es braucht ein Ja auf beiden Seiten, innerhalb von zehn Minuten."
+        " entscheiden, was du darfst, und du liest, was ich mir dort gemerkt habe. Sag nur Ja, wenn"
+        " beide dir gehören: `/link yes` oder `/link no`. Es braucht ein Ja auf beiden Seiten, innerhalb von zehn"
+        " Minuten."
     ),
     "yes": "Ja, beide gehören mir",
     "no": "Nein",

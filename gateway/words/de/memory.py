@@ -33,7 +33,7 @@ SENTENCES = {
     "cause_approved": "jemand hat zu dem, was wartete, Ja gesagt",
     "cause_forget": "jemand hat Worte vergessen lassen",
     "waits": (
-        "Das wartet auf ein Ja. `/memory approve <Name>` tut es, `/memory reject <Name>` lässt es fallen; nach 14"
+        "Das wartet auf ein Ja. `/memory approve <Name>` nimmt es an, `/memory reject <Name>` verwirft es; nach 14"
         " Tagen verfällt es, und alles bleibt, wie es ist."
     ),
     "nothing_waits": "Hier wartet nichts auf ein Ja.",

@@ -2,7 +2,7 @@
 
 SENTENCES = {
     "owner_now": (
-        "Dieser Bot gehört jetzt dir: Nur du entscheidest, wer ihm schreiben darf. `/allow` lässt jemanden ein, "
+        "Dieser Bot gehört jetzt dir: Nur du entscheidest, wer ihm schreiben darf. `/allow` lässt jemanden zu, "
         "`/block` sperrt jemanden aus, und /help zeigt das Übrige."
     ),
     "owner_here": (
@@ -32,16 +32,16 @@ SENTENCES = {
     ),
     "only_let_in": (
         "Ich kann Personen, Chats und Server aussperren; eine Rolle oder ein Workspace wird gehört, solange ein"
-        " Eintrag sie einlässt."
+        " Eintrag sie zulässt."
     ),
     "elsewhere": "Ich kenne keinen Kanal dieses Namens; es gibt: {other}.",
-    "none": "Noch ist niemand eingelassen, außer wer meine Seite auf meinem eigenen Rechner öffnet.",
+    "none": "Noch ist niemand zugelassen, außer wer meine Seite auf meinem eigenen Rechner öffnet.",
     "title": "Wer mir schreiben darf und wer nicht:",
-    "more": "Und {count:noch eine Person|# mehr}; `parlour people list` auf meinem Rechner zeigt alle.",
+    "more": "Und {count:eine weitere Person|# weitere}; `parlour people list` auf meinem Rechner zeigt alle.",
     "owner_by_setting": "Eigentümer, durch die Einstellungen",
     "owner_by_code": "Eigentümer, durch einen Code",
     "allowed_by_setting": "darf schreiben, durch die Einstellungen",
-    "allowed_by": "darf schreiben, eingelassen von `{by}`",
+    "allowed_by": "darf schreiben, zugelassen von `{by}`",
     "paired_by": "darf schreiben, hat darum gebeten und bekam ein Ja von `{by}`",
     "blocked_by": "gesperrt von `{by}`",
 }

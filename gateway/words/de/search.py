@@ -2,7 +2,7 @@
 
 SENTENCES = {
     "what": "Sag, wonach ich suchen soll: `/search Adresse der Zahnärztin`",
-    "nothing": "So etwas wurde hier nicht gesagt oder gemerkt.",
+    "nothing": "Dazu wurde hier nichts gesagt, und gemerkt habe ich mir dazu auch nichts.",
     "found": "Die besten Stellen, die beste zuerst:",
     "bot": "ich",
     "by_words": "Gesucht habe ich gerade nur nach Wörtern; vielleicht helfen andere Worte für dasselbe.",

@@ -6,5 +6,5 @@ SENTENCES = {
     "block": "wie in allen Chats dieser Plattform",
     "chosen": "hier gewählt",
     "place": "für `{place}` entschieden",
-    "more": "`/model`, `/language` und `/timezone` ändern das Ihre; über das andere entscheidet, wer mich betreibt.",
+    "more": "`/model`, `/language` und `/timezone` ändern ihre; über die anderen entscheidet, wer mich betreibt.",
 }

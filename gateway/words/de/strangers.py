@@ -5,10 +5,10 @@ SENTENCES = {
         "Wir kennen uns noch nicht. Dein Code ist {code}, er gilt eine Stunde: Sobald ihn bestätigt, wer mich"
         " betreibt, antworte ich dir."
     ),
-    "nobody_direct": "Ich antworte nur Leuten, die eingelassen wurden. Wer mich betreibt, kann dich einlassen.",
-    "nobody_here": "Ich antworte hier nur Leuten, die hier eingelassen wurden. Wer mich betreibt, kann dich einlassen.",
+    "nobody_direct": "Ich antworte nur Leuten, die zugelassen sind. Wer mich betreibt, kann dich zulassen.",
+    "nobody_here": "Ich antworte hier nur Leuten, die hier zugelassen sind. Wer mich betreibt, kann dich zulassen.",
     "write_to_me": (
-        "Ich antworte hier nur Leuten, die hier eingelassen wurden. Schreib mir in einer Direktnachricht: Dann frage"
+        "Ich antworte hier nur Leuten, die hier zugelassen sind. Schreib mir in einer Direktnachricht: Dann frage"
         " ich bei der Person nach, die mich betreibt."
     ),
     "place_waits": "Ich bin neu hier und warte, bis ich antworten darf; das entscheidet, wer mich betreibt.",
@@ -23,7 +23,7 @@ SENTENCES = {
     "ask_place_by": "{who} hat mich auf {channel} zu {place} hinzugefügt. Darf ich dort allen antworten?",
     "yes": "Ja",
     "no": "Nein",
-    "welcome": "Du bist eingelassen: Schreib mir, wann immer du magst.",
+    "welcome": "Du bist zugelassen: Schreib mir, wann immer du magst.",
     "decided_let_in": "{who} darf mir jetzt auf {channel} schreiben.",
     "decided_kept_out": (
         "{who} bleibt auf {channel} draußen und hat nichts davon erfahren. Morgen ist eine neue Bitte möglich; `"
@@ -38,7 +38,7 @@ SENTENCES = {
         "Zu viele falsche Codes: Ich sehe mir {minutes:# Minute|# Minuten} lang keinen an. `/pair` ohne Code zeigt,"
         " wer wartet."
     ),
-    "waits_none": "Niemand wartet auf Einlass.",
+    "waits_none": "Niemand wartet auf Zugang.",
     "waits": "Diese warten auf dein Wort:",
     "waits_person": "{n}. {who} auf {channel}",
     "waits_place": "{n}. der Ort {who} auf {channel}",

@@ -29,12 +29,12 @@ SENTENCES = {
     "because_attempts": "la plataforma no lo aceptó, por más que lo intenté.",
     "because_poison": "tropecé con ello una y otra vez.",
     "because_other": "se rechazó definitivamente.",
-    "disk_low": "El disco en el que escribo está casi lleno: quedan {free}. Haz sitio, por favor.",
+    "disk_low": "El disco en el que escribo está casi lleno: quedan {free}. Libera espacio, por favor.",
     "disk_full": (
         "El disco en el que escribo está lleno: quedan {free}. Lo que no puedo guardar no lo confirmo, así que nada"
-        " se pierde, pero pronto no se oirá a nadie. Haz sitio ya, por favor."
+        " se pierde, pero pronto no se oirá a nadie. Libera espacio ya, por favor."
     ),
-    "over_disk": "Vuelve a haber sitio en el disco.",
+    "over_disk": "Vuelve a haber espacio en el disco.",
     "cap_near": "Se ha gastado el {percent} % de los tokens de hoy: {used} de {limit}.",
     "cap_reached": (
         "Los tokens de hoy se han agotado: {used} de {limit}. Hasta {until} no respondo a nadie."
@@ -46,7 +46,7 @@ SENTENCES = {
         " ello; `parlour quarantine list` en mi máquina muestra qué era."
     ),
     "killed": (
-        "No me detuve, me mataron{count:| # veces}, la última antes de {since}. Lo que quedó a medias se está"
-        " terminando ahora. Mi registro y la memoria que me dan quizá digan por qué."
+        "No me detuve: me cerraron a la fuerza{count:| # veces}, la última antes de {since}. Lo que quedó a medias se"
+        " está terminando ahora. Mi registro y la memoria que me dan quizá digan por qué."
     ),
 }

@@ -18,5 +18,5 @@ SENTENCES = {
     "why_other": "Pregunto antes de hacerlo. ¿Quieres que haga esto: {what}?",
     "deleted": "Aquí se borró un mensaje, y todavía recuerdo algo que salió de él. ¿Lo olvido también?",
     "settled": "Eso ya está decidido, o caducó a los 14 días. No he cambiado nada.",
-    "approved_before": "Eso ya tiene tu sí, y está hecho.",
+    "approved_before": "A eso ya dijiste que sí, y está hecho.",
 }

@@ -32,7 +32,7 @@ SENTENCES = {
     ),
     "is_so": "Lo que recuerdo ya está así.",
     "in_the_way": (
-        "No puedo volver atrás de `{sha}`: `{other}` cambió después las mismas líneas, o hizo olvidar algo. `/memory"
-        " undo {sha}` deshace solo ese cambio donde se pueda."
+        "No puedo volver al estado anterior a `{sha}`: `{other}` cambió después las mismas líneas, o hizo olvidar algo."
+        " `/memory undo {sha}` deshace solo ese cambio donde se pueda."
     ),
 }

@@ -35,12 +35,12 @@ SENTENCES = {
     ),
     "everything_own": (
         "Esto borra todo lo que guardo de ti: lo que recuerdo, todas nuestras conversaciones y sus resúmenes, tus"
-        " archivos, tus ajustes, el enlace entre tus cuentas y tu nombre en las cifras de uso. Nada lo devuelve. "
+        " archivos, tus ajustes, el vínculo entre tus cuentas y tu nombre en las cifras de uso. No se puede deshacer. "
         "`/forget everything yes` lo hace."
     ),
     "everything_chat": (
         "Esto borra todo lo que guardo de este chat: lo que recuerdo aquí, todas las conversaciones conmigo y sus"
-        " resúmenes, y los archivos. Nada lo devuelve. `/forget everything yes` lo hace."
+        " resúmenes, y los archivos. No se puede deshacer. `/forget everything yes` lo hace."
     ),
     "erased_own": (
         "Hecho: a partir de tu próximo mensaje no sé nada de ti. Las conversaciones y los archivos se están quitando"

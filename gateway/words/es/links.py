@@ -1,14 +1,14 @@
 """Spanish: the area `links`; English says what each sentence is for."""
 
 SENTENCES = {
-    "only_direct": "Las cuentas se enlazan en un mensaje directo conmigo, no aquí.",
+    "only_direct": "Las cuentas se vinculan en un mensaje directo conmigo, no aquí.",
     "burnt": (
         "Otros pueden leer aquí ese código, así que lo he anulado. Empieza de nuevo con `/link` en un mensaje directo."
     ),
-    "needless": "No hay nada que enlazar: aquí todo tiene una sola memoria, escriba quien escriba.",
+    "needless": "No hay nada que vincular: aquí todo tiene una sola memoria, escriba quien escriba.",
     "linked": "Estas cuentas son una sola persona:",
     "code": (
-        "Para enlazar otra cuenta tuya, escríbeme desde ella, en un mensaje directo: `/link {code}`\nEl código vale"
+        "Para vincular otra cuenta tuya, escríbeme desde ella, en un mensaje directo: `/link {code}`\nEl código vale"
         " una vez y durante diez minutos. No se lo des a nadie: quien lo use y reciba tu sí leerá lo que recuerdo de"
         " ti."
     ),
@@ -25,10 +25,10 @@ SENTENCES = {
     "no": "No",
     "waits_for_other": "Anotado. Ahora {other} también tiene que decir que sí.",
     "done": "Ambas dijeron que sí. En un momento serán para mí una sola persona; `/unlink` las vuelve a separar.",
-    "refused": "No se enlazó nada.",
-    "refused_by_other": "La otra cuenta dijo que no, así que no se enlazó nada.",
+    "refused": "No se vinculó nada.",
+    "refused_by_other": "La otra cuenta dijo que no, así que no se vinculó nada.",
     "nothing_asked": "Nada espera tu sí. `/link` empieza.",
-    "not_linked": "Ninguna otra cuenta está enlazada con esta.",
+    "not_linked": "Ninguna otra cuenta está vinculada con esta.",
     "unlink_which": "¿Cuál debe seguir su propio camino? `/unlink <número>`",
     "unlinking": (
         "En un momento `{account}` vuelve a ser una persona aparte. Se lleva lo que allí se dijo y se recordó; lo"

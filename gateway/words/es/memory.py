@@ -26,7 +26,7 @@ SENTENCES = {
     "cause_undo": "se deshizo el cambio `{what}`",
     "cause_consolidation": "resumí lo que se había dicho",
     "cause_dream": "repasé lo nuevo",
-    "cause_restore": "alguien volvió atrás del cambio `{what}` de Dream",
+    "cause_restore": "alguien volvió al estado anterior al cambio `{what}` de Dream",
     "summary": "El resumen con el que llegó: {quote}",
     "cause_approved": "alguien dijo que sí a lo que esperaba",
     "cause_forget": "alguien hizo olvidar palabras",

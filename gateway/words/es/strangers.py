@@ -5,8 +5,8 @@ SENTENCES = {
         "Todavía no nos conocemos. Tu código es {code} y vale una hora: en cuanto lo apruebe quien me administra, te"
         " respondo."
     ),
-    "nobody_direct": "Solo respondo a quienes tienen permiso. Quien me administra puede darte paso.",
-    "nobody_here": "Aquí solo respondo a quienes tienen permiso. Quien me administra puede darte paso.",
+    "nobody_direct": "Solo respondo a quienes tienen permiso. Quien me administra puede darte permiso.",
+    "nobody_here": "Aquí solo respondo a quienes tienen permiso. Quien me administra puede darte permiso.",
     "write_to_me": (
         "Aquí solo respondo a quienes tienen permiso. Escríbeme en un mensaje directo: entonces pregunto a quien me"
         " administra."

@@ -1,7 +1,7 @@
 """Spanish: the area `usage`; English says what each sentence is for."""
 
 SENTENCES = {
-    "left_person_turns": "Puedes hacer {left} más de {limit:# pregunta|# preguntas} en diez minutos.",
+    "left_person_turns": "Te {left:queda #|quedan #} de {limit:# pregunta|# preguntas} en diez minutos.",
     "left_person_tokens": "Te quedan {left} de tus {limit:# token|# tokens} de hoy.",
     "left_chat_turns": "En este chat se pueden hacer {left} más de {limit:# pregunta|# preguntas} en diez minutos.",
     "left_chat_tokens": "A este chat le quedan {left} de sus {limit:# token|# tokens} de hoy.",

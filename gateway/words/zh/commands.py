@@ -2,7 +2,7 @@
 
 SENTENCES = {
     "start": (
-        "你好，我是 Parlour。像给同事写信那样给我写就行；我在这里回答，并记住你让我记住的事。\n\n- `/help` 列出我能听"
+        "你好，我是 Parlour。像跟同事聊天一样跟我说就行；我在这里回答，并记住你让我记住的事。\n\n- `/help` 列出我能听"
         "懂的命令\n- `/new` 开始新的对话\n- `/stop` 停下我正在做的事"
     ),
     "help_title": "我能听懂这些：",
@@ -26,12 +26,12 @@ SENTENCES = {
     "help_settings": "这个聊天里生效的设置，以及由谁决定",
     "help_share": "让每个聊天都知道一件事，例如 `/share 办公室周五休息`",
     "help_unshare": "从每个聊天都知道的内容中去掉一些词句",
-    "help_pair": "谁申请了进入；`/pair CODE` 让拿到该码的人进来",
+    "help_pair": "谁申请了进入；`/pair CODE` 让拿到该配对码的人进来",
     "help_privacy": "我保存了你的什么、保存多久、谁能看到",
     "help_export": "把我保存的关于你的一切发给你，仅限私聊",
-    "help_allow": "允许某人给我写信：一个 id、`here`，或回复他的一条消息",
-    "help_block": "把某人挡在外面，方法相同",
-    "help_people": "谁可以给我写信，谁不可以",
+    "help_allow": "允许某人给我发消息：一个 id、`here`，或回复对方的一条消息",
+    "help_block": "屏蔽某人，方法相同",
+    "help_people": "谁可以给我发消息，谁不可以",
     "help_usage": "你的消息花了多少",
     "help_timezone": "显示或设置时区，例如 `/timezone Asia/Shanghai`",
     "help_language": "显示或设置我在这里说的语言，例如 `/language zh`",
@@ -48,7 +48,7 @@ SENTENCES = {
     "queue": "正在回答 {running} 条消息，{waiting} 条在排队。",
     "queue_doing": "正在进行：{tool}。`/stop` 可以停下。",
     "status": (
-        "Parlour {version}，模型 {model}，已运行 {uptime}。\n{workers} 个工位中有 {busy} 个在忙，{queued} 条消息在排"
+        "Parlour {version}，模型 {model}，已运行 {uptime}。\n并行名额已用 {busy}/{workers}，{queued} 条消息在排"
         "队。\n这个聊天今天：{tokens} 个 token，花费 {cost}，{cached}% 的输入来自提供方的缓存。"
     ),
     "status_by_words": "现在只能按字词搜索：懂得词义的模型没有回应。",
@@ -75,6 +75,6 @@ SENTENCES = {
     "did_you_mean": "我不认识 /{name}。你是说 /{near} 吗？",
     "unknown": "我不认识 /{name}。/help 会列出我能听懂的命令。",
     "button_gone": "这个按钮已经不起作用了。",
-    "revoked": "你已不能在这里给我写信，所以我不回答这条消息。",
+    "revoked": "你已不能在这里给我发消息，所以我不回答这条消息。",
     "stopped_turn": "已停下。",
 }

@@ -19,7 +19,7 @@ SENTENCES = {
     "quarantine": "我读不懂的平台事件，最多 90 天。",
     "operator": "备份，运行这台机器的人保留多久就有多久。我的日志里没有你的文字。",
     "readers": "**谁能看到**",
-    "readers_you": "你，以及没有其他给我写信的人。",
+    "readers_you": "只有你；其他给我发消息的人都看不到。",
     "readers_group": "这个聊天里的所有人。我从与你的私聊中知道的内容不在其中。",
     "readers_operator": "运行这台机器的人能读它的文件。",
     "readers_model": (
@@ -37,7 +37,7 @@ SENTENCES = {
     ),
     "export_begun": "我正在整理保存的关于你的内容。马上会以文件形式发到这里。",
     "export_under_way": "我已经在整理了；文件会发到这里。",
-    "export_here_not": "这个我只发到私聊。请在私聊里给我写 `/export`。",
+    "export_here_not": "这个我只发到私聊。请在私聊里给我发 `/export`。",
     "export_no_files": "这个聊天里不能发送文件。运行这台机器的人可以为你导出：`parlour people export`。",
     "export_done": (
         "这是我保存的关于你的内容，共 {files} 个文件：记忆、文本和数据形式的对话、文件、用量。一天后我会移除自己的副"
