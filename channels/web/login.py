@@ -146,9 +146,10 @@ class Logins:
     async def _load(self) -> dict[str, Login]:
         if self._logins is None:
             stored = json.loads(await self._state.load(NOTE) or "{}")
-            self._logins = {
-                digest: Login(digest, who, datetime.fromisoformat(until)) for digest, (who, until) in stored.items()
-            }
+            if self._logins is None:  # or somebody came in, or was put out, while this was read
+                self._logins = {
+                    digest: Login(digest, who, datetime.fromisoformat(until)) for digest, (who, until) in stored.items()
+                }
         return self._logins
 
     async def _save(self, logins: dict[str, Login]) -> None:

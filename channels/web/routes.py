@@ -166,6 +166,7 @@ async def _login(channel: WebChannel, request: Request) -> Response:
         log.warning("web.login_refused", channel=channel.name, address=address, outcome=outcome.value)
         status = 429 if outcome is Outcome.LOCKED else 401
         return JSONResponse({"line": say(f"web.login_{outcome.value}", language)}, status)
+    await _leave(channel, request)  # or its other windows stayed whoever it was
     login = await channel.logins.find(token)
     log.info("web.login", channel=channel.name, address=address, who=login.who if login else "")
     answer = Response(status_code=204)
@@ -205,12 +206,17 @@ async def _typed_code(request: Request) -> str | None:
 
 
 async def _logout(channel: WebChannel, request: Request) -> Response:
-    visitor = await channel.visitor(request)
-    if visitor is not None and visitor.login is not None:
-        await channel.leave(visitor.login)
+    await _leave(channel, request)
     answer = Response(status_code=204)
     answer.delete_cookie(channel.cookie, path=_cookie_path(request), httponly=True, samesite="strict")
     return answer
+
+
+async def _leave(channel: WebChannel, request: Request) -> None:
+    """End the login that the browser came with, if it has one."""
+    visitor = await channel.visitor(request)
+    if visitor is not None and visitor.login is not None:
+        await channel.leave(visitor.login)
 
 
 async def _socket(channel: WebChannel, socket: WebSocket) -> None:

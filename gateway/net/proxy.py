@@ -46,7 +46,7 @@ class Proxy:
         user, password = unquote(parts.username or ""), unquote(parts.password or "")
         if not f"{user}{password}".isascii() or max(len(user), len(password)) > _LONGEST:
             raise ValueError(f"has a user or password that is no ASCII, or longer than {_LONGEST} characters")
-        if password and not user or user and not password and parts.scheme.startswith("socks"):
+        if (password and not user) or (user and not password and parts.scheme.startswith("socks")):
             raise ValueError("needs user and password both, or neither; an HTTP proxy may do with a user alone")
         return cls(parts.scheme, parts.hostname, port or _PORTS[parts.scheme], user, password)
 

@@ -49,9 +49,10 @@ def is_loopback(host: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Door:
-    """Which names we answer to."""
+    """Which names we answer to, and of which page we take orders."""
 
     names: frozenset[str]
+    public: tuple[str, int | None] | None = None  # the public page's name and port
 
     @classmethod
     def of(cls, host: str, public_url: str | None = None) -> Door:
@@ -59,9 +60,8 @@ class Door:
         names = set(LOOPBACK_NAMES)
         if host not in _WILDCARDS:
             names.add(host.strip("[]").lower())
-        if public_url:
-            names.add((urlsplit(public_url).hostname or "").lower())
-        return cls(frozenset(names - {""}))
+        public = _page(public_url) if public_url else None
+        return cls(frozenset({*names, public[0] if public else ""} - {""}), public)
 
     def knows(self, host: str) -> bool:
         """Say whether a Host header names us; the port may be another one (a container publishes any)."""
@@ -69,16 +69,26 @@ class Door:
         return name in self.names
 
     def admits(self, origin: str, host: str) -> bool:
-        """Say whether a page of *origin* may act on *host*: only our own page may."""
-        parts = urlsplit(origin)
-        if parts.scheme not in _DEFAULT_PORTS:
+        """Say whether a page of *origin* may act on *host*: only our own page may.
+
+        The port counts: what else runs on that machine has the same name, and the browser's cookies with it.
+        """
+        page = _page(origin)
+        if page is None:
             return False
-        name, port = _host(parts.netloc)
-        if name in self.names - LOOPBACK_NAMES:
-            return True  # the public page; a proxy may have rewritten Host
-        asked, asked_port = _host(host)
-        default = _DEFAULT_PORTS[parts.scheme]
-        return (name, port or default) == (asked, asked_port or default)
+        if page == self.public:
+            return True  # a proxy may have rewritten Host
+        asked, port = _host(host)
+        return page == (asked, port or _DEFAULT_PORTS[urlsplit(origin).scheme])
+
+
+def _page(address: str) -> tuple[str, int | None] | None:
+    """Return name and port of a page's address or origin; None for what is none."""
+    parts = urlsplit(address)
+    if parts.scheme not in _DEFAULT_PORTS:
+        return None
+    name, port = _host(parts.netloc)
+    return name, port or _DEFAULT_PORTS[parts.scheme]
 
 
 def _host(netloc: str) -> tuple[str, int | None]:
@@ -119,7 +129,8 @@ class Guard:
             line = "This server does not go by that name. Its public address is set by PARLOUR_WEB__PUBLIC_URL.\n"
             return PlainTextResponse(line, 421)
         if not self._may_act(scope, arrival):
-            return PlainTextResponse("Only this server's own page may do that.\n", 403)
+            line = "Only this server's own page may do that. Its whole address is set by PARLOUR_WEB__PUBLIC_URL.\n"
+            return PlainTextResponse(line, 403)
         if arrival.is_bare and scope["type"] == "http":
             return RedirectResponse(f"{quote(self._way.base)}/", 308)
         return None

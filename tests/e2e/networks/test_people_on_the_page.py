@@ -86,9 +86,9 @@ async def test_who_is_not_the_owner_decides_about_their_own_chat_alone() -> None
     """Ann's `/new` works, an owner's command is refused with a line; Eve is an owner because the settings say so."""
     async with gateway(model=InstantModel(), environment={**PAGE, "PARLOUR_OWNERS": "web:eve"}) as up:
         async with on_the_page(up) as owner, on_the_page(up, "ann") as ann, on_the_page(up, "eve") as eve:
-            refused = await ann.say("/allow telegram:501")
+            refused = await ann.say("/allow web:user501")
             assert not await _is_allowed(up)
-            assert refused != await eve.say("/allow telegram:501")
+            assert refused != await eve.say("/allow web:user501")
             assert await ann.say("/new")
             assert await owner.say("/status")
         assert await _is_allowed(up)
@@ -137,4 +137,4 @@ async def test_the_link_has_the_code_where_no_server_sees_it() -> None:
 
 
 async def _is_allowed(up: Pocket) -> bool:
-    return "501" in json.dumps([str(line) for line in await ask(up, "people list")])
+    return "user501" in json.dumps([str(line) for line in await ask(up, "people list")])

@@ -169,6 +169,36 @@ async def test_the_cookie_is_secure_where_the_browser_came_by_https(session: Ses
         assert await handshake(session, served, Cookie=cookie.split(";")[0], **public) == 101
 
 
+@pytest.mark.parametrize("host", ["chat.example.org", "127.0.0.1", "chat.example.org:8787"])
+async def test_another_service_of_that_machine_is_not_our_page(session: Session, host: str) -> None:
+    """Cookies know no ports, and to the browser it is the same site: only the port says that it is somebody else."""
+    async with serve_page(FakeHouse(), public_url="https://chat.example.org") as served:
+        ours = {"Host": "chat.example.org", "Origin": "https://chat.example.org"}
+        _, cookie = await enter(session, served, await served.channel.issue_code(), **ours)
+        pair = cookie.split(";")[0]
+        for foreign in ("https://chat.example.org:8443", "http://chat.example.org:3000"):
+            assert await handshake(session, served, Cookie=pair, Host=host, Origin=foreign) == 403, foreign
+            status, _ = await enter(session, served, "AAAAAAAA", Host=host, Origin=foreign)
+            assert status == 403, foreign
+
+
+async def test_who_comes_in_again_has_left(session: Session, closed_page: Served) -> None:
+    """One browser is one person: a second code takes the place of the first, whose cookie opens nothing any more."""
+    _, first = await enter(session, closed_page, await closed_page.channel.issue_code("ann"))
+    before = first.split(";")[0]
+    headers = {"Cookie": before, "Origin": origin(closed_page)}
+    async with session.ws_connect(f"{closed_page.url}ws", headers=headers) as socket:
+        await socket.receive()
+        assert (await enter(session, closed_page, "AAAAAAAA", Cookie=before))[0] == 401  # a wrong one changes nothing
+        code = await closed_page.channel.issue_code("ben")
+        status, second = await enter(session, closed_page, code, Cookie=before)
+        assert status == 204
+        assert (await socket.receive()).type is aiohttp.WSMsgType.CLOSE
+    assert await handshake(session, closed_page, Cookie=before) == 401
+    assert await handshake(session, closed_page, Cookie=second.split(";")[0]) == 101
+    assert [each["who"] for each in await closed_page.channel.logged_in()] == ["ben"]
+
+
 async def test_a_server_beyond_loopback_asks_for_a_code(session: Session) -> None:
     """As in a container: every address, and nobody is the owner by being there."""
     async with serve_page(FakeHouse(), host=EVERYWHERE) as served:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -141,6 +142,32 @@ async def test_leaving_is_for_good(logins: Logins, state: FakeState, time: Time)
     assert not logins.counts(login)
     assert await logins.find(token) is None
     assert await Logins(state, now=time).find(token) is None
+
+
+async def test_who_was_put_out_right_after_the_start_stays_out(logins: Logins, state: FakeState, time: Time) -> None:
+    """A browser whose cookie is looked up while the first look at the notes is still under way brings nobody back."""
+    _, token = await logins.enter(logins.issue_code("ann"))
+    begun, go_on = asyncio.Event(), asyncio.Event()
+
+    class SlowOnce(FakeState):
+        async def load(self, name: str) -> str | None:
+            found = await state.load(name)
+            if not begun.is_set():
+                begun.set()
+                await go_on.wait()
+            return found
+
+        async def save(self, name: str, value: str | None) -> None:
+            await state.save(name, value)
+
+    again = Logins(SlowOnce(), now=time)
+    looking = asyncio.create_task(again.find(token), name="looking")
+    await begun.wait()
+    assert len(await again.end("ann")) == 1
+    go_on.set()
+    assert await looking is None
+    assert await again.find(token) is None
+    assert not await again.standing()
 
 
 async def test_logins_and_codes_are_bounded(logins: Logins) -> None:
