@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import pytest
+import structlog
 from hypothesis import settings
 
 from tests.fakes.clock import Clock, VirtualLoop
@@ -22,6 +24,17 @@ def pytest_asyncio_loop_factories(item: pytest.Item) -> Mapping[str, Callable[[]
     if "clock" in getattr(item, "fixturenames", ()):
         return {"virtual": VirtualLoop}
     return {"real": asyncio.new_event_loop}
+
+
+@pytest.fixture(autouse=True)
+def _logs_as_they_were() -> Iterator[None]:
+    """Take back what a command that ran in this process made of logging: the next test may read its own."""
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield
+    if structlog.is_configured():
+        structlog.reset_defaults()
+        root.handlers[:], root.level = handlers, level
 
 
 @pytest.fixture
