@@ -143,8 +143,8 @@ class Eraser:
         await self._clear_leftovers(keys, ids | {key.chat for key in keys})
         for each in sorted(accounts):
             await self.erasing.unlink(person=each, keys=keys)
-        for name in list(self.people.preferences(scope)) if person else ():
-            await self.people.prefer(scope, name, "")
+        if person:
+            await self._clear_choices({scope, *(str(key.parent) for key in keys)})
         await self.index.leave(scope)
         await self.files.remove(await asyncio.to_thread(everything_of, self.home, scope))
         # Last, since they tell what is the scope's: who is killed before finds it all again.
@@ -160,6 +160,12 @@ class Eraser:
         await self.erasing.redact(Reach(keys=keys, is_over=True), nothing)
         for each in ids:
             await self.erasing.anonymise(sender=each, keys=keys)
+
+    async def _clear_choices(self, subjects: Collection[str]) -> None:
+        """Take back what was chosen, for a person or in a direct chat of theirs."""
+        for subject in sorted(subjects):
+            for name in list(self.people.preferences(subject)):
+                await self.people.prefer(subject, name, "")
 
     async def _clear_leftovers(self, keys: frozenset[SessionKey], ids: set[str]) -> None:
         about, channels = mentions(ids), {key.channel for key in keys}

@@ -62,6 +62,7 @@ async def lived(home: Path) -> None:
         ask = pocket.channel.ask
         await ask("ann", f"/remember I own a {ANNS}")
         await ask("ann", "/timezone Europe/Berlin")
+        await pocket.app.store.people.prefer("pocket:ann", "model", "small")  # as /model does, for the chat
         file = shelf.put(f"{ANNS}.txt", ANNS.encode(), media_type="text/plain")
         await ask("ann", f"my {ANNS}", attachments=[file])
         await ask("ann", "/new")
@@ -114,6 +115,7 @@ async def test_everything_of_a_person_goes_after_a_yes(full_home: Path, tmp_path
         assert "What was said, word for word: nothing yet." in await ask("ann", "/privacy")
         assert "annsquokka" not in await ask("ann", "/memory")
         assert "Berlin" not in await ask("ann", "/timezone")
+        assert not pocket.app.store.people.preferences("pocket:ann")
         await pocket.idle()
     found = where(home, ANNS)
     assert found  # what was said in the room is the room's
