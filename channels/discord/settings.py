@@ -33,7 +33,10 @@ class DiscordSettings(BaseModel):
         if token is not None and not token.get_secret_value():
             raise ValueError("is empty; give it a value, or remove it")
         if token is not None and not _TOKEN.match(token.get_secret_value()):
-            raise ValueError("is no Discord bot token; copy it from the developer portal, it is three parts with dots")
+            raise ValueError(
+                "is no Discord bot token; copy it from the developer portal, it is three parts with dots, without blanks"
+                " and without the word Bot"
+            )
         return token
 
     @field_validator("reaction")

@@ -37,7 +37,8 @@ class TelegramSettings(BaseModel):
             raise ValueError("is empty; give it a value, or remove it")
         if token is not None and not _TOKEN.match(token.get_secret_value()):
             raise ValueError(
-                "is no Telegram token; copy it from @BotFather, it looks like 123456789:AA followed by letters"
+                "is no Telegram token; copy it from @BotFather, it looks like 123456789:AA followed by letters,"
+                " without blanks"
             )
         return token
 

@@ -22,12 +22,18 @@ from gateway.settings.llm import Llm
 
 _SECONDS = 30.0
 _TOKENS = 16  # enough to see that it speaks
+_ADDED = "/completions"  # to the address, by whoever calls it
 _STATUS = re.compile(r"HTTP ([0-9]{3})")
 
 
 async def try_model(llm: Llm, *, proxy: str = "", seconds: float = _SECONDS) -> Finding:
     """Ask *llm* for a word and say what came of it; takes a few tokens of whoever pays for the key. Never raises."""
     llm = llm.asking()
+    base = str(llm.api_base or "").rstrip("/")
+    if base.endswith(_ADDED):
+        right = base.removesuffix(_ADDED).removesuffix("/chat")
+        text = f"{llm.model}: the address ends in what is added to it by itself; make it {right}"
+        return Finding(level=Level.WRONG, text=text, id="model")
     config = ModelConfig(
         model=llm.model,
         api_base=str(llm.api_base or ""),

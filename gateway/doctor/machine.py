@@ -6,23 +6,24 @@ import os
 import shutil
 import stat
 from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime, timedelta
 from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
 
 from gateway.alerts.sources import LITTLE_SPACE, TOO_LITTLE_SPACE
+from gateway.doctor.access import SEVERAL, access
 from gateway.doctor.findings import Finding, Level
-from gateway.doctor.traces import claimed_owners
 from gateway.home import Home, give_back, in_container, is_held
 from gateway.ports.installed import installed
 from gateway.preflight import before_start
 from gateway.restore import journal_damage
 from gateway.settings import Report, Settings
 
+_BEHIND = timedelta(hours=1)
 _MOST_FILES = 50_000  # that are looked at one by one
 _LOCAL = "local:"  # before the folder of an embedding model
 _LOCAL_NEEDS = ("onnxruntime", "tokenizers")  # of the extra `local`
-_SEVERAL = frozenset({"role", "guild", "team", "chat"})  # admission entries that are not one person
 
 
 def examine(report: Report, environment: Mapping[str, str]) -> Iterator[Finding]:
@@ -35,12 +36,13 @@ def examine(report: Report, environment: Mapping[str, str]) -> Iterator[Finding]
         yield from _start(home, report.settings)
         yield from _model(report.settings)
         yield from _meaning(report.settings)
-        yield from _access(home, report.settings)
+        yield from access(home, report.settings)
         yield from _timezone(report.settings, environment)
         yield from _isolation(home, report.settings)
         yield from _channels(report.settings, environment)
     yield from _journal(home)
     yield from _disk(home)
+    yield from _clock(home, datetime.now(UTC))
 
 
 def _settings(report: Report) -> Iterator[Finding]:
@@ -174,21 +176,6 @@ def _meaning(settings: Settings) -> Iterator[Finding]:
         yield Finding(Level.OK, "search", f"{name} is there")
 
 
-def _access(home: Home, settings: Settings) -> Iterator[Finding]:
-    everyone = [name for name, block in settings.channels.items() if "*" in block.allow_from]
-    if everyone:
-        line = f"the whole world may write in {', '.join(everyone)}: see that PARLOUR_CAPS__TOKENS_PER_DAY is set"
-        yield Finding(Level.WARN, "access", line)
-    elif settings.allow_everyone:
-        yield Finding(Level.WARN, "access", "PARLOUR_ALLOW_EVERYONE is on and no channel uses it; remove it")
-    owners = [*settings.owners, *(f"{each} by a code" for each in claimed_owners(home))]
-    if not owners:
-        line = "nobody is owner but who sits at this machine; see `parlour owner claim`, or set PARLOUR_OWNERS"
-        yield Finding(Level.WARN, "owners", line)
-    else:
-        yield Finding(Level.OK, "owners", ", ".join(owners))
-
-
 def _timezone(settings: Settings, environment: Mapping[str, str]) -> Iterator[Finding]:
     """A container's clock is UTC whatever the clocks of its people say."""
     is_chosen = "timezone" in settings.model_fields_set
@@ -212,7 +199,7 @@ def _isolation(home: Home, settings: Settings) -> Iterator[Finding]:
         {*block.allow_from, *(who for channel, _, who in owners if channel == name)}
         for name, block in settings.channels.items()
     ]
-    many = any(entry == "*" or entry.partition(":")[0] in _SEVERAL for entries in named for entry in entries)
+    many = any(entry == "*" or entry.partition(":")[0] in SEVERAL for entries in named for entry in entries)
     if many or any(len(entries) > 1 for entries in named):
         line = (
             "memory.isolation is shared, and more than one person may write: each of them reads what all the others"
@@ -250,6 +237,18 @@ def _journal(home: Home) -> Iterator[Finding]:
         yield Finding(Level.FAIL, "journal", line)
     else:
         yield Finding(Level.OK, "journal", "is whole")
+
+
+def _clock(home: Home, now: datetime) -> Iterator[Finding]:
+    """A clock that is far behind lets no certificate pass, and people's days begin at any hour."""
+    known = [path for path in (home.journal, Path(__file__)) if path.exists()]
+    latest = max(datetime.fromtimestamp(path.stat().st_mtime, UTC) for path in known)
+    if now < latest - _BEHIND:
+        line = (
+            f"this machine's clock says {now:%Y-%m-%d %H:%M} UTC, which is before what was written here at"
+            f" {latest:%Y-%m-%d %H:%M}; set it right (sudo timedatectl set-ntp true)"
+        )
+        yield Finding(Level.FAIL, "clock", line)
 
 
 def _disk(home: Home) -> Iterator[Finding]:

@@ -60,7 +60,7 @@ def read_secrets(home: Path) -> Iterator[Leaf]:
 def read_secret_file(file: Path, place: str) -> str:
     """Return the one line a secret's file holds, its line end removed."""
     try:
-        text = file.read_text("utf-8")
+        text = file.read_text("utf-8-sig")
     except UnicodeDecodeError:
         raise SettingsMistake(f"{place}: {file} is no text; put the secret in it as one line") from None
     except OSError as wrong:
