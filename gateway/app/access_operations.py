@@ -59,9 +59,12 @@ class AccessOperations:
     async def list_people(self, arguments: Line) -> AsyncIterator[Line]:
         """A line for everybody and every place with a standing; of one channel block, if one is given."""
         channel = str(arguments.get("channel", ""))
-        for each in self._app.people.roster.listed():
-            if channel in ("", each.channel):
-                yield plain(each)
+        lines = [each for each in self._app.people.roster.listed() if channel in ("", each.channel)]
+        if channel and not lines and channel not in self._app.kinds:
+            known = ", ".join(sorted(self._app.kinds))
+            raise UserMistake(f"there is no channel called {channel}; there are: {known}")
+        for each in lines:
+            yield plain(each)
 
     async def allow(self, arguments: Line) -> AsyncIterator[Line]:
         """Let somebody or a place in."""

@@ -41,7 +41,8 @@ def list_people(
     lines = ask("people list", {"channel": channel})
     print_lines(lines, as_json, _listed)
     if not lines and not as_json:
-        typer.echo("nobody is let in yet: see `parlour owner claim` and `parlour people allow`")
+        where = f" on {channel}" if channel else ""
+        typer.echo(f"nobody is let in{where} yet: see `parlour owner claim` and `parlour people allow`")
 
 
 def allow(who: Who, as_json: AsJson = False) -> None:
@@ -82,7 +83,7 @@ def audit(
     lines = ask("people audit", {"about": about, "limit": limit})
     print_lines(lines, as_json, _decision)
     if not lines and not as_json:
-        typer.echo("nothing was decided yet")
+        typer.echo(f"nothing was decided by {about}, or about them" if about else "nothing was decided yet")
 
 
 @owner.command("claim")

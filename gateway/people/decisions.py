@@ -148,7 +148,9 @@ class Decisions:
         return channel, entry
 
     def _doors(self) -> list[str]:
-        return sorted(name for name, policy in self._roster.policies.items() if not policy.is_local)
+        """Return the blocks that people are let in to; where there is none, those of this machine."""
+        policies = self._roster.policies
+        return sorted(name for name, policy in policies.items() if not policy.is_local) or sorted(policies)
 
     def _accounts(self, channel: str, entry: Entry) -> list[PlatformAccount]:
         return [self._roster.account(channel, entry.id), *self._linked(channel, entry.id)]

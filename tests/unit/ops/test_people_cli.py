@@ -50,6 +50,7 @@ def test_without_a_gateway_the_home_answers(telegram: Terminal) -> None:
         ("operator", "allow", "telegram:chat:-100"),
     ]
     assert "operator: block telegram:666: done" in telegram.well("people", "audit", "telegram:666")
+    assert "nothing was decided by telegram:9" in telegram.well("people", "audit", "telegram:9")
 
 
 @pytest.mark.parametrize(
@@ -58,6 +59,7 @@ def test_without_a_gateway_the_home_answers(telegram: Terminal) -> None:
         (("people", "allow", "nobody"), "write channel:user_id"),
         (("people", "allow", "telegram:*"), "is no id"),
         (("people", "block", "telegram:ann"), "telegram:ann: 'ann' is no user id of this platform"),
+        (("people", "list", "telegrm"), "no channel called telegrm; there are: console, telegram, web"),
         (("people", "remove", "telegram:7"), "stands in the settings"),
         (("people", "remove", "telegram:8"), "nothing was decided about telegram:8"),
         (("people", "link", "telegram:1", "telegram:2"), "nothing is remembered of 'telegram:1'"),
