@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gateway.errors import SettingsMistake
@@ -147,8 +147,7 @@ def _from_name(name: str, value: str, place: str) -> Iterator[Leaf]:
             tree = json.loads(value, object_pairs_hook=_once)
         except ValueError:
             raise SettingsMistake(f"{place} begins like JSON and is none; mend the braces and quotes") from None
-        for leaf in _leaves(tree, path, place):
-            yield Leaf(leaf.path, leaf.value, place, is_environment=True)
+        yield from (replace(leaf, is_environment=True) for leaf in _leaves(tree, path, place))
         return
     yield Leaf(path, value, place, is_environment=True)
 

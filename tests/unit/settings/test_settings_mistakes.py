@@ -30,7 +30,10 @@ WRONG = {
     "zone": ({"PARLOUR_TIMEZONE": "Mars/Olympus"}, "use an IANA name such as Europe/Berlin"),
     "zone-near": ({"PARLOUR_TIMEZONE": "Berlin"}, "did you mean Europe/Berlin?"),
     "language": ({"PARLOUR_LANGUAGE": "pt-BR"}, "'pt-BR' is no language that I speak; there are de (Deutsch), en"),
-    "chat-language": ({"PARLOUR_CHATS": '{"web:owner": {"language": "xx"}}'}, "'xx' is no language that I speak"),
+    "chat-language": (
+        {"PARLOUR_CHATS": '{"web:owner": {"language": "xx"}}'},
+        "chats.web:owner.language in PARLOUR_CHATS: 'xx' is no language that I speak",
+    ),
     "zone-path": ({"PARLOUR_TIMEZONE": "../../etc/passwd"}, "use an IANA name"),
     "address": ({"PARLOUR_LLM__API_BASE": "example.org"}, "must be a whole address beginning with https://"),
     "group-as-value": ({"PARLOUR_WEB": "8787"}, "PARLOUR_WEB must be a group of settings"),
