@@ -25,18 +25,10 @@ from agent.rooms import Rooms, to_chat
 from agent.tools.port import ToolContext, bind
 from gateway.errors import StoreDown
 from gateway.events import InboundKind, OutboundKind, SessionKey, reference
-from gateway.ports import (
-    EXPIRES,
-    Commit,
-    EndState,
-    InboxRow,
-    Lease,
-)
+from gateway.ports import EXPIRES, Commit, EndState, InboxRow, Lease
 from gateway.ports.caps import Past, Told
 from gateway.words import say
 from gateway.words.failures import BY_NAME, tell
-
-_TYPED = frozenset({InboundKind.MESSAGE, InboundKind.COMMAND})  # what stands in a chat, so that one can answer to it
 
 
 class TurnWork:

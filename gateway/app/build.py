@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from importlib.metadata import version
 from typing import Any
 
@@ -42,18 +42,15 @@ from gateway.app.people import open_people
 from gateway.app.recall import open_recall
 from gateway.app.rights import open_rights
 from gateway.app.shown import settings_shown
+from gateway.app.stores import open_store, within_retention
 from gateway.delivery import Deliverer
-from gateway.errors import SettingsMistake
 from gateway.events import InboundMessage
 from gateway.home import Home
 from gateway.intake import GatewayIntake
 from gateway.people.refusals import RefusalLog, Silence, Turned
 from gateway.ports import (
-    BLANK_AFTER,
-    Limits,
     Store,
 )
-from gateway.ports.installed import installed
 from gateway.quarantine import KEEP, Quarantine
 from gateway.services import Supervisor
 from gateway.settings import Settings
@@ -76,7 +73,7 @@ async def open_app(settings: Settings, *, channels: bool = True, plugins: Plugin
     plugins = plugins or Plugins()
     async with AsyncExitStack() as stack:
         home = stack.enter_context(open_home(settings.home))
-        store = await _open_store(settings)
+        store = await open_store(settings)
         stack.push_async_callback(store.close, has_served=channels)
         unclean_stops = (await store.journal.depth())["unclean_stops"]
         app = _build(settings, home, store, plugins, channels=channels, unclean_stops=unclean_stops)
@@ -91,32 +88,6 @@ async def open_app(settings: Settings, *, channels: bool = True, plugins: Plugin
         await app.house.forgetter.retention.plan()
         await app.caps.warm(store.caps, house_limit=settings.caps.tokens_per_day)
         yield app
-
-
-async def _open_store(settings: Settings) -> Store:
-    url = str(settings.store.url.get_secret_value()) if settings.store.url else ""
-    scheme = url.partition("://")[0] or "sqlite"
-    found = {entry.name: entry for entry in installed("parlour.stores")}
-    if scheme not in found:
-        raise SettingsMistake(
-            f"store.url begins with {scheme}://, but only these stores are installed: {', '.join(sorted(found))};"
-            " leave PARLOUR_STORE__URL empty for the embedded one"
-        )
-    limits = Limits(
-        queued_per_chat=settings.agent.queued_per_chat,
-        queued=settings.agent.queued,
-        merge=settings.agent.merge,
-        blank_after=_within_retention(settings, BLANK_AFTER),
-        zone=settings.timezone,
-    )
-    store: Store = await found[scheme].load()(settings.home, url, limits)
-    return store
-
-
-def _within_retention(settings: Settings, usual: timedelta) -> timedelta:
-    """Return how long texts are kept whose time is *usual*: no longer than what was said."""
-    days = settings.memory.retention_days
-    return min(usual, timedelta(days=days)) if days else usual
 
 
 def _now() -> datetime:
@@ -141,7 +112,7 @@ def _build(
         return None if typed is None else router.is_control(typed)
 
     quarantine = Quarantine(
-        home.quarantine, unclean_stops=unclean_stops, meter=meter, now=_now, keep=_within_retention(settings, KEEP)
+        home.quarantine, unclean_stops=unclean_stops, meter=meter, now=_now, keep=within_retention(settings, KEEP)
     )
     intake = GatewayIntake(
         store.journal,

@@ -307,7 +307,8 @@ async def gateway(
     kind: PocketKind | None = None,
 ) -> AsyncIterator[Pocket]:
     """Run the whole gateway, web server included, on a fresh home (or *home*)."""
-    with tempfile.TemporaryDirectory(prefix="parlour-pocket-") as folder:
+    # A thread that keeps a version when we stop ends after us; a process would wait for it.
+    with tempfile.TemporaryDirectory(prefix="parlour-pocket-", ignore_cleanup_errors=True) as folder:
         place = home or Path(folder) / "home"
         settings = load_settings(
             {

@@ -65,7 +65,7 @@ def threadless(monkeypatch: pytest.MonkeyPatch) -> None:
     async def opened(_: Settings) -> Store:
         return await open_inline_store()
 
-    monkeypatch.setattr(build, "_open_store", opened)
+    monkeypatch.setattr(build, "open_store", opened)
 
 
 @pytest.mark.parametrize("trigger", ["messages", "tokens"])
