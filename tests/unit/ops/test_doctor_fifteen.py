@@ -64,6 +64,7 @@ async def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
         AsyncExitStack() as undo,
     ):
         telegram.privacy = False
+        telegram.say("waiting")  # who asks whether somebody else polls is answered at once
         environment = {
             "PARLOUR_HOME": str(home),
             "PARLOUR_WEB__PORT": str(free_port()),
