@@ -123,7 +123,10 @@ class AccessOperations:
 
     async def disown(self, arguments: Line) -> AsyncIterator[Line]:
         """Take back an ownership that was claimed by a code."""
-        yield _ruled(await self._app.people.decisions.disown(_who(arguments), operator()))
+        decided = await self._app.people.decisions.disown(_who(arguments), operator())
+        if decided.ruling is Ruling.UNLISTED:  # blocked or let in they may be
+            raise UserMistake(f"{decided.whom} is no owner; `parlour owner list` shows who is")
+        yield _ruled(decided)
 
     async def _link_now(self, job: Job) -> None:
         for _ in range(round(_LINKED_WITHIN / _LOOK)):

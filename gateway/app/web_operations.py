@@ -62,7 +62,10 @@ class WebOperations:
         who = str(arguments.get("who", ""))
         browsers = await self._page().log_out(who)
         if not browsers:
-            raise UserMistake(f"nobody is logged in as {who!r}; `parlour web logins` shows who is")
+            raise UserMistake(
+                f"nobody is logged in as {who!r}, and no code for them is good any more;"
+                " `parlour web logins` shows who is"
+            )
         yield {"who": who, "browsers": browsers}
 
     def _page(self) -> LogsIn:

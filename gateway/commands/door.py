@@ -87,7 +87,7 @@ def _ending(header: Line, *, is_empty: bool, wanted: str) -> Iterable[str]:
         yield f"nobody{about} was refused since the gateway started at {_time(header['since'])}"
     for name, hears in header["hears"].items():
         if hears is not True:
-            state = "has not been tried yet" if hears is None else "does not hear its platform now"
+            state = "has not reached its platform yet" if hears is None else "does not hear its platform now"
             reason = header["refused_by"].get(name, "`parlour doctor` says more")
             yield f"{name} {state}, so nothing that is said there comes here: {reason}"
 
