@@ -22,6 +22,7 @@ from gateway.ports import Alert, Alerts, Meter
 log = structlog.get_logger(__name__)
 
 LOOK_EVERY = timedelta(seconds=15)
+_LOST_EVERY = timedelta(minutes=10)  # what was told is looked after so often
 _TRIES = timedelta(seconds=30)  # for one source; a disk that hangs must not silence the others
 
 Source: TypeAlias = Callable[[Mapping[str, Alert]], Awaitable[Sequence[Seen]]]
@@ -58,10 +59,12 @@ class Watch:
         self._now = now
         self._causes: dict[str, Alert] | None = None
         self._hurry = asyncio.Event()
+        self._looked_after: datetime | None = None  # when it was last seen what arrived
         self._broken: set[str] = set()  # sources that failed, each said once
 
     def nudge(self) -> None:
         """Look now: something happened that is told at once."""
+        self._looked_after = None
         self._hurry.set()
 
     def firing(self) -> tuple[str, ...]:
@@ -96,12 +99,16 @@ class Watch:
 
     async def _count_lost(self, causes: dict[str, Alert]) -> None:
         """What was given up on its way was not told."""
+        now = self._now()
+        if self._looked_after is not None and timedelta(0) <= now - self._looked_after < _LOST_EVERY:
+            return
         sent = [notice for alert in causes.values() for notice in alert.owners.notices]
         dead = await self._store.dead(sent) if sent else frozenset()
         for cause, alert in [(cause, alert) for cause, alert in causes.items() if dead & {*alert.owners.notices}]:
             causes[cause] = replace(alert, owners=lost(alert.owners, dead))
-            await self._store.note(causes[cause], at=self._now())
+            await self._store.note(causes[cause], at=now)
             log.warning("alert.lost", cause=cause, owners=len(dead & {*alert.owners.notices}))
+        self._looked_after = now
 
     async def _ask(self, name: str, source: Source, causes: Mapping[str, Alert]) -> Sequence[Seen]:
         try:

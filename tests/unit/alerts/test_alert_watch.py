@@ -245,6 +245,25 @@ async def test_what_does_not_arrive_was_not_told(tmp_path: Path, clock: Clock) -
     await house.stop()
 
 
+async def test_an_owner_whose_own_chat_fails_makes_no_circle(tmp_path: Path, clock: Clock) -> None:
+    """The answer to an owner is given up, and so is the line that says so: one of each, and it stays untold."""
+    house = Alerting(
+        tmp_path / "home",
+        clock,
+        lambda house: {"given up": GivenUpSource(house.store.alerts, clock.now)},
+        owners=[(OWNER_HERE,)],
+    )
+    house.folder.mkdir()
+    await house.start()
+    await house.until(1)
+    house.platforms["telegram"].fail(Fault.REFUSED, chat=OWNER_HERE.chat, calls=1_000)
+    await answer(house.store, said(key=OWNER_HERE), "canary")
+    await house.until(120)
+    assert len(house.platforms["telegram"].at("send", OWNER_HERE)) == 2
+    assert await house.standing() == ["given-up: untold, 0"]
+    await house.stop()
+
+
 async def test_the_other_account_is_told_what_did_not_arrive(tmp_path: Path, clock: Clock) -> None:
     """What merely happened too, with how often it did; the owner who was told is not told again."""
     house = Alerting(
