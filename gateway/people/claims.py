@@ -2,6 +2,7 @@
 
 Whoever sends it, alone in a direct chat, is the owner from then on. It is looked at before admission and never stored,
 so that no row, transcript or model sees it; a wrong one is answered like any other message from the same person.
+In a shared chat it makes nobody the owner, and is good no more: everybody there has read it.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -77,6 +78,8 @@ class Claims:
             kept = self._kept()
             if kept is None:
                 return None
+            if message.chat_kind is not ChatKind.DIRECT:
+                return await self._shown_to_all(code, message, kept)
             is_locked = self._locked(message)
             if is_locked and not isinstance(decision, Admitted):
                 return None
@@ -91,11 +94,11 @@ class Claims:
     # -- inside ----------------------------------------------------------------------------------------
 
     def _typed(self, message: InboundMessage, decision: Decision) -> str:
-        """Return the code that the whole of a direct message is; "" costs nothing, which is nearly always."""
+        """Return the code that the whole of a message is; "" costs nothing, which is nearly always."""
         if _CODE not in self._access.notes():
             return ""
         is_said = message.kind in (InboundKind.MESSAGE, InboundKind.COMMAND) and not message.is_forwarded
-        if message.chat_kind is not ChatKind.DIRECT or not is_said or message.attachments:
+        if not is_said or message.attachments:
             return ""
         if not isinstance(decision, Admitted) and decision.reason in _UNHEARD:
             return ""
@@ -107,6 +110,21 @@ class Claims:
         kept: dict[str, Any] = json.loads(value) if value else {}
         is_good = bool(kept) and self._now() < read_stamp(kept["until"]) and kept["wrong"] < MOST_WRONG
         return kept if is_good else None
+
+    async def _shown_to_all(self, code: str, message: InboundMessage, kept: Mapping[str, Any]) -> Accepted | None:
+        """End a code that stands in a shared chat; any other word there is none of ours, and no wrong try."""
+        if not codes.is_same(await codes.hashed(code, kept["salt"]), kept["hash"]):
+            return None
+        if not kept["spent"]:
+            told = replace(
+                self._told(message, "people.owner_code_seen"),
+                chat_kind=message.chat_kind,
+                visible_to=message.sender.id,
+                reply_to=message.message_id,
+            )
+            await self._access.change(Change(notes={_CODE: json.dumps({**kept, "spent": True})}, told=(told,)))
+            log.warning("owner.code_seen", channel=message.key.channel, sender=message.sender.id)
+        return Accepted(verdict=Verdict.REJECTED, reason="code")
 
     async def _take(self, message: InboundMessage, kept: Mapping[str, Any]) -> None:
         channel, user = message.key.channel, message.sender.id

@@ -9,6 +9,10 @@ SENTENCES = {
         "Wer mir hier schreibt, dem gehöre ich schon. Schick mir diesen Code auf der Plattform, von der aus ich dir"
         " gehören soll, in einer Direktnachricht."
     ),
+    "owner_code_seen": (
+        "Diesen Code haben hier alle gelesen, darum gilt er nicht mehr. `parlour owner claim` auf meinem Rechner gibt"
+        " einen neuen aus; schick ihn mir in einer Direktnachricht."
+    ),
     "allow_whom": (
         "Sag, wen: `/allow 12345`, `/allow here` für diesen ganzen Chat, oder antworte auf eine Nachricht der Person"
         " mit `/allow`."

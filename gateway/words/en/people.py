@@ -9,6 +9,10 @@ SENTENCES = {
         "Whoever writes to me here is the owner already. Send this code to me on the platform that you want to own me"
         " from, in a direct message."
     ),
+    "owner_code_seen": (
+        "Everybody here has read that code, so it is good no more. `parlour owner claim` on my machine prints another;"
+        " send it to me in a direct message."
+    ),
     "allow_whom": (
         "Say whom: `/allow 12345`, `/allow here` for all of this chat, or answer a message of theirs with `/allow`."
     ),

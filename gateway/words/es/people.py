@@ -9,6 +9,10 @@ SENTENCES = {
         "Quien me escribe aquí ya es mi dueño. Envíame este código en la plataforma desde la que quieras ser mi"
         " dueño, en un mensaje directo."
     ),
+    "owner_code_seen": (
+        "Aquí todos han leído ese código, así que ya no vale. `parlour owner claim` en mi equipo da otro; envíamelo en"
+        " un mensaje directo."
+    ),
     "allow_whom": (
         "Di a quién: `/allow 12345`, `/allow here` para todo este chat, o responde a un mensaje suyo con `/allow`."
     ),

@@ -6,6 +6,10 @@ SENTENCES = {
         " /help。"
     ),
     "owner_here": "在这里给我发消息的人本来就是所有者。请在你想用来当所有者的那个平台上，私聊把这个认领码发给我。",
+    "owner_code_seen": (
+        "这里的所有人都看到了这个认领码，所以它已作废。"
+        "在我所在的机器上运行 `parlour owner claim` 可得到新的认领码；请私聊发给我。"
+    ),
     "allow_whom": "请说明是谁：`/allow 12345`，`/allow here` 表示整个聊天，或用 `/allow` 回复对方的一条消息。",
     "block_whom": "请说明是谁：`/block 12345`，`/block here` 表示这个聊天，或用 `/block` 回复对方的一条消息。",
     "allowed": "从现在起 `{whom}` 可以给我发消息。",

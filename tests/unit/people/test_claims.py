@@ -121,12 +121,31 @@ async def test_tries_are_counted_across_a_restart(closed: Door) -> None:
 
 
 async def test_only_the_whole_of_a_direct_message_is_a_code(closed: Door) -> None:
-    """In a group, in a sentence, or passed on from somebody else it is no claim."""
+    """In a sentence, or passed on from somebody else it is no claim."""
     code = await _code(closed)
-    assert await _meet(closed, direct("42", code, chat_kind=ChatKind.GROUP, is_addressed=True)) is None
     assert await _meet(closed, direct("42", f"the code is {code}")) is None
     assert await _meet(closed, direct("42", code, is_forwarded=True)) is None
     assert not closed.roster.has_owner()
+
+
+@pytest.mark.parametrize("is_addressed", [True, False])
+async def test_a_code_that_a_group_has_read_makes_nobody_the_owner(closed: Door, is_addressed: bool) -> None:
+    """It is in no row, is over for whoever copies it, and its sender is told why; other words there are no tries."""
+    code = await _code(closed)
+    for n in range(9):
+        wrong = direct("42", _wrong(n), id=f"w{n}", chat_kind=ChatKind.GROUP, is_addressed=True)
+        assert await _meet(closed, wrong) is None
+    shown = direct("42", code, chat_kind=ChatKind.GROUP, is_addressed=is_addressed)
+    for _ in range(2):  # the platform brings it twice
+        met = await _meet(closed, shown)
+        assert met is not None
+        assert met.reason == "code"
+    assert await _meet(closed, direct("66", code)) is not None
+    assert not closed.roster.has_owner()
+    delivery = await closed.store.outbox.next(shown.key)
+    assert delivery is not None
+    assert "good no more" in delivery.message.text
+    assert delivery.message.visible_to == "42"
 
 
 async def test_no_code_while_there_is_an_owner(closed: Door) -> None:

@@ -59,7 +59,8 @@ def test_a_channel_that_does_not_hear_is_named(printed: Callable[..., list[str]]
     deaf = HEARS | {"hears": {"slack": False, "telegram": None}, "refused_by": {"slack": "the token is refused"}}
     assert printed(deaf, REFUSED)[2:] == [
         "slack does not hear its platform now, so nothing that is said there comes here: the token is refused",
-        "telegram has not reached its platform yet, so nothing that is said there comes here: `parlour doctor` says more",
+        "telegram has not reached its platform yet, so nothing that is said there comes here:"
+        " `parlour doctor` says more",
     ]
 
 
