@@ -6,11 +6,14 @@ import asyncio
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from itertools import groupby
 
 from tests.faults.nursery import Zygote
 from tests.faults.scenario import Case, Outcome, Scenario
 from tests.faults.shim import Mode
 
+_LOGGED = "write journal.db-wal"
+_NETWORK = frozenset({"connect", "send"})
 AT_ONCE = 3  # scenarios side by side: a gateway spends much of its life waiting for disks and peers
 
 
@@ -41,6 +44,23 @@ def spread(total: int, wanted: int, share: int = 0, shares: int = 1) -> list[int
     wanted = min(wanted, total)
     every = [1 + n * total // wanted for n in range(wanted)]
     return every[share::shares]
+
+
+def distinct(points: Sequence[str], mode: Mode) -> list[int]:
+    """Return the numbers of the points at which *mode* is a case of its own: a kill at each, what fails at some.
+
+    SQLite answers a write to its log that fails as it answers any other of the same commit, by giving the commit up:
+    of those in a row the first, the middle one and the last count. At the network ENOSPC once is EIO's reset or
+    refused connection, and a full disk is the next write's case: there only EIO counts.
+    """
+    every = list(range(1, len(points) + 1))
+    if mode.kills:
+        return every
+    kept: list[int] = []
+    for is_logged, run in groupby(every, key=lambda n: points[n - 1] == _LOGGED):
+        row = list(run)
+        kept += sorted({row[0], row[len(row) // 2], row[-1]}) if is_logged else row
+    return [n for n in kept if mode is Mode.IO_ERROR or points[n - 1].split()[0] not in _NETWORK]
 
 
 def cases(base: Case, mode: Mode, points: Iterable[int]) -> list[Case]:

@@ -1,8 +1,9 @@
 """TRUST.md F1, F4, F5, F6, F36: the process is killed, or its disk fails, at every call that a turn makes.
 
 After each: every message has one answer that people see and the transcript holds, nothing is shown twice unless it says
-so, every file can be read, no tool ran twice, and the model was not asked again for a step that was stored. Every point
-of one turn is played here; of fifty turns at once a spread of points (all of them: `python -m tests.faults`).
+so, every file can be read, no tool ran twice, and the model was not asked again for a step that was stored. At every
+point of one turn it is killed here, and every different one fails (`matrix.distinct`); with fifty turns at once it is a
+spread of points (all of them: `python -m tests.faults`).
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.faults.matrix import cases, count, kinds, play_all, spread, summary, verdict
+from tests.faults.matrix import cases, count, distinct, kinds, play_all, spread, summary, verdict
 from tests.faults.nursery import Zygote
 from tests.faults.scenario import Case
 from tests.faults.shim import Mode
@@ -29,8 +30,9 @@ async def play_share(
     zygote: Zygote, base: Case, mode: Mode, share: int, shares: int, record_property: Record, *, wanted: int = 10**6
 ) -> None:
     """Play one share of a matrix and fail with everything that was broken."""
-    points = await count(zygote, base)
-    outcomes = await play_all(zygote, cases(base, mode, spread(len(points), wanted, share, shares)))
+    points = distinct(await count(zygote, base), mode)
+    chosen = [points[n - 1] for n in spread(len(points), wanted, share, shares)]
+    outcomes = await play_all(zygote, cases(base, mode, chosen))
     record_property(
         "figure", f"{mode.name.lower()}, {base.chats} chat(s), share {share + 1}/{shares}: {summary(outcomes)}"
     )
