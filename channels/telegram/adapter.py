@@ -23,6 +23,7 @@ from channels.telegram.codec import (
     Account,
     event_id,
     is_arrival,
+    moved,
     parse,
     place_of,
     render,
@@ -221,10 +222,12 @@ class TelegramChannel:
             self._gestures.tell(heard.key, accepted.line)
 
     async def _note_place(self, update: Mapping[str, Any]) -> None:
-        """Tell the house where we were added; and forget who the admins are where that changed."""
+        """Tell the house where we were added; note where a group moved, and forget who the admins are."""
         changed = rights_changed(update)
         if changed is not None:
             self._admins.forget(changed)
+        if (ids := moved(update)) is not None:
+            await self._groups.has_moved(*ids)
         place = place_of(update, channel=self.name, me=self._me)
         if place is not None:
             await self._intake.joined(place)

@@ -33,14 +33,18 @@ class Groups:
         return self._moved.get(key.parent.chat, int(key.parent.chat))
 
     async def has_moved(self, old: int, new: int) -> None:
-        """Remember for good that the group *old* is *new*."""
+        """Remember for good that the group *old* is *new*; said once. Raises StoreDown when nothing is known yet."""
+        if self._moved is None:
+            self._moved = await self._load()
+        if self._moved.get(str(old)) == new:
+            return
         log.warning(
             "telegram.group_moved",
             old=str(old),
             new=str(new),
             mend="the group became a supergroup; where allow_from or chats name the old id, name the new one",
         )
-        self._moved = {**(self._moved or {}), str(old): new}
+        self._moved = {**self._moved, str(old): new}
         try:
             await self._state.save(_NOTE, json.dumps(self._moved))
         except StoreDown:

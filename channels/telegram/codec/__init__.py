@@ -7,6 +7,7 @@ from channels.telegram.codec.parse import is_arrival as is_arrival
 from channels.telegram.codec.parse import parse as parse
 from channels.telegram.codec.parse import query_of as query_of
 from channels.telegram.codec.parse import rows_left as rows_left
+from channels.telegram.codec.places import moved as moved
 from channels.telegram.codec.places import place_of as place_of
 from channels.telegram.codec.places import rights_changed as rights_changed
 from channels.telegram.codec.render import LIMIT as LIMIT

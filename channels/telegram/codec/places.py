@@ -19,11 +19,11 @@ _DECIDES = frozenset({"administrator", "creator"})
 def place_of(update: Mapping[str, Any], *, channel: str, me: Account) -> Joined | None:
     """Return the group that we were added to, or are gone from; None for any other update. Raises Unreadable.
 
-    A restricted member may be in the group or not (`is_member`).
+    A restricted member may be in the group or not (`is_member`). A group that became a supergroup is another one.
     """
     change = update.get("my_chat_member")
     if change is None:
-        return None
+        return _moved_place(update["message"], channel) if moved(update) is not None else None
     try:
         before, after = _is_in(change["old_chat_member"]), _is_in(change["new_chat_member"])
         if KINDS.get(change["chat"]["type"]) is not ChatKind.GROUP or before == after:
@@ -39,6 +39,33 @@ def place_of(update: Mapping[str, Any], *, channel: str, me: Account) -> Joined 
         )
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise Unreadable(f"{type(error).__name__} in my_chat_member") from None
+
+
+def moved(update: Mapping[str, Any]) -> tuple[int, int] | None:
+    """Return the old id and the new one of a group that became a supergroup, or None. Never raises.
+
+    Telegram says it in both of them, though not surely before the next message.
+    """
+    message: Any = update.get("message")
+    try:
+        here = int(message["chat"]["id"])
+        if "migrate_to_chat_id" in message:
+            return here, int(message["migrate_to_chat_id"])
+        return int(message["migrate_from_chat_id"]), here
+    except (KeyError, TypeError, ValueError, OverflowError):
+        return None
+
+
+def _moved_place(message: Mapping[str, Any], channel: str) -> Joined:
+    """Return the old group as gone, the new one as one that we were added to; by nobody."""
+    chat, is_gone = str(int(message["chat"]["id"])), "migrate_to_chat_id" in message
+    return Joined(
+        channel=channel,
+        id=f"place/{chat}/moved",
+        chat=chat,
+        title=quiet_name(clean(str(message["chat"].get("title") or ""))),
+        is_gone=is_gone,
+    )
 
 
 def rights_changed(update: Mapping[str, Any]) -> int | None:

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
+from gateway.events import SessionKey
 from tests.e2e.telegram.test_telegram_buttons import asked
 from tests.fakes.telegram_gateway import TEAM, Parrot, house, mention
 from tests.fakes.telegram_server import TelegramServer, open_telegram
@@ -118,3 +119,21 @@ async def test_pairing_can_be_switched_off() -> None:
         assert server.shown(STRANGER) == ["I answer only people who were let in. Whoever runs me can let you in."]
         assert not up.app.people.pairing.waiting()
         assert server.shown(OWNER) == []
+
+
+async def test_a_group_that_became_a_supergroup_is_asked_about_anew() -> None:
+    """Its new id is nobody's that an entry names: an owner is asked with two buttons, once, though it is said twice."""
+    old, new = -555, -1005559999
+    async with telegram_now() as server, house(server, Parrot(), **{**SETTINGS, "ALLOW_FROM": f"chat:{old}"}) as up:
+        server.say("hello", sender=OWNER)
+        await server.until(lambda: bool(server.shown(OWNER)))
+        for here, words in ((old, {"migrate_to_chat_id": new}), (new, {"migrate_from_chat_id": old})):
+            kind = "supergroup" if here == new else "group"
+            said = {"message_id": 1, "date": server.now(), "chat": {"id": here, "type": kind, "title": "Team"}}
+            server.push({"message": said | words | {"from": {"id": STRANGER, "is_bot": False, "first_name": "Mal"}}})
+        question = await asked(server, OWNER)
+        assert question.buttons == [["Yes", "No"]]
+        server.say("again", sender=OWNER)
+        await server.until(lambda: "You said: again" in server.shown(OWNER))
+        assert len([text for text in server.shown(OWNER) if "Team" in text]) == 1
+        assert await up.app.channels["telegram"]._groups.destination(SessionKey("telegram", str(old))) == new  # type: ignore[attr-defined]
