@@ -64,6 +64,9 @@ def open_people(
         block = settings.channels.get(channel)
         return wrong_entry(entry, block.entry_shapes) if block is not None else ""
 
+    def is_blocked(channel: str, user: str) -> bool:
+        return bool(roster.blocked_as((roster.account(channel, user), *linked(channel, user))))
+
     def is_open(channel: str) -> bool:
         block = settings.channels.get(channel)
         return channel in kinds and (block is None or block.enabled)
@@ -86,7 +89,7 @@ def open_people(
         owners_at=owner,
         decisions=Decisions(roster, linked, now=now, wrong=wrong),
         claims=Claims(roster, now=now, language=language),
-        pairing=PairingDesk(notes, now=now, language=language),
+        pairing=PairingDesk(notes, now=now, language=language, is_blocked=is_blocked),
         strangers=Strangers(
             notes,
             has_owner=roster.has_owner,

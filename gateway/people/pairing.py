@@ -100,10 +100,19 @@ class _Found:
 class PairingDesk:
     """Implements `gateway.ports.Pairing` over the roster's notes."""
 
-    def __init__(self, notes: Notes, *, now: Callable[[], datetime], language: Language = english) -> None:
+    def __init__(
+        self,
+        notes: Notes,
+        *,
+        now: Callable[[], datetime],
+        language: Language = english,
+        is_blocked: Callable[[str, str], bool] = lambda _channel, _who: False,
+    ) -> None:
+        """*is_blocked* says whether (block, user id) is somebody whom an owner shut out, under whatever account."""
         self._notes = notes
         self._now = now
         self._language = language
+        self._is_blocked = is_blocked
 
     def waiting(self) -> Sequence[Waiting]:
         """Return everybody and every place that waits, the longest waiting first."""
@@ -160,7 +169,8 @@ class PairingDesk:
                 is_good = waiting.until is None or waiting.until > now
                 # Who was let in or shut out by another way waits no more.
                 is_open = not value.get("no") and not value.get("gone")
-                if is_good and is_open and (waiting.channel, waiting.who) not in members:
+                who = (waiting.channel, waiting.who)
+                if is_good and is_open and who not in members and (waiting.is_place or not self._is_blocked(*who)):
                     found.append(_Found(note, self._notes.text(note), waiting))
         return sorted(found, key=lambda each: (each.waiting.at, each.note))
 

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from gateway.people.notes import Notes
+from gateway.people.pairing import PairingDesk
 from gateway.ports.access import OPERATOR, Change, Member, Standing
 from gateway.ports.pairing import NobodyWaits, Settled, TooManyTries
 from gateway.store.store import SqliteStore
@@ -132,6 +134,15 @@ async def test_who_was_let_in_otherwise_waits_no_more(door: Door) -> None:
     member = Member(channel="telegram", who="66", standing=Standing.ALLOWED, by=OPERATOR, at=door._now())
     await door.store.access.change(Change(put=(member,)))
     assert not door.pairing.waiting()
+
+
+async def test_who_was_shut_out_elsewhere_waits_no_more(door: Door, clock: Clock) -> None:
+    """Blocked meanwhile under another bot or account: nobody is asked to let them in, and nobody welcomes them."""
+    code = await door.code_of("66")
+    desk = PairingDesk(Notes(door.store.access), now=clock.now, is_blocked=lambda channel, who: who == "66")
+    assert not desk.waiting()
+    assert isinstance(await desk.by_code(code, door.by("t1")), NobodyWaits)
+    assert len(await door.said_to("66")) == 1
 
 
 async def test_killed_after_any_write(tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
