@@ -3,6 +3,7 @@
 python -m tests.faults                      the relay, everything (an hour on two cores)
 python -m tests.faults --chats 1            one turn only
 python -m tests.faults --platform slack --mode kill_before reply_lost
+python -m tests.faults --stage pairing claim cap    decisions about people, killed at every call that they make
 python -m tests.faults --mode kill_before --at 57 --no-key    one scenario, its folder kept if it goes wrong
 """
 
@@ -18,6 +19,8 @@ from dataclasses import replace
 from tests.faults.matrix import cases, count, count_sends, kinds, losses, places, play_all, summary, verdict
 from tests.faults.nursery import Zygote, open_zygote
 from tests.faults.order import CHANNEL
+from tests.faults.performance import play_plot, points_of, told
+from tests.faults.plots import PLOTS
 from tests.faults.scenario import Case
 from tests.faults.shim import Mode
 from tests.faults.stages import PLATFORMS
@@ -59,6 +62,21 @@ async def play(zygote: Zygote, options: argparse.Namespace) -> bool:
     return is_fine
 
 
+async def play_stages(zygote: Zygote, options: argparse.Namespace) -> bool:
+    """Play decisions about people; say whether everything held."""
+    is_fine = True
+    for name in options.stage:
+        points = await points_of(zygote, PLOTS[name])
+        print(f"{name}: {len(points)} points: {kinds(points)}", flush=True)
+        if options.list:
+            print("\n".join(f"{n} {point}" for n, point in enumerate(points, 1)))
+        numbers = options.at or range(1, len(points) + 1, options.every)
+        endings = await play_plot(zygote, PLOTS[name], numbers, at_once=options.at_once)
+        print(f"{name}, kill_before: {told(endings)}", flush=True)
+        is_fine = is_fine and not any(ending.wrong for ending in endings)
+    return is_fine
+
+
 async def chosen(zygote: Zygote, base: Case, mode: str, options: argparse.Namespace, points: int) -> list[Case]:
     """Return the cases of one mode."""
     total = await count_sends(zygote, base) if mode == LOST else points
@@ -73,6 +91,7 @@ def main() -> None:
     """Read the command line; exit 1 when a promise was broken."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--platform", choices=(CHANNEL, *PLATFORMS), nargs="+", default=[CHANNEL])
+    parser.add_argument("--stage", choices=tuple(PLOTS), nargs="+", help="decisions about people instead of turns")
     parser.add_argument("--place", choices=("direct", "thread", "file"), help="of a platform; all without it")
     parser.add_argument("--strict", action="store_true", help="of a platform, under delivery.once: strict")
     parser.add_argument("--chats", type=int, nargs="+", default=[1, 50], help="of the relay")
@@ -87,7 +106,8 @@ def main() -> None:
     # A gateway that is killed hangs up on the fakes in mid-answer; that is the point, not news.
     logging.getLogger("aiohttp.server").setLevel(logging.CRITICAL)
     with open_zygote(keep=bool(options.at)) as zygote:
-        sys.exit(0 if asyncio.run(play(zygote, options)) else 1)
+        playing = play_stages if options.stage else play
+        sys.exit(0 if asyncio.run(playing(zygote, options)) else 1)
 
 
 if __name__ == "__main__":

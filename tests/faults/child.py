@@ -63,6 +63,8 @@ def settings_of(order: Order) -> Settings:
         "llm": {"model": "openai/test", "api_base": order.model, "api_key": "sk-none"},
         "web": {"port": 0},
         "agent": {"shutdown_grace_seconds": order.grace},
+        "owners": (f"{CHANNEL}:{order.owner}",) if order.owner else (),
+        "caps": {"person_turns_per_10_min": order.turns},
         "delivery": {"once": "strict" if order.is_strict else "marked"},
     }
     return Settings.model_validate(values)
@@ -76,14 +78,15 @@ def plugins_of(order: Order) -> Plugins:
 
 
 def _relay(order: Order) -> ExtraChannel:
-    """Return the relay channel, open to everybody."""
+    """Return the relay channel, open to everybody unless somebody owns it."""
     block = RelaySettings(base_url=order.base, send_key=order.send_key, preview_seconds=order.preview_seconds)
-    policy = Policy(channel=CHANNEL, entries=frozenset({Entry.parse("*")}))
+    everybody = frozenset() if order.owner else frozenset({Entry.parse("*")})
+    policy = Policy(channel=CHANNEL, entries=everybody, owners=frozenset({order.owner} - {""}))
     return ExtraChannel(name=CHANNEL, kind=RelayKind(), settings=block, policy=policy)
 
 
 class Child:
-    """One life of the gateway, steered over a socket: it says `ready`, `armed`, `idle`; it is told `arm`, `finish`."""
+    """One life of the gateway, steered over a socket: it is told `arm`, `code`, `finish`, and says so."""
 
     def __init__(self, order: Order, connection: socket.socket) -> None:
         self._order = order
@@ -154,11 +157,20 @@ class Child:
             if what == "arm":
                 self._arm()
                 self._tell(armed=True)
+            elif what == "code":
+                self._tell(code=await self._owners_code())
             elif what == "finish":
                 if not self._order.whole_life:
                     self._shim.disarm()
                 self._tell(idle=True, counted=self._shim.counted, points=list(self._shim.points()))
                 self._stop.set()
+
+    async def _owners_code(self) -> str:
+        """Return a code as `parlour owner claim` prints it."""
+        assert self._app is not None
+        issued = await self._app.people.claims.issue()
+        assert issued is not None
+        return issued.code
 
     async def _wait_idle(self) -> None:
         assert self._app is not None
