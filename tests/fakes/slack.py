@@ -13,6 +13,7 @@ from channels.slack import kind
 from channels.slack.adapter import SlackChannel
 from channels.slack.pace import Paces
 from channels.slack.settings import SlackSettings
+from gateway.errors import RetryLater
 from gateway.events import OutboundKind, OutboundMessage, Part, SessionKey
 from gateway.settings.blocks import Block, combined
 from tests.fakes.slack_server import APP_TOKEN, BOT_TOKEN, SlackServer, slack_server
@@ -64,11 +65,21 @@ def build(server: SlackServer, house: FakeHouse, **more: Any) -> SlackChannel:
     return built
 
 
+async def _supervised(channel: SlackChannel) -> None:
+    """Run it as a gateway does: once it was up, it begins anew when Slack, or a slow machine, was silent."""
+    while True:
+        try:
+            return await channel.run()
+        except RetryLater:
+            if not channel._catch_up.passes:
+                raise
+
+
 @asynccontextmanager
 async def running(server: SlackServer, house: FakeHouse, **more: Any) -> AsyncIterator[Slack]:
     """Run the channel in front of *house* until the end of the block."""
     channel = build(server, house, **more)
-    task = asyncio.create_task(channel.run(), name="slack channel")
+    task = asyncio.create_task(_supervised(channel), name="slack channel")
     try:
         await eventually(lambda: (channel.is_ready() and channel._catch_up.passes > 0) or task.done())
         if task.done():
