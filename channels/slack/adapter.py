@@ -60,7 +60,7 @@ class SlackChannel:
         self._language = context.language
         self._signing_secret = settings.signing_secret.get_secret_value() if settings.signing_secret else ""
         self._ping = ping
-        self._api = SlackApi(settings.bot_token.get_secret_value(), settings.base_url)
+        self._api = SlackApi(settings.bot_token.get_secret_value(), settings.base_url, proxy=context.proxy)
         self._errands = Errands(self._api, reaction=settings.reaction)
         presses = Presses(self._errands)
         self._ears = Ears(context, self._api, self._errands, presses)
@@ -137,6 +137,7 @@ class SlackChannel:
                 lambda body: self._ears.hear(body, me),
                 returned=self._catch_up.want,
                 ping=self._ping,
+                proxy=self._api.proxy,
             )
             await self._socket.run()
         finally:
