@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from agent.commands.needs import ANY, Need
-from agent.commands.port import CommandContext, Reply, command
+from agent.commands.declared import ANY, Need, command
+from agent.commands.port import CommandContext, Reply
 from agent.memory.dream.restoring import InTheWay
 from agent.memory.dream.state import CAUSE, DREAM
 from agent.memory.dream.telling import Asked

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from agent.commands.needs import Need
-from agent.commands.port import CommandContext, Reply, command
+from agent.commands.declared import Need, command
+from agent.commands.port import CommandContext, Reply
 from agent.memory.forgetting.forgetter import Asker, Forgotten
 from agent.memory.forgetting.words import SHORTEST, Wanted
 from gateway.events import ChatKind, Role

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from urllib.parse import unquote
 
-from agent.commands.port import CommandContext, Reply, command
+from agent.commands.declared import command
+from agent.commands.port import CommandContext, Reply
 from agent.memory.forgetting.forgetter import Asker
 from agent.memory.forgetting.words import SHORTEST, Wanted
 from agent.memory.links.offers import Account, Locked, Offer, Own, Wrong

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from agent.commands.needs import ANY, Need
-from agent.commands.port import CommandContext, Reply, command
+from agent.commands.declared import ANY, Need, command
+from agent.commands.port import CommandContext, Reply
 from gateway.events import Role
 from gateway.words import say, zones
 from gateway.words.languages import listed, named, own_name

@@ -6,8 +6,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime
 
 from agent.commands import waiting
-from agent.commands.needs import Need
-from agent.commands.port import CommandContext, Reply, command
+from agent.commands.declared import Need, command
+from agent.commands.port import CommandContext, Reply
 from agent.memory.consolidation.pending import APPROVED
 from agent.memory.consolidation.revising import CONSOLIDATION
 from agent.memory.dream.restoring import FORGET, RESTORE

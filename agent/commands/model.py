@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from agent.commands.needs import ANY, Need
-from agent.commands.port import CommandContext, Reply, command
+from agent.commands.declared import ANY, Need, command
+from agent.commands.port import CommandContext, Reply
 from agent.llm.choices import InForce, Origin
 from gateway.events import Choice, Role
 from gateway.words import say

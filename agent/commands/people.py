@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from zoneinfo import ZoneInfo
 
-from agent.commands.port import CommandContext, Reply, command
+from agent.commands.declared import command
+from agent.commands.port import CommandContext, Reply
 from gateway.events import UNKNOWN, ChatKind, Role
 from gateway.ports.access import Decided, Listed, Ruling, Standing
 from gateway.text.names import quiet_name

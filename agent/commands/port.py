@@ -1,13 +1,12 @@
-"""What a command is: one typed async function of a context, declared once for all channels."""
+"""What a command is given, and what it leaves: the context, the house around it, and the reply."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol
 
-from agent.commands.needs import Need, Needs, first_word
 from agent.llm.choices import ModelDesk
 from agent.manners import SettingInForce
 from agent.memory.dream.restoring import DreamDesk
@@ -160,6 +159,24 @@ class House(Protocol):
         ...
 
 
+class Offered(Protocol):
+    """A command, as /help lists it."""
+
+    @property
+    def name(self) -> str:
+        """What is typed after the slash."""
+        ...
+
+    @property
+    def help(self) -> str:
+        """The catalogue's key of its line."""
+        ...
+
+    def is_for(self, context: CommandContext) -> bool:
+        """Say whether whoever asks may use it here, in general."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandContext:
     """Who typed the command, where, and what it may touch."""
@@ -174,7 +191,7 @@ class CommandContext:
     language: str
     now: datetime
     house: House
-    commands: Sequence[Command]
+    commands: Sequence[Offered]
     may_all: bool = True  # acts on what is everybody's here; else on the sender's own (see `Need.others`)
 
     @property
@@ -196,58 +213,3 @@ class CommandContext:
 def decider_of(message: InboundMessage) -> str:
     """Return who decides, as the audit has it: ``channel:user_id``."""
     return f"{message.key.channel}:{message.sender.id}"
-
-
-Run = Callable[[CommandContext], Awaitable[Reply]]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Command:
-    """A command as the router knows it; `help` is a catalogue key."""
-
-    name: str
-    run: Run
-    needs: Needs
-    is_control: bool  # does not wait in the lane it may have to act on
-    help: str
-    control_words: frozenset[str] = frozenset()  # or does not when its arguments begin with one of these
-
-    def passes(self, args: str) -> bool:
-        """Say whether the command with *args* passes the queue."""
-        return self.is_control or first_word(args) in self.control_words
-
-
-def command(
-    name: str,
-    *,
-    who: Role = Role.ANYONE,
-    who_in_groups: Role | None = None,
-    others: Role | None = None,
-    single: Role | None = None,
-    looks: bool = False,
-    words: Mapping[str, Need] | None = None,
-    word: Callable[[str], str] = first_word,
-    is_control: bool = False,
-    control_words: Collection[str] = (),
-) -> Callable[[Run], Command]:
-    """Declare an async function as the command */name*; its help line is ``commands.help_<name>``.
-
-    *who* may use it in a direct chat, *who_in_groups* in a shared one (the same by default); *others*, *single* and
-    *looks* are `Need`'s. *words* say otherwise for arguments that begin with one of them, as *word* reads it out. No
-    command asks for a role itself: what it takes is all declared here. A button passes the queue when its command
-    does: *control_words* are for commands that have buttons.
-    """
-    shared = who if who_in_groups is None else who_in_groups
-    general = Need(direct=who, shared=shared, others=others, single=single, looks=looks)
-
-    def declare(run: Run) -> Command:
-        return Command(
-            name=name,
-            run=run,
-            needs=Needs(general=general, words=dict(words or {}), word=word),
-            is_control=is_control,
-            help=f"commands.help_{name}",
-            control_words=frozenset(control_words),
-        )
-
-    return declare

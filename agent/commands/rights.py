@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from zoneinfo import ZoneInfo
 
-from agent.commands.port import CommandContext, Reply, command
+from agent.commands.declared import command
+from agent.commands.port import CommandContext, Reply
 from agent.memory.rights.desk import Facts
 from agent.memory.rights.inventory import Account
 from gateway.events import ChatKind, Role

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 
-from agent.commands.port import Command, CommandContext, Reply
+from agent.commands.declared import Command
+from agent.commands.port import CommandContext, Reply
 from gateway.events import InboundKind, InboundMessage
 from gateway.ports.installed import installed
 from gateway.words import say

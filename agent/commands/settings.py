@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from agent.commands.port import CommandContext, Reply, command
+from agent.commands.declared import command
+from agent.commands.port import CommandContext, Reply
 from agent.manners import SettingInForce
 from gateway.words import say
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from agent.commands.port import CommandContext, Reply, command
+from agent.commands.declared import command
+from agent.commands.port import CommandContext, Reply
 from agent.memory.files.lines import FORGOTTEN
 from gateway.events import InboundKind, Role
 from gateway.ports import Job
@@ -28,7 +29,7 @@ async def start(context: CommandContext) -> Reply:
 @command("help", is_control=True)
 async def help_(context: CommandContext) -> Reply:
     """List the commands that the sender may use here."""
-    usable = [each for each in context.commands if context.role.covers(each.needs.general.role(context))]
+    usable = [each for each in context.commands if each.is_for(context)]
     lines = [f"- `/{each.name}` {say(each.help, context.language)}" for each in usable]
     return Reply(text="\n".join([say("commands.help_title", context.language), "", *lines]))
 

@@ -7,7 +7,8 @@ from datetime import datetime, timedelta
 from typing import Any
 from zoneinfo import ZoneInfo
 
-from agent.commands.port import CommandContext, Reply, command
+from agent.commands.declared import command
+from agent.commands.port import CommandContext, Reply
 from gateway.ports.caps import Allowance
 from gateway.words import say
 from gateway.words.figures import clock, moment

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
 
-from agent.commands.port import CommandContext, Reply, command
+from agent.commands.declared import command
+from agent.commands.port import CommandContext, Reply
 from agent.commands.usage import day_began, sums
 from agent.memory.work.background import Work
 from agent.memory.work.purse import Budget

@@ -1,15 +1,12 @@
-"""What a command declares about who may use it: data, which the router alone acts on."""
+"""What a command declares, once for all channels: its name, and who may use it, on which the router alone acts."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
+from agent.commands.port import CommandContext, Reply
 from gateway.events import ChatKind, Role
-
-if TYPE_CHECKING:
-    from agent.commands.port import CommandContext
 
 ANY = "..."  # in place of a word: any arguments at all
 
@@ -73,3 +70,62 @@ class Needs:
 
 def _is_shared(context: CommandContext) -> bool:
     return context.row.message.chat_kind is ChatKind.GROUP
+
+
+Run = Callable[[CommandContext], Awaitable[Reply]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Command:
+    """A command as the router knows it; `help` is a catalogue key."""
+
+    name: str
+    run: Run
+    needs: Needs
+    is_control: bool  # does not wait in the lane it may have to act on
+    help: str
+    control_words: frozenset[str] = frozenset()  # or does not when its arguments begin with one of these
+
+    def is_for(self, context: CommandContext) -> bool:
+        """Say whether whoever asks may use it here, in general."""
+        return context.role.covers(self.needs.general.role(context))
+
+    def passes(self, args: str) -> bool:
+        """Say whether the command with *args* passes the queue."""
+        return self.is_control or first_word(args) in self.control_words
+
+
+def command(
+    name: str,
+    *,
+    who: Role = Role.ANYONE,
+    who_in_groups: Role | None = None,
+    others: Role | None = None,
+    single: Role | None = None,
+    looks: bool = False,
+    words: Mapping[str, Need] | None = None,
+    word: Callable[[str], str] = first_word,
+    is_control: bool = False,
+    control_words: Collection[str] = (),
+) -> Callable[[Run], Command]:
+    """Declare an async function as the command */name*; its help line is ``commands.help_<name>``.
+
+    *who* may use it in a direct chat, *who_in_groups* in a shared one (the same by default); *others*, *single* and
+    *looks* are `Need`'s. *words* say otherwise for arguments that begin with one of them, as *word* reads it out. No
+    command asks for a role itself: what it takes is all declared here. A button passes the queue when its command
+    does: *control_words* are for commands that have buttons.
+    """
+    shared = who if who_in_groups is None else who_in_groups
+    general = Need(direct=who, shared=shared, others=others, single=single, looks=looks)
+
+    def declare(run: Run) -> Command:
+        return Command(
+            name=name,
+            run=run,
+            needs=Needs(general=general, words=dict(words or {}), word=word),
+            is_control=is_control,
+            help=f"commands.help_{name}",
+            control_words=frozenset(control_words),
+        )
+
+    return declare
