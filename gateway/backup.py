@@ -19,12 +19,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from importlib.metadata import version
 from pathlib import Path
 from typing import IO, Protocol
 
 from gateway.errors import UserMistake
 from gateway.home import SCHEMA, Home, schema_of, sync_folder
+from gateway.ports.installed import version
 from gateway.settings.redacted import without_secrets
 from gateway.settings.sources import FILE_NAMES
 
@@ -246,7 +246,7 @@ def _manifest(files: Mapping[str, Mapping[str, object]], left_out: Iterable[str]
     created = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
     document = {
         "format": FORMAT,
-        "parlour": version("parlour"),
+        "parlour": version(),
         "schema": schema,
         "created": created,
         "left_out": list(left_out),

@@ -12,7 +12,6 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import is_dataclass
 from datetime import UTC, datetime
 from enum import Enum
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
@@ -23,6 +22,7 @@ from gateway.events import SessionKey, reference
 from gateway.home import Home
 from gateway.people.refusals import RefusalLog, Unheard
 from gateway.ports import Channel, Sessions, Store
+from gateway.ports.installed import version
 from gateway.quarantine import Quarantine, look
 
 Operation: TypeAlias = Callable[[Line], AsyncIterator[Line]]
@@ -133,7 +133,7 @@ class Operations:
     async def status(self, _: Line) -> AsyncIterator[Line]:
         """One line: what runs, since when, how much waits, which channels hear, what was given up and why."""
         yield {
-            "version": version("parlour"),
+            "version": version(),
             "home": str(self._app.home.path),
             "gateway": "running" if self._app.channels else "not running",
             "since": plain(self._started_at),

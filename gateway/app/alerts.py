@@ -7,7 +7,6 @@ import socket
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from importlib.metadata import version
 from typing import Any
 
 from agent.llm.client import ModelClient
@@ -30,6 +29,7 @@ from gateway.events import SessionKey
 from gateway.home import Home
 from gateway.people.caps import Ledger
 from gateway.ports import Alerts, Locales, Meter, Store
+from gateway.ports.installed import version
 from gateway.services import Supervisor
 from gateway.settings import Settings
 
@@ -77,7 +77,7 @@ def open_alerts(
     answers = ModelSource(now)
     for model in models:
         model.on_end = answers.ended
-    origin = Origin(host=socket.gethostname(), version=version("parlour"))
+    origin = Origin(host=socket.gethostname(), version=version())
     posted = asyncio.Event()
     url = settings.alert_url.get_secret_value() if settings.alert_url else ""
 

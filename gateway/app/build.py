@@ -6,7 +6,6 @@ import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime
-from importlib.metadata import version
 from typing import Any
 
 import structlog
@@ -51,6 +50,7 @@ from gateway.people.refusals import RefusalLog, Silence, Turned
 from gateway.ports import (
     Store,
 )
+from gateway.ports.installed import version
 from gateway.quarantine import KEEP, Quarantine
 from gateway.services import Supervisor
 from gateway.settings import Settings
@@ -190,7 +190,7 @@ def _build(
         day_zone=settings.timezone,
         new_waits=settings.memory.new_waits,
         facts=lambda: {
-            "version": version("parlour"),
+            "version": version(),
             "uptime_seconds": time.monotonic() - started,
             "workers": settings.agent.workers,
             "by_words_alone": bool(recall.trouble()),
