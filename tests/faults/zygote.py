@@ -160,10 +160,11 @@ def _fork(connection: socket.socket, others: list[socket.socket]) -> int:
         order = Order(**json.loads(lines.readline()))
     pid = os.fork()
     if pid:
-        connection.sendall(json.dumps({"pid": pid}).encode() + b"\n")
         return pid
     status = _CRASHED
     try:
+        # Said by the child: on a busy machine it is up before its parent has the processor again.
+        connection.sendall(json.dumps({"pid": os.getpid()}).encode() + b"\n")
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         for other in others:
