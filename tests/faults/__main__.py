@@ -3,7 +3,7 @@
 python -m tests.faults                      the relay, everything (an hour on two cores)
 python -m tests.faults --chats 1            one turn only
 python -m tests.faults --platform slack --mode kill_before reply_lost
-python -m tests.faults --stage pairing claim cap    decisions about people, killed at every call that they make
+python -m tests.faults --stage pairing claim cap alert    decisions about people, killed at every call
 python -m tests.faults --mode kill_before --at 57 --no-key    one scenario, its folder kept if it goes wrong
 """
 

@@ -49,6 +49,8 @@ class Performance:
         async with open_relay() as relay, open_server(answer) as model:
             plot = self._plot(relay)
             is_done = False
+            if plot.dies_first:
+                await self._die(plot, self._order(relay, model))
             while not is_done and ending.lives < _LIVES:
                 ending.lives += 1
                 is_done = await self._live(plot, self._order(relay, model))
@@ -75,10 +77,19 @@ class Performance:
             owner=self._plot.owner,
             turns=self._plot.turns,
             is_thin=True,
-            is_later=True,
+            is_later=not self._plot.dies_first,
+            whole_life=self._plot.dies_first and self._ending.lives == 1,
         )
         is_faulty = self._ending.lives == 1 and self._ending.at
         return replace(order, mode=Mode.KILL_BEFORE, at=self._ending.at) if is_faulty else order
+
+    async def _die(self, plot: Plot, order: Order) -> None:
+        """Lead the life before the others."""
+        async with open_line(self._zygote, order) as line:
+            assert await line.wait("ready")
+            await plot.begin(line)
+            line.kill()
+            await line.wait("exit")
 
     async def _live(self, plot: Plot, order: Order) -> bool:
         """Lead one life; say whether it came to rest."""
@@ -95,7 +106,7 @@ class Performance:
     async def _steer(self, plot: Plot, line: Line) -> bool:
         if not await line.wait("ready"):
             return False
-        if self._ending.lives == 1:
+        if self._ending.lives == 1 and not plot.dies_first:
             await plot.begin(line)
             line.tell("arm")
             assert await line.wait("armed")

@@ -1,4 +1,4 @@
-"""Decisions about people, killed on their way: somebody is let in, becomes the owner, or is told of their cap.
+"""Decisions about people, killed on their way: somebody is let in, becomes the owner, is told of a cap or of a kill.
 
 Each plot is played on the relay by people who only wait for what they see and then say the next thing, once. Wherever
 the gateway died, the next life takes it up, and in the end everybody was told everything once and it is stored once.
@@ -29,6 +29,7 @@ class Plot(ABC):
 
     name: ClassVar[str]
     owner: ClassVar[str] = ""  # of the relay, by the settings; then nobody else is let in
+    dies_first: ClassVar[bool] = False  # a life before is killed once it began, and the next one's start is counted too
     turns: ClassVar[int | None] = None  # PERSON_TURNS_PER_10_MIN
 
     def __init__(self, relay: Relay) -> None:
@@ -163,13 +164,36 @@ class Capped(Plot):
         ]
 
 
+class Alerted(Plot):
+    """The owner is told that we were killed, by a life that may be killed over it."""
+
+    name = "alert"
+    owner = OWNER
+    dies_first = True
+
+    async def begin(self, line: Line) -> None:
+        """The owner is known by where they write."""
+        self.write(OWNER, HELLO)
+        await self.see(OWNER, _ANSWERS[HELLO])
+        await self.confirmed()
+
+    async def play(self) -> None:
+        """Wait for it."""
+        await self.see(OWNER, _DIED[-1])
+
+    def wrong(self, journal: sqlite3.Connection, asked: int) -> list[str]:
+        """Told once, however often we were killed within the hour."""
+        told = [message.text for message in self.relay.chat(OWNER) if _DIED[0] in message.text]
+        return [*self.shows(OWNER, _ANSWERS[HELLO]), *([] if told else ["the owner was never told"])]
+
+
 def answer(body: Mapping[str, Any], n: int) -> Answer:
     """Answer alike however often a kill has the same thing asked."""
     said = next(str(each["content"]) for each in reversed(body["messages"]) if each["role"] == "user")
     return Answer(text=_ANSWERS[THANKS if THANKS in said else HELLO])
 
 
-PLOTS: Mapping[str, type[Plot]] = {plot.name: plot for plot in (LettingIn, Claiming, Capped)}
+PLOTS: Mapping[str, type[Plot]] = {plot.name: plot for plot in (LettingIn, Claiming, Capped, Alerted)}
 
 
 def _rows(journal: sqlite3.Connection, query: str, expected: Sequence[tuple[Any, ...]]) -> list[str]:

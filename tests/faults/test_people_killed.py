@@ -1,8 +1,8 @@
-"""TRUST.md F1 for what is decided about people: let in, made the owner, told of a cap; killed on the way, told once.
+"""TRUST.md F1 for what is decided about people: let in, made the owner, told of a cap or a kill; told once.
 
 The process dies at one of the calls that the decision makes, and the next life takes it up: nobody is told anything
 twice or not at all, one row and one line of the audit say what was decided, and no cap is passed. A spread of the
-points is played here; all of them: `python -m tests.faults --stage pairing claim cap`.
+points is played here; all of them: `python -m tests.faults --stage pairing claim cap alert`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tests.faults.performance import play_plot, points_of, told
 from tests.faults.plots import PLOTS
 
 # How many calls each makes at the least, and at which shares of them it is killed here: about a commit and a send.
-KILLS = {"pairing": (40, (0.2, 0.5, 0.7)), "claim": (5, (0.5,)), "cap": (10, (0.3, 0.7))}
+KILLS = {"pairing": (40, (0.2, 0.5, 0.7)), "claim": (5, (0.5,)), "cap": (10, (0.3, 0.7)), "alert": (10, (0.8,))}
 
 Record = Callable[[str, object], None]
 
