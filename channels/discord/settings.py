@@ -34,8 +34,8 @@ class DiscordSettings(BaseModel):
             raise ValueError("is empty; give it a value, or remove it")
         if token is not None and not _TOKEN.match(token.get_secret_value()):
             raise ValueError(
-                "is no Discord bot token; copy it from the developer portal, it is three parts with dots, without blanks"
-                " and without the word Bot"
+                "is no Discord bot token; copy it from the developer portal, it is three parts with dots, without"
+                " blanks and without the word Bot"
             )
         return token
 
