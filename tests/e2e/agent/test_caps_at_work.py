@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -28,15 +29,16 @@ NOON = datetime(2026, 11, 21, 11, 0, tzinfo=UTC)
 # Noon in a zone of its own, and a window that nothing is summarised out of.
 BERLIN = {"PARLOUR_TIMEZONE": "Europe/Berlin", "PARLOUR_AGENTS__DEFAULTS__MEMORY_WINDOW": "10000"}
 ANSWER = Scripted(text="answer", tokens=Tokens(100, 10, 80))
-KILLED_AT = 9  # the call of a life that it is killed at
+MEMBERS = int(os.environ.get("HALL_MEMBERS", "10"))  # who say one thing each in the hour; 2,000 take minutes
+KILLED_AT = 8 + MEMBERS // 13  # the call of a life that it is killed at: ten of them fit into the hour
 
 
 class Talker(Stage):
-    """Gives the same answer for ever; a mortal one never gives the ninth."""
+    """Gives the same answer for ever; a mortal one never gives the last."""
 
     def __init__(self, *, is_mortal: bool = False) -> None:
         self.is_mortal = is_mortal
-        super().__init__(*[ANSWER] * 1_000, held=[KILLED_AT] if is_mortal else [])
+        super().__init__(*[ANSWER] * (1_000 + MEMBERS), held=[KILLED_AT] if is_mortal else [])
 
 
 async def used(pocket: Pocket) -> tuple[int, int]:
@@ -58,9 +60,10 @@ def notices(pocket: Pocket, chat: str = "hall") -> list[str]:
 
 @dataclass
 class Hour:
-    """Bob writes 500 messages in an hour, five at once, and Ann one after every fiftieth of his."""
+    """Bob writes 500 messages in an hour, five at once, and everybody else of the hall one, evenly between his."""
 
     said: int = 0
+    others: int = 0
     asked: int = 0
     notices: int = 0
 
@@ -71,8 +74,10 @@ class Hour:
             traveller.shift(36)
             for _ in range(5):
                 await pocket.channel.say("hall", "and?", sender="bob", group=True, sent_at=datetime.now(UTC))
-            if self.said % 50 == 0:
-                await pocket.channel.say("hall", "and I?", sender="ann", group=True, sent_at=datetime.now(UTC))
+            while self.others < MEMBERS * self.said // 500:
+                self.others += 1
+                sender = f"member-{self.others}"
+                await pocket.channel.say("hall", "and I?", sender=sender, group=True, sent_at=datetime.now(UTC))
             if await self._is_killed(pocket, model):
                 return
 
@@ -93,8 +98,10 @@ class Hour:
         return is_held
 
 
-async def test_an_hour_of_one_member_with_ten_kills(tmp_path: Path) -> None:
-    """500 messages in an hour are at most 120 turns and one line a window; kills change neither, and nobody waits.
+async def test_an_hour_of_one_member_with_ten_kills(
+    tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    """500 messages in an hour are at most 120 turns, one line a window; kills change neither, and all others are heard.
 
     Every life of the gateway but the last is killed while it asks the model; the turn is taken up again and counts
     once. The usage rows are what the model was asked: a call that was cut off stands there with its estimate.
@@ -112,11 +119,15 @@ async def test_an_hour_of_one_member_with_ten_kills(tmp_path: Path) -> None:
                     home = pocket.kill(tmp_path / f"killed-{life}")
                     model.go(KILLED_AT)
     assert hour.said == 500
-    assert begun["ann"] == 10
+    assert [begun[f"member-{n}"] for n in range(1, MEMBERS + 1)] == [1] * MEMBERS
     assert 100 <= begun["bob"] <= 120
     assert hour.notices == 6
-    assert counted[0] == hour.asked == begun["bob"] + begun["ann"] + 10
+    assert counted[0] == hour.asked == begun.total() + 10
+    assert begun.total() == begun["bob"] + MEMBERS
     assert counted[1] > 110 * (hour.asked - 10)
+    record_property(
+        "figure", f"{MEMBERS} members, {begun['bob']} turns of 500 messages, {hour.notices} lines, {counted[0]} calls"
+    )
 
 
 @asynccontextmanager
