@@ -30,7 +30,7 @@ class Plot(ABC):
     name: ClassVar[str]
     owner: ClassVar[str] = ""  # of the relay, by the settings; then nobody else is let in
     dies_first: ClassVar[bool] = False  # a life before is killed once it began, and the next one's start is counted too
-    turns: ClassVar[int | None] = None  # PERSON_TURNS_PER_10_MIN
+    turns: ClassVar[int] = 0  # PERSON_TURNS_PER_10_MIN
 
     def __init__(self, relay: Relay) -> None:
         self.relay = relay
