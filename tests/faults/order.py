@@ -34,7 +34,7 @@ class Order:
     is_signalled: bool = False  # run as the command does, and end by SIGTERM
     is_thin: bool = False  # no litellm between the gateway and the model
     owner: str = ""  # of the relay: who alone may write, and decides
-    turns: int = 0  # that a person may take in ten minutes; 0 = as many as there are: ann writes in 25 chats at once
+    turns: int | None = 0  # that a person may take in ten minutes; 0 = any (ann writes in 25 chats), None = the usual
     sabotage: str = ""  # which promise this gateway breaks (sabotage.py), to see that it is noticed
 
     def to_json(self) -> str:

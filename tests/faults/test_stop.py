@@ -32,8 +32,10 @@ class Gateway:
         self._peers = peers
 
     @asynccontextmanager
-    async def start(self, *, grace: float = 25.0, is_signalled: bool = False) -> AsyncIterator[Line]:
-        """Start a life; the block begins when it is ready, unless it is gone before."""
+    async def start(
+        self, *, grace: float = 25.0, is_signalled: bool = False, turns: int | None = 0
+    ) -> AsyncIterator[Line]:
+        """Start a life; the block begins when it is ready, unless it is gone before. *turns* None = the usual cap."""
         order = Order(
             root=str(self.root),
             report=str(self.room / "report"),
@@ -42,6 +44,7 @@ class Gateway:
             model=self._peers.model.base,
             grace=grace,
             is_signalled=is_signalled,
+            turns=turns,
         )
         async with open_line(self._zygote, order) as line:
             yield line
