@@ -1,8 +1,9 @@
 """The unix socket other commands speak through while a gateway runs: JSON lines, both ways.
 
-The first line names an operation: ``{"do": "status", "with": {}}``. What follows is the operation's
-affair; it ends with ``{"end": true}`` or ``{"error": "one line"}``. Whoever can open the socket
-(0600, in a 0700 folder) is the owner of the home.
+The first line names an operation: ``{"do": "status", "with": {}}``. Each line of its answer comes as
+``{"line": {…}}``, so that no field of it is taken for the protocol's own; the answer ends with ``{"end": true}`` or
+``{"error": "one line"}``. Lines of the caller are the operation's own. Whoever can open the socket (0600, in a 0700
+folder) is the owner of the home.
 """
 
 from __future__ import annotations
@@ -78,6 +79,21 @@ class StreamConnection:
         await self._writer.drain()
 
 
+class _AnswerConnection:
+    """The gateway's end of one operation: what it sends is framed as a line of the answer."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    async def receive(self) -> Line | None:
+        """Return the caller's next line; None when it has gone."""
+        return await self._connection.receive()
+
+    async def send(self, line: Line) -> None:
+        """Send one line of the answer."""
+        await self._connection.send({"line": line})
+
+
 class ControlServer:
     """Serves operations on a socket; only the owner of the home may open one on it."""
 
@@ -139,7 +155,7 @@ class ControlServer:
         try:
             async with asyncio.timeout(_FIRST_LINE_SECONDS):
                 name, arguments = _request(await connection.receive())
-            await self._named(name)(arguments, connection)
+            await self._named(name)(arguments, _AnswerConnection(connection))
         except TimeoutError:
             await connection.send({"error": "nothing was asked"})
         except ParlourError as wrong:
@@ -191,22 +207,45 @@ async def connect(home: Home) -> AsyncIterator[Connection | None]:
             await writer.wait_closed()
 
 
-async def call(connection: Connection, name: str, arguments: Line) -> AsyncIterator[Line]:
-    """Run one operation and yield its lines; raise UserMistake with the line of an operation that failed."""
+class OperationCall:
+    """The caller's end of one operation: lines both ways until it ends."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self.has_ended = False  # False when `receive` returned None: the gateway has gone
+
+    async def receive(self) -> Line | None:
+        """Return the next line; None when the operation has ended or its gateway has gone.
+
+        Raises UserMistake with the line of an operation that failed.
+        """
+        frame = await self._connection.receive()
+        if frame is None:
+            return None
+        if "error" in frame:
+            raise UserMistake(str(frame["error"]))
+        self.has_ended = "end" in frame
+        line: Line | None = None if self.has_ended else frame["line"]
+        return line
+
+    async def send(self, line: Line) -> None:
+        """Send the operation one line; raise OSError when the gateway has gone."""
+        await self._connection.send(line)
+
+
+async def start_call(connection: Connection, name: str, arguments: Line) -> OperationCall:
+    """Ask for one operation and return the caller's end of it."""
     await connection.send({"do": name, "with": arguments})
-    async for line in replies(connection):
-        yield line
+    return OperationCall(connection)
 
 
-async def replies(connection: Connection) -> AsyncIterator[Line]:
-    """Yield lines until the operation ends; raise UserMistake when it failed or its gateway has gone."""
-    while (line := await connection.receive()) is not None:
-        if "end" in line:
-            return
-        if "error" in line:
-            raise UserMistake(str(line["error"]))
+async def call(connection: Connection, name: str, arguments: Line) -> AsyncIterator[Line]:
+    """Run one operation and yield its lines; raise UserMistake when it failed or its gateway has gone."""
+    operation = await start_call(connection, name, arguments)
+    while (line := await operation.receive()) is not None:
         yield line
-    raise UserMistake("the gateway stopped before it had answered; ask again when it is back")
+    if not operation.has_ended:
+        raise UserMistake("the gateway stopped before it had answered; ask again when it is back")
 
 
 class LocalConnection:

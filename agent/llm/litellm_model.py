@@ -11,6 +11,8 @@ import asyncio
 import importlib
 import logging
 import os
+import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import cache
@@ -50,6 +52,7 @@ _NO_TOOL = {
 _SINK_PACE = 0.03  # seconds; a preview shows less often than that
 _LONGEST_STREAM = 5  # times the timeout: a stream that keeps coming may take longer than a plain answer
 _NO_KEY = "none"  # OpenAI-compatible servers without a key; the SDK insists on one
+_loading = threading.Lock()
 
 
 def open_model(config: ModelConfig) -> ChatModel:
@@ -296,8 +299,12 @@ def _marked(message: dict[str, Any]) -> dict[str, Any]:
 
 
 def load_litellm(proxy: str = "") -> Any:
-    """Return litellm, whose connections go through *proxy*; importing it takes seconds, so this runs in a thread."""
-    litellm = _load()
+    """Return litellm, whose connections go through *proxy*; importing it takes seconds, so this runs in a thread.
+
+    Safe to call from several threads: one imports, the others wait for it.
+    """
+    with _loading:  # `cache` alone lets a message that comes while the start is importing do all of it again
+        litellm = _load()
     lead(litellm, proxy)
     return litellm
 
@@ -305,6 +312,7 @@ def load_litellm(proxy: str = "") -> Any:
 @cache
 def _load() -> Any:
     """Import litellm with its guards up."""
+    started = time.monotonic()
     for name, value in _GUARDS.items():
         os.environ.setdefault(name, value)
     litellm: Any = importlib.import_module("litellm")
@@ -323,4 +331,5 @@ def _load() -> Any:
     litellm.completion(**own)
     list(litellm.completion(**own, stream=True))
     litellm.token_counter(model="openai/warm", text=".")
+    log.info("model.library_loaded", seconds=round(time.monotonic() - started, 3))
     return litellm

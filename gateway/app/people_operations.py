@@ -19,6 +19,7 @@ from gateway.app.memory_operations import MemoryOperations
 from gateway.control import Line
 from gateway.errors import UserMistake
 from gateway.operations import Operation
+from gateway.people.roster import PlatformAccount
 
 if TYPE_CHECKING:
     from gateway.app.app import App
@@ -68,29 +69,55 @@ class PeopleOperations:
         yield {"file": str(target), "scope": scope, "files": packed.files}
 
     async def look(self, arguments: Line) -> AsyncIterator[Line]:
-        """Whether anything of their own is kept of somebody. Raises UserMistake for what can be nobody's name."""
+        """Whether anything of their own is kept of a person. Raises UserMistake for what can be no account."""
         account = self._account(arguments)
-        links = self._app.store.links
-        person = links.person(account)
-        folders = [self._app.home.path / PEOPLE / each for each in {account, person}]
-        found = await asyncio.to_thread(lambda: any(each.is_dir() for each in folders))
-        yield {"person": unquote(account), "is_known": found}
+        yield {"person": unquote(account), "is_known": await self._is_known(account)}
 
     async def forget(self, arguments: Line) -> AsyncIterator[Line]:
-        """Forget somebody everywhere; a line with what is gone and what remains. Doing it twice is doing it once."""
+        """Forget a person everywhere; a line with what is gone and what remains. Idempotent.
+
+        Raises UserMistake for an account of which nothing was ever kept: most likely it is misspelt.
+        """
         account = self._account(arguments)
-        accounts = {platform_id(account), *accounts_of(self._app.store.links, account)}
-        await self._app.people.decisions.note_forgetting(unquote(account), accounts, operator())
-        users = [(name, user) for name, kind in self._app.kinds.items() for of, user in accounts if of == kind]
-        await self._app.people.pairing.forget(users)
+        is_known = await self._is_known(account)
+        if is_known:
+            await self._note(account)
         try:
             done = await self._app.house.forgetter.eraser.person(account)
         except OSError as wrong:
             raise UserMistake(f"not all of it is done ({wrong.strerror or wrong}); run it again") from wrong
+        if not is_known:
+            if not done.chats:
+                name = unquote(account)
+                raise UserMistake(f"nothing is kept of {name}; `parlour memory` and `parlour people list` name who is")
+            await self._note(account)
         kinds = {unquote(each.removeprefix(PEOPLE)).partition(":")[0] for each in done.scopes}
         stays = await asyncio.to_thread(beyond, self._app.home.path, done.scopes[0], kinds, is_all=True)
         remains = [*REMAINS, DOWNLOADED] if DOWNLOADS in stays else list(REMAINS)
         yield {"person": done.person, "scopes": list(done.scopes), "chats": list(done.chats), "remains": remains}
+
+    async def _is_known(self, account: str) -> bool:
+        """Return True if anything of its own is kept of *account*, or was before it was forgotten."""
+        await self._app.projector.flush()  # a scope's folder exists once something of it is in a file
+        folders = [self._app.home.path / PEOPLE / each for each in {account, self._app.store.links.person(account)}]
+        if await asyncio.to_thread(lambda: any(each.is_dir() for each in folders)):
+            return True
+        accounts = self._accounts(account)
+        named = {(each.channel, each.who) for each in self._app.people.decisions.listed()}
+        named |= {(each.channel, each.who) for each in self._app.people.pairing.waiting()}
+        if any((self._app.kinds.get(channel, ""), who) in accounts for channel, who in named):
+            return True
+        return bool(await self._app.store.access.audit(about=unquote(account), limit=1))
+
+    async def _note(self, account: str) -> None:
+        """Keep in the audit that *account* is to be forgotten, and drop what waits for a decision about it."""
+        accounts = self._accounts(account)
+        await self._app.people.decisions.note_forgetting(unquote(account), accounts, operator())
+        users = [(name, user) for name, kind in self._app.kinds.items() for of, user in accounts if of == kind]
+        await self._app.people.pairing.forget(users)
+
+    def _accounts(self, account: str) -> set[PlatformAccount]:
+        return {platform_id(account), *accounts_of(self._app.store.links, account)}
 
     def _account(self, arguments: Line) -> str:
         """Return the quoted account that is meant."""

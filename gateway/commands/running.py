@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable
 from typing import Any
 
 import typer
 
-from gateway.control import Connection, Line, connect, connection_pair
+from gateway.control import Connection, connect, connection_pair, start_call
 from gateway.errors import UserMistake
 from gateway.home import Home
 from gateway.logs import configure_logs
@@ -60,8 +59,7 @@ def _first_mistake(several: BaseExceptionGroup[BaseException]) -> UserMistake | 
 async def _chat(settings: Settings) -> int:
     async with connect(Home(settings.home)) as connection:
         if connection is not None:
-            await connection.send({"do": "chat attach", "with": {}})
-            return await _converse(connection, settings)
+            return await _converse(await start_call(connection, "chat attach", {}), settings)
     refuse(settings)
     # The terminal belongs to the conversation.
     configure_logs(level="error", form=settings.log.format, secrets=secret_values(settings))
@@ -94,15 +92,4 @@ async def _converse(connection: Connection, settings: Settings) -> int:
 
     # Whoever opens the control socket owns the home, so that the terminal reads what is stored itself.
     downloads = Downloads(Home(settings.home).downloads, FileBlobs(settings.home).get)
-    return await chat(_receiver(connection), connection.send, downloads=downloads)
-
-
-def _receiver(connection: Connection) -> Callable[[], Any]:
-    async def receive() -> Line | None:
-        """Return the console's next frame; the lines that end the operation are not for it."""
-        line = await connection.receive()
-        if line is not None and "error" in line and "type" not in line:
-            raise UserMistake(str(line["error"]))
-        return None if line is None or line.get("end") is True else line
-
-    return receive
+    return await chat(connection.receive, connection.send, downloads=downloads)

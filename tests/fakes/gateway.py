@@ -31,6 +31,7 @@ class GatewayProcess:
         self._process: asyncio.subprocess.Process | None = None
         self._reading: asyncio.Task[None] | None = None
         self._ready = asyncio.Event()
+        self._line = asyncio.Condition()
 
     @property
     def url(self) -> str:
@@ -81,6 +82,13 @@ class GatewayProcess:
             self.log.append(line.decode(errors="replace").rstrip())
             if re.search(r"\bapp\.ready\b", self.log[-1]):
                 self._ready.set()
+            async with self._line:
+                self._line.notify_all()
+
+    async def wait_logged(self, event: str, *, times: int = 1) -> None:
+        """Return once *event* stands in as many lines of the log."""
+        async with self._line:
+            await self._line.wait_for(lambda: sum(event in line for line in self.log) >= times)
 
     async def _end(self, number: signal.Signals) -> int:
         assert self._process is not None

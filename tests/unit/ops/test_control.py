@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.control import LONGEST_LINE, Connection, ControlServer, Handler, Line, call, connect
+from gateway.control import LONGEST_LINE, Connection, ControlServer, Handler, Line, call, connect, start_call
 from gateway.errors import UserMistake
 from gateway.home import Home, hold_lock
 
@@ -29,6 +29,12 @@ async def echo(_: Line, connection: Connection) -> None:
         await connection.send({"echo": line["text"]})
 
 
+async def odd(_: Line, connection: Connection) -> None:
+    """Send lines whose fields the protocol has too."""
+    for line in ({"end": 3}, {"error": "of a turn"}, {"line": 1}):
+        await connection.send(line)
+
+
 async def mistake(_: Line, __: Connection) -> None:
     """Fail as a person can mend."""
     raise UserMistake("that cannot be; do this instead")
@@ -39,7 +45,7 @@ async def bug(_: Line, __: Connection) -> None:
     raise ZeroDivisionError("inner words")
 
 
-HANDLERS: Mapping[str, Handler] = {"count": count, "echo": echo, "mistake": mistake, "bug": bug}
+HANDLERS: Mapping[str, Handler] = {"count": count, "echo": echo, "odd": odd, "mistake": mistake, "bug": bug}
 
 
 @asynccontextmanager
@@ -79,12 +85,19 @@ async def test_both_sides_may_speak(home: Home) -> None:
     """A terminal's conversation goes both ways until one of them leaves."""
     async with serving(home), connect(home) as connection:
         assert connection is not None
-        await connection.send({"do": "echo"})
+        operation = await start_call(connection, "echo", {})
         for text in ("one", "two"):
-            await connection.send({"text": text})
-            assert await connection.receive() == {"echo": text}
-        await connection.send({"text": "bye"})
-        assert await connection.receive() == {"end": True}
+            await operation.send({"text": text})
+            assert await operation.receive() == {"echo": text}
+        await operation.send({"text": "bye"})
+        assert await operation.receive() is None
+        assert operation.has_ended
+
+
+async def test_no_field_of_an_answer_is_taken_for_the_protocol(home: Home) -> None:
+    """A line may have fields called `end`, `error` and `line`: a search hit has an end, a dead letter an error."""
+    async with serving(home):
+        assert await ask(home, "odd", {}) == [{"end": 3}, {"error": "of a turn"}, {"line": 1}]
 
 
 async def test_a_mistake_arrives_as_its_line(home: Home) -> None:
@@ -145,10 +158,11 @@ async def test_a_stop_ends_conversations(home: Home) -> None:
         lingering = connect(home)
         connection = await lingering.__aenter__()
         assert connection is not None
-        await connection.send({"do": "echo"})
-        await connection.send({"text": "one"})
-        assert await connection.receive() == {"echo": "one"}
-    assert await connection.receive() is None
+        operation = await start_call(connection, "echo", {})
+        await operation.send({"text": "one"})
+        assert await operation.receive() == {"echo": "one"}
+    assert await operation.receive() is None
+    assert not operation.has_ended
     await lingering.__aexit__(None, None, None)
 
 

@@ -1,0 +1,142 @@
+"""Every command an operator has, as typed, asked of a gateway that runs as a process of its own: through its socket."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.app.operated import operations
+from tests.fakes.gateway import gateway
+from tests.fakes.pocket import gateway as pocket_gateway
+from tests.unit.ops.test_memory_cli import Terminal
+from tests.unit.ops.test_memory_cli import terminal as terminal
+
+TOKEN = f"123456789:AA{'x' * 33}"
+
+
+class Operator:
+    """Types commands one after the other and notes which operations they were."""
+
+    def __init__(self, terminal: Terminal) -> None:
+        self._terminal = terminal
+
+    async def type(self, *words: str) -> str:
+        """Return what a command printed that ended well."""
+        return await asyncio.to_thread(self._terminal.well, *words)
+
+    async def lines(self, *words: str) -> list[dict[str, Any]]:
+        """Return the lines of a command that is asked for JSON."""
+        return await asyncio.to_thread(self._terminal.lines, *words)
+
+    async def refused(self, *words: str) -> str:
+        """Return the one line of a command that could not be done."""
+        return await asyncio.to_thread(self._terminal.refused, *words)
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    """Collect the names of the operations that go over a socket."""
+    from gateway.commands import asking
+    from gateway.control import call
+
+    names: set[str] = set()
+
+    def noted(connection: Any, name: str, arguments: Any) -> Any:
+        names.add(name)
+        return call(connection, name, arguments)
+
+    monkeypatch.setattr(asking, "call", noted)
+    return names
+
+
+async def test_every_command_is_answered_by_the_gateway_that_runs(
+    terminal: Terminal, tmp_path: Path, asked: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each operation is asked over the socket, and what it answers arrives whole; none is left out."""
+    monkeypatch.setenv("PARLOUR_CHANNELS__TELEGRAM__TOKEN", TOKEN)  # for the commands; the gateway opens no Telegram
+    operator = Operator(terminal)
+    off = {"PARLOUR_CHANNELS__TELEGRAM__TOKEN": TOKEN, "PARLOUR_CHANNELS__TELEGRAM__BASE_URL": "http://127.0.0.1:9/bot"}
+    async with gateway(terminal.home, **off):
+        status = (await operator.lines("status"))[0]
+        assert status["gateway"] == "running"
+        await _say_and_search(operator)
+        await _correct_memory(operator)
+        await _decide_about_people(operator, tmp_path)
+        await _look_after_the_home(operator, tmp_path)
+        monkeypatch.setattr("sys.stdin", io.StringIO("n\n"))
+        code, out, _ = await asyncio.to_thread(terminal.run, "people", "forget", "web:ann")
+        assert (code, "Nothing of their own is kept" in out) == (1, True)
+    async with pocket_gateway(home=tmp_path / "names") as other:
+        every = set(operations(other.app).named())
+    assert every - asked == set()
+
+
+async def _say_and_search(operator: Operator) -> None:
+    reference = re.search(r"accepted as (\S+)\n", await operator.type("send", "web:owner", "remember: I like oolong"))
+    assert reference is not None
+    await operator.type("send", "web:owner", "and what is the weather like?")
+    for _ in range(200):
+        said = [line["text"] for line in await operator.lines("sessions", "show", "web:owner")]
+        if len(said) >= 4:
+            break
+    assert any("oolong" in text for text in said)
+    assert [line["key"] for line in await operator.lines("sessions", "list")] == ["web:owner"]
+    assert json.loads(await operator.type("turn", reference[1]))["turn"].startswith(reference[1])
+    # A hit has a field `end`, which was once taken for the end of the answer.
+    hits = await operator.lines("search", "oolong", "--scope", "web:owner")
+    assert any("oolong" in hit["text"] for hit in hits)
+    assert "oolong" in await operator.type("search", "oolong", "--scope", "web:owner")
+    assert await operator.lines("usage") == await operator.lines("usage", "--by", "day")
+
+
+async def _correct_memory(operator: Operator) -> None:
+    at = ("--scope", "web:owner")
+    assert "people/web%3aowner" in await operator.type("memory")
+    await operator.type("memory", "rebuild", *at)
+    assert "oolong" in await operator.type("memory", "show", *at)
+    (why,) = await operator.lines("memory", "why", "oolong", *at)
+    change = why["change"]["sha"]
+    assert "oolong" in await operator.type("memory", "diff", change, *at)
+    assert change in await operator.type("memory", "log", *at)
+    await operator.refused("memory", "dream", *at)  # the model that is built in has no dreams
+    assert "taken back" in await operator.type("memory", "undo", change, *at)
+    assert "messages" in await operator.type("memory", "forget", "oolong", *at)
+    assert await operator.lines("search", "oolong", *at) == []
+
+
+async def _decide_about_people(operator: Operator, folder: Path) -> None:
+    await operator.type("people", "allow", "telegram:42")
+    await operator.type("people", "block", "telegram:666")
+    assert {line["who"] for line in await operator.lines("people", "list", "telegram")} >= {"42", "666"}
+    await operator.type("people", "remove", "telegram:42")
+    assert await operator.lines("people", "audit")
+    assert "nobody" in await operator.type("people", "pending")
+    await operator.refused("people", "approve", "telegram:7")
+    await operator.refused("people", "deny", "telegram:7")
+    await operator.refused("people", "link", "telegram:1", "telegram:2")
+    await operator.type("why", "telegram")
+    assert "code" in await operator.type("owner", "claim")
+    await operator.type("owner", "list")
+    await operator.refused("owner", "remove", "telegram:8")
+    assert (await operator.lines("web", "login", "--as", "ann"))[0]
+    await operator.type("web", "logins")
+    await operator.refused("web", "logout", "nobody")
+    await operator.type("people", "export", "web:owner", str(folder / "owner.zip"))
+    assert "nothing is kept of web:nobody" in await operator.refused("people", "forget", "web:nobody", "--yes")
+    assert await operator.lines("people", "audit", "web:nobody") == []
+
+
+async def _look_after_the_home(operator: Operator, folder: Path) -> None:
+    assert (folder / "owner.zip").stat().st_size > 0
+    assert "nothing is in quarantine" in await operator.type("quarantine", "list")
+    await operator.refused("quarantine", "drop", "event")
+    assert "files" in await operator.type("backup", str(folder / "now.tar.gz"))
+    assert "removed" in await operator.type("prune")
+    assert "is forgotten" in await operator.type("people", "forget", "web:owner", "--yes")
+    assert "is forgotten" in await operator.type("people", "forget", "web:owner", "--yes")  # idempotent
