@@ -48,6 +48,7 @@ async def queue(context: CommandContext) -> Reply:
 async def status(context: CommandContext) -> Reply:
     """Say how the house stands, in words: model, uptime, work, today's tokens."""
     facts = await context.house.status()
+    delayed = facts.get("delayed_chats", 0)
     spent = sums(await context.house.usage(since=day_began(context), chat=str(context.key)), context.language)
     lines = [
         say(
@@ -64,6 +65,7 @@ async def status(context: CommandContext) -> Reply:
             cached=spent["cached_percent"],
         ),
         *_background(context, facts["work"], facts["budget"]),
+        *([say("commands.status_delayed", context.language, chats=delayed)] if delayed else []),
         *([say("commands.status_by_words", context.language)] if facts.get("by_words_alone") else []),
     ]
     return Reply(text="\n".join(lines))

@@ -13,25 +13,25 @@ from typing import Any
 
 import discord
 from discord.gateway import DiscordWebSocket
-from discord.http import HTTPClient, Route
+from discord.http import HTTPClient, Ratelimit, Route
 from discord.state import ConnectionState
 from yarl import URL
 
 from channels.discord.codec import Me, Place
+from channels.discord.ratelimit import LONGEST_INLINE, RateLimitBucket
 from gateway.net.by_aiohttp import connector
 
 Tell = Callable[[str, Mapping[str, Any]], None]  # an event's name and payload; must not raise
 
 ODD = "ODD"  # what is told when the library breaks down on an event: its name and payload
 _MUST_BE_READ = frozenset({"READY", "RESUMED"})  # without these there is no session: the connection is begun anew
-_WAIT = 30.0  # seconds that the library waits for a rate limit itself; a longer one is RateLimited (its minimum)
 
 
 class PointedHTTP(HTTPClient):
     """The library's REST client, at the addresses of one block."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, *, api_url: str, gateway_url: str, proxy: str) -> None:
-        super().__init__(loop, max_ratelimit_timeout=_WAIT)
+        super().__init__(loop, max_ratelimit_timeout=LONGEST_INLINE)
         self._proxy = proxy
         self._api_url = api_url.rstrip("/")
         self._gateway_url = URL(gateway_url)
@@ -40,6 +40,13 @@ class PointedHTTP(HTTPClient):
         """Log in, with connections that are made our way; the library closes them."""
         self.connector = connector(self._proxy, limit=0)  # no limit, as the library has it
         return await super().static_login(token)
+
+    def get_ratelimit(self, key: str) -> Ratelimit:
+        """Return the bucket called *key*; a new one is a RateLimitBucket."""
+        if key not in self._buckets:
+            self._try_clear_expired_ratelimits()
+            self._buckets[key] = RateLimitBucket()
+        return self._buckets[key]
 
     async def request(self, route: Route, **kwargs: Any) -> Any:
         """Send a request to the configured API."""

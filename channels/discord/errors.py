@@ -9,6 +9,7 @@ from datetime import timedelta
 import aiohttp
 import discord
 
+from channels.discord.ratelimit import LONGEST_WINDOW
 from gateway.errors import FormatRefused, OutcomeUnknown, RetryLater, SendFailed, SendRefused
 
 # docs.discord.com/developers/topics/opcodes-and-status-codes, JSON error codes
@@ -38,7 +39,7 @@ def sending() -> Iterator[None]:
     except SendFailed:
         raise
     except discord.RateLimited as error:
-        raise RetryLater(timedelta(seconds=error.retry_after), "rate limited") from error
+        raise RetryLater(_bounded(error.retry_after), "rate limited by Discord") from error
     except discord.HTTPException as error:
         raise refusal(error) from error
     except aiohttp.ClientConnectorError as error:
@@ -67,8 +68,12 @@ def refusal(error: discord.HTTPException) -> SendFailed:
     return Denied(reason, error.code)
 
 
+def _bounded(seconds: float) -> timedelta:
+    return timedelta(seconds=min(seconds, LONGEST_WINDOW.total_seconds()))
+
+
 def _retry_after(error: discord.HTTPException) -> timedelta:
     try:
-        return timedelta(seconds=max(float(error.response.headers["Retry-After"]), 1.0))
+        return _bounded(max(float(error.response.headers["Retry-After"]), 1.0))
     except (KeyError, ValueError):
         return _BANNED_FOR

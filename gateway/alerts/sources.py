@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -12,10 +12,11 @@ from gateway.alerts.book import Seen
 from gateway.alerts.wording import reason
 from gateway.errors import LoginRefused, UserMistake
 from gateway.events import reference
-from gateway.ports import Alert, Alerts
+from gateway.ports import Alert, Alerts, DelayedDelivery
 from gateway.quarantine import look
 
 DOWN_AFTER = timedelta(minutes=5)
+DELAYED_AFTER = timedelta(minutes=5)
 MODEL_AFTER = timedelta(minutes=10)
 MODEL_FORGETS = timedelta(hours=1)  # failures so far apart are not one outage that somebody noticed
 LITTLE_SPACE = 500 * 1024 * 1024  # bytes; a warning, here and in the doctor
@@ -41,11 +42,7 @@ class ChannelSource:
     async def __call__(self, causes: Mapping[str, Alert]) -> Sequence[Seen]:
         """Look at every channel, and at causes of channels that are not there any more."""
         states, refusals = self._states(), self._refusals()
-        gone = [
-            Seen(cause=cause, since=self._now(), is_gone=True)
-            for cause, alert in causes.items()
-            if alert.stage and cause.startswith("channel.") and cause.partition(".")[2] not in states
-        ]
+        gone = _of_removed_channels("channel", causes, states, self._now())
         return [*gone, *(self._look(name, state is True, refusals.get(name)) for name, state in states.items())]
 
     def _look(self, name: str, hears: bool, refused: UserMistake | None) -> Seen:
@@ -60,6 +57,37 @@ class ChannelSource:
         if now - since < DOWN_AFTER:
             return Seen(cause=cause, since=since, stage=None)
         return Seen(cause=cause, since=since, stage=1, line="alerts.channel_down", fields={"channel": name})
+
+
+class DelaySource:
+    """Channels that hear their platform and cannot deliver: an answer waits for five minutes or more."""
+
+    def __init__(
+        self,
+        delayed: Callable[[], Sequence[DelayedDelivery]],
+        states: Callable[[], Mapping[str, bool | None]],
+        now: Callable[[], datetime],
+    ) -> None:
+        self._delayed = delayed
+        self._states = states
+        self._now = now
+
+    async def __call__(self, causes: Mapping[str, Alert]) -> Sequence[Seen]:
+        """Look at every channel; that one is down is another cause's."""
+        states = self._states()
+        waits = [each for each in self._delayed() if each.until - each.since >= DELAYED_AFTER]
+        gone = _of_removed_channels("delay", causes, states, self._now())
+        return [*gone, *(self._look(name, state is True, waits) for name, state in states.items())]
+
+    def _look(self, name: str, hears: bool, waits: Sequence[DelayedDelivery]) -> Seen:
+        cause = f"delay.{name}"
+        first = next((each for each in waits if each.key.channel == name), None)
+        if not hears:
+            return Seen(cause=cause, since=self._now(), stage=None)
+        if first is None:
+            return Seen(cause=cause, since=self._now())
+        fields = {"channel": name, "until": first.until.isoformat()}
+        return Seen(cause=cause, since=first.since, stage=1, line="alerts.delivery_delayed", fields=fields)
 
 
 class ModelSource:
@@ -239,3 +267,14 @@ class KilledSource:
                 mark=str(self._stops),
             )
         ]
+
+
+def _of_removed_channels(
+    family: str, causes: Mapping[str, Alert], channels: Collection[str], now: datetime
+) -> list[Seen]:
+    """Return the end of trouble with channels that are not configured any more."""
+    return [
+        Seen(cause=cause, since=now, is_gone=True)
+        for cause, alert in causes.items()
+        if alert.stage and cause.startswith(f"{family}.") and cause.partition(".")[2] not in channels
+    ]

@@ -40,7 +40,7 @@ def reason(text: str) -> str:
 def channel_of(alert: Alert) -> str:
     """Return the channel whose trouble this is, or ""."""
     family, _, about = alert.cause.partition(".")
-    return about if family == "channel" else ""
+    return about if family in ("channel", "delay") else ""
 
 
 def sentence(alert: Alert, what: News, count: int, *, language: str = FALLBACK, zone: str = "UTC") -> str:
@@ -99,6 +99,12 @@ def line_of(told: Mapping[str, Any]) -> str:
     else:
         knows = f"told at {told['told_at']}" if told["told_at"] else "nobody had to be told"
     return f"{told['text']} ({'now' if told['state'] == 'firing' else 'past'}, {knows})"
+
+
+def line_of_delay(delayed: Mapping[str, Any]) -> str:
+    """Return a DelayedDelivery, as `parlour status --json` has it, as one line for operators."""
+    since, until = (f"{delayed[name][:19]}Z" for name in ("since", "until"))
+    return f"answers to {delayed['key']} wait since {since}: {delayed['reason']}; the next attempt is at {until}"
 
 
 @dataclass(frozen=True, slots=True)

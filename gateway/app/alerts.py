@@ -15,6 +15,7 @@ from gateway.alerts.book import STALE, is_untold
 from gateway.alerts.sources import (
     CapSource,
     ChannelSource,
+    DelaySource,
     DiskSource,
     GivenUpSource,
     KilledSource,
@@ -25,6 +26,7 @@ from gateway.alerts.watch import Audiences
 from gateway.alerts.wording import Origin, shown
 from gateway.app.channels import Doors
 from gateway.app.people import PeopleDesk
+from gateway.delivery import Deliverer
 from gateway.events import SessionKey
 from gateway.home import Home
 from gateway.people.caps import Ledger
@@ -66,6 +68,7 @@ def open_alerts(
     people: PeopleDesk,
     doors: Doors,
     supervisor: Supervisor,
+    deliverer: Deliverer,
     caps: Ledger,
     models: Iterable[ModelClient],
     locales: Locales,
@@ -90,6 +93,7 @@ def open_alerts(
         {
             "killed": KilledSource(unclean_stops, now),
             "channels": ChannelSource(supervisor.states, supervisor.refusals, now),
+            "delivery": DelaySource(deliverer.delayed, supervisor.states, now),
             "model": answers,
             "given up": GivenUpSource(store.alerts, now),
             "disk": DiskSource(home.path, now),

@@ -42,6 +42,8 @@ from gateway.settings import Settings
 from gateway.web.metrics import PrometheusMeter
 from gateway.web.server import WebServer
 
+_MOST_DELAYED = 20  # chats that operators are shown
+
 
 @dataclass(slots=True, kw_only=True)
 class App:
@@ -81,6 +83,8 @@ class App:
     async def work(self) -> Mapping[str, Any]:
         """Return how the work beside the turns stands, and what models took today, for operators."""
         work: dict[str, Any] = {"alerts": await self.alerts.told()}
+        delayed = self.deliverer.delayed()
+        work |= {"delayed_chats": len(delayed), "delayed": delayed[:_MOST_DELAYED]}
         if self.channels:
             work["page"] = self.web.url
         work |= {"jobs": await self.background.work(), "background_budget": await self.background.budget()}

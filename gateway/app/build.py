@@ -194,6 +194,7 @@ def _build(
             "uptime_seconds": time.monotonic() - started,
             "workers": settings.agent.workers,
             "by_words_alone": bool(recall.trouble()),
+            "delayed_chats": len(deliverer.delayed()),
         },
     )
     patient = PatientJournal(store.journal)
@@ -257,6 +258,7 @@ def _build(
         people=people,
         doors=doors,
         supervisor=supervisor,
+        deliverer=deliverer,
         caps=caps,
         models=[*models.every(), dream_model],
         locales=locales,

@@ -12,7 +12,7 @@ from typing import Any
 
 import typer
 
-from gateway.alerts.wording import line_of
+from gateway.alerts.wording import line_of, line_of_delay
 from gateway.commands.sums import sum_up
 from gateway.control import Line, call, connect
 from gateway.home import Home
@@ -64,6 +64,7 @@ def show_status(*, as_json: bool) -> None:
     door = [("waits", each) for each in who_waits(rows.pop("waits", {}))]
     door += [("unheard", each) for each in who_was_unheard(rows.pop("unheard", {}))]
     door += [("alerts", tame(line_of(each))) for each in rows.pop("alerts", [])]
+    door += [("delayed", tame(line_of_delay(each))) for each in rows.pop("delayed", [])]
     for name, value in rows.items():
         typer.echo(f"{name:16} {value}")
     for name, told in door:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from datetime import timedelta
 
 import structlog
 
@@ -12,7 +13,7 @@ from gateway.delivery.desk import Desk, backoff
 from gateway.delivery.postman import Postman
 from gateway.errors import OutcomeUnknown, RetryLater, SendFailed, SendRefused
 from gateway.events import Part, Receipt, SessionKey
-from gateway.ports import Channel, Delivery, PartRow, PartState
+from gateway.ports import Channel, DelayedDelivery, Delivery, PartRow, PartState
 
 log = structlog.get_logger(__name__)
 
@@ -38,6 +39,7 @@ class Courier:
         self._asked = 0  # how often in a row we were asked to wait
         self._taken = ("", 0.0)  # the message under way, and when it was taken up
         self.is_resting = False
+        self.delayed: DelayedDelivery | None = None  # from the first wait until something is delivered or given up
 
     async def run(self) -> None:
         """Deliver until the chat has nothing more or the gateway stops. Raises StoreDown only when it stops."""
@@ -46,7 +48,7 @@ class Courier:
 
     async def _step(self) -> bool:
         """Bring one part one step on; False when there is nothing to do."""
-        await self._rest(self._desk.pauses.remaining(self._key))
+        await self._rest(self._desk.pauses.remaining(self._key), self._desk.pauses.reason(self._key))
         if self._desk.stopping.is_set():
             return False
         delivery = await self._next()
@@ -122,6 +124,7 @@ class Courier:
         then = later[0].part if goes_on else None
         await self._desk.durably(lambda: self._desk.outbox.sent(receipt, then=then))
         self._marked = then.id if then else ""
+        self.delayed = None
         self._desk.meter.count("delivered", channel=self._channel.name)
         if not later:
             seconds = asyncio.get_running_loop().time() - self._taken[1]
@@ -132,7 +135,7 @@ class Courier:
         self._asked += 1
         asked = max(error.delay.total_seconds(), _SHORTEST_ASKED)
         seconds = max(asked, min(_SHORTEST_ASKED * 2.0 ** min(self._asked - 1, 20), _LONGEST_ASKED))
-        self._desk.pauses.add(self._key, seconds)
+        self._desk.pauses.add(self._key, seconds, str(error))
         await self._not_sent(part, str(error))
         self._count_retry("later")
         log.info("delivery.later", channel=self._channel.name, part=part.id, seconds=round(seconds, 1))
@@ -156,7 +159,7 @@ class Courier:
             attempt=self._failures,
             seconds=round(seconds, 1),
         )
-        await self._rest(seconds)
+        await self._rest(seconds, str(error))
 
     async def _not_sent(self, part: Part, reason: str) -> None:
         """Note that this attempt sent nothing. An earlier one may have: then the doubt stays."""
@@ -166,14 +169,19 @@ class Courier:
 
     async def _bury(self, part: Part, reason: str, parts: int) -> None:
         await self._desk.durably(lambda: self._desk.outbox.bury(part, reason))
+        self.delayed = None
         self._desk.meter.count("delivery_dead", parts, channel=self._channel.name)
         log.error("delivery.dead", channel=self._channel.name, part=part.id, parts=parts, reason=reason)
 
     def _count_retry(self, reason: str) -> None:
         self._desk.meter.count("delivery_retries", channel=self._channel.name, reason=reason)
 
-    async def _rest(self, seconds: float) -> None:
+    async def _rest(self, seconds: float, reason: str) -> None:
         if seconds > 0:
+            now = self._desk.now()
+            since = self.delayed.since if self.delayed else now
+            until = now + timedelta(seconds=seconds)
+            self.delayed = DelayedDelivery(key=self._key, since=since, until=until, reason=reason)
             self.is_resting = True
             self._desk.quieter.set()
             await self._desk.rest(seconds)

@@ -14,10 +14,11 @@ from gateway.delivery.desk import Desk, backoff
 from gateway.delivery.preview import TurnPreview
 from gateway.errors import StoreDown
 from gateway.events import SessionKey
-from gateway.ports import Channel, Lease, Meter, Outbox, Preview, in_english
+from gateway.ports import Channel, DelayedDelivery, Lease, Meter, Outbox, Preview, in_english
 
 log = structlog.get_logger(__name__)
 
+DELAYED_AFTER = timedelta(minutes=1)  # shorter waits are a rate limit's daily business
 _STORE_PAUSE = 1.0
 _LAST_MOMENT = timedelta(seconds=1)  # for sends under way when the grace is over
 
@@ -90,6 +91,12 @@ class Deliverer:
 
     def _is_busy(self) -> bool:
         return any(not courier.is_resting for courier in self._couriers.values())
+
+    def delayed(self) -> tuple[DelayedDelivery, ...]:
+        """Return the chats whose next attempt is a minute or more after their first wait, oldest first."""
+        waits = [each.delayed for each in self._couriers.values() if each.delayed is not None]
+        long = [each for each in waits if each.until - each.since >= DELAYED_AFTER]
+        return tuple(sorted(long, key=lambda each: each.since))
 
     # -- couriers ------------------------------------------------------------------------------
 

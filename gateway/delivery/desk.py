@@ -48,16 +48,20 @@ class Pauses:
     """Until when a platform wants to hear nothing more in a chat; its threads wait with it."""
 
     def __init__(self) -> None:
-        self._until: dict[SessionKey, float] = {}
+        self._until: dict[SessionKey, tuple[float, str]] = {}
 
-    def add(self, key: SessionKey, seconds: float) -> None:
+    def add(self, key: SessionKey, seconds: float, reason: str) -> None:
         """Say nothing in this chat for *seconds*."""
         until = asyncio.get_running_loop().time() + seconds
-        self._until[key.parent] = max(until, self._until.get(key.parent, until))
+        self._until[key.parent] = max((until, reason), self._until.get(key.parent, (until, reason)))
+
+    def reason(self, key: SessionKey) -> str:
+        """Return why the chat's pause lasts."""
+        return self._until.get(key.parent, (0.0, ""))[1]
 
     def remaining(self, key: SessionKey) -> float:
         """Return how many seconds the chat's pause still lasts, 0 when it is over."""
-        left = self._until.get(key.parent, 0.0) - asyncio.get_running_loop().time()
+        left = self._until.get(key.parent, (0.0, ""))[0] - asyncio.get_running_loop().time()
         if left <= 0:
             self._until.pop(key.parent, None)
         return max(left, 0.0)

@@ -177,7 +177,7 @@ class TurnPreview:
             elif self._message_id and self._shown is not None and self._shown.is_placed:
                 await self._edit(part)
         except RetryLater as error:
-            self._desk.pauses.add(self._lease.key, max(error.delay.total_seconds(), self._every))
+            self._desk.pauses.add(self._lease.key, max(error.delay.total_seconds(), self._every), str(error))
             self._offer_again(text)
         self._due = self._loop.time() + self._every
 

@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from gateway.alerts.book import is_untold
-from gateway.alerts.wording import line_of, shown
+from gateway.alerts.wording import line_of, line_of_delay, shown
 from gateway.control import call, connect
 from gateway.doctor.findings import Finding, Level
 from gateway.errors import UserMistake
@@ -87,6 +87,7 @@ def _told(status: dict[str, Any]) -> Iterator[Finding]:
         if hears is False:
             line = "the gateway does not hear it now; its log says why"
             yield Finding(Level.WARN, f"channel {name}", line, "heard")
+    yield from _delayed(status)
     if search := status.get("search"):
         yield Finding(Level.WARN, "search", f"goes {search}; see PARLOUR_TOOLS__VECTOR_MEMORY__EMBEDDING_MODEL")
     for line in who_waits(status.get("waits", {})):
@@ -107,6 +108,15 @@ def _told(status: dict[str, Any]) -> Iterator[Finding]:
         yield Finding(
             Level.WARN, "stops", f"the gateway {times}; see its log, the memory it may have, and the quarantine"
         )
+
+
+def _delayed(status: Mapping[str, Any]) -> Iterator[Finding]:
+    waits = list(status.get("delayed", ()))
+    for each in waits[:_SHOWN]:
+        yield Finding(Level.WARN, "delivery", line_of_delay(each), "delayed")
+    more = int(status.get("delayed_chats", 0)) - len(waits[:_SHOWN])
+    if more > 0:
+        yield Finding(Level.WARN, "delivery", f"and in {more:,} more chats; `parlour status` shows them", "delayed")
 
 
 def _alert(told: Mapping[str, Any]) -> Iterator[Finding]:

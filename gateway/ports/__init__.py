@@ -69,6 +69,7 @@ from gateway.ports.memory import Sessions as Sessions
 from gateway.ports.memory import ShownLine as ShownLine
 from gateway.ports.observe import Meter as Meter
 from gateway.ports.outbox import DeadGroup as DeadGroup
+from gateway.ports.outbox import DelayedDelivery as DelayedDelivery
 from gateway.ports.outbox import Delivery as Delivery
 from gateway.ports.outbox import Outbox as Outbox
 from gateway.ports.outbox import PartRow as PartRow

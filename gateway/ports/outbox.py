@@ -53,6 +53,16 @@ class DeadGroup:
     newest: datetime
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DelayedDelivery:
+    """A chat whose oldest message was not delivered yet, although it was tried or its platform asked us to wait."""
+
+    key: SessionKey
+    since: datetime  # the first wait
+    until: datetime  # the next attempt
+    reason: str  # the operator's
+
+
 class Outbox(Protocol):
     """Durable deliveries, in order per chat. The same durability promise as the journal."""
 

@@ -30,7 +30,7 @@ FIELDS = {
     "caps.{}": {cap.word for cap in Cap},
     "usage.{}": {f"{how}_{cap.word}" for how in ("left", "spent") for cap in Cap if not cap.is_own},
     "alerts.because_{}": {name for name, _ in REASONS} | {"other"},
-    "alerts.over_{}": {"channel", "model", "disk", "cap"},
+    "alerts.over_{}": {"channel", "delay", "model", "disk", "cap"},
     "memory.{}_done": {"approve", "reject"},
     "asking.{}": {"yes", "no"},
     "asking.why_{}": {"untrusted", "many", "deleted"},

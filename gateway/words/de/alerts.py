@@ -14,6 +14,12 @@ SENTENCES = {
         " sagt, was zu ändern ist."
     ),
     "over_channel": "Ich höre {channel} wieder. Seit {since} war nichts zu hören.",
+    "delivery_delayed": (
+        "{channel} nimmt meine Antworten in einigen Chats seit {since} nicht an. Verloren geht nichts: Um {until}"
+        " versuche ich es wieder, und dann weiter. `parlour status` auf meinem Rechner sagt, welche Chats es sind und"
+        " warum."
+    ),
+    "over_delay": "Meine Antworten kommen bei {channel} wieder an. Einige waren seit {since} verzögert.",
     "model_failing": (
         "Seit {since} hat kein Modell mehr geantwortet, und wer mir schreibt, wird gebeten, es noch einmal zu"
         " versuchen. `parlour doctor --model` auf meinem Rechner sagt, woran es liegt."

@@ -58,6 +58,7 @@ SENTENCES = {
         " Nachricht wartet|# Nachrichten warten}.\nDieser Chat heute: {tokens:# Token|# Tokens}, Kosten {cost}, "
         "{cached} % der Eingabe aus dem Zwischenspeicher des Anbieters."
     ),
+    "status_delayed": ("Antworten in {chats:# Chat|# Chats} sind verzögert: Die Plattform nimmt sie noch nicht an."),
     "status_by_words": "Die Suche geht nur nach Wörtern: Das Modell, das weiß, was sie bedeuten, antwortet nicht.",
     "status_work": (
         "Arbeit im Hintergrund: {running} im Gang, {waiting} {waiting:wartet|warten}, {done} erledigt, seit ich laufe."

@@ -13,6 +13,11 @@ SENTENCES = {
         "{channel} does not let me in as it is set up there. `parlour doctor` on my machine says what to change."
     ),
     "over_channel": "I hear {channel} again. I had not since {since}.",
+    "delivery_delayed": (
+        "{channel} has not taken my answers in some chats since {since}. Nothing is lost: I try again at {until} and"
+        " keep trying. `parlour status` on my machine says which chats, and why."
+    ),
+    "over_delay": "My answers on {channel} arrive again. Some had been delayed since {since}.",
     "model_failing": (
         "No model has answered since {since}, and people are told to try again. `parlour doctor --model` on my machine"
         " says what is wrong."

@@ -53,6 +53,7 @@ SENTENCES = {
         " messages} queued."
         "\nThis chat today: {tokens:# token|# tokens}, cost {cost}, {cached}% of the input from the provider's cache."
     ),
+    "status_delayed": "Answers to {chats:# chat|# chats} are delayed: the platform does not take them yet.",
     "status_by_words": "Search goes by words alone: the model that knows what they mean does not answer.",
     "status_work": "Background work: {running} under way, {waiting} waiting, {done} done since I started.",
     "status_kind": (

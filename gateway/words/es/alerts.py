@@ -13,6 +13,11 @@ SENTENCES = {
         "{channel} no me deja entrar tal como está configurado allí. `parlour doctor` en mi máquina dice qué cambiar."
     ),
     "over_channel": "Vuelvo a oír {channel}. No lo oía desde {since}.",
+    "delivery_delayed": (
+        "{channel} no acepta mis respuestas en algunos chats desde {since}. Nada se pierde: vuelvo a intentarlo a las"
+        " {until} y sigo después. `parlour status` en mi máquina dice qué chats son y por qué."
+    ),
+    "over_delay": "Mis respuestas vuelven a llegar a {channel}. Algunas llevaban retraso desde {since}.",
     "model_failing": (
         "Ningún modelo ha respondido desde {since}, y a quien escribe se le pide que lo intente de nuevo. "
         "`parlour doctor --model` en mi máquina dice qué pasa."

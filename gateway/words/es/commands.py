@@ -55,6 +55,7 @@ SENTENCES = {
         "queued:# mensaje|# mensajes} en espera.\nEste chat hoy: {tokens:# token|# tokens}, coste {cost}, {cached} %"
         " de la entrada desde la caché del proveedor."
     ),
+    "status_delayed": ("Las respuestas a {chats:# chat|# chats} llevan retraso: la plataforma todavía no las acepta."),
     "status_by_words": "La búsqueda va solo por palabras: el modelo que sabe lo que significan no responde.",
     "status_work": (
         "Trabajo de fondo: {running} en marcha, {waiting} en espera, {done:# hecho|# hechos} desde que arranqué."

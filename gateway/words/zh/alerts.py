@@ -12,6 +12,11 @@ SENTENCES = {
         "按 {channel} 那边现在的设置，它不让我进入。在我的机器上运行 `parlour doctor` 会告诉你要改什么。"
     ),
     "over_channel": "我又能收到 {channel} 的消息了。从 {since} 起一直收不到。",
+    "delivery_delayed": (
+        "从 {since} 起，{channel} 在一些聊天里不接收我的回答。什么都不会丢：我会在 {until} 再试，之后继续尝试。在我的机"
+        "器上运行 `parlour status` 可以看到是哪些聊天以及原因。"
+    ),
+    "over_delay": "我在 {channel} 的回答又能送达了。有一些从 {since} 起被延迟。",
     "model_failing": (
         "从 {since} 起没有模型回答过，大家收到的是“请再试一次”。在我的机器上运行 `parlour doctor --model` 会说明原因。"
     ),

@@ -51,6 +51,7 @@ SENTENCES = {
         "Parlour {version}，模型 {model}，已运行 {uptime}。\n并行名额已用 {busy}/{workers}，{queued} 条消息在排"
         "队。\n这个聊天今天：{tokens} 个 token，花费 {cost}，{cached}% 的输入来自提供方的缓存。"
     ),
+    "status_delayed": "{chats:# 个聊天|# 个聊天}的回答被延迟：平台暂时不接收。",
     "status_by_words": "现在只能按字词搜索：懂得词义的模型没有回应。",
     "status_work": "后台工作：{running} 项进行中，{waiting} 项等待，启动以来完成 {done} 项。",
     "status_kind": (

@@ -1,0 +1,50 @@
+"""What a running gateway says of a chat that its platform keeps from being answered."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from pathlib import Path
+from types import MethodType
+
+import pytest
+
+from gateway.commands.asking import show_status
+from gateway.errors import RetryLater
+from gateway.events import Part, Receipt
+from tests.fakes.pocket import Pocket, PocketChannel, gateway
+
+
+def limit(pocket: Pocket, chat: str, wait: timedelta) -> asyncio.Event:
+    """Have the platform refuse what goes to *chat*; return what is set when it has."""
+    refused, send = asyncio.Event(), pocket.channel.send
+
+    async def limited(_: PocketChannel, part: Part, *, marked: bool = False) -> Receipt:
+        if part.key.chat == chat:
+            refused.set()
+            raise RetryLater(wait, "429, too many requests")
+        return await send(part, marked=marked)
+
+    pocket.channel.send = MethodType(limited, pocket.channel)  # type: ignore[method-assign]
+    return refused
+
+
+async def test_a_delayed_answer_shows_in_both_statuses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`parlour status` names the chat, reason and next attempt; `/status` counts, and names no chat."""
+    monkeypatch.setenv("PARLOUR_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("PARLOUR_LOG__LEVEL", "error")
+    async with gateway(home=tmp_path / "home") as pocket:
+        refused = limit(pocket, "ann", timedelta(minutes=15))
+        await pocket.channel.say("ann", "one")
+        await refused.wait()
+        while not pocket.app.deliverer.delayed():  # noqa: ASYNC110 - nobody is told
+            await asyncio.sleep(0.01)
+        told = await pocket.channel.ask("bob", "/status", sender="bob")
+        assert "Answers to 1 chat are delayed: the platform does not take them yet." in told
+        assert "ann" not in told
+        await asyncio.to_thread(show_status, as_json=False)
+    (line,) = [each for each in capsys.readouterr().out.splitlines() if each.startswith("delayed  ")]
+    assert "answers to pocket:ann wait since " in line
+    assert ": 429, too many requests; the next attempt is at " in line

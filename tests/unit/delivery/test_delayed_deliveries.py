@@ -1,0 +1,145 @@
+"""A delivery that is held up is visible: in the status, to the doctor, and to the owners."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from gateway.alerts.sources import DelaySource
+from gateway.alerts.watch import Source
+from gateway.alerts.wording import line_of_delay
+from gateway.commands import asking
+from gateway.delivery.deliverer import DELAYED_AFTER
+from gateway.doctor.findings import Level
+from gateway.doctor.traces import _told
+from gateway.events import SessionKey
+from gateway.operations import plain
+from gateway.ports import DelayedDelivery
+from tests.fakes.alerting import OWNER_HERE, OWNER_THERE, Alerting
+from tests.fakes.channel import Fault
+from tests.fakes.clock import EPOCH, Clock
+from tests.fakes.turns import ANN, BOB, answer, said
+from tests.unit.delivery.conftest import Opens
+
+
+async def test_a_chat_that_waits_is_named_with_its_reason_until_it_is_delivered(opens: Opens, clock: Clock) -> None:
+    """Asked to wait ten minutes: since when, until when and why, and nothing of the chats that do not wait."""
+    gateway = await opens()
+    gateway.platform.fail(Fault.LATER, chat=ANN.chat, seconds=600)
+    await gateway.answer("one")
+    await gateway.answer("two", key=BOB)
+    await asyncio.sleep(5)
+    (delayed,) = gateway.deliverer.delayed()
+    assert (delayed.key, delayed.until - delayed.since) == (ANN, timedelta(seconds=600))
+    assert delayed.reason == "retry in 600s"
+    assert EPOCH <= delayed.since <= clock.now()
+    await gateway.settled()
+    assert gateway.platform.texts(ANN) == ["one"]
+    assert gateway.deliverer.delayed() == ()
+
+
+@pytest.mark.parametrize("fault", [Fault.LATER, Fault.DROPPED])
+async def test_short_waits_add_up(opens: Opens, fault: Fault) -> None:
+    """A platform that fails again and again is a delay from the first failure on, whatever each pause is."""
+    gateway = await opens()
+    gateway.platform.fail(fault, seconds=2, calls=14)
+    await gateway.answer("one")
+    await asyncio.sleep(20)
+    first = gateway.deliverer.delayed()
+    await asyncio.sleep(100)
+    (second,) = gateway.deliverer.delayed()
+    assert all(each.since == second.since for each in first)
+    assert second.until - second.since >= DELAYED_AFTER
+    await gateway.settled()
+    assert gateway.deliverer.delayed() == ()
+
+
+async def test_ordinary_rate_limits_are_no_delay(opens: Opens) -> None:
+    """Half a minute's wait is nobody's concern."""
+    gateway = await opens()
+    gateway.platform.fail(Fault.LATER, seconds=30)
+    await gateway.answer("one")
+    await asyncio.sleep(10)
+    assert gateway.deliverer.delayed() == ()
+    await gateway.settled()
+
+
+async def test_an_answer_behind_the_pause_of_its_preview_is_delayed(opens: Opens) -> None:
+    """The platform asked the preview to wait: the answer waits with it, and says why."""
+    gateway = await opens()
+    gateway.platform.fail(Fault.LATER, seconds=900)
+    lease = await gateway.turn()
+    preview = gateway.preview(lease)
+    preview.show("a beginning that is long enough to be shown at once")
+    await gateway.platform.until(lambda: bool(gateway.platform.calls))
+    await asyncio.sleep(1)
+    await gateway.commit(lease, "the answer")
+    await preview.close()
+    await asyncio.sleep(1)
+    (delayed,) = gateway.deliverer.delayed()
+    assert delayed.reason == "retry in 900s"
+    await gateway.settled()
+    assert gateway.platform.texts(ANN) == ["the answer"]
+
+
+def source(house: Alerting) -> Mapping[str, Source]:
+    """Return the source that looks at deliveries."""
+    return {"delivery": DelaySource(house.deliverer.delayed, lambda: house.hears, house.clock.now)}
+
+
+async def test_an_owner_is_told_of_delayed_answers_and_that_they_arrived(tmp_path: Path, clock: Clock) -> None:
+    """Telegram takes no answers for a quarter of an hour: Slack says so once, and once that they arrive again."""
+    house = Alerting(tmp_path / "home", clock, source)
+    house.folder.mkdir()
+    await house.start()
+    house.platforms["telegram"].fail(Fault.LATER, seconds=900)
+    await answer(house.store, said(key=SessionKey("telegram", "42")), "one")
+    await house.until(1)
+    (told,) = house.told(OWNER_THERE)
+    assert told.startswith("telegram has not taken my answers in some chats since 2026-11-21 22:00.")
+    assert "I try again at 2026-11-21 22:15 " in told
+    await house.until(20)
+    assert house.told(OWNER_THERE)[1:] == [
+        "My answers on telegram arrive again. Some had been delayed since 2026-11-21 22:00."
+    ]
+    assert house.told(OWNER_HERE) == []
+    await house.stop()
+
+
+async def test_a_channel_that_is_down_is_one_trouble_and_not_two(tmp_path: Path, clock: Clock) -> None:
+    """That nothing is delivered there goes without saying."""
+    house = Alerting(tmp_path / "home", clock, source)
+    house.folder.mkdir()
+    house.hears["telegram"] = False
+    await house.start()
+    house.platforms["telegram"].fail(Fault.LATER, seconds=900)
+    await answer(house.store, said(key=SessionKey("telegram", "42")), "one")
+    await house.until(10)
+    assert house.told(OWNER_THERE) == []
+    await house.stop()
+
+
+def test_operators_read_which_chat_waits_and_why(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`parlour status` and the doctor print a line per chat; what a platform says cannot move the cursor."""
+    delayed = DelayedDelivery(
+        key=SessionKey("discord", "4001"), since=EPOCH, until=EPOCH + timedelta(minutes=15), reason="\x1b[2Jlimited"
+    )
+    line = {"delayed_chats": 5, "delayed": [plain(delayed)]}
+    told = (
+        "answers to discord:4001 wait since 2026-11-21T21:00:00Z: \x1b[2Jlimited;"
+        " the next attempt is at 2026-11-21T21:15:00Z"
+    )
+    assert line_of_delay(line["delayed"][0]) == told  # type: ignore[index]
+    monkeypatch.setattr(asking, "ask", lambda _: [line])
+    asking.show_status(as_json=False)
+    printed = capsys.readouterr().out.splitlines()
+    assert [each for each in printed if each.startswith("delayed ")] == [f"{'delayed':16} {told.replace(chr(27), '')}"]
+    first, more = _told(line)
+    assert (first.level, first.id, first.text) == (Level.WARN, "delivery.delayed", told)
+    assert more.text == "and in 4 more chats; `parlour status` shows them"
