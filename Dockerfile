@@ -53,6 +53,6 @@ USER 10001:10001
 WORKDIR /data
 
 # A standard-library script: importing Parlour every 30 seconds would cost more than serving does.
-HEALTHCHECK --interval=30s --timeout=10s --start-period=60s --retries=3 CMD ["python", "-I", "/opt/parlour/healthcheck.py"]
+HEALTHCHECK --interval=30s --timeout=10s --start-period=60s --start-interval=2s --retries=3 CMD ["python", "-I", "/opt/parlour/healthcheck.py"]
 ENTRYPOINT ["parlour"]
 CMD ["run"]

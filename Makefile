@@ -6,11 +6,16 @@ BIN := $(VENV)/bin
 # Nothing younger than this is taken into a lock: most poisoned releases are found within days.
 COOLDOWN ?= 7 days
 
+# bash, so that a pipeline fails with its first command (a shell of its own in no other way).
+SHELL := bash
+.SHELLFLAGS := -o pipefail -c
 quiet := $(if $(findstring s,$(firstword -$(MAKEFLAGS))),--quiet)
-pip := $(BIN)/python -m pip --disable-pip-version-check --no-input $(quiet) install
+pip := $(BIN)/python -m pip --disable-pip-version-check --no-input install --no-compile
+# One line for every 25 packages instead of three for each; pip's errors stay, its remarks on the machine do not.
+progress := 2> >(grep -v ^WARNING >&2) | awk '/^Collecting / && ++n % 25 == 0 { print "  " n " packages"; fflush() }'
 compile := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --only-binary :all: --exclude-newer "$(COOLDOWN)"
 
-.PHONY: help install init run test check bench bench-recall format lock clean
+.PHONY: help install install-dev init run test check bench bench-recall format lock clean
 
 help:
 	@echo "make run      the gateway with its web chat on http://127.0.0.1:8787"
@@ -19,25 +24,33 @@ help:
 	@echo "make check    ruff, mypy --strict, import-linter, dead links"
 	@echo "make bench    the measurements"
 	@echo "make bench-recall DATA=locomo10.json MODEL=local:<folder>   what memory finds, and how fast (docs/recall.md)"
-	@echo "make install  everything into $(VENV), hash-locked, wheels only"
+	@echo "make install  what running needs into $(VENV), hash-locked, wheels only"
+	@echo "make install-dev   what checks, tests and measurements need too"
 	@echo "make format   let ruff put the code in order"
 	@echo "make lock     write the locks anew (UPGRADE=--upgrade takes newer versions)"
 	@echo "make clean    remove what these targets made"
 
 install: $(VENV)/.installed
+install-dev: $(VENV)/.installed-dev
 
 # A venv without pip is what a Debian without python3-venv leaves behind half made: it is made again.
-$(VENV)/.installed: requirements.lock pyproject.toml
+$(VENV)/.installed: deploy/image.lock deploy/build.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 	  || { echo "Parlour needs Python 3.11 or newer; name one: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 2; }
 	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV) \
 	  || { rm -rf $(VENV); echo "the venv module is missing: apt install python3-venv" >&2; exit 2; }
-	@echo "installing $$(grep -c == requirements.lock) locked packages into $(VENV); the first time takes a few minutes"
-	@$(pip) --require-hashes --only-binary :all: -r requirements.lock
-	@$(pip) --no-deps --no-build-isolation --editable .
-	@$(BIN)/python -m compileall -q gateway channels agent
+	@echo "installing $$(cat deploy/image.lock deploy/build.lock | grep -c ==) locked packages into $(VENV); the first time takes a minute"
+	@$(pip) --require-hashes --only-binary :all: -r deploy/image.lock -r deploy/build.lock $(progress)
+	@$(pip) --quiet --quiet --no-deps --no-build-isolation --editable .
+	@$(BIN)/python -m compileall -q -j 0 $(VENV)/lib gateway channels agent
 	@touch $@
 	@echo "installed; make init asks for a model and your platforms, make run needs neither"
+
+$(VENV)/.installed-dev: $(VENV)/.installed requirements.lock
+	@echo "installing what checks and tests need too: $$(grep -c == requirements.lock) locked packages in all"
+	@$(pip) --require-hashes --only-binary :all: -r requirements.lock $(progress)
+	@$(BIN)/python -m compileall -q -j 0 $(VENV)/lib
+	@touch $@
 
 init: install
 	@$(BIN)/parlour init
@@ -48,26 +61,26 @@ run: install
 test: check
 	$(BIN)/python -m pytest
 
-check: install
+check: install-dev
 	$(BIN)/ruff check $(quiet) .
 	$(BIN)/ruff format --check $(quiet) .
 	$(BIN)/mypy
 	$(BIN)/lint-imports $(if $(quiet),--no-logo)
 	$(BIN)/python tests/links.py
 
-bench: install
+bench: install-dev
 	$(BIN)/python -m tests.benchmarks
 
 # DATA is a path or an address of LoCoMo's file, MODEL an embedding model; without DATA the hand-written sets alone.
-bench-recall: install
+bench-recall: install-dev
 	$(BIN)/python -m tests.benchmarks.recall $(if $(DATA),--data $(DATA) --ablations) $(if $(MODEL),--model $(MODEL)) --scale 10000 100000
 
-format: install
+format: install-dev
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
 # Three locks from one resolution: everything here, what runs in the image, what builds our wheel there.
-lock: install
+lock: install-dev
 	$(compile) $(UPGRADE) --all-extras --group dev pyproject.toml -o requirements.lock
 	$(compile) --all-extras --constraint requirements.lock pyproject.toml -o deploy/image.lock
 	$(compile) --constraint requirements.lock --group pyproject.toml:build -o deploy/build.lock

@@ -20,6 +20,8 @@ HEAD = """\
 
 # -- The image ------------------------------------------------------------------------------------------------------
 
+# What containers, image and data volume are called after, instead of this folder: each bot needs a name of its own.
+#COMPOSE_PROJECT_NAME=parlour
 # Where the image is pulled from; where it cannot be pulled it is built from this folder.
 #IMAGE=localhost/parlour
 # What it is built on.
@@ -35,6 +37,7 @@ EXAMPLES = {
     "PARLOUR_LLM__API_BASE": "http://my-model-server:11434/v1",
     "PARLOUR_LLM__FALLBACKS": "openai/gpt-5-mini,anthropic/claude-sonnet-4-5",
     "PARLOUR_TIMEZONE": "Europe/Berlin",
+    "PARLOUR_WEB__PUBLISHED_PORT": "8787",
     "PARLOUR_WEB__PUBLIC_URL": "https://chat.example.org",
     "PARLOUR_LOG__FORMAT": "text",
     "PARLOUR_ALERT_URL": "https://monitoring.example.org/hooks/long-and-secret",

@@ -14,6 +14,7 @@ from pathlib import Path
 import structlog
 
 from gateway.errors import HomeInUse, UserMistake
+from gateway.ports.installed import in_container
 
 log = structlog.get_logger(__name__)
 
@@ -102,12 +103,6 @@ def unwritable(folder: Path) -> str:
             return ""
     except OSError as wrong:
         return _unwritable(folder, wrong)
-
-
-def in_container(environment: Mapping[str, str]) -> bool:
-    """Say whether we run in a container: our image says so (`container`), and Docker and Podman leave a file."""
-    marks = (Path("/.dockerenv"), Path("/run/.containerenv"))
-    return bool(environment.get("container")) or any(mark.exists() for mark in marks)
 
 
 def give_back(home: Path, uid: int, gid: int, environment: Mapping[str, str]) -> str:

@@ -25,6 +25,7 @@ from channels.frames.names import file_name
 from channels.web.adapter import WebChannel
 from channels.web.login import LOGIN_LIFE, Outcome
 from channels.web.uploads import LARGEST, Head, UploadRefused, Why, type_of
+from gateway.ports.installed import operator_command
 from gateway.words import FALLBACK, catalogue, say
 
 log = structlog.get_logger(__name__)
@@ -240,6 +241,7 @@ def page(language: str) -> Asset:
     text = (files("channels.web") / "page" / "index.html").read_text(encoding="utf-8")
     words = {key.removeprefix("web."): say(key, language) for key in catalogue(FALLBACK) if key.startswith("web.")}
     words |= {"may_repeat": say("delivery.may_repeat", language), "language": language}
+    words["login_command"] = operator_command("web login")
     for name, sentence in words.items():
         text = text.replace("{{" + name + "}}", html.escape(sentence))
     # In a script element only "</" and "<!--" could end it early.

@@ -277,6 +277,7 @@ def _build(
         settings.web.host,
         settings.web.port,
         routes,
+        published_port=settings.web.published_port,
         login=settings.web.login,
         public_url=settings.web.public_url,
         trusted_proxies=settings.web.trusted_proxies,

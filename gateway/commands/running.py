@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -12,8 +12,12 @@ from gateway.control import Connection, connect, connection_pair, start_call
 from gateway.errors import UserMistake
 from gateway.home import Home
 from gateway.logs import configure_logs
+from gateway.ports.installed import operator_command
 from gateway.preflight import refuse
 from gateway.settings import Settings, check_settings, load_settings, secret_values
+
+if TYPE_CHECKING:
+    from gateway.app.app import App
 
 
 def run_gateway() -> None:
@@ -27,7 +31,14 @@ def run_gateway() -> None:
     configure_logs(level=settings.log.level, form=settings.log.format, secrets=secret_values(settings))
     from gateway.app import run
 
-    _run(run(settings, ready=lambda app: typer.echo(f"Parlour is ready: {app.web.url}")))
+    _run(run(settings, ready=_announce))
+
+
+def _announce(app: App) -> None:
+    """Print where the page is and, where it asks for a login code, the command that prints one."""
+    typer.echo(f"Parlour is ready: {app.web.url}")
+    if not app.web.is_private:
+        typer.echo(f"The page asks for a login code. To print one: {operator_command('web login')}")
 
 
 def chat_here() -> int:

@@ -14,8 +14,8 @@ from pathlib import Path
 from gateway.alerts.sources import LITTLE_SPACE, TOO_LITTLE_SPACE
 from gateway.doctor.access import SEVERAL, access
 from gateway.doctor.findings import Finding, Level
-from gateway.home import Home, give_back, in_container, is_held
-from gateway.ports.installed import installed
+from gateway.home import Home, give_back, is_held
+from gateway.ports.installed import in_container, installed
 from gateway.preflight import before_start
 from gateway.restore import journal_damage
 from gateway.settings import Report, Settings

@@ -1,10 +1,13 @@
-"""What the installed distributions bring: channels, stores, models, tools and commands, by entry point group."""
+"""What is installed: entry points by group, our version, and how its command is typed here."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
 from functools import cache
 from importlib.metadata import EntryPoints, entry_points
 from importlib.metadata import version as version_of
+from pathlib import Path
 
 
 @cache
@@ -17,3 +20,18 @@ def installed(group: str) -> EntryPoints:
 def version() -> str:
     """Return Parlour's own version, read once a process: a reading parses a page of metadata."""
     return version_of("parlour")
+
+
+def in_container(environment: Mapping[str, str]) -> bool:
+    """Return True if we run in a container: our image sets `container`, Docker and Podman leave a file."""
+    marks = (Path("/.dockerenv"), Path("/run/.containerenv"))
+    return bool(environment.get("container")) or any(mark.exists() for mark in marks)
+
+
+def operator_command(words: str, environment: Mapping[str, str] = os.environ) -> str:
+    """Return how an operator types `parlour` *words* beside this process: in a container, through compose."""
+    if not in_container(environment):
+        return f"parlour {words}"
+    if words == "init":  # it may have to write a configuration before any gateway can start
+        return "docker compose run --rm parlour init"
+    return f"docker compose exec parlour parlour {words}"

@@ -174,6 +174,7 @@ class Web(Frozen):
 
     host: Annotated[str, Field(min_length=1, max_length=253)] = "127.0.0.1"
     port: Annotated[int, Field(ge=0, le=65_535)] = 8787  # 0 = any free one
+    published_port: Annotated[int, Field(ge=1, le=65_535)] | None = None  # where a container's engine shows it
     login: Literal["auto", "always"] = "auto"
     public_url: MaybeWebAddress = None  # as people type it, when a proxy stands in front
     trusted_proxies: Networks = ()

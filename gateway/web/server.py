@@ -56,6 +56,7 @@ class WebServer:
         port: int,
         routes: Sequence[BaseRoute],
         *,
+        published_port: int | None = None,
         login: str = "auto",
         public_url: str | None = None,
         trusted_proxies: Sequence[str] = (),
@@ -63,13 +64,15 @@ class WebServer:
         """Raises UserMistake when the public address's path is one of ours, so that nobody could tell them apart."""
         self.host = host
         self.port = port  # the real one once bound, when it was 0
+        self._published_port = published_port
         way = _way(public_url, trusted_proxies, routes)
         self.app = Starlette(
             routes=list(routes),
             middleware=[Middleware(Guard, door=Door.of(host, public_url), way=way)],
             max_body_size=1_000_000,
         )
-        self.app.state.is_private = login == "auto" and is_loopback(host) and not (public_url or trusted_proxies)
+        self.is_private = login == "auto" and is_loopback(host) and not (public_url or trusted_proxies)
+        self.app.state.is_private = self.is_private
         self._socket: socket.socket | None = None
         self._started = asyncio.Event()
 
@@ -77,7 +80,8 @@ class WebServer:
     def url(self) -> str:
         """The address to type into a browser on this machine."""
         name = self.host if self.host not in ("0.0.0.0", "::", "") else "127.0.0.1"  # noqa: S104 - compared with
-        return f"http://[{name}]:{self.port}/" if ":" in name else f"http://{name}:{self.port}/"
+        port = self._published_port or self.port
+        return f"http://[{name}]:{port}/" if ":" in name else f"http://{name}:{port}/"
 
     async def bind(self) -> None:
         """Take the address, so that a wrong one is known before anything else starts; raises UserMistake."""

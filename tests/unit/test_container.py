@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
+from collections.abc import Mapping
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
@@ -58,7 +59,8 @@ HARDENING = [
     ("init", True),
     ("stop_grace_period", "30s"),
     ("user", f"{UID}:{UID}"),
-    ("ports", ["127.0.0.1:8787:8787"]),
+    ("ports", ["127.0.0.1:${PARLOUR_WEB__PUBLISHED_PORT:-8787}:8787"]),
+    ("extra_hosts", ["host.docker.internal:host-gateway"]),
     ("volumes", ["data:/data"]),
     ("env_file", [{"path": ".env", "required": False}]),
 ]
@@ -81,9 +83,34 @@ def test_compose_names_the_version_and_builds_what_cannot_be_pulled(service: dic
     """The image's tag is the program's version; its own name is of no registry, so nobody else can publish under it."""
     with (ROOT / "pyproject.toml").open("rb") as file:
         version = tomllib.load(file)["project"]["version"]
-    assert service["image"] == f"${{IMAGE:-localhost/parlour}}:{version}"
+    assert service["image"] == f"${{IMAGE:-localhost/${{COMPOSE_PROJECT_NAME:-parlour}}}}:{version}"
     assert service["pull_policy"] == "missing"  # compose pulls first, and builds where that fails
     assert service["build"]["context"] == "."
+
+
+def test_two_checkouts_share_neither_container_nor_volume_nor_port() -> None:
+    """No name is fixed: compose calls project, image, containers and volume after the folder or .env."""
+    compose = yaml.safe_load((ROOT / "docker-compose.yml").read_text("utf-8"))
+    assert "name" not in compose
+    assert "container_name" not in compose["services"]["parlour"]
+    assert compose["volumes"] == {"data": None}
+    configured = [
+        filled_in({"COMPOSE_PROJECT_NAME": folder, "PARLOUR_WEB__PUBLISHED_PORT": port})
+        for folder, port in (("first", "9001"), ("second", "9002"))
+    ]
+    for key in ("image", "ports"):
+        first, second = (each[key] for each in configured)
+        assert first != second, key
+
+
+def filled_in(environment: Mapping[str, str]) -> dict[str, Any]:
+    """Return the service with its variables filled in, as compose does (`${NAME:-default}`, nested)."""
+    text = (ROOT / "docker-compose.yml").read_text("utf-8")
+    innermost = re.compile(r"\$\{(\w+):-([^{}$]*)\}")
+    while innermost.search(text):
+        text = innermost.sub(lambda found: environment.get(found[1]) or found[2], text)
+    service: dict[str, Any] = yaml.safe_load(text)["services"]["parlour"]
+    return service
 
 
 def test_compose_file_has_the_shape_that_its_specification_asks_for(service: dict[str, Any]) -> None:
@@ -98,6 +125,7 @@ def test_compose_file_has_the_shape_that_its_specification_asks_for(service: dic
         "env_file": list,
         "environment": dict,
         "ports": list,
+        "extra_hosts": list,
         "volumes": list,
         "user": str,
         "read_only": bool,
@@ -158,6 +186,7 @@ def test_compose_holds_no_key_and_overrides_what_is_the_containers(service: dict
         "PARLOUR_HOME": "/data",
         "PARLOUR_WEB__HOST": "0.0.0.0",  # noqa: S104 -- published on 127.0.0.1 only
         "PARLOUR_WEB__PORT": "8787",
+        "PARLOUR_WEB__PUBLISHED_PORT": "${PARLOUR_WEB__PUBLISHED_PORT:-8787}",
         "PARLOUR_LOG__FORMAT": "${PARLOUR_LOG__FORMAT:-text}",  # readable by `docker compose logs`, and still theirs
     }
 
@@ -168,9 +197,10 @@ def test_compose_and_image_check_health_alike(service: dict[str, Any]) -> None:
     (image,) = values(stages()[-1], "HEALTHCHECK")
     assert check["test"] == ["CMD", "python", "-I", "/opt/parlour/healthcheck.py"]
     assert image.endswith('CMD ["python", "-I", "/opt/parlour/healthcheck.py"]')
-    for name in ("interval", "timeout", "start_period", "retries"):
+    for name in ("interval", "timeout", "start_period", "start_interval", "retries"):
         assert f"--{name.replace('_', '-')}={check[name]}" in image
     assert int(check["start_period"].removesuffix("s")) >= 60
+    assert check["start_interval"] == "2s"  # the first probe comes after it, not after 30 s
 
 
 def test_every_stage_starts_from_the_one_base_that_can_be_replaced() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 import sys
 import tomllib
 import zipfile
@@ -91,6 +92,20 @@ def test_image_and_build_install_what_was_tested() -> None:
     for lock in LOCKS[1:]:
         assert pins(lock).items() <= everything.items()
     assert {"pytest", "mypy", "playwright", "hatchling"}.isdisjoint(pins("deploy/image.lock"))
+
+
+def test_running_installs_no_browser_type_checker_or_test_tool() -> None:
+    """`make run` installs the image's packages and what builds a checkout; `make test` the rest as well."""
+    assert {"requirements.lock"}.isdisjoint(_installed_by("run"))
+    assert _installed_by("run") == {"deploy/image.lock", "deploy/build.lock"}
+    assert _installed_by("test") == {"deploy/image.lock", "deploy/build.lock", "requirements.lock"}
+
+
+def _installed_by(target: str) -> set[str]:
+    """Return the locks that `make` *target* installs where nothing is installed yet."""
+    command = ("make", "--dry-run", "VENV=/nowhere/at/all", target)
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)  # noqa: S603 -- ours
+    return set(re.findall(r"-r (\S+\.lock)", run.stdout))
 
 
 def test_compromised_litellm_can_never_be_chosen() -> None:

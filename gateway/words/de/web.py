@@ -41,7 +41,6 @@ SENTENCES = {
     "upload_many": "In eine Nachricht passen zehn Dateien.",
     "login_title": "Wer ist da?",
     "login_more": "Gib den Code ein, den dieser Befehl auf dem Rechner zeigt, auf dem ich laufe:",
-    "login_command": "parlour web login",
     "login_code": "Anmeldecode",
     "login_enter": "Hereinkommen",
     "login_bad": "Das konnte ich nicht lesen. Bitte gib den Code noch einmal ein.",

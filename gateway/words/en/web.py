@@ -39,7 +39,6 @@ SENTENCES = {
     "upload_many": "Ten files fit into one message.",
     "login_title": "Who is there?",
     "login_more": "Type the code that this command prints on the machine where I run:",
-    "login_command": "parlour web login",
     "login_code": "Login code",
     "login_enter": "Come in",
     "login_bad": "I could not read that. Please type the code again.",

@@ -39,7 +39,6 @@ SENTENCES = {
     "upload_many": "En un mensaje caben diez archivos.",
     "login_title": "¿Quién es?",
     "login_more": "Escribe el código que muestra este comando en la máquina donde funciono:",
-    "login_command": "parlour web login",
     "login_code": "Código de acceso",
     "login_enter": "Entrar",
     "login_bad": "No pude leerlo. Escribe el código otra vez, por favor.",

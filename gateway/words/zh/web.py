@@ -39,7 +39,6 @@ SENTENCES = {
     "upload_many": "一条消息最多带十个文件。",
     "login_title": "是谁？",
     "login_more": "请输入在运行我的机器上执行这个命令得到的登录码：",
-    "login_command": "parlour web login",
     "login_code": "登录码",
     "login_enter": "进入",
     "login_bad": "我没看懂。请重新输入登录码。",

@@ -111,3 +111,4 @@ def test_the_address_to_type_is_one_that_works() -> None:
     """A wildcard is no address a browser can open; IPv6 needs its brackets."""
     assert WebServer(EVERYWHERE, 8787, []).url == "http://127.0.0.1:8787/"
     assert WebServer("::1", 8787, []).url == "http://[::1]:8787/"
+    assert WebServer(EVERYWHERE, 8787, [], published_port=9000).url == "http://127.0.0.1:9000/"
