@@ -8,7 +8,8 @@ from __future__ import annotations
 import logging
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from itertools import chain
@@ -40,6 +41,17 @@ _QUIET = (
     "uvicorn.access",
     "websockets",
 )
+
+# Lines that anybody can cause as often as they like, and how many of each are written in a minute.
+_FLOODS = {
+    "socket.accept() out of system resource": 1,
+    "Invalid HTTP request received.": 1,
+    "Unsupported upgrade request.": 1,
+    "opening handshake failed": 1,
+    "web.login_refused": 20,
+    "admission.refused": 20,
+}
+_FLOOD_WINDOW = 60.0  # seconds
 
 # Fields whose value is a secret whatever it looks like.
 _SECRET_FIELDS = frozenset(
@@ -120,6 +132,34 @@ class Redactor:
         return self.clean(value)
 
 
+class FloodFilter(logging.Filter):
+    """Passes so many lines a minute of each event in *limits*, and says in the next how many were left out."""
+
+    def __init__(self, limits: Mapping[str, int] = _FLOODS, *, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        self._limits = limits
+        self._clock = clock
+        self._windows: dict[str, tuple[float, int]] = {}  # event -> when its minute began, and lines since
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Return True if *record* is to be written."""
+        fields = record.msg if isinstance(record.msg, dict) else None
+        event = str(fields.get("event") if fields is not None else record.msg).partition("\n")[0]
+        limit = self._limits.get(event)
+        if limit is None:
+            return True
+        now = self._clock()
+        began, lines = self._windows.get(event, (now, 0))
+        if now - began >= _FLOOD_WINDOW:
+            left_out, began, lines = max(0, lines - limit), now, 0
+            if left_out and fields is not None:
+                record.msg = {**fields, "left_out": left_out}
+            elif left_out:
+                record.msg = f"{record.msg}\n{left_out} more such lines were left out"
+        self._windows[event] = (began, lines + 1)
+        return lines < limit
+
+
 def escape_controls(text: str) -> str:
     """Return *text* with line breaks, escapes and direction marks written out, so that one event stays one line."""
     return _CONTROLS.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), text)
@@ -171,6 +211,7 @@ def configure_logs(
     ]
     handler = logging.StreamHandler(out)
     handler.setFormatter(structlog.stdlib.ProcessorFormatter(foreign_pre_chain=shared, processors=last))
+    handler.addFilter(FloodFilter())
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())

@@ -16,8 +16,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from ipaddress import ip_address, ip_network
 
+from gateway.net.addresses import network_of
 from gateway.ports import ChannelState
 
 ALPHABET = "23456789ABCDEFGHJKMNPQRSTVWXYZ"  # nothing that is read as something else
@@ -86,7 +86,7 @@ class Logins:
 
     async def enter(self, typed: str, address: str = "") -> tuple[Outcome, str]:
         """Take a code typed at *address*; return the outcome, and the new login's token when it is welcome."""
-        network = _network(address)
+        network = network_of(address)
         if self._is_locked(network):
             return Outcome.LOCKED, ""
         self._drop_old_codes()
@@ -167,15 +167,6 @@ class Logins:
     def _drop_old_codes(self) -> None:
         now = self._now()
         self._codes = {digest: entry for digest, entry in self._codes.items() if entry[1] > now}
-
-
-def _network(address: str) -> str:
-    """Return whose tries count together: an address, or the /64 that one person has of IPv6."""
-    try:
-        found = ip_address(address)
-    except ValueError:
-        return address
-    return str(ip_network((found, 64), strict=False)) if found.version == 6 else address
 
 
 def _normal(typed: str) -> str:

@@ -21,6 +21,7 @@ from gateway.app.operated import operations
 from gateway.control import ControlServer
 from gateway.services import prune_for_ever
 from gateway.settings import Settings
+from gateway.web.connections import raise_open_file_limit
 
 log = structlog.get_logger(__name__)
 
@@ -31,6 +32,7 @@ async def run(
     settings: Settings, *, plugins: Plugins | None = None, ready: Callable[[App], None] | None = None
 ) -> None:
     """Run the gateway until SIGTERM or SIGINT; *ready* is called once the first message can come."""
+    raise_open_file_limit()
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for name in (signal.SIGTERM, signal.SIGINT):

@@ -56,7 +56,7 @@ class Way:
         """Say how the request of *scope* came. A proxy may have cut our path off, or left it."""
         headers = Headers(scope=scope)
         peer = str((scope.get("client") or ("",))[0])
-        is_trusted = self._trusts(_address(peer))
+        is_trusted = self.is_proxy(peer)
         host = _host(headers, is_trusted=is_trusted)
         path: str = scope["path"]
         has_base = bool(self.base) and (path == self.base or path.startswith(f"{self.base}/"))
@@ -68,6 +68,10 @@ class Way:
             is_secure=_is_secure(headers, is_trusted=is_trusted),
             is_bare=has_base and path == self.base,
         )
+
+    def is_proxy(self, peer: str) -> bool:
+        """Return True if the address *peer* is a proxy's that the operator named."""
+        return self._trusts(_address(peer))
 
     def _visitor(self, peer: str, forwarded: list[str]) -> str:
         """Walk back from the connection: each address may name the one before it, if it is trusted itself."""

@@ -8,11 +8,13 @@ call (HOOKS) may leave the Origin out. How a request came through proxies is gat
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from ipaddress import ip_address
 from urllib.parse import quote, urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import ClientDisconnect
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from starlette.websockets import WebSocket
@@ -118,7 +120,8 @@ class Guard:
         arrival = self._way.arrival(scope)
         refusal = self._refusal(scope, arrival)
         if refusal is None:
-            await self._app(arrival.scope(scope), receive, _with_headers(send))
+            with suppress(ClientDisconnect):  # whoever leaves in the middle of a body costs no traceback
+                await self._app(arrival.scope(scope), receive, _with_headers(send))
         elif scope["type"] == "websocket":
             await WebSocket(scope, receive, _with_headers(send)).send_denial_response(refusal)
         else:

@@ -15,26 +15,33 @@ from starlette.routing import BaseRoute
 
 from gateway.errors import UserMistake
 from gateway.web.arrival import Way
+from gateway.web.connections import ConnectionLimiter, ConnectionLimits, connection_limit
 from gateway.web.guard import Door, Guard, is_loopback
 from gateway.web.listen import cannot_listen
+from gateway.web.protocols import LimitedHttpProtocol, LimitedServerState, LimitedWebSocketProtocol
 
 log = structlog.get_logger(__name__)
 
 GRACE_SECONDS = 3  # for requests under way; windows come back by themselves
 # Above the frame codec's own limit, so that a frame somewhat too long gets a sentence, not a cut line.
 LONGEST_MESSAGE = 2_000_000
-_BACKLOG = 512
+_BACKLOG = 512  # connections that the kernel holds for us
+_ACCEPTED_AT_ONCE = 64  # before the loop looks at anything else
 
 
 class _Server(uvicorn.Server):
     """Uvicorn that says when it has started, and leaves signals alone: SIGTERM is the whole house's affair."""
 
-    def __init__(self, config: uvicorn.Config, on_started: Callable[[], None]) -> None:
+    def __init__(self, config: uvicorn.Config, limiter: ConnectionLimiter, on_started: Callable[[], None]) -> None:
         super().__init__(config)
+        self.server_state = LimitedServerState(limiter)
         self._on_started = on_started
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
+        for listener in sockets or ():
+            # asyncio has one number for both: what it accepts at once, and what the kernel holds.
+            listener.listen(_BACKLOG)
         self._on_started()
 
     @contextlib.contextmanager
@@ -60,8 +67,12 @@ class WebServer:
         login: str = "auto",
         public_url: str | None = None,
         trusted_proxies: Sequence[str] = (),
+        limits: ConnectionLimits | None = None,
     ) -> None:
-        """Raises UserMistake when the public address's path is one of ours, so that nobody could tell them apart."""
+        """Serve within *limits*, the usual ones when None.
+
+        Raises UserMistake when the public address's path is one of ours, so that nobody could tell them apart.
+        """
         self.host = host
         self.port = port  # the real one once bound, when it was 0
         self._published_port = published_port
@@ -73,6 +84,8 @@ class WebServer:
         )
         self.is_private = login == "auto" and is_loopback(host) and not (public_url or trusted_proxies)
         self.app.state.is_private = self.is_private
+        self._way = way
+        self._limits = limits
         self._socket: socket.socket | None = None
         self._started = asyncio.Event()
 
@@ -93,7 +106,8 @@ class WebServer:
         """Serve until cancelled, then finish what is under way; raises UserMistake when it cannot bind."""
         await self.bind()
         sockets = [self._socket] if self._socket is not None else []
-        server = _Server(self._config(), self._say_started)
+        limits = self._limits or ConnectionLimits(connections=connection_limit())
+        server = _Server(self._config(), ConnectionLimiter(limits, is_proxy=self._way.is_proxy), self._say_started)
         serving = asyncio.create_task(server.serve(sockets=sockets), name="web server")
         try:
             await asyncio.shield(serving)
@@ -114,8 +128,9 @@ class WebServer:
     def _config(self) -> uvicorn.Config:
         return uvicorn.Config(
             self.app,
-            http="h11",
-            ws="websockets-sansio",
+            http=LimitedHttpProtocol,
+            ws=LimitedWebSocketProtocol,
+            backlog=_ACCEPTED_AT_ONCE,
             ws_max_size=LONGEST_MESSAGE,
             ws_per_message_deflate=False,  # a small compressed frame can be a very large one
             lifespan="off",

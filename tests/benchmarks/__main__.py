@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable
 
 from gateway.logs import configure_logs
-from tests.benchmarks import flat, flood, honest, over_http, start, turns
+from tests.benchmarks import attacks, flat, flood, honest, over_http, start, turns
 from tests.benchmarks.harness import cores, memory_mb, row
 
 
@@ -27,6 +27,7 @@ BENCHMARKS: dict[str, Callable[[], None]] = {
     "start": start.start,
     "crowd": _crowds,
     "flood": lambda: asyncio.run(flood.flooded()),
+    "attacks": lambda: asyncio.run(attacks.attacked()),
     "flat": lambda: asyncio.run(flat.hot()),
     "cold": lambda: asyncio.run(flat.cold()),
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import resource
 import signal
 import socket
 import sys
@@ -22,6 +23,7 @@ class GatewayProcess:
         self.home = home
         self.port = port
         self.log: list[str] = []
+        self.open_files: tuple[int, int] | None = None  # soft and hard limit it starts with; None = the tests' own
         self._environment = {name: value for name, value in os.environ.items() if not name.startswith("PARLOUR_")} | {
             "PARLOUR_HOME": str(home),
             "PARLOUR_WEB__PORT": str(port),
@@ -47,6 +49,7 @@ class GatewayProcess:
             env=self._environment,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
+            preexec_fn=self._limit_open_files if self.open_files else None,
         )
         self._reading = asyncio.create_task(self._read(self._process), name="gateway log")
         ready = asyncio.create_task(self._ready.wait(), name="gateway ready")
@@ -75,6 +78,10 @@ class GatewayProcess:
         out, err = await process.communicate()
         assert process.returncode == 0, err.decode()
         return out.decode()
+
+    def _limit_open_files(self) -> None:
+        if self.open_files is not None:
+            resource.setrlimit(resource.RLIMIT_NOFILE, self.open_files)
 
     async def _read(self, process: asyncio.subprocess.Process) -> None:
         assert process.stdout is not None

@@ -379,10 +379,12 @@ async def nginx(
         ("listen 443 ssl;", f"listen 127.0.0.1:{port} ssl; listen 127.0.0.1:{plain};"),
         ("/etc/ssl/certs/chat.example.org.pem", str(made.file)),
         ("/etc/ssl/private/chat.example.org.key", str(made.key)),
-        ("http://127.0.0.1:8787;", f"http://127.0.0.1:{upstream}{'/' if is_cut else ''};"),
+        ("http://127.0.0.1:8787;", f"http://127.0.0.1:{upstream};"),
     ):
         assert before in conf, before
         conf = conf.replace(before, after)
+    if is_cut:
+        conf = re.sub(r"(location (?:= )?/chat/(\w*) {[^}]*proxy_pass [^;]*);", r"\1/\2;", conf)
     if is_bare:
         conf = re.sub(r"proxy_set_header (Host|X-Forwarded-\w+) [^;]*;", "", conf)
     places = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")

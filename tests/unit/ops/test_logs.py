@@ -11,7 +11,7 @@ from urllib.parse import quote
 import pytest
 import structlog
 
-from gateway.logs import REDACTED, Redactor, configure_logs
+from gateway.logs import REDACTED, FloodFilter, Redactor, configure_logs
 
 CANARY = "canary/S3cret+word="
 SHAPED = [
@@ -126,3 +126,20 @@ def test_the_level_holds_for_everybody(written: io.StringIO) -> None:
     structlog.get_logger("test").info("quiet")
     logging.getLogger("library").info("quiet")
     assert written.getvalue() == ""
+
+
+def test_what_anybody_can_cause_is_written_a_few_times_a_minute() -> None:
+    """A flood of one event is a few lines, the next minute says how many were left out; nothing else is bounded."""
+    now = 0.0
+    passes = FloodFilter({"accept failed": 1, "web.login_refused": 2}, clock=lambda: now)
+
+    def lines(message: object, times: int) -> list[str]:
+        records = [logging.LogRecord("asyncio", logging.ERROR, "", 0, message, (), None) for _ in range(times)]
+        return [str(record.msg) for record in records if passes.filter(record)]
+
+    assert lines("accept failed\nsocket: 17", 1_000) == ["accept failed\nsocket: 17"]
+    assert len(lines({"event": "web.login_refused"}, 1_000)) == 2
+    assert len(lines({"event": "web.login"}, 1_000)) == 1_000
+    now = 61.0
+    assert lines("accept failed\nsocket: 17", 5) == ["accept failed\nsocket: 17\n999 more such lines were left out"]
+    assert lines({"event": "web.login_refused"}, 5)[0] == str({"event": "web.login_refused", "left_out": 998})

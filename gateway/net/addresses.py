@@ -1,0 +1,14 @@
+"""Whose connection it is, as far as an address tells."""
+
+from __future__ import annotations
+
+from ipaddress import ip_address, ip_network
+
+
+def network_of(address: str) -> str:
+    """Return what counts as one client: an IPv4 address, or the /64 that one household has of IPv6."""
+    try:
+        found = ip_address(address)
+    except ValueError:
+        return address
+    return str(ip_network((found, 64), strict=False)) if found.version == 6 else address

@@ -1,0 +1,180 @@
+"""How many connections the web server holds, and how long each may wait for its client.
+
+uvicorn has no deadline for a header or a body, and counts connections only once a request is complete. Here each
+connection counts from the first moment, and waits for its client no longer than `ConnectionLimits` says. Where too
+many wait, the one that was silent for longest is closed: a client that sends its request is answered all the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+
+import structlog
+
+from gateway.net.addresses import network_of
+
+log = structlog.get_logger(__name__)
+
+MOST_CONNECTIONS = 4_096
+SLOWEST_BODY = 4_000  # bytes a second
+_LOGGED_EVERY = 60.0  # seconds
+_UNLIMITED = 10_240  # open files where the system names no hard limit; macOS takes no more
+
+
+class ClientDuty(Enum):
+    """What a connection waits for."""
+
+    HEADER = "header"
+    BODY = "body"
+    LOGIN = "login"  # a WebSocket that is not accepted yet
+    READING = "reading"  # of an answer that the client does not take
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectionLimits:
+    """What one web server holds, and the seconds that a client has for each duty."""
+
+    connections: int = MOST_CONNECTIONS
+    waiting: int = 100  # of one address; a proxy that the operator named has everybody behind it and is not bounded
+    header: float = 10.0
+    body: float = 20.0  # and as long again, while it comes at SLOWEST_BODY or faster
+    login: float = 10.0
+    reading: float = 60.0
+
+    def seconds(self, duty: ClientDuty) -> float:
+        """Return the deadline of *duty*."""
+        return float(getattr(self, duty.value))
+
+
+def raise_open_file_limit() -> int:
+    """Raise the limit of open files to the hard limit; return what holds now."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _UNLIMITED if hard == resource.RLIM_INFINITY else hard
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        except (OSError, ValueError) as error:  # a sandbox may forbid it; what is left is enough to start
+            log.warning("web.open_files_limited", limit=soft, reason=str(error))
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+
+
+def connection_limit() -> int:
+    """Return how many connections the web server may hold: half the open files stay for journal and platforms."""
+    soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return MOST_CONNECTIONS if soft == resource.RLIM_INFINITY else min(MOST_CONNECTIONS, soft // 2)
+
+
+class ClientConnection:
+    """One open connection and what its client owes."""
+
+    __slots__ = ("_duty", "_is_open", "_limiter", "_limits", "_received", "_timer", "_transport", "network")
+
+    def __init__(
+        self, transport: asyncio.Transport, network: str, limiter: ConnectionLimiter, limits: ConnectionLimits
+    ) -> None:
+        self.network = network  # "" = not bounded by address
+        self._transport = transport
+        self._limiter = limiter
+        self._limits = limits
+        self._duty: ClientDuty | None = None
+        self._received = 0
+        self._is_open = True
+        self._timer: asyncio.TimerHandle | None = None
+
+    def expect(self, duty: ClientDuty | None) -> None:
+        """Wait for *duty* until its deadline; None = the client owes nothing now. Repeating a duty extends nothing."""
+        if not self._is_open:
+            return
+        if duty is not self._duty:
+            self._duty, self._received = duty, 0
+            self._start_timer()
+        self._limiter.note(self, is_waiting=duty is not None)
+
+    def count(self, size: int) -> None:
+        """Note that *size* more bytes came."""
+        self._received += size
+
+    def drop(self) -> None:
+        """Close the connection now, without what is not sent yet."""
+        self._transport.abort()
+
+    def end(self) -> None:
+        """Forget a connection that is closed."""
+        self._is_open, self._duty = False, None
+        self._start_timer()
+        self._limiter.remove(self._transport)
+
+    def _start_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = None
+        if self._duty is not None:
+            seconds = self._limits.seconds(self._duty)
+            self._timer = asyncio.get_running_loop().call_later(seconds, self._expire)
+
+    def _expire(self) -> None:
+        if self._duty is ClientDuty.BODY and self._received >= self._limits.body * SLOWEST_BODY:
+            self._received = 0
+            self._start_timer()
+            return
+        log.debug("web.client_too_slow", duty=self._duty.value if self._duty else "")
+        self.drop()
+
+
+class ConnectionLimiter:
+    """All connections of one web server, and which of them wait for their clients, the longest silent first."""
+
+    def __init__(self, limits: ConnectionLimits, *, is_proxy: Callable[[str], bool]) -> None:
+        self._limits = limits
+        self._is_proxy = is_proxy
+        self._open: dict[asyncio.Transport, ClientConnection] = {}
+        self._waiting: dict[ClientConnection, None] = {}
+        self._by_network: dict[str, dict[ClientConnection, None]] = {}
+        self._dropped = 0
+        self._logged_at = -_LOGGED_EVERY
+
+    def connection(self, transport: asyncio.Transport, address: str) -> ClientConnection:
+        """Return the connection of *transport*, which comes from *address*: a new one, or the one known."""
+        known = self._open.get(transport)
+        if known is not None:
+            return known
+        network = "" if self._is_proxy(address) else network_of(address)
+        new = self._open[transport] = ClientConnection(transport, network, self, self._limits)
+        if len(self._open) > self._limits.connections:
+            self._drop(next(iter(self._waiting), new), "connections")
+        return new
+
+    def note(self, connection: ClientConnection, *, is_waiting: bool) -> None:
+        """Note that *connection* just did something, and whether it waits for its client now."""
+        own = self._by_network.get(connection.network, {})
+        self._waiting.pop(connection, None)
+        own.pop(connection, None)
+        if is_waiting:
+            self._waiting[connection] = own[connection] = None
+            self._by_network[connection.network] = own
+            if connection.network and len(own) > self._limits.waiting:
+                self._drop(next(iter(own)), "of_one_address")
+        elif not own:
+            self._by_network.pop(connection.network, None)
+
+    def remove(self, transport: asyncio.Transport) -> None:
+        """Forget a closed connection."""
+        connection = self._open.pop(transport, None)
+        if connection is not None:
+            self.note(connection, is_waiting=False)
+
+    def _drop(self, connection: ClientConnection, too_many: str) -> None:
+        self._dropped += 1
+        now = time.monotonic()
+        # Counted here, not bounded by the log's own filter: a line is made before it is left out.
+        if now - self._logged_at >= _LOGGED_EVERY:
+            log.warning("web.connections_dropped", too_many=too_many, dropped=self._dropped, open=len(self._open))
+            self._logged_at, self._dropped = now, 0
+        # It is closed for us now; the transport says so a moment later, when the next one may be here already.
+        connection.end()
+        connection.drop()

@@ -1,0 +1,176 @@
+"""One user against another: how long Ben waits for an answer while somebody attacks, beside a calm minute.
+
+The gateway, its model and the attacker are processes of their own. To add an attack, write an asynchronous context
+manager that attacks while it is open, and name it in `ATTACKS`; it runs in the attacker's process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import secrets
+import tempfile
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+from tests.benchmarks.harness import median, percentile, row
+from tests.fakes.gateway import GatewayProcess, gateway
+from tests.fakes.openai_server import Answer, open_server
+
+ANSWERS = 40  # of each: calm, and during the attack
+IDLE = 1_000
+_SPAWN = multiprocessing.get_context("spawn")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttackTarget:
+    """The gateway under attack, and a login of the attacker's own."""
+
+    port: int
+    cookie: str  # of the page's user `mallory`, as the header Cookie has it
+
+    @property
+    def origin(self) -> str:
+        """Where the page is, without a slash at the end."""
+        return f"http://127.0.0.1:{self.port}"
+
+
+Attack = Callable[[AttackTarget], AbstractAsyncContextManager[None]]
+
+
+@asynccontextmanager
+async def idle_connections(target: AttackTarget) -> AsyncIterator[None]:
+    """Hold 1,000 connections: idle ones, half a header each, one byte of a body each; open what is closed again."""
+    openings = (
+        b"",
+        b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Slow: ",
+        f"POST /login HTTP/1.1\r\nHost: 127.0.0.1:{target.port}\r\nOrigin: {target.origin}\r\n"
+        "Content-Length: 4000\r\n\r\n{".encode(),
+    )
+
+    async def hold(opening: bytes) -> None:
+        while True:
+            with suppress(OSError):
+                reader, writer = await asyncio.open_connection("127.0.0.1", target.port)
+                try:
+                    writer.write(opening)
+                    await reader.read()
+                finally:
+                    writer.close()
+            # A thousand that hammer as fast as one core can would measure that core.
+            await asyncio.sleep(1)
+
+    async with AsyncExitStack() as stack:
+        holding = [asyncio.create_task(hold(openings[n % len(openings)])) for n in range(IDLE)]
+        stack.callback(lambda: [task.cancel() for task in holding])
+        await asyncio.sleep(2)
+        yield
+
+
+ATTACKS: dict[str, Attack] = {
+    "1,000 idle connections": idle_connections,
+}
+
+
+def answer(body: Mapping[str, Any], n: int) -> Answer:
+    """Answer at once; what an attack wants of the model is asked for by its message."""
+    return Answer(text=f"Answer {n}.")
+
+
+async def attacked() -> None:
+    """Measure Ben's answers calm and during each attack, and print the ratio of the medians (goal: below 1.2)."""
+    for name in ATTACKS:
+        with tempfile.TemporaryDirectory(prefix="parlour-attack-") as folder, _child(_serve_model) as model:
+            async with gateway(Path(folder) / "home", **_settings(model.recv())) as process:
+                await _measure(process, name)
+
+
+def _settings(base: str) -> dict[str, str]:
+    return {
+        "PARLOUR_LLM__MODEL": "openai/test",
+        "PARLOUR_LLM__API_BASE": base,
+        "PARLOUR_LLM__API_KEY": "k",
+        "PARLOUR_WEB__LOGIN": "always",
+    }
+
+
+async def _measure(process: GatewayProcess, name: str) -> None:
+    async with aiohttp.ClientSession(cookie_jar=aiohttp.CookieJar(unsafe=True)) as session:
+        target = AttackTarget(port=process.port, cookie=await _login(process, session, "mallory"))
+        await _login(process, session, "ben")
+        async with session.ws_connect(f"{process.url}ws", origin=target.origin, max_msg_size=0) as page:
+            await _answers(page, 5)
+            calm = await _answers(page, ANSWERS)
+            with _child(_run_attack, name, target) as attacker:
+                await asyncio.to_thread(attacker.recv)
+                during = await _answers(page, ANSWERS)
+    row(
+        name,
+        calm_ms=median(calm) * 1e3,
+        calm_p95_ms=percentile(calm, 0.95) * 1e3,
+        during_ms=median(during) * 1e3,
+        during_p95_ms=percentile(during, 0.95) * 1e3,
+        ratio=median(during) / median(calm),
+    )
+
+
+async def _login(process: GatewayProcess, session: aiohttp.ClientSession, who: str) -> str:
+    code = (await process.command("web", "login", "--as", who)).split()[0]
+    session.cookie_jar.clear()
+    headers = {"Origin": process.url.rstrip("/")}
+    async with session.post(f"{process.url}login", json={"code": code}, headers=headers) as reply:
+        reply.raise_for_status()
+        return "; ".join(f"{cookie.key}={cookie.value}" for cookie in reply.cookies.values())
+
+
+async def _answers(page: aiohttp.ClientWebSocketResponse, count: int) -> list[float]:
+    """Return the seconds of *count* answers, one after the other."""
+    seconds = []
+    for n in range(count):
+        begun = time.perf_counter()
+        await page.send_json({"type": "say", "id": secrets.token_hex(8), "text": f"question {n}"})
+        while True:
+            frame = await page.receive_json(timeout=120)
+            if frame["type"] == "message" and frame["last"]:
+                break
+        seconds.append(time.perf_counter() - begun)
+        await asyncio.sleep(0.05)
+    return seconds
+
+
+@contextmanager
+def _child(work: Callable[..., None], *arguments: object) -> Iterator[Connection]:
+    """Run *work* in a process of its own until the block ends; yield the pipe on which it says that it is ready."""
+    ours, theirs = _SPAWN.Pipe()
+    process = _SPAWN.Process(target=work, args=(theirs, *arguments), daemon=True)
+    process.start()
+    try:
+        yield ours
+    finally:
+        process.terminate()
+        process.join()
+
+
+def _serve_model(pipe: Connection) -> None:
+    async def serve() -> None:
+        async with open_server(answer) as server:
+            pipe.send(server.base)
+            await asyncio.Event().wait()
+
+    asyncio.run(serve())
+
+
+def _run_attack(pipe: Connection, name: str, target: AttackTarget) -> None:
+    async def attack() -> None:
+        async with ATTACKS[name](target):
+            pipe.send("attacking")
+            await asyncio.Event().wait()
+
+    asyncio.run(attack())
