@@ -26,7 +26,7 @@ GRACE_SECONDS = 3  # for requests under way; windows come back by themselves
 # Above the frame codec's own limit, so that a frame somewhat too long gets a sentence, not a cut line.
 LONGEST_MESSAGE = 2_000_000
 _BACKLOG = 512  # connections that the kernel holds for us
-_ACCEPTED_AT_ONCE = 64  # before the loop looks at anything else
+_ACCEPTED_AT_ONCE = 16  # before the loop looks at anything else
 
 
 class _Server(uvicorn.Server):

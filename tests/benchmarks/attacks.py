@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import multiprocessing
+import os
 import secrets
 import tempfile
 import time
@@ -24,7 +25,7 @@ from tests.benchmarks.harness import median, percentile, row
 from tests.fakes.gateway import GatewayProcess, gateway
 from tests.fakes.openai_server import Answer, open_server
 
-ANSWERS = 40  # of each: calm, and during the attack
+ROUNDS, ANSWERS = 4, 12  # each round calm, then during the attack: the machine's own noise meets both
 IDLE = 1_000
 _SPAWN = multiprocessing.get_context("spawn")
 
@@ -107,10 +108,12 @@ async def _measure(process: GatewayProcess, name: str) -> None:
         await _login(process, session, "ben")
         async with session.ws_connect(f"{process.url}ws", origin=target.origin, max_msg_size=0) as page:
             await _answers(page, 5)
-            calm = await _answers(page, ANSWERS)
-            with _child(_run_attack, name, target) as attacker:
-                await asyncio.to_thread(attacker.recv)
-                during = await _answers(page, ANSWERS)
+            calm, during = list[float](), list[float]()
+            for _ in range(ROUNDS):
+                calm += await _answers(page, ANSWERS)
+                with _child(_run_attack, name, target) as attacker:
+                    await asyncio.to_thread(attacker.recv)
+                    during += await _answers(page, ANSWERS)
     row(
         name,
         calm_ms=median(calm) * 1e3,
@@ -173,4 +176,5 @@ def _run_attack(pipe: Connection, name: str, target: AttackTarget) -> None:
             pipe.send("attacking")
             await asyncio.Event().wait()
 
+    os.nice(10)  # a real one has a machine of its own
     asyncio.run(attack())
