@@ -10,8 +10,9 @@ from typing import Any
 from channels.slack.scopes import manifest
 from channels.slack.settings import SlackSettings
 from gateway.ports import Channel, ChannelContext, Finding, Level, Question
+from gateway.ports.installed import HOW_TO_INSTALL
 
-_NO_LIBRARY = "needs Slack's library; run pip install 'parlour[slack]'"
+_NO_LIBRARY = f"needs Slack's library; {HOW_TO_INSTALL}"
 
 
 class SlackKind:

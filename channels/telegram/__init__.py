@@ -9,6 +9,7 @@ from typing import Any
 from channels.telegram.settings import TelegramSettings
 from gateway.errors import SettingsMistake
 from gateway.ports import Channel, ChannelContext, Finding, Level, Question
+from gateway.ports.installed import HOW_TO_INSTALL
 
 
 class TelegramKind:
@@ -28,8 +29,7 @@ class TelegramKind:
             from channels.telegram.adapter import TelegramChannel
         except ModuleNotFoundError as missing:
             raise SettingsMistake(
-                f"channels.{context.name} needs {missing.name}; run pip install 'parlour[telegram]',"
-                " or set `enabled` to false"
+                f"channels.{context.name} needs {missing.name}; {HOW_TO_INSTALL}, or set `enabled` to false"
             ) from missing
         return TelegramChannel(context)
 
@@ -66,7 +66,7 @@ class TelegramKind:
         try:
             from channels.telegram.setup import verify
         except ModuleNotFoundError as missing:
-            line = f"{missing.name} is not installed; run pip install 'parlour[telegram]'"
+            line = f"{missing.name} is not installed; {HOW_TO_INSTALL}"
             return (Finding(level=Level.WRONG, text=line),)
         return await verify(settings, environment)
 
@@ -74,7 +74,7 @@ class TelegramKind:
         """Return what is wrong with the block; no network."""
         wrong: list[str] = []
         if find_spec("telegram") is None:
-            wrong.append("python-telegram-bot is not installed; run pip install 'parlour[telegram]'")
+            wrong.append(f"python-telegram-bot is not installed; {HOW_TO_INSTALL}")
         for name in ("base_url", "file_url"):
             address = str(getattr(settings, name))
             if address.startswith("http://") and not _is_near(address):

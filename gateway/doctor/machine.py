@@ -15,7 +15,7 @@ from gateway.alerts.sources import LITTLE_SPACE, TOO_LITTLE_SPACE
 from gateway.doctor.access import SEVERAL, access
 from gateway.doctor.findings import Finding, Level
 from gateway.home import Home, give_back, is_held
-from gateway.ports.installed import in_container, installed
+from gateway.ports.installed import HOW_TO_INSTALL, in_container, installed
 from gateway.preflight import before_start
 from gateway.restore import journal_damage
 from gateway.settings import Report, Settings
@@ -164,7 +164,7 @@ def _meaning(settings: Settings) -> Iterator[Finding]:
     if not settings.tools.vector_memory.enabled or not name.startswith(_LOCAL):
         return
     if any(find_spec(needed) is None for needed in _LOCAL_NEEDS):
-        line = f"{name} needs the extra: pip install 'parlour[local]'; until then search goes by words alone"
+        line = f"{name} needs onnxruntime and tokenizers: {HOW_TO_INSTALL}; until then search goes by words alone"
         yield Finding(Level.WARN, "search", line)
     elif not (folder / "tokenizer.json").is_file():
         line = (
@@ -221,7 +221,7 @@ def _channels(settings: Settings, environment: Mapping[str, str]) -> Iterator[Fi
         try:
             wrong = [*found[block.kind].load().check(block, environment)]
         except ImportError as missing:
-            wrong = [f"{block.kind} needs {missing.name}; run pip install 'parlour[{block.kind}]'"]
+            wrong = [f"{block.kind} needs {missing.name}; {HOW_TO_INSTALL}"]
         for line in wrong:
             yield Finding(Level.FAIL, f"channel {name}", line)
         if not wrong:

@@ -12,7 +12,7 @@ from gateway.doctor.findings import Finding, Level
 from gateway.net.probing import probe
 from gateway.net.proxy import Proxy
 from gateway.ports import setup
-from gateway.ports.installed import installed
+from gateway.ports.installed import HOW_TO_INSTALL, installed
 from gateway.settings import Settings
 
 log = structlog.get_logger(__name__)
@@ -72,7 +72,7 @@ async def verify(
     except TimeoutError:
         text = f"{kind.title} did not answer within {within:.0f} s; is this machine online?"
     except ImportError as missing:
-        text = f"{kind.title} needs {missing.name}; run pip install 'parlour[{block.kind}]'"
+        text = f"{kind.title} needs {missing.name}; {HOW_TO_INSTALL}"
     except Exception as error:  # noqa: BLE001 - the channel boundary; its text may hold the token
         log.debug("doctor.verify_failed", kind=kind.title, error=type(error).__name__)
         text = f"{kind.title} could not be asked ({type(error).__name__}); is this machine online?"

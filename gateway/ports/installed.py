@@ -9,6 +9,9 @@ from importlib.metadata import EntryPoints, entry_points
 from importlib.metadata import version as version_of
 from pathlib import Path
 
+# Parlour is in no package registry: `pip install parlour` would bring whatever somebody else registered.
+HOW_TO_INSTALL = "run `make install` in Parlour's folder"
+
 
 @cache
 def installed(group: str) -> EntryPoints:

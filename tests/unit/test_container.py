@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import stat
 import subprocess
 import sys
 import tomllib
@@ -15,6 +16,8 @@ from typing import Any
 
 import pytest
 import yaml
+
+from tests import links
 
 ROOT = Path(__file__).resolve().parents[2]
 UID = "10001"
@@ -149,6 +152,40 @@ def test_upgrade_and_roll_back_are_one_line_each_and_the_same_everywhere() -> No
         assert found is not None
         for page in ("deploy/RUNBOOK.md", "docs/operating.md"):
             assert f"`{found[1]}`" in (ROOT / page).read_text("utf-8"), (name, page)
+
+
+def test_the_runbook_s_backup_works_every_time_and_is_nobody_elses_to_read(tmp_path: Path) -> None:
+    """The lines as printed, twice under a loose umask: two archives of 0600, none left in the volume."""
+    page = (ROOT / "deploy/RUNBOOK.md").read_text("utf-8")
+    (lines,) = (block for block in re.findall(r"```\n(.*?)```", page, re.DOTALL) if "parlour backup" in block)
+    stand_in = tmp_path / "docker"  # runs what would run in the container, with a folder in the volume's place
+    program = Path(sys.executable).with_name("parlour")
+    stand_in.write_text(f"""#!/bin/bash
+[ "$1 $2 $3 $4" = "compose exec -T parlour" ] || exit 64
+shift 4; [ "$1" = parlour ] && set -- {program} "${{@:2}}"
+exec "${{@//\\/data/{tmp_path}/data}}"
+""")
+    stand_in.chmod(0o700)
+    (tmp_path / "data").mkdir(mode=0o700)
+    environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "PARLOUR_HOME": str(tmp_path / "data")}
+    here = tmp_path / "operator"
+    here.mkdir()
+    for second in ("20261122-110000", "20261122-110001"):
+        script = "set -e; umask 022\n" + lines.replace("$(date +%Y%m%d-%H%M%S)", second)
+        subprocess.run(("/bin/bash", "-c", script), cwd=here, env=environment, check=True, timeout=60)  # noqa: S603 -- ours
+    archives = sorted(here.iterdir())
+    assert [each.name for each in archives] == [f"parlour-20261122-11000{n}.tar.gz" for n in (0, 1)]
+    assert {stat.S_IMODE(each.stat().st_mode) for each in archives} == {0o600}
+    assert list((tmp_path / "data/backups").iterdir()) == []
+
+
+def test_no_page_and_no_line_asks_to_install_a_name_that_is_not_registered() -> None:
+    """`pip install parlour` would bring whatever somebody else registered under that name."""
+    tracked = [ROOT / name for name in links.tracked(ROOT) if not name.startswith("tests/")]
+    texts = {path: path.read_text("utf-8", "replace") for path in tracked if path.suffix in {".md", ".py", ".yml", ""}}
+    assert [path for path, text in texts.items() if re.search(r"pip3? install ['\"]?parlour", text)] == [
+        ROOT / "gateway/ports/installed.py"  # says why not
+    ]
 
 
 def test_setting_up_needs_no_other_place_than_data(tmp_path: Path) -> None:

@@ -178,7 +178,7 @@ async def test_a_local_model_that_is_not_there_says_how_to_mend_it(
     name = f"local:{tmp_path / 'nothing'}"
     if lacks == "extra":
         monkeypatch.setitem(sys.modules, "tokenizers", None)
-    mend = "pip install 'parlour[local]'" if lacks == "extra" else "model.onnx and tokenizer.json"
+    mend = "make install" if lacks == "extra" else "model.onnx and tokenizer.json"
     async with open_server(model) as server, house(server, tmp_path / "home", name) as pocket:
         await told(pocket)
         assert SAID in await pocket.channel.ask("ann", "/search physician")

@@ -386,9 +386,7 @@ def test_a_missing_library_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
         if name != "channels.telegram.settings":
             monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "telegram", None)
-    with pytest.raises(
-        SettingsMistake, match=r"channels\.telegram needs telegram; run pip install 'parlour\[telegram\]'"
-    ):
+    with pytest.raises(SettingsMistake, match=r"channels\.telegram needs telegram; run `make install`"):
         kind.open(FakeHouse().context("telegram"))
 
 

@@ -16,6 +16,7 @@ import numpy as np
 
 from agent.memory.search.embedding.port import Matrix, unit_length
 from gateway.errors import ModelFailed, SettingsMistake
+from gateway.ports.installed import HOW_TO_INSTALL
 
 _BATCH = 16
 _WORD_PIECES = 256  # what sentence models are trained on; attention costs the square of it
@@ -57,7 +58,9 @@ class _Model:
             import onnxruntime
             from tokenizers import Tokenizer
         except ImportError as error:
-            raise SettingsMistake("a local embedding model needs the extra: pip install 'parlour[local]'") from error
+            raise SettingsMistake(
+                f"a local embedding model needs onnxruntime and tokenizers: {HOW_TO_INSTALL}"
+            ) from error
         found = next((folder / name for name in _MODELS if (folder / name).is_file()), None)
         if found is None or not (folder / "tokenizer.json").is_file():
             raise SettingsMistake(f"no embedding model in {folder}: model.onnx and tokenizer.json are looked for")
