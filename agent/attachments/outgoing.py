@@ -78,7 +78,7 @@ class FilesOut:
         # stood in before two accounts were linked: it is looked for in this scope alone.
         attachment = replace(attachment, blob=within(scope, attachment.blob))
         try:
-            is_there = await self._blobs.get(attachment.blob) is not None
+            is_there = await self._blobs.measure(attachment.blob) is not None
         except ValueError:
             is_there = False
         if not is_there:

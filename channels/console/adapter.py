@@ -15,6 +15,9 @@ OWNER = "owner"  # whoever can open the control socket owns the home
 class ConsoleChannel(FrameChannel):
     """Terminals of the owner; all of them see one chat."""
 
+    # A line of the control socket has a megabyte, and its JSON may take three times as many bytes as a window's.
+    page_bytes = 256_000
+
     async def converse(
         self,
         receive: Callable[[], Awaitable[Mapping[str, Any] | None]],

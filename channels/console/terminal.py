@@ -44,6 +44,7 @@ class Conversation:
         self._downloads = downloads
         self._following = 0  # parts that are still to come behind the last text
         self._shown: set[str] = set()  # parts
+        self._lines: list[Frame] = []  # of the history, as far back as it was asked for
         self._waiting = ""  # id of the message whose answer is waited for
         self._turn = ""
         self._answered = asyncio.Event()
@@ -109,7 +110,7 @@ class Conversation:
                 self._screen.activity(inert(str(frame["text"])) if frame["on"] else None)
             case "message":
                 await self._show(frame)
-            case "history":
+            case "history" | "earlier":
                 await self._look(frame)
 
     def _refuse(self, frame: Frame) -> None:
@@ -149,12 +150,15 @@ class Conversation:
 
     async def _look(self, frame: Frame) -> None:
         self._speak(frame)
-        mine = [line for line in frame["lines"] if line["message"] == self._waiting]
+        self._lines = [*frame["lines"], *(self._lines if frame["type"] == "earlier" else ())]
+        mine = [line for line in self._lines if line["message"] == self._waiting]
+        if not mine and frame.get("before"):
+            await self._send({"type": "look", "before": frame["before"]})
         if not mine or any(line["state"] == "waiting" for line in mine):
             return
         turn = mine[0]["turn"]
         if not any(part.startswith(f"{turn}.") for part in self._shown):
-            for line in frame["lines"]:
+            for line in self._lines:
                 if line["turn"] == turn and line["message"] == "":
                     self._screen.message(inert(str(line["text"])), "")
                     for file in line["files"]:

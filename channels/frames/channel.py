@@ -16,7 +16,8 @@ import structlog
 
 from channels.frames import codec
 from channels.frames.codec import BadFrame, Frame, Look, Ping, Press, Say
-from channels.frames.windows import Pace, Window
+from channels.frames.history import PAGE_BYTES, HistoryPage, HistoryReader
+from channels.frames.windows import Pace, SharedFrame, Window
 from gateway.errors import FileUnavailable, StoreDown
 from gateway.events import (
     Attachment,
@@ -34,7 +35,6 @@ from gateway.words import say
 
 log = structlog.get_logger(__name__)
 
-HISTORY_LINES = 200
 CAPABILITIES = Capabilities(
     text_limit=codec.TEXT_LIMIT,
     max_parts=codec.MOST_PARTS,
@@ -66,13 +66,14 @@ class FrameChannel:
     """The Channel port over windows; the page and the terminal add how a window comes to be."""
 
     capabilities = CAPABILITIES
+    page_bytes = PAGE_BYTES  # of one frame of history
 
     def __init__(self, context: ChannelContext, *, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
         self.name = context.name
         self._intake = context.intake
-        self._sessions = context.sessions
         self._blobs = context.blobs
         self._language = context.language
+        self._history = HistoryReader(context.sessions, self._page, context.language, page_bytes=self.page_bytes)
         self._now = now
         self._running = False
         self._windows: dict[SessionKey, set[Window]] = {}
@@ -104,7 +105,7 @@ class FrameChannel:
 
     async def send(self, part: Part, *, marked: bool = False) -> Receipt:
         """Hand *part* to every open window of its chat; fails only for a file that is lost, see the module's word."""
-        if part.file is not None and part.file.blob and await self._blobs.get(part.file.blob) is None:
+        if part.file is not None and part.file.blob and await self._blobs.measure(part.file.blob) is None:
             raise FileUnavailable("it is lost")
         return self._show(part, marked=marked)
 
@@ -137,11 +138,12 @@ class FrameChannel:
         self._windows.setdefault(window.key, set()).add(window)
         try:
             # Registered before the history is read, or what is sent meanwhile would be in neither.
-            await send(await self._history(window.key))
-            for frame in self._live.get(window.key, Live()).frames():
-                window.push(frame)
             await _first_of(
-                self._listen(window, receive, sleep), self._write(window, send), window.wait_closed(), of=window
+                self._listen(window, receive, sleep),
+                self._show_pages(window),
+                self._write(window, send),
+                window.wait_closed(),
+                of=window,
             )
         except OSError:
             log.debug("frames.window_lost", key=str(window.key))
@@ -169,7 +171,7 @@ class FrameChannel:
                 message = codec.pressed(frame, key=window.key, sender=sender, at=self._stamp())
                 await self._hand_over(window, frame, message)
             case Look():
-                window.push(await self._history(window.key))
+                window.ask(frame)
             case Ping():
                 window.push(codec.pong())
 
@@ -205,11 +207,23 @@ class FrameChannel:
         """Return the files that a window names; None when one is not there. A terminal hands none over."""
         return None if files else ()
 
-    async def _history(self, key: SessionKey) -> Frame:
-        lines = await self._sessions.shown(key, limit=HISTORY_LINES)
-        return codec.history(lines, lambda file: self._address(key, file, ""), self._language(key))
+    async def _show_pages(self, window: Window) -> None:
+        """Answer requests for history one by one: a page is read when the window has taken the one before it."""
+        while True:
+            look = await window.wait_asked()
+            window.push(await self._history.read(window.key, look.before))
+
+    def _page(self, key: SessionKey, page: HistoryPage, before: str) -> SharedFrame:
+        def address(file: Attachment) -> Frame:
+            return self._address(key, file, "")
+
+        language = self._language(key)
+        return SharedFrame(codec.history(page.lines, address, language, before=page.before, is_earlier=bool(before)))
 
     async def _write(self, window: Window, send: Send) -> None:
+        await send(await self._history.read(window.key))
+        for frame in self._live.get(window.key, Live()).frames():
+            window.push(frame)
         while True:
             await send(await window.take())
 
@@ -234,13 +248,15 @@ class FrameChannel:
         return {**codec.shown_file(file), "blob": file.blob, "text": "" if file.blob else text}
 
     def _push(self, key: SessionKey, frame: Frame, *, visible_to: str = "") -> None:
+        frame = SharedFrame(frame)
         for window in self._windows.get(key, ()):
             if visible_to in ("", window.sender):
                 window.push(frame)
 
     def _tell_others(self, speaker: Window, message: InboundMessage) -> None:
+        frame = SharedFrame(codec.said(message))
         for window in self._windows.get(speaker.key, set()) - {speaker}:
-            window.push(codec.said(message))
+            window.push(frame)
 
     def _tidy(self, key: SessionKey) -> None:
         if not self._live[key].frames():

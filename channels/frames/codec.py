@@ -1,7 +1,7 @@
 """Frames between a window (the page, a terminal) and its channel, pure both ways.
 
 A frame is a JSON object with a ``type``. From a window: ``say``, ``press``, ``look``, ``ping``. To a window:
-``history``, ``accepted``, ``said``, ``rejected``, ``later``, ``trouble``, ``preview``, ``message``,
+``history``, ``earlier``, ``accepted``, ``said``, ``rejected``, ``later``, ``trouble``, ``preview``, ``message``,
 ``activity``, ``pong``. Reading refuses what is wrong with a `BadFrame`; it never guesses.
 """
 
@@ -37,9 +37,10 @@ LONGEST_SAYING = 100_000  # characters of one message
 TEXT_LIMIT = 60_000  # characters of one part
 MOST_PARTS = 40
 MOST_FILES = 10  # with one message
-LARGEST_FILE = 50_000_000  # bytes; they are read whole
+LARGEST_FILE = 50_000_000  # bytes
 
 _ID = re.compile(r"[A-Za-z0-9_-]{8,64}\Z")
+_LONGEST_LINE_ID = 64
 _COMMAND = re.compile(r"/[a-z][ -~]{0,62}\Z")
 
 
@@ -72,7 +73,9 @@ class Press:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """A window asks for the history afresh."""
+    """A window asks for the newest page of the history, or for the page before a line that it has."""
+
+    before: str = ""  # the line's id
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +94,7 @@ def read(raw: object) -> Say | Press | Look | Ping:
         case "press":
             return _read_press(frame)
         case "look":
-            return Look()
+            return _read_look(frame)
         case "ping":
             return Ping()
         case _:
@@ -120,6 +123,13 @@ def _read_say(frame: Mapping[Any, Any]) -> Say:
     if len(text) > LONGEST_SAYING:
         raise BadFrame("frames.long", limit=LONGEST_SAYING)
     return Say(ident, text, tuple(files))
+
+
+def _read_look(frame: Mapping[Any, Any]) -> Look:
+    before = frame.get("before", "")
+    if not isinstance(before, str) or len(before) > _LONGEST_LINE_ID:
+        raise BadFrame("frames.bad")
+    return Look(before)
 
 
 def _read_press(frame: Mapping[Any, Any]) -> Press:
@@ -220,12 +230,21 @@ def shown_file(file: Attachment) -> Frame:
     return {"name": clean(file.name) or "file", "size": file.size}
 
 
-def history(lines: Sequence[ShownLine], address: Address, language: str = FALLBACK) -> Frame:
-    """Return everything a window shows when it (re)connects; *address* says where it finds a file.
+def history(
+    lines: Sequence[ShownLine],
+    address: Address,
+    language: str = FALLBACK,
+    *,
+    before: str = "",
+    is_earlier: bool = False,
+) -> Frame:
+    """Return a page of the history: the newest when a window (re)connects, or one that stands before those it has.
 
+    *before* is what the window asks for next, "" when nothing is older; *address* says where it finds a file.
     A terminal's own words are in *language*; the page has brought its own.
     """
-    return {"type": "history", "language": language, "lines": [_line(line, address) for line in lines]}
+    kind = "earlier" if is_earlier else "history"
+    return {"type": kind, "language": language, "before": before, "lines": [_line(line, address) for line in lines]}
 
 
 def _line(line: ShownLine, address: Address) -> Frame:
@@ -234,8 +253,7 @@ def _line(line: ShownLine, address: Address) -> Frame:
         "id": line.id,
         "turn": line.turn,
         "role": line.role,
-        # Their names stand in the files, not in what was said.
-        "text": clean(line.typed if line.attachments and line.role == "user" else line.text),
+        "text": line.text,
         "at": line.at.isoformat(),
         "name": line.name,
         "message": line.message_id,
@@ -271,7 +289,12 @@ def later(saying: Say | Press, language: str = FALLBACK) -> Frame:
 
 def trouble(error: BadFrame, language: str = FALLBACK) -> Frame:
     """Return what is wrong with a frame that could not be read."""
-    return {"type": "trouble", "line": say(error.sentence, language, **error.fields)}
+    return trouble_line(say(error.sentence, language, **error.fields))
+
+
+def trouble_line(line: str) -> Frame:
+    """Return a line about this window alone."""
+    return {"type": "trouble", "line": line}
 
 
 def activity(what: Activity) -> Frame:

@@ -3,14 +3,30 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable
 from itertools import count
+from typing import Any
 
-from channels.frames.codec import Frame
+from channels.frames.codec import Frame, Look
 from gateway.events import SessionKey
 
 MOST_WAITING = 2_000  # frames; a window that does not read is closed, and gets the history when it is back
 MOST_CHARACTERS = 8_000_000
+
+
+class SharedFrame(dict[str, Any]):
+    """A frame for any number of windows, encoded when the first of them sends it. Nobody changes it."""
+
+    __slots__ = ("_text",)
+
+    def encoded(self) -> str:
+        """Return the frame as JSON text."""
+        try:
+            return self._text
+        except AttributeError:
+            self._text: str = json.dumps(self, ensure_ascii=False, separators=(",", ":"))
+            return self._text
 
 
 class Window:
@@ -24,16 +40,27 @@ class Window:
         self._characters = 0
         self._numbers = count()
         self._news = asyncio.Event()
+        self._asked: Look | None = None
+        self._asking = asyncio.Event()
+        self._page_taken = asyncio.Event()
+        self._page_taken.set()
         self._closed = asyncio.Event()
 
     def push(self, frame: Frame) -> None:
-        """Queue *frame*; a preview or activity still waiting is replaced by its successor, in its place."""
+        """Queue *frame*; a preview or activity still waiting is replaced by its successor, in its place.
+
+        Nothing is queued any more once the window is asked to close.
+        """
+        if self._closed.is_set():
+            return
         self._forget_preview(frame)
         slot = _slot(frame)
         if slot is None:
             slot = next(self._numbers)
         self._characters += _weight(frame) - _weight(self._waiting.get(slot))
         self._waiting[slot] = frame
+        if slot == _PAGE:
+            self._page_taken.clear()
         self._news.set()
         if len(self._waiting) > MOST_WAITING or self._characters > MOST_CHARACTERS:
             self.close()
@@ -46,7 +73,22 @@ class Window:
         slot = next(iter(self._waiting))
         frame = self._waiting.pop(slot)
         self._characters -= _weight(frame)
+        if slot == _PAGE:
+            self._page_taken.set()
         return frame
+
+    def ask(self, look: Look) -> None:
+        """Note that a page of history is wanted; a request that nobody has begun to answer is replaced."""
+        self._asked = look
+        self._asking.set()
+
+    async def wait_asked(self) -> Look:
+        """Wait until the last page was taken and another one is wanted; return which."""
+        await self._page_taken.wait()
+        await self._asking.wait()
+        look, self._asked = self._asked, None
+        self._asking.clear()
+        return look or Look()
 
     def close(self) -> None:
         """Ask whoever serves this window to end it."""
@@ -62,18 +104,25 @@ class Window:
             self._characters -= _weight(stale)
 
 
+_PAGE = ("page",)  # one at a time, see `wait_asked`
+
+
 def _slot(frame: Frame) -> object | None:
     match frame["type"]:
         case "preview":
             return ("preview", frame["turn"])
         case "activity":
             return ("activity",)
+        case "history" | "earlier":
+            return _PAGE
         case _:
             return None
 
 
 def _weight(frame: Frame | None) -> int:
-    return len(frame.get("text", "")) if frame else 0
+    if not frame:
+        return 0
+    return len(frame.get("text", "")) + sum(len(line["text"]) for line in frame.get("lines", ()))
 
 
 class Pace:

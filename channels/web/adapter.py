@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, replace
@@ -16,17 +15,24 @@ from channels.frames import codec
 from channels.frames.channel import CAPABILITIES, FrameChannel, Receive, Send
 from channels.frames.codec import Frame
 from channels.frames.names import file_name
-from channels.frames.windows import Window
+from channels.frames.windows import SharedFrame, Window
+from channels.web.downloads import Download
 from channels.web.login import Login, Logins, is_name
 from channels.web.neighbour import is_service
 from channels.web.shelf import Shelf
+from channels.web.slots import PersonSlots
 from channels.web.uploads import Uploads
 from gateway.errors import FileUnavailable, UserMistake
 from gateway.events import Attachment, SessionKey
 from gateway.ports import ChannelContext, everywhere
+from gateway.words import say
 
 OWNER = "owner"
+MOST_WINDOWS = 20  # of one person
+MOST_DOWNLOADS = 6  # of one person at once, as many as a browser makes
 _BUTTONS = 20  # below one message
+_TRY_AGAIN_LATER = 1013
+_SERVICE_RESTART = 1012
 _FORWARDED = ("forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-real-ip")
 
 
@@ -48,6 +54,7 @@ class WebChannel(FrameChannel):
         self.logins = Logins(context.state, now=now)
         self._open: dict[str, set[Window]] = {}  # by the digest of the login
         self._shelf = Shelf()
+        self.downloads = PersonSlots(MOST_DOWNLOADS)
         self.uploads = Uploads(context.folder) if context.folder is not None else None
 
     @property
@@ -112,6 +119,9 @@ class WebChannel(FrameChannel):
         """Serve one browser until it leaves, its login ends or the channel stops."""
         await socket.accept()
         window = self._window(visitor)
+        if len(self._windows.get(window.key, ())) >= MOST_WINDOWS:
+            await self._refuse(socket, window)
+            return
         digest = visitor.login.digest if visitor.login else ""
         self._open.setdefault(digest, set()).add(window)
         try:
@@ -120,16 +130,24 @@ class WebChannel(FrameChannel):
             self._open[digest].discard(window)
             if not self._open[digest]:
                 del self._open[digest]
-        # "Service restart": the page comes back by itself, and asks for a code if it must.
-        await _close(socket, 1012)
+        # The page comes back by itself, and asks for a code if it must.
+        await _close(socket, _SERVICE_RESTART)
 
-    async def download(self, visitor: Visitor, token: str) -> tuple[str, bytes] | None:
-        """Return name and bytes of a file that *visitor* was shown; None when there is none (any more)."""
+    async def _refuse(self, socket: WebSocket, window: Window) -> None:
+        """Tell a window that is one too many, and close it; the page tries again after growing pauses."""
+        line = say("frames.windows", self._language(window.key), most=MOST_WINDOWS)
+        with suppress(OSError):
+            await _writer(socket)(codec.trouble_line(line))
+        await _close(socket, _TRY_AGAIN_LATER)
+
+    async def download(self, visitor: Visitor, token: str) -> Download | None:
+        """Return a file that *visitor* was shown; None when there is none (any more)."""
         kept = self._shelf.get(visitor.who, token)
         if kept is None:
             return None
-        data = await self._blobs.get(kept.file.blob) if kept.file.blob else kept.text.encode()
-        return None if data is None else (file_name(kept.file.name), data)
+        text = kept.text.encode()
+        size = await self._blobs.measure(kept.file.blob) if kept.file.blob else len(text)
+        return None if size is None else Download(file_name(kept.file.name), size, self._blobs, kept.file.blob, text)
 
     async def fetch(self, attachment: Attachment) -> AsyncGenerator[bytes, None]:
         """Yield a file that a visitor handed over; see `gateway.ports.HasFiles`."""
@@ -187,7 +205,7 @@ def _reader(socket: WebSocket) -> Receive:
 def _writer(socket: WebSocket) -> Send:
     async def send(frame: Frame) -> None:
         try:
-            await socket.send_text(json.dumps(frame, ensure_ascii=False, separators=(",", ":")))
+            await socket.send_text((frame if isinstance(frame, SharedFrame) else SharedFrame(frame)).encoded())
         except (WebSocketDisconnect, RuntimeError) as error:  # RuntimeError: the socket is closed already
             raise ConnectionError("the browser is gone") from error
 

@@ -5,10 +5,12 @@ The server has checked Host and Origin before anything here runs (gateway/web/gu
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import html
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, partial
 from importlib.resources import files
@@ -23,7 +25,9 @@ from starlette.websockets import WebSocket
 
 from channels.frames.names import file_name
 from channels.web.adapter import WebChannel
+from channels.web.downloads import DownloadResponse
 from channels.web.login import LOGIN_LIFE, Outcome
+from channels.web.slots import SlotsTaken
 from channels.web.uploads import LARGEST, Head, UploadRefused, Why, type_of
 from gateway.ports.installed import operator_command
 from gateway.words import FALLBACK, catalogue, say
@@ -31,6 +35,7 @@ from gateway.words import FALLBACK, catalogue, say
 log = structlog.get_logger(__name__)
 
 LONGEST_BODY = 4_096  # bytes of a login
+_DRAIN_SECONDS = 10.0  # for the rest of a body that is not taken
 _TYPES = {
     "app.js": "text/javascript",
     "attachments.js": "text/javascript",
@@ -101,19 +106,13 @@ def _answer(request: Request, asset: Asset, headers: dict[str, str]) -> Response
 
 
 async def _file(channel: WebChannel, request: Request) -> Response:
-    """Hand out a file, to be saved and never to be shown: what is in it may be anybody's."""
+    """Hand out a file that the visitor was shown."""
     visitor = await channel.visitor(request)
     if visitor is None:
         return Response(status_code=401)
-    found = await channel.download(visitor, request.path_params["token"])
-    if found is None:
-        return Response(status_code=404)
-    name, data = found
-    headers = {
-        "Content-Disposition": f"attachment; filename*=UTF-8''{quote(name, safe='')}",
-        "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'; sandbox",
-    }
-    return Response(data, media_type="application/octet-stream", headers=headers)
+    find = partial(channel.download, visitor, request.path_params["token"])
+    busy = say("web.download_busy", channel.language(visitor))
+    return DownloadResponse(channel.downloads, visitor.who, find, busy)
 
 
 async def _upload(channel: WebChannel, request: Request) -> Response:
@@ -127,12 +126,15 @@ async def _upload(channel: WebChannel, request: Request) -> Response:
     name = file_name(unquote(request.headers.get("x-file-name", "")))
     head = Head(visitor.who, name, type_of(request.headers.get("content-type", "")))
     body = request.stream()
-    if int(request.headers.get("content-length", "0")) > LARGEST:  # the server has seen that it is a number
+    announced = int(request.headers.get("content-length", LARGEST))  # the server has seen that it is a number
+    if announced > LARGEST:
         return await _refused(body, Why.LARGE, language)
     try:
-        token, size = await channel.uploads.take(head, body)
+        token, size = await channel.uploads.take(head, body, announced=announced)
     except UploadRefused as refused:
         return await _refused(body, refused.why, language)
+    except SlotsTaken:
+        return await _refused(body, Why.BUSY, language)
     except ClientDisconnect:
         return Response(status_code=400)
     except OSError:
@@ -143,9 +145,11 @@ async def _upload(channel: WebChannel, request: Request) -> Response:
 
 async def _refused(body: AsyncIterator[bytes], why: Why, language: str) -> Response:
     # A browser that is answered before it has sent everything shows its own error and not our line.
-    async for _ in body:
-        pass
-    status = {Why.LARGE: 413, Why.EMPTY: 400, Why.FULL: 507}[why]
+    with suppress(TimeoutError, ClientDisconnect):
+        async with asyncio.timeout(0 if why is Why.SLOW else _DRAIN_SECONDS):
+            async for _ in body:
+                pass
+    status = {Why.LARGE: 413, Why.EMPTY: 400, Why.FULL: 507, Why.YOURS: 507, Why.BUSY: 429, Why.SLOW: 408}[why]
     return JSONResponse({"line": say(f"web.upload_{why.value}", language)}, status)
 
 

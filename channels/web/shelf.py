@@ -8,7 +8,9 @@ from dataclasses import dataclass
 
 from gateway.events import Attachment
 
-MOST = 2_000  # addresses; an older one is given anew when its line is shown again
+MOST = 2_000  # addresses of one person; an older one is given anew when its line is shown again
+_MOST_CHARACTERS = 8_000_000  # of one person's texts
+_MOST_PEOPLE = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,25 +23,45 @@ class Kept:
 
 
 class Shelf:
-    """The addresses that are out. They end with the process; a page that comes back gets new ones with its history."""
+    """The addresses that are out. They end with the process; a page that comes back gets new ones with its history.
+
+    Nobody's addresses push out another person's, unless there are very many people.
+    """
 
     def __init__(self) -> None:
-        self._kept: OrderedDict[str, Kept] = OrderedDict()
-        self._tokens: dict[Kept, str] = {}
+        self._people: OrderedDict[str, _PersonShelf] = OrderedDict()
 
     def put(self, who: str, file: Attachment, text: str = "") -> str:
         """Return the address of *file* for *who*; the same file keeps its address."""
-        kept = Kept(who, file, text)
-        token = self._tokens.get(kept)
-        if token is None:
-            token = self._tokens[kept] = secrets.token_urlsafe(18)
-            self._kept[token] = kept
-            if len(self._kept) > MOST:
-                del self._tokens[self._kept.popitem(last=False)[1]]
-        self._kept.move_to_end(token)
-        return token
+        person = self._people.setdefault(who, _PersonShelf())
+        self._people.move_to_end(who)
+        if len(self._people) > _MOST_PEOPLE:
+            self._people.popitem(last=False)
+        return person.put(Kept(who, file, text))
 
     def get(self, who: str, token: str) -> Kept | None:
         """Return what *who* was shown under *token*; what another was shown is not there."""
-        kept = self._kept.get(token)
-        return kept if kept is not None and kept.who == who else None
+        person = self._people.get(who)
+        return person.kept.get(token) if person else None
+
+
+class _PersonShelf:
+    """The addresses of one person."""
+
+    def __init__(self) -> None:
+        self.kept: OrderedDict[str, Kept] = OrderedDict()
+        self._tokens: dict[Kept, str] = {}
+        self._characters = 0
+
+    def put(self, kept: Kept) -> str:
+        token = self._tokens.get(kept)
+        if token is None:
+            token = self._tokens[kept] = secrets.token_urlsafe(18)
+            self.kept[token] = kept
+            self._characters += len(kept.text)
+            while len(self.kept) > 1 and (len(self.kept) > MOST or self._characters > _MOST_CHARACTERS):
+                oldest = self.kept.popitem(last=False)[1]
+                self._characters -= len(oldest.text)
+                del self._tokens[oldest]
+        self.kept.move_to_end(token)
+        return token

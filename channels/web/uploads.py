@@ -11,21 +11,28 @@ import json
 import os
 import re
 import secrets
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections import defaultdict
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from time import time
 from typing import BinaryIO
 
+from channels.web.slots import PersonSlots
 from gateway.errors import FileUnavailable, ParlourError
 from gateway.events import Attachment
 
 LARGEST = 50_000_000  # bytes of one file; the house may take less
 MOST = 500_000_000  # bytes of all that are kept
+MOST_OF_ONE = 200_000_000  # bytes of one person
+MOST_FILES = 5_000
+MOST_FILES_OF_ONE = 500
+AT_ONCE = 2  # of one person; a person's others wait for them
+MOST_WAITING = 20  # of one person
 _KEPT_FOR = 2 * 86_400.0  # seconds: a message waits for a day at most
-_AT_ONCE = 4
 _PATIENCE = 600.0  # seconds for one file
+_SILENCE = 30.0  # seconds between two pieces of it
 _BLOCK = 1 << 18
 _LONGEST_HEAD = 4_096
 _TOKEN = re.compile(r"[A-Za-z0-9_-]{24}\Z")
@@ -39,7 +46,10 @@ class Why(StrEnum):
 
     LARGE = "large"
     EMPTY = "empty"
-    FULL = "full"
+    FULL = "full"  # of everybody's
+    YOURS = "yours"  # as much as one person may have here
+    BUSY = "busy"  # too many of the person's wait already
+    SLOW = "slow"  # it does not come
 
 
 class UploadRefused(ParlourError):
@@ -59,29 +69,59 @@ class Head:
     media_type: str
 
 
+@dataclass(slots=True)
+class _UploadUse:
+    """What is kept, of everybody or of one person."""
+
+    files: int = 0
+    size: int = 0  # bytes
+
+    def add(self, size: int) -> None:
+        self.files += 1
+        self.size += size
+
+
 class Uploads:
-    """One channel's folder."""
+    """One channel's folder. Each person has their own slots and their own share of it."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, silence: float = _SILENCE) -> None:
         self._folder = folder
-        self._slots = asyncio.Semaphore(_AT_ONCE)
+        self._slots = PersonSlots(AT_ONCE, MOST_WAITING)
+        self._owners: dict[str, str] = {}  # who handed a file over, by its token; read once a process
+        self._coming: dict[str, tuple[str, int]] = {}  # who hands it over, and the most bytes it may have, by token
+        self.silence = silence
 
-    async def take(self, head: Head, pieces: AsyncIterator[bytes]) -> tuple[str, int]:
-        """Keep a file durably; return its token and size. Raises UploadRefused; OSError when disk or time is short."""
-        async with self._slots, asyncio.timeout(_PATIENCE):
-            if await asyncio.to_thread(self._tidy) > MOST:
-                raise UploadRefused(Why.FULL)
+    def busy(self, who: str) -> int:
+        """Return how many files of *who* come or wait to come."""
+        return self._slots.busy(who)
+
+    async def take(self, head: Head, pieces: AsyncIterator[bytes], *, announced: int = LARGEST) -> tuple[str, int]:
+        """Keep a file of at most *announced* bytes durably; return its token and size.
+
+        Raises UploadRefused, SlotsTaken when the person has too many waiting, OSError when disk or time is short.
+        """
+        async with self._slots.hold(head.who), asyncio.timeout(_PATIENCE):
             token = secrets.token_urlsafe(18)
-            unfinished = self._folder / f".{token}"
-            out = await asyncio.to_thread(_create, unfinished)
+            self._coming[token] = head.who, announced
             try:
-                size = await _write(out, head, pieces)
-                await asyncio.to_thread(_finish, out, unfinished, self._folder / token)
-            except BaseException:
-                out.close()
-                unfinished.unlink(missing_ok=True)
-                raise
+                if (why := _refusal(head.who, *await asyncio.to_thread(self._tidy))) is not None:
+                    raise UploadRefused(why)
+                size = await self._keep(token, head, pieces)
+            finally:
+                del self._coming[token]
         return token, size
+
+    async def _keep(self, token: str, head: Head, pieces: AsyncIterator[bytes]) -> int:
+        unfinished = self._folder / f".{token}"
+        out = await asyncio.to_thread(_create, unfinished)
+        try:
+            size = await _write(out, head, _timed(pieces, self.silence))
+            await asyncio.to_thread(_finish, out, unfinished, self._folder / token)
+        except BaseException:
+            out.close()
+            unfinished.unlink(missing_ok=True)
+            raise
+        return size
 
     async def tidy(self) -> None:
         """Remove what is past its time."""
@@ -125,17 +165,51 @@ class Uploads:
         except (OSError, ValueError, KeyError):
             return None
 
-    def _tidy(self) -> int:
-        """Remove what is past its time; return how many bytes are left."""
+    def _tidy(self) -> tuple[_UploadUse, dict[str, _UploadUse]]:
+        """Remove what is past its time; return what is left and what is coming, of everybody and of each person."""
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        left = 0
+        every, people = _UploadUse(), defaultdict[str, _UploadUse](_UploadUse)
+        coming, owners = dict(self._coming), dict[str, str]()
+        for who, announced in coming.values():
+            every.add(announced)
+            people[who].add(announced)
         for path in self._folder.iterdir():
-            facts = path.stat()
+            try:
+                facts = path.stat()
+            except FileNotFoundError:  # finished or refused just now
+                continue
             if time() - facts.st_mtime > _KEPT_FOR:
                 path.unlink(missing_ok=True)
-            else:
-                left += facts.st_size
-        return left
+            elif path.name.removeprefix(".") not in coming:
+                owners[path.name] = who = self._owners.get(path.name) or self._owner(path.name)
+                every.add(facts.st_size)
+                people[who].add(facts.st_size)
+        self._owners = owners
+        return every, people
+
+    def _owner(self, token: str) -> str:
+        found = self._head(token)
+        return found[0].who if found else ""
+
+
+def _refusal(who: str, every: _UploadUse, people: Mapping[str, _UploadUse]) -> Why | None:
+    """Return why *who* may not hand over what is counted as coming already; None = they may."""
+    if people[who].size > MOST_OF_ONE or people[who].files > MOST_FILES_OF_ONE:
+        return Why.YOURS
+    return Why.FULL if every.size > MOST or every.files > MOST_FILES else None
+
+
+async def _timed(pieces: AsyncIterator[bytes], silence: float) -> AsyncIterator[bytes]:
+    """Yield *pieces*; raise UploadRefused when none comes for *silence* seconds."""
+    while True:
+        try:
+            async with asyncio.timeout(silence):
+                piece = await anext(pieces)
+        except StopAsyncIteration:
+            return
+        except TimeoutError:
+            raise UploadRefused(Why.SLOW) from None
+        yield piece
 
 
 def type_of(said: str) -> str:

@@ -19,6 +19,14 @@ class Blobs(Protocol):
         """Return the bytes; None when they are lost, or are not what their name says."""
         ...
 
+    async def measure(self, reference: str) -> int | None:
+        """Check the bytes without holding them all; return how many there are, None where `get` gives None."""
+        ...
+
+    async def read_at(self, reference: str, start: int, length: int) -> bytes:
+        """Return *length* bytes from *start* of what `measure` checked; raise FileUnavailable when they are lost."""
+        ...
+
 
 class Files(Protocol):
     """What the agent asks the gateway for: the bytes behind an attachment of an admitted message."""

@@ -12,7 +12,7 @@ from typing import Any
 
 from channels.web import kind as web_kind
 from channels.web.adapter import WebChannel
-from gateway.errors import StoreDown, Unreadable
+from gateway.errors import FileUnavailable, StoreDown, Unreadable
 from gateway.events import InboundMessage, OutboundKind, OutboundMessage, SessionKey, turn_id
 from gateway.ports import (
     Accepted,
@@ -63,6 +63,16 @@ class FakeBlobs:
     async def get(self, reference: str) -> bytes | None:
         """Return the bytes."""
         return self.kept.get(reference)
+
+    async def measure(self, reference: str) -> int | None:
+        """Return how many bytes there are."""
+        return len(self.kept[reference]) if reference in self.kept else None
+
+    async def read_at(self, reference: str, start: int, length: int) -> bytes:
+        """Return some of the bytes."""
+        if reference not in self.kept:
+            raise FileUnavailable("it is lost")
+        return self.kept[reference][start : start + length]
 
 
 @dataclass

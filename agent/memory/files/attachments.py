@@ -8,6 +8,9 @@ from pathlib import Path
 
 from agent.memory.files.disk import Disk
 from agent.memory.scopes import attachment_path
+from gateway.errors import FileUnavailable
+
+_PIECE = 1 << 20  # bytes
 
 
 class FileBlobs:
@@ -40,3 +43,30 @@ class FileBlobs:
             return data if data is not None and hashlib.sha256(data).hexdigest() == digest else None
 
         return await asyncio.to_thread(read)
+
+    async def measure(self, reference: str) -> int | None:
+        """Check the bytes piece by piece; return how many there are, None where `get` gives None."""
+        scope, _, digest = reference.rpartition("/")
+
+        def check() -> int | None:
+            path, found, size = attachment_path(self._home, scope, digest), hashlib.sha256(), 0
+            try:
+                while piece := self._disk.read(path, size, _PIECE):
+                    found.update(piece)
+                    size += len(piece)
+            except (FileNotFoundError, NotADirectoryError):
+                return None
+            return size if found.hexdigest() == digest else None
+
+        return await asyncio.to_thread(check)
+
+    async def read_at(self, reference: str, start: int, length: int) -> bytes:
+        """Return *length* bytes from *start*; raise FileUnavailable when they are lost."""
+        scope, _, digest = reference.rpartition("/")
+        try:
+            data = await asyncio.to_thread(self._disk.read, attachment_path(self._home, scope, digest), start, length)
+        except OSError as error:
+            raise FileUnavailable("it is lost") from error
+        if len(data) != length:
+            raise FileUnavailable("it is lost")
+        return data

@@ -11,7 +11,7 @@ const text = by("text");
 const LONGEST = Number(text.getAttribute("maxlength"));
 const AGAIN_AFTER = 4000; // milliseconds, when the server could not store a message
 
-const chat = new Chat(words, submit, press);
+const chat = new Chat(words, submit, press, (before) => wire.send({ type: "look", before }));
 const attachments = new Attachments(words, { changed: fit, trouble: showTrouble, login: showLogin });
 let brought = codeInAddress();
 let pending = null;
@@ -28,10 +28,14 @@ const wire = new Wire({
 });
 
 const handlers = {
-  history({ lines }) {
-    chat.restore(lines);
+  history({ lines, before }) {
+    showTrouble("");
+    chat.restore(lines, before);
     resend();
     showActivity(false);
+  },
+  earlier({ lines, before }) {
+    chat.prepend(lines, before);
   },
   accepted({ id, turn }) {
     if (chat.pressTaken(id, turn)) return;

@@ -7,13 +7,14 @@ import { newId } from "./pending.js";
 const { lang } = document.documentElement;
 export const LOCALE = navigator.languages.find((each) => each.split("-")[0] === lang) ?? lang;
 
-const NEAR = 80; // pixels from the end that still count as reading the newest
+const NEAR = 80; // pixels from the end that still count as reading the newest, and from the top as the oldest
 
 export class Chat {
-  constructor(words, onAgain, onPress) {
+  constructor(words, onAgain, onPress, onEarlier) {
     this.words = words;
     this.onAgain = onAgain; // called with an id when a refused message shall be sent again
     this.onPress = onPress; // called with a press that shall be sent
+    this.onEarlier = onEarlier; // called with a line's id when the lines before it are wanted
     this.scroller = document.getElementById("scroller");
     this.list = document.getElementById("lines");
     this.newest = document.getElementById("newest");
@@ -36,15 +37,47 @@ export class Chat {
     this.presses = new Map(); // press id -> row of buttons
     this.pressed = new Map(); // turn that answers a press -> row of buttons
     this.lastDay = "";
+    this.before = ""; // id of the oldest line when there are older ones that nobody asked for
   }
 
   get isEmpty() {
     return this.list.childElementCount === 0;
   }
 
-  /** Show the conversation as the server has it. */
-  restore(lines) {
+  /** Show the conversation as the server has it; *before* is set when there are lines before these. */
+  restore(lines, before = "") {
     this.forget();
+    this.add(lines);
+    this.before = before;
+    this.toEnd();
+    this.askEarlier();
+  }
+
+  /** Show lines above the oldest ones, without moving what is being read. */
+  prepend(lines, before) {
+    const { list, lastDay, scroller } = this;
+    const { scrollTop, scrollHeight } = scroller;
+    this.list = new DocumentFragment();
+    this.lastDay = "";
+    this.add(lines);
+    const first = list.firstElementChild;
+    if (first?.dataset.day === this.lastDay) first.remove();
+    else if (first && !first.dataset.day) this.day(new Date()); // only today begins without a heading
+    list.prepend(this.list);
+    Object.assign(this, { list, lastDay, before });
+    scroller.scrollTop = scrollTop + scroller.scrollHeight - scrollHeight;
+    this.askEarlier();
+  }
+
+  /** Ask once for the lines before the oldest one when a reader is near it. */
+  askEarlier() {
+    if (!this.before || this.scroller.scrollTop > NEAR) return;
+    const { before } = this;
+    this.before = "";
+    this.onEarlier(before);
+  }
+
+  add(lines) {
     for (const line of lines) {
       if (line.role === "user") {
         const said = this.say({ id: line.message || line.id, text: line.text, at: line.at });
@@ -57,7 +90,6 @@ export class Chat {
         this.told.set(line.turn, [...(this.told.get(line.turn) ?? []), { role: line.role, text: line.text }]);
       }
     }
-    this.toEnd();
   }
 
   knows(id) {
@@ -285,6 +317,7 @@ export class Chat {
     if (this.lastDay !== "" || day !== new Date().toDateString()) {
       const mark = document.createElement("li");
       mark.className = "day";
+      mark.dataset.day = day;
       mark.textContent = time.toLocaleDateString(LOCALE, { weekday: "long", day: "numeric", month: "long" });
       this.list.append(mark);
     }
@@ -295,6 +328,7 @@ export class Chat {
     const { scrollTop, scrollHeight, clientHeight } = this.scroller;
     this.stays = scrollHeight - scrollTop - clientHeight < NEAR;
     this.newest.hidden = this.stays;
+    this.askEarlier();
   }
 
   follow() {

@@ -11,6 +11,7 @@ SENTENCES = {
         "In diesem Chat warten zu viele Nachrichten, deshalb wurde diese nicht angenommen. Bitte schick sie später"
         " noch einmal."
     ),
+    "windows": "Du hast {most} Fenster offen. Bitte schließ eines und lade diese Seite neu.",
     "file_gone": "Eine Datei dieser Nachricht ist nicht mehr da. Bitte füg sie noch einmal hinzu.",
     "rejected": "Diese Nachricht wurde nicht angenommen.",
 }

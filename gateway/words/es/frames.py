@@ -8,6 +8,7 @@ SENTENCES = {
     "full": (
         "Esperan demasiados mensajes en este chat, así que este no se aceptó. Envíalo otra vez más tarde, por favor."
     ),
+    "windows": "Tienes {most} ventanas abiertas. Cierra una y recarga esta página.",
     "file_gone": "Un archivo de este mensaje ya no está aquí. Añádelo otra vez, por favor.",
     "rejected": "Este mensaje no se aceptó.",
 }

@@ -1,0 +1,161 @@
+"""History for windows: pages of bounded size, read one at a time for a chat and shared by the windows that wait."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+from channels.frames.codec import LONGEST_SAYING, MOST_PARTS, TEXT_LIMIT
+from channels.frames.windows import Pace, SharedFrame
+from gateway.events import SessionKey
+from gateway.ports import Sessions, ShownLine
+from gateway.text import bound, clean
+from gateway.words import FALLBACK, say
+
+HISTORY_LINES = 200
+PAGE_BYTES = 512_000  # of one frame's JSON; holds the longest message that a window can send
+_LINE_BYTES = 512  # of a line's JSON besides its texts
+_RESERVE = 4_096
+_READS_AT_ONCE = 4  # of all chats: each holds up to a few megabytes
+_BURST, _PER_SECOND = 20, 2  # readings of one chat
+_MOST_CHATS = 1_000  # whose pace is remembered
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryPage:
+    """Consecutive lines of a history, none longer than a part; `before` is the oldest one's id if there are older."""
+
+    lines: tuple[ShownLine, ...]
+    before: str = ""
+
+
+def cut_page(
+    lines: Sequence[ShownLine], *, before: str = "", limit: int = PAGE_BYTES, language: str = FALLBACK
+) -> HistoryPage | None:
+    """Return the newest of *lines*, or the newest of those older than line *before*, that fit into *limit* bytes.
+
+    A line longer than a message part is cut as its delivery cut it, into lines with ids of their own. Return None
+    when there is no line *before*.
+    """
+    # A character takes four bytes at most, and the longest line leaves some for its files.
+    every = _newest_first(lines, limit // 4 - _RESERVE, language)
+    if before and not any(line.id == before for line in every):
+        return None
+    taken: list[ShownLine] = []
+    size = _LINE_BYTES
+    for line in every:
+        size += _bytes_of(line)
+        if taken and size > limit:
+            return HistoryPage(tuple(reversed(taken)), taken[-1].id)
+        taken.append(line)
+    return HistoryPage(tuple(reversed(taken)))
+
+
+def _newest_first(lines: Sequence[ShownLine], longest: int, language: str) -> Iterator[ShownLine]:
+    for line in reversed(lines):
+        # The names of a person's files stand in the files, not in what was said.
+        text = clean(line.typed if line.attachments and line.role == "user" else line.text)
+        pieces = _pieces(text, line.role, longest, language)
+        last = len(pieces) - 1
+        for n in range(last, -1, -1):
+            files = line.attachments if n == last else ()
+            if n == 0:
+                yield replace(line, text=pieces[n], attachments=files)
+            else:
+                yield replace(line, id=f"{line.id}.{n}", message_id="", text=pieces[n], attachments=files)
+
+
+def _pieces(text: str, role: str, longest: int, language: str) -> Sequence[str]:
+    size = min(longest, LONGEST_SAYING if role == "user" else TEXT_LIMIT)
+    if len(text) <= size:
+        return [text]
+    if role == "user":
+        return [text[start : start + size] for start in range(0, len(text), size)]
+    return bound(text, limit=size, max_parts=MOST_PARTS, note=say("delivery.cut", language))
+
+
+def _bytes_of(line: ShownLine) -> int:
+    texts: Iterable[str] = (line.text, line.name, line.message_id, *(each.name for each in line.attachments))
+    size = sum(len(json.dumps(text, ensure_ascii=False).encode()) for text in texts)
+    return size + _LINE_BYTES * (1 + len(line.attachments))
+
+
+@dataclass(slots=True)
+class _Reading:
+    """One page that windows wait for."""
+
+    frame: SharedFrame | None = None
+
+
+@dataclass(slots=True)
+class _ChatReadings:
+    """The readings of one chat: who comes before a reading begins shares it."""
+
+    pace: Pace
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    to_come: dict[str, _Reading] = field(default_factory=dict)  # by `before`
+
+
+class HistoryReader:
+    """Reads pages for windows. One person's requests cost a bounded part of the process, however many they are."""
+
+    def __init__(
+        self,
+        sessions: Sessions,
+        encode: Callable[[SessionKey, HistoryPage, str], SharedFrame],
+        language: Callable[[SessionKey], str],
+        *,
+        page_bytes: int = PAGE_BYTES,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        """*encode* makes a frame of a page and of the line it stands before."""
+        self._sessions = sessions
+        self._encode = encode
+        self._language = language
+        self._page_bytes = page_bytes
+        self._clock = clock
+        self._sleep = sleep
+        self._chats: OrderedDict[SessionKey, _ChatReadings] = OrderedDict()
+        self._slots = asyncio.Semaphore(_READS_AT_ONCE)
+
+    async def read(self, key: SessionKey, before: str = "") -> SharedFrame:
+        """Return the newest page, or the one before the line *before*; what is stored by now is in it."""
+        chat = self._chat(key)
+        reading = chat.to_come.setdefault(before, _Reading())
+        async with chat.lock:
+            if reading.frame is None:
+                if (delay := chat.pace.delay()) > 0:
+                    await self._sleep(delay)
+                async with self._slots:
+                    # Whoever comes from here on may miss what is stored meanwhile, and needs another reading.
+                    if chat.to_come.get(before) is reading:
+                        del chat.to_come[before]
+                    reading.frame = await self._frame(key, before)
+            return reading.frame
+
+    def _chat(self, key: SessionKey) -> _ChatReadings:
+        chat = self._chats.get(key)
+        if chat is None:
+            pace = Pace(self._clock, burst=_BURST, per_second=_PER_SECOND)
+            chat = self._chats[key] = _ChatReadings(pace)
+        self._chats.move_to_end(key)
+        if len(self._chats) > _MOST_CHATS:
+            self._chats.popitem(last=False)
+        return chat
+
+    async def _frame(self, key: SessionKey, before: str) -> SharedFrame:
+        lines = await self._sessions.shown(key, limit=HISTORY_LINES)
+        language = self._language(key)
+
+        def cut(cursor: str) -> HistoryPage | None:
+            return cut_page(lines, before=cursor, limit=self._page_bytes, language=language)
+
+        page = await asyncio.to_thread(cut, before)
+        if page is None:
+            before, page = "", await asyncio.to_thread(cut, "")
+        return self._encode(key, page or HistoryPage(()), before)

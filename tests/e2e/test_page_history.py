@@ -1,0 +1,65 @@
+"""The page's history in a real browser: a page of it at a time, in the order in which it was seen."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+from playwright.async_api import expect
+
+from channels.web.adapter import MOST_WINDOWS
+from gateway.ports import ShownLine
+from gateway.words import say
+from tests.e2e.browser import open_browser
+from tests.fakes.web import FakeHouse, serve_page
+
+
+def line(n: int, text: str, at: datetime) -> ShownLine:
+    """Return a line of the history."""
+    role = "assistant" if n % 2 else "user"
+    return ShownLine(id=f"t{n}/0", turn=f"t{n}", role=role, text=text, at=at, message_id=f"message-{n:04d}")
+
+
+async def test_scrolling_up_brings_the_rest_without_moving_what_is_read() -> None:
+    """A long history comes in pages; each line is there once, in order, with one heading for each day."""
+    today = datetime.now(UTC).replace(hour=12, minute=0)
+    lines = [line(n, f"{n}: {'word ' * 6_000}", today - timedelta(days=(23 - n) // 4)) for n in range(24)]
+    async with serve_page(FakeHouse(lines=lines)) as served, open_browser() as browser:
+        page = await browser.new_page(timezone_id="UTC")
+        await page.goto(served.url)
+        await expect(page.locator(".line .body").last).to_contain_text("23: word")
+        assert await page.locator(".line").count() < len(lines)
+        top = page.locator(".line .body").first
+        words = (await top.inner_text()).partition(" ")[0]
+        await page.locator("#scroller").evaluate("it => it.scrollTo(0, 0)")
+        await expect(top).not_to_contain_text(f"{words} word")
+        # What was read has not moved away: the new lines stand above it.
+        assert await page.locator("#scroller").evaluate("it => it.scrollTop") > 1_000
+        while await page.locator(".line").count() < len(lines):
+            before = await page.locator(".line").count()
+            await page.locator("#scroller").evaluate("it => it.scrollTo(0, 0)")
+            await expect(page.locator(".line").nth(before)).to_be_attached()
+        texts = await page.locator(".line .body").all_inner_texts()
+        assert [int(text.partition(":")[0]) for text in texts] == list(range(24))
+        days = await page.locator(".day").all_inner_texts()
+        assert len(days) == len(set(days)) == 6
+
+
+async def test_a_window_too_many_says_why_and_comes_in_when_it_can() -> None:
+    """The page shows the server's line, tries again by itself, and forgets the line once it is let in."""
+    async with serve_page(FakeHouse()) as served, open_browser() as browser:
+        context = await browser.new_context()
+        opener = await context.new_page()
+        await opener.goto(served.url)
+        address = f"{served.url.replace('http', 'ws', 1)}ws"
+        await opener.evaluate(
+            "([n, at]) => { window.more = Array.from({ length: n }, () => new WebSocket(at)) }",
+            [MOST_WINDOWS - 1, address],
+        )
+        await opener.wait_for_function("() => window.more.every((each) => each.readyState === 1)")
+        page = await context.new_page()
+        await page.goto(served.url)
+        await expect(page.locator("#trouble")).to_have_text(say("frames.windows", most=MOST_WINDOWS))
+        await expect(page.locator("#state")).to_have_attribute("data-state", "offline")
+        await opener.evaluate("() => window.more.forEach((each) => each.close())")
+        await expect(page.locator("#state")).to_have_attribute("data-state", "online", timeout=20_000)
+        await expect(page.locator("#trouble")).to_be_hidden()

@@ -1,0 +1,386 @@
+"""One person on the page can neither exhaust memory nor stall others: bytes, time and count, over real connections."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from channels.frames import codec
+from channels.frames.history import PAGE_BYTES
+from channels.frames.windows import MOST_WAITING, Window
+from channels.web import kind as web_kind
+from channels.web import uploads
+from channels.web.adapter import MOST_WINDOWS, WebChannel
+from gateway.errors import FileUnavailable
+from gateway.events import Attachment, OutboundMessage, Part, SessionKey
+from gateway.ports import ShownLine
+from gateway.words import say
+from tests.fakes.clock import EPOCH
+from tests.fakes.web import FakeBlobs, FakeHouse, Served, serve_page
+
+LONG = "ü" * codec.LONGEST_SAYING
+
+
+@dataclass
+class CountingHouse(FakeHouse):
+    """A house that counts how often its history is read, and lets a test hold a reading up."""
+
+    reads: int = 0
+    readable: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.readable.set()
+
+    async def shown(self, key: SessionKey, *, limit: int) -> tuple[ShownLine, ...]:
+        """Count."""
+        self.reads += 1
+        await self.readable.wait()
+        return await super().shown(key, limit=limit)
+
+
+def line(n: int, text: str, role: str = "user") -> ShownLine:
+    """Return a line of the history."""
+    at = EPOCH + timedelta(seconds=n)
+    return ShownLine(id=f"t{n}/0", turn=f"t{n}", role=role, text=text, at=at, message_id=f"message-{n:04d}")
+
+
+@asynccontextmanager
+async def window(served: Served, session: aiohttp.ClientSession) -> AsyncIterator[aiohttp.ClientWebSocketResponse]:
+    """Open a window; frames of any size are taken."""
+    headers = {"Origin": served.url.rstrip("/")}
+    async with session.ws_connect(f"{served.url}ws", headers=headers, max_msg_size=0) as socket:
+        yield socket
+
+
+@asynccontextmanager
+async def visitor(served: Served, name: str = "") -> AsyncIterator[aiohttp.ClientSession]:
+    """Log *name* in, and give a client that has the cookie."""
+    async with aiohttp.ClientSession(cookie_jar=aiohttp.CookieJar(unsafe=True)) as session:
+        code = await served.channel.issue_code(name)
+        headers = {"Origin": served.url.rstrip("/")}
+        async with session.post(f"{served.url}login", json={"code": code}, headers=headers) as answer:
+            assert answer.status == 204
+        yield session
+
+
+def count_windows(served: Served) -> int:
+    """Return how many windows are served."""
+    return sum(map(len, served.channel._windows.values()))
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    """Return once it holds."""
+    async with asyncio.timeout(20):
+        while not holds():  # noqa: ASYNC110 - nobody is told of windows and uploads that come and go
+            await asyncio.sleep(0.005)
+
+
+@pytest.fixture
+async def session() -> AsyncIterator[aiohttp.ClientSession]:
+    """Give a client."""
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
+        yield session
+
+
+# History.
+
+
+async def test_a_history_comes_in_pages_of_bounded_bytes(session: aiohttp.ClientSession) -> None:
+    """Sixty of the longest messages: no frame is larger than a page, and the pages make up all of it, once each."""
+    lines = [line(n, f"{n} {LONG}"[: codec.LONGEST_SAYING]) for n in range(60)]
+    async with serve_page(FakeHouse(lines=lines)) as served, window(served, session) as socket:
+        got: list[Any] = []
+        raw = await socket.receive_str()
+        while True:
+            assert len(raw.encode()) <= PAGE_BYTES
+            frame = json.loads(raw)
+            got = [*frame["lines"], *got]
+            if not frame["before"]:
+                break
+            await socket.send_json({"type": "look", "before": frame["before"]})
+            raw = await socket.receive_str()
+            assert json.loads(raw)["type"] == "earlier"
+    assert [(each["id"], each["text"]) for each in got] == [(each.id, each.text) for each in lines]
+
+
+async def test_an_answer_longer_than_a_page_is_shown_as_it_was_delivered(session: aiohttp.ClientSession) -> None:
+    """The history cuts an answer where its delivery cut it, so that it comes back whole, a page at a time."""
+    answer = "\n\n".join(f"Paragraph {n}. {'words ' * 50}" for n in range(5_000))
+    house = FakeHouse(lines=[line(0, "tell me everything"), line(1, answer, "assistant")])
+    async with serve_page(house) as served, window(served, session) as socket:
+        sent = OutboundMessage(id="t1.1", key=served.key, text=answer)
+        delivered = [json.loads(part.payload)["text"] for part in served.channel.render(sent)]
+        got: list[Any] = []
+        frame = await socket.receive_json()
+        while frame["before"]:
+            got = [*frame["lines"], *got]
+            await socket.send_json({"type": "look", "before": frame["before"]})
+            frame = await socket.receive_json()
+        got = [*frame["lines"], *got]
+    assert len(delivered) > 20
+    assert [each["text"] for each in got] == ["tell me everything", *delivered]
+    assert len({each["id"] for each in got}) == len(got)
+
+
+async def test_a_page_that_is_asked_for_after_its_lines_are_gone_is_the_newest(session: aiohttp.ClientSession) -> None:
+    """After /new there is nothing before the line that a window names: it gets the history as it is now."""
+    house = FakeHouse(lines=[line(n, LONG) for n in range(9)])
+    async with serve_page(house) as served, window(served, session) as socket:
+        before = (await socket.receive_json())["before"]
+        house.lines = [line(20, "a new beginning")]
+        await socket.send_json({"type": "look", "before": before})
+        frame = await socket.receive_json()
+    assert (frame["type"], [each["text"] for each in frame["lines"]]) == ("history", ["a new beginning"])
+
+
+async def test_a_window_has_one_history_request_outstanding(session: aiohttp.ClientSession) -> None:
+    """Of 39 requests behind a slow reading one is answered, the newest; a window cannot pile up pages."""
+    house = CountingHouse(lines=[line(0, "hello")])
+    async with serve_page(house) as served, window(served, session) as socket:
+        assert (await socket.receive_json())["type"] == "history"
+        house.readable.clear()
+        for _ in range(39):
+            await socket.send_json({"type": "look"})
+        await socket.send_json({"type": "say", "id": "message-0001", "text": "heard"})
+        assert (await socket.receive_json())["type"] == "accepted"  # every request before it was read
+        house.readable.set()
+        for _ in range(2):
+            assert (await socket.receive_json())["type"] == "history"
+        await socket.send_json({"type": "ping"})
+        assert (await socket.receive_json())["type"] == "pong"
+    assert house.reads == 3  # the first, the one under way, and one for all that came behind it
+
+
+async def test_windows_that_open_together_share_one_reading(session: aiohttp.ClientSession) -> None:
+    """As many windows as one person may have, all at once: the history is read once for those who wait."""
+    house = CountingHouse(lines=[line(n, LONG) for n in range(60)])
+    house.readable.clear()
+    async with serve_page(house) as served, AsyncExitStack() as open_windows:
+        sockets = [await open_windows.enter_async_context(window(served, session)) for _ in range(MOST_WINDOWS)]
+        await until(lambda: count_windows(served) == MOST_WINDOWS)
+        house.readable.set()
+        frames = [await socket.receive_json() for socket in sockets]
+        part = Part(id="t9.1.1", key=served.key, payload="", plain="for everybody")
+        await served.channel.send(part)
+        assert {(await socket.receive_json())["text"] for socket in sockets} == {"for everybody"}
+    assert all(frame == frames[0] for frame in frames)
+    assert house.reads <= 2
+
+
+# Windows.
+
+
+async def test_windows_of_one_person_are_bounded_and_the_next_is_told(session: aiohttp.ClientSession) -> None:
+    """A window too many reads why and is closed; one that closes makes room, and another person has their own."""
+    async with serve_page(FakeHouse()) as served, AsyncExitStack() as open_windows:
+        sockets = [await open_windows.enter_async_context(window(served, session)) for _ in range(MOST_WINDOWS)]
+        for socket in sockets:
+            assert (await socket.receive_json())["type"] == "history"
+        async with window(served, session) as socket:
+            assert await socket.receive_json() == {
+                "type": "trouble",
+                "line": say("frames.windows", most=MOST_WINDOWS),
+            }
+            assert (await socket.receive()).type is aiohttp.WSMsgType.CLOSE
+            assert socket.close_code == 1013
+        async with visitor(served, "ann") as ann, window(served, ann) as socket:
+            assert (await socket.receive_json())["type"] == "history"
+        await sockets[0].close()
+        await until(lambda: count_windows(served) < MOST_WINDOWS)
+        async with window(served, session) as socket:
+            assert (await socket.receive_json())["type"] == "history"
+
+
+async def test_a_window_that_never_reads_its_history_is_closed() -> None:
+    """What waits behind a history that is not taken is bounded too, and the window ends like every slow one."""
+    channel = web_kind.open(FakeHouse().context("web"))
+    assert isinstance(channel, WebChannel)
+    slow = Window(SessionKey("web", "owner"), "owner")
+    never = asyncio.get_running_loop().create_future()
+
+    async def stuck(*_: Any) -> None:
+        await never
+
+    async with asyncio.timeout(20), asyncio.TaskGroup() as tasks:
+        served = tasks.create_task(channel.attend(slow, stuck, stuck))
+        await until(lambda: channel.is_watched(slow.key))
+        for n in range(3 * MOST_WAITING):
+            slow.push({"type": "message", "turn": f"t{n}", "text": "x"})
+        await served
+    assert len(slow._waiting) <= MOST_WAITING + 1
+
+
+# Downloads.
+
+
+class PiecewiseBlobs(FakeBlobs):
+    """Blobs that note how much was read at a time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.largest = 0
+
+    async def get(self, reference: str) -> bytes | None:
+        """Note a whole file."""
+        data = await super().get(reference)
+        self.largest = max(self.largest, len(data or b""))
+        return data
+
+    async def read_at(self, reference: str, start: int, length: int) -> bytes:
+        """Note a piece."""
+        data = await super().read_at(reference, start, length)
+        self.largest = max(self.largest, len(data))
+        return data
+
+
+async def test_a_download_is_never_whole_in_memory(session: aiohttp.ClientSession) -> None:
+    """Shown and handed out, 50 MB are read in pieces; their number stands in the header and what comes is the file."""
+    data = bytes(range(256)) * 195_313
+    house = FakeHouse(blobs=PiecewiseBlobs())
+    blob = await house.blobs.put("people/ann", data)
+    async with serve_page(house) as served, window(served, session) as socket:
+        await socket.receive_json()
+        file = Attachment(kind="video", name="a.mp4", size=len(data), media_type="video/mp4", blob=blob)
+        await served.channel.send(Part(id="t.1.1", key=served.key, payload="", plain="", file=file))
+        href = (await socket.receive_json())["file"]["href"]
+        async with session.get(f"{served.url}{href}") as answer:
+            assert int(answer.headers["Content-Length"]) == len(data)
+            assert await answer.read() == data
+    assert isinstance(house.blobs, PiecewiseBlobs)
+    assert house.blobs.largest <= 1 << 20
+
+
+async def test_a_file_that_ends_early_breaks_its_download_off(session: aiohttp.ClientSession) -> None:
+    """Forgotten while it is handed out: the visitor's browser sees a broken download, not a short file."""
+
+    class Vanishing(FakeBlobs):
+        async def read_at(self, reference: str, start: int, length: int) -> bytes:
+            if start:
+                raise FileUnavailable("it is lost")
+            return await super().read_at(reference, start, length)
+
+    house = FakeHouse(blobs=Vanishing())
+    blob = await house.blobs.put("people/ann", bytes(3_000_000))
+    async with serve_page(house) as served:
+        file = Attachment(kind="document", name="a.bin", size=3_000_000, media_type="", blob=blob)
+        async with session.get(f"{served.url}files/{served.channel._shelf.put('owner', file)}") as answer:
+            with pytest.raises(aiohttp.ClientPayloadError):
+                await answer.read()
+
+
+async def test_downloads_of_one_person_are_bounded(session: aiohttp.ClientSession) -> None:
+    """A person who lets many downloads hang is refused another in a line; others get theirs."""
+    house = FakeHouse()
+    blob = await house.blobs.put("people/ann", bytes(30_000_000))
+    file = Attachment(kind="document", name="a.bin", size=30_000_000, media_type="", blob=blob)
+    async with serve_page(house) as served, AsyncExitStack() as stack:
+        url = f"{served.url}files/{served.channel._shelf.put('owner', file)}"
+        answers = [await stack.enter_async_context(session.get(url)) for _ in range(6)]
+        assert [answer.status for answer in answers] == [200] * 6
+        async with session.get(url) as refused:
+            assert (refused.status, await refused.text()) == (429, say("web.download_busy"))
+        ann = await stack.enter_async_context(visitor(served, "ann"))
+        async with ann.get(f"{served.url}files/{served.channel._shelf.put('ann', file)}") as theirs:
+            assert theirs.status == 200
+
+
+# Uploads.
+
+
+class SlowBody:
+    """Bodies that send one piece, and the rest when they are told to."""
+
+    def __init__(self) -> None:
+        self.go_on = asyncio.Event()
+
+    async def __call__(self) -> AsyncIterator[bytes]:
+        """Yield the pieces."""
+        yield b"a"
+        await self.go_on.wait()
+        yield b"b"
+
+
+async def upload(session: aiohttp.ClientSession, url: str, data: Any) -> tuple[int, Any]:
+    """Hand *data* over as the page does; return status and answer."""
+    headers = {"Origin": url.rstrip("/"), "X-File-Name": "a.bin", "Content-Type": "application/pdf"}
+    async with session.post(f"{url}files", data=data, headers=headers) as answer:
+        return answer.status, await answer.json(content_type=None)
+
+
+async def test_slow_uploads_of_one_person_hold_nobody_else_up(tmp_path: Path) -> None:
+    """Eight bodies that do not go on: the person's own wait for each other, another person's file is taken."""
+    house = FakeHouse(folder=tmp_path / "uploads")
+    async with serve_page(house, login="always") as served, AsyncExitStack() as stack, asyncio.TaskGroup() as tasks:
+        ann, bob = [await stack.enter_async_context(visitor(served, name)) for name in ("ann", "bob")]
+        body = SlowBody()
+        slow = [tasks.create_task(upload(ann, served.url, body())) for _ in range(8)]
+        assert served.channel.uploads is not None
+        uploads_of = served.channel.uploads.busy
+        await until(lambda: uploads_of("ann") >= 4)
+        async with asyncio.timeout(10):
+            assert (await upload(bob, served.url, b"quick"))[0] == 200
+        body.go_on.set()
+        assert [status for status, _ in await asyncio.gather(*slow)] == [200] * 8
+
+
+async def test_uploads_that_wait_are_bounded(tmp_path: Path) -> None:
+    """Beyond those at work and as many as wait, a file is refused in a line."""
+    house = FakeHouse(folder=tmp_path / "uploads")
+    most = uploads.AT_ONCE + uploads.MOST_WAITING
+    async with serve_page(house) as served, asyncio.TaskGroup() as tasks:
+        connector = aiohttp.TCPConnector(limit=0)
+        async with aiohttp.ClientSession(connector=connector) as session:
+            body = SlowBody()
+            slow = [tasks.create_task(upload(session, served.url, body())) for _ in range(most)]
+            assert served.channel.uploads is not None
+            uploads_of = served.channel.uploads.busy
+            await until(lambda: uploads_of("owner") == most)
+            assert await upload(session, served.url, b"one more") == (429, {"line": say("web.upload_busy")})
+            body.go_on.set()
+            assert [status for status, _ in await asyncio.gather(*slow)] == [200] * most
+
+
+async def test_a_body_that_stops_coming_is_ended(tmp_path: Path) -> None:
+    """After a silence the file is refused in a line, nothing is left of it, and its slot is free."""
+    house = FakeHouse(folder=tmp_path / "uploads")
+    async with serve_page(house) as served, aiohttp.ClientSession() as session:
+        assert served.channel.uploads is not None
+        served.channel.uploads.silence = 0.1
+        assert await upload(session, served.url, SlowBody()()) == (408, {"line": say("web.upload_slow")})
+        assert served.channel.uploads.busy("owner") == 0
+        assert list((tmp_path / "uploads").iterdir()) == []
+
+
+async def test_one_person_cannot_fill_the_common_store(tmp_path: Path) -> None:
+    """At their own limit, in bytes or in files, a person is refused with their own line, and another is not."""
+    folder = tmp_path / "uploads"
+    house = FakeHouse(folder=folder)
+    async with serve_page(house, login="always") as served, AsyncExitStack() as stack:
+        ann, bob = [await stack.enter_async_context(visitor(served, name)) for name in ("ann", "bob")]
+        status, told = await upload(ann, served.url, b"first")
+        assert status == 200
+        with (folder / told["token"]).open("ab") as grown:
+            grown.truncate(uploads.MOST_OF_ONE)
+        assert await upload(ann, served.url, b"more") == (507, {"line": say("web.upload_yours")})
+        assert (await upload(bob, served.url, b"mine"))[0] == 200
+
+
+async def test_one_persons_files_are_counted(tmp_path: Path) -> None:
+    """Small files use up a count, not only bytes; after a restart they are still counted."""
+    folder = tmp_path / "uploads"
+    folder.mkdir()
+    head = json.dumps({"who": "owner", "name": "a", "type": ""}).encode() + b"\n"
+    for n in range(uploads.MOST_FILES_OF_ONE):
+        (folder / f"{n:024d}").write_bytes(head + b"x")
+    async with serve_page(FakeHouse(folder=folder)) as served, aiohttp.ClientSession() as session:
+        assert await upload(session, served.url, b"more") == (507, {"line": say("web.upload_yours")})
