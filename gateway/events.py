@@ -70,7 +70,7 @@ class InboundKind(StrEnum):
     MESSAGE = "message"  # also an edit: the same message_id with another revision
     COMMAND = "command"  # a message that the command router took for one of ours; never merges
     DELETION = "deletion"  # message_id is the deleted message's
-    BUTTON = "button"  # a press: text is the command it stands for, message_id is empty, reply_to where the button is
+    BUTTON = "button"  # a press: command is what it stands for, message_id is empty, reply_to where the button is
     JOB = "job"  # proactive: a retry, a reminder, `parlour send`; message_id is "job:<id>"
 
 
@@ -122,9 +122,10 @@ class InboundMessage:
     key: SessionKey
     message_id: str  # unique within key; a redelivery repeats it
     sender: Sender
-    text: str
+    text: str  # as people read it, names written out; nothing is decided by it
     sent_at: datetime  # the platform's clock, aware UTC
     kind: InboundKind = InboundKind.MESSAGE
+    command: str = ""  # what its sender typed as a command, see `gateway.text.find_command`; a button's own
     chat_kind: ChatKind = ChatKind.DIRECT
     account: str = ""  # which bot account heard it, where a block can have several
     bot: str = ""  # our own handle there, as people type it after an @

@@ -13,8 +13,7 @@ from gateway.events import InboundKind, InboundMessage
 from gateway.ports.installed import installed
 from gateway.words import say
 
-_SLASH = re.compile(r"[/!]([a-z][a-z0-9_-]{0,31})(?:@(\S+))?(?:\s+(.*))?\Z", re.IGNORECASE | re.DOTALL)
-_MENTION = re.compile(r"<?@(\S+)\s+[/!]?([a-z][a-z0-9_-]{0,31})\Z", re.IGNORECASE)
+_COMMAND = re.compile(r"([/!]?)([a-z][a-z0-9_-]{0,31})(?:\s+(.*))?\Z", re.IGNORECASE | re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,25 +41,20 @@ class Router:
         return [self._commands[name] for name in sorted(self._commands)]
 
     def typed(self, message: InboundMessage) -> Typed | None:
-        """Read *message* as a command, or return None.
+        """Return the command that *message* is, None if it is none.
 
-        `/cmd`, `!cmd` and `/cmd@bot` (when the bot is us) anywhere; `@bot cmd` only when the known
-        command is the whole message. Text that begins with a path is no command, and what somebody else wrote and this
-        one passed on is none. A button is what it stands for.
+        Only the field `command` is read, which holds no word but the sender's own. `/name` is a command even if nobody
+        knows it; `!name` and a bare name behind our mention are commands only if they are known.
         """
         if message.is_forwarded or message.kind not in (InboundKind.MESSAGE, InboundKind.COMMAND, InboundKind.BUTTON):
             return None
-        text = message.text.strip()
-        mention = _MENTION.match(text)
-        if mention and self._is_us(mention[1], message) and mention[2].lower() in self._commands:
-            return Typed(mention[2].lower(), "")
-        slash = _SLASH.match(text)
-        if slash is None or (slash[2] and not self._is_us(slash[2], message)):
+        found = _COMMAND.match(message.command)
+        if found is None:
             return None
-        name = slash[1].lower()
-        if text.startswith("!") and name not in self._commands:
-            return None  # "!important" is emphasis, not a command
-        return Typed(name, (slash[3] or "").strip())
+        sign, name, arguments = found[1], found[2].lower(), (found[3] or "").strip()
+        if sign != "/" and name not in self._commands:
+            return None  # "!important" is emphasis, "@bot hello" a greeting
+        return Typed(name, arguments)
 
     def is_control(self, typed: Typed) -> bool:
         """Say whether the command must not wait in its lane; an unknown one is answered at once."""
@@ -97,7 +91,3 @@ class Router:
         if near:
             return say("commands.did_you_mean", language, name=name, near=near[0])
         return say("commands.unknown", language, name=name)
-
-    @staticmethod
-    def _is_us(handle: str, message: InboundMessage) -> bool:
-        return bool(message.bot) and handle.strip("<@!>").lower() == message.bot.strip("<@!>").lower()

@@ -62,8 +62,9 @@ class Threads:
         """Return *message* under the key of the thread that it begins, or once began."""
         if not place.has_threads or not self._is_on(message):
             return message
-        begins = message.kind is InboundKind.MESSAGE and message.is_addressed
-        if not (begins and not message.text.startswith(("/", "!"))) and not await self._has_begun(message.message_id):
+        is_command = message.command.startswith(("/", "!"))
+        begins = message.kind is InboundKind.MESSAGE and message.is_addressed and not is_command
+        if not begins and not await self._has_begun(message.message_id):
             return message
         return replace(message, key=SessionKey(message.key.channel, f"{message.key.chat}/{message.message_id}"))
 

@@ -26,7 +26,7 @@ from gateway.events import (
     SessionKey,
 )
 from gateway.ports import Accepted, Activity, ShownLine
-from gateway.text import bound, clean, in_rows, plain
+from gateway.text import bound, clean, find_command, in_rows, plain
 from gateway.words import FALLBACK, say
 
 Frame: TypeAlias = Mapping[str, Any]
@@ -149,6 +149,7 @@ def pressed(press: Press, *, key: SessionKey, sender: Sender, at: datetime) -> I
         event_ids=(f"press/{press.id}",),
         sender=sender,
         text=press.command,
+        command=press.command,
         sent_at=at,
         kind=InboundKind.BUTTON,
         is_addressed=True,
@@ -165,6 +166,7 @@ def inbound(
         message_id=saying.id,
         sender=sender,
         text=saying.text,
+        command=find_command(saying.text),
         sent_at=at,
         is_addressed=True,
         attachments=attachments,

@@ -94,4 +94,4 @@ class Gestures:
 
 
 def _is_command(heard: InboundMessage) -> bool:
-    return heard.text.lstrip().startswith(("/", "!"))
+    return heard.command.startswith(("/", "!"))

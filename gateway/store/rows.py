@@ -26,6 +26,7 @@ from gateway.events import (
     SessionKey,
 )
 from gateway.ports.journal import Line, Step
+from gateway.text import find_command
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
@@ -109,7 +110,7 @@ _SENDER_FLAGS = ("is_bot", "is_self", "is_admin", "is_guest")
 _ATTACHMENT_TEXTS = ("media_type", "url", "blob", "caption")
 _MESSAGE_LISTS = ("event_ids", "mentioned")
 _MESSAGE_FLAGS = ("is_addressed", "is_private", "is_forwarded")
-_MESSAGE_TEXTS = ("account", "bot", "revision", "guild", "album", "reply_to", "quoted", "quoted_by")
+_MESSAGE_TEXTS = ("command", "account", "bot", "revision", "guild", "album", "reply_to", "quoted", "quoted_by")
 
 
 def _sender_fields(sender: Sender) -> dict[str, Any]:
@@ -184,6 +185,7 @@ def write_inbound(message: InboundMessage) -> str:
     }
     if message.kind is not InboundKind.MESSAGE:
         fields["kind"] = message.kind.value
+        fields["command"] = message.command  # also an empty one: see `_command`
     if message.chat_kind is not ChatKind.DIRECT:
         fields["chat"] = message.chat_kind.value
     for name in _MESSAGE_TEXTS:
@@ -210,6 +212,7 @@ def read_inbound(payload: str) -> InboundMessage:
         text=fields["text"],
         sent_at=moment(fields["at"]),
         kind=InboundKind(fields.get("kind", InboundKind.MESSAGE)),
+        command=_command(fields),
         chat_kind=ChatKind(fields.get("chat", ChatKind.DIRECT)),
         account=fields.get("account", ""),
         bot=fields.get("bot", ""),
@@ -226,6 +229,19 @@ def read_inbound(payload: str) -> InboundMessage:
         is_forwarded=fields.get("is_forwarded", False),
         attachments=tuple(_attachment(each) for each in fields.get("attachments", ())),
     )
+
+
+def _command(fields: Mapping[str, Any]) -> str:
+    """Return the command of an inbox row.
+
+    A row of a release that did not store it has it in its text. There names are written out, so that it counts only
+    if the message names nobody.
+    """
+    if "command" in fields:
+        return str(fields["command"])
+    if fields.get("kind") not in (InboundKind.COMMAND, InboundKind.BUTTON) or fields.get("mentioned"):
+        return ""
+    return find_command(fields["text"], fields.get("bot", ""))
 
 
 def write_outbound(message: OutboundMessage) -> str:

@@ -7,6 +7,8 @@ the tree that a channel's codec writes its dialect from (`write_blocks` and `wri
 
 from gateway.text.choices import in_rows as in_rows
 from gateway.text.choices import with_commands as with_commands
+from gateway.text.command_text import as_one_word as as_one_word
+from gateway.text.command_text import find_command as find_command
 from gateway.text.dialect import prefixed as prefixed
 from gateway.text.dialect import write_blocks as write_blocks
 from gateway.text.dialect import write_list as write_list

@@ -32,6 +32,7 @@ from gateway.events import (
 )
 from gateway.ports import Accepted, Activity, Capabilities, Channel, ChannelContext
 from gateway.settings import Kinds, load_settings
+from gateway.text import find_command
 
 
 class InstantModel:
@@ -131,6 +132,7 @@ class PocketChannel:
             message_id=number,
             sender=Sender(id=sender, name=name, is_admin=is_admin),
             text=text,
+            command=find_command(text, bot),
             sent_at=sent_at or datetime.now(UTC),
             revision=revision,
             kind=kind,

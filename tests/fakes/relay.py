@@ -20,7 +20,7 @@ from pydantic import BaseModel
 from gateway.errors import OutcomeUnknown, RetryLater, SendRefused, StoreDown
 from gateway.events import InboundMessage, OutboundMessage, Part, Receipt, Sender, SessionKey
 from gateway.ports import Activity, Capabilities, Channel, ChannelContext, Intake
-from gateway.text import split
+from gateway.text import find_command, split
 
 TEXT_LIMIT = 160  # characters; small, so that an answer of a few sentences makes two parts
 _POLL_SECONDS = 20.0
@@ -241,6 +241,7 @@ class RelayChannel:
             message_id=str(update["update"]),
             sender=Sender(id=update["sender"], name=update["sender"].title()),
             text=update["text"],
+            command=find_command(update["text"]),
             sent_at=datetime.fromisoformat(update["at"]),
         )
 

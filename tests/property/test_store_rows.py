@@ -7,6 +7,7 @@ import sqlite3
 from datetime import UTC, datetime
 from typing import TypeVar
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -76,6 +77,7 @@ INBOUND = every(
     text=TEXT,
     sent_at=TIME,
     kind=st.sampled_from(InboundKind),
+    command=TEXT,
     chat_kind=st.sampled_from(ChatKind),
     account=TEXT,
     bot=TEXT,
@@ -138,6 +140,36 @@ def through_sqlite(text: str) -> str:
 def test_inbound_round_trip(message: InboundMessage) -> None:
     """An inbound message comes back as it was."""
     assert rows.read_inbound(through_sqlite(rows.write_inbound(message))) == message
+
+
+def released_row(text: str, kind: InboundKind, *mentioned: str) -> str:
+    """Return an inbox row as a release wrote it that did not store commands."""
+    message = InboundMessage(
+        key=SessionKey("discord", "42"),
+        message_id="1",
+        sender=Sender(id="7"),
+        text=text,
+        sent_at=datetime(2026, 11, 22, tzinfo=UTC),
+        kind=kind,
+        bot="Parlour",
+        mentioned=mentioned,
+    )
+    fields = rows.read_json(rows.write_inbound(message))
+    fields.pop("command", None)
+    return rows.write_json(fields)
+
+
+@pytest.mark.parametrize("kind", [InboundKind.COMMAND, InboundKind.BUTTON])
+def test_a_command_of_a_released_row_is_still_one(kind: InboundKind) -> None:
+    """What waited at the upgrade is run; a row that names somebody is not, since its text may be their name."""
+    assert rows.read_inbound(released_row("/memory approve e1", kind)).command == "/memory approve e1"
+    assert rows.read_inbound(released_row("@Parlour stop", kind)).command == "stop"
+    assert rows.read_inbound(released_row("/forget everything yes", kind, "2003")).command == ""
+
+
+def test_a_text_of_a_released_row_is_no_command() -> None:
+    """What the release took for a message stays one."""
+    assert rows.read_inbound(released_row("/etc is a folder", InboundKind.MESSAGE)).command == ""
 
 
 @given(OUTBOUND)

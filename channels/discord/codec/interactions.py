@@ -10,7 +10,7 @@ from typing import Any
 
 from channels.discord.codec.parse import Me, Place, Profile, moment_of, place_of
 from gateway.events import ChatKind, InboundKind, InboundMessage, Sender, SessionKey
-from gateway.text import clean
+from gateway.text import clean, find_command
 
 _COMMAND, _BUTTON = 2, 3  # interaction types
 _CHAT_INPUT = 1
@@ -36,6 +36,7 @@ def read_interaction(channel: str, payload: Mapping[str, Any], me: Me) -> Inboun
         message_id="",
         sender=_sender(payload),
         text=clean(text),
+        command=clean(text) if of_kind is InboundKind.BUTTON else find_command(clean(text), me.handle),
         sent_at=moment_of(ident),
         kind=of_kind,
         chat_kind=ChatKind.DIRECT if place.is_direct else ChatKind.GROUP,

@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, TypeAlias
 
 from gateway.events import UNKNOWN, Attachment, ChatKind, InboundKind, InboundMessage, Sender, SessionKey
-from gateway.text import clean
+from gateway.text import as_one_word, clean, find_command
 
 Payload: TypeAlias = Mapping[str, Any]
 
@@ -27,7 +27,6 @@ _VOICE_MESSAGE = 1 << 13
 _FORWARD = 1  # message_reference.type
 _QUOTED = 1_000  # characters of what a message answers
 _MENTION = re.compile(r"<@!?(\d+)>|<@&(\d+)>|<#(\d+)>")
-_COMMAND_AFTER_NAME = re.compile(r"@\S+\s+(?=[/!][A-Za-z])")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +57,7 @@ class Me:
     @property
     def handle(self) -> str:
         """How people's texts name us; one word, since a command is recognised behind it."""
-        return re.sub(r"\s+", "_", self.name) or self.id
+        return as_one_word(self.name) or self.id
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,11 +150,14 @@ def read_message(
         return None
     ident = str(int(payload["id"]))
     answered = payload.get("referenced_message") or {}
+    command = _command(payload, me)
     return InboundMessage(
         key=SessionKey(channel, place.chat),
         message_id=ident,
         sender=_sender(payload, profile),
-        text=_text(payload, me),
+        # "@bot /status" is shown as the command alone.
+        text=command if command.startswith(("/", "!")) else _readable(str(payload.get("content") or ""), payload, me),
+        command=command,
         sent_at=moment_of(ident),
         chat_kind=ChatKind.DIRECT if place.is_direct else ChatKind.GROUP,
         bot=me.handle,
@@ -216,16 +218,20 @@ def _addresses(payload: Payload, answered: Payload, me: Me) -> bool:
     return str((answered.get("author") or {}).get("id")) == me.id
 
 
-def _text(payload: Payload, me: Me) -> str:
-    text = _readable(str(payload.get("content") or ""), payload, me)
-    named = _COMMAND_AFTER_NAME.match(text)
-    # "@bot /status" is the command alone.
-    return text[named.end() :] if named and text.startswith(f"@{me.handle}") else text
+def _command(payload: Payload, me: Me) -> str:
+    """Return what the sender typed as a command: read from the raw content, in which nobody's name is."""
+
+    def ours(found: re.Match[str]) -> str:
+        user, role, _ = found.groups()
+        return f"@{me.handle}" if user == me.id or role in me.roles else found[0]
+
+    typed = _MENTION.sub(ours, str(payload.get("content") or ""))
+    return find_command(clean(typed), me.handle, lambda text: _readable(text, payload, me))
 
 
 def _readable(text: str, payload: Payload, me: Me) -> str:
     """Write mentions as people read them."""
-    names = {str(user["id"]): _name(user) for user in payload.get("mentions") or ()}
+    names = {str(user["id"]): as_one_word(_name(user)) for user in payload.get("mentions") or ()}
     names[me.id] = me.handle
 
     def named(found: re.Match[str]) -> str:

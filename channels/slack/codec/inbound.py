@@ -13,7 +13,7 @@ from typing import Any
 
 from channels.slack.codec.buttons import Press, is_press, press_of
 from channels.slack.codec.files import attachments
-from channels.slack.codec.text import mentions, readable
+from channels.slack.codec.text import command_in, mentions, readable, slash_command_in
 from gateway.errors import Unreadable
 from gateway.events import Attachment, ChatKind, InboundKind, InboundMessage, Sender, SessionKey
 from gateway.text import clean
@@ -281,11 +281,13 @@ def compose(
         timezone=person.timezone,
     )
     is_ours = heard.kind in (InboundKind.COMMAND, InboundKind.BUTTON)  # no words that Slack escaped
+    names = {**names, me.user: me.handle}
     return InboundMessage(
         key=SessionKey(channel, heard.place),
         message_id=heard.ts,
         sender=sender,
-        text=clean(heard.text) if is_ours else readable(heard.text, {**names, me.user: me.handle}),
+        text=clean(heard.text) if is_ours else readable(heard.text, names),
+        command=_command(heard, me, names),
         sent_at=heard.at,
         kind=heard.kind,
         chat_kind=ChatKind.DIRECT if heard.is_direct else ChatKind.GROUP,
@@ -298,3 +300,13 @@ def compose(
         mentioned=tuple(user for user in mentions(heard.text) if user != me.user),
         attachments=heard.files,
     )
+
+
+def _command(heard: Heard, me: Me, names: Mapping[str, str]) -> str:
+    match heard.kind:
+        case InboundKind.BUTTON:
+            return clean(heard.text)
+        case InboundKind.COMMAND:
+            return slash_command_in(heard.text, names)
+        case _:
+            return command_in(heard.text, me.user, me.handle, names)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from gateway.events import Attachment
-from gateway.text import clean
+from gateway.text import as_one_word, clean, find_command
 
 # Field of the message, our kind, a name where the platform gives none, the media type where it gives none.
 _FILES = (
@@ -18,6 +18,8 @@ _FILES = (
     ("animation", "video", "animation.mp4", "video/mp4"),
     ("document", "document", "document", ""),
 )
+# What stands under these is a name, a title or a quotation: nothing that its sender typed as a command.
+_NOT_TYPED = frozenset({"text_mention", "text_link", "blockquote", "expandable_blockquote", "code", "pre"})
 FILE_SCHEME = "telegram-file:"  # the address that holds the token is asked for when the file is fetched
 
 
@@ -28,13 +30,48 @@ def spoken(message: Mapping[str, Any]) -> str:
     return clean(_other(message))
 
 
+def typed_command(message: Mapping[str, Any], user: str, handle: str) -> str:
+    """Return what the sender typed as a command, in the text or below a file of theirs, "" for none.
+
+    *user* and *handle* are ours. Passed-on messages and results of inline bots are somebody else's text.
+    """
+    if "forward_origin" in message or "via_bot" in message:
+        return ""
+    units = _units(message)
+    head = _head(units, message, user, handle)
+    for entity in sorted(_entities(message), key=lambda each: int(each["offset"]), reverse=True):
+        kind, start, end = entity["type"], int(entity["offset"]), int(entity["offset"]) + int(entity["length"])
+        if kind in _NOT_TYPED and start <= head < end:
+            return ""
+        if kind in ("text_mention", "text_link"):
+            word = as_one_word(_decoded(units[2 * start : 2 * end]))
+            if kind == "text_link":
+                word = f"{word}_({entity['url']})"
+            else:
+                word = f"@{handle if _whose(entity) == user else word}"
+            units = units[: 2 * start] + word.encode("utf-16-le", "surrogatepass") + units[2 * end :]
+    return find_command(clean(_decoded(units)), handle)
+
+
+def _head(units: bytes, message: Mapping[str, Any], user: str, handle: str) -> int:
+    """Return where a command would begin: behind our own mention, if the text begins with it."""
+    mention = 0
+    if _decoded(units[: 2 * len(handle) + 2]).lower() == f"@{handle.lower()}":
+        mention = len(handle) + 1
+    for entity in _entities(message):
+        if entity["type"] == "text_mention" and int(entity["offset"]) == 0 and _whose(entity) == user:
+            mention = int(entity["length"])
+    rest = _decoded(units[2 * mention :])
+    return mention + len(rest) - len(rest.lstrip())
+
+
 def words(message: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
     """Yield each entity of a message: its type, its text, and the id of the user it names, or ""."""
-    units = str(message.get("text", message.get("caption", ""))).encode("utf-16-le", "surrogatepass")
-    for entity in message.get("entities", message.get("caption_entities", ())):
+    units = _units(message)
+    for entity in _entities(message):
         start = 2 * int(entity["offset"])
-        word = units[start : start + 2 * int(entity["length"])].decode("utf-16-le", "replace")
-        yield str(entity["type"]), word, str(entity.get("user", {}).get("id", ""))
+        word = _decoded(units[start : start + 2 * int(entity["length"])])
+        yield str(entity["type"]), word, _whose(entity)
 
 
 def attachments(message: Mapping[str, Any]) -> tuple[Attachment, ...]:
@@ -75,18 +112,32 @@ def _attachment(file: Mapping[str, Any], kind: str, name: str, media_type: str, 
     )
 
 
+def _units(message: Mapping[str, Any]) -> bytes:
+    """Return the text or caption of a message in the units that its entities count, two bytes each."""
+    return str(message.get("text", message.get("caption", ""))).encode("utf-16-le", "surrogatepass")
+
+
+def _entities(message: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+    found: Sequence[Mapping[str, Any]] = message.get("entities", message.get("caption_entities", ()))
+    return found
+
+
+def _whose(entity: Mapping[str, Any]) -> str:
+    return str(entity.get("user", {}).get("id", ""))
+
+
+def _decoded(units: bytes) -> str:
+    return units.decode("utf-16-le", "surrogatepass")
+
+
 def _with_addresses(message: Mapping[str, Any]) -> str:
     """Return the text with the address of each text_link behind its words: they are said, though not seen."""
-    text = str(message.get("text", message.get("caption", "")))
-    entities = message.get("entities", message.get("caption_entities", ()))
-    links = [entity for entity in entities if entity["type"] == "text_link"]
-    if not links:
-        return text
-    units = text.encode("utf-16-le", "surrogatepass")
+    units = _units(message)
+    links = [entity for entity in _entities(message) if entity["type"] == "text_link"]
     for entity in sorted(links, key=lambda each: int(each["offset"]), reverse=True):
         end = 2 * (int(entity["offset"]) + int(entity["length"]))
         units = units[:end] + f" ({entity['url']})".encode("utf-16-le", "surrogatepass") + units[end:]
-    return units.decode("utf-16-le", "surrogatepass")
+    return _decoded(units)
 
 
 def _other(message: Mapping[str, Any]) -> str:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from channels.telegram.codec.content import attachments, spoken, words
+from channels.telegram.codec.content import attachments, spoken, typed_command, words
 from gateway.errors import Unreadable
 from gateway.events import UNKNOWN, ChatKind, InboundKind, InboundMessage, Sender, SessionKey
 from gateway.text import clean
@@ -61,6 +61,7 @@ def _message(message: Mapping[str, Any], channel: str, me: Account) -> InboundMe
         message_id=str(int(message["message_id"])),
         sender=_sender(message, me),
         text=text,
+        command=typed_command(message, me.id, me.username),
         # An edit of what we never heard (our name was added days later) is said now; of what we did, the journal knows.
         sent_at=_time(message.get("edit_date", message["date"])),
         chat_kind=chat_kind,
@@ -87,6 +88,7 @@ def _button(query: Mapping[str, Any], channel: str, me: Account, now: datetime) 
         event_ids=(f"button/{query['id']}",),
         sender=person_of(query["from"], me),
         text=clean(data),
+        command=clean(data),
         sent_at=now,
         kind=InboundKind.BUTTON,
         chat_kind=KINDS[message["chat"]["type"]],
@@ -121,6 +123,7 @@ def _added(change: Mapping[str, Any], channel: str, me: Account) -> InboundMessa
         event_ids=(f"{_ADDED}{chat}/{int(change['date'])}",),
         sender=person_of(change["from"], me),
         text="/start",
+        command="/start",
         sent_at=_time(change["date"]),
         chat_kind=ChatKind.GROUP,
         bot=me.username,

@@ -134,6 +134,7 @@ def said(text: str, place: Where, kind: InboundKind = InboundKind.COMMAND) -> In
         message_id="1",
         sender=Sender(id="7"),
         text=f"/{text}",
+        command=f"/{text}",
         sent_at=NOW,
         kind=kind,
         chat_kind=place.kind,

@@ -11,6 +11,7 @@ import pytest
 from agent.commands import CommandContext, Router
 from gateway.events import InboundKind, InboundMessage, Role, Sender, SessionKey
 from gateway.ports import InboxRow
+from gateway.text import find_command
 
 NOW = datetime(2026, 11, 21, 21, 0, tzinfo=UTC)
 ROUTER = Router.load()
@@ -23,6 +24,7 @@ def message(text: str, bot: str = "parlour_bot") -> InboundMessage:
         message_id="1",
         sender=Sender(id="7", name="Ann"),
         text=text,
+        command=find_command(text, bot),
         sent_at=NOW,
         bot=bot,
     )
@@ -97,9 +99,7 @@ def test_without_a_known_handle_no_mention_is_ours() -> None:
 def test_buttons_and_jobs_are_no_commands() -> None:
     """Only what a person typed is read as a command."""
     typed = message("/help")
-    job = InboundMessage(
-        key=typed.key, message_id="job:x", sender=typed.sender, text="/help", sent_at=NOW, kind=InboundKind.JOB
-    )
+    job = replace(typed, message_id="job:x", kind=InboundKind.JOB)
     assert ROUTER.typed(job) is None
 
 

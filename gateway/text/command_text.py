@@ -1,0 +1,37 @@
+"""Commands in the text that a sender typed, before any name in it is written out."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+_OWN_MENTION = re.compile(r"@(\S+)\s+")
+_COMMAND = re.compile(r"([/!]?)([a-z][a-z0-9_-]{0,31})(?:@(\S+))?(?:\s+(.*))?\Z", re.IGNORECASE | re.DOTALL)
+
+
+def find_command(typed: str, handle: str = "", spell: Callable[[str], str] = str) -> str:
+    """Return the command that *typed* can be, "" for none.
+
+    *typed* is the platform's raw text, in which our own mention alone is replaced, by ``@handle``. The result is
+    "/name arguments" or "!name arguments", or one bare word if our mention and that word are the whole text.
+    *spell* is applied to the arguments only; it must write each name that it resolves as one word (`as_one_word`).
+    """
+    text = typed.strip()
+    mention = _OWN_MENTION.match(text)
+    calls_us = mention is not None and _is_same(mention[1], handle)
+    found = _COMMAND.match(text, mention.end() if mention is not None and calls_us else 0)
+    if found is None or (found[3] and not _is_same(found[3], handle)):
+        return ""
+    sign, name, arguments = found[1], found[2], found[4]
+    if not sign:
+        return name if calls_us and not found[3] and not arguments else ""
+    return f"{sign}{name} {spell(arguments)}" if arguments else f"{sign}{name}"
+
+
+def as_one_word(name: str) -> str:
+    """Return *name* without blanks, so that it can stand among the words of a command and add none."""
+    return "_".join(name.split())
+
+
+def _is_same(handle: str, ours: str) -> bool:
+    return bool(ours) and handle.lower() == ours.lower()
