@@ -44,7 +44,7 @@ _IDLE = sql(
     "AND NOT EXISTS (SELECT 1 FROM inbox WHERE inbox.key = ?1 AND ended_at IS NULL)",
     "AND NOT EXISTS (SELECT 1 FROM body WHERE body.key = ?1)",
 )
-_SAID = ("text", "quoted", "attachments")
+_SAID = ("text", "command", "quoted", "attachments")
 _ANONYMOUS = (
     "UPDATE inbox SET sender = '', payload = json_set(json_remove(payload, '$.by.name', '$.by.roles', '$.by.team'), "
     "'$.by.id', '') WHERE ended_at IS NOT NULL AND sender = ?2 AND"

@@ -55,7 +55,7 @@ _INSERT = (
     "ended_at, payload) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
 BLANK = sql(
-    "UPDATE inbox SET payload = json_set(json_remove(payload, '$.quoted', '$.attachments'), '$.text', '')",
+    "UPDATE inbox SET payload = json_set(json_remove(payload, '$.command', '$.quoted', '$.attachments'), '$.text', '')",
     "WHERE ended_at IS NOT NULL",
 )
 _BLANK_ONE = sql(BLANK, "AND seq = ?")

@@ -18,7 +18,7 @@ from gateway.events import InboundKind
 from gateway.ports.store import Limits
 from gateway.store import FILE, open_file, open_store, schema
 from gateway.store.store import SqliteStore
-from tests.fakes.turns import ANN, BOB, START, accept, answer, parts_of, said
+from tests.fakes.turns import ANN, BOB, START, Wall, accept, answer, parts_of, said
 
 
 @pytest.fixture
@@ -85,6 +85,20 @@ async def test_a_damaged_file_is_refused_with_a_line_that_helps(tmp_path: Path) 
     path.write_bytes(whole)
     store = await open_file(path, Limits())
     await store.close()
+
+
+async def test_no_word_of_a_message_stays_in_the_inbox_after_a_week(tmp_path: Path) -> None:
+    """Neither what was said nor the command that it is."""
+    wall = Wall()
+    store = await open_file(tmp_path / FILE, Limits(), clock=wall.now)
+    await answer(store, said("/remember a secret", command="/remember a secret", kind=InboundKind.COMMAND), "done")
+    await store.records.projected([record.seq for record in await store.records.unprojected(0, 10)])
+    wall.advance(days=8)
+    await store.prune()
+    await store.close()
+    with closing(sqlite3.connect(tmp_path / FILE)) as database:
+        (payload,) = database.execute("SELECT payload FROM inbox").fetchone()
+    assert "secret" not in payload
 
 
 async def test_newer_data_is_refused_untouched(tmp_path: Path) -> None:
