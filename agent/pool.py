@@ -2,17 +2,19 @@
 
     journal.lanes() ──▶ one task per ready key ──▶ key's lock ──▶ a worker slot ──▶ claim ──▶ one turn
     journal.controls() ──▶ one task per command that must not wait (/stop, /status, buttons)
+    journal.wait_suspect() ──▶ all slots, no job ──▶ claim the next suspect ──▶ it alone
 
-A key's task runs one turn and goes to the back of the queue for slots, so a flooded chat delays nobody.
+A key's task runs one turn and goes to the back of the queue for slots, so a flooded chat delays nobody. A suspect
+may be what kills the process (`gateway/store/suspects.py`): it runs when nobody else wants a slot.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Protocol
+from typing import Any, Protocol, TypeVar
 
 import structlog
 
@@ -24,7 +26,10 @@ from gateway.ports import EndState, InboxRow, Journal, Lease, Meter
 
 log = structlog.get_logger(__name__)
 
+T = TypeVar("T")
+
 _STORE_PAUSE = timedelta(seconds=0.5)  # between tries while the journal cannot write
+_SUSPECT_PATIENCE = timedelta(seconds=30)  # that a suspect waits for others under a load that never ends
 
 
 @dataclass(slots=True)
@@ -80,14 +85,14 @@ class Pool:
         journal: Journal,
         work: Work,
         *,
-        workers: int,
+        slots: Slots,
         meter: Meter,
         attempts: int = 3,
         clock: Callable[[], float],
     ) -> None:
         self._journal = journal
         self._work = work
-        self._slots = Slots(workers)
+        self._slots = slots
         self._locks = KeyLocks()
         self._attempts = attempts
         self._meter = meter
@@ -95,13 +100,14 @@ class Pool:
         self._running: dict[SessionKey, Running] = {}
         self._active: set[SessionKey] = set()
         self._again: set[SessionKey] = set()
-        self._lane_tasks: set[asyncio.Task[None]] = set()
+        self._lane_tasks: set[asyncio.Task[Any]] = set()
 
     async def run(self) -> None:
         """Take turns until cancelled; what runs then is the caller's to `drain` first."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._watch_lanes(tasks), name="pool lanes")
             tasks.create_task(self._watch_controls(tasks), name="pool controls")
+            tasks.create_task(self._watch_suspects(tasks), name="pool suspects")
 
     async def drain(self, grace: timedelta) -> int:
         """Start nothing new; let running turns finish within *grace*, then give the rest back; return how many."""
@@ -150,9 +156,14 @@ class Pool:
 
     def _start(self, key: SessionKey, tasks: asyncio.TaskGroup) -> None:
         self._active.add(key)
-        task = tasks.create_task(self._lane(key, tasks), name=f"turn {key}")
+        self._spawn(self._lane(key, tasks), tasks, f"turn {key}")
+
+    def _spawn(self, work: Coroutine[Any, Any, T], tasks: asyncio.TaskGroup, name: str) -> asyncio.Task[T]:
+        """Start *work* as a task that `drain` waits for."""
+        task = tasks.create_task(work, name=name)
         self._lane_tasks.add(task)
         task.add_done_callback(self._lane_tasks.discard)
+        return task
 
     async def _lane(self, key: SessionKey, tasks: asyncio.TaskGroup) -> None:
         try:
@@ -181,14 +192,41 @@ class Pool:
             return
         if lease.more:
             self._again.add(key)
-        head = lease.rows[0]
-        if head.is_lone and head.attempts > self._attempts:
-            await self._guard(lease, self._work.bury(lease))
-        elif head.is_lone:
-            async with self._slots.others():
-                await self._turn(lease)
+        await self._turn(lease)
+
+    # -- suspects ------------------------------------------------------------------------------
+
+    async def _watch_suspects(self, tasks: asyncio.TaskGroup) -> None:
+        while not self._draining:
+            await self._journal.wait_suspect()
+            is_left = True
+            while is_left and not self._draining:
+                task = self._spawn(self._take_suspect(), tasks, "suspect")
+                await asyncio.wait([task])
+                is_left = task.cancelled() or task.result()
+
+    async def _take_suspect(self) -> bool:
+        """Run one suspect with nothing beside it; False when there is none."""
+        try:
+            async with self._slots.alone(_SUSPECT_PATIENCE) as is_alone:
+                suspect = None if self._draining else await self._journal.claim_suspect(is_alone=is_alone)
+                if suspect is None:
+                    return False
+                await self._try_suspect(suspect)
+        except StoreDown:
+            log.warning("pool.store_down", key="")
+            return False  # the journal says again that there is one
+        return True
+
+    async def _try_suspect(self, suspect: Lease | InboxRow) -> None:
+        key = suspect.key if isinstance(suspect, Lease) else suspect.message.key
+        log.warning("pool.suspect", key=str(key), turn=suspect.turn, attempts=suspect.attempts)
+        if isinstance(suspect, InboxRow):
+            await self._control(suspect)
+        elif suspect.attempts > self._attempts:
+            await self._guard(suspect, self._work.bury(suspect))
         else:
-            await self._turn(lease)
+            await self._turn(suspect)
 
     async def _turn(self, lease: Lease) -> None:
         running = Running(lease=lease, task=asyncio.current_task())
@@ -270,7 +308,7 @@ class Pool:
             tasks.create_task(self._control(row), name=f"control {row.message.key}")
 
     async def _control(self, row: InboxRow) -> None:
-        is_beyond = row.attempts > self._attempts  # it was there at so many crashes
+        is_beyond = row.attempts > self._attempts
         while True:
             try:
                 await (self._work.bury_control(row) if is_beyond else self._work.control(row))

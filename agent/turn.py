@@ -115,7 +115,7 @@ class TurnWork:
 
     async def bury(self, lease: Lease) -> None:
         """Commit the turn as dead-lettered and tell its sender what to do."""
-        failure = BY_NAME["poison" if lease.rows[0].is_lone else "bug"]
+        failure = BY_NAME["poison" if lease.is_lone else "bug"]
         running = Running(lease=lease)
         line = tell(failure, reference(lease.turn), self._rooms.language(lease.rows[0]))
         async with self._rooms.present(lease.rows[0]):

@@ -14,6 +14,7 @@ from agent.attachments.pictures import Pictures
 from agent.commands import Router
 from agent.context import Context
 from agent.house import AgentHouse
+from agent.locks import Slots
 from agent.loop import Loop
 from agent.memory.files.attachments import FileBlobs
 from agent.memory.prompt.snapshot import ScopeMemory
@@ -231,6 +232,7 @@ def _build(
         gate=memory.gate,
         isolation=settings.memory.isolation,
     )
+    slots = Slots(settings.agent.workers)
     dream_model = open_dream_model(settings, model, books, meter, plugins, _now)
     dreamer = open_dreamer(settings, home, store, memory, dream_model, zone=locales.zone, now=_now)
     background = open_background(
@@ -246,8 +248,9 @@ def _build(
         person=rooms.person,
         zone=locales.zone,
         now=_now,
+        slots=slots,
     )
-    pool = Pool(store.journal, TurnWork(rooms), workers=settings.agent.workers, meter=meter, clock=time.monotonic)
+    pool = Pool(store.journal, TurnWork(rooms), slots=slots, meter=meter, clock=time.monotonic)
     house.pool, house.background = pool, background
     supervisor = Supervisor(doors.channels, meter=meter)
     supervisor.on_deaf = lambda name: refusals.note_channel(name, Silence.DEAF, "", _now())

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from agent.llm.client import ModelClient
+from agent.locks import Slots
 from agent.memory.consolidation.consolidator import Consolidator
 from agent.memory.consolidation.reading import Passages
 from agent.memory.consolidation.revising import Reviser
@@ -157,6 +158,7 @@ def open_background(
     person: Callable[[InboxRow], str],
     zone: Callable[[str], str],
     now: Callable[[], datetime],
+    slots: Slots,
 ) -> Background:
     """Build the work that no reply waits for."""
     session_memory = settings.tools.session_memory
@@ -233,4 +235,5 @@ def open_background(
         },
         purse=purse,
         meter=meter,
+        slots=slots,
     )

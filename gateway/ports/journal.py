@@ -62,7 +62,7 @@ class InboxRow:
     is_control: bool = False  # does not wait in its lane
     turn: str = ""  # stamped by claim or steer
     attempts: int = 0  # lone attempts that did not come back; three are the end
-    is_lone: bool = False  # was in flight at two unclean stops in a row: must run with nothing beside it
+    is_lone: bool = False  # a suspect: was in flight at two unclean stops, and runs with nothing beside it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,6 +103,16 @@ class Lease:
     steps: tuple[Step, ...] = ()  # what an earlier attempt of this turn stored
     notes: tuple[InboxRow, ...] = ()  # edits and deletions that came after their turn
     more: int = 0  # rows that stay queued behind this turn
+
+    @property
+    def is_lone(self) -> bool:
+        """Whether the turn is a suspect."""
+        return any(row.is_lone for row in self.rows)
+
+    @property
+    def attempts(self) -> int:
+        """Attempts that had the process to themselves, this one included."""
+        return max(row.attempts for row in self.rows)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -233,16 +243,31 @@ class Journal(Protocol):
         ...
 
     async def claim(self, key: SessionKey) -> Lease | None:
-        """Take the lane's next turn, or None when there is nothing or somebody holds it.
+        """Take the lane's next turn, or None when there is nothing, somebody holds it, or it is a suspect.
 
-        Stamps the rows with the turn id and counts the attempt before returning. Rows stamped by
-        an earlier attempt are taken again exactly, with their steps. Merging follows
-        `settings.agent.merge`: one sender's album or split paste, or their burst.
+        Stamps the rows with the turn id before returning. Rows stamped by an earlier attempt are taken again
+        exactly, with their steps. Merging follows `settings.agent.merge`: one sender's album or split paste, or
+        their burst.
+        """
+        ...
+
+    async def wait_suspect(self) -> None:
+        """Return when there may be a suspect to claim: a turn or control row in flight at two unclean stops."""
+        ...
+
+    async def claim_suspect(self, *, is_alone: bool) -> Lease | InboxRow | None:
+        """Take the suspect with the fewest attempts, of all lanes and control rows; None when there is none.
+
+        Call it while no turn runs. Counts the attempt before returning if the suspect *is_alone*: if no job runs
+        either. The rules are in `gateway/store/suspects.py`.
         """
         ...
 
     async def steer(self, lease: Lease) -> tuple[InboxRow, ...]:
-        """Take into the running turn what its own sender wrote meanwhile; stamped like claim."""
+        """Take into the running turn what its own sender wrote meanwhile; stamped like claim.
+
+        A suspect takes in nothing.
+        """
         ...
 
     async def step(self, lease: Lease, step: Step) -> None:

@@ -46,6 +46,7 @@ class Engine:
     last_control: int = 0  # the newest control row that was offered
     recorded: asyncio.Event = field(default_factory=asyncio.Event)
     queued_job: asyncio.Event = field(default_factory=asyncio.Event)
+    suspected: asyncio.Event = field(default_factory=asyncio.Event)  # there is, or was, a suspect to claim
     unclean_stops: int = 0  # in a row, before this start
     headroom: Headroom = field(init=False)
 
@@ -68,8 +69,10 @@ class Engine:
             self.lanes.put(key)
 
     def offer_control(self, row: InboxRow) -> None:
-        """Offer a control row, once in this run."""
-        if row.seq > self.last_control:
+        """Offer a control row, once in this run; a suspect is claimed instead."""
+        if row.is_lone:
+            self.suspected.set()
+        elif row.seq > self.last_control:
             self.last_control = row.seq
             self.controls.put(row)
 

@@ -30,6 +30,7 @@ from gateway.store.rows import (
     write_key,
     write_outbound,
 )
+from gateway.store.suspects import CRASHES
 from gateway.words import say
 
 MINUTE = 60_000_000  # microseconds
@@ -73,7 +74,7 @@ def read_row(columns: tuple[Any, ...]) -> InboxRow:
         is_control=state == "control",
         turn=turn,
         attempts=attempts,
-        is_lone=crashes >= 2,
+        is_lone=crashes >= CRASHES,
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import structlog
 
@@ -27,10 +27,13 @@ from gateway.store import inbox, lanes, turns, views
 from gateway.store.base import Engine, new_transcript
 from gateway.store.lanes import HeldBack
 from gateway.store.rows import micros, quote, write_key, write_lines
+from gateway.store.suspects import SuspectHead
 from gateway.store.turns import Committed, Committing
 from gateway.store.usage import encode_usage, insert_usage, settle_usage
 
 log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
 
 _RETRY_SECONDS = 1.0  # a key whose claim failed with the disk is offered again
 
@@ -84,22 +87,46 @@ class SqliteJournal:
             partial(self._claimed, key),
         )
         try:
-            found = await asyncio.shield(future)
-        except asyncio.CancelledError:
-            future.add_done_callback(self._give_back)
-            raise
+            found = await self._unless_cancelled(future)
         except StoreDown:
             engine.wake_later(_RETRY_SECONDS, partial(engine.wake_lane, key))
             raise
         return found if isinstance(found, Lease) else None
 
-    def _claimed(self, key: SessionKey, found: Lease | HeldBack | None) -> None:
+    def _claimed(self, key: SessionKey, found: Lease | HeldBack | SuspectHead | None) -> None:
         if isinstance(found, Lease):
             self._engine.held[key] = found.epoch
-        elif found is not None:
+        elif isinstance(found, HeldBack):
             self._engine.wake_later(found.seconds, partial(self._engine.wake_lane, key))
+        elif found is not None:
+            self._engine.suspected.set()
 
-    def _give_back(self, future: asyncio.Future[Lease | HeldBack | None]) -> None:
+    async def wait_suspect(self) -> None:
+        """Return when there may be a suspect to claim."""
+        await self._engine.suspected.wait()
+        self._engine.suspected.clear()
+
+    async def claim_suspect(self, *, is_alone: bool) -> Lease | InboxRow | None:
+        """Take the suspect with the fewest attempts; a claim that nobody waits for any more is given back."""
+        engine, now = self._engine, self._engine.now()
+        future = engine.writer.submit(
+            lambda database: lanes.claim_suspect(database, engine.owner, now, new_transcript, is_alone=is_alone),
+            lambda found: self._claimed(found.key, found) if isinstance(found, Lease) else None,
+        )
+        try:
+            return await self._unless_cancelled(future)
+        except StoreDown:
+            engine.wake_later(_RETRY_SECONDS, engine.suspected.set)
+            raise
+
+    async def _unless_cancelled(self, claim: asyncio.Future[T]) -> T:
+        try:
+            return await asyncio.shield(claim)
+        except asyncio.CancelledError:
+            claim.add_done_callback(self._give_back)
+            raise
+
+    def _give_back(self, future: asyncio.Future[Any]) -> None:
         if future.cancelled() or future.exception() is not None:
             return
         lease = future.result()

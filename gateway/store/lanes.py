@@ -16,6 +16,7 @@ from gateway.ports.journal import InboxRow, Lease, SessionRow, Step
 from gateway.ports.store import Limits
 from gateway.store.inbox import COUNT_WAITING, ROW, read_row
 from gateway.store.rows import moment, quote, read_key, read_step, sql, unquote
+from gateway.store.suspects import SuspectHead, free_controls, next_suspect, take_control
 
 SECOND = 1_000_000  # microseconds
 LONGEST_PASTE = 100  # rows of one paste or album; what is longer is another turn
@@ -127,8 +128,8 @@ def _held(last: Waiting, limits: Limits, now: int) -> HeldBack | None:
 
 def claim(
     database: sqlite3.Connection, key: SessionKey, column: str, owner: str, limits: Limits, now: int, new: NewTranscript
-) -> Lease | HeldBack | None:
-    """Take the lane's next turn."""
+) -> Lease | HeldBack | SuspectHead | None:
+    """Take the lane's next turn, unless it is a suspect."""
     lane = database.execute(_LANE, (column,)).fetchone()
     if lane is not None and lane[0]:
         return None
@@ -136,6 +137,8 @@ def claim(
         stamped = database.execute(_OF_TURN, (column, "stamped", lane[2])).fetchall()
         if stamped:
             rows = tuple(read_row(columns) for columns in stamped)
+            if any(row.is_lone for row in rows):
+                return SuspectHead()
             return _take(database, key, column, owner, rows, lane[2], now, new)
     waiting = database.execute(_WAITING, (column,))
     try:
@@ -148,6 +151,22 @@ def claim(
     return _take(database, key, column, owner, rows, turn_id(rows[0].message), now, new)
 
 
+def claim_suspect(
+    database: sqlite3.Connection, owner: str, now: int, new: NewTranscript, *, is_alone: bool
+) -> Lease | InboxRow | None:
+    """Take the next suspect of all lanes, or a control row that is one; count the attempt if it *is_alone*."""
+    suspect = next_suspect(database)
+    if suspect is None:
+        return None
+    if suspect.is_control:
+        take_control(database, suspect.seq, int(is_alone))
+        return read_row(database.execute(_ONE, (suspect.seq,)).fetchone())
+    stamped = database.execute(_OF_TURN, (suspect.key, "stamped", suspect.turn)).fetchall()
+    rows = tuple(read_row(columns) for columns in stamped)
+    key = read_key(suspect.key)
+    return _take(database, key, suspect.key, owner, rows, suspect.turn, now, new, attempt=int(is_alone))
+
+
 def _take(
     database: sqlite3.Connection,
     key: SessionKey,
@@ -157,10 +176,12 @@ def _take(
     turn: str,
     now: int,
     new: NewTranscript,
+    *,
+    attempt: int = 0,
 ) -> Lease:
     (epoch,) = database.execute(_TAKE_LANE, (column, owner, turn)).fetchone()
     session = open_session(database, key, column, now, new)
-    stamped = _stamp(database, rows, turn)
+    stamped = _stamp(database, rows, turn, attempt)
     is_again = bool(rows[0].turn)
     (more,) = database.execute(COUNT_WAITING, (column,)).fetchone()
     return Lease(
@@ -175,9 +196,11 @@ def _take(
     )
 
 
-def _stamp(database: sqlite3.Connection, rows: tuple[InboxRow, ...], turn: str) -> tuple[InboxRow, ...]:
-    # A turn is alone when one of its rows must be, and then all its rows count the attempt.
-    attempt = 1 if any(row.is_lone for row in rows) else 0
+def _stamp(
+    database: sqlite3.Connection, rows: tuple[InboxRow, ...], turn: str, attempt: int = 0
+) -> tuple[InboxRow, ...]:
+    # A turn is a suspect when one of its rows is, and then all its rows count the attempt.
+    is_lone = any(row.is_lone for row in rows)
     database.executemany(_STAMP, [(turn, attempt, row.seq) for row in rows])
     return tuple(
         InboxRow(
@@ -187,7 +210,7 @@ def _stamp(database: sqlite3.Connection, rows: tuple[InboxRow, ...], turn: str) 
             role=row.role,
             turn=turn,
             attempts=row.attempts + attempt,
-            is_lone=bool(attempt),
+            is_lone=is_lone,
         )
         for row in rows
     )
@@ -256,6 +279,8 @@ def fence(database: sqlite3.Connection, column: str, owner: str, epoch: int, tur
 def steer(database: sqlite3.Connection, lease: Lease, column: str, owner: str, limits: Limits) -> tuple[InboxRow, ...]:
     """Stamp the sender's rows at the head of the lane with the running turn; nobody else's place is taken."""
     fence(database, column, owner, lease.epoch, lease.turn)
+    if lease.is_lone:
+        return ()  # what comes beside a suspect is none, and must not share its outcome
     sender = quote(lease.rows[0].message.sender.id)
     waiting = database.execute(_WAITING, (column,))
     group: list[int] = []
@@ -298,13 +323,8 @@ def free_orphans(database: sqlite3.Connection, owner: str, held: Mapping[Session
     return [key for key, epoch in held.items() if key not in owned or owned[key][1] != epoch]
 
 
-def recover(database: sqlite3.Connection, *, was_unclean: bool) -> None:
-    """Take the lanes of the process before; after an unclean stop its rows in flight have survived one crash more."""
-    database.execute(
-        "UPDATE inbox SET state = 'stamped', crashes = crashes + ? WHERE state = 'claimed' AND ended_at IS NULL",
-        (int(was_unclean),),
-    )
-    if was_unclean:
-        # A control row has no lane to run alone in: every stop that it was open at counts.
-        database.execute("UPDATE inbox SET attempts = attempts + 1 WHERE state = 'control' AND ended_at IS NULL")
+def recover(database: sqlite3.Connection) -> None:
+    """Take the lanes of the process before."""
+    database.execute("UPDATE inbox SET state = 'stamped' WHERE state = 'claimed' AND ended_at IS NULL")
+    free_controls(database)
     database.execute("UPDATE lane SET owner = '' WHERE owner != ''")

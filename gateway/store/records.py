@@ -16,15 +16,14 @@ from gateway.store.base import Engine
 from gateway.store.due import encode_job, put_job
 from gateway.store.journal import SqliteJournal
 from gateway.store.rows import micros, moment, quote, read_json, read_key, sql, unquote, write_json, write_key
+from gateway.store.suspects import KILLED
 
 _JOB = "id, kind, scope, payload, due_at, attempts"
 _DUE = sql(
-    "UPDATE job SET leased = 1 WHERE seq IN",
-    "(SELECT seq FROM job WHERE leased = 0 AND due_at <= ? AND kind IN (SELECT value FROM json_each(?))",
-    "ORDER BY due_at, seq LIMIT ?)",
-    "RETURNING due_at, seq,",
-    _JOB,
+    "SELECT seq, reason FROM job WHERE leased = 0 AND due_at <= ? AND kind IN (SELECT value FROM json_each(?))",
+    "ORDER BY due_at, seq LIMIT ?",
 )
+_LEASE = sql("UPDATE job SET leased = 1 WHERE seq = ? RETURNING", _JOB)
 _PENDING = sql("SELECT", _JOB, "FROM job WHERE scope = ? ORDER BY seq")
 _COUNT = (
     "SELECT kind, sum(leased = 0 AND due_at <= ?1), min(due_at) FILTER (WHERE leased = 0), "
@@ -86,6 +85,14 @@ class SqliteRecords:
         return await self._engine.writer.submit(lanes.list_sessions)
 
 
+def _lease_jobs(database: sqlite3.Connection, now: int, kinds: str, limit: int) -> tuple[Job, ...]:
+    due = database.execute(_DUE, (now, kinds, limit)).fetchall()
+    # A job that was leased at a crash may have caused it: it is leased by itself, so the next crash charges no other.
+    killed = next((place for place, (_, reason) in enumerate(due) if reason == KILLED), len(due))
+    leased = [database.execute(_LEASE, (seq,)).fetchone() for seq, _ in due[: max(killed, 1)]]
+    return tuple(_read_job(columns) for columns in leased)
+
+
 def _read_job(columns: tuple[str, str, str, str, int, int]) -> Job:
     id_, kind, scope, payload, due_at, attempts = columns
     return Job(
@@ -113,10 +120,9 @@ class SqliteJobs:
 
     async def due(self, now: datetime, limit: int, *, kinds: Collection[str]) -> tuple[Job, ...]:
         """Return jobs of *kinds* due at *now*, oldest first, leased until finished or put off."""
-        found = await self._engine.writer.submit(
-            lambda database: database.execute(_DUE, (micros(now), write_json(list(kinds)), limit)).fetchall()
+        return await self._engine.writer.submit(
+            lambda database: _lease_jobs(database, micros(now), write_json(list(kinds)), limit)
         )
-        return tuple(_read_job(columns[2:]) for columns in sorted(found))
 
     async def pending_in(self, scope: str) -> tuple[Job, ...]:
         """Return the scope's unfinished jobs in the order they were queued."""

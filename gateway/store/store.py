@@ -31,6 +31,7 @@ from gateway.store.journal import SqliteJournal
 from gateway.store.outbox import SqliteOutbox
 from gateway.store.records import SqliteChannelState, SqliteJobs, SqlitePeople, SqliteRecords
 from gateway.store.rows import unquote
+from gateway.store.suspects import KilledJob, count_crash, forgive
 from gateway.store.usage import SqliteUsage
 from gateway.store.writer import Writer
 
@@ -59,14 +60,16 @@ class Found:
     choosers: dict[SessionKey, str]
     links: links.Known
     access: access.Known
+    killed_jobs: list[KilledJob]
 
 
-def start(database: sqlite3.Connection) -> Found:
+def start(database: sqlite3.Connection, now: int) -> Found:
     """Take over from the process before: count its crash, free its lanes, find its backlog."""
     meta = dict(database.execute("SELECT name, value FROM meta WHERE name IN ('clean', 'unclean_stops')").fetchall())
     was_unclean = meta.get("clean") == "0"
     unclean_stops = int(meta.get("unclean_stops", "0")) + was_unclean
-    lanes.recover(database, was_unclean=was_unclean)
+    killed_jobs = count_crash(database, now) if was_unclean else []
+    lanes.recover(database)
     ledger.recover(database)
     database.execute("UPDATE job SET leased = 0 WHERE leased != 0")
     _set_meta(database, clean="0", unclean_stops=str(unclean_stops))
@@ -74,7 +77,15 @@ def start(database: sqlite3.Connection) -> Found:
     for subject, name, value in database.execute("SELECT subject, name, value FROM preference"):
         preferences.setdefault(unquote(subject), {})[unquote(name)] = unquote(value)
     choosers = records.choosers(database) if any("language" in each for each in preferences.values()) else {}
-    return Found(look(database), unclean_stops, preferences, choosers, links.load(database), access.load(database))
+    return Found(
+        backlog=look(database),
+        unclean_stops=unclean_stops,
+        preferences=preferences,
+        choosers=choosers,
+        links=links.load(database),
+        access=access.load(database),
+        killed_jobs=killed_jobs,
+    )
 
 
 def look(database: sqlite3.Connection) -> Backlog:
@@ -92,14 +103,14 @@ def look_again(database: sqlite3.Connection, engine: Engine) -> Backlog:
 
 def finish(database: sqlite3.Connection) -> None:
     """Say that this process stopped of its own will; nothing it held has survived a crash."""
+    forgive(database)
     leave(database)
-    database.execute("UPDATE inbox SET crashes = 0 WHERE ended_at IS NULL AND crashes != 0")
     _set_meta(database, unclean_stops="0")
 
 
 def leave(database: sqlite3.Connection) -> None:
     """Say that this process, which served nobody, is done; what killed those before it is not forgiven by that."""
-    lanes.recover(database, was_unclean=False)
+    lanes.recover(database)
     _set_meta(database, clean="1")
 
 
@@ -164,7 +175,8 @@ class SqliteStore:
 async def assemble(writer: Writer, limits: Limits, clock: Clock, copy: Copy) -> SqliteStore:
     """Build a store on an open writer, and wake what the last run left."""
     engine = Engine(writer=writer, limits=limits, clock=clock)
-    found = await writer.submit(start)
+    now = engine.now()
+    found = await writer.submit(lambda database: start(database, now))
     engine.unclean_stops = found.unclean_stops
     _wake(engine, found.backlog)
     writer.when_reopened(lambda database: look_again(database, engine), lambda backlog: _wake(engine, backlog))
@@ -175,6 +187,8 @@ async def assemble(writer: Writer, limits: Limits, clock: Clock, copy: Copy) -> 
         chats=len(found.backlog.chats),
         unclean_stops=found.unclean_stops,
     )
+    for job in found.killed_jobs:
+        log.warning("store.job_killed", job=unquote(job.id), kind=job.kind, attempts=job.attempts)
     return SqliteStore(engine, found, copy)
 
 

@@ -42,7 +42,11 @@ _INSERT = (
 )
 _END_ROW = "UPDATE inbox SET state = ?, ended_at = ?, turn = ? WHERE seq = ? AND ended_at IS NULL"
 _END_NOTES = "UPDATE inbox SET state = 'merged', ended_at = ? WHERE seq = ? AND ended_at IS NULL"
-_FREE_REST = "UPDATE inbox SET state = 'waiting', turn = '' WHERE key = ? AND state = 'claimed' AND ended_at IS NULL"
+_FREE_REST = (
+    # They were taken into a turn that has ended well, so they are no suspects.
+    "UPDATE inbox SET state = 'waiting', turn = '', crashes = 0, attempts = 0 "
+    "WHERE key = ? AND state = 'claimed' AND ended_at IS NULL"
+)
 _BURY_ROW = "INSERT OR REPLACE INTO dead (id, turn, key, reason, at) VALUES (?, ?, ?, ?, ?)"
 
 # Doing /new twice is doing it once, and a late one never takes a later transcript away.

@@ -33,7 +33,7 @@ class Gateway:
 
     @asynccontextmanager
     async def start(
-        self, *, grace: float = 25.0, is_signalled: bool = False, turns: int | None = 0
+        self, *, grace: float = 25.0, is_signalled: bool = False, turns: int | None = 0, is_thin: bool = False
     ) -> AsyncIterator[Line]:
         """Start a life; the block begins when it is ready, unless it is gone before. *turns* None = the usual cap."""
         order = Order(
@@ -45,6 +45,7 @@ class Gateway:
             grace=grace,
             is_signalled=is_signalled,
             turns=turns,
+            is_thin=is_thin,
         )
         async with open_line(self._zygote, order) as line:
             yield line

@@ -14,6 +14,7 @@ from typing import TypeAlias
 
 import structlog
 
+from agent.locks import Slots
 from agent.memory.files.lines import utc_now
 from agent.memory.work.purse import Budget, Purse
 from gateway.errors import StoreDown
@@ -84,11 +85,14 @@ class Background:
         purse: Purse | None = None,
         now: Callable[[], datetime] = utc_now,
         meter: Meter | None = None,
+        slots: Slots | None = None,
     ) -> None:
         """Run *quick* kinds (files only) as they come due, and *slow* ones (models) *at_once* at most.
 
         *slow* ones begin while *purse* has room. *long* ones (many files, no model) have one slot of their own.
+        No job begins while a turn has all *slots* to itself.
         """
+        self._slots = slots or Slots(1)
         self._jobs = jobs
         self._quick = quick
         self._slow = slow
@@ -174,6 +178,11 @@ class Background:
     async def _begin(self, tasks: asyncio.TaskGroup) -> bool:
         """Take what is due; False when there was nothing that can begin now."""
         self._freed.clear()
+        await self._slots.wait_for_jobs()
+        with self._slots.job():
+            return await self._begin_due(tasks)
+
+    async def _begin_due(self, tasks: asyncio.TaskGroup) -> bool:
         quick = self._owed or list(await self._jobs.due(self._now(), _QUICK_AT_ONCE, kinds=tuple(self._quick)))
         self._owed = list(quick)
         for job in quick:
@@ -216,7 +225,8 @@ class Background:
         try:
             while True:
                 try:
-                    await self._do(job, self._slow.get(job.kind) or self._long[job.kind])
+                    with self._slots.job():
+                        await self._do(job, self._slow.get(job.kind) or self._long[job.kind])
                 except StoreDown:  # its lease is ours until the store knows what became of it
                     await asyncio.sleep(_PAUSE.total_seconds())
                 else:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gateway.events import ChatKind, InboundKind, InboundMessage, OutboundKind, Role, Sender, SessionKey, turn_id
-from gateway.ports.journal import AcceptedAs, EndState, TurnRecord
+from gateway.ports.journal import AcceptedAs, EndState, InboxRow, TurnRecord
 from gateway.ports.store import Limits, Store
 from tests.contract.store.conftest import House
 from tests.fakes.turns import ANN, BOB, START, accept, answer, answered, claim, said
@@ -186,7 +186,7 @@ async def test_the_whole_backlog_has_a_limit(house: House, claimed: int) -> None
 
 
 async def test_a_control_row_comes_out_of_controls_alone(house: House) -> None:
-    """It never waits in the lane, and is offered again after a kill, its attempt counted."""
+    """It never waits in the lane, and is offered again after a kill; after a second one it is a suspect."""
     store = await house.open()
     await accept(store, said("/stop"), is_control=True)
     row = await anext(store.journal.controls())
@@ -195,7 +195,12 @@ async def test_a_control_row_comes_out_of_controls_alone(house: House) -> None:
     await house.kill()
     store = await house.open()
     again = await anext(store.journal.controls())
-    assert (again.seq, again.is_control, again.attempts) == (row.seq, True, 1)
+    assert (again.seq, again.is_control, again.attempts) == (row.seq, True, 0)  # only what runs alone is charged
+    await house.kill()
+    store = await house.open()
+    suspect = await store.journal.claim_suspect(is_alone=True)
+    assert isinstance(suspect, InboxRow)
+    assert (suspect.seq, suspect.is_control, suspect.attempts) == (row.seq, True, 1)
 
 
 STRANGE = ["\ud800 lone", "nul \0 in it", "\udfff\ud800", "\u202e rtl", "", "\ufdd0 marker"]

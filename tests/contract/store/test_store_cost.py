@@ -7,7 +7,7 @@ from pathlib import Path
 
 from gateway.ports.journal import Step
 from gateway.ports.store import Limits
-from gateway.store import FILE, open_file, schema
+from gateway.store import FILE, open_file, schema, suspects
 from tests.fakes.turns import ANN, accept, answered, claim, parts_of, receipt, said, spent
 
 
@@ -66,7 +66,7 @@ def _scans(path: Path, statements: set[str]) -> list[str]:
 _WHOLE = (
     "SELECT count(*) FROM inbox WHERE state = 'waiting' AND ended_at IS NULL",
     # At close.
-    "UPDATE inbox SET crashes = 0 WHERE ended_at IS NULL AND crashes != 0",
+    *suspects.AT_CLOSE,
     "UPDATE lane SET owner = '' WHERE owner != ''",
-    "UPDATE inbox SET state = 'stamped', crashes = crashes + ? WHERE state = 'claimed' AND ended_at IS NULL",
+    "UPDATE inbox SET state = 'stamped' WHERE state = 'claimed' AND ended_at IS NULL",
 )

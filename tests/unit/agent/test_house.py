@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from agent.house import AgentHouse
+from agent.locks import Slots
 from agent.pool import Pool
 from gateway.events import Part, Receipt
 from gateway.ports import EndState, InboxRow, Lease
@@ -40,7 +41,7 @@ async def test_stop_keeps_what_is_not_on_its_way_yet(clock: Clock) -> None:
     """Of an answer in three parts, one is shown: the others are cancelled, and a `cut` line says which was seen."""
     store = await open_inline_store(clock=clock.now)
     meter = FakeMeter()
-    pool = Pool(store.journal, NoWork(), workers=1, meter=meter, clock=lambda: clock.seconds)
+    pool = Pool(store.journal, NoWork(), slots=Slots(1), meter=meter, clock=lambda: clock.seconds)
     house = AgentHouse(
         journal=store.journal,
         outbox=store.outbox,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import timedelta
 
 from agent.locks import KeyLocks, Slots
 
@@ -64,7 +65,8 @@ async def test_a_lone_holder_has_every_slot_to_itself() -> None:
             inside.discard(name)
 
     async def alone(name: str) -> None:
-        async with slots.one(), slots.others():
+        async with slots.alone(timedelta(seconds=30)) as is_alone:
+            assert is_alone
             inside.add(name)
             seen.append(frozenset(inside))
             await asyncio.sleep(0)

@@ -6,16 +6,18 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 
+from agent.locks import Slots
 from agent.pool import Pool, Running
 from gateway.events import InboundMessage, OutboundMessage, Role, Sender, SessionKey
 from gateway.ports import Commit, EndState, InboxRow, Lease, Limits, TurnRecord
 from gateway.store.store import SqliteStore
 from tests.fakes.clock import Clock
 from tests.fakes.meter import FakeMeter
-from tests.fakes.store import InlineWriter, open_inline_store
+from tests.fakes.store import InlineWriter, kill, open_inline_store
 
 
 class Clerk:
@@ -87,21 +89,44 @@ class Clerk:
         return {text: at for kind, text, at in self.diary if kind == what}
 
 
+async def accept_text(
+    store: SqliteStore, clock: Clock, chat: str, text: str, *, sender: str = "", is_control: bool = False
+) -> None:
+    """Accept *text* in *chat*."""
+    message = InboundMessage(
+        key=SessionKey("web", chat),
+        message_id=f"{chat}-{text}",
+        sender=Sender(id=sender or chat),
+        text=text,
+        sent_at=clock.now(),
+    )
+    await store.journal.accept(message, role=Role.ANYONE, is_control=is_control)
+
+
+async def leave_suspects(folder: Path, clock: Clock, chats: str, controls: str = "") -> Path:
+    """Let what each of these chats said be in flight at two crashes; return the journal that they left."""
+    path = folder / "journal.db"
+    store = await open_inline_store(path, clock=clock.now)
+    for chat in chats:
+        await accept_text(store, clock, chat, f"{chat}0")
+    for chat in controls:
+        await accept_text(store, clock, chat, f"/{chat}", is_control=True)
+    for life in range(2):
+        for chat in chats:
+            assert await store.journal.claim(SessionKey("web", chat)) is not None
+        path = kill(path, folder / f"life-{life}")
+        store = await open_inline_store(path, clock=clock.now)
+    return kill(path, folder / "last")
+
+
 class Desk:
     """A pool at work over a real (inline) journal."""
 
-    def __init__(self, store: SqliteStore, clerk: Clerk, pool: Pool, clock: Clock) -> None:
-        self.store, self.clerk, self.pool, self.clock = store, clerk, pool, clock
+    def __init__(self, store: SqliteStore, clerk: Clerk, pool: Pool, clock: Clock, slots: Slots) -> None:
+        self.store, self.clerk, self.pool, self.clock, self.slots = store, clerk, pool, clock, slots
 
     async def say(self, chat: str, text: str, *, sender: str = "", is_control: bool = False) -> None:
-        message = InboundMessage(
-            key=SessionKey("web", chat),
-            message_id=f"{chat}-{text}",
-            sender=Sender(id=sender or chat),
-            text=text,
-            sent_at=self.clock.now(),
-        )
-        await self.store.journal.accept(message, role=Role.ANYONE, is_control=is_control)
+        await accept_text(self.store, self.clock, chat, text, sender=sender, is_control=is_control)
 
     async def idle(self) -> None:
         """Let virtual time pass until everything is done that any of these tests asks for."""
@@ -110,15 +135,16 @@ class Desk:
 
 @asynccontextmanager
 async def desk(
-    clock: Clock, *, workers: int = 4, seconds: float = 1.0, limits: Limits | None = None
+    clock: Clock, *, workers: int = 4, seconds: float = 1.0, limits: Limits | None = None, path: Path | None = None
 ) -> AsyncIterator[Desk]:
     """Run a pool for the block."""
-    store = await open_inline_store(limits=limits, clock=clock.now)
+    store = await open_inline_store(path, limits=limits, clock=clock.now)
     clerk = Clerk(store, clock, seconds=seconds)
-    pool = Pool(store.journal, clerk, workers=workers, meter=FakeMeter(), clock=lambda: clock.seconds)
+    slots = Slots(workers)
+    pool = Pool(store.journal, clerk, slots=slots, meter=FakeMeter(), clock=lambda: clock.seconds)
     running = asyncio.create_task(pool.run())
     try:
-        yield Desk(store, clerk, pool, clock)
+        yield Desk(store, clerk, pool, clock, slots)
     finally:
         await pool.drain(timedelta(0))
         running.cancel()
@@ -259,6 +285,80 @@ async def test_a_turn_that_cannot_even_be_buried_harms_no_other(clock: Clock) ->
         await asyncio.sleep(5)
         assert at.clerk.buried == ["bad"]
         assert set(at.clerk.times("end")) == {"fine"}
+
+
+async def test_suspects_run_one_by_one_after_everybody_else(clock: Clock, tmp_path: Path) -> None:
+    """What may kill the process runs when nobody else wants to, with nothing beside it, and is answered."""
+    path = await leave_suspects(tmp_path, clock, "abc")
+    async with desk(clock, path=path) as at:
+        for chat in "xyz":
+            await at.say(chat, f"{chat}0")
+        await at.say("a", "a1")  # behind a suspect
+        await at.idle()
+        begun = [text for kind, text, _ in sorted(at.clerk.diary, key=lambda each: each[2]) if kind == "begin"]
+        assert (set(begun[:3]), begun[3], set(begun[4:])) == ({"x0", "y0", "z0"}, "a0", {"a1", "b0", "c0"})
+        ended = at.clerk.times("end")
+        for text in ("a0", "b0", "c0"):
+            start, end = at.clerk.times("begin")[text], ended[text]
+            beside = [other for other, at_ in at.clerk.times("begin").items() if at_ < end and ended[other] > start]
+            assert beside == [text]
+        assert not at.clerk.buried
+
+
+async def test_a_load_that_never_ends_keeps_no_suspect_waiting(clock: Clock, tmp_path: Path) -> None:
+    """After half a minute a suspect takes its place in the line."""
+    path = await leave_suspects(tmp_path, clock, "a")
+    async with desk(clock, path=path, workers=1, seconds=10) as at:
+        for n in range(20):
+            await at.say("x", f"x{n}")
+        await at.idle()
+        assert 30 <= at.clerk.times("begin")["a0"] <= 60
+
+
+async def test_no_job_begins_beside_a_suspect(clock: Clock, tmp_path: Path) -> None:
+    """A suspect waits for the jobs that run, and new ones wait for it."""
+    path = await leave_suspects(tmp_path, clock, "a")
+    async with desk(clock, path=path, seconds=1) as at:
+        with at.slots.job():
+            await asyncio.sleep(5)
+            assert not at.clerk.times("begin")
+        await asyncio.sleep(0.5)
+        waiting = asyncio.create_task(at.slots.wait_for_jobs())
+        await asyncio.sleep(0.4)
+        assert not waiting.done()
+        await waiting
+        assert at.clerk.times("end")["a0"] <= clock.seconds
+
+
+async def test_a_job_that_never_ends_costs_a_suspect_no_attempt(clock: Clock, tmp_path: Path) -> None:
+    """The suspect waits half a minute for it; then it runs, but does not have the process to itself."""
+    path = await leave_suspects(tmp_path, clock, "a")
+    async with desk(clock, path=path, seconds=10) as at:
+        with at.slots.job():
+            await asyncio.sleep(35)
+            running = at.pool.running(SessionKey("web", "a"))
+            assert running is not None
+            assert running.lease.attempts == 0
+
+
+async def test_a_suspect_can_be_stopped(clock: Clock, tmp_path: Path) -> None:
+    """/stop ends it like any turn, and the next suspect runs."""
+    path = await leave_suspects(tmp_path, clock, "ab")
+    async with desk(clock, path=path) as at:
+        await asyncio.sleep(0.5)
+        assert await at.pool.stop(SessionKey("web", "a")) == (True, 0)
+        await at.idle()
+        assert set(at.clerk.times("end")) == {"b0"}
+
+
+async def test_a_command_may_be_a_suspect(clock: Clock, tmp_path: Path) -> None:
+    """One that was open at two crashes runs alone, and what comes after it as usual."""
+    path = await leave_suspects(tmp_path, clock, "a", controls="s")
+    async with desk(clock, path=path) as at:
+        await at.say("b", "/other", is_control=True)
+        await at.idle()
+        assert at.clerk.controls == ["/other", "/s"]
+        assert set(at.clerk.times("end")) == {"a0"}
 
 
 async def test_drain_gives_unfinished_turns_back(clock: Clock) -> None:

@@ -13,6 +13,7 @@ from datetime import timedelta
 
 import pytest
 
+from agent.locks import Slots
 from agent.pool import Pool, Running
 from gateway.delivery import Deliverer
 from gateway.events import Part, Receipt, SessionKey
@@ -135,7 +136,7 @@ async def spend_a_minute(clock: Clock, down: str, trouble: str) -> dict[str, flo
     pool = Pool(
         store.journal,
         Thinker(store, deliverer),
-        workers=WORKERS,
+        slots=Slots(WORKERS),
         meter=FakeMeter(),
         clock=asyncio.get_running_loop().time,
     )

@@ -9,6 +9,7 @@ from datetime import timedelta
 
 import pytest
 
+from agent.locks import Slots
 from agent.memory.work.background import Background, Handler, Later
 from gateway.errors import StoreDown
 from gateway.ports import Job
@@ -47,6 +48,24 @@ async def test_only_kinds_with_a_handler_are_touched(clock: Clock) -> None:
     assert done == ["a", "c"]
     assert list(jobs.jobs) == ["b"]
     assert jobs.leased & set(jobs.jobs) == set()
+
+
+async def test_no_job_begins_while_a_suspect_has_the_process_to_itself(clock: Clock) -> None:
+    """What ends the process then is the suspect; a job that came meanwhile is not even leased."""
+    jobs, slots = FakeJobs(), Slots(1)
+    done: list[str] = []
+
+    async def handle(each: Job) -> None:
+        done.append(each.id)
+
+    async with at_work(Background(jobs, quick={"think": handle}, slow={}, now=lambda: START, slots=slots)):
+        await asyncio.sleep(1)
+        async with slots.alone(timedelta(seconds=30)):
+            await jobs.put(job("a"))
+            await asyncio.sleep(60)
+            assert (done, jobs.leased) == ([], set())
+        await asyncio.sleep(1)
+    assert done == ["a"]
 
 
 @pytest.mark.parametrize("steps", range(12))

@@ -1,0 +1,117 @@
+"""Suspects: which rows may have killed the process, and how the one that did is found (FORMATS.md, Session queues).
+
+In flight   A row is in flight while its turn is claimed, a control row while it is open, a job while it is leased.
+Crash       An unclean stop adds one crash to what was in flight at it. What only waited has nothing to do with it.
+Suspect     One crash: it runs again as usual. Two since the last deliberate stop: its turn is a suspect. A merged
+            turn is one suspect, because it has one sender and one outcome; it takes in no further row.
+Isolation   Only `claim_suspect` takes a suspect: one at a time, while no turn and no job runs. Every other turn goes
+            first. Among suspects the one with the fewest attempts comes first, then the oldest: one that killed
+            waits until each of the others has had its attempt.
+Attempt     The claim adds it, in the claim's transaction and so before the work starts, and only if the turn has
+            the process to itself. A suspect that waits is not claimed, so a crash charges at most one of them.
+Set aside   The pool dead-letters a suspect whose three attempts did not come back, and tells its sender.
+End         A suspect whose turn ends is none any more; with the last of them, isolation ends.
+Stop        A deliberate stop gives the attempt of what runs back, and forgets the crashes of what was never charged.
+            A suspect that was charged remains one: it has ended a process that did nothing else.
+No culprit  When the process dies whatever it does (too little memory), each life charges another suspect. Alone,
+            each needs the least memory there is to need.
+Job         A job is never set aside. From the second crash on it is put off for longer each time, apart from the jobs
+            that were in flight beside it, and no job begins while a suspect runs.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from dataclasses import dataclass
+
+from gateway.store.rows import sql
+
+CRASHES = 2  # unclean stops in flight that make a suspect
+KILLED = "killed"  # the reason of a job that was leased at an unclean stop
+_FIRST_DELAY = 30_000_000  # microseconds that a job is put off at its second crash; doubled at each further one
+_LONGEST_DELAY = 86_400_000_000
+
+# Waiting rows are no suspects, and neither is a control row that this process has taken up: its `turn` says so.
+_SUSPECTS = sql(
+    "FROM inbox WHERE ended_at IS NULL AND crashes >=",
+    str(CRASHES),
+    "AND (state = 'stamped' OR state = 'control' AND turn = '')",
+)
+_NEXT = sql("SELECT seq, state, key, turn", _SUSPECTS, "ORDER BY attempts, seq LIMIT 1")
+_ANY = sql("SELECT EXISTS (SELECT 1", _SUSPECTS, ")")
+_TAKEN = "alone"  # the `turn` of a control row that runs as a suspect
+_TAKE_CONTROL = "UPDATE inbox SET turn = ?, attempts = attempts + ? WHERE seq = ?"
+_IN_FLIGHT = "state IN ('claimed', 'control') AND ended_at IS NULL"
+_COUNT_CRASH = sql("UPDATE inbox SET crashes = crashes + 1 WHERE", _IN_FLIGHT)
+_FREE_CONTROLS = "UPDATE inbox SET turn = '' WHERE state = 'control' AND ended_at IS NULL AND turn != ''"
+_GIVE_BACK = (
+    "UPDATE inbox SET attempts = attempts - 1 WHERE ended_at IS NULL AND attempts > 0 "
+    "AND (state = 'claimed' OR state = 'control' AND turn != '')"
+)
+_FORGET_CRASHES = "UPDATE inbox SET crashes = 0 WHERE ended_at IS NULL AND crashes != 0 AND attempts = 0"
+AT_CLOSE = (_GIVE_BACK, _FORGET_CRASHES, _FREE_CONTROLS)  # of the open rows each, once per process
+_LEASED_JOBS = "SELECT seq, id, kind, attempts FROM job WHERE leased != 0 ORDER BY attempts, due_at, seq"
+_PUT_OFF = "UPDATE job SET attempts = ?, due_at = max(due_at, ?), reason = ? WHERE seq = ?"
+
+
+@dataclass(frozen=True, slots=True)
+class SuspectHead:
+    """The next turn of a session queue is a suspect: `claim` leaves it to `claim_suspect`."""
+
+
+@dataclass(frozen=True, slots=True)
+class NextSuspect:
+    """The suspect whose attempt is due."""
+
+    seq: int
+    is_control: bool
+    key: str
+    turn: str
+
+
+@dataclass(frozen=True, slots=True)
+class KilledJob:
+    """A job that was leased at an unclean stop, for the log."""
+
+    id: str
+    kind: str
+    attempts: int
+
+
+def next_suspect(database: sqlite3.Connection) -> NextSuspect | None:
+    """Return the suspect with the fewest attempts, the oldest of them; None when there is none."""
+    found = database.execute(_NEXT).fetchone()
+    return NextSuspect(found[0], found[1] == "control", found[2], found[3]) if found is not None else None
+
+
+def has_suspects(database: sqlite3.Connection) -> bool:
+    """Return True if a suspect can be claimed."""
+    return bool(database.execute(_ANY).fetchone()[0])
+
+
+def take_control(database: sqlite3.Connection, seq: int, attempt: int) -> None:
+    """Take up a control row that is a suspect; the process that starts next, or a deliberate stop, frees it."""
+    database.execute(_TAKE_CONTROL, (_TAKEN, attempt, seq))
+
+
+def count_crash(database: sqlite3.Connection, now: int) -> list[KilledJob]:
+    """Add a crash to everything that was in flight at an unclean stop; return the jobs among it."""
+    database.execute(_COUNT_CRASH)
+    killed = []
+    for place, (seq, id_, kind, attempts) in enumerate(database.execute(_LEASED_JOBS).fetchall(), 1):
+        # The first crash delays nothing. Later ones keep the jobs apart, so that only one of them meets the next crash.
+        delay = min(_FIRST_DELAY * 2 ** min(attempts - 1, 20) * place, _LONGEST_DELAY) if attempts else 0
+        database.execute(_PUT_OFF, (attempts + 1, now + delay, KILLED, seq))
+        killed.append(KilledJob(id_, kind, attempts + 1))
+    return killed
+
+
+def free_controls(database: sqlite3.Connection) -> None:
+    """Let control rows that a process took up be claimed by the next one."""
+    database.execute(_FREE_CONTROLS)
+
+
+def forgive(database: sqlite3.Connection) -> None:
+    """Record a deliberate stop: no attempt for what runs, no crashes for what was never charged."""
+    database.execute(_GIVE_BACK)
+    database.execute(_FORGET_CRASHES)
