@@ -18,12 +18,13 @@ from channels.frames.names import file_name
 from channels.frames.windows import SharedFrame, Window
 from channels.web.downloads import Download
 from channels.web.login import Login, Logins, is_name
-from channels.web.neighbour import is_service
 from channels.web.shelf import Shelf
 from channels.web.slots import PersonSlots
 from channels.web.uploads import Uploads
 from gateway.errors import FileUnavailable, UserMistake
 from gateway.events import Attachment, SessionKey
+from gateway.net.addresses import FORWARDING_HEADERS
+from gateway.net.neighbour import is_service
 from gateway.ports import ChannelContext, everywhere
 from gateway.words import say
 
@@ -33,7 +34,6 @@ MOST_DOWNLOADS = 6  # of one person at once, as many as a browser makes
 _BUTTONS = 20  # below one message
 _TRY_AGAIN_LATER = 1013
 _SERVICE_RESTART = 1012
-_FORWARDED = ("forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-real-ip")
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +186,7 @@ async def _is_this_machine(connection: HTTPConnection) -> bool:
     """
     if not getattr(connection.app.state, "is_private", False):
         return False
-    if any(name in connection.headers for name in _FORWARDED) or connection.client is None:
+    if any(name in connection.headers for name in FORWARDING_HEADERS) or connection.client is None:
         return False
     return not await is_service(connection.client.host, connection.client.port)
 

@@ -275,7 +275,8 @@ def _build(
         await background.measure()
         return await store.journal.depth()
 
-    routes = [*health.routes(), metrics_route(meter, depth), *doors.routes]
+    token = settings.web.metrics_token.get_secret_value() if settings.web.metrics_token else ""
+    routes = [*health.routes(), metrics_route(meter, depth, token=token), *doors.routes]
     web = WebServer(
         settings.web.host,
         settings.web.port,

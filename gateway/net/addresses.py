@@ -1,8 +1,11 @@
-"""Whose connection it is, as far as an address tells."""
+"""Whose connection it is, as far as addresses and headers tell."""
 
 from __future__ import annotations
 
 from ipaddress import ip_address, ip_network
+
+# A request with one of these came through a proxy, and its sender may be anywhere.
+FORWARDING_HEADERS = ("forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-real-ip")
 
 
 def network_of(address: str) -> str:

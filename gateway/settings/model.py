@@ -178,6 +178,7 @@ class Web(Frozen):
     login: Literal["auto", "always"] = "auto"
     public_url: MaybeWebAddress = None  # as people type it, when a proxy stands in front
     trusted_proxies: Networks = ()
+    metrics_token: MaybeSecret = None  # who scrapes /metrics from another machine
 
 
 class Caps(Frozen):

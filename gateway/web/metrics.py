@@ -5,6 +5,7 @@ A label's values come from small fixed sets (an outcome, a channel block, a purp
 
 from __future__ import annotations
 
+import hmac
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -18,6 +19,9 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from gateway.errors import StoreDown
+from gateway.net.addresses import FORWARDING_HEADERS
+from gateway.net.neighbour import is_service
+from gateway.web.guard import is_loopback
 
 log = structlog.get_logger(__name__)
 
@@ -164,10 +168,17 @@ class PrometheusMeter:
                 return Histogram(name, metric.text, labels, registry=self.registry, buckets=_SECONDS)
 
 
-def metrics_route(meter: PrometheusMeter, depth: Callable[[], Awaitable[Mapping[str, Any]]]) -> Route:
-    """Return `/metrics`; *depth* (Journal.depth) is asked at each scrape."""
+def metrics_route(
+    meter: PrometheusMeter, depth: Callable[[], Awaitable[Mapping[str, Any]]], *, token: str = ""
+) -> Route:
+    """Return `/metrics`, for requests from this machine and for those with the bearer *token*, if there is one.
 
-    async def metrics(_: Request) -> Response:
+    *depth* (Journal.depth) is asked at each scrape.
+    """
+
+    async def metrics(request: Request) -> Response:
+        if not (_has_token(request, token) or await _is_from_this_machine(request)):
+            return Response(status_code=401, headers={"WWW-Authenticate": "Bearer"})
         try:
             counters = await depth()
         except StoreDown:
@@ -178,3 +189,18 @@ def metrics_route(meter: PrometheusMeter, depth: Callable[[], Awaitable[Mapping[
         return Response(meter.text(), media_type=CONTENT_TYPE_PLAIN_0_0_4)
 
     return Route("/metrics", metrics, methods=["GET"])
+
+
+def _has_token(request: Request, token: str) -> bool:
+    given = request.headers.getlist("authorization")
+    wanted = f"Bearer {token}".encode()
+    return bool(token) and len(given) == 1 and hmac.compare_digest(given[0].encode(), wanted)
+
+
+async def _is_from_this_machine(request: Request) -> bool:
+    """Return True if a program of this machine asks for itself, and not a proxy for somebody elsewhere."""
+    if request.client is None or any(name in request.headers for name in FORWARDING_HEADERS):
+        return False
+    if not (is_loopback(request.client.host) and is_loopback(request.url.hostname or "")):
+        return False
+    return not await is_service(request.client.host, request.client.port)

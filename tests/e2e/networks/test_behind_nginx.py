@@ -116,10 +116,17 @@ async def test_the_whole_page_and_a_webhook_behind_nginx_with_the_model_beyond_a
             await telegram.until(lambda: len(telegram.posts) == 1)
             assert telegram.posts[0].text.startswith("Answer")
             assert set(telegram.hooks.answers) == {200}
+            assert await _metrics(front.plain) == 401
+            assert await _metrics(process.url) == 200
             assert await process.stop() == 0
         finally:
             await process.close()
         assert not [line for line in process.log if PASSWORD in line or code in line]
+
+
+async def _metrics(url: str) -> int:
+    async with aiohttp.ClientSession() as session, session.get(f"{url}metrics") as answer:
+        return answer.status
 
 
 async def _is_a_cookie_of_ours_alone(page: Page, front: Front) -> None:

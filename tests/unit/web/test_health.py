@@ -40,9 +40,10 @@ class Journal:
 
 
 @asynccontextmanager
-async def served(*routes: Route) -> AsyncIterator[str]:
-    """Serve *routes* and give their address."""
-    server = WebServer("127.0.0.1", 0, routes)
+async def served(*routes: Route, public_url: str | None = None) -> AsyncIterator[str]:
+    """Serve *routes* and give their address; with a *public_url* there is a proxy on this machine."""
+    proxies = ["127.0.0.1"] if public_url else []
+    server = WebServer("127.0.0.1", 0, routes, public_url=public_url, trusted_proxies=proxies)
     serving = asyncio.create_task(server.serve())
     await server.wait_started()
     try:
@@ -113,6 +114,35 @@ async def test_metrics_show_what_was_counted_and_what_waits() -> None:
         journal.is_full = True
         async with session.get(f"{url}metrics") as answer:
             assert answer.status == 200
+
+
+TOKEN = "a-token-for-prometheus"
+SCRAPES = [
+    ("this machine", {}, 200),
+    ("this machine, by a name", {"Host": "localhost:8787"}, 200),
+    ("through a proxy", {"Host": "chat.example.org", "X-Forwarded-For": "203.0.113.9"}, 401),
+    ("through a proxy that names nobody", {"Host": "chat.example.org"}, 401),
+    ("through a proxy that keeps the name to itself", {"Via": "1.1 front"}, 401),
+    ("forged", {"Host": "chat.example.org", "X-Forwarded-For": "127.0.0.1"}, 401),
+    ("with the token", {"Host": "chat.example.org", "Authorization": f"Bearer {TOKEN}"}, 200),
+    ("with another token", {"Host": "chat.example.org", "Authorization": f"Bearer {TOKEN}s"}, 401),
+    ("with none", {"Host": "chat.example.org", "Authorization": "Bearer "}, 401),
+]
+
+
+@pytest.mark.parametrize(("name", "headers", "status"), SCRAPES)
+@pytest.mark.parametrize("token", [TOKEN, ""])
+async def test_metrics_are_for_this_machine_and_for_the_token(
+    name: str, headers: dict[str, str], status: int, token: str
+) -> None:
+    """With a public address, nobody from elsewhere reads how much is said here; without a token none is right."""
+    route = metrics_route(PrometheusMeter(), Journal().depth, token=token)
+    async with (
+        served(route, public_url="https://chat.example.org") as url,
+        aiohttp.ClientSession() as session,
+        session.get(f"{url}metrics", headers=headers) as answer,
+    ):
+        assert answer.status == (status if token or "Authorization" not in headers else 401), name
 
 
 def said() -> set[tuple[str, str, frozenset[str]]]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from channels.web.neighbour import _uid_of, is_service
+from gateway.net.neighbour import _uid_of, is_service
 
 TABLE = """\
   sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode
