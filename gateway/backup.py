@@ -32,7 +32,9 @@ MANIFEST = "parlour-backup.json"
 FORMAT = 1
 _STAGING = ".staging-"
 # Never in an archive, and never touched by a restore.
-STAYS = frozenset({"secrets", "backups", "downloads", "lock", "control.sock", ".restoring", ".migrating"})
+STAYS = frozenset(
+    {"secrets", "backups", "downloads", "lock", "control.sock", ".restoring", ".migrating", ".init-answers.json"}
+)
 _DERIVED = ("index.db", "index.db-wal", "index.db-shm")  # the search index is made again
 BLOCK = 1024 * 1024
 _SMALL = 64 * 1024

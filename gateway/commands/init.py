@@ -16,23 +16,27 @@ from gateway.commands.access import claim_line
 from gateway.commands.asking import ask
 from gateway.commands.init_desk import Desk, as_list, as_text, block_of, changes_of, lines_of, wrong_with
 from gateway.commands.init_files import Changes, Path_, names_of
-from gateway.commands.init_talk import Nobody, Talk, Terminal
+from gateway.commands.init_model_step import ModelStep
+from gateway.commands.init_talk import KEEP, SKIP, Nobody, Talk, Terminal, choose_next
 from gateway.doctor import verify
 from gateway.errors import ParlourError, UserMistake
 from gateway.home import is_held
 from gateway.logs import configure_logs
 from gateway.ports.installed import installed
-from gateway.ports.setup import Finding, Level, Question, SetsUp
+from gateway.ports.setup import Level, Question, SetsUp
 from gateway.settings import Block, Kinds, check_settings
-from gateway.settings.llm import Llm
 from gateway.settings.mistakes import sentence
 from gateway.settings.model import machine_zone
 from gateway.settings.names import variable
 from gateway.settings.types import valid_zone
+from gateway.words.zones import find
 
-_AGAIN, _KEEP, _SKIP = "again", "keep", "skip"
-_OFFLINE = ("", "none", "offline")
+_LEAVES = frozenset({"no", "skip"})  # typed as the answer to any question of a platform
 _LOCAL = frozenset({"web", "console"})  # who sits at this machine is the owner there
+
+
+class PlatformSkipped(Exception):
+    """The person does not want this platform after all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +51,7 @@ class Options:
 
 
 class Init:
-    """One run. Each step is written when it is verified, so that an interruption loses the step alone."""
+    """One run. A step is written when it is verified; the answers of an unfinished one are offered next time."""
 
     def __init__(
         self,
@@ -64,6 +68,7 @@ class Init:
         self._kinds = kinds or Kinds.installed()
         self._setups = setups if setups is not None else installed_setups()
         self._desk = Desk(environment, talk, self._kinds)
+        self._draft = self._desk.read_draft()
         self._unknown = [name for name in options.platforms if name not in self._setups]
 
     def run(self) -> None:
@@ -72,72 +77,22 @@ class Init:
             known = ", ".join(sorted(self._setups)) or "none"
             raise UserMistake(f"no platform called {self._unknown[0]!r} can be set up here; there are: {known}")
         self._talk.say(f"Parlour keeps everything in {self._desk.home.path}. Enter keeps what stands in [ ].")
-        self._model()
-        for name, setup in sorted(self._setups.items(), key=lambda item: item[1].title):
-            self._platform(name, setup)
-        self._owner()
-        self._zone()
+        try:
+            self._ask_everything()
+        finally:
+            self._desk.keep_draft(self._draft)
         self._say_what_is_next()
 
+    def _ask_everything(self) -> None:
+        ModelStep(self._desk, self._talk, self._draft).run(model=self._options.model, api_base=self._options.api_base)
+        self._draft.pop("llm", None)
+        for name, setup in sorted(self._setups.items(), key=lambda item: item[1].title):
+            self._platform(name, setup)
+            self._draft.pop(name, None)
+        self._owner()
+        self._zone()
+
     # -- steps -------------------------------------------------------------------------------------
-
-    def _model(self) -> None:
-        self._talk.say("The model", look="title")
-        self._talk.say(
-            "  As litellm names it, such as openai/gpt-5, anthropic/claude-sonnet-4-5 or ollama/qwen3.", look="hint"
-        )
-        self._talk.say(
-            "  `none` is the built-in `offline`: it finds what it was told to remember, and no more.", look="hint"
-        )
-        present = self._desk.present()
-        answers = {
-            name: given if given is not None else str(present.get(("llm", name), ""))
-            for name, given in (("model", self._options.model), ("api_base", self._options.api_base), ("api_key", None))
-        }
-        while True:
-            answers = self._ask_for_model(answers)
-            if answers["model"].lower() in _OFFLINE:
-                if present.get(("llm", "model")):
-                    self._desk.write(Changes(plain={("llm", "model"): ""}))
-                return
-            wrong, finding = self._try_model(answers)
-            if finding is None:
-                self._talk.say(f"  {wrong}", look="wrong")
-                is_over = False
-            else:
-                self._talk.show(finding)
-                is_over = finding.level is not Level.WRONG
-            choice = _KEEP if is_over else self._choose(may_keep=finding is not None)
-            if choice == _SKIP:
-                return
-            if choice == _KEEP:
-                changes = changes_of(("llm",), answers, secret=("api_key",))
-                if present.get(("llm", "api_base")) and not answers["api_base"]:
-                    changes.plain["llm", "api_base"] = ""
-                if self._desk.write(changes):
-                    return
-
-    def _ask_for_model(self, before: Mapping[str, str]) -> dict[str, str]:
-        ask = self._talk.ask
-        model = ask("Model", default=before["model"] or "none")
-        if model.lower() in _OFFLINE:
-            return {**before, "model": ""}
-        base = ask("Address of your own server, if it is one (- is none)", default=before["api_base"])
-        key = ask("Key, from the provider's console (not shown)", default=before["api_key"], is_secret=True)
-        return {"model": model, "api_base": "" if base == "-" else base, "api_key": key}
-
-    def _try_model(self, answers: Mapping[str, str]) -> tuple[str, Finding | None]:
-        from gateway.commands.init_model import try_model
-
-        try:
-            llm = Llm.model_validate({name: value for name, value in answers.items() if value})
-        except ValidationError as wrong:
-            return lines_of(wrong, answers)[0], None
-        self._talk.say("  asking it for one word …", look="hint")
-        return "", asyncio.run(try_model(llm, proxy=self._proxy()))
-
-    def _proxy(self) -> str:
-        return str(self._desk.present().get(("proxy",), ""))
 
     def _platform(self, name: str, setup: SetsUp) -> None:
         present = self._desk.present()
@@ -150,14 +105,22 @@ class Init:
             return
         for number, step in enumerate(setup.steps, 1):
             self._talk.say(f"  {number}. {step}", look="hint")
-        answers = {each.setting: as_text(mine.get(each.setting, each.default)) for each in setup.questions()}
+        draft = self._draft.get(name, {})
+        answers = {
+            each.setting: draft.get(each.setting, as_text(mine.get(each.setting, each.default)))
+            for each in setup.questions()
+        }
         rest = {key: value for key, value in mine.items() if key not in answers and key != "enabled"}
         while True:
-            settings = self._ask_for_platform(name, setup, answers, rest)
-            choice = self._judge(setup, settings)
-            if choice == _SKIP:
+            try:
+                settings = self._ask_for_platform(name, setup, answers, rest)
+            except PlatformSkipped:
+                self._talk.say(f"  {setup.title} is left as it was.", look="hint")
                 return
-            if choice == _KEEP:
+            choice = self._judge(setup, settings)
+            if choice == SKIP:
+                return
+            if choice == KEEP:
                 secret = [each.setting for each in setup.questions() if each.is_secret]
                 changes = changes_of(("channels", block), answers, secret=secret, typed=settings)
                 if block != name:
@@ -170,12 +133,12 @@ class Init:
     def _judge(self, setup: SetsUp, settings: Block | None) -> str:
         """Ask the platform about *settings*, show what it says, and return what shall become of them."""
         if settings is None:
-            return self._choose(may_keep=False)
-        findings = asyncio.run(verify(setup, settings, {**self._environment, "PARLOUR_PROXY": self._proxy()}))
+            return choose_next(self._talk, may_keep=False)
+        findings = asyncio.run(verify(setup, settings, {**self._environment, "PARLOUR_PROXY": self._desk.proxy}))
         for finding in findings:
             self._talk.show(finding)
         is_wrong = any(finding.level is Level.WRONG for finding in findings)
-        return self._choose(may_keep=True) if is_wrong else _KEEP
+        return choose_next(self._talk, may_keep=True) if is_wrong else KEEP
 
     def _ask_for_platform(
         self, name: str, setup: SetsUp, answers: dict[str, str], rest: Mapping[str, object]
@@ -186,6 +149,7 @@ class Init:
             raise UserMistake(f"this Parlour has no settings for {name}")
         for question in setup.questions():
             answers[question.setting] = self._ask(name, model, question, answers[question.setting])
+            self._draft.setdefault(name, {})[question.setting] = answers[question.setting]
         given = {key: value for key, value in answers.items() if value}
         try:
             return model.model_validate({"kind": name, **rest, **given})
@@ -202,6 +166,8 @@ class Init:
             answer = self._talk.ask(question.text, default=before, is_secret=question.is_secret, variable=needed)
             if answer == "-" and question.is_optional:
                 return ""
+            if answer.lower() in _LEAVES and self._talk.is_person:
+                raise PlatformSkipped
             wrong = wrong_with(model, question.setting, answer) if answer else ""
             if not answer and not question.is_optional:
                 wrong = "is needed"
@@ -222,7 +188,7 @@ class Init:
         while True:
             guess = ", ".join(before) or self._guess_owner(present)
             answer = self._talk.ask("Owner", default=guess)
-            if not answer:
+            if not answer or answer.lower() in _LEAVES:
                 return
             if self._desk.write(Changes(plain={("owners",): as_list(answer)})):
                 return
@@ -244,6 +210,10 @@ class Init:
         self._talk.say("Time", look="title")
         while True:
             answer = self._talk.ask("Time zone", default=self._options.timezone or before or machine_zone())
+            named = find(answer).name  # a city will do: "Berlin", "new york"
+            if named and named != answer:
+                self._talk.say(f"  {named}", look="hint")
+            answer = named or answer
             try:
                 valid_zone(answer)
             except ValueError as wrong:
@@ -255,9 +225,6 @@ class Init:
                 return
 
     # -- small answers ---------------------------------------------------------------------------------
-
-    def _choose(self, *, may_keep: bool) -> str:
-        return self._talk.choose("Correct it, or", (_AGAIN, _KEEP, _SKIP) if may_keep else (_AGAIN, _SKIP))
 
     def _mend_or_end(self) -> None:
         if not self._talk.is_person:
@@ -316,6 +283,6 @@ def set_up(options: Options, *, asks: bool, keeps: bool) -> int:
         if asks:
             offer_ownership(talk)
     except (KeyboardInterrupt, typer.Abort):
-        typer.echo("\nStopped. What was verified is written; `parlour init` goes on from there.", err=True)
+        typer.echo("\nStopped. What you answered is kept; `parlour init` continues from there.", err=True)
         return 130
     return 0

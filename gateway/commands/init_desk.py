@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -11,11 +12,14 @@ from pydantic import BaseModel, ValidationError
 from gateway.commands.init_files import Changes, Files, Path_, Value, Written
 from gateway.commands.init_talk import Talk
 from gateway.errors import SettingsMistake
+from gateway.home import make_private, write_private
 from gateway.settings import Kinds, home_of
 from gateway.settings.mistakes import errors_by_path, explain, sentence
 from gateway.settings.resolve import spelled
 from gateway.settings.sources import Leaf, find_file, read_environment, read_file, read_secret_file, read_secrets
 from gateway.settings.types import split_list
+
+DRAFT = ".init-answers.json"  # in the home, in no backup
 
 
 class Desk:
@@ -27,6 +31,7 @@ class Desk:
         self._files = Files(home_of(environment), environment, kinds)
         self.home = self._files.home
         self.written: list[Written] = []
+        self._draft = self.home.path / DRAFT
 
     def present(self) -> dict[Path_, object]:
         """Return what is set, the strongest source's word, secrets behind `_file` read."""
@@ -65,6 +70,27 @@ class Desk:
             return self._is_not_written(f"{self.home.path} cannot be written now ({wrong.strerror}); make room there")
         self._say_what_is_stronger({**plain, **secret})
         return True
+
+    @property
+    def proxy(self) -> str:
+        """The proxy that is set, or ""; secret."""
+        return str(self.present().get(("proxy",), ""))
+
+    def read_draft(self) -> dict[str, dict[str, str]]:
+        """Return the answers of steps that an earlier run did not finish, by step; secrets are among them."""
+        try:
+            found = json.loads(self._draft.read_text("utf-8"))
+        except (OSError, ValueError):
+            return {}
+        return {str(step): {str(name): str(text) for name, text in said.items()} for step, said in found.items()}
+
+    def keep_draft(self, draft: Mapping[str, Mapping[str, str]]) -> None:
+        """Keep the answers of unfinished steps for the next run, readable by us alone; without any, nothing is kept."""
+        if draft and self._talk.is_person:
+            make_private(self.home.path)
+            write_private(self._draft, json.dumps(draft))
+        else:
+            self._draft.unlink(missing_ok=True)
 
     def _is_not_written(self, why: str) -> bool:
         if not self._talk.is_person:

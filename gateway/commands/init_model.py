@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import re
 import time
 
@@ -21,8 +23,12 @@ from gateway.ports.setup import Finding, Level
 from gateway.settings.llm import Llm
 
 _SECONDS = 30.0
+_LIST_SECONDS = 10.0
+_LONGEST_LIST = 1_000_000  # bytes
+_MOST_LISTED = 200
 _TOKENS = 16  # enough to see that it speaks
 _ADDED = "/completions"  # to the address, by whoever calls it
+_NAME = re.compile(r"[!-~]{1,200}\Z")
 _STATUS = re.compile(r"HTTP ([0-9]{3})")
 
 
@@ -63,6 +69,43 @@ async def try_model(llm: Llm, *, proxy: str = "", seconds: float = _SECONDS) -> 
     finally:
         await model.close()
     return Finding(level=Level.GOOD, text=f"{llm.model} answered in {time.monotonic() - begun:.1f} s", id="model")
+
+
+def is_misspelt(name: str) -> bool:
+    """Return True if *name* is nearly that of a model of our own, such as `ofline`."""
+    try:
+        open_model(ModelConfig(model=name))
+    except SettingsMistake:
+        return True
+    return False
+
+
+async def list_models(base: str, key: str, *, proxy: str = "") -> list[str]:
+    """Return what an OpenAI-compatible server lists under /models, at most 200; empty where it lists nothing.
+
+    Raises nothing: whether the server answers at all is found out by `try_model`.
+    """
+    import httpx
+
+    from gateway.net.by_httpx import transport
+
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    try:
+        async with (
+            asyncio.timeout(_LIST_SECONDS),
+            httpx.AsyncClient(transport=transport(proxy)) as client,
+            client.stream("GET", f"{base.rstrip('/')}/models", headers=headers) as answer,
+        ):
+            body = b""
+            async for chunk in answer.aiter_bytes():
+                body += chunk
+                if len(body) > _LONGEST_LIST:
+                    return []
+            listed = json.loads(body)["data"] if answer.is_success else []
+            # The server is somebody's: a name that a terminal would obey is none.
+            return sorted({str(each["id"]) for each in listed if _NAME.match(str(each["id"]))})[:_MOST_LISTED]
+    except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError, KeyError, TypeError):  # TimeoutError is an OSError
+        return []
 
 
 def _in_words(failed: ModelFailed, llm: Llm) -> str:

@@ -18,6 +18,7 @@ from gateway.ports.setup import Finding, Level
 # What a platform says is shown on a terminal: nothing in it may move the cursor or hide what follows.
 _OBEYED = re.compile("[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 _MARKS = {Level.GOOD: "[green]✓[/]", Level.WARNING: "[yellow]![/]", Level.WRONG: "[red]✗[/]"}
+AGAIN, KEEP, SKIP = "again", "keep", "skip"
 _LOOKS = {"title": "bold", "hint": "dim", "wrong": "red"}
 
 
@@ -144,3 +145,8 @@ class Nobody:
 def clean(text: str) -> str:
     """Return *text* as one line that a terminal only shows."""
     return _OBEYED.sub(" ", text)
+
+
+def choose_next(talk: Talk, *, may_keep: bool) -> str:
+    """Return what becomes of an answer that is wrong: AGAIN, SKIP or, if *may_keep*, KEEP."""
+    return talk.choose("Correct it, or", (AGAIN, KEEP, SKIP) if may_keep else (AGAIN, SKIP))

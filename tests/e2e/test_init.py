@@ -167,7 +167,7 @@ def test_wrong_answers_are_asked_again_with_the_platforms_reason(home: Path, env
             "Ring": ["canary", "parrot-unknown", TOKEN],
             "Who may write": ["Ann Smith", "501"],
             "Correct it": ["again"],
-            "Time zone": ["Berlin", "Europe/Berlin"],
+            "Time zone": ["Berln", "Europe/Berlin"],
         }
     )
     init(environment, person)
@@ -176,9 +176,20 @@ def test_wrong_answers_are_asked_again_with_the_platforms_reason(home: Path, env
     assert "is no user id of this platform" in told
     assert "wrong: the ring is not known; read it again" in told
     assert told.index("ring is not known") < told.index("? Who may write [501]") < told.index("good: this is polly")
-    assert "'Berlin' is no time zone" in told
+    assert "'Berln' is no time zone" in told
     assert "canary" not in told
     assert files(home)["secrets/channels__parrot__token"] == f"{TOKEN}\n"
+
+
+@pytest.mark.parametrize("answer", ["no", "skip"])
+@pytest.mark.parametrize("question", ["Ring", "Who may write"])
+def test_no_and_skip_leave_a_platform(question: str, answer: str, home: Path, environment: dict[str, str]) -> None:
+    """At any of its questions, whatever was answered before: nothing of it is written, and the next step comes."""
+    person = Person({"Connect": ["y"], "Ring": [TOKEN], question: [answer], "Time zone": ["new york"]})
+    init(environment, person)
+    assert "is left as it was" in person.told
+    assert sorted(files(home)) == ["parlour.yaml"]
+    assert check_settings(environment, kinds()).require().timezone == "America/New_York"
 
 
 @pytest.mark.parametrize(("choice", "is_written"), [("keep", True), ("skip", False)])
@@ -274,14 +285,18 @@ def test_what_cannot_be_added_to_is_said_before_anything_is_asked(
 
 @pytest.mark.parametrize("leaves_at", ["Model", "Connect", "Ring", "Who may write", "Owner", "Time zone"])
 def test_leaving_in_the_middle_keeps_whole_steps(leaves_at: str, home: Path, environment: dict[str, str]) -> None:
-    """Ctrl-C at any question: what was verified stands, nothing stands half, no file is left over; and it goes on."""
+    """Ctrl-C at any question: what was verified stands, what was answered is offered again, and it goes on."""
     answers = {"Connect": ["y"], "Ring": [TOKEN], "Who": ["501"], "Owner": ["parrot:501"], "Time": ["Europe/Berlin"]}
     with pytest.raises(typer.Abort):
         init(environment, Person(answers, leaves_at=leaves_at))
     is_connected = leaves_at in ("Owner", "Time zone")
     there = sorted(files(home)) if home.exists() else []
-    assert there == (["parlour.yaml", "secrets/channels__parrot__token"] if is_connected else [])
-    init(environment, Person({"Connect": ["y"], "Ring": [TOKEN], "Who": ["501"], "Time": ["Europe/Berlin"]}))
+    answered = [".init-answers.json"] if leaves_at == "Who may write" else []
+    assert there == (["parlour.yaml", "secrets/channels__parrot__token"] if is_connected else answered)
+    again = Person({"Connect": ["y"], "Ring": [] if answered else [TOKEN], "Who": ["501"], "Time": ["Europe/Berlin"]})
+    init(environment, again)
+    assert ("? Ring [kept]" in again.told) is (is_connected or bool(answered))
+    assert ".init-answers.json" not in files(home)
     assert check_settings(environment, kinds()).require().timezone == "Europe/Berlin"
 
 
@@ -397,6 +412,32 @@ def test_the_model_is_tried_by_one_tiny_call(model: FakeOpenAI, home: Path, envi
     assert (llm.model, str(llm.api_base)) == ("openai/test", model.base)
 
 
+@pytest.mark.parametrize(
+    ("typed", "which", "name"),
+    [
+        ("qwen3", "", "openai/qwen3"),  # listed: the bare name is enough
+        ("openai/qwen3", "", "openai/qwen3"),
+        ("org/phi", "", "openai/org/phi"),  # a listed name may have a slash
+        ("gpt", "", "openai/org/phi"),  # not listed: the first is offered
+        ("gpt", "qwen3", "openai/qwen3"),
+        ("openai/gpt", "qwen3", "openai/qwen3"),
+    ],
+)
+def test_a_server_s_own_models_are_offered(
+    typed: str, which: str, name: str, home: Path, environment: dict[str, str]
+) -> None:
+    """What the operator's own server lists at /v1/models is offered; a bare name becomes openai/<name>."""
+    environment["PARLOUR_CHANNELS__PARROT__ENABLED"] = "false"
+    with in_the_background(open_server([Answer(text="ok")])) as server:
+        server.models = ["qwen3", "org/phi", "\x1b[2Jnasty"]
+        person = Person({"Model": [typed], "Address": [server.base], "Key": [KEY], "Which of them": [which]})
+        init(environment, person)
+        llm = check_settings(environment, kinds()).require().llm
+        assert llm.model == name
+        assert all(headers["Authorization"] == f"Bearer {KEY}" for headers in server.headers)
+        assert ("This server has no" in person.told) is ("gpt" in typed)
+
+
 def test_a_model_that_cannot_be_reached_can_be_kept(home: Path, environment: dict[str, str]) -> None:
     """Somebody sets up before the server runs: told in words, kept when they say so; `none` goes back to offline."""
     person = Person({"Model": ["openai/x"], "Address": ["http://127.0.0.1:9/v1"], "Correct": ["keep"]})
@@ -471,7 +512,7 @@ def test_on_a_real_terminal_a_key_is_not_echoed(model: FakeOpenAI, home: Path) -
         hands.until(r"answered in[^?]*(Connect|Owner)")
         os.killpg(hands.process.pid, signal.SIGINT)
         assert hands.close() == 130
-        assert "parlour init` goes on from there" in hands.screen
+        assert "parlour init` continues from there" in hands.screen
         assert "canary" not in hands.screen
     assert files(home)["secrets/llm__api_key"] == f"{KEY}\n"
 

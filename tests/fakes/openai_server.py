@@ -106,6 +106,7 @@ class FakeOpenAI:
     bodies: list[bytes] = field(default_factory=list)
     headers: list[Mapping[str, str]] = field(default_factory=list)
     transcript: Answer = field(default_factory=lambda: Answer(text="what was said"))  # of every sound; faults count
+    models: list[str] = field(default_factory=list)  # what /v1/models lists
     sounds: list[Sound] = field(default_factory=list)
     embeddings: FakeEmbeddings = field(default_factory=FakeEmbeddings)
     peers: set[tuple[str, int]] = field(default_factory=set)  # one per connection
@@ -118,12 +119,17 @@ class FakeOpenAI:
         return [json.loads(body) for body in self.bodies]
 
     def app(self) -> web.Application:
-        """Return the ASGI-less application: three routes."""
+        """Return the ASGI-less application: four routes."""
         app = web.Application(client_max_size=1 << 28)
         app.router.add_post("/v1/chat/completions", self._complete)
         app.router.add_post("/v1/audio/transcriptions", self._transcribe)
         app.router.add_post("/v1/embeddings", self.embeddings.serve)
+        app.router.add_get("/v1/models", self._list_models)
         return app
+
+    async def _list_models(self, request: web.Request) -> web.StreamResponse:
+        self.headers.append(dict(request.headers))
+        return web.json_response({"object": "list", "data": [{"id": name, "object": "model"} for name in self.models]})
 
     async def _transcribe(self, request: web.Request) -> web.StreamResponse:
         form = await request.post()

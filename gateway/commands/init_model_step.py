@@ -1,0 +1,106 @@
+"""The first step of `parlour init`: which model, at which address, with which key."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+
+from pydantic import ValidationError
+
+from gateway.commands.init_desk import Desk, changes_of, lines_of
+from gateway.commands.init_files import Changes
+from gateway.commands.init_talk import KEEP, SKIP, Talk, choose_next
+from gateway.ports.setup import Finding, Level
+from gateway.settings.llm import Llm
+
+_OFFLINE = ("", "none", "offline", "no")
+_OWN_SERVER = "openai/"  # how litellm names a model behind an address that speaks OpenAI's protocol
+_MOST_SHOWN = 12
+
+
+class ModelStep:
+    """Asks for a model and tries it by one real call; *draft* takes what was answered before that."""
+
+    def __init__(self, desk: Desk, talk: Talk, draft: dict[str, dict[str, str]]) -> None:
+        self._desk = desk
+        self._talk = talk
+        self._draft = draft
+
+    def run(self, *, model: str | None, api_base: str | None) -> None:
+        """Ask until an answer is verified, kept or skipped; *model* and *api_base* are what the command line said."""
+        self._talk.say("The model", look="title")
+        self._talk.say(
+            "  As litellm names it, such as openai/gpt-5, anthropic/claude-sonnet-4-5 or ollama/qwen3.", look="hint"
+        )
+        self._talk.say(
+            "  `none` is the built-in `offline`: it finds what it was told to remember, and no more.", look="hint"
+        )
+        present = self._desk.present()
+        draft = self._draft.get("llm", {})
+        answers = {
+            name: given if given is not None else draft.get(name, str(present.get(("llm", name), "")))
+            for name, given in (("model", model), ("api_base", api_base), ("api_key", None))
+        }
+        while True:
+            answers = self._ask_for_model(answers)
+            if answers["model"].lower() == SKIP:
+                return
+            if answers["model"].lower() in _OFFLINE:
+                if present.get(("llm", "model")):
+                    self._desk.write(Changes(plain={("llm", "model"): ""}))
+                return
+            wrong, finding = self._try_model(answers)
+            if finding is None:
+                self._talk.say(f"  {wrong}", look="wrong")
+                is_over = False
+            else:
+                self._talk.show(finding)
+                is_over = finding.level is not Level.WRONG
+            choice = KEEP if is_over else choose_next(self._talk, may_keep=finding is not None)
+            if choice == SKIP:
+                return
+            if choice == KEEP:
+                changes = changes_of(("llm",), answers, secret=("api_key",))
+                if present.get(("llm", "api_base")) and not answers["api_base"]:
+                    changes.plain["llm", "api_base"] = ""
+                if self._desk.write(changes):
+                    return
+
+    def _ask_for_model(self, before: Mapping[str, str]) -> dict[str, str]:
+        ask = self._talk.ask
+        model = ask("Model", default=before["model"] or "none")
+        if model.lower() in (*_OFFLINE, SKIP):
+            return {**before, "model": model}
+        self._draft["llm"] = draft = {"model": model}
+        base = ask("Address of your own server, if it is one (- is none)", default=before["api_base"])
+        draft["api_base"] = base = "" if base == "-" else base
+        draft["api_key"] = key = ask(
+            "Key, from the provider's console (not shown)", default=before["api_key"], is_secret=True
+        )
+        if base:
+            draft["model"] = self._model_at_address(model, base, key)
+        return dict(draft)
+
+    def _model_at_address(self, model: str, api_base: str, api_key: str) -> str:
+        """Return *model* as litellm names it behind *api_base*; what that server does not list is asked for again."""
+        from gateway.commands.init_model import is_misspelt, list_models
+
+        names = asyncio.run(list_models(api_base, api_key, proxy=self._desk.proxy))
+        own = model.removeprefix(_OWN_SERVER)
+        if own not in names and ("/" in own or is_misspelt(own)):
+            return model  # a provider that litellm knows, such as ollama/qwen3; or `ofline`, which the try says
+        if names and own not in names and self._talk.is_person:
+            more = f" and {len(names) - _MOST_SHOWN} more" if len(names) > _MOST_SHOWN else ""
+            self._talk.say(f"  This server has no {own}. It has {', '.join(names[:_MOST_SHOWN])}{more}.", look="hint")
+            own = self._talk.ask("Which of them", default=names[0]).removeprefix(_OWN_SERVER)
+        return f"{_OWN_SERVER}{own}"
+
+    def _try_model(self, answers: Mapping[str, str]) -> tuple[str, Finding | None]:
+        from gateway.commands.init_model import try_model
+
+        try:
+            llm = Llm.model_validate({name: value for name, value in answers.items() if value})
+        except ValidationError as wrong:
+            return lines_of(wrong, answers)[0], None
+        self._talk.say("  asking it for one word …", look="hint")
+        return "", asyncio.run(try_model(llm, proxy=self._desk.proxy))
