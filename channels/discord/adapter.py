@@ -29,6 +29,7 @@ from channels.discord.outbox import Outbox
 from channels.discord.rest import Rest
 from channels.discord.signs import Signs
 from channels.discord.threads import Threads
+from channels.reactions import AckReaction, AckReactions
 from gateway.errors import RetryLater, UserMistake
 from gateway.events import Attachment, InboundKind, InboundMessage, OutboundMessage, Part, Receipt, Sender, SessionKey
 from gateway.ports import Accepted, Activity, Capabilities, ChannelContext, ChatManners, Verdict, everywhere
@@ -78,7 +79,8 @@ class DiscordChannel:
             "proxy": context.proxy,
         }
         self._rest = Rest(**addresses)
-        self._signs = Signs(self._rest, name=self.name, reaction=context.settings.reaction)
+        self._signs = Signs(self._rest, name=self.name)
+        self._reactions = AckReactions(context, self._react)
         self._downloads = Downloads(self._rest, api_url=context.settings.api_url, proxy=context.proxy)
         notes = self._notes(context)
         self._interactions = notes.interactions
@@ -99,6 +101,7 @@ class DiscordChannel:
             notes.threads,
             notes.interactions,
             self._signs,
+            self._reactions,
             context.blobs,
             language=context.language,
             file_limit=self._file_limit,
@@ -163,6 +166,7 @@ class DiscordChannel:
                 await self._interactions.open()
                 await self._rest.login(self._token)
                 self._logged_in.set()
+            self._reactions.start()
             await self._connection.run(self._token)
         except discord.LoginFailure:
             self._was_refused = True
@@ -182,8 +186,13 @@ class DiscordChannel:
             post = partial(self._rest.post, chat, accepted.line, nonce=f"line{message.message_id}")
             self._signs.begin(partial(post, reply_to=message.message_id), "line")
         is_new = message.kind is InboundKind.MESSAGE and not message.revision
-        if accepted.verdict is Verdict.ACCEPTED and is_new and self._now() - message.sent_at < _FRESH:
-            self._signs.heard(chat, message.message_id)
+        shows_it = bool(self._settings.reaction) and accepted.verdict is Verdict.ACCEPTED and is_new
+        if shows_it and self._now() - message.sent_at < _FRESH:
+            self._reactions.add(message.key, chat, message.message_id)
+
+    async def _react(self, reaction: AckReaction, is_on: bool) -> None:
+        emoji: str = self._settings.reaction
+        await self._rest.react(reaction.chat, reaction.message_id, emoji, on=is_on)
 
     # The port.
 
@@ -256,6 +265,7 @@ class DiscordChannel:
     async def close(self) -> None:
         """End typing and release the connections."""
         await self._signs.close()
+        await self._reactions.close()
         await self._downloads.close()
         await self._rest.close()
 

@@ -13,6 +13,7 @@ from channels.discord.interactions import Interactions
 from channels.discord.rest import Rest
 from channels.discord.signs import Signs
 from channels.discord.threads import Threads
+from channels.reactions import AckReactions
 from gateway.errors import FileUnavailable, SendRefused
 from gateway.events import OutboundKind, Part, SessionKey
 from gateway.ports import Blobs
@@ -28,6 +29,7 @@ class Outbox:
         threads: Threads,
         interactions: Interactions,
         signs: Signs,
+        reactions: AckReactions,
         blobs: Blobs,
         *,
         language: Callable[[SessionKey], str],
@@ -38,6 +40,7 @@ class Outbox:
         self._threads = threads
         self._interactions = interactions
         self._signs = signs
+        self._reactions = reactions
         self._blobs = blobs
         self._language = language
         self._file_limit = file_limit
@@ -51,17 +54,19 @@ class Outbox:
             return placed
         file = await self._file(part)
         if part.visible_to:
-            return await self._whisper(part, text, file)
+            message_id = await self._whisper(part, text, file)
+            self._reactions.settle(part.key)
+            return message_id
         chat = await self._threads.chat(part.key)
         message_id = await self._post(part, chat, text, file)
-        self._settle(part, chat)
+        self._settle(part)
         return message_id
 
     async def edit(self, message_id: str, part: Part) -> None:
         """Replace what stands under *message_id*."""
         chat = await self._chat(part)
         await self._rest.edit(chat, message_id, codec.written(part), codec.components(part.choices))
-        self._settle(part, chat)
+        self._settle(part)
 
     async def find(self, part: Part) -> str:
         """Look for *part* among what we said after the message it answers; "" = it is not there."""
@@ -97,12 +102,11 @@ class Outbox:
             words = say("discord.write_privately", self._language(part.key))
             return await self._rest.post(chat, words, nonce=f"{line}.0p", reply_to=reply_to)
 
-    def _settle(self, part: Part, chat: str) -> None:
+    def _settle(self, part: Part) -> None:
         """Take the signs of waiting away, once something of the answer stands."""
         if part.kind is OutboundKind.PREVIEW:
             return
-        # The reaction is on the message itself, which stands in the parent where it began this thread.
-        self._signs.answered(part.key.parent.chat if part.reply_to == part.key.thread else chat, part.reply_to)
+        self._reactions.settle(part.key)
         if not part.reply_to:
             self._signs.begin(partial(self._interactions.clear, part), "interaction")
 

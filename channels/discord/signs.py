@@ -1,4 +1,4 @@
-"""Small signs beside the words: typing that lasts as long as the work, and a reaction until the answer.
+"""Small signs beside the words: typing that lasts as long as the work, and chores that nothing waits for.
 
 A sign that fails costs nobody anything.
 """
@@ -6,7 +6,6 @@ A sign that fails costs nobody anything.
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TypeAlias
@@ -22,19 +21,16 @@ Chore: TypeAlias = Callable[[], Awaitable[object]]
 
 _TYPING_EVERY = 8.0  # Discord shows it for ten seconds
 _LONGEST_TYPING = 3600.0  # whoever began it has died, by then
-_MOST_REACTIONS = 1_000  # that are remembered, to be taken away
 
 
 class Signs:
     """Of one channel; ended by `close`."""
 
-    def __init__(self, rest: Rest, *, name: str, reaction: str) -> None:
+    def __init__(self, rest: Rest, *, name: str) -> None:
         self._rest = rest
         self._name = name
-        self._reaction = reaction
         self._tasks: set[asyncio.Task[None]] = set()
         self._typing: dict[str, asyncio.Task[None]] = {}
-        self._reacted: OrderedDict[str, None] = OrderedDict()
 
     def typing(self, name: str, where: Callable[[], Awaitable[str]], *, on: bool) -> None:
         """Begin or end typing for the session *name*, in the chat that *where* finds; either may be asked for twice."""
@@ -44,24 +40,6 @@ class Signs:
             del self._typing[name]
         elif on and (task is None or task.done()):
             self._typing[name] = self.begin(partial(self._keep_typing, where), f"typing {name}")
-
-    def heard(self, chat: str, message_id: str) -> None:
-        """Show that a message was taken in."""
-        if self._reaction:
-            self._reacted[message_id] = None
-            while len(self._reacted) > _MOST_REACTIONS:
-                self._reacted.popitem(last=False)
-            self._react(chat, message_id, on=True)
-
-    def answered(self, chat: str, message_id: str) -> None:
-        """Take the sign away again."""
-        if message_id in self._reacted:
-            del self._reacted[message_id]
-            self._react(chat, message_id, on=False)
-
-    def _react(self, chat: str, message_id: str, *, on: bool) -> None:
-        call = partial(self._rest.react, chat, message_id, self._reaction, on=on)
-        self.begin(call, f"reaction {message_id}")
 
     def begin(self, chore: Chore, name: str) -> asyncio.Task[None]:
         """Do *chore* beside everything else."""

@@ -61,7 +61,7 @@ class SlackChannel:
         self._signing_secret = settings.signing_secret.get_secret_value() if settings.signing_secret else ""
         self._ping = ping
         self._api = SlackApi(settings.bot_token.get_secret_value(), settings.base_url, proxy=context.proxy)
-        self._errands = Errands(self._api, reaction=settings.reaction)
+        self._errands = Errands(context, self._api)
         presses = Presses(self._errands)
         self._ears = Ears(context, self._api, self._errands, presses)
         self._history = History(context, self._api, self._ears)
@@ -247,6 +247,7 @@ class SlackChannel:
 
     async def close(self) -> None:
         """Close the connections."""
+        await self._errands.reactions.close()
         await self._ears.people.close()
         await self._api.close()
 

@@ -228,7 +228,7 @@ class Ears:
 
     def _acknowledge(self, heard: Heard, message: InboundMessage, accepted: Accepted) -> None:
         if accepted.verdict is Verdict.ACCEPTED and message.kind is InboundKind.MESSAGE and not heard.is_change:
-            self._errands.react(heard.chat, heard.ts)
+            self._errands.heard(message.key, heard.chat, heard.ts)
         if accepted.line:
             self._errands.tell(heard.chat, heard.thread, heard.user, accepted.line, is_direct=heard.is_direct)
 

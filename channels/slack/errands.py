@@ -3,47 +3,50 @@
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import structlog
 
+from channels.reactions import AckReaction, AckReactions
 from channels.slack.api import Refused, SlackApi
 from channels.slack.codec import LINE
 from gateway.errors import SendFailed
+from gateway.events import SessionKey
+from gateway.ports import ChannelContext
 
 log = structlog.get_logger(__name__)
 
 _RESPOND = "response_url"  # the address of one message, in the place of a method
+_ADD = "reactions.add"
 _WAITING = 500
-_KEPT = 1_000
 _FINE = frozenset({"already_reacted", "no_reaction", "message_not_found"})
 
 
 class Errands:
     """Runs them one after the other; what does not fit or fails is dropped."""
 
-    def __init__(self, api: SlackApi, *, reaction: str) -> None:
+    def __init__(self, context: ChannelContext, api: SlackApi) -> None:
         self._api = api
-        self._reaction = reaction
+        self._reaction: str = context.settings.reaction
+        self.reactions = AckReactions(context, self._react)
         self._queue: asyncio.Queue[tuple[str, Mapping[str, Any]]] = asyncio.Queue(_WAITING)
-        self._reacted: OrderedDict[tuple[str, str], None] = OrderedDict()
         self._refused: set[str] = set()
 
-    def react(self, chat: str, ts: str) -> None:
+    def heard(self, key: SessionKey, chat: str, ts: str) -> None:
         """Show that a message was heard; a redelivery shows nothing new."""
-        if not self._reaction or (chat, ts) in self._reacted:
-            return
-        self._reacted[(chat, ts)] = None
-        while len(self._reacted) > _KEPT:
-            self._reacted.popitem(last=False)
-        self._put("reactions.add", channel=chat, timestamp=ts, name=self._reaction)
+        if self._reaction and _ADD not in self._refused:
+            self.reactions.add(key, chat, ts)
 
-    def unreact(self, chat: str, ts: str) -> None:
-        """Take it back; after a restart too, when we do not know whether it stands."""
-        if self._reaction:
-            self._put("reactions.remove", channel=chat, timestamp=ts, name=self._reaction)
+    async def _react(self, reaction: AckReaction, is_on: bool) -> None:
+        method = _ADD if is_on else "reactions.remove"
+        try:
+            await self._api.post(method, channel=reaction.chat, timestamp=reaction.message_id, name=self._reaction)
+        except Refused as error:
+            if error.code == "missing_scope":
+                self._refused.add(method)
+            if error.code not in _FINE:
+                raise
 
     def tell(self, chat: str, thread: str, user: str, line: str, *, is_direct: bool) -> None:
         """Say *line* to one person."""
@@ -70,6 +73,7 @@ class Errands:
 
     async def run(self) -> None:
         """Run errands until cancelled."""
+        self.reactions.start()
         while True:
             method, body = await self._queue.get()
             try:

@@ -114,14 +114,14 @@ class Speech:
                 line = {**body, "text": say("slack.write_privately", self._language(part.key)), "mrkdwn": False}
                 await self._post(part, line, metadata=codec.LINE)
             raise Refused(f"chat.postEphemeral: {error.code}") from error
-        self._presses.answered(part)
+        self._settle(part)
         return str(answer["message_ts"])
 
     def _settle(self, part: Part) -> None:
         """Take the acknowledging reaction back once the answer stands, and the buttons that it settles."""
         self._presses.answered(part)
-        if part.kind is not OutboundKind.PREVIEW and part.reply_to and part.id.endswith(".1"):
-            self._errands.unreact(part.key.parent.chat, part.reply_to)
+        if part.kind is not OutboundKind.PREVIEW:
+            self._errands.reactions.settle(part.key)
 
 
 def _placed(part: Part, body: dict[str, Any]) -> dict[str, Any]:

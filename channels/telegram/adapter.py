@@ -125,7 +125,7 @@ class TelegramChannel:
         pace = Pace()
         self._groups = Groups(context.state)
         self._admins = Admins(self._bot)
-        self._gestures = Gestures(self._bot, self._groups, pace, settings.reaction)
+        self._gestures = Gestures(context, self._bot, self._groups, pace)
         self._files = Files(self._bot, context.blobs, proxy=context.proxy)
         self._presses = Presses(self._bot, self._groups, self._gestures, pace, turns=self._waits.press)
         self._speaker = Speaker(
@@ -150,6 +150,7 @@ class TelegramChannel:
         await self._be_alone()
         try:
             await self._introduce(await self._patience.patiently(self._bot.get_me))
+            self._gestures.reactions.start()
             await self._ears.run()
         finally:
             self._alone.release()

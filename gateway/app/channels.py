@@ -104,6 +104,9 @@ def open_doors(
     channels: dict[str, Channel] = {}
     routes: list[Any] = []
 
+    async def open_messages(key: SessionKey) -> frozenset[str]:
+        return frozenset(row.message.message_id for row in await store.journal.waiting(key))
+
     def add(name: str, kind: ChannelKind, block: Any) -> None:
         context = ChannelContext(
             name=name,
@@ -112,6 +115,7 @@ def open_doors(
             state=store.state(name),
             blobs=blobs,
             sessions=sessions,
+            open_messages=open_messages,
             language=language,
             folder=settings.home / "uploads" / name,
             proxy=settings.proxy_address,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import StrEnum
@@ -106,6 +106,10 @@ class ChannelState(Protocol):
 
     async def save(self, name: str, value: str | None) -> None:
         """Store a note durably; None removes it."""
+        ...
+
+    async def all(self, prefix: str) -> Mapping[str, str]:
+        """Return the notes whose names begin with *prefix*, which is not empty, by name."""
         ...
 
 
@@ -213,6 +217,11 @@ class Manners:
     every: frozenset[ChatManners]  # all that there are anywhere in the block
 
 
+async def none_open(_: SessionKey) -> frozenset[str]:
+    """Return that no message of a session waits for its answer."""
+    return frozenset()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChannelContext:
     """What a channel is built from."""
@@ -223,6 +232,7 @@ class ChannelContext:
     state: ChannelState
     blobs: Blobs  # the bytes of parts that are files
     sessions: Sessions  # what was said, for channels that show history themselves
+    open_messages: Callable[[SessionKey], Awaitable[Collection[str]]] = none_open  # ids that wait for their answer
     language: Callable[[SessionKey], str] = in_english  # of the sentences of ours in a chat
     folder: Path | None = None  # for files of the channel's own; it is made by whoever writes first
     proxy: str = field(default="", repr=False)  # for gateway.net, whatever the channel connects to; "" = none; secret

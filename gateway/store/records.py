@@ -224,6 +224,16 @@ class SqliteChannelState:
         )
         return unquote(found[0]) if found is not None else None
 
+    async def all(self, prefix: str) -> Mapping[str, str]:
+        """Return the notes whose names begin with *prefix*, by name."""
+        columns = (self._channel, prefix, prefix[:-1] + chr(ord(prefix[-1]) + 1))
+        found = await self._engine.writer.submit(
+            lambda database: database.execute(
+                "SELECT name, value FROM note WHERE channel = ? AND name >= ? AND name < ?", columns
+            ).fetchall()
+        )
+        return {unquote(name): unquote(value) for name, value in found}
+
     async def save(self, name: str, value: str | None) -> None:
         """Store a note durably; None removes it."""
         columns = (self._channel, quote(name))

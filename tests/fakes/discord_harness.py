@@ -11,8 +11,8 @@ from typing import Any
 from channels.discord import kind
 from channels.discord.adapter import DiscordChannel
 from channels.discord.settings import DiscordSettings
-from gateway.events import ChatKind, InboundMessage, OutboundKind, Part, Receipt, SessionKey
-from gateway.ports import ChannelKind
+from gateway.events import ChatKind, InboundKind, InboundMessage, OutboundKind, Part, Receipt, SessionKey
+from gateway.ports import Accepted, ChannelKind, Verdict
 from gateway.settings.blocks import combined
 from tests.fakes.discord_facts import ADMIN_ROLE, ANN, BOT, GENERAL, GUILD, TOKEN, buttons
 from tests.fakes.discord_server import Discord, open_discord
@@ -27,9 +27,18 @@ def block(discord: Discord, **fields: Any) -> Any:
 
 
 class NotedChannel(DiscordChannel):
-    """The channel, with a note of which messages are no preview any more: Discord's people cannot tell."""
+    """The channel, with notes of what Discord's people cannot tell.
+
+    `final`: messages that are no preview any more. `confirmed`: stored messages, once for each time they came.
+    """
 
     final: set[str]
+    confirmed: list[str]
+
+    def _answered(self, chat: str, message: InboundMessage, accepted: Accepted) -> None:
+        if accepted.verdict is Verdict.ACCEPTED and message.kind is InboundKind.MESSAGE and not message.revision:
+            self.confirmed.append(message.message_id)
+        super()._answered(chat, message, accepted)
 
     async def edit(self, message_id: str, part: Part) -> Receipt:
         """Edit, and note what it became."""
@@ -48,7 +57,7 @@ async def ready(channel: DiscordChannel) -> None:
 async def connected(house: FakeHouse, discord: Discord, **fields: Any) -> AsyncIterator[NotedChannel]:
     """Run the channel in front of *house* until the block ends; it hears when the block begins."""
     channel = NotedChannel(house.context("discord", block(discord, **fields)), identify_pause=0.01)
-    channel.final = set()
+    channel.final, channel.confirmed = set(), []
     house.channel = channel
     running = asyncio.create_task(channel.run(), name="discord channel")
     try:
@@ -115,8 +124,7 @@ class DiscordPerson:
 
     def _look(self) -> None:
         shown = self.shown
-        added = [ident for ident, _, on in self._discord.reactions if on]
-        shown.confirmed = [self._harness.name(ident) for ident in added]
+        shown.confirmed = [self._harness.name(ident) for ident in self._harness.confirmed]
         shown.is_busy = self._discord.is_typing(self._chat)
         shown.messages = {}
         shown.buttons = next((buttons(each) for each in self._discord.messages[self._chat] if buttons(each)), [])
@@ -143,6 +151,11 @@ class DiscordHarness:
     def final(self) -> set[str]:
         """Return the previews that became answers."""
         return self.channel.final if self.channel else set()
+
+    @property
+    def confirmed(self) -> list[str]:
+        """Return the ids of messages that were stored, one for each time they came."""
+        return self.channel.confirmed if self.channel else []
 
     def ident(self, name: str) -> str:
         """Return the snowflake of what the suite calls *name*: a millisecond each."""

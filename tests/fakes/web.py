@@ -40,6 +40,10 @@ class FakeState:
         """Return a note."""
         return self.notes.get(name)
 
+    async def all(self, prefix: str) -> dict[str, str]:
+        """Return notes by name."""
+        return {name: value for name, value in self.notes.items() if name.startswith(prefix)}
+
     async def save(self, name: str, value: str | None) -> None:
         """Store a note."""
         if value is None:
@@ -92,6 +96,7 @@ class FakeHouse:
     verdict: Accepted | None = None  # given instead of accepting
     go_on: asyncio.Event = field(default_factory=asyncio.Event)
     channel: Channel | None = None
+    unanswered: set[str] = field(default_factory=set)  # ids of messages whose turns have not ended
     state: FakeState = field(default_factory=FakeState)
     blobs: FakeBlobs = field(default_factory=FakeBlobs)
     folder: Path | None = None
@@ -114,10 +119,15 @@ class FakeHouse:
             state=self.state,
             blobs=self.blobs,
             sessions=self,
+            open_messages=self.open_messages,
             language=lambda _: self.language,
             folder=self.folder,
             proxy=self.proxy,
         )
+
+    async def open_messages(self, _: SessionKey) -> frozenset[str]:
+        """Return which messages are not answered yet, as the test says."""
+        return frozenset(self.unanswered)
 
     # Intake
 

@@ -283,3 +283,7 @@ async def test_choices_and_notes_survive(house: House) -> None:
     assert await store.state("slack").load("mark") == "17\ud800"
     assert await store.state("slack").load("gone") is None
     assert await store.state("web").load("mark") is None
+    for name in ("reaction", "reaction/1", "reaction/ä", "reactions", "reaction0"):
+        await store.state("slack").save(name, "\ud800")
+    await store.state("web").save("reaction/2", "x")
+    assert await store.state("slack").all("reaction/") == {"reaction/1": "\ud800", "reaction/ä": "\ud800"}

@@ -377,3 +377,38 @@ async def test_a_connection_that_was_lost(nursery: Nursery, tmp_path: Path) -> N
         discord.say(GENERAL, ANN, f"{CALL} one")
         await house.quiet(lambda: len(discord.chat(GENERAL)) == 2)
         assert answers(house) == ["@Parlour zero", "@Parlour one"]
+
+
+# The reaction on what was heard.
+
+
+def standing(discord: Discord) -> set[str]:
+    """Return the messages on which a reaction of ours stands."""
+    last = {message: is_on for message, _, is_on in discord.reactions}
+    return {message for message, is_on in last.items() if is_on}
+
+
+@pytest.mark.parametrize(
+    ("when", "method", "kind"),
+    [
+        ("before", "PUT", "reactions"),
+        ("after", "PUT", "reactions"),
+        ("after", "POST", "messages"),
+        ("before", "DELETE", "reactions"),
+        ("after", "DELETE", "reactions"),
+    ],
+)
+async def test_no_reaction_stays_after_a_kill(
+    nursery: Nursery, tmp_path: Path, when: str, method: str, kind: str
+) -> None:
+    """Killed between putting it and taking it away: the next life takes it away, the answer delivered or not."""
+    assert row("between putting the reaction on a message and taking it away") == "no reaction, soon after the start"
+    async with open_house(nursery, tmp_path) as house:
+        await house.live()
+        house.discord.say(GENERAL, ANN, f"{CALL} one")
+        await house.killed_at(when, method, kind)
+        await house.live()
+        await house.quiet(lambda: house.discord.chat(GENERAL))
+        async with asyncio.timeout(15):
+            await house.discord.until(lambda: not standing(house.discord))
+        assert answers(house) == ["@Parlour one"]

@@ -49,7 +49,7 @@ LEAST = {
     "after chat.update 1": [SHORT],
     "at the end": [SHORT],
 }
-_KEPT = ("places", "users", "files", "uploads", "pending", "scopes", "_last")
+_KEPT = ("places", "users", "files", "uploads", "pending", "scopes", "reactions", "_last")
 
 
 @dataclass

@@ -143,7 +143,7 @@ class Camera:
         """Keep what a kill now would leave."""
         assert self.pocket is not None
         there = TelegramServer()
-        for attribute in ("chats", "posts", "updates"):
+        for attribute in ("chats", "posts", "updates", "reactions"):
             setattr(there, attribute, deepcopy(getattr(self._server, attribute)))
         there.files.kept = dict(self._server.files.kept)
         there.now = self._server.now

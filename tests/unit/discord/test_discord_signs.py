@@ -13,12 +13,11 @@ from tests.fakes.clock import Clock
 
 
 class QuietRest:
-    """Takes typing and reactions, and fails as told."""
+    """Takes typing, and fails as told."""
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
         self.typed: list[float] = []
-        self.reacted: list[tuple[str, bool]] = []
         self.failures: list[Exception] = []
 
     async def typing(self, chat: str) -> None:
@@ -28,20 +27,15 @@ class QuietRest:
             raise self.failures.pop()
         self.typed.append(self.clock.seconds)
 
-    async def react(self, chat: str, message_id: str, emoji: str, *, on: bool) -> None:
-        """Note it."""
-        assert (chat, emoji) == ("7", "👀")
-        self.reacted.append((message_id, on))
-
 
 async def seventh() -> str:
     """Return the chat."""
     return "7"
 
 
-def signs(rest: QuietRest, reaction: str = "👀") -> Signs:
+def signs(rest: QuietRest) -> Signs:
     """Build the signs of a channel."""
-    return Signs(cast("Rest", rest), name="discord", reaction=reaction)
+    return Signs(cast("Rest", rest), name="discord")
 
 
 async def test_typing_lasts_until_it_is_ended(clock: Clock) -> None:
@@ -72,16 +66,3 @@ async def test_typing_ends_with_the_channel_and_with_a_refusal(clock: Clock) -> 
     await begun.close()
     await asyncio.sleep(60)
     assert rest.typed == [20.0]
-
-
-async def test_a_reaction_goes_when_the_answer_comes(clock: Clock) -> None:
-    """Once, for what was marked; with none configured there is none."""
-    rest = QuietRest(clock)
-    begun, without = signs(rest), signs(rest, "")
-    begun.heard("7", "1")
-    without.heard("7", "2")
-    await asyncio.sleep(1)
-    for message in ("1", "1", "2"):
-        begun.answered("7", message)
-    await asyncio.sleep(1)
-    assert rest.reacted == [("1", True), ("1", False)]

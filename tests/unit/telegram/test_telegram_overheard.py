@@ -57,7 +57,7 @@ async def heard(line: Line, message: InboundMessage, since: datetime | None = No
 async def test_what_was_said_before_a_mention_is_known(server: TelegramServer) -> None:
     """Oldest first, with who said it; not the mention, not a stranger's words, not other chats' or topics'."""
     server.chat(int(GROUP.chat)).topics = {7}
-    async with open_line(server, Admission()) as line:
+    async with open_line(server, Admission(), reaction="") as line:
         server.say("one", chat=int(GROUP.chat), sender=42)
         server.say("stranger", chat=int(GROUP.chat), sender=666)
         server.say("elsewhere", chat=int(GROUP.chat) - 1, sender=42)

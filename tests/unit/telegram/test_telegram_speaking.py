@@ -309,6 +309,7 @@ async def test_a_private_answer_goes_to_its_person(line: Line) -> None:
 async def test_the_sign_on_a_message_goes_when_it_is_answered(server: TelegramServer) -> None:
     """👀 on what was taken, gone from it and from what came before once the answer stands; none on a command."""
     async with open_line(server) as line:
+        line.house.unanswered = {"4"}
         for text in ("one", "two", "/status", "three"):
             server.say(text)
         await server.until(lambda: len(server.reactions) == 3)

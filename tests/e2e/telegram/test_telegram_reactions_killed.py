@@ -1,0 +1,61 @@
+"""The reaction on a Telegram message goes, whenever the gateway is killed between putting it and taking it away."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+
+from tests.e2e.telegram.test_telegram_killed import Camera, Moment
+from tests.fakes.telegram_gateway import Parrot, house
+from tests.fakes.telegram_server import TelegramServer, open_telegram
+
+# Killed when -> whether the reaction stands then.
+MOMENTS = {
+    "before setMessageReaction 1": False,
+    "after setMessageReaction 1": True,
+    "before sendMessage 1": True,  # the turn was committed
+    "after sendMessage 1": True,  # the answer stands, and nobody heard
+    "before setMessageReaction 2": True,  # the answer is delivered: nothing more is due for it
+    "after setMessageReaction 2": False,
+    "at the end": False,
+}
+
+
+def standing(server: TelegramServer) -> set[int]:
+    """Return the messages on which a reaction of ours stands."""
+    last = {each["message_id"]: bool(each.get("reaction")) for each in server.reactions}
+    return {message for message, is_on in last.items() if is_on}
+
+
+async def test_no_reaction_stays_after_a_kill(tmp_path: Path) -> None:
+    """At each moment the process dies; the next one leaves no reaction on what is answered."""
+    async with open_telegram() as server:
+        server.now = lambda: int(time.time())
+        camera = Camera(server, tmp_path, MOMENTS)
+        model = Parrot()
+        model.go_on.clear()
+        server.on_call = camera.see
+        async with house(server, model) as up:
+            camera.pocket = up
+            server.say("hello")
+            await server.until(lambda: bool(standing(server)))
+            model.go_on.set()
+            await server.until(lambda: bool(server.posts) and not standing(server))
+            await up.idle()
+            camera.take("at the end")
+    assert {name: bool(standing(moment.server)) for name, moment in camera.moments.items()} == MOMENTS
+    assert {name: await left_over(moment) for name, moment in camera.moments.items()} == dict.fromkeys(MOMENTS, 0)
+
+
+async def left_over(moment: Moment) -> int:
+    """Start again with what was left, and return how many reactions stand when everything is answered."""
+    async with open_telegram(moment.server) as server, house(server, Parrot(), home=moment.home) as up:
+        await server.until(lambda: bool(server.posts) and not server.updates)
+        await up.idle()
+        try:
+            async with asyncio.timeout(15):
+                await server.until(lambda: not standing(server))
+        except TimeoutError:
+            pass
+        return len(standing(server))

@@ -1,0 +1,174 @@
+"""Acknowledging reactions on virtual time: none stays, whatever fails and whenever the process dies."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+
+import pytest
+
+from channels.reactions import AckReaction, AckReactions
+from gateway.errors import OutcomeUnknown, RetryLater, SendFailed, SendRefused, StoreDown
+from gateway.events import SessionKey
+from tests.fakes.clock import Clock
+from tests.fakes.web import FakeHouse
+
+ANN, BOB = SessionKey("discord", "1"), SessionKey("discord", "2")
+
+
+class Wall:
+    """A platform on which reactions stand."""
+
+    def __init__(self) -> None:
+        self.standing: set[str] = set()
+        self.calls: list[tuple[str, bool]] = []
+        self.failures: list[SendFailed] = []
+        self.gate = asyncio.Event()
+        self.gate.set()
+
+    async def call(self, reaction: AckReaction, is_on: bool) -> None:
+        """Put or take away."""
+        self.calls.append((reaction.message_id, is_on))
+        await self.gate.wait()
+        if self.failures:
+            raise self.failures.pop(0)
+        (self.standing.add if is_on else self.standing.discard)(reaction.message_id)
+
+
+@asynccontextmanager
+async def reactions(house: FakeHouse, wall: Wall) -> AsyncIterator[AckReactions]:
+    """Run a channel's reactions until the block ends, as a kill would end them."""
+    run = AckReactions(house.context("discord"), wall.call)
+    run.start()
+    await asyncio.sleep(0)
+    yield run
+    await run.close()
+
+
+async def test_a_reaction_goes_when_its_message_has_ended(clock: Clock) -> None:
+    """Put once, gone with the answer from it and from what was merged into its turn; what waits keeps its own."""
+    house, wall = FakeHouse(unanswered={"1", "2", "3"}), Wall()
+    async with reactions(house, wall) as run:
+        for message in ("1", "1", "2", "3"):
+            run.add(ANN, "1", message)
+        run.add(BOB, "2", "9")
+        await asyncio.sleep(1)
+        assert wall.standing == {"1", "2", "3", "9"}
+        house.unanswered = {"3", "9"}
+        run.settle(ANN)
+        await asyncio.sleep(1)
+        assert wall.standing == {"3", "9"}
+    assert wall.calls.count(("1", True)) == 1
+    assert sorted(house.state.notes) == ["reaction/1/3", "reaction/2/9"]
+
+
+async def test_what_ends_without_an_answer_goes_within_a_minute(clock: Clock) -> None:
+    """Stopped, expired or set aside: nobody says so to the channel."""
+    house, wall = FakeHouse(unanswered={"1"}), Wall()
+    async with reactions(house, wall) as run:
+        run.add(ANN, "1", "1")
+        await asyncio.sleep(1)
+        house.unanswered = set()
+        await asyncio.sleep(60)
+        assert (wall.standing, house.state.notes) == (set(), {})
+
+
+@pytest.mark.parametrize("step", range(5))
+async def test_a_kill_leaves_no_reaction_behind(clock: Clock, step: int) -> None:
+    """Killed after each step between hearing and taking away: the next run takes away what stands, once it ended."""
+    house, wall = FakeHouse(unanswered={"1"}), Wall()
+    async with reactions(house, wall) as run:
+        if step >= 1:
+            wall.gate.clear()
+            run.add(ANN, "1", "1")
+            await asyncio.sleep(1)  # noted, and on its way
+        if step >= 2:
+            wall.gate.set()
+            await asyncio.sleep(1)  # it stands
+        if step >= 3:
+            house.unanswered = set()  # the turn was committed
+        if step >= 4:
+            wall.gate.clear()
+            run.settle(ANN)
+            await asyncio.sleep(1)  # on its way to be taken away
+    if step == 1:
+        wall.standing.add("1")  # the call arrived, and nobody heard
+    wall.gate.set()
+    async with reactions(house, wall) as run:
+        await asyncio.sleep(1)
+        assert wall.standing == ({"1"} if step in (1, 2) else set())
+        house.unanswered = set()
+        run.settle(ANN)
+        await asyncio.sleep(1)
+    assert (wall.standing, house.state.notes) == (set(), {})
+
+
+FAILURES: list[tuple[SendFailed, float]] = [
+    (OutcomeUnknown("lost"), 60),
+    (RetryLater(timedelta(minutes=5)), 300),
+]
+
+
+@pytest.mark.parametrize(("failure", "seconds"), FAILURES)
+async def test_what_cannot_be_taken_away_now_is_tried_again(clock: Clock, failure: SendFailed, seconds: float) -> None:
+    """Within the next minute, or when the platform lets us; another chat does not wait for it."""
+    house, wall = FakeHouse(), Wall()
+    async with reactions(house, wall) as run:
+        run.add(ANN, "1", "1")
+        run.add(BOB, "2", "2")
+        await asyncio.sleep(1)
+        wall.failures = [failure]
+        run.settle(ANN)
+        await asyncio.sleep(1)
+        run.settle(BOB)
+        await asyncio.sleep(1)
+        assert wall.standing == {"1"}
+        await asyncio.sleep(seconds + 60)
+        assert (wall.standing, house.state.notes) == (set(), {})
+
+
+async def test_what_is_refused_for_good_is_forgotten(clock: Clock) -> None:
+    """A deleted message, a chat that is closed to us: one call, and no note is left."""
+    house, wall = FakeHouse(), Wall()
+    async with reactions(house, wall) as run:
+        for is_on in (True, False):
+            if not is_on:
+                run.add(ANN, "1", "1")
+                await asyncio.sleep(1)
+            wall.failures = [SendRefused("gone")]
+            (run.settle(ANN) if not is_on else run.add(ANN, "1", "1"))
+            await asyncio.sleep(1)
+            assert house.state.notes == {}
+
+
+async def test_a_full_disk_costs_the_reaction_and_nothing_else(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a note none is put; what stands is taken away when there is room."""
+    house, wall = FakeHouse(), Wall()
+
+    async def full(*_: object) -> None:
+        raise StoreDown("disk full")
+
+    async with reactions(house, wall) as run:
+        run.add(ANN, "1", "1")
+        await asyncio.sleep(1)
+        save = house.state.save
+        monkeypatch.setattr(house.state, "save", full)
+        run.add(ANN, "1", "2")
+        await asyncio.sleep(1)
+        run.settle(ANN)
+        await asyncio.sleep(1)
+        assert ("2", True) not in wall.calls
+        monkeypatch.setattr(house.state, "save", save)
+        await asyncio.sleep(60)
+        assert (wall.standing, house.state.notes) == (set(), {})
+
+
+async def test_an_old_note_is_dropped_unasked(clock: Clock) -> None:
+    """What could not be taken away for a week is left alone."""
+    house, wall = FakeHouse(), Wall()
+    await house.state.save("reaction/1/1", '["discord:1", "1", "1", "2020-01-01T00:00:00+00:00"]')
+    async with reactions(house, wall):
+        await asyncio.sleep(1)
+    assert (wall.calls, house.state.notes) == ([], {})
