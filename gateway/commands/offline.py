@@ -65,13 +65,13 @@ async def findings(environment: Mapping[str, str], *, is_offline: bool, asks_mod
 
 
 async def _model(settings: Settings, *, asks_model: bool) -> list[Finding]:
-    """Ask the model when told to, or when it has said nothing for a day: a call costs a few tokens."""
+    """Ask the model, which costs a few tokens, unless it answered the running gateway within a day."""
     llm = settings.llm.asking()
     if not llm.model:
         return []
-    silent = await asyncio.to_thread(last_answer, Home(settings.home), llm.model, datetime.now(UTC))
-    if not asks_model and silent is not None and silent < LATELY:
-        minutes = max(0, int(silent.total_seconds() // 60))
+    answered = None if asks_model else await last_answer(Home(settings.home), llm.model)
+    if answered is not None and datetime.now(UTC) - answered < LATELY:
+        minutes = max(0, int((datetime.now(UTC) - answered).total_seconds() // 60))
         line = f"{llm.model} answered {minutes} minutes ago; `parlour doctor --model` asks it now, for a few tokens"
         return [Finding(Level.OK, "model", line, "answers")]
     from gateway.commands.init_model import try_model

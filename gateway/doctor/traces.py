@@ -173,13 +173,23 @@ def claimed_owners(home: Home) -> list[str]:
     return _read(home, read) or []
 
 
-def last_answer(home: Home, model: str, now: datetime) -> timedelta | None:
-    """Return how long ago *model* last said something, by the journal; None when it never did. Blocks."""
+async def last_answer(home: Home, model: str) -> datetime | None:
+    """Return when *model* last answered the gateway that runs on *home*; None when it did not, or none runs.
+
+    An answer to an earlier run proves nothing: the key may have changed since, or be missing in a restored home.
+    """
+    try:
+        status = await _status(home)
+    except UserMistake:
+        status = None
+    if not status or "since" not in status:
+        return None
 
     def read(database: sqlite3.Connection) -> int | None:
         query = "SELECT max(at) FROM usage WHERE model = ? AND tokens_out > 0"
         (at,) = database.execute(query, (model,)).fetchone()
         return int(at) if at is not None else None
 
-    at = _read(home, read)
-    return None if at is None else now - datetime.fromtimestamp(at / 1_000_000, UTC)
+    microseconds = await asyncio.to_thread(_read, home, read)
+    at = datetime.fromtimestamp(microseconds / 1_000_000, UTC) if microseconds is not None else None
+    return at if at is not None and at >= datetime.fromisoformat(str(status["since"])) else None

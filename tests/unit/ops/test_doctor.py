@@ -26,6 +26,7 @@ from tests.fakes.discord_server import Discord, open_discord
 from tests.fakes.meter import FakeMeter
 from tests.fakes.openai_server import open_server
 from tests.fakes.parrot import ParrotKind, ParrotSettings
+from tests.fakes.pocket import gateway
 from tests.fakes.slack_server import SlackServer, slack_server
 from tests.fakes.telegram_server import TelegramServer, open_telegram
 
@@ -155,39 +156,45 @@ async def test_a_silent_platform_and_a_bug_are_findings(clock: Clock) -> None:
     assert broken.text == "Parrot could not be asked (KeyError); is this machine online?"
 
 
-async def test_a_model_is_asked_only_when_it_was_silent_for_a_day(environment: dict[str, str]) -> None:
-    """A tiny call costs money: none when an answer is known of, unless somebody wants it; unreachable fails."""
+async def test_a_model_is_asked_unless_the_running_gateway_had_its_answer(environment: dict[str, str]) -> None:
+    """A tiny call costs money: none when this run was answered lately; an earlier run may have had another key."""
     async with open_server() as server:
         environment |= {"PARLOUR_LLM__MODEL": "openai/test", "PARLOUR_LLM__API_BASE": server.base}
         home = Path(environment["PARLOUR_HOME"])
-        found = await told(environment)
-        assert line_of(found, "model.answers").startswith("openai/test answered in ")
+        assert line_of(await told(environment), "model.answers").startswith("openai/test answered in ")
         assert len(server.bodies) == 1
-        for age, calls in ((timedelta(days=2), 2), (timedelta(minutes=5), 2)):
-            store = await open_store(home, "", Limits())
-            at = datetime.now(UTC) - age
-            store.journal.spend(
-                UsageRow(
-                    turn="t1",
-                    person="p",
-                    chat="c",
-                    purpose="answer",
-                    model="openai/test",
-                    tokens_in=1,
-                    tokens_out=1,
-                    tokens_cached=0,
-                    cost=None,
-                    at=at,
-                )
-            )
-            await store.close()
-            found = await told(environment)
-            assert len(server.bodies) == calls
-        assert "answered 5 minutes ago" in line_of(found, "model.answers")
-        await told(environment, asks_model=True)
-        assert len(server.bodies) == 3
+        store = await open_store(home, "", Limits())
+        store.journal.spend(answer_of("openai/test", datetime.now(UTC) - timedelta(minutes=5)))
+        await store.close()
+        assert line_of(await told(environment), "model.answers").startswith("openai/test answered in ")
+        assert len(server.bodies) == 2
+        async with gateway(home=home) as pocket:
+            await told(environment)
+            assert len(server.bodies) == 3  # it answered before this gateway started
+            pocket.app.store.journal.spend(answer_of("openai/test", datetime.now(UTC)))
+            await pocket.idle()
+            assert "answered 0 minutes ago" in line_of(await told(environment), "model.answers")
+            assert len(server.bodies) == 3
+            await told(environment, asks_model=True)
+            assert len(server.bodies) == 4
         environment["PARLOUR_LLM__API_BASE"] = "http://127.0.0.1:9/v1"
         assert "nothing that answers" in failing(await told(environment, asks_model=True))["model.answers"]
+
+
+def answer_of(model: str, at: datetime) -> UsageRow:
+    """Return the usage row of one answer."""
+    return UsageRow(
+        turn="t1",
+        person="p",
+        chat="c",
+        purpose="answer",
+        model=model,
+        tokens_in=1,
+        tokens_out=1,
+        tokens_cached=0,
+        cost=None,
+        at=at,
+    )
 
 
 def content(home: Path) -> dict[str, str]:
