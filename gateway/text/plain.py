@@ -14,7 +14,12 @@ def plain(markdown: str) -> str:
     Lists keep their bullets and numbers, quotes their ``>``, a link shows where it leads when its
     text does not say so.
     """
-    return _blocks(parse(markdown).children)
+    return plain_tree(parse(markdown))
+
+
+def plain_tree(tree: Node) -> str:
+    """Return what `plain` returns for the Markdown that *tree* was read from."""
+    return _blocks(tree.children)
 
 
 def _blocks(nodes: Iterable[Node], gap: str = "\n\n") -> str:

@@ -81,21 +81,21 @@ def cuts(text: str, *, limit: int, unit: Unit = Unit.CHARACTERS) -> Iterator[Cut
     unit = Unit(unit)
     if limit < WIDEST[unit]:
         raise ValueError(f"a limit of {limit} {unit} does not hold every character")
-    splitter = _Splitter(text, limit, unit)
+    splitter = PartSplitter(text, unit)
     place = splitter.skip(0)
     while place < len(text):
-        cut = splitter.cut(place)
+        cut = splitter.cut(place, limit)
         if cut.body.strip():
             yield cut
         place = splitter.skip(cut.end)
 
 
-class _Splitter:
+class PartSplitter:
     """Cuts one text, part after part."""
 
-    def __init__(self, text: str, limit: int, unit: Unit) -> None:
+    def __init__(self, text: str, unit: Unit) -> None:
         self._text = text
-        self._limit = limit
+        self._limit = 0  # of the part that is being cut
         self._unit = unit
         self._fences = Fences(text)
         self._first = _match_end(_BLANK_LINES, text, 0)
@@ -111,11 +111,12 @@ class _Splitter:
             place = _match_end(_SPACES, self._text, place)
         return _match_end(_BLANK_LINES, self._text, place)
 
-    def cut(self, start: int) -> Cut:
-        """Return the part that begins at *start*."""
+    def cut(self, start: int, limit: int, least: int = 0) -> Cut:
+        """Return the part of at most *limit* units that begins at *start*, and ends not before *least* where it can."""
+        self._limit = limit
         opening = self._opening(start)
         room = self._limit - width(opening, self._unit)
-        end = self._end(start, room)
+        end = self._end(start, room, least)
         if end > start:
             return self._build(start, end, opening)
         # The next cluster does not fit beside what a fence adds, or not at all.
@@ -194,7 +195,7 @@ class _Splitter:
 
     # Where to cut
 
-    def _end(self, start: int, room: int) -> int:
+    def _end(self, start: int, room: int, least: int) -> int:
         """Return where the part ends, or *start* when nothing fits."""
         end = reach(self._text, start, room, self._unit)
         if end >= len(self._text):
@@ -202,8 +203,9 @@ class _Splitter:
         inner = self._inner_end(start, end, room)
         # The space or newline at a cut is trimmed, so that it may stand just beyond the room.
         high = end + 1 if self._text[end] in " \n" else end
-        floor = start + int((end - start) * _FLOOR)
-        for low in (floor, start):
+        lowest = max(start, min(least, end) - 1)
+        floor = max(start + int((end - start) * _FLOOR), lowest)
+        for low in (floor, lowest):
             for found in (
                 self._paragraph(low, high) if low == floor else low,
                 self._outer_line(low, high),

@@ -10,6 +10,7 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
 from gateway.text.units import clean
+from gateway.text.weight import MOST, weight
 
 DEEPEST = 40  # levels; what is nested deeper is lifted into its parent, so that walking by recursion is safe
 
@@ -74,10 +75,22 @@ _KINDS = {kind.value: kind for kind in Kind} | _SAME
 
 
 def parse(markdown: str) -> Node:
-    """Return the tree of *markdown*; raw HTML is text, and every text is clean."""
+    """Return the tree of *markdown*; raw HTML is text, and every text is clean.
+
+    What weighs more than `weight.MOST` is not read as Markdown: its tree is one paragraph of the lines as they stand.
+    """
+    if weight(markdown) > MOST:
+        return _unread(clean(markdown))
     builder = _Builder()
     builder.feed(_PARSER.parse(clean(markdown)))
     return builder.root()
+
+
+def _unread(text: str) -> Node:
+    nodes: list[Node] = []
+    for line in text.split("\n"):
+        nodes += [Node(Kind.SOFT_BREAK), Node(Kind.TEXT, text=line)]
+    return Node(Kind.DOCUMENT, (Node(Kind.PARAGRAPH, tuple(nodes[1:])),))
 
 
 class _Builder:

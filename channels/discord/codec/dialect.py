@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable
 from urllib.parse import urlsplit
 
-from gateway.text import Kind, Node, parse, write_blocks, write_list
+from gateway.text import Kind, Node, parse, table_lines, write_blocks, write_list
 
 _URL = re.compile(r"(?:https?://)[^\s<>]+")
 _SPECIAL = re.compile(r"[\\*_~`|]")
@@ -20,12 +20,22 @@ _LINE_MARK = re.compile(r"^(\s*)(?=(?:#{1,3}|-#|>{1,3}|[-+])\s|>>>)|^(\s*\d+)(?=
 _HOST = re.compile(r"(?:[\w-]+\.)+[a-z]{2,}", re.IGNORECASE)
 _DEEPEST_HEADING = 3
 _BREAK = "\u200b"  # keeps three backticks inside a code block from ending it
-_WIDEST_TABLE = 110  # characters of a line that do not wrap on a desktop
+_WIDEST_TABLE = 110  # columns of a line that does not wrap on a desktop
 
 
 def write(markdown: str) -> str:
     """Return *markdown* as Discord's own."""
-    return _blocks(parse(markdown).children)
+    return write_tree(parse(markdown))
+
+
+def write_tree(tree: Node) -> str:
+    """Return what `write` returns for the Markdown that *tree* was read from."""
+    return _blocks(tree.children)
+
+
+def literal(text: str) -> str:
+    """Return *text* so that Discord shows it as it stands."""
+    return _escape_line_marks(_literal(text))
 
 
 def _blocks(nodes: Iterable[Node], gap: str = "\n\n") -> str:
@@ -69,15 +79,10 @@ def _code(text: str, info: str = "") -> str:
 def _table(node: Node) -> str:
     """A table in a code block, its columns aligned; too wide a one as lines of cells."""
     rows = [[_cell(cell) for cell in row.children] for row in node.children if row.kind is Kind.ROW]
-    columns = max((len(row) for row in rows), default=0)
-    if not columns:
+    if not any(rows):
         return ""
-    widths = [max(len(row[n]) if n < len(row) else 0 for row in rows) for n in range(columns)]
-    if sum(widths) + 3 * (columns - 1) > _WIDEST_TABLE:
-        return _code("\n".join(" | ".join(row) for row in rows))
-    lines = [" │ ".join(text.ljust(width) for text, width in zip(row, widths, strict=False)).rstrip() for row in rows]
-    lines.insert(1, "─┼─".join("─" * width for width in widths))
-    return _code("\n".join(lines))
+    aligned = table_lines(rows, gap=" │ ", rule="──┼─", widest=_WIDEST_TABLE)
+    return _code("\n".join(" | ".join(row) for row in rows) if aligned is None else aligned)
 
 
 def _cell(cell: Node) -> str:
@@ -95,7 +100,11 @@ def _bare(node: Node) -> str:
 
 
 def _paragraph(nodes: Iterable[Node]) -> str:
-    return _LINE_MARK.sub(lambda found: f"{found[1] or found[2] or ''}\\", _inline(nodes))
+    return _escape_line_marks(_inline(nodes))
+
+
+def _escape_line_marks(text: str) -> str:
+    return _LINE_MARK.sub(lambda found: f"{found[1] or found[2] or ''}\\", text)
 
 
 def _inline(nodes: Iterable[Node]) -> str:

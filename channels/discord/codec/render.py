@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from channels.discord.codec.dialect import write
+from channels.discord.codec.dialect import literal, write, write_tree
 from gateway.events import OutboundMessage, Part
-from gateway.text import bound, plain, split
+from gateway.text import PartWriter, WrittenPart, pack, parse, plain_tree
 from gateway.words import FALLBACK, say
 from gateway.words.languages import LANGUAGES
 
@@ -15,46 +13,42 @@ FILE_LIMIT = 10 << 20  # bytes of a file, where a server has no boosts
 MOST_PARTS = 40
 _MARK_ROOM = 110  # for the line that says a part may repeat: it joins a part that was cut long before
 _ROOM = LIMIT - _MARK_ROOM
-_SMALLEST = 120  # characters of source that are not cut again; marks never make twenty of one
 
 
-def render(message: OutboundMessage, language: str = FALLBACK) -> list[Part]:
+def render(message: OutboundMessage, language: str = FALLBACK, *, least: int = 0) -> list[Part]:
     """Cut and write *message*, and say in *language* where it is cut; pure.
 
-    Each part holds enough room for the mark of a resend.
+    Each part holds enough room for the mark of a resend, the first one the first *least* characters, where they fit.
     """
-    note = say("delivery.cut", language)
-    shapes: list[tuple[str, str]] = []
-    for piece in bound(message.text, limit=_ROOM, max_parts=MOST_PARTS, note=note):
-        shapes.extend(_fitting(piece))
-    if len(shapes) > MOST_PARTS:
-        # Escapes made it longer than its source.
-        shapes = [*shapes[: MOST_PARTS - 1], (write(note), note)]
     return [
         Part(
             id=f"{message.id}.{n}",
             key=message.key,
-            payload=payload,
-            plain=text,
+            payload=part.payload,
+            plain=part.plain,
             reply_to=message.reply_to,
             visible_to=message.visible_to,
             kind=message.kind,
         )
-        for n, (payload, text) in enumerate(shapes, 1)
+        for n, part in enumerate(pack(message.text, _WRITER, note=say("delivery.cut", language), least=least), 1)
     ]
 
 
-def _fitting(piece: str) -> Iterator[tuple[str, str]]:
-    """Yield *piece* written and plain, in halves where the writing is too long for one message."""
-    payload, text = write(piece), plain(piece)
-    if len(payload) <= _ROOM and len(text) <= _ROOM:
-        if text.strip() or payload.strip():
-            yield (payload if payload.strip() else "", text if text.strip() else payload)
-    elif len(piece) <= _SMALLEST:
-        yield "", text[:_ROOM]
-    else:
-        for half in split(piece, limit=max(len(piece) // 2, _SMALLEST)):
-            yield from _fitting(half)
+def _write(markdown: str) -> WrittenPart:
+    tree = parse(markdown)
+    payload, text = write_tree(tree), plain_tree(tree)
+    if not payload.strip() or not text.strip():  # nothing but definitions: better as they stand than not at all
+        return _literal(markdown)
+    return WrittenPart(payload, text, max(len(payload), len(text)) / _ROOM)
+
+
+def _literal(text: str) -> WrittenPart:
+    # Discord has no plain text: what would be a mark or a link is escaped.
+    payload = literal(text)
+    return WrittenPart(payload, text, len(payload) / _ROOM)
+
+
+_WRITER = PartWriter(limit=_ROOM, max_parts=MOST_PARTS, write=_write, literal=_literal)
 
 
 def written(part: Part, *, marked: bool = False, language: str = FALLBACK) -> str:

@@ -9,13 +9,13 @@ import re
 from collections.abc import Iterable
 from urllib.parse import urlsplit
 
-from gateway.text import Kind, Node, parse, prefixed, write_blocks, write_list
+from gateway.text import Kind, Node, parse, prefixed, table_lines, write_blocks, write_list
 
 _SIGNS = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;"})
 _SCHEMES = frozenset({"http", "https", "mailto"})
 _HOSTLIKE = re.compile(r"(?:https?://)?(?:[\w-]+\.)+[a-z]{2,}(?=[/:?#\s]|\Z)", re.IGNORECASE)
 _BESIDE = "\u200b"  # marks are marks only beside something that is no letter
-_WIDEST_TABLE = 120  # characters of a line; a wider one is not padded
+_WIDEST_TABLE = 120  # columns of a line; a wider one is not padded
 
 
 def escape(text: str) -> str:
@@ -25,7 +25,12 @@ def escape(text: str) -> str:
 
 def mrkdwn(markdown: str) -> str:
     """Return *markdown* as mrkdwn."""
-    return _blocks(parse(markdown).children)
+    return mrkdwn_tree(parse(markdown))
+
+
+def mrkdwn_tree(tree: Node) -> str:
+    """Return what `mrkdwn` returns for the Markdown that *tree* was read from."""
+    return _blocks(tree.children)
 
 
 def _blocks(nodes: Iterable[Node], gap: str = "\n\n") -> str:
@@ -57,14 +62,8 @@ def _fence(code: str) -> str:
 
 def _table(node: Node) -> str:
     rows = [[_bare(cell) for cell in row.children] for row in node.children if row.kind is Kind.ROW]
-    columns = max((len(row) for row in rows), default=0)
-    widths = [max((len(row[n]) for row in rows if n < len(row)), default=0) for n in range(columns)]
-    if sum(widths) + 3 * columns > _WIDEST_TABLE:
-        widths = [0] * columns
-    lines = [" | ".join(text.ljust(widths[n]) for n, text in enumerate(row)).rstrip() for row in rows]
-    if len(lines) > 1:
-        lines.insert(1, "-+-".join("-" * max(width, 1) for width in widths))
-    return "\n".join(lines)
+    aligned = table_lines(rows, gap=" | ", rule="--+-", widest=_WIDEST_TABLE)
+    return "\n".join(" | ".join(row).rstrip() for row in rows) if aligned is None else aligned
 
 
 def _bare(node: Node) -> str:

@@ -2,58 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from channels.slack.codec.buttons import blocks
-from channels.slack.codec.mrkdwn import escape, mrkdwn
+from channels.slack.codec.mrkdwn import escape, mrkdwn_tree
 from gateway.events import OutboundMessage, Part
-from gateway.text import bound, plain
+from gateway.text import PartWriter, WrittenPart, pack, parse, plain_tree
 from gateway.words import FALLBACK, say
 
 LIMIT = 4_000  # characters of a message: chat.update refuses more, and a post may be edited later
 _ROOM = 3_850  # what is left beside the mark of a repeated send
-# Escaping and marks make a text longer, five times at the worst: tried from the top, the same way every time.
-_SOURCES = (3_600, 2_400, 1_500, 700)
+_SOURCE = 3_600  # characters of a part's Markdown; marks and escapes make it longer
 _EVENT = "parlour_part"
 LINE: Mapping[str, Any] = {"event_type": "parlour_line", "event_payload": {}}  # of what is no part of an answer
 
 
-def render(message: OutboundMessage, *, max_parts: int, language: str = FALLBACK) -> list[Part]:
-    """Cut and format *message*, and say in *language* where it is cut; pure."""
-    pieces = _pieces(message.text, max_parts, say("delivery.cut", language))
+def render(message: OutboundMessage, *, max_parts: int, language: str = FALLBACK, least: int = 0) -> list[Part]:
+    """Cut and format *message*, and say in *language* where it is cut; pure.
+
+    The first part holds the first *least* characters, where they fit.
+    """
+    writer = PartWriter(limit=_SOURCE, max_parts=max_parts, write=_write, literal=_literal)
     return [
         Part(
             id=f"{message.id}.{number}",
             key=message.key,
-            payload=payload,
-            plain=shown,
+            payload=part.payload,
+            plain=part.plain,
             reply_to=message.reply_to,  # of every part: it says since when the part can stand in the chat
             visible_to=message.visible_to,
             kind=message.kind,
         )
-        for number, (payload, shown) in enumerate(pieces, 1)
+        for number, part in enumerate(pack(message.text, writer, note=say("delivery.cut", language), least=least), 1)
     ]
 
 
-def _pieces(text: str, max_parts: int, note: str) -> Sequence[tuple[str, str]]:
-    for limit in _SOURCES:
-        sources = bound(text, limit=limit, max_parts=max_parts, note=note)
-        payloads = [mrkdwn(source) for source in sources]
-        if all(len(payload) <= _ROOM for payload in payloads):
-            break
-    else:
-        # A quote forty levels deep grows without end; as it was written it fits.
-        payloads = [
-            payload if len(payload) <= _ROOM else escape(source)
-            for source, payload in zip(sources, payloads, strict=True)
-        ]
-    return [(payload or escape(source), _plain(source)) for source, payload in zip(sources, payloads, strict=True)]
+def _write(markdown: str) -> WrittenPart:
+    tree = parse(markdown)
+    payload, shown = mrkdwn_tree(tree) or escape(markdown), plain_tree(tree)
+    return WrittenPart(payload, shown if 0 < len(shown) <= _ROOM else markdown, len(payload) / _ROOM)
 
 
-def _plain(source: str) -> str:
-    shown = plain(source)
-    return shown if 0 < len(shown) <= _ROOM else source
+def _literal(text: str) -> WrittenPart:
+    return WrittenPart("", text, len(escape(text)) / _ROOM)
 
 
 def body(part: Part, *, marked: bool, language: str = FALLBACK) -> dict[str, Any]:

@@ -13,8 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from channels.telegram.codec.tables import table_lines
-from gateway.text import Kind, Node, Unit, parse, width
+from gateway.text import Kind, Node, Unit, parse, table_lines, width
 
 _HOST_LIKE = re.compile(r"(?:[\w-]+\.)+[^\W\d_]{2,}")
 _STYLES = {Kind.STRONG: "bold", Kind.EMPHASIS: "italic", Kind.STRIKE: "strikethrough"}
@@ -22,6 +21,7 @@ _BLOCKS = frozenset(
     (Kind.PARAGRAPH, Kind.HEADING, Kind.QUOTE, Kind.BULLETS, Kind.NUMBERS, Kind.FENCE, Kind.RULE, Kind.TABLE)
 )
 _LANGUAGE = re.compile(r"[A-Za-z0-9+#._-]{1,32}")
+_WIDEST_TABLE = 40  # columns that a telephone shows without breaking the line
 _WHITE = frozenset(map(ord, " \t\n\u00a0\u3000"))
 
 
@@ -45,8 +45,13 @@ class Styled:
 
 def styled(markdown: str) -> Styled:
     """Return *markdown* as Telegram shows it. The text is blank when nothing in it can be shown."""
+    return styled_tree(parse(markdown))
+
+
+def styled_tree(tree: Node) -> Styled:
+    """Return what `styled` returns for the Markdown that *tree* was read from."""
     writer = _Writer()
-    writer.blocks(parse(markdown).children)
+    writer.blocks(tree.children)
     return writer.done()
 
 
@@ -189,7 +194,8 @@ class _Writer:
 
     def _table(self, node: Node) -> None:
         rows = [row.children for row in node.children if row.kind is Kind.ROW]
-        aligned = table_lines([[_flat(cell.children) for cell in row] for row in rows])
+        flat = [[_flat(cell.children) for cell in row] for row in rows]
+        aligned = table_lines(flat, gap="  ", rule="─  ", widest=_WIDEST_TABLE)
         if aligned is not None:
             self._is_line_new = False
             self._solid("pre", aligned)

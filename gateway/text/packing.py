@@ -1,0 +1,133 @@
+"""Markdown into a platform's messages: cut, written in its dialect, and cut smaller only where that does not fit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from itertools import islice
+
+from gateway.text.splitter import PartSplitter, cuts
+from gateway.text.tables import begins_in_table, open_head
+from gateway.text.units import Unit, clean, width
+from gateway.text.weight import MOST, weight
+
+_SMALLEST = 120  # units; a part of so much source is shown as it stands rather than cut again
+_SPARE = 0.9  # a part that is cut again aims at so much of the room: marks are not spread evenly
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenPart:
+    """One message's text: in the platform's dialect, and without any marks."""
+
+    payload: str  # "" = `plain`, as it stands
+    plain: str
+    fill: float  # how much of a message it takes; more than 1 does not fit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartWriter:
+    """How one platform writes a part. Both functions are pure and linear in what they are given."""
+
+    limit: int  # of a part's source, in `unit`
+    unit: Unit = Unit.CHARACTERS
+    max_parts: int
+    write: Callable[[str], WrittenPart]  # reads Markdown
+    literal: Callable[[str], WrittenPart]  # shows it as it stands; fits whenever the source is short
+
+
+def pack(markdown: str, writer: PartWriter, *, note: str, least: int = 0) -> list[WrittenPart]:
+    """Return *markdown* as messages, in order; an empty list for blank text.
+
+    Each is as long as what is written fits. A table that is cut has its head in every part. The first part holds the
+    first *least* characters, where they fit. After `weight.MOST` the text goes out as it stands, unread, so that the
+    cost has a ceiling. What `max_parts` do not hold is replaced by *note*, at the end of the last.
+    """
+    # No part holds more than `limit` characters, so that the rest is out of reach, four times over for blank lines.
+    size = 4 * writer.limit * (writer.max_parts + 1)
+    packer = _Packer(clean(markdown[:size]), writer, least)
+    parts = list(islice(packer.parts(), writer.max_parts + 1))
+    if len(parts) <= writer.max_parts and len(markdown) <= size:
+        return [written for _, written in parts]
+    kept, cut_off = parts[: writer.max_parts - 1], parts[writer.max_parts - 1 : writer.max_parts]
+    source = cut_off[0][0] if cut_off else ""
+    return [*(written for _, written in kept), packer.ended(source, note)]
+
+
+@dataclass(slots=True)
+class _Packer:
+    """Packs one text; remembers what reading it has cost."""
+
+    _text: str
+    _writer: PartWriter
+    _least: int
+    _weight: int = 0
+    _rate: float = 0.0  # how much of a message one sign took, of the last part that had to be cut again
+    _splitter: PartSplitter = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._splitter = PartSplitter(self._text, self._writer.unit)
+
+    def parts(self) -> Iterator[tuple[str, WrittenPart]]:
+        """Yield the parts one by one, each with its source."""
+        place, head = self._splitter.skip(0), ""
+        while place < len(self._text):
+            end, source, written = self._fit(place, head)
+            if written.payload or written.plain:
+                yield source, written
+            place, head = self._splitter.skip(end), open_head(source)
+
+    def _fit(self, start: int, head: str) -> tuple[int, str, WrittenPart]:
+        room = self._room(start)
+        while True:
+            end, source = self._source(start, room, head)
+            written = self._write(source) if source else WrittenPart("", "", 0)
+            if written.fill <= 1:
+                return end, source, written
+            self._rate = written.fill / max(weight(source), 1)
+            if room <= _SMALLEST:
+                return end, source, self._writer.literal(source)
+            taken = min(width(source, self._writer.unit), room)
+            room = max(min(int(taken * _SPARE / written.fill), taken - 1), _SMALLEST)
+
+    def _room(self, start: int) -> int:
+        """Return how much source the part at *start* may take, if the text goes on as densely as it was."""
+        limit = self._writer.limit
+        if not self._rate:
+            return limit
+        fill = self._rate * weight(self._text[start : start + limit])
+        if fill <= 1:
+            self._rate = 0.0
+            return limit
+        return max(int(limit * _SPARE / fill), min(_SMALLEST, limit))
+
+    def _source(self, start: int, room: int, head: str) -> tuple[int, str]:
+        """Return where the part at *start* ends, and what it says: "", or the lines below their table's head."""
+        size = width(f"{head}\n", self._writer.unit)
+        if head and 4 * size <= room and self._follows_line(start):
+            cut = self._splitter.cut(start, room - size)
+            if begins_in_table(cut.text):
+                return cut.end, f"{head}\n{cut.text}"
+        cut = self._splitter.cut(start, room, self._least)
+        return cut.end, cut.text if cut.body.strip() else ""
+
+    def _follows_line(self, start: int) -> bool:
+        """Return True if a line begins at *start*, right below another."""
+        if self._text[start - 1 : start] != "\n":
+            return False
+        begin = self._text.rfind("\n", 0, start - 1) + 1
+        return bool(self._text[begin:start].strip(" \t\n>"))
+
+    def _write(self, source: str) -> WrittenPart:
+        self._weight += weight(source)
+        return self._writer.write(source) if self._weight <= MOST else self._writer.literal(source)
+
+    def ended(self, source: str, note: str) -> WrittenPart:
+        """Return as much of *source* as fits above *note*."""
+        unit, room = self._writer.unit, self._writer.limit - width(f"\n\n{note}", self._writer.unit)
+        while source and room >= _SMALLEST:
+            cut = next(cuts(source, limit=room, unit=unit))
+            written = self._write(f"{cut.text}\n\n{note}")
+            if written.fill <= 1:
+                return written
+            room = min(int(room * _SPARE / written.fill), room - 1)
+        return self._write(note)
