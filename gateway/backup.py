@@ -24,6 +24,7 @@ from typing import IO, Protocol
 
 from gateway.errors import UserMistake
 from gateway.home import SCHEMA, Home, schema_of, sync_folder
+from gateway.journal_file import STAMP
 from gateway.ports.installed import version
 from gateway.settings.redacted import without_secrets
 from gateway.settings.sources import FILE_NAMES
@@ -36,6 +37,7 @@ STAYS = frozenset(
     {"secrets", "backups", "downloads", "lock", "control.sock", ".restoring", ".migrating", ".init-answers.json"}
 )
 _DERIVED = ("index.db", "index.db-wal", "index.db-shm")  # the search index is made again
+_OF_THE_FILE = (STAMP, f".{STAMP}.part")  # true of the journal's file here, not of a copy
 BLOCK = 1024 * 1024
 _SMALL = 64 * 1024
 
@@ -143,7 +145,8 @@ def _files(source: Path) -> Iterator[Path]:
         folders[:] = sorted(name for name in folders if not (is_top and (name in STAYS or name.startswith(".restore"))))
         for name in sorted(names):
             file = here / name
-            is_ours = not (is_top and (name in STAYS or name.startswith(".env"))) and name not in _DERIVED
+            is_left = is_top and (name in STAYS or name in _OF_THE_FILE or name.startswith(".env"))
+            is_ours = not is_left and name not in _DERIVED
             if is_ours and file.is_file() and not file.is_symlink():
                 yield file
 

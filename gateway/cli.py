@@ -16,6 +16,7 @@ from gateway.commands.memory import app as memory
 from gateway.commands.people import app as people
 from gateway.commands.web import app as web
 from gateway.errors import ParlourError, UserMistake
+from gateway.journal_file import OpenChoice
 
 app = typer.Typer(
     name="parlour",
@@ -36,6 +37,12 @@ app.add_typer(owner, name="owner")
 quarantine = typer.Typer(help="Platform events that could not be read, or that broke us.", no_args_is_help=True)
 app.add_typer(quarantine, name="quarantine")
 
+OpenWork = Annotated[
+    OpenChoice,
+    typer.Option(
+        "--open", help="What becomes of messages that had no answer: answer (looked up or marked as a repeat), or drop."
+    ),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON lines.")]
 
 
@@ -229,6 +236,17 @@ def restore(
     from gateway.commands.offline import put_back
 
     put_back(file, force=force)
+
+
+@app.command("accept-loss")
+def accept_loss(
+    open_work: OpenWork = OpenChoice.ANSWER,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+) -> None:
+    """Go on with a home whose journal is lost, damaged or older than it was, where no backup can be restored."""
+    from gateway.commands.loss import accept_loss as accept
+
+    accept(open_work, is_sure=yes)
 
 
 @app.command()

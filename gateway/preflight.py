@@ -22,6 +22,7 @@ from gateway.home import (
     schema_of,
     unwritable,
 )
+from gateway.journal_file import files_of, lost_journal, stamp_of
 from gateway.settings import Settings
 from gateway.web.listen import cannot_listen
 
@@ -42,6 +43,7 @@ def before_start(settings: Settings) -> Iterator[Check]:
     yield Check("owner", owner_mistake(home), "what the home holds can be read and written")
     yield Check("lock", in_use(home) if is_held(home) else "", "no other process uses the home")
     yield Check("schema", schema_mistake(home), "the data is of a shape this Parlour knows")
+    yield Check("journal", lost_journal(home.journal), "is the one that the last start left")
     yield Check("port", port_mistake(settings.web.host, settings.web.port), f"port {settings.web.port} is free")
 
 
@@ -67,7 +69,7 @@ def home_mistake(folder: Path) -> str:
 
 def owner_mistake(home: Home) -> str:
     """Say which file of the home is somebody else's and cannot be used, or ""."""
-    journal = (home.journal, *(home.journal.with_name(f"{home.journal.name}{end}") for end in ("-wal", "-shm")))
+    journal = (*files_of(home.journal), stamp_of(home.journal))
     for path in (*journal, home.lock, home.schema, home.secrets, home.backups, home.quarantine):
         if mistake := not_ours(home.path, path):
             return mistake

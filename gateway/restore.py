@@ -7,11 +7,9 @@ import hashlib
 import json
 import os
 import shutil
-import sqlite3
 import tarfile
 import tempfile
 from collections.abc import Iterator
-from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -19,6 +17,7 @@ from typing import Any
 from gateway.backup import BLOCK, FORMAT, MANIFEST, STAYS
 from gateway.errors import NewerData, UserMistake
 from gateway.home import SCHEMA, Home, hold_lock, make_private, sync_folder, write_private
+from gateway.journal_file import journal_fault
 from gateway.settings.sources import FILE_NAMES
 
 
@@ -125,31 +124,8 @@ def _verify(source: Path, manifest: dict[str, Any] | None, found: dict[str, tupl
     if listed != found:
         raise UserMistake(f"{source} is damaged: its files are not those of its list; {again}")
     write_private(staging / "schema", f"{schema}\n")
-    damaged = journal_damage(staging / "journal.db")
-    if damaged:
-        raise UserMistake(f"{source} holds a damaged journal ({damaged}); {again}")
-
-
-def journal_damage(file: Path) -> str:
-    """Say what is wrong with a journal file, or "". Reads only; a missing one is well."""
-    if not file.exists():
-        return ""
-    try:
-        with closing(sqlite3.connect(read_only(file), uri=True, timeout=2)) as connection:
-            answer = str(connection.execute("PRAGMA quick_check(1)").fetchone()[0])
-    except sqlite3.DatabaseError as wrong:
-        return str(wrong)
-    return "" if answer == "ok" else answer.splitlines()[0]
-
-
-def read_only(file: Path) -> str:
-    """Return the address under which SQLite reads a journal and leaves nothing beside it.
-
-    Even a reader makes the two files of the write-ahead log where they are missing, and they would be the reader's:
-    the doctor of another user would keep the gateway out. Without a log the file itself is everything.
-    """
-    has_log = file.with_name(f"{file.name}-wal").exists()
-    return f"{file.resolve().as_uri()}?mode=ro{'' if has_log else '&immutable=1'}"
+    if journal_fault(staging / "journal.db"):
+        raise UserMistake(f"{source} holds a damaged journal; {again}")
 
 
 def _swap(home: Home, staging: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from datetime import timedelta
 
 import structlog
@@ -21,6 +22,7 @@ DEAF_AFTER = timedelta(minutes=5)  # longer than the platforms' own reconnecting
 _GOOD_STRETCH = timedelta(minutes=5)  # of hearing; trouble after that is new trouble
 _END_WITHIN = timedelta(seconds=30)
 _PRUNE_EVERY = timedelta(hours=6)
+_STAMP_EVERY = timedelta(seconds=30)
 
 
 class Supervisor:
@@ -137,3 +139,11 @@ async def prune_for_ever(store: Store, quarantine: Quarantine) -> None:
         else:
             log.info("prune.done", rows=removed)
         await asyncio.sleep(_PRUNE_EVERY.total_seconds())
+
+
+async def stamp_for_ever(store: Store) -> None:
+    """Stamp the store every half minute in which something was committed."""
+    while True:
+        await asyncio.sleep(_STAMP_EVERY.total_seconds())
+        with suppress(StoreDown):  # the writer says so itself
+            await store.stamp()

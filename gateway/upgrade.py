@@ -11,7 +11,7 @@ from pathlib import Path
 import structlog
 
 from gateway.backup import write_archive
-from gateway.errors import NewerData
+from gateway.errors import NewerData, UserMistake
 from gateway.home import (
     SCHEMA,
     SNAPSHOT,
@@ -23,6 +23,7 @@ from gateway.home import (
     schema_of,
     write_private,
 )
+from gateway.journal_file import lost_journal
 
 log = structlog.get_logger(__name__)
 
@@ -50,6 +51,8 @@ def open_home(path: Path, *, schema: int = SCHEMA, migrations: Mapping[int, Migr
     make_private(path)
     with hold_lock(home):
         refuse_half_restored(home)
+        if lost := lost_journal(home.journal):
+            raise UserMistake(lost)
         _migrate(home, schema, migrations)
         yield home
 

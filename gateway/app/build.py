@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -17,6 +18,7 @@ from agent.house import AgentHouse
 from agent.locks import Slots
 from agent.loop import Loop
 from agent.memory.files.attachments import FileBlobs
+from agent.memory.files.transcript_lead import NEWEST_SESSIONS, describe_leads
 from agent.memory.prompt.snapshot import ScopeMemory
 from agent.memory.work.purse import Purse
 from agent.patient import PatientJournal
@@ -44,9 +46,11 @@ from gateway.app.rights import open_rights
 from gateway.app.shown import settings_shown
 from gateway.app.stores import open_store, within_retention
 from gateway.delivery import Deliverer
+from gateway.errors import UserMistake
 from gateway.events import InboundMessage
 from gateway.home import Home
 from gateway.intake import GatewayIntake
+from gateway.journal_file import lost_line
 from gateway.people.refusals import RefusalLog, Silence, Turned
 from gateway.ports import (
     Store,
@@ -56,6 +60,7 @@ from gateway.quarantine import KEEP, Quarantine
 from gateway.services import Supervisor
 from gateway.settings import Settings
 from gateway.settings.chats import open_chats
+from gateway.store.adoption import read_sessions
 from gateway.upgrade import open_home
 from gateway.web.health import Health
 from gateway.web.metrics import PrometheusMeter, metrics_route
@@ -74,6 +79,8 @@ async def open_app(settings: Settings, *, channels: bool = True, plugins: Plugin
     plugins = plugins or Plugins()
     async with AsyncExitStack() as stack:
         home = stack.enter_context(open_home(settings.home))
+        if lost := await asyncio.to_thread(lost_turns, home):
+            raise UserMistake(lost)
         store = await open_store(settings)
         stack.push_async_callback(store.close, has_served=channels)
         unclean_stops = (await store.journal.depth())["unclean_stops"]
@@ -89,6 +96,12 @@ async def open_app(settings: Settings, *, channels: bool = True, plugins: Plugin
         await app.house.forgetter.retention.plan()
         await app.caps.warm(store.caps, house_limit=settings.caps.tokens_per_day)
         yield app
+
+
+def lost_turns(home: Home) -> str:
+    """Return the line for a journal that transcripts are ahead of; or "". Blocks."""
+    what = describe_leads(home.path, read_sessions(home.journal, NEWEST_SESSIONS))
+    return lost_line(home.journal, what) if what else ""
 
 
 def _now() -> datetime:

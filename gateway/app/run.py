@@ -19,7 +19,7 @@ from gateway.app.build import open_app
 from gateway.app.channels import Plugins
 from gateway.app.operated import operations
 from gateway.control import ControlServer
-from gateway.services import prune_for_ever
+from gateway.services import prune_for_ever, stamp_for_ever
 from gateway.settings import Settings
 from gateway.web.connections import raise_open_file_limit
 
@@ -56,6 +56,7 @@ async def serve(app: App, stop: asyncio.Event, *, ready: Callable[[App], None] |
             background=app.background.run,
             recall=app.recall.run,
             prune=lambda: prune_for_ever(app.store, app.intake.quarantine),
+            stamp=lambda: stamp_for_ever(app.store),
         )
         delivery = _start(services, delivery=app.deliverer.run)
         pool = _start(services, pool=app.pool.run)

@@ -14,6 +14,7 @@ import typer
 
 from gateway.doctor import LATELY, Finding, Level, ask_platforms, ask_proxy, examine, from_platform, last_answer, traces
 from gateway.home import Home
+from gateway.journal_file import lost_journal, lost_line
 from gateway.logs import configure_logs
 from gateway.restore import restore
 from gateway.settings import Settings, check_settings, home_of, secret_values
@@ -47,6 +48,8 @@ async def findings(environment: Mapping[str, str], *, is_offline: bool, asks_mod
     report = check_settings(environment)
     for finding in examine(report, environment):
         yield finding
+    for finding in await asyncio.to_thread(_transcripts, Home(report.home)):
+        yield finding
     settings = report.settings
     async for finding in traces(Home(report.home), port=settings.web.port if settings else 0):
         yield finding
@@ -62,6 +65,17 @@ async def findings(environment: Mapping[str, str], *, is_offline: bool, asks_mod
             yield finding
     finally:
         model.cancel()
+
+
+def _transcripts(home: Home) -> list[Finding]:
+    """Compare the transcripts with the journal, as a start does. Blocks."""
+    if not home.journal.exists() or lost_journal(home.journal):
+        return []  # the latter says more
+    from agent.memory.files.transcript_lead import NEWEST_SESSIONS, describe_leads
+    from gateway.store.adoption import read_sessions
+
+    what = describe_leads(home.path, read_sessions(home.journal, NEWEST_SESSIONS))
+    return [Finding(Level.FAIL, "journal", lost_line(home.journal, what), "transcripts")] if what else []
 
 
 async def _model(settings: Settings, *, asks_model: bool) -> list[Finding]:

@@ -153,7 +153,8 @@ class Deliverer:
     def open(self, lease: Lease) -> Preview:
         """Begin typing and stand ready; nothing durable happens before the first words."""
         channel = self._channels.get(lease.key.channel)
-        if channel is None or self._tasks is None or self._desk.stopping.is_set():
+        # A preview has no mark; the answer is looked up first, or marked.
+        if channel is None or self._tasks is None or self._desk.stopping.is_set() or lease.is_uncertain:
             return NoPreview()
         if not channel.capabilities.shows_activity and not _shows_text(channel):
             return NoPreview()

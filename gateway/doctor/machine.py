@@ -15,9 +15,9 @@ from gateway.alerts.sources import LITTLE_SPACE, TOO_LITTLE_SPACE
 from gateway.doctor.access import SEVERAL, access
 from gateway.doctor.findings import Finding, Level
 from gateway.home import Home, give_back, is_held
+from gateway.journal_file import journal_fault, lost_journal
 from gateway.ports.installed import HOW_TO_INSTALL, in_container, installed
 from gateway.preflight import before_start
-from gateway.restore import journal_damage
 from gateway.settings import Report, Settings
 
 _BEHIND = timedelta(hours=1)
@@ -60,6 +60,8 @@ def _start(home: Home, settings: Settings) -> Iterator[Finding]:
     for check in before_start(settings):
         if is_running and check.name in ("lock", "port"):
             continue  # its holder is asked whether it is the gateway of these settings, whose port is its own
+        if check.name == "journal":
+            continue  # `_journal` reads all of it
         if check.mistake:
             yield Finding(Level.FAIL, check.name, check.mistake)
         else:
@@ -229,13 +231,10 @@ def _channels(settings: Settings, environment: Mapping[str, str]) -> Iterator[Fi
 
 
 def _journal(home: Home) -> Iterator[Finding]:
-    if not home.journal.exists():
-        return
-    damaged = journal_damage(home.journal)
-    if damaged:
-        line = f"{home.journal} is damaged ({damaged}); stop Parlour and run `parlour restore FILE --force`"
-        yield Finding(Level.FAIL, "journal", line)
-    else:
+    fault = journal_fault(home.journal) or lost_journal(home.journal)
+    if fault:
+        yield Finding(Level.FAIL, "journal", fault)
+    elif home.journal.exists():
         yield Finding(Level.OK, "journal", "is whole")
 
 

@@ -16,9 +16,9 @@ from gateway.control import call, connect
 from gateway.doctor.findings import Finding, Level
 from gateway.errors import UserMistake
 from gateway.home import Home, in_use, is_held
+from gateway.journal_file import read_only
 from gateway.people.briefly import who_waits, who_was_unheard
 from gateway.quarantine import count, look
-from gateway.restore import read_only
 
 _SHOWN = 3
 _DEAD = 5
@@ -147,10 +147,10 @@ def _journal(home: Home) -> dict[str, Any]:
     # Here, since the store's own imports are not light, and most doctors need none of it.
     from gateway.store.alerts import look as look_at_alerts
     from gateway.store.ledger import dead_groups
+    from gateway.store.store import count_unclean_stops
 
     def read(database: sqlite3.Connection) -> dict[str, Any]:
-        meta = dict(database.execute("SELECT name, value FROM meta WHERE name IN ('clean', 'unclean_stops')"))
-        stops = int(meta.get("unclean_stops", "0")) + (meta.get("clean") == "0")
+        stops = count_unclean_stops(dict(database.execute("SELECT name, value FROM meta")))
         dead = [
             {"channel": group.channel, "count": group.count, "newest": group.newest.isoformat(), "reason": group.reason}
             for group in dead_groups(database)

@@ -103,6 +103,7 @@ class Lease:
     steps: tuple[Step, ...] = ()  # what an earlier attempt of this turn stored
     notes: tuple[InboxRow, ...] = ()  # edits and deletions that came after their turn
     more: int = 0  # rows that stay queued behind this turn
+    is_uncertain: bool = False  # its answer may stand in the chat: the journal was restored since it was accepted
 
     @property
     def is_lone(self) -> bool:

@@ -59,6 +59,10 @@ class Store(Protocol):
         """Do one durable write; raise StoreDown when that fails."""
         ...
 
+    async def stamp(self) -> None:
+        """Note outside of the data how far it has come, so that a start notices older data. Raises StoreDown."""
+        ...
+
     async def backup(self, target: Path) -> None:
         """Write a consistent copy of the engine's data to *target* while running."""
         ...

@@ -12,7 +12,8 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from gateway.errors import SettingsMistake
+from gateway.errors import SettingsMistake, StoreDown
+from gateway.journal_file import fault_line
 from gateway.ports.store import Limits, Store
 from gateway.store import schema
 from gateway.store.base import Clock, utc_now
@@ -62,9 +63,9 @@ async def open_file(
     try:
         await writer.open()
     except (sqlite3.Error, OSError) as error:
-        raise schema.unusable(path, error) from error
+        raise StoreDown(fault_line(path, error)) from error
     try:
-        return await assemble(writer, limits, clock, partial(copy_file, path))
+        return await assemble(writer, limits, clock, partial(copy_file, path), path=path)
     except BaseException:
         await writer.close(lambda _: None)
         raise

@@ -13,6 +13,7 @@ from typing import TypeAlias
 from gateway.events import SessionKey
 from gateway.ports.journal import InboxRow
 from gateway.ports.store import Limits
+from gateway.store.adoption import AdoptedRange
 from gateway.store.inbox import Headroom
 from gateway.store.rows import micros
 from gateway.store.wake import Wakeups
@@ -48,6 +49,7 @@ class Engine:
     queued_job: asyncio.Event = field(default_factory=asyncio.Event)
     suspected: asyncio.Event = field(default_factory=asyncio.Event)  # there is, or was, a suspect to claim
     unclean_stops: int = 0  # in a row, before this start
+    adopted: AdoptedRange = field(default_factory=AdoptedRange)  # rows that are older than what happened since
     headroom: Headroom = field(init=False)
 
     def __post_init__(self) -> None:

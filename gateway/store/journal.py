@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -91,7 +92,7 @@ class SqliteJournal:
         except StoreDown:
             engine.wake_later(_RETRY_SECONDS, partial(engine.wake_lane, key))
             raise
-        return found if isinstance(found, Lease) else None
+        return self._with_doubt(found) if isinstance(found, Lease) else None
 
     def _claimed(self, key: SessionKey, found: Lease | HeldBack | SuspectHead | None) -> None:
         if isinstance(found, Lease):
@@ -114,10 +115,15 @@ class SqliteJournal:
             lambda found: self._claimed(found.key, found) if isinstance(found, Lease) else None,
         )
         try:
-            return await self._unless_cancelled(future)
+            found = await self._unless_cancelled(future)
         except StoreDown:
             engine.wake_later(_RETRY_SECONDS, engine.suspected.set)
             raise
+        return self._with_doubt(found) if isinstance(found, Lease) else found
+
+    def _with_doubt(self, lease: Lease) -> Lease:
+        """Return *lease* with what is known of its answer: rows of before a restore may have had theirs."""
+        return replace(lease, is_uncertain=self._engine.adopted.covers(row.seq for row in lease.rows))
 
     async def _unless_cancelled(self, claim: asyncio.Future[T]) -> T:
         try:

@@ -255,10 +255,11 @@ def _session(key: SessionKey, columns: tuple[str, int, int, str]) -> SessionRow:
     )
 
 
-def list_sessions(database: sqlite3.Connection) -> tuple[SessionRow, ...]:
-    """Return every session, the most recently used first."""
+def list_sessions(database: sqlite3.Connection, limit: int = -1) -> tuple[SessionRow, ...]:
+    """Return every session, or *limit* of them, the most recently used first."""
     found = database.execute(
-        "SELECT key, transcript, next_index, created_at, scope FROM session ORDER BY used_at DESC, key"
+        "SELECT key, transcript, next_index, created_at, scope FROM session ORDER BY used_at DESC, key LIMIT ?",
+        (limit,),
     )
     return tuple(_session(read_key(columns[0]), columns[1:]) for columns in found)
 

@@ -10,6 +10,7 @@ from typing import Any
 from gateway.events import OutboundMessage, Part, Receipt, SessionKey
 from gateway.ports.journal import Lease
 from gateway.ports.outbox import DeadGroup, Delivery, PartRow, PartState
+from gateway.store.adoption import AdoptedRange, is_uncertain
 from gateway.store.lanes import fence
 from gateway.store.rows import moment, quote, read_key, read_outbound, read_part, unquote, write_key, write_part
 
@@ -89,17 +90,25 @@ def undelivered(database: sqlite3.Connection, key: SessionKey) -> tuple[Delivery
 
 
 def freeze(
-    database: sqlite3.Connection, message: OutboundMessage, payloads: Sequence[tuple[int, str]], at: int
+    database: sqlite3.Connection,
+    message: OutboundMessage,
+    payloads: Sequence[tuple[int, str]],
+    at: int,
+    adopted: AdoptedRange,
 ) -> tuple[tuple[PartRow, ...], Ended]:
-    """Store the parts unless they are stored; the first is marked as sending, and has the preview."""
+    """Store the parts unless they are stored; the first is marked as sending, and has the preview.
+
+    Parts that may have been sent before the journal was restored are all of unknown outcome.
+    """
     id_ = quote(message.id)
     stored = _parts(database, id_, message.key)
     if stored:
         return stored, Ended()
+    is_unknown = is_uncertain(database, id_, adopted)
     for place, (n, payload) in enumerate(payloads):
         is_first = place == 0
-        state = PartState.SENDING if is_first else PartState.PENDING
-        database.execute(_INSERT_PART, (id_, n, state.value, int(is_first), at, payload))
+        state = PartState.UNKNOWN if is_unknown else PartState.SENDING if is_first else PartState.PENDING
+        database.execute(_INSERT_PART, (id_, n, state.value, int(state is PartState.SENDING), at, payload))
     if not payloads:  # nothing to show is delivered
         return (), _finish(database, id_, at)
     if _preview_for(database, id_, message.key, message.visible_to) is not None:

@@ -44,9 +44,10 @@ class SqliteOutbox:
 
     async def freeze(self, message: OutboundMessage, parts: Sequence[Part]) -> tuple[PartRow, ...]:
         """Store the parts once and mark the first as sending."""
-        now, payloads = self._engine.now(), ledger.encode_parts(parts)
+        now, payloads, adopted = self._engine.now(), ledger.encode_parts(parts), self._engine.adopted
         rows, _ = await self._engine.writer.submit(
-            lambda database: ledger.freeze(database, message, payloads, now), lambda result: self._ended(result[1])
+            lambda database: ledger.freeze(database, message, payloads, now, adopted),
+            lambda result: self._ended(result[1]),
         )
         return rows
 

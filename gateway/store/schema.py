@@ -12,6 +12,7 @@ from typing import TypeAlias
 import structlog
 
 from gateway.errors import NewerData, StoreDown
+from gateway.journal_file import damaged_line
 from gateway.store.link_tables import migrate as link_tables
 from gateway.store.people_tables import migrate as people_tables
 
@@ -200,7 +201,7 @@ def prepare(connection: sqlite3.Connection, path: Path | None, migrations: Seque
     """
     found = connection.execute("PRAGMA quick_check(1)").fetchone()
     if found[0] != "ok":
-        raise damaged(path)
+        raise StoreDown(damaged_line(path))
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     if version > len(migrations):
         raise NewerData(_newer_line(path, version, len(migrations)))
@@ -218,24 +219,6 @@ def prepare(connection: sqlite3.Connection, path: Path | None, migrations: Seque
             raise
     if version:
         log.info("store.migrated", before=version, now=len(migrations))
-
-
-def damaged(path: Path | None) -> StoreDown:
-    """Return the error that tells an operator what to do about a file that cannot be read."""
-    return StoreDown(
-        f"{path} is damaged and was left as it is. Move it and its -wal and -shm files away, "
-        "then bring back the last backup: parlour restore FILE"
-    )
-
-
-def unusable(path: Path, error: sqlite3.Error | OSError) -> StoreDown:
-    """Return the error that tells an operator why the store cannot be opened."""
-    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
-    if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
-        return damaged(path)
-    if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-        return StoreDown(f"{path} is locked by another program: end it and start again")
-    return StoreDown(f"{path} cannot be opened ({error}): see that its folder is ours and its disk has room")
 
 
 def _newer_line(path: Path | None, version: int, known: int) -> str:

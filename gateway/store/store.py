@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeAlias
@@ -13,6 +15,7 @@ import structlog
 
 from gateway.errors import StoreDown
 from gateway.events import SessionKey
+from gateway.journal_file import JournalStamp, OpenChoice, write_stamp
 from gateway.ports.access import Access
 from gateway.ports.alerts import Alerts
 from gateway.ports.caps import CapRows
@@ -22,7 +25,7 @@ from gateway.ports.journal import InboxRow, Jobs, Journal, People, Records, Usag
 from gateway.ports.links import Links
 from gateway.ports.outbox import Outbox
 from gateway.ports.store import Limits
-from gateway.store import access, inbox, lanes, ledger, links, records, upkeep
+from gateway.store import access, adoption, inbox, lanes, ledger, links, records, schema, upkeep
 from gateway.store.alerts import SqliteAlerts
 from gateway.store.base import Clock, Engine
 from gateway.store.caps import SqliteCapRows
@@ -38,6 +41,8 @@ from gateway.store.writer import Writer
 log = structlog.get_logger(__name__)
 
 Copy: TypeAlias = Callable[[Path], None]
+
+_META = "SELECT name, value FROM meta WHERE name IN ('clean', 'unclean_stops', 'adopted', 'store', 'stamps')"
 
 
 @dataclass(slots=True)
@@ -58,21 +63,35 @@ class Found:
     unclean_stops: int
     preferences: dict[str, dict[str, str]]
     choosers: dict[SessionKey, str]
+    store_id: str  # random, of the journal
+    stamps: int  # how often it was stamped
+    adopted: adoption.AdoptedRange
     links: links.Known
     access: access.Known
     killed_jobs: list[KilledJob]
 
 
+def count_unclean_stops(meta: Mapping[str, str]) -> int:
+    """Return how many stops in a row were unclean, by the rows of `meta`; a restored journal has had none."""
+    if "adopted" in meta:
+        return 0
+    return int(meta.get("unclean_stops", "0")) + (meta.get("clean") == "0")
+
+
 def start(database: sqlite3.Connection, now: int) -> Found:
     """Take over from the process before: count its crash, free its lanes, find its backlog."""
-    meta = dict(database.execute("SELECT name, value FROM meta WHERE name IN ('clean', 'unclean_stops')").fetchall())
-    was_unclean = meta.get("clean") == "0"
-    unclean_stops = int(meta.get("unclean_stops", "0")) + was_unclean
-    killed_jobs = count_crash(database, now) if was_unclean else []
+    meta = dict(database.execute(_META).fetchall())
+    unclean_stops = count_unclean_stops(meta)
+    if is_adopted := "adopted" in meta:
+        forgive(database)
+    killed_jobs = count_crash(database, now) if meta.get("clean") == "0" and not is_adopted else []
     lanes.recover(database)
     ledger.recover(database)
+    if is_adopted:
+        adoption.settle(database, OpenChoice(meta["adopted"]), now)
     database.execute("UPDATE job SET leased = 0 WHERE leased != 0")
-    _set_meta(database, clean="0", unclean_stops=str(unclean_stops))
+    store_id, stamps = meta.get("store") or secrets.token_hex(8), int(meta.get("stamps", "0")) + 1
+    _set_meta(database, clean="0", unclean_stops=str(unclean_stops), store=store_id, stamps=str(stamps))
     preferences: dict[str, dict[str, str]] = {}
     for subject, name, value in database.execute("SELECT subject, name, value FROM preference"):
         preferences.setdefault(unquote(subject), {})[unquote(name)] = unquote(value)
@@ -82,6 +101,9 @@ def start(database: sqlite3.Connection, now: int) -> Found:
         unclean_stops=unclean_stops,
         preferences=preferences,
         choosers=choosers,
+        store_id=store_id,
+        stamps=stamps,
+        adopted=adoption.read_range(database),
         links=links.load(database),
         access=access.load(database),
         killed_jobs=killed_jobs,
@@ -121,9 +143,12 @@ def _set_meta(database: sqlite3.Connection, **values: str) -> None:
 class SqliteStore:
     """Every port over one file (see the Store port)."""
 
-    def __init__(self, engine: Engine, found: Found, copy: Copy) -> None:
+    def __init__(self, engine: Engine, found: Found, copy: Copy, path: Path | None) -> None:
         self._engine = engine
         self._copy = copy
+        self._path = path
+        self._store_id, self._stamps = found.store_id, found.stamps
+        self._stamped_at = engine.writer.commits
         journal = SqliteJournal(engine)
         self.journal: Journal = journal
         self.outbox: Outbox = SqliteOutbox(engine)
@@ -146,6 +171,27 @@ class SqliteStore:
         now = str(self._engine.now())
         await self._engine.writer.submit(lambda database: _set_meta(database, checked_at=now))
 
+    async def stamp(self) -> None:
+        """Note beside the file how far it has come, if it has come any further (gateway/journal_file.py)."""
+        if self._path is None or self._engine.writer.commits == self._stamped_at:
+            return
+        stamps = self._stamps + 1
+        await self._engine.writer.submit(lambda database: _set_meta(database, stamps=str(stamps)))
+        self._stamps = stamps
+        await self.write_stamp()
+
+    async def write_stamp(self) -> None:
+        """Write the stamp of the count that is durable; a disk that will not have it is no reason to stop."""
+        if self._path is None:
+            return
+        at = self._engine.clock().isoformat(timespec="seconds")
+        stamp = JournalStamp(store=self._store_id, count=self._stamps, schema=len(schema.MIGRATIONS), at=at)
+        self._stamped_at = self._engine.writer.commits
+        try:
+            await asyncio.to_thread(write_stamp, self._path, stamp)
+        except OSError as error:
+            log.warning("store.stamp_failed", error=error.strerror)
+
     async def backup(self, target: Path) -> None:
         """Write a copy of one instant to *target* (0600) while running; it is complete or not there.
 
@@ -165,6 +211,8 @@ class SqliteStore:
     async def close(self, *, has_served: bool = True) -> None:
         """Write what is queued, then close; streams end."""
         engine = self._engine
+        with suppress(StoreDown):
+            await self.stamp()
         try:
             await engine.writer.close(finish if has_served else leave)
         finally:
@@ -172,12 +220,14 @@ class SqliteStore:
                 wakeups.close()
 
 
-async def assemble(writer: Writer, limits: Limits, clock: Clock, copy: Copy) -> SqliteStore:
-    """Build a store on an open writer, and wake what the last run left."""
+async def assemble(
+    writer: Writer, limits: Limits, clock: Clock, copy: Copy, *, path: Path | None = None
+) -> SqliteStore:
+    """Build a store on an open writer, and wake what the last run left. *path* is the file's that is to be stamped."""
     engine = Engine(writer=writer, limits=limits, clock=clock)
     now = engine.now()
     found = await writer.submit(lambda database: start(database, now))
-    engine.unclean_stops = found.unclean_stops
+    engine.unclean_stops, engine.adopted = found.unclean_stops, found.adopted
     _wake(engine, found.backlog)
     writer.when_reopened(lambda database: look_again(database, engine), lambda backlog: _wake(engine, backlog))
     log.info(
@@ -189,7 +239,9 @@ async def assemble(writer: Writer, limits: Limits, clock: Clock, copy: Copy) -> 
     )
     for job in found.killed_jobs:
         log.warning("store.job_killed", job=unquote(job.id), kind=job.kind, attempts=job.attempts)
-    return SqliteStore(engine, found, copy)
+    store = SqliteStore(engine, found, copy, path)
+    await store.write_stamp()
+    return store
 
 
 def _wake(engine: Engine, backlog: Backlog) -> None:

@@ -24,7 +24,7 @@ class GatewayProcess:
         self.port = port
         self.log: list[str] = []
         self.open_files: tuple[int, int] | None = None  # soft and hard limit it starts with; None = the tests' own
-        self._environment = {name: value for name, value in os.environ.items() if not name.startswith("PARLOUR_")} | {
+        self.environment = {name: value for name, value in os.environ.items() if not name.startswith("PARLOUR_")} | {
             "PARLOUR_HOME": str(home),
             "PARLOUR_WEB__PORT": str(port),
             "PYTHONUNBUFFERED": "1",
@@ -46,7 +46,7 @@ class GatewayProcess:
         self._process = await asyncio.create_subprocess_exec(
             COMMAND,
             "run",
-            env=self._environment,
+            env=self.environment,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
             preexec_fn=self._limit_open_files if self.open_files else None,
@@ -71,7 +71,7 @@ class GatewayProcess:
         process = await asyncio.create_subprocess_exec(
             COMMAND,
             *words,
-            env=self._environment,
+            env=self.environment,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
         )

@@ -42,7 +42,7 @@ async def test_the_files_are_private(tmp_path: Path) -> None:
         await store.close()
     finally:
         os.umask(before)
-    assert set(modes) == {"journal.db", "journal.db-wal", "journal.db-shm"}
+    assert set(modes) == {"journal.db", "journal.db-wal", "journal.db-shm", "journal.stamp"}
     assert {*modes.values(), copied} == {0o600}
     assert stat.S_IMODE(home.stat().st_mode) == 0o700
 

@@ -1,0 +1,219 @@
+"""The journal as a file: whether it can be used, and whether it is the one that the last start left.
+
+SQLite opens a missing, emptied or older file, or one without its write-ahead log, without a word. Beside the journal
+therefore stands a stamp: the journal's id and a count that the journal holds too. The stamp is written after the count
+is durable in the journal, so that no crash and no power cut leaves a journal behind its stamp; a lost file does.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shlex
+import shutil
+import sqlite3
+from contextlib import closing, suppress
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from pathlib import Path
+
+STAMP = "journal.stamp"
+_FULL = 1024 * 1024  # bytes; with less free space, an I/O error is a full disk's
+_LONGEST_STAMP = 4096  # bytes
+_DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+_LOCKED = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+_FORBIDDEN = (sqlite3.SQLITE_PERM, sqlite3.SQLITE_AUTH, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN)
+
+
+class OpenChoice(StrEnum):
+    """What becomes of messages that were open, and of answers that were undelivered."""
+
+    ANSWER = "answer"  # answered; each part is looked up at its platform, or marked as a possible repeat
+    DROP = "drop"  # ended without an answer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JournalStamp:
+    """What a journal held for certain when the stamp was written."""
+
+    store: str  # random id of the journal
+    count: int  # stamps of this journal so far; never decreases
+    schema: int
+    at: str  # ISO 8601, UTC
+
+
+def stamp_of(journal: Path) -> Path:
+    """Return where the stamp of *journal* stands."""
+    return journal.with_name(STAMP)
+
+
+def files_of(journal: Path) -> tuple[Path, ...]:
+    """Return the files that are the journal together, existing or not."""
+    return tuple(journal.with_name(f"{journal.name}{end}") for end in ("", "-wal", "-shm"))
+
+
+def read_stamp(journal: Path) -> JournalStamp | None:
+    """Return the stamp of *journal*; None where there is none, or a torn one, which proves nothing."""
+    try:
+        with stamp_of(journal).open("rb") as file:
+            found = json.loads(file.read(_LONGEST_STAMP))
+        return JournalStamp(
+            store=str(found["store"]), count=int(found["count"]), schema=int(found["schema"]), at=str(found["at"])
+        )
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def write_stamp(journal: Path, stamp: JournalStamp) -> None:
+    """Replace the stamp of *journal*, durably. Its count must be durable in the journal. Raises OSError."""
+    target = stamp_of(journal)
+    beside = target.with_name(f".{target.name}.part")  # one process owns the home: the next write replaces a leftover
+    descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    try:
+        os.write(descriptor, json.dumps(asdict(stamp)).encode() + b"\n")
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    beside.replace(target)
+    _sync_folder(target.parent)
+
+
+def remove_stamp(journal: Path) -> None:
+    """Remove the stamp of *journal*, durably: the next start takes the journal as it is."""
+    stamp_of(journal).unlink(missing_ok=True)
+    _sync_folder(journal.parent)
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def lost_journal(journal: Path) -> str:
+    """Return the line for a journal that is not the one, or older than the one, that its stamp names; or "".
+
+    Changes nothing. A journal that cannot be read is judged by `journal_fault` and by the start.
+    """
+    stamp = read_stamp(journal)
+    if stamp is None:
+        return ""
+    try:
+        held = _held(journal)
+    except sqlite3.Error:
+        return ""
+    if held is not None and held[0] == stamp.store and held[1] >= stamp.count:
+        return ""
+    if held is None:
+        what = "is missing or empty"
+    elif held[0] != stamp.store:
+        what = "is another home's"
+    else:
+        what = "is older than it was, or its -wal file is missing"
+    return lost_line(journal, f"{what}; on {stamp.at[:16].replace('T', ' ')} UTC it held more")
+
+
+def lost_line(journal: Path, what: str) -> str:
+    """Return the line for a journal that has lost something, with everything that can be done about it."""
+    return (
+        f"{journal} {what}. Put the file back (with its -wal file), or {restore_hint(journal)}, or go on without what"
+        " is lost: `parlour accept-loss`"
+    )
+
+
+def is_missing(journal: Path) -> bool:
+    """Return True if there is no journal in the file, which may exist. Raises sqlite3.Error when it cannot be read."""
+    return _held(journal) is None
+
+
+def _held(journal: Path) -> tuple[str, int] | None:
+    """Return the journal's id and count; None where there is no journal. Raises sqlite3.Error."""
+    if not any(path.exists() and path.stat().st_size for path in files_of(journal)[:2]):
+        return None
+    with closing(sqlite3.connect(read_only(journal), uri=True, timeout=2)) as database:
+        if not database.execute("SELECT 1 FROM sqlite_master WHERE name = 'meta'").fetchone():
+            return None
+        meta = dict(database.execute("SELECT name, value FROM meta WHERE name IN ('store', 'stamps')").fetchall())
+    return str(meta.get("store", "")), int(meta.get("stamps", "0"))
+
+
+def journal_fault(journal: Path) -> str:
+    """Return the line for a journal that cannot be used, or is damaged; or "". A missing one is well.
+
+    Reads the whole file and changes nothing.
+    """
+    try:
+        if not journal.exists():
+            return ""
+        with closing(sqlite3.connect(read_only(journal), uri=True, timeout=2)) as database:
+            answer = str(database.execute("PRAGMA quick_check(1)").fetchone()[0])
+    except (sqlite3.Error, OSError) as error:
+        return fault_line(journal, error)
+    return "" if answer == "ok" else damaged_line(journal)
+
+
+def fault_line(journal: Path, error: sqlite3.Error | OSError) -> str:
+    """Return the line that says why *journal* cannot be used: damage, a lock, a full disk, permissions, or the disk."""
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    number = getattr(error, "errno", None)
+    if code in _DAMAGED:
+        return damaged_line(journal)
+    if code in _LOCKED:
+        return f"{journal} is locked by another program: end it and start again; nothing is damaged"
+    if code == sqlite3.SQLITE_FULL or number in (errno.ENOSPC, errno.EDQUOT) or _is_disk_full(journal):
+        return f"the disk of {journal} is full: make room and start again; nothing is damaged"
+    if (code in _FORBIDDEN or number in (errno.EACCES, errno.EPERM)) and (barred := _barred(journal)):
+        return (
+            f"{barred} cannot be read and written by user id {os.geteuid()}: give it to the user who runs Parlour;"
+            " nothing is damaged"
+        )
+    if code == sqlite3.SQLITE_IOERR or number == errno.EIO:
+        return f"the disk of {journal} reported an error ({error}): look at the disk before you start again"
+    return f"{journal} cannot be opened ({error}): see that its folder is ours and its disk has room"
+
+
+def damaged_line(journal: Path | None) -> str:
+    """Return the line for a file that is no whole journal."""
+    if journal is None:
+        return "the journal is damaged"
+    return f"{journal} is damaged and was left as it is: {restore_hint(journal)} (what is there now is kept aside)"
+
+
+def restore_hint(journal: Path) -> str:
+    """Return how to restore a backup of this journal's home: the newest in its backups folder by name, if any."""
+    archives: list[tuple[float, Path]] = []
+    with suppress(OSError):
+        archives = [(path.stat().st_mtime, path) for path in (journal.parent / "backups").glob("*.tar.gz")]
+    if not archives:
+        return "restore a backup: run `parlour restore FILE --force`"
+    newest = shlex.quote(str(max(archives)[1]))
+    return f"restore a backup, such as the newest here: run `parlour restore {newest} --force`"
+
+
+def _is_disk_full(journal: Path) -> bool:
+    with suppress(OSError):
+        disk = shutil.disk_usage(journal.parent)
+        return disk.total > 0 and disk.free < _FULL
+    return False
+
+
+def _barred(journal: Path) -> Path | None:
+    """Return what we may not use of the journal's files and folder; None where that is not the trouble."""
+    effective = os.access in os.supports_effective_ids
+    if not os.access(journal.parent, os.R_OK | os.W_OK | os.X_OK, effective_ids=effective):
+        return journal.parent
+    there = (path for path in files_of(journal) if path.exists())
+    return next((path for path in there if not os.access(path, os.R_OK | os.W_OK, effective_ids=effective)), None)
+
+
+def read_only(journal: Path) -> str:
+    """Return the address under which SQLite reads a journal and leaves nothing beside it.
+
+    Even a reader makes the two files of the write-ahead log where they are missing, and they would be the reader's:
+    the doctor of another user would keep the gateway out. Without a log the file itself is everything.
+    """
+    has_log = journal.with_name(f"{journal.name}-wal").exists()
+    return f"{journal.resolve().as_uri()}?mode=ro{'' if has_log else '&immutable=1'}"

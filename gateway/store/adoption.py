@@ -1,0 +1,135 @@
+"""A journal that is older than what happened since: a restored one, or one whose end is lost.
+
+Nobody knows what became of its open messages and undelivered answers. The file is marked while it is closed; the next
+start settles them as the operator chose.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterable
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+from gateway.journal_file import OpenChoice, read_only
+from gateway.ports.journal import SessionRow
+from gateway.store.lanes import list_sessions
+from gateway.store.rows import write_key
+
+_SET = "INSERT OR REPLACE INTO meta (name, value) VALUES (?, ?)"
+_OPEN_ROWS = "SELECT count(*) FROM inbox WHERE ended_at IS NULL AND state != 'noted'"
+_OPEN_ANSWERS = "SELECT count(*) FROM outbox WHERE open = 1"
+_UNFINISHED = "('pending', 'sending', 'unknown')"
+
+
+@dataclass(frozen=True, slots=True)
+class OpenWork:
+    """How much of a journal had not ended."""
+
+    messages: int
+    answers: int
+
+    def describe(self, choice: OpenChoice) -> str:
+        """Return what becomes of it, in words for an operator."""
+        count = f"{self.messages} messages were open and {self.answers} answers undelivered in it"
+        if not self.messages and not self.answers:
+            return "nothing was open in it"
+        if choice is OpenChoice.DROP:
+            return f"{count}: they are dropped"
+        return f"{count}: each is answered, and looked up or marked, since it may have been answered already"
+
+
+@dataclass(frozen=True, slots=True)
+class AdoptedRange:
+    """Up to which rows an answer may stand in its chat without this journal's knowing."""
+
+    inbox: int = 0
+    outbox: int = 0
+
+    def covers(self, inbox: Iterable[int]) -> bool:
+        """Return True if one of these inbox rows is among them."""
+        return any(seq <= self.inbox for seq in inbox)
+
+
+def read_sessions(journal: Path, limit: int = -1) -> tuple[SessionRow, ...]:
+    """Return the sessions of a closed journal, the most recently used first; nothing where it cannot be read."""
+    if not journal.exists():
+        return ()
+    try:
+        with closing(sqlite3.connect(read_only(journal), uri=True, timeout=2)) as database:
+            return list_sessions(database, limit)
+    except sqlite3.Error:
+        return ()
+
+
+def mark_adopted(journal: Path, choice: OpenChoice, sessions: Iterable[SessionRow] = ()) -> OpenWork:
+    """Mark a closed *journal* as older than what happened since; return what is open in it.
+
+    *sessions* replace what it knows of them. A file without our tables is left as it is. Raises sqlite3.Error.
+    """
+    with closing(sqlite3.connect(journal, isolation_level=None)) as database:
+        tables = {name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+        if not {"meta", "inbox", "outbox"} <= tables:
+            return OpenWork(0, 0)
+        database.execute("BEGIN IMMEDIATE")
+        database.execute(_SET, ("adopted", choice.value))
+        database.executemany(
+            "UPDATE session SET transcript = ?, next_index = ? WHERE key = ?",
+            [(row.transcript, row.next_index, write_key(row.key)) for row in sessions],
+        )
+        ((messages,), (answers,)) = (database.execute(query).fetchone() for query in (_OPEN_ROWS, _OPEN_ANSWERS))
+        database.execute("COMMIT")
+    return OpenWork(messages, answers)
+
+
+def settle(database: sqlite3.Connection, choice: OpenChoice, at: int) -> None:
+    """Settle what was open when the journal was adopted."""
+    ((inbox,), (outbox,)) = (
+        database.execute(f"SELECT coalesce(max(seq), 0) FROM {table}").fetchone()  # noqa: S608 - our own two words
+        for table in ("inbox", "outbox")
+    )
+    database.execute(_SET, ("adopted_range", json.dumps([inbox, outbox])))
+    database.execute("DELETE FROM meta WHERE name = 'adopted'")
+    if choice is OpenChoice.DROP:
+        _drop(database, at)
+    else:
+        _doubt(database)
+
+
+def _drop(database: sqlite3.Connection, at: int) -> None:
+    database.execute("DELETE FROM step WHERE turn IN (SELECT turn FROM inbox WHERE ended_at IS NULL AND turn != '')")
+    database.execute("UPDATE inbox SET state = 'stopped', ended_at = ? WHERE ended_at IS NULL", (at,))
+    database.execute("UPDATE lane SET turn = '' WHERE turn != ''")
+    database.execute(
+        f"UPDATE part SET state = 'cancelled', at = ? WHERE state IN {_UNFINISHED}"  # noqa: S608 - our own words
+        " AND message IN (SELECT id FROM outbox WHERE open IS NOT NULL)",
+        (at,),
+    )
+    database.execute("UPDATE outbox SET open = NULL, ended_at = ? WHERE open IS NOT NULL", (at,))
+
+
+def _doubt(database: sqlite3.Connection) -> None:
+    database.execute(
+        "UPDATE part SET state = 'unknown', reason = 'restored' WHERE state = 'pending'"
+        " AND message IN (SELECT id FROM outbox WHERE open IS NOT NULL)"
+    )
+
+
+def read_range(database: sqlite3.Connection) -> AdoptedRange:
+    """Return which rows are older than what happened since."""
+    found = database.execute("SELECT value FROM meta WHERE name = 'adopted_range'").fetchone()
+    return AdoptedRange(*json.loads(found[0])) if found is not None else AdoptedRange()
+
+
+def is_uncertain(database: sqlite3.Connection, message: str, adopted: AdoptedRange) -> bool:
+    """Return True if the outbox message of this id may have been delivered without this journal's knowing."""
+    if not adopted.outbox and not adopted.inbox:
+        return False
+    (seq,) = database.execute("SELECT seq FROM outbox WHERE id = ?", (message,)).fetchone() or (0,)
+    if seq <= adopted.outbox:
+        return True
+    turn = message.rpartition(".")[0]
+    found = database.execute("SELECT inbox FROM record WHERE turn = ?", (turn,)).fetchone()
+    return found is not None and adopted.covers(json.loads(found[0]))

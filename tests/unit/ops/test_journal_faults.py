@@ -1,0 +1,132 @@
+"""A journal that cannot be used: permission, lock, full disk and damage are told apart, by `run` and by the doctor."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import sqlite3
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import pytest
+
+from gateway.errors import StoreDown
+from gateway.journal_file import journal_fault
+from gateway.ports.store import Limits
+from gateway.store import FILE, open_file, schema
+from tests.fakes.gateway import COMMAND, GatewayProcess, free_port
+
+OTHER = 12345  # a user id that owns nothing
+
+
+@pytest.fixture
+async def journal(tmp_path: Path) -> Path:
+    """A journal that was closed."""
+    store = await open_file(tmp_path / FILE, Limits())
+    await store.close()
+    return tmp_path / FILE
+
+
+@contextmanager
+def forbidden(journal: Path) -> Iterator[Path]:
+    """Give a copy of the journal that this process may not read; root becomes another user for that."""
+    is_root = os.geteuid() == 0
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:  # pytest's own folders keep other users out
+        copy = Path(shutil.copy(journal, folder))
+        copy.chmod(0)
+        if is_root:
+            os.chown(folder, OTHER, OTHER)
+            os.seteuid(OTHER)
+        try:
+            yield copy
+        finally:
+            if is_root:
+                os.seteuid(0)
+
+
+async def opening(journal: Path) -> str:
+    """Return the line with which opening the store ends."""
+    with pytest.raises(StoreDown) as refused:
+        await open_file(journal, Limits())
+    return str(refused.value)
+
+
+async def test_another_owners_journal_is_not_damaged(journal: Path) -> None:
+    """What may not be read is named with whom it keeps out; no restore is advised, which would drop everything."""
+    with forbidden(journal) as kept:
+        fault = journal_fault(kept)
+        assert f"{kept} cannot be read and written by user id {os.geteuid()}" in fault
+        assert "nothing is damaged" in fault
+        assert "restore" not in fault
+    assert journal_fault(journal) == ""
+
+
+async def test_a_locked_journal_is_not_damaged(journal: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another program that holds the file is said, by the start and by the doctor."""
+    monkeypatch.setattr(schema, "BUSY_SECONDS", 0.05)
+    with closing(sqlite3.connect(journal, isolation_level=None)) as other:
+        other.execute("PRAGMA locking_mode = EXCLUSIVE")
+        other.execute("BEGIN EXCLUSIVE")
+        other.execute("UPDATE meta SET value = value")
+        for line in (journal_fault(journal), await opening(journal)):
+            assert "is locked by another program" in line
+            assert "restore" not in line
+
+
+async def test_a_full_disk_is_not_damage(tmp_path: Path) -> None:
+    """SQLite's own word for a full disk asks for room."""
+
+    def connect(path: Path) -> sqlite3.Connection:
+        connection = schema.connect(path)
+        connection.execute("PRAGMA max_page_count = 2")
+        return connection
+
+    with pytest.raises(StoreDown, match="is full: make room and start again; nothing is damaged"):
+        await open_file(tmp_path / FILE, Limits(), connect=connect)
+
+
+def run(gateway: GatewayProcess, command: str, answer: str = "") -> tuple[int, str]:
+    """Run a command line as it was printed; return its exit code and what it printed."""
+    name, *words = shlex.split(command)
+    assert name == "parlour"
+    done = subprocess.run(  # noqa: S603 - our own command
+        [COMMAND, *words],
+        env=gateway.environment,
+        input=answer,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    return done.returncode, done.stdout + done.stderr
+
+
+async def test_the_command_in_the_line_about_damage_works_as_printed(tmp_path: Path) -> None:
+    """A start on a damaged journal names a command; run as it stands there, the next start succeeds."""
+    gateway = GatewayProcess(tmp_path / "a home", free_port(), XDG_RUNTIME_DIR=str(tmp_path))
+    await gateway.start()
+    await gateway.command("send", "web:owner", "Hello.")
+    (gateway.home / "backups").mkdir(mode=0o700)
+    await gateway.command("backup", str(gateway.home / "backups" / "now.tar.gz"))
+    assert await gateway.stop() == 0
+    journal = gateway.home / FILE
+    whole = journal.read_bytes()
+    journal.write_bytes(whole[:4_000] + b"\xff" * (len(whole) - 4_000))
+    code, said = run(gateway, "parlour run")
+    assert code == 1, said
+    line = next(line for line in said.splitlines() if line.startswith("parlour: "))
+    assert "is damaged" in line
+    _, doctor = run(gateway, "parlour doctor --offline")
+    assert line.removeprefix("parlour: ") in doctor
+    (command,) = re.findall(r"run `(parlour [^`]+)`", line)
+    code, said = run(gateway, command, "y\n")
+    assert code == 0, said
+    await gateway.start()
+    assert "Hello." in await gateway.command("sessions", "show", "web:owner")
+    assert await gateway.stop() == 0
+    shutil.rmtree(gateway.home)
