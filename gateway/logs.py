@@ -49,6 +49,8 @@ _FLOODS = {
     "Unsupported upgrade request.": 1,
     "opening handshake failed": 1,
     "web.login_refused": 20,
+    "owner.wrong_code": 20,
+    "strangers.no_lines_left": 1,
     "admission.refused": 20,
 }
 _FLOOD_WINDOW = 60.0  # seconds

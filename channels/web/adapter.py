@@ -62,6 +62,11 @@ class WebChannel(FrameChannel):
         """The cookie's name. Cookies know no ports, so each block has its own."""
         return f"parlour-{self.name}"
 
+    @property
+    def wrong_codes(self) -> int:
+        """How many wrong login codes were typed since the start."""
+        return self.logins.wrong
+
     async def run(self) -> None:
         """Take windows until cancelled; no window waits for the tidying of old uploads."""
         async with asyncio.TaskGroup() as tasks:

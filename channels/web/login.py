@@ -11,7 +11,6 @@ import hashlib
 import json
 import re
 import secrets
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -24,8 +23,10 @@ ALPHABET = "23456789ABCDEFGHJKMNPQRSTVWXYZ"  # nothing that is read as something
 CODE_LENGTH = 8
 CODE_LIFE = timedelta(minutes=10)
 LOGIN_LIFE = timedelta(days=30)
-WRONG_TRIES = 5  # of one address
-WRONG_TRIES_OF_ALL = 60  # so that many addresses are no better off
+# Of one address. All together have no limit, which would only let many addresses shut out whoever has the code: where
+# 10,000 of them guess for as long as ten codes are good, the chance that one is found is 1 in 100,000.
+WRONG_TRIES = 5
+_MOST_ADDRESSES = 100_000  # whose wrong tries are kept
 WRONG_WINDOW = timedelta(minutes=1)
 MOST_CODES = 10
 MOST_LOGINS = 100
@@ -71,7 +72,8 @@ class Logins:
         self._state = state
         self._now = now
         self._codes: dict[str, tuple[str, datetime]] = {}  # sha256 -> who, until
-        self._wrong: deque[tuple[datetime, str]] = deque()  # when, and from which network
+        self._tries: dict[str, list[datetime]] = {}  # wrong ones of the last minute, by network
+        self.wrong = 0  # tries since the start
         self._logins: dict[str, Login] | None = None
         self._writing = asyncio.Lock()
 
@@ -93,7 +95,7 @@ class Logins:
         # Looked up by digest, so the time this takes says nothing about the codes that are out.
         found = self._codes.pop(_digest(_normal(typed)), None)
         if found is None:
-            self._wrong.append((self._now(), network))
+            self._note_wrong(network)
             return Outcome.WRONG, ""
         return Outcome.WELCOME, await self._let_in(found[0])
 
@@ -159,10 +161,16 @@ class Logins:
 
     def _is_locked(self, network: str) -> bool:
         horizon = self._now() - WRONG_WINDOW
-        while self._wrong and self._wrong[0][0] <= horizon:
-            self._wrong.popleft()
-        own = sum(each == network for _, each in self._wrong)
-        return own >= WRONG_TRIES or len(self._wrong) >= WRONG_TRIES_OF_ALL
+        tries = [at for at in self._tries.pop(network, ()) if at > horizon]
+        if tries:
+            self._tries[network] = tries  # behind those that were silent for longer
+        return len(tries) >= WRONG_TRIES
+
+    def _note_wrong(self, network: str) -> None:
+        self.wrong += 1
+        self._tries.setdefault(network, []).append(self._now())
+        if len(self._tries) > _MOST_ADDRESSES:
+            del self._tries[next(iter(self._tries))]
 
     def _drop_old_codes(self) -> None:
         now = self._now()

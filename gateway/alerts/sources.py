@@ -22,6 +22,7 @@ MODEL_FORGETS = timedelta(hours=1)  # failures so far apart are not one outage t
 LITTLE_SPACE = 500 * 1024 * 1024  # bytes; a warning, here and in the doctor
 TOO_LITTLE_SPACE = 50 * 1024 * 1024
 NEAR_CAP = 80  # percent
+_HOUR = timedelta(hours=1)
 _EVENTS = 20  # of the quarantine that are looked at; more at once are as many
 
 
@@ -267,6 +268,37 @@ class KilledSource:
                 mark=str(self._stops),
             )
         ]
+
+
+class BurstSource:
+    """Something that strangers do again and again, such as guessing codes: told when it is *many* within an hour."""
+
+    def __init__(
+        self, cause: str, line: str, counts: Callable[[], Mapping[str, int]], now: Callable[[], datetime], *, many: int
+    ) -> None:
+        """*line* is the key of the sentence; *counts* returns by channel how often it happened since the start."""
+        self._cause = cause
+        self._line = line
+        self._counts = counts
+        self._now = now
+        self._many = many
+        self._before: dict[str, tuple[datetime, int]] = {}
+
+    async def __call__(self, causes: Mapping[str, Alert]) -> Sequence[Seen]:  # noqa: ARG002 - a source's signature
+        """Return the channels where it is many."""
+        found = (self._look(channel, count) for channel, count in self._counts().items())
+        return [seen for seen in found if seen is not None]
+
+    def _look(self, channel: str, count: int) -> Seen | None:
+        now = self._now()
+        since, before = self._before.setdefault(channel, (now, 0))
+        is_many = count - before >= self._many
+        if is_many or now - since >= _HOUR:
+            self._before[channel] = (now, count)
+        if not is_many:
+            return None
+        cause, fields = f"{self._cause}.{channel}", {"channel": channel}
+        return Seen(cause=cause, since=now, happened=count - before, line=self._line, fields=fields)
 
 
 def _of_removed_channels(

@@ -13,6 +13,7 @@ from agent.llm.client import ModelClient
 from gateway.alerts import Watch, Ways, Webhook
 from gateway.alerts.book import STALE, is_untold
 from gateway.alerts.sources import (
+    BurstSource,
     CapSource,
     ChannelSource,
     DelaySource,
@@ -26,6 +27,7 @@ from gateway.alerts.watch import Audiences
 from gateway.alerts.wording import Origin, shown
 from gateway.app.channels import Doors
 from gateway.app.people import PeopleDesk
+from gateway.app.web_operations import LogsIn
 from gateway.delivery import Deliverer
 from gateway.events import SessionKey
 from gateway.home import Home
@@ -37,6 +39,7 @@ from gateway.settings import Settings
 
 LOCAL_OWNER = "owner"  # who sits at this machine's page or terminal (channels/web/adapter.py)
 _SHOWN = 20  # causes
+_GUESSES = 20  # wrong codes an hour; fewer are typing mistakes
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +91,9 @@ def open_alerts(
         stands = caps.house()
         return (stands.used, stands.limit, stands.until or now()) if stands else (0, 0, now())
 
+    def wrong_logins() -> Mapping[str, int]:
+        return {name: each.wrong_codes for name, each in doors.channels.items() if isinstance(each, LogsIn)}
+
     watch = Watch(
         store.alerts,
         {
@@ -99,6 +105,11 @@ def open_alerts(
             "disk": DiskSource(home.path, now),
             "cap": CapSource(house, now),
             "quarantine": QuarantineSource(home.quarantine, now),
+            "login codes": BurstSource("login-codes", "alerts.login_codes", wrong_logins, now, many=_GUESSES),
+            "owner codes": BurstSource(
+                "owner-codes", "alerts.owner_codes", lambda: people.claims.wrong, now, many=_GUESSES
+            ),
+            "strangers": BurstSource("strangers", "alerts.strangers", lambda: people.strangers.unanswered, now, many=1),
         },
         Audiences(
             ways=Ways(

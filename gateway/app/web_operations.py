@@ -19,6 +19,11 @@ class LogsIn(Protocol):
 
     name: str
 
+    @property
+    def wrong_codes(self) -> int:
+        """How many wrong codes were typed since the start."""
+        ...
+
     async def issue_code(self, name: str = "") -> str:
         """Return a login code, good once; "" is the owner's. Raises UserMistake for what is no name."""
         ...

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -19,7 +20,7 @@ import structlog
 from gateway.admission import Admitted, Decision, Reason
 from gateway.events import ChatKind, InboundKind, InboundMessage, OutboundKind, OutboundMessage, SessionKey, turn_id
 from gateway.people import codes
-from gateway.people.notes import read_stamp, stamp
+from gateway.people.notes import CLAIM_TRIES, Notes, read_stamp, stamp, written
 from gateway.people.roster import Roster
 from gateway.ports import Accepted, Verdict
 from gateway.ports.access import CODE, AuditLine, Change, Member, Standing
@@ -30,9 +31,11 @@ log = structlog.get_logger(__name__)
 GOOD_FOR = timedelta(minutes=15)
 TRIES = 5  # wrong ones of one sender
 LOCKED_FOR = timedelta(hours=1)
-MOST_WRONG = 20  # wrong ones of all senders; then the code is good no more
+# Wrong ones of all senders; then the code is good no more. As many hit one of 40 bits with a chance of 1 in 10^8, and
+# nobody sends them by accident: fewer would let anybody with some accounts end the operator's code.
+MOST_WRONG = 10_000
 
-_CODE, _TRIES = "claim", "claim-tries"
+_CODE = "claim"
 _UNHEARD = frozenset({Reason.SELF, Reason.BOT, Reason.NOBODY, Reason.BLOCKED})
 
 
@@ -53,8 +56,10 @@ class Claims:
     def __init__(self, roster: Roster, *, now: Callable[[], datetime], language: Language) -> None:
         self._roster = roster
         self._access = roster.access
+        self._notes = Notes(roster.access)
         self._now = now
         self._language = language
+        self.wrong: Counter[str] = Counter()  # wrong codes since the start, by channel
         self._lock = asyncio.Lock()  # a code is read, judged and written back by one at a time
 
     async def issue(self) -> Issued | None:
@@ -65,7 +70,8 @@ class Claims:
             if self._roster.has_owner():
                 return None
             kept = {"hash": digest, "salt": salt, "until": stamp(until), "wrong": 0, "spent": False}
-            await self._access.change(Change(notes={_CODE: json.dumps(kept)}))
+            gone = self._notes.outdated(self._now())
+            await self._access.change(Change(notes={**gone, _CODE: json.dumps(kept)}))
         log.info("owner.code_issued", until=stamp(until))
         return Issued(code=codes.shown(code), until=until)
 
@@ -80,7 +86,7 @@ class Claims:
                 return None
             if message.chat_kind is not ChatKind.DIRECT:
                 return await self._shown_to_all(code, message, kept)
-            is_locked = self._locked(message)
+            is_locked = self._tries(message) >= TRIES
             if is_locked and not isinstance(decision, Admitted):
                 return None
             if not codes.is_same(await codes.hashed(code, kept["salt"]), kept["hash"]):
@@ -139,7 +145,7 @@ class Claims:
             Change(
                 put=(Member(channel=channel, who=user, standing=Standing.OWNER, by=CODE, at=now, name=name),),
                 spends=(_CODE, self._access.notes()[_CODE]),
-                notes={_CODE: json.dumps({**kept, "spent": True}), _TRIES: ""},
+                notes={_CODE: json.dumps({**kept, "spent": True})},
                 line=AuditLine(id=_id(message), at=now, by=CODE, where=str(message.key), what="owner claim", whom=whom),
                 told=(self._told(message, "people.owner_now"),),
             )
@@ -150,31 +156,26 @@ class Claims:
         text = say(name, self._language(message.key))
         return OutboundMessage(id=f"{_id(message)}.1", key=message.key, text=text, kind=OutboundKind.NOTICE)
 
-    def _tries(self) -> dict[str, list[Any]]:
-        """Return who tried wrongly of late: count, and until when it counts."""
-        value = self._access.notes().get(_TRIES)
-        found: dict[str, list[Any]] = json.loads(value) if value else {}
-        return {who: each for who, each in found.items() if read_stamp(each[1]) > self._now()}
-
-    def _locked(self, message: InboundMessage) -> bool:
-        return bool(self._tries().get(_who(message), [0])[0] >= TRIES)
+    def _tries(self, message: InboundMessage) -> int:
+        """Return how often the sender of *message* tried wrongly of late."""
+        note = self._notes.one(_tries_note(message))
+        return int(note["count"]) if note is not None and read_stamp(note["until"]) > self._now() else 0
 
     async def _note_wrong(self, message: InboundMessage, kept: Mapping[str, Any]) -> None:
         if kept["spent"]:
             return
-        tries = self._tries()
-        count = tries.get(_who(message), [0])[0] + 1
-        tries[_who(message)] = [count, stamp(self._now() + LOCKED_FOR)]
+        count = {"count": self._tries(message) + 1, "until": stamp(self._now() + LOCKED_FOR)}
         wrong = kept["wrong"] + 1
-        notes = {_TRIES: json.dumps(tries), _CODE: json.dumps({**kept, "wrong": wrong})}
+        notes = {_tries_note(message): written(count), _CODE: json.dumps({**kept, "wrong": wrong})}
         await self._access.change(Change(notes=notes))
+        self.wrong[message.key.channel] += 1
         log.warning(
             "owner.wrong_code", channel=message.key.channel, sender=message.sender.id, is_over=wrong >= MOST_WRONG
         )
 
 
-def _who(message: InboundMessage) -> str:
-    return f"{message.key.channel}:{message.sender.id}"
+def _tries_note(message: InboundMessage) -> str:
+    return f"{CLAIM_TRIES}{message.key.channel}:{message.sender.id}"
 
 
 def _id(message: InboundMessage) -> str:

@@ -13,10 +13,12 @@ from typing import Any
 from gateway.ports.access import Access, AuditLine, Change, Member
 
 DAY = timedelta(days=1)
-TOLD = "told:"  # told:<channel>:<sender>: this person had the one line of a day
+TOLD = "told:"  # told:<channel>:<sender>: this person had the one line of a day, in a direct message
+TOLD_HERE = "told-here:"  # told-here:<channel>:<sender>: the same, in a shared chat
 PERSON = "pair:"  # pair:<hash of the code>: a stranger who waits
 PLACE = "place:"  # place:<channel>:<entry>: a place that we were added to
 TRIES = "tries:"  # tries:<decider>: wrong codes of late
+CLAIM_TRIES = "claim-tries:"  # claim-tries:<channel>:<sender>: wrong owner's codes of late
 
 
 def stamp(at: datetime) -> str:
@@ -70,7 +72,7 @@ class Notes:
 
     def outdated(self, now: datetime) -> dict[str, str]:
         """Return the notes whose time is over, as changes that remove them."""
-        timed = (each for prefix in (TOLD, PERSON, TRIES) for each in self.of(prefix))
+        timed = (each for prefix in (TOLD, TOLD_HERE, PERSON, TRIES, CLAIM_TRIES) for each in self.of(prefix))
         return {name: "" for name, value in timed if read_stamp(value["until"]) <= now}
 
     def members(self) -> Mapping[tuple[str, str], Member]:

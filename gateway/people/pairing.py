@@ -16,7 +16,7 @@ import structlog
 
 from gateway.events import Choice, OutboundKind, OutboundMessage, SessionKey
 from gateway.people import codes
-from gateway.people.notes import PERSON, PLACE, TOLD, TRIES, Notes, ident, read_stamp, stamp, written
+from gateway.people.notes import PERSON, PLACE, TOLD, TOLD_HERE, TRIES, Notes, ident, read_stamp, stamp, written
 from gateway.ports.access import AuditLine, Change, Decider, Member, Standing
 from gateway.ports.pairing import NobodyWaits, Outcome, Settled, TooManyTries, Waiting
 from gateway.words import FALLBACK, say
@@ -152,7 +152,7 @@ class PairingDesk:
     async def forget(self, users: Collection[tuple[str, str]]) -> None:
         """Forget that these (channel, user id) asked to be let in, and what they were told."""
         async with self._notes.lock:
-            gone = {f"{TOLD}{channel}:{user}" for channel, user in users}
+            gone = {f"{prefix}{channel}:{user}" for prefix in (TOLD, TOLD_HERE) for channel, user in users}
             gone |= {name for name, value in self._notes.of(PERSON) if (value["channel"], value["who"]) in users}
             known = [name for name in gone if self._notes.text(name)]
             if known:

@@ -6,6 +6,7 @@ told when is all that is left of it, both written at once.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -16,7 +17,7 @@ from gateway.admission import Admitted, Decision, Reason, Rejected
 from gateway.errors import StoreDown
 from gateway.events import ChatKind, InboundKind, InboundMessage, OutboundKind, OutboundMessage
 from gateway.people import codes
-from gateway.people.notes import DAY, PERSON, TOLD, Notes, ident, stamp, strangers_ident, written
+from gateway.people.notes import DAY, PERSON, TOLD, TOLD_HERE, Notes, ident, stamp, strangers_ident, written
 from gateway.people.pairing import GOOD_FOR, MOST_WAITING, FindOwner, Language, english, note_of, person_label, question
 from gateway.ports import Accepted, Meter, Verdict
 from gateway.ports.access import Change
@@ -25,7 +26,7 @@ from gateway.words import say
 
 log = structlog.get_logger(__name__)
 
-MOST_LINES = 100  # a day, to strangers of one channel block
+MOST_LINES = 100  # a day, to strangers of one channel block; as many again in shared chats
 MOST_LINES_HERE = 3  # a day, in one shared chat
 _TOLD_REASONS = frozenset({Reason.STRANGER, Reason.GUEST, Reason.PLACE_PENDING})
 _SAID = frozenset({InboundKind.MESSAGE, InboundKind.COMMAND, InboundKind.BUTTON})
@@ -65,6 +66,7 @@ class Strangers:
         self._meter = meter
         self._now = now
         self._language = language
+        self.unanswered: Counter[str] = Counter()  # messages that got no line because a day's are used up, by channel
 
     async def meet(self, message: InboundMessage, decision: Decision) -> Accepted | None:
         """Tell a stranger what they may be told; the message itself stays refused.
@@ -97,12 +99,11 @@ class Strangers:
         is_direct = message.chat_kind is ChatKind.DIRECT
         return is_direct or message.is_addressed or message.kind is not InboundKind.MESSAGE
 
-    def _told_note(self, message: InboundMessage) -> str:
-        return f"{TOLD}{message.key.channel}:{message.sender.id}"
-
     def _was_told(self, message: InboundMessage) -> bool:
-        note = self._notes.one(self._told_note(message))
-        return note is not None and datetime.fromisoformat(note["until"]) > self._now()
+        """Return True if the sender had their line; one in a shared chat may have sent them to a direct message."""
+        prefixes = (TOLD,) if message.chat_kind is ChatKind.DIRECT else (TOLD, TOLD_HERE)
+        notes = [self._notes.one(f"{prefix}{_who(message)}") for prefix in prefixes]
+        return any(note is not None and datetime.fromisoformat(note["until"]) > self._now() for note in notes)
 
     async def _tell(self, message: InboundMessage, rejected: Rejected) -> str:
         """Write what is told, all at once; return the line where it has to be said on the spot."""
@@ -117,17 +118,24 @@ class Strangers:
         if not is_on_the_spot:
             answer.told.insert(0, self._line(message, answer.text, now))
         told = {"until": stamp(now + DAY), "place": "" if message.chat_kind is ChatKind.DIRECT else key.parent.chat}
-        notes = {**gone, **answer.notes, self._told_note(message): written(told)}
+        notes = {**gone, **answer.notes, _told_note(message): written(told)}
         await self._notes.change(Change(notes=notes, told=tuple(answer.told)))
         log.info("strangers.told", channel=key.channel, reason=str(rejected.reason), has_code=bool(answer.notes))
         return answer.text if is_on_the_spot else ""
 
     def _has_room(self, message: InboundMessage, gone: dict[str, str]) -> bool:
-        """Say whether another line fits into the day: who can make many accounts must not make us shout."""
-        places = [value["place"] for name, value in self._notes.of(f"{TOLD}{message.key.channel}:") if name not in gone]
-        here = message.key.parent.chat
-        is_shared = message.chat_kind is not ChatKind.DIRECT
-        return len(places) < MOST_LINES and not (is_shared and places.count(here) >= MOST_LINES_HERE)
+        """Return True if another line fits into the day: who can make many accounts must not make us shout.
+
+        Direct messages and shared chats have a budget each, so that neither uses up the other's.
+        """
+        channel, here = message.key.channel, message.key.parent.chat
+        prefix = f"{_prefix(message)}{channel}:"
+        places = [value["place"] for name, value in self._notes.of(prefix) if name not in gone]
+        if len(places) >= MOST_LINES:
+            self.unanswered[channel] += 1
+            log.warning("strangers.no_lines_left", channel=channel, is_direct=message.chat_kind is ChatKind.DIRECT)
+            return False
+        return message.chat_kind is ChatKind.DIRECT or places.count(here) < MOST_LINES_HERE
 
     async def _answer(
         self, message: InboundMessage, rejected: Rejected, now: datetime, gone: dict[str, str]
@@ -177,7 +185,7 @@ class Strangers:
     def _line(self, message: InboundMessage, text: str, now: datetime) -> OutboundMessage:
         is_shared = message.chat_kind is not ChatKind.DIRECT
         return OutboundMessage(
-            id=f"{strangers_ident(self._told_note(message), stamp(now))}.1",
+            id=f"{strangers_ident(_told_note(message), stamp(now))}.1",
             key=message.key,
             text=text,
             kind=OutboundKind.NOTICE,
@@ -185,6 +193,18 @@ class Strangers:
             visible_to=message.sender.id if is_shared else "",
             chat_kind=message.chat_kind,
         )
+
+
+def _prefix(message: InboundMessage) -> str:
+    return TOLD if message.chat_kind is ChatKind.DIRECT else TOLD_HERE
+
+
+def _who(message: InboundMessage) -> str:
+    return f"{message.key.channel}:{message.sender.id}"
+
+
+def _told_note(message: InboundMessage) -> str:
+    return f"{_prefix(message)}{_who(message)}"
 
 
 def _is_greeting(message: InboundMessage) -> bool:

@@ -57,4 +57,17 @@ SENTENCES = {
         " da noch offen war, wird jetzt zu Ende gebracht. Mein Log und der Speicher, den ich bekomme, sagen"
         " vielleicht, warum."
     ),
+    "login_codes": (
+        "Vielleicht rät jemand Anmeldecodes für {channel}: {count:einer war|# waren} innerhalb einer Stunde falsch."
+        " Hereingekommen ist damit niemand, und ein Code von `parlour web login` gilt weiterhin."
+    ),
+    "owner_codes": (
+        "Vielleicht rät jemand auf {channel} den Code, der zum Eigentümer macht: {count:einer war|# waren} innerhalb"
+        " einer Stunde falsch. Der Code, den `parlour owner claim` ausgegeben hat, gilt weiterhin."
+    ),
+    "strangers": (
+        "Heute haben mir auf {channel} mehr Unbekannte geschrieben, als ich beantworte: {count:eine Nachricht"
+        " blieb|# Nachrichten blieben} ohne Antwort. Wer zugelassen ist, merkt davon nichts; `parlour why {channel}`"
+        " auf meinem Rechner zeigt, wer es war."
+    ),
 }

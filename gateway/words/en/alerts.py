@@ -55,4 +55,17 @@ SENTENCES = {
         "I did not stop, I was killed{count:| # times}, the last time before {since}. What was not finished then is"
         " being finished now. My log and the memory I am given may say why."
     ),
+    "login_codes": (
+        "Somebody may be guessing login codes on {channel}: {count:one was|# were} wrong within an hour. Nobody got in"
+        " that way, and a code from `parlour web login` still works."
+    ),
+    "owner_codes": (
+        "Somebody may be guessing the code that makes an owner, on {channel}: {count:one was|# were} wrong within an"
+        " hour. The code that `parlour owner claim` printed still works."
+    ),
+    "strangers": (
+        "More people whom I do not know wrote to me on {channel} today than I answer: {count:one message|# messages}"
+        " got no reply. Whoever is let in notices nothing of it; `parlour why {channel}` on my machine shows who it"
+        " was."
+    ),
 }

@@ -54,4 +54,17 @@ SENTENCES = {
         "No me detuve: me cerraron a la fuerza{count:| # veces}, la última antes de {since}. Lo que quedó a medias se"
         " está terminando ahora. Mi registro y la memoria que me dan quizá digan por qué."
     ),
+    "login_codes": (
+        "Puede que alguien esté probando códigos de acceso en {channel}: {count:uno fue incorrecto|# fueron"
+        " incorrectos} en una hora. Nadie entró así, y un código de `parlour web login` sigue siendo válido."
+    ),
+    "owner_codes": (
+        "Puede que alguien esté probando en {channel} el código que nombra al propietario: {count:uno fue"
+        " incorrecto|# fueron incorrectos} en una hora. El código que mostró `parlour owner claim` sigue siendo válido."
+    ),
+    "strangers": (
+        "Hoy me escribieron en {channel} más desconocidos de los que respondo: {count:un mensaje quedó|# mensajes"
+        " quedaron} sin respuesta. A quien tiene acceso no le afecta; `parlour why {channel}` en mi máquina muestra"
+        " quiénes eran."
+    ),
 }

@@ -52,4 +52,16 @@ SENTENCES = {
         "我不是自己停下的，是被强行结束的{count:|，共 # 次}，最后一次在 {since} 之前。当时没做完的，现在正在做完。我"
         "的日志和分给我的内存也许能说明原因。"
     ),
+    "login_codes": (
+        "可能有人在 {channel} 上猜登录码：一小时内有 {count:一个|# 个}是错的。没有人因此进来，`parlour web login`"
+        " 给出的登录码仍然有效。"
+    ),
+    "owner_codes": (
+        "可能有人在 {channel} 上猜所有者的认领码：一小时内有 {count:一个|# 个}是错的。`parlour owner claim` 给出的"
+        "认领码仍然有效。"
+    ),
+    "strangers": (
+        "今天在 {channel} 上给我发消息的陌生人超过了我回复的上限：有{count:一条|# 条}消息没有得到回复。"
+        "已获准的人不受影响；在我的机器上运行 `parlour why {channel}` 可以看到是谁。"
+    ),
 }

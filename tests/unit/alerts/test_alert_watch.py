@@ -12,6 +12,7 @@ import pytest
 
 from gateway.alerts.book import Seen
 from gateway.alerts.sources import (
+    BurstSource,
     CapSource,
     ChannelSource,
     DiskSource,
@@ -95,6 +96,25 @@ class _Since(Clock):
     @property
     def seconds(self) -> float:
         return round(self._loop.time() - self._begun, 6)
+
+
+async def test_guessing_is_told_and_typing_mistakes_are_not(tmp_path: Path, clock: Clock) -> None:
+    """Twenty wrong codes within an hour are told, and what comes within the next hour is counted into one line."""
+    wrong = {"web": 0}
+
+    def guesses(_: Alerting) -> Mapping[str, Source]:
+        return {"login codes": BurstSource("login-codes", "alerts.login_codes", lambda: wrong, clock.now, many=20)}
+
+    house = Alerting(tmp_path / "home", clock, guesses)
+    house.folder.mkdir()
+    await house.start()
+    for minute, count in ((70, 19), (80, 25), (81, 45), (90, 200), (170, 201)):
+        wrong["web"] = count
+        await house.until(minute)
+    lines = house.told(OWNER_HERE)
+    assert [line.partition(" wrong")[0].rpartition(": ")[2] for line in lines] == ["26 were", "155 were"]
+    assert "still works" in lines[0]
+    await house.stop()
 
 
 async def test_a_crash_loop_tells_once_an_hour(tmp_path: Path, clock: Clock) -> None:

@@ -126,6 +126,28 @@ async def test_many_accounts_do_not_make_us_shout(clock: Clock) -> None:
     await store.close()
 
 
+async def test_groups_use_up_nothing_of_direct_messages(clock: Clock) -> None:
+    """Forty groups of strangers end the day's lines for groups; who writes directly is told all the same."""
+    store = await open_inline_store(clock=clock.now)
+    door = Door(store, clock.now, pairs=False)
+    for number in range(120):
+        await door.in_group(f"9{number}", f"-{number // 3}")
+    assert (await store.journal.depth())["undelivered"] == 100
+    assert door.strangers.unanswered == {"telegram": 20}
+    await door.knock("66")
+    assert len(await door.said_to("66")) == 1
+    await store.close()
+
+
+async def test_who_was_sent_to_a_direct_message_is_answered_there(door: Door) -> None:
+    """The line in a group says to write directly; whoever does gets their code, and both only once a day."""
+    for _ in range(2):
+        await door.in_group("66")
+        await door.knock("66")
+    assert len(await door.told(GROUP)) == 1
+    assert await door.code_of("66")
+
+
 async def test_a_press_or_a_slash_command_is_answered_on_the_spot(door: Door) -> None:
     """What cannot wait for an outbox gets its line at once, and it was the line of the day all the same."""
     line = await door.in_group("66", message_id="", kind=InboundKind.BUTTON, event_ids=("e1",))
