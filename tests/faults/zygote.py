@@ -103,6 +103,7 @@ def _import_the_rest() -> None:
     reading, writing = os.pipe()
     pid = os.fork()
     if not pid:
+        os.dup2(2, 1)  # stdout says when the zygote is ready, and nothing else
         asyncio.run(LitellmModel(ModelConfig(model="openai/warm")).warm())
         uvicorn.Config(_nothing).load()
         for group in _GROUPS:
