@@ -21,7 +21,7 @@ PAGE_BYTES = 512_000  # of one frame's JSON; holds the longest message that a wi
 _LINE_BYTES = 512  # of a line's JSON besides its texts
 _RESERVE = 4_096
 _READS_AT_ONCE = 4  # of all chats: each holds up to a few megabytes
-_BURST, _PER_SECOND = 20, 2  # readings of one chat
+_BURST, _PER_SECOND = 20, 1  # readings of one chat
 _MOST_CHATS = 1_000  # whose pace is remembered
 
 

@@ -146,10 +146,10 @@ async def _upload(channel: WebChannel, request: Request) -> Response:
 async def _refused(body: AsyncIterator[bytes], why: Why, language: str) -> Response:
     # A browser that is answered before it has sent everything shows its own error and not our line.
     with suppress(TimeoutError, ClientDisconnect):
-        async with asyncio.timeout(0 if why is Why.SLOW else _DRAIN_SECONDS):
+        async with asyncio.timeout(_DRAIN_SECONDS):
             async for _ in body:
                 pass
-    status = {Why.LARGE: 413, Why.EMPTY: 400, Why.FULL: 507, Why.YOURS: 507, Why.BUSY: 429, Why.SLOW: 408}[why]
+    status = {Why.LARGE: 413, Why.EMPTY: 400, Why.FULL: 507, Why.YOURS: 507, Why.BUSY: 429}[why]
     return JSONResponse({"line": say(f"web.upload_{why.value}", language)}, status)
 
 

@@ -31,8 +31,7 @@ MOST_FILES_OF_ONE = 500
 AT_ONCE = 2  # of one person; a person's others wait for them
 MOST_WAITING = 20  # of one person
 _KEPT_FOR = 2 * 86_400.0  # seconds: a message waits for a day at most
-_PATIENCE = 600.0  # seconds for one file
-_SILENCE = 30.0  # seconds between two pieces of it
+_PATIENCE = 600.0  # seconds for one file; the web server bounds the silence between two pieces of it
 _BLOCK = 1 << 18
 _LONGEST_HEAD = 4_096
 _TOKEN = re.compile(r"[A-Za-z0-9_-]{24}\Z")
@@ -49,7 +48,6 @@ class Why(StrEnum):
     FULL = "full"  # of everybody's
     YOURS = "yours"  # as much as one person may have here
     BUSY = "busy"  # too many of the person's wait already
-    SLOW = "slow"  # it does not come
 
 
 class UploadRefused(ParlourError):
@@ -84,12 +82,11 @@ class _UploadUse:
 class Uploads:
     """One channel's folder. Each person has their own slots and their own share of it."""
 
-    def __init__(self, folder: Path, *, silence: float = _SILENCE) -> None:
+    def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._slots = PersonSlots(AT_ONCE, MOST_WAITING)
         self._owners: dict[str, str] = {}  # who handed a file over, by its token; read once a process
         self._coming: dict[str, tuple[str, int]] = {}  # who hands it over, and the most bytes it may have, by token
-        self.silence = silence
 
     def busy(self, who: str) -> int:
         """Return how many files of *who* come or wait to come."""
@@ -115,7 +112,7 @@ class Uploads:
         unfinished = self._folder / f".{token}"
         out = await asyncio.to_thread(_create, unfinished)
         try:
-            size = await _write(out, head, _timed(pieces, self.silence))
+            size = await _write(out, head, pieces)
             await asyncio.to_thread(_finish, out, unfinished, self._folder / token)
         except BaseException:
             out.close()
@@ -197,19 +194,6 @@ def _refusal(who: str, every: _UploadUse, people: Mapping[str, _UploadUse]) -> W
     if people[who].size > MOST_OF_ONE or people[who].files > MOST_FILES_OF_ONE:
         return Why.YOURS
     return Why.FULL if every.size > MOST or every.files > MOST_FILES else None
-
-
-async def _timed(pieces: AsyncIterator[bytes], silence: float) -> AsyncIterator[bytes]:
-    """Yield *pieces*; raise UploadRefused when none comes for *silence* seconds."""
-    while True:
-        try:
-            async with asyncio.timeout(silence):
-                piece = await anext(pieces)
-        except StopAsyncIteration:
-            return
-        except TimeoutError:
-            raise UploadRefused(Why.SLOW) from None
-        yield piece
 
 
 def type_of(said: str) -> str:

@@ -27,6 +27,8 @@ from tests.fakes.openai_server import Answer, open_server
 
 ROUNDS, ANSWERS = 4, 12  # each round calm, then during the attack: the machine's own noise meets both
 IDLE = 1_000
+WINDOWS, WINDOWS_OF_ONE = 100, 20
+LONG_MESSAGES = 60
 _SPAWN = multiprocessing.get_context("spawn")
 
 
@@ -75,8 +77,71 @@ async def idle_connections(target: AttackTarget) -> AsyncIterator[None]:
         yield
 
 
+@asynccontextmanager
+async def history_flood(target: AttackTarget) -> AsyncIterator[None]:
+    """Ask for a long history from 20 windows, ten times a second each, and read all that comes."""
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session, AsyncExitStack() as stack:
+        pages = [await stack.enter_async_context(_page(session, target)) for _ in range(WINDOWS_OF_ONE)]
+        await _fill_history(pages[0])
+
+        async def ask(page: aiohttp.ClientWebSocketResponse) -> None:
+            while not page.closed:
+                await page.send_json({"type": "look"})
+                await asyncio.sleep(0.1)
+
+        async def read(page: aiohttp.ClientWebSocketResponse) -> None:
+            async for _ in page:
+                pass
+
+        flooding = [asyncio.create_task(each(page)) for page in pages for each in (ask, read)]
+        stack.callback(lambda: [task.cancel() for task in flooding])
+        await asyncio.sleep(2)
+        yield
+
+
+@asynccontextmanager
+async def hundred_windows(target: AttackTarget) -> AsyncIterator[None]:
+    """Open 100 windows of a long history at once, read them, close them, and begin again after a second."""
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session, AsyncExitStack() as stack:
+        async with _page(session, target) as page:
+            await _fill_history(page)
+
+        async def visit() -> None:
+            with suppress(aiohttp.ClientError):
+                async with _page(session, target) as page:
+                    await page.receive()
+                    await asyncio.sleep(1)
+
+        async def hammer() -> None:
+            while True:
+                await asyncio.gather(*(visit() for _ in range(WINDOWS)))
+
+        task = asyncio.create_task(hammer())
+        stack.callback(task.cancel)
+        await asyncio.sleep(2)
+        yield
+
+
+def _page(session: aiohttp.ClientSession, target: AttackTarget) -> AbstractAsyncContextManager[Any]:
+    headers = {"Origin": target.origin, "Cookie": target.cookie}
+    return session.ws_connect(f"{target.origin}/ws", headers=headers, max_msg_size=0)
+
+
+async def _fill_history(page: aiohttp.ClientWebSocketResponse) -> None:
+    """Say 60 of the longest messages, unless an earlier round did, and wait for their answers."""
+    frame = await page.receive_json(timeout=120)
+    if len(frame["lines"]) > 1:
+        return
+    for n in range(LONG_MESSAGES):
+        await page.send_json({"type": "say", "id": secrets.token_hex(8), "text": f"/help {n} {'ü' * 99_980}"})
+        while not ((frame := await page.receive_json(timeout=120))["type"] == "message" and frame["last"]):
+            pass
+
+
 ATTACKS: dict[str, Attack] = {
     "1,000 idle connections": idle_connections,
+    "20 windows flood with requests for history": history_flood,
+    "100 windows at once, again and again": hundred_windows,
 }
 
 

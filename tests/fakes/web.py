@@ -25,6 +25,7 @@ from gateway.ports import (
     ShownLine,
     Verdict,
 )
+from gateway.web.connections import ConnectionLimits
 from gateway.web.server import WebServer
 
 Answer = Callable[[str], str]
@@ -255,13 +256,16 @@ async def serve_page(
     host: str = "127.0.0.1",
     public_url: str | None = None,
     trusted_proxies: Sequence[str] = (),
+    limits: ConnectionLimits | None = None,
 ) -> AsyncIterator[Served]:
     """Run the real channel on the real server in front of *house*; leaving it is a shutdown."""
     channel = web_kind.open(house.context("web"))
     assert isinstance(channel, WebChannel)
     house.channel = channel
     routes = web_kind.routes(channel)
-    server = WebServer(host, port, routes, login=login, public_url=public_url, trusted_proxies=trusted_proxies)
+    server = WebServer(
+        host, port, routes, login=login, public_url=public_url, trusted_proxies=trusted_proxies, limits=limits
+    )
     async with asyncio.TaskGroup() as services:
         running = [
             services.create_task(server.serve(), name="web server"),

@@ -40,7 +40,6 @@ SENTENCES = {
     "upload_full": "Für Dateien ist gerade kein Platz. Bitte versuch es später noch einmal.",
     "upload_yours": "Mehr Dateien kannst du in zwei Tagen nicht hinzufügen. Bitte versuch es später noch einmal.",
     "upload_busy": "Viele deiner Dateien werden noch übertragen. Bitte warte, bis einige davon fertig sind.",
-    "upload_slow": "Von dieser Datei kam nichts mehr an. Bitte prüf deine Verbindung und versuch es noch einmal.",
     "upload_many": "In eine Nachricht passen zehn Dateien.",
     "download_busy": "Du lädst schon mehrere Dateien herunter. Bitte warte, bis eine davon fertig ist.",
     "login_title": "Wer ist da?",

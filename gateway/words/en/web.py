@@ -38,7 +38,6 @@ SENTENCES = {
     "upload_full": "There is no room for files right now. Please try again later.",
     "upload_yours": "You have added as many files as you may within two days. Please try again later.",
     "upload_busy": "Many files of yours are still being sent. Please wait until some of them are done.",
-    "upload_slow": "This file stopped coming in. Please check your connection and try again.",
     "upload_many": "Ten files fit into one message.",
     "download_busy": "You are downloading several files already. Please try again when one of them is done.",
     "login_title": "Who is there?",

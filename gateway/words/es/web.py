@@ -38,7 +38,6 @@ SENTENCES = {
     "upload_full": "Ahora mismo no hay sitio para archivos. Inténtalo más tarde, por favor.",
     "upload_yours": "Has añadido todos los archivos que se admiten en dos días. Inténtalo de nuevo más tarde.",
     "upload_busy": "Todavía se están enviando muchos archivos tuyos. Espera a que terminen algunos.",
-    "upload_slow": "Este archivo dejó de llegar. Comprueba tu conexión e inténtalo de nuevo.",
     "upload_many": "En un mensaje caben diez archivos.",
     "download_busy": "Ya estás descargando varios archivos. Inténtalo de nuevo cuando termine alguno.",
     "login_title": "¿Quién es?",

@@ -38,7 +38,6 @@ SENTENCES = {
     "upload_full": "现在没有放文件的空间。请稍后再试。",
     "upload_yours": "你在两天内添加的文件已达上限。请稍后再试。",
     "upload_busy": "你还有许多文件正在传送。请等其中一些完成。",
-    "upload_slow": "这个文件的传送中断了。请检查网络连接，然后重试。",
     "upload_many": "一条消息最多带十个文件。",
     "download_busy": "你已经在下载多个文件。请等其中一个完成后再试。",
     "login_title": "是谁？",

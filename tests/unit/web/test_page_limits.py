@@ -23,6 +23,7 @@ from channels.web.adapter import MOST_WINDOWS, WebChannel
 from gateway.errors import FileUnavailable
 from gateway.events import Attachment, OutboundMessage, Part, SessionKey
 from gateway.ports import ShownLine
+from gateway.web.connections import ConnectionLimits
 from gateway.words import say
 from tests.fakes.clock import EPOCH
 from tests.fakes.web import FakeBlobs, FakeHouse, Served, serve_page
@@ -350,14 +351,15 @@ async def test_uploads_that_wait_are_bounded(tmp_path: Path) -> None:
             assert [status for status, _ in await asyncio.gather(*slow)] == [200] * most
 
 
-async def test_a_body_that_stops_coming_is_ended(tmp_path: Path) -> None:
-    """After a silence the file is refused in a line, nothing is left of it, and its slot is free."""
+async def test_a_body_that_stops_coming_frees_its_slot(tmp_path: Path) -> None:
+    """After the web server's deadline the upload ends, nothing is left of it, and its slot is free."""
     house = FakeHouse(folder=tmp_path / "uploads")
-    async with serve_page(house) as served, aiohttp.ClientSession() as session:
+    async with serve_page(house, limits=ConnectionLimits(body=0.2)) as served, aiohttp.ClientSession() as session:
+        with pytest.raises(aiohttp.ClientError):
+            await upload(session, served.url, SlowBody()())
         assert served.channel.uploads is not None
-        served.channel.uploads.silence = 0.1
-        assert await upload(session, served.url, SlowBody()()) == (408, {"line": say("web.upload_slow")})
-        assert served.channel.uploads.busy("owner") == 0
+        uploads_of = served.channel.uploads.busy
+        await until(lambda: uploads_of("owner") == 0)
         assert list((tmp_path / "uploads").iterdir()) == []
 
 
