@@ -15,8 +15,12 @@ from agent.memory.prompt.taint import TAINTED, bring_words
 from agent.memory.prompt.tokens import weigh_all
 from agent.memory.prompt.trimming import is_trim, trimmed
 from agent.memory.work.jobs import remember_job
+from agent.tools.port import OUTCOME_UNKNOWN, STOPPED, STOPPED_RUNNING
 from gateway.events import Attachment
 from gateway.ports import EndState, InboxRow, Job, Lease, Line, Step, TurnRecord
+
+_STAGED = ("remember", "send")  # fields of a tool's line: what the answer takes with it
+_IN_DOUBT = (OUTCOME_UNKNOWN, STOPPED_RUNNING)
 
 
 @dataclass(slots=True)
@@ -45,6 +49,8 @@ class Draft:
         self.blobs: Mapping[str, str] = {}
         self.inbox = [row.seq for row in (*lease.rows, *lease.notes)]
         self._told: set[int] = set()
+        self.streamed = ""  # the last text of this turn that was offered to people
+        self.stopped: Line | None = None  # the line that ends a turn that was stopped
         self.begins_tainted = False  # words of others stand in the conversation before this turn
         for step in lease.steps:
             self._adopt(step)
@@ -53,6 +59,12 @@ class Draft:
     def is_tainted(self) -> bool:
         """Words of others stand before the bot by now."""
         return self.begins_tainted or bring_words(self.lines)
+
+    @property
+    def last_words(self) -> str:
+        """What the model last said beside its tool calls."""
+        said = [str(line["content"]) for line in self.lines if line.get("tool_calls") and line.get("content")]
+        return said[-1] if said else ""
 
     @property
     def is_resumed(self) -> bool:
@@ -95,6 +107,24 @@ class Draft:
     def finished_calls(self) -> list[ToolCall]:
         """Tool calls with a result, in the model's order."""
         return [call for call in self._calls.values() if call.id in self._results]
+
+    @property
+    def doubtful_calls(self) -> list[ToolCall]:
+        """Calls with an intent that may have happened although no result says so, in the model's order."""
+        results = {line["tool_call_id"]: line["content"] for line in self.lines if line.get("role") == "tool"}
+        unsure = {each for each in self.intents if results.get(each, OUTCOME_UNKNOWN) in _IN_DOUBT}
+        return [call for call in self._calls.values() if call.id in unsure]
+
+    @property
+    def ending(self) -> tuple[str, str]:
+        """The text that a stopped turn had shown, and what people read behind it."""
+        line = self.stopped or {}
+        return str(line.get("content", "")), str(line.get("stopped", ""))
+
+    @property
+    def has_staged(self) -> bool:
+        """True if a tool left something to the answer."""
+        return any(line.get(name) for line in self.lines for name in _STAGED)
 
     @property
     def untold(self) -> list[InboxRow]:
@@ -147,6 +177,26 @@ class Draft:
             extra["send"] = [fact_of(each) | {"blob": each.blob} for each in staged.send]
         line = self.message("tool", text, self._now(), tool_call_id=call.id, name=call.name, **extra)
         return self._step("result", (line,), call=call.id)
+
+    def stop(self, ending: str) -> Step:
+        """End the turn as stopped: results for the calls without one, then the text so far with its *ending*.
+
+        *ending* is what people read behind that text; the model is told in its own words (agent/memory/files/lines.py).
+        """
+        lines: list[Line] = []
+        for call in self.open_calls:
+            text = STOPPED_RUNNING if call.id in self.intents else STOPPED
+            lines.append(self.message("tool", text, self._now(), tool_call_id=call.id, name=call.name))
+        dropped = self.has_staged or None
+        lines.append(self.message("assistant", self.streamed, self._now(), stopped=ending, dropped=dropped))
+        return self._step("stop", tuple(lines))
+
+    def drop_staged(self) -> bool:
+        """Take away what tools left to an answer that will not come; return True if there was anything."""
+        had_any = self.has_staged
+        if had_any:
+            self.lines = [{name: value for name, value in line.items() if name not in _STAGED} for line in self.lines]
+        return had_any
 
     def steer(self, rows: Sequence[InboxRow], user_lines: Sequence[Line]) -> Step:
         """Take in what the sender wrote during the turn."""
@@ -229,6 +279,9 @@ class Draft:
             self.intents.add(step.call)
         elif step.kind == "result":
             self._results.add(step.call)
+        elif step.kind == "stop":
+            self._results.update(line["tool_call_id"] for line in step.lines[:-1])
+            self.stopped = step.lines[-1]
         else:
             self._adopt_rows(step)
         for line in step.lines:

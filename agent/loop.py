@@ -12,7 +12,7 @@ from agent.draft import Draft, Staged
 from agent.fitting import Fitting
 from agent.llm.port import ChatReply, ChatRequest, ToolCall
 from agent.manners import Manner
-from agent.tools.port import ToolContext
+from agent.tools.port import OUTCOME_UNKNOWN, ToolContext
 from agent.tools.registry import LoopDetector
 from gateway.errors import ContextOverflow, ModelFailed
 from gateway.ports import InboxRow, Lease, Preview, Step
@@ -21,9 +21,9 @@ from gateway.words.failures import BY_NAME, Failure, failure_of
 
 log = structlog.get_logger(__name__)
 
-_UNKNOWN = "outcome unknown: it may have happened"
 _NO_MORE = "not run: the limit of tool calls for this answer is reached; answer now with what you have"
 _SQUEEZES = 4  # times that a refused prompt is made smaller
+_IN_DOUBT = "not run: the same call was already made in this turn and may have happened; ask the person first"
 _AGAIN = "not run: the same call with the same arguments was already made; answer now with what you have"
 
 
@@ -126,7 +126,14 @@ class Loop:
             chat=str(seat.lease.key),
             weight=seat.fitting.weight,
         )
-        return await seat.manner.model.complete(request, sink=seat.preview.show if seat.is_watched else None)
+        if not seat.is_watched:
+            return await seat.manner.model.complete(request)
+
+        def show(text: str) -> None:
+            seat.draft.streamed = text if text.strip() else seat.draft.streamed
+            seat.preview.show(text)
+
+        return await seat.manner.model.complete(request, sink=show)
 
     async def _squeeze(self, seat: Seat, room: int) -> bool:
         """Make the prompt fit and record how; False when it fits already, or nothing makes it smaller."""
@@ -164,7 +171,9 @@ class Loop:
         staged, is_untrusted, toolbox = Staged(), False, seat.manner.toolbox
         is_repeatable = toolbox.is_repeatable(call.name)
         if not is_repeatable and call.id in seat.draft.intents:
-            text = _UNKNOWN
+            text = OUTCOME_UNKNOWN
+        elif not is_repeatable and any(toolbox.is_same(call, each) for each in seat.draft.doubtful_calls):
+            text = _IN_DOUBT
         else:
             if not is_repeatable:
                 await self._store.step(seat.lease, seat.draft.intent(call))

@@ -28,6 +28,7 @@ log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 
+_STOP_WITHIN = 5.0  # seconds that /stop waits for the turn's end before it answers
 _STORE_PAUSE = timedelta(seconds=0.5)  # between tries while the journal cannot write
 _SUSPECT_PATIENCE = timedelta(seconds=30)  # that a suspect waits for others under a load that never ends
 
@@ -100,6 +101,7 @@ class Pool:
         self._running: dict[SessionKey, Running] = {}
         self._active: set[SessionKey] = set()
         self._again: set[SessionKey] = set()
+        self._stop_when_claimed: set[str] = set()  # turns
         self._lane_tasks: set[asyncio.Task[Any]] = set()
 
     async def run(self) -> None:
@@ -136,10 +138,21 @@ class Pool:
         Return whether a turn was stopped and how many waiting messages were.
         """
         dropped = await self._journal.drop(key, sender=sender)
+        if key not in self._running:
+            # A turn that did something before a crash, and has not been taken up again.
+            waiting = await self._journal.waiting(key)
+            begun = {row.turn for row in waiting if row.turn and sender in ("", row.message.sender.id)}
+            if begun and key not in self._running:
+                self._stop_when_claimed |= begun
+                return True, dropped
         running = self._running.get(key)
         if running is None or (sender and running.lease.rows[0].message.sender.id != sender):
             return False, dropped
-        return running.stop(), dropped
+        if not running.stop() or running.task is None:
+            return False, dropped
+        # What /stop answers is stored after the turn's end: a kill in between repeats /stop, and does not lose it.
+        await asyncio.wait({running.task}, timeout=_STOP_WITHIN)
+        return True, dropped
 
     # -- lanes ---------------------------------------------------------------------------------
 
@@ -234,7 +247,12 @@ class Pool:
         started = self._clock()
         outcome = "failed"
         try:
-            outcome = await self._work.take(running)
+            if lease.turn in self._stop_when_claimed:
+                self._stop_when_claimed.discard(lease.turn)
+                await self._work.stopped(running)
+                outcome = EndState.STOPPED
+            else:
+                outcome = await self._work.take(running)
         except asyncio.CancelledError:
             outcome = await self._end_cancelled(running)
         except LeaseLost:

@@ -161,6 +161,7 @@ def to_chat(
     *,
     choices: Sequence[Choice] = (),
     settles: bool = False,
+    rings: bool = True,
 ) -> tuple[OutboundMessage, ...]:
     """Return the turn's one message to its chat; nothing for an empty text. Only what answers a press *settles* it."""
     if not text:
@@ -179,5 +180,6 @@ def to_chat(
             attachments=tuple(attachments),
             choices=tuple(choices),
             settles=settles and message.kind is InboundKind.BUTTON,
+            rings=rings,
         ),
     )

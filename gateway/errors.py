@@ -25,6 +25,7 @@ ParlourError
 │   │   └── ModelEmpty       an answer came with no words and no tool call in it
 │   └── ContextOverflow      the prompt does not fit
 └── ToolFailed               a tool's own error, told to the model
+    └── NothingHappened      a tool with effects refused before it had any; the same call may be made again
 """
 
 from __future__ import annotations
@@ -140,3 +141,7 @@ class ContextOverflow(ModelFailed):
 
 class ToolFailed(ParlourError):
     """A tool's own failure; the text goes back to the model."""
+
+
+class NothingHappened(ToolFailed):
+    """A tool refused before it changed anything, so the same call may be made again."""

@@ -190,6 +190,7 @@ class OutboundMessage:
     attachments: tuple[Attachment, ...] = ()  # sent after the text, in this order, each a part of its own
     choices: tuple[Choice, ...] = ()  # buttons below the text; where there are none, commands in it
     settles: bool = False  # answers a press of a button that has done what it is for: its row goes
+    rings: bool = True  # False: it takes its preview's place however late, and calls nobody
 
     @property
     def turn(self) -> str:

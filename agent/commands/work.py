@@ -24,6 +24,10 @@ async def stop(context: CommandContext) -> Reply:
         is_too_late = lease is not None and whose in ("", lease.rows[0].message.sender.id)
         word = "commands.already_answered" if is_too_late else "commands.nothing_to_stop"
         return Reply(text=say(word, context.language))
+    if stopped and not dropped:
+        # The turn itself ends with that line. A slash command or a button is no message, and needs an answer anyway.
+        is_message = bool(context.row.message.message_id)
+        return Reply(text="" if is_message else say("commands.stopped_turn", context.language))
     word = "commands.stopped" if stopped else "commands.stopped_queue"
     return Reply(text=say(word, context.language, queued=dropped))
 

@@ -126,6 +126,9 @@ def _seen(turn: str, line: Line, gone: set[object]) -> list[ShownLine]:
         return [_line(turn, str(role), line, FORGOTTEN)]
     files = facts_in(line)
     content = line.get("content")
+    if line.get("stopped"):
+        shown_text = "\n\n".join(part for part in (content, line["stopped"]) if part)
+        return [_line(turn, "assistant" if content else "notice", line, shown_text)]
     return [_line(turn, str(role), line, content, files)] if content or files else []
 
 

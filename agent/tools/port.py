@@ -18,9 +18,15 @@ from typing import Annotated, Any, Protocol
 from pydantic import BaseModel, ConfigDict, Field, create_model
 from pydantic.fields import FieldInfo
 
+from gateway.errors import NothingHappened as NothingHappened
 from gateway.errors import ToolFailed
 from gateway.events import Attachment, Sender, SessionKey
 from gateway.ports import MEMORY, Hit, Hits, SearchIndex
+
+# Results that the program writes in a tool's place; transcripts hold them as they are.
+OUTCOME_UNKNOWN = "outcome unknown: it may have happened"
+STOPPED_RUNNING = "stopped while it ran: it may have happened"
+STOPPED = "stopped by the user"
 
 
 class Recall(Protocol):

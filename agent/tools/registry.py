@@ -16,8 +16,8 @@ from pydantic import ValidationError
 
 from agent.llm.port import ToolCall
 from agent.memory.prompt.tokens import weigh_all
-from agent.tools.port import Tool, ToolContext
-from gateway.errors import SettingsMistake, ToolFailed
+from agent.tools.port import OUTCOME_UNKNOWN, Tool, ToolContext
+from gateway.errors import NothingHappened, SettingsMistake, ToolFailed
 from gateway.ports import Meter
 from gateway.ports.installed import installed
 
@@ -140,21 +140,48 @@ class Toolbox:
             return _error(self._unknown(call.name))
         try:
             arguments = _read(found, call.arguments)
-            async with asyncio.timeout(self._timeout):
-                text = await found.run(context, **arguments)
         except ToolFailed as error:
             return _error(str(error), untrusted=found.untrusted)
-        except TimeoutError:
-            log.warning("tool.timeout", tool=call.name, turn=context.turn)
-            return _error(f"{call.name} did not finish in {self._timeout:.0f} seconds")
+        try:
+            async with asyncio.timeout(self._timeout):
+                text = await found.run(context, **arguments)
+        except asyncio.CancelledError as error:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            return self._failed(found, error, context)  # cancelled by itself: nobody stopped the turn
         except Exception as error:  # noqa: BLE001 - the tool's boundary: the model is told, the turn goes on
-            # Neither message nor traceback: both may quote what a person wrote.
-            log.warning("tool.failed", tool=call.name, turn=context.turn, error=type(error).__name__, at=_place(error))
-            return _error(f"{call.name} failed inside ({type(error).__name__}); it is not your arguments' fault")
+            return self._failed(found, error, context)
         if not isinstance(text, str):
-            log.warning("tool.failed", tool=call.name, turn=context.turn, error="no text", at=type(text).__name__)
-            return _error(f"{call.name} gave no text")
+            return self._failed(found, TypeError("no text"), context)
         return ToolOutcome(_bounded(text, self._result_chars), is_untrusted=found.untrusted)
+
+    def _failed(self, found: Tool, error: BaseException, context: ToolContext) -> ToolOutcome:
+        """Return the outcome of a call that raised: an error, or, where it must not be repeated, an unknown outcome."""
+        if isinstance(error, TimeoutError):
+            log.warning("tool.timeout", tool=found.name, turn=context.turn)
+            text = f"{found.name} did not finish in {self._timeout:.0f} seconds"
+        elif isinstance(error, ToolFailed):
+            text = str(error)
+        else:
+            # Neither message nor traceback: both may quote what a person wrote.
+            log.warning("tool.failed", tool=found.name, turn=context.turn, error=type(error).__name__, at=_place(error))
+            text = f"{found.name} failed inside ({type(error).__name__}); it is not your arguments' fault"
+        if not (found.repeatable or isinstance(error, NothingHappened)):
+            return ToolOutcome(OUTCOME_UNKNOWN, is_error=True)
+        return _error(text, untrusted=found.untrusted and isinstance(error, ToolFailed))
+
+    def is_same(self, call: ToolCall, other: ToolCall) -> bool:
+        """Return True if both calls ask one tool for the same thing, however their arguments are written."""
+        return call.name == other.name and self._meaning(call) == self._meaning(other)
+
+    def _meaning(self, call: ToolCall) -> object:
+        """Return the arguments as the tool would get them, defaults filled in; as text where they cannot be read."""
+        found = self._tools.get(call.name)
+        try:
+            return _read(found, call.arguments) if found is not None else _canonical(call.arguments)
+        except ToolFailed:
+            return _canonical(call.arguments)
 
     def _unknown(self, name: str) -> str:
         near = difflib.get_close_matches(name, self._tools, n=1, cutoff=0.6)

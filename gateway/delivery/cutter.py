@@ -40,7 +40,7 @@ class Cutter:
         ]
         if self._desk.places(self._channel, message):
             parts = [replace(part, is_placed=part.file is None) for part in parts]
-        if parts and self._needs_pointer(parts, preview):
+        if parts and self._needs_pointer(message, parts, preview):
             parts = [self._pointer(message), *parts]
         parts = _with_choices(parts, message)
         return [replace(part, id=f"{message.id}.{n}") for n, part in enumerate(parts, 1)]
@@ -115,14 +115,14 @@ class Cutter:
 
     # -- the preview ---------------------------------------------------------------------------
 
-    def _needs_pointer(self, parts: list[Part], preview: PartRow | None) -> bool:
+    def _needs_pointer(self, message: OutboundMessage, parts: list[Part], preview: PartRow | None) -> bool:
         """Say whether the preview becomes a pointer: a file cannot take its place, and a late answer must ring."""
         if preview is None or preview.state not in _STANDS or not self._channel.capabilities.edits:
             return False
         if parts[0].file is not None:
             return True
         is_late = preview.state is PartState.SENT and preview.at is not None and self._desk.now() - preview.at > LATE
-        rings = self._channel.capabilities.rings and not parts[0].is_placed
+        rings = message.rings and self._channel.capabilities.rings and not parts[0].is_placed
         return len(parts) == 1 and is_late and rings
 
     def _pointer(self, message: OutboundMessage) -> Part:

@@ -85,7 +85,7 @@ class Step:
     """
 
     n: int
-    kind: str  # opening, model, intent, result, steer, squeeze
+    kind: str  # opening, model, intent, result, steer, squeeze, stop
     lines: tuple[Line, ...]
     call: str = ""  # tool call id, for intent and result
     blobs: Mapping[str, str] = field(default_factory=dict)  # sha256 -> text the opening's snapshot names

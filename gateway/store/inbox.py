@@ -300,10 +300,15 @@ def waiting_rows(database: sqlite3.Connection, key: str, sender: str) -> tuple[I
 
 
 def drop(database: sqlite3.Connection, key: str, sender: str, at: int) -> int:
-    """End the unclaimed rows of *key* as stopped."""
+    """End the unclaimed rows of *key* as stopped, except of a turn that already did or showed something.
+
+    Such a turn has a history: whoever claims it ends it.
+    """
     dropped = database.execute(
         "UPDATE inbox SET state = 'stopped', ended_at = ? WHERE key = ? AND state IN ('waiting', 'stamped') "
-        "AND ended_at IS NULL AND (? = '' OR sender = ?) RETURNING turn",
+        "AND ended_at IS NULL AND (? = '' OR sender = ?) AND NOT (state = 'stamped' AND "
+        "(EXISTS (SELECT 1 FROM step WHERE step.turn = inbox.turn AND step.n > 0) "
+        "OR EXISTS (SELECT 1 FROM outbox WHERE outbox.id = inbox.turn || '.0'))) RETURNING turn",
         (at, key, sender, sender),
     ).fetchall()
     # A turn that was given back is one sender's, so it is dropped whole, and what it stored with it.

@@ -257,6 +257,8 @@ def write_outbound(message: OutboundMessage) -> str:
         fields["chat"] = message.chat_kind.value
     if message.attachments:
         fields["attachments"] = [_attachment_fields(each) for each in message.attachments]
+    if not message.rings:
+        fields["rings"] = False
     return write_json({**fields, **_button_fields(message)})
 
 
@@ -274,6 +276,7 @@ def read_outbound(id_: str, key: SessionKey, payload: str) -> OutboundMessage:
         attachments=tuple(_attachment(each) for each in fields.get("attachments", ())),
         choices=_choices(fields),
         settles=fields.get("settles", False),
+        rings=fields.get("rings", True),
     )
 
 

@@ -164,7 +164,8 @@ def _chat_shows(chat: str, turn: Sequence[Mapping[str, Any]], stage: Stage, find
         findings.wrong.append(f"{chat}: the transcript holds the answers {answers}")
         return
     shown = stage.shown(chat)
-    parts = _parts(answers[0], stage)
+    doubts = [line["content"] for line in turn if line.get("kind") == "notice"]  # of a tool that may have happened
+    parts = _parts("\n\n".join([answers[0], *doubts]), stage)
     places = [max((n for n, message in enumerate(shown) if fits(message)), default=-1) for fits in parts]
     if -1 in places or places != sorted(places):
         findings.wrong.append(f"{chat} shows {_brief(shown)}, the transcript says {_brief([Seen(answers[0], False)])}")

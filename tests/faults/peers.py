@@ -79,7 +79,7 @@ class Peers:
 
     def is_answered(self, chat: str) -> bool:
         """Say whether the chat shows a whole answer."""
-        return any(message.words.endswith(LAST_WORD) for message in self.stage.shown(chat))
+        return any(LAST_WORD in message.words for message in self.stage.shown(chat))
 
     async def wait_answered(self, chats: Sequence[str]) -> None:
         """Return when every chat shows a whole answer, and the platform holds nothing back."""

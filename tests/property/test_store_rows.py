@@ -106,6 +106,7 @@ OUTBOUND = every(
     attachments=ATTACHMENTS,
     choices=CHOICES,
     settles=FLAG,
+    rings=FLAG,
 )
 PART = every(
     Part,

@@ -192,12 +192,20 @@ def _user(line: Line) -> dict[str, Any]:
 
 
 def _assistant(line: Line) -> dict[str, Any]:
-    said: dict[str, Any] = {"role": "assistant", "content": line.get("content")}
+    content, ending = line.get("content"), _ending(line)
+    said: dict[str, Any] = {"role": "assistant", "content": f"{content}\n{ending}".strip() if ending else content}
     if line.get("tool_calls"):
         said["tool_calls"] = line["tool_calls"]
     if line.get("thinking"):
         said["thinking"] = line["thinking"]  # goes to the model it came from only (agent/llm/port.py)
     return said
+
+
+def _ending(line: Line) -> str:
+    """Return what tells the model that its answer was not sent whole; "" for a whole one."""
+    how = "stopped by the user" if line.get("stopped") else "no answer was sent" if line.get("dropped") else ""
+    lost = "; nothing of this answer was remembered or sent" if line.get("dropped") else ""
+    return f"[{how}{lost}]" if how else ""
 
 
 def _tool(line: Line) -> dict[str, Any]:

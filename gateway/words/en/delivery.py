@@ -3,6 +3,9 @@
 SENTENCES = {
     "may_repeat": "(You may have seen this already: I could not tell whether it had arrived.)",
     "cut": "(My answer was too long and ends here. Ask me to go on, or for a shorter one.)",
+    "stopped_here": "(Stopped here.)",
+    "outcome_unknown": "I do not know whether this happened: {what} (ref {reference}).",
+    "staged_dropped": "Nothing that I was about to remember or send was kept.",
     "next_message": "(See my next message.)",
     "in_the_file": "The whole answer is in the file.",
     "no_files": "(A file belongs here, {name}, but I cannot send files in this chat.)",

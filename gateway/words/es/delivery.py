@@ -3,6 +3,9 @@
 SENTENCES = {
     "may_repeat": "(Puede que ya hayas visto esto: no sé si había llegado.)",
     "cut": "(Mi respuesta era demasiado larga y acaba aquí. Pídeme que siga, o una más corta.)",
+    "stopped_here": "(Detenido aquí.)",
+    "outcome_unknown": "No sé si esto llegó a hacerse: {what} (ref. {reference}).",
+    "staged_dropped": "No se guardó nada de lo que iba a recordar o enviar.",
     "next_message": "(Mira mi siguiente mensaje.)",
     "in_the_file": "La respuesta completa está en el archivo.",
     "no_files": "(Aquí va un archivo, {name}, pero no puedo enviar archivos en este chat.)",

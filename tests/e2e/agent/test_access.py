@@ -126,7 +126,7 @@ async def test_a_command_that_was_stopped_half_way_has_its_line() -> None:
         pocket.app.house.memory.undo = hang  # type: ignore[method-assign,assignment]
         await pocket.channel.say("room", "/memory undo abc", sender="admin", is_admin=True, **ROOM)
         await begun.wait()
-        await own(pocket, "/stop", "room", **ROOM)
+        await pocket.channel.say("room", "/stop", sender=OWNER, **ROOM)
         await pocket.idle()
         found = [(by, what, outcome) for by, _, what, _, outcome in await lines(pocket)]
         assert sorted(found) == [(f"pocket:{OWNER}", "stop", "done"), ("pocket:admin", "memory undo", "stopped")]

@@ -26,12 +26,13 @@ def entries(home: Path) -> int:
 
 
 async def test_others_are_answered_and_stop_ends_the_waiting() -> None:
-    """Another chat does not notice; /stop is told at once, the session goes on as it was, and a later /new works."""
+    """Another chat does not notice; /stop takes effect, the session goes on as it was, and a later /new works."""
     model = Model()
     async with gateway(model=model, environment=WAITS) as pocket:
         await waiting(pocket, model)
         assert (await pocket.channel.ask("ben", "hello", sender="ben")).endswith("hello")
-        await pocket.channel.ask("ann", "/stop")
+        await pocket.channel.say("ann", "/stop")
+        await pocket.idle()
         model.go_on.set()
         await pocket.channel.ask("ann", "the second thing")
         assert "the first thing" in str(model.prompts[-1])

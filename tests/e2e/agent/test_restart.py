@@ -164,7 +164,7 @@ async def test_a_stopped_call_is_paid_for(tmp_path: Path) -> None:
     async with gateway(model=model) as pocket:
         await pocket.channel.say("c", "long")
         await model.called(1)
-        await pocket.channel.ask("c", "/stop")
+        await pocket.channel.say("c", "/stop")
         await pocket.idle()
         rows = await spent(pocket)
         assert len(rows) == 1

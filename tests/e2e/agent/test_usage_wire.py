@@ -56,7 +56,7 @@ async def test_the_rows_add_up_to_what_the_server_was_asked() -> None:
                     server.arrived.clear()
                     _, answered = await pocket.channel.say("c", what)
                     await server.arrived.wait()
-                    await pocket.channel.ask("c", "/stop")
+                    await pocket.channel.say("c", "/stop")
                     await answered
                 else:
                     await pocket.channel.ask("c", what)

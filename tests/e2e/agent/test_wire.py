@@ -270,7 +270,7 @@ async def test_a_stopped_call_is_left_and_paid_for() -> None:
     async with wired([Answer(fault=Fault.HANG), "later"], PARLOUR_LLM__TIMEOUT_SECONDS="30") as (pocket, server):
         await pocket.channel.say("c", "hello")
         await server.arrived.wait()
-        await pocket.channel.ask("c", "/stop")
+        await pocket.channel.say("c", "/stop")
         await server.left.wait()
         await pocket.idle()
         assert await pocket.channel.ask("c", "next") == "later"

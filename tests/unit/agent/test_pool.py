@@ -254,9 +254,10 @@ async def test_stopping_twice_does_not_break_the_first_stop(clock: Clock) -> Non
         at.clerk.ending = 1.0
         await at.say("a", "a0")
         await asyncio.sleep(0.5)
-        assert await at.pool.stop(SessionKey("web", "a")) == (True, 0)
+        first = asyncio.create_task(at.pool.stop(SessionKey("web", "a")))  # returns when the turn has ended
         await asyncio.sleep(0.5)
         assert await at.pool.stop(SessionKey("web", "a")) == (True, 0)
+        assert await first == (True, 0)
         await at.idle()
         await at.say("a", "later")
         await at.idle()
