@@ -46,11 +46,12 @@ class Running:
 
     def stop(self) -> bool:
         """Ask the turn to end as stopped; False when its answer is already being stored."""
+        if self.stop_wanted:  # a second cancel would hit the commit of the first
+            return True
         if self.is_committing or self.task is None:
             return False
-        if not self.stop_wanted:  # a second cancel would hit the commit of the first
-            self.stop_wanted = True
-            self.task.cancel()
+        self.stop_wanted = True
+        self.task.cancel()
         return True
 
 
@@ -249,6 +250,7 @@ class Pool:
         try:
             if lease.turn in self._stop_when_claimed:
                 self._stop_when_claimed.discard(lease.turn)
+                running.stop_wanted = True
                 await self._work.stopped(running)
                 outcome = EndState.STOPPED
             else:

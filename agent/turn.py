@@ -48,6 +48,7 @@ class TurnWork:
     async def _take(self, running: Running) -> EndState:
         lease = running.lease
         if any(step.kind == "stop" for step in lease.steps):  # a kill came between the stop and its commit
+            running.stop_wanted = True
             await self._stop(running)
             return EndState.STOPPED
         head = lease.rows[0]

@@ -7,8 +7,10 @@ from pathlib import Path
 import aiohttp
 from playwright.async_api import FilePayload, expect
 
+from gateway.words import say
 from tests.e2e.browser import open_browser
 from tests.fakes.gateway import gateway
+from tests.fakes.openai_server import Answer, open_server
 
 
 async def test_a_fresh_home_answers_a_typed_message(tmp_path: Path) -> None:
@@ -108,3 +110,38 @@ async def test_health_and_metrics_of_the_whole_house(tmp_path: Path) -> None:
             assert (await answer.json())["ready"]
         async with session.get(f"{process.url}metrics") as answer:
             assert "parlour_queued 0.0" in await answer.text()
+
+
+async def test_a_stopped_answer_stays_on_the_page(tmp_path: Path) -> None:
+    """The Stop button in the middle of a stream: the words stay, marked, in one line; a kill changes nothing."""
+    tale = " ".join(f"word{n}" for n in range(2_000))
+    here = say("delivery.stopped_here")
+    async with (
+        open_server([Answer(text=tale, pieces=8, gap=0.02)]) as model,
+        open_browser() as browser,
+        gateway(
+            tmp_path / "home",
+            PARLOUR_LLM__MODEL="openai/test",
+            PARLOUR_LLM__API_BASE=model.base,
+            PARLOUR_LLM__API_KEY="none",
+        ) as process,
+    ):
+        page = await browser.new_page()
+        await page.goto(process.url)
+        await expect(page.locator("#state")).to_have_attribute("data-state", "online")
+        await page.locator("#text").fill("a tale, please")
+        await page.locator("#text").press("Enter")
+        await expect(page.locator(".line.streaming .body")).to_contain_text("word9 ", timeout=30_000)
+        await page.locator("#stop").click()
+        answer = page.locator(".line.assistant .body")
+        await expect(answer).to_contain_text(here)
+        text = (await answer.inner_text()).split()
+        assert text[:10] == [f"word{n}" for n in range(10)]
+        assert len(text) < 2_000
+        await expect(page.locator(".line.notice, .line.command")).to_have_count(0)
+        await process.kill()
+        await process.start()
+        await page.reload()
+        await expect(answer).to_contain_text(here)
+        assert (await answer.inner_text()).split() == text
+        await expect(page.locator(".line:not(.user)")).to_have_count(1)

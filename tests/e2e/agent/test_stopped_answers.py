@@ -1,0 +1,172 @@
+"""/stop keeps the text that people have seen: in the chat, in the history and in the next prompt, marked as stopped."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent.llm.port import ChatReply, ChatRequest, Sink
+from agent.tools.port import ToolContext, tool
+from gateway.events import SessionKey
+from gateway.words import say
+from tests.fakes.pocket import STREAMING, Pocket, gateway
+from tests.fakes.stage import Stage, calls
+
+KEY = SessionKey("pocket", "c")
+TALE = "Once upon a time there was a kettle that wanted to be a teapot, and"
+HERE = say("delivery.stopped_here")
+STOPPED = say("commands.stopped_turn")
+
+
+class Narrator(Stage):
+    """Streams *tale* in its first calls and then falls silent; later calls answer."""
+
+    def __init__(self, *script: Any, tale: str = TALE, silent: int = 1) -> None:
+        super().__init__(*script)
+        self.told = asyncio.Event()
+        self._tale = tale
+        self._silent = silent
+
+    async def complete(self, request: ChatRequest, *, sink: Sink | None = None) -> ChatReply:
+        """Tell the tale, or whatever the script says."""
+        if len(self.asked) + 1 != self._silent:
+            return await super().complete(request, sink=sink)
+        self.asked.append(request)
+        if sink is not None and self._tale:
+            for end in range(10, len(self._tale) + 10, 10):
+                sink(self._tale[:end])
+        self.told.set()
+        await asyncio.Event().wait()
+        raise AssertionError("never reached")
+
+
+async def texts(pocket: Pocket) -> list[str]:
+    """Return what stands in the chat."""
+    await pocket.idle()
+    return [post.text for post in pocket.channel.posts["c"]]
+
+
+async def shown(pocket: Pocket) -> list[tuple[str, str]]:
+    """Return role and text of what people see in the history."""
+    return [(line.role, line.text) for line in await pocket.app.sessions.shown(KEY, limit=20)]
+
+
+def spoken(request: ChatRequest) -> list[str]:
+    """Return what the bot said before, as the model is shown it."""
+    return [str(each["content"]) for each in request.messages if each["role"] == "assistant"]
+
+
+async def test_a_stopped_answer_keeps_its_text() -> None:
+    """One message in the chat, the same in the history, one line of ours in all; the next prompt knows that it was cut."""
+    model = Narrator()
+    async with gateway(model=model, capabilities=STREAMING) as pocket:
+        await pocket.channel.say("c", "a tale, please")
+        await model.told.wait()
+        await pocket.channel.say("c", "/stop")
+        assert await texts(pocket) == [f"{TALE}\n\n{HERE}"]
+        told = [("user", "a tale, please"), ("assistant", f"{TALE}\n\n{HERE}"), ("user", "/stop")]
+        assert sorted(await shown(pocket)) == sorted(told)
+        await pocket.channel.ask("c", "go on")
+        assert spoken(model.asked[1]) == [f"{TALE}\n[stopped by the user]"]
+
+
+async def test_a_stop_before_any_text_is_one_line() -> None:
+    """Nothing had streamed: the turn ends with one line, and so does its history."""
+    model = Narrator(tale="")
+    async with gateway(model=model, capabilities=STREAMING) as pocket:
+        await pocket.channel.say("c", "a tale, please")
+        await model.told.wait()
+        await pocket.channel.say("c", "/stop")
+        assert await texts(pocket) == [STOPPED]
+        assert ("notice", STOPPED) in await shown(pocket)
+        await pocket.channel.ask("c", "go on")
+        assert spoken(model.asked[1]) == ["[stopped by the user]"]
+
+
+async def test_where_nobody_watches_there_is_no_text_to_keep() -> None:
+    """A channel without previews showed nothing, so that nothing is passed off as seen."""
+    async with gateway(model=(model := Narrator())) as pocket:
+        await pocket.channel.say("c", "a tale, please")
+        await model.told.wait()
+        await pocket.channel.say("c", "/stop")
+        assert await texts(pocket) == [STOPPED]
+
+
+async def test_a_stop_during_a_tool_keeps_the_words_before_it() -> None:
+    """What the model said before it called the tool stands in the preview, and stays there."""
+    begun = asyncio.Event()
+
+    @tool("Look.", name="look")
+    async def look(_: ToolContext) -> str:
+        begun.set()
+        await asyncio.Event().wait()
+        return ""
+
+    model = Stage(calls(("look", "{}"), text="Let me look it up for you in the encyclopaedia."))
+    async with gateway(model=model, tools=[look], capabilities=STREAMING) as pocket:
+        await pocket.channel.say("c", "what is a kettle?")
+        await begun.wait()
+        await pocket.channel.posted("c", 1)
+        await pocket.channel.say("c", "/stop")
+        said = "Let me look it up for you in the encyclopaedia."
+        assert await texts(pocket) == [f"{said}\n\n{HERE}"]
+        assert ("assistant", f"{said}\n\n{HERE}") in await shown(pocket)
+
+
+async def test_what_waits_is_counted_beside_the_stopped_answer() -> None:
+    """Where messages were dropped /stop has something of its own to say."""
+    model = Narrator()
+    async with gateway(model=model, capabilities=STREAMING) as pocket:
+        await pocket.channel.say("c", "a tale, please")
+        await model.told.wait()
+        await pocket.channel.say("c", "and another")
+        await pocket.channel.say("c", "/stop")
+        assert await texts(pocket) == [f"{TALE}\n\n{HERE}", say("commands.stopped", queued=1)]
+
+
+@pytest.mark.parametrize("moment", ["before the stop is stored", "after the stop is stored"])
+async def test_a_kill_between_stop_and_commit_does_not_undo_the_stop(tmp_path: Path, moment: str) -> None:
+    """The next start ends the turn as stopped, asks no model, and leaves one message; a stored stop has its text."""
+    model = Narrator()
+    reached, go_on = asyncio.Event(), asyncio.Event()
+    async with gateway(model=model, capabilities=STREAMING) as pocket:
+        journal = pocket.app.store.journal
+        step, commit = type(journal).step, type(journal).commit
+
+        async def held(*arguments: Any, is_step: bool) -> Any:
+            if is_step == (moment == "before the stop is stored"):
+                reached.set()
+                await go_on.wait()
+            return await (step if is_step else commit)(journal, *arguments)
+
+        await pocket.channel.say("c", "a tale, please")
+        await model.told.wait()
+        await pocket.channel.posted("c", 1)
+        journal.step = lambda *each: held(*each, is_step=True)  # type: ignore[method-assign]
+        journal.commit = lambda *each: held(*each, is_step=False)  # type: ignore[method-assign]
+        await pocket.channel.say("c", "/stop")
+        await reached.wait()
+        copy = pocket.kill(tmp_path / "copy")
+        posts = pocket.channel.posts
+        go_on.set()
+        await pocket.idle()
+    second = Stage()
+    async with gateway(home=copy, model=second, capabilities=STREAMING) as pocket:
+        standing = posts["c"][:1]
+        standing[0].text = TALE[:40]  # what the chat showed when the kill came
+        pocket.channel.posts["c"] = standing
+        kept = moment == "after the stop is stored"
+        expected = f"{TALE}\n\n{HERE}" if kept else STOPPED
+        await pocket.idle()
+        while standing[0].text == TALE[:40]:
+            await asyncio.sleep(0.01)
+        await pocket.idle()
+        # /stop, which was not answered yet, may find that it has nothing left to do.
+        said = [post.text for post in pocket.channel.posts["c"] if post.text != say("commands.nothing_to_stop")]
+        assert said == [expected]
+        assert (("assistant" if kept else "notice"), expected) in await shown(pocket)
+        assert second.asked == []
+        assert await pocket.channel.ask("c", "go on") == "answer 1"
