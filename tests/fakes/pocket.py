@@ -7,7 +7,7 @@ import json
 import shutil
 import tempfile
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -157,9 +157,13 @@ class PocketChannel:
 
     async def posted(self, chat: str, number: int) -> list[Post]:
         """Return what stands in *chat* once it is that many messages."""
-        async with self._posted:
-            await self._posted.wait_for(lambda: len(self.posts.get(chat, ())) >= number)
+        await self.until(lambda: len(self.posts.get(chat, ())) >= number)
         return self.posts[chat]
+
+    async def until(self, is_so: Callable[[], bool]) -> None:
+        """Return once *is_so* of what stands in the chats."""
+        async with self._posted:
+            await self._posted.wait_for(is_so)
 
     def is_ready(self) -> bool:
         """Always."""

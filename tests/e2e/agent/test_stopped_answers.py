@@ -60,7 +60,7 @@ def spoken(request: ChatRequest) -> list[str]:
 
 
 async def test_a_stopped_answer_keeps_its_text() -> None:
-    """One message in the chat, the same in the history, one line of ours in all; the next prompt knows that it was cut."""
+    """One message in the chat, the same in the history, one line of ours; the next prompt knows that it was cut."""
     model = Narrator()
     async with gateway(model=model, capabilities=STREAMING) as pocket:
         await pocket.channel.say("c", "a tale, please")
@@ -161,8 +161,7 @@ async def test_a_kill_between_stop_and_commit_does_not_undo_the_stop(tmp_path: P
         kept = moment == "after the stop is stored"
         expected = f"{TALE}\n\n{HERE}" if kept else STOPPED
         await pocket.idle()
-        while standing[0].text == TALE[:40]:
-            await asyncio.sleep(0.01)
+        await pocket.channel.until(lambda: standing[0].text != TALE[:40])
         await pocket.idle()
         # /stop, which was not answered yet, may find that it has nothing left to do.
         said = [post.text for post in pocket.channel.posts["c"] if post.text != say("commands.nothing_to_stop")]
