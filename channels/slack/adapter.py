@@ -17,7 +17,9 @@ from channels.slack.downloads import Downloads
 from channels.slack.ears import Ears
 from channels.slack.errands import Errands
 from channels.slack.history import History
+from channels.slack.joined import HeardUntil, JoinedChannels
 from channels.slack.ledger import find, missing_scopes
+from channels.slack.pages import HistoryPages
 from channels.slack.presses import Presses
 from channels.slack.settings import SlackSettings
 from channels.slack.socket import PING, Socket
@@ -65,7 +67,15 @@ class SlackChannel:
         presses = Presses(self._errands)
         self._ears = Ears(context, self._api, self._errands, presses)
         self._history = History(context, self._api, self._ears)
-        self._catch_up = CatchUp(self._api, self._ears, self._ears.marks)
+        pages = HistoryPages(self._api)
+        self._heard_until = HeardUntil(context.state)
+        self._catch_up = CatchUp(
+            pages,
+            self._ears,
+            heard_until=self._heard_until,
+            joined=JoinedChannels(pages, self._ears, lambda: self._scopes),
+            is_hearing=self.is_ready,
+        )
         self._status = Status(self._api, self._language)
         self._streams = Streams(self._api, self._ears.asker) if settings.streaming == "native" else None
         self._speech = Speech(self._api, self._errands, self._streams, presses, self._language)
@@ -87,6 +97,7 @@ class SlackChannel:
         except TokenRefused as error:
             raise self._refused(error.code) from None
         await self._ears.marks.load()
+        await self._heard_until.load()
         log.info("slack.listening", channel=self.name, team=me.team, user=me.user, by_http=self._by_http)
         refusal: ParlourError | None = None
         async with asyncio.TaskGroup() as tasks:

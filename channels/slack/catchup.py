@@ -2,45 +2,60 @@
 
 Each place in use is read from its mark, oldest first, through the gate that live events pass as well. What was taken
 before and edited since is found on the way; what was deleted since cannot be: history does not hold it any more.
+Channels without a mark are read after a stop (`joined`).
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
 import structlog
 
-from channels.slack.api import Refused, SlackApi
+from channels.slack.api import Refused
 from channels.slack.codec import Me
 from channels.slack.ears import Ears
-from channels.slack.marks import Marks, number
-from gateway.errors import RetryLater, SendFailed, StoreDown
+from channels.slack.joined import HeardUntil, JoinedChannels
+from channels.slack.marks import number
+from channels.slack.pages import HistoryPages, as_event
+from gateway.errors import SendFailed, StoreDown
 
 log = structlog.get_logger(__name__)
 
-_OLDEST = 7 * 24 * 3_600  # seconds; older than that is no conversation any more
 _PLACES = 100
-_PAGE = 100
-_PAGES = 3  # of one place; what is older stays unread, and that is said
 _EDITED_IN = 20  # places, the latest, of which older words are looked at once more
 _EDITED_OF = 50  # words of each
 _EDITED_FOR = 24 * 3_600  # seconds before the mark, in a thread
 _SAVE_EVERY = 5.0
 _GIVEN_UP = 600.0  # seconds after which Slack brings no event again
-_LONGEST_WAIT = 60.0
+_AGAIN = 60.0  # seconds until channels that could not be read are tried again
 
 
 class CatchUp:
     """Reads on after a silence, and keeps the marks."""
 
-    def __init__(self, api: SlackApi, ears: Ears, marks: Marks) -> None:
-        self._api = api
+    def __init__(
+        self,
+        pages: HistoryPages,
+        ears: Ears,
+        *,
+        heard_until: HeardUntil,
+        joined: JoinedChannels,
+        is_hearing: Callable[[], bool],
+    ) -> None:
+        self._pages = pages
         self._ears = ears
-        self._marks = marks
+        self._marks = ears.marks
+        self._heard_until = heard_until
+        self._joined = joined
+        self._is_hearing = is_hearing
+        self._stopped_at: int | None = None  # from when channels without a mark are to be read; None = they were
+        self._unmarked_but: frozenset[str] = frozenset()  # the places that had a mark then
+        self._tried_at = 0.0
+        self._has_started = False
         self._wanted = asyncio.Event()
         self._from: dict[str, str] = {}
         self.every = _SAVE_EVERY
@@ -52,8 +67,17 @@ class CatchUp:
 
         From the marks of now: what comes from here on moves them past what is still unread.
         """
-        for place, mark in self._marks.places():
+        places = self._marks.places()
+        for place, mark in places:
             self._from[place] = min(mark, self._from.get(place, mark), key=number)
+        stop = self._heard_until.second
+        # Slack itself brings again what was said in a short gap, but nothing that was acknowledged before a kill.
+        if stop and (not self._has_started or time.time() - stop > _GIVEN_UP):
+            if self._stopped_at is None:
+                self._unmarked_but = frozenset(place for place, _ in places)
+            self._stopped_at = min(stop, self._stopped_at or stop)
+            self._tried_at = 0.0
+        self._has_started = True
         self._wanted.set()
 
     async def run(self, me: Me) -> None:
@@ -65,21 +89,36 @@ class CatchUp:
                         await self._wanted.wait()
                 if self._marks.is_overdue(self.given_up_after):
                     self.want()  # while the journal was down, say, and nobody else will bring it
-                if self._wanted.is_set():
+                is_wanted = self._wanted.is_set()
+                if is_wanted:
                     self._wanted.clear()
                     await self._read_all(me)
+                if self._stopped_at is not None:
+                    await self._read_joined(self._stopped_at, me)
+                self.passes += is_wanted
                 await self._save()
         finally:
             await self._save()
 
+    async def _read_joined(self, stopped_at: int, me: Me) -> None:
+        if self._tried_at and time.monotonic() - self._tried_at < _AGAIN:
+            return
+        self._tried_at = time.monotonic()
+        if await self._joined.read_back(stopped_at, self._unmarked_but, me):
+            self._stopped_at = None
+
     async def _save(self) -> None:
         try:
             await self._marks.save()
+            if self._stopped_at is None and self._is_hearing():
+                await self._heard_until.note()
         except StoreDown as error:
             log.info("slack.marks_wait", reason=str(error))
 
     async def _read_all(self, me: Me) -> None:
-        places, self._from = list(self._from.items())[:_PLACES], {}
+        places, unread, self._from = list(self._from.items())[:_PLACES], len(self._from) - _PLACES, {}
+        if unread > 0:
+            log.warning("slack.places_unread", places=unread)
         taken = 0
         for turn, (place, mark) in enumerate(places):
             try:
@@ -90,15 +129,14 @@ class CatchUp:
                 log.warning("slack.no_catch_up", place=place, reason=error.code, needs=error.needed)
             except (SendFailed, StoreDown) as error:
                 log.warning("slack.catch_up_failed", place=place, reason=str(error))
-        self.passes += 1
         log.info("slack.caught_up", places=len(places), messages=taken)
 
     async def _read(self, place: str, mark: str, me: Me) -> int:
         chat, _, thread = place.partition("/")
         async with self._ears.gate(chat):
-            messages = await self._messages(chat, thread, mark)
+            messages = await self._pages.since(chat, thread, mark)
             for message in messages:
-                await self._ears.take(_event(message, chat), me)
+                await self._ears.take(as_event(message, chat), me)
         return len(messages)
 
     async def _read_edits(self, place: str, mark: str, me: Me) -> None:
@@ -108,41 +146,8 @@ class CatchUp:
         if thread:
             query |= {"ts": thread, "oldest": f"{max(number(mark)[0] - _EDITED_FOR, 0)}.000000"}
         async with self._ears.gate(chat):
-            page = await self._page("conversations.replies" if thread else "conversations.history", query)
+            page = await self._pages.page("conversations.replies" if thread else "conversations.history", query)
             for message in page.get("messages") or ():
                 edited = str((message.get("edited") or {}).get("ts") or "")
                 if number(str(message.get("ts") or "")) <= number(mark) < number(edited):
-                    await self._ears.take(_event(message, chat), me, is_old=True)
-
-    async def _messages(self, chat: str, thread: str, mark: str) -> list[Mapping[str, Any]]:
-        oldest = max(mark, f"{int(time.time()) - _OLDEST}.000000", key=number)
-        query: dict[str, Any] = {"channel": chat, "oldest": oldest, "limit": _PAGE}
-        if thread:
-            query["ts"] = thread
-        found: list[Mapping[str, Any]] = []
-        for _ in range(_PAGES):
-            page = await self._page("conversations.replies" if thread else "conversations.history", query)
-            # The parent of a thread comes with every page.
-            found += [m for m in page.get("messages") or () if number(str(m.get("ts") or "")) > number(oldest)]
-            query["cursor"] = str((page.get("response_metadata") or {}).get("next_cursor") or "")
-            if not query["cursor"]:
-                break
-        else:
-            log.warning("slack.too_much_was_said", chat=chat, read=len(found))
-        return sorted(found, key=lambda message: number(str(message["ts"])))
-
-    async def _page(self, method: str, query: Mapping[str, Any]) -> Mapping[str, Any]:
-        arguments = {name: value for name, value in query.items() if value}
-        try:
-            answer = await self._api.get(method, **arguments)
-        except RetryLater as error:
-            await asyncio.sleep(min(error.delay.total_seconds(), _LONGEST_WAIT))
-            answer = await self._api.get(method, **arguments)
-        data: Mapping[str, Any] = answer.data if isinstance(answer.data, dict) else {}
-        return data
-
-
-def _event(message: Mapping[str, Any], chat: str) -> dict[str, Any]:
-    """Return *message* of a history in the shape of an event, which has no id."""
-    kind = "im" if chat.startswith("D") else "channel"
-    return {"type": "event_callback", "event": {**message, "type": "message", "channel": chat, "channel_type": kind}}
+                    await self._ears.take(as_event(message, chat), me, is_old=True)

@@ -220,6 +220,10 @@ class Ears:
         elif heard.calls_others and _is_insider(accepted) and await self._is_ours(heard):
             await self.threads.leave(heard.place)
 
+    def hears_all(self, chat: str) -> bool:
+        """Say whether messages in *chat* need no mention of us."""
+        return self._manners(chat).group_policy == "open"
+
     def _follows(self, heard: Heard) -> bool:
         return self._manners(heard.place).follow_threads
 

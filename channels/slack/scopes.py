@@ -41,9 +41,10 @@ SCOPES: Sequence[Scope] = (
     ),
     Scope(
         "channels:read",
-        "who made a public channel may decide there; being added to one is noticed",
-        "in public channels only the workspace's admins decide, and being added to one is not noticed",
-        ("conversations.info",),
+        "who made a public channel may decide there; being added to one is noticed; catch up where it never spoke",
+        "in public channels only the workspace's admins decide, being added to one is not noticed, and a mention while"
+        " Parlour was down is lost where it never spoke",
+        ("conversations.info", "users.conversations"),
     ),
     Scope(
         "chat:write",

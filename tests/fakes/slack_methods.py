@@ -11,6 +11,7 @@ from tests.fakes.slack_workspace import BOT_ID, BOT_USER, TEAM, Place, SlackErro
 
 _HISTORY = {"im": "im:history", "channel": "channels:history", "group": "groups:history", "mpim": "mpim:history"}
 _INFO = {"im": "im:read", "channel": "channels:read", "group": "groups:read", "mpim": "mpim:read"}
+_LISTED = {"public_channel": "channel", "private_channel": "group", "mpim": "mpim", "im": "im"}
 _TOO_LONG = 40_000
 _TOO_LONG_TO_EDIT = 4_000
 
@@ -54,6 +55,24 @@ class SlackMethods(Buttons, FileShelf):
             raise SlackError("channel_not_found")
         self._require(_INFO[place.kind])
         return {"channel": {"id": place.id, "name": place.name, "creator": place.creator}}
+
+    def _users_conversations(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """List what the app is a member of: docs.slack.dev/reference/methods/users.conversations."""
+        kinds = str(arguments.get("types") or "public_channel").split(",")
+        if not set(kinds) <= set(_LISTED):
+            raise SlackError("invalid_types")
+        for kind in kinds:
+            self._require(_INFO[_LISTED[kind]])
+        limit, start = _limit(arguments), int(arguments.get("cursor") or 0)
+        found = [
+            {"id": place.id, "name": place.name, "is_archived": place.is_archived, "creator": place.creator}
+            for place in self.places.values()
+            if BOT_USER in place.members
+            and place.kind in {_LISTED[kind] for kind in kinds}
+            and not (place.is_archived and arguments.get("exclude_archived") == "true")
+        ]
+        more = str(start + limit) if start + limit < len(found) else ""
+        return {"channels": found[start : start + limit], "response_metadata": {"next_cursor": more}}
 
     def _chat_postmessage(self, arguments: dict[str, Any]) -> dict[str, Any]:
         place = self._place(arguments, writes=True)
@@ -121,7 +140,8 @@ class SlackMethods(Buttons, FileShelf):
     def _page(
         self, messages: list[dict[str, Any]], arguments: Mapping[str, Any], *, always: Sequence[dict[str, Any]] = ()
     ) -> dict[str, Any]:
-        oldest, start, limit = arguments.get("oldest", "0"), int(arguments.get("cursor") or 0), int(arguments["limit"])
+        everything = self.places[str(arguments["channel"])].messages
+        oldest, start, limit = arguments.get("oldest", "0"), int(arguments.get("cursor") or 0), _limit(arguments)
         latest = _number(arguments.get("latest") or "99999999999")
         is_inclusive = arguments.get("inclusive") in ("1", "true")
         found = [
@@ -133,6 +153,9 @@ class SlackMethods(Buttons, FileShelf):
         page = [dict(message) for message in (*always, *found[start : start + limit])]
         reads = arguments.get("include_all_metadata") in ("1", "true") and "metadata.message:read" in self.scopes
         for message in page:
+            replies = [each["ts"] for each in everything if each.get("thread_ts") == message["ts"] != each["ts"]]
+            if replies:
+                message |= {"thread_ts": message["ts"], "reply_count": len(replies), "latest_reply": max(replies)}
             message.pop("was", None)
             message.pop("streams", None)
             if not reads:
@@ -159,6 +182,14 @@ class SlackMethods(Buttons, FileShelf):
         self._place(arguments)
         self.statuses[(arguments["channel_id"], arguments["thread_ts"])] = arguments["status"]
         return {}
+
+
+def _limit(arguments: Mapping[str, Any]) -> int:
+    """Return how many are wanted; 999 is the most, and 100 what is given unasked."""
+    limit = str(arguments.get("limit") or "100")
+    if not limit.isdecimal() or not 1 <= int(limit) <= 999:
+        raise SlackError("invalid_limit")
+    return int(limit)
 
 
 def _number(ts: str) -> tuple[int, int]:

@@ -65,7 +65,7 @@ _NO_JSON = frozenset(("files.getUploadURLExternal", "files.info", "users.info", 
 _TIERS = {
     **dict.fromkeys(("chat.startStream", "chat.stopStream", "reactions.remove"), 20),
     **dict.fromkeys(("conversations.history", "conversations.replies", "chat.update", "reactions.add"), 50),
-    "conversations.info": 50,
+    **dict.fromkeys(("conversations.info", "users.conversations"), 50),
     **dict.fromkeys(("users.info", "files.info", "chat.appendStream", "files.completeUploadExternal"), 100),
     "chat.postMessage": 60,
 }
