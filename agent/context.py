@@ -6,7 +6,6 @@ Nothing volatile is in the system prompt; time and names ride with each user lin
 from __future__ import annotations
 
 import asyncio
-import re
 import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -23,12 +22,13 @@ from agent.manners import Manner
 from agent.memory.files import lines as build
 from agent.memory.prompt.conversation import Conversation
 from agent.memory.prompt.snapshot import ScopeMemory, opening, system_prompt
+from agent.memory.prompt.speaker_names import SpeakerNames
 from agent.recalling import Recalling
 from gateway.events import ChatKind, InboundKind, InboundMessage
 from gateway.ports import InboxRow, Line, Overheard
 
 NAME_LENGTH = 64
-_UNSAFE = re.compile(r"[\[\]<>{}()]")
+_UNSAFE = "<>:"  # with every kind of bracket
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,10 +80,13 @@ class Context:
             facts = await self._facts(rows, place, purse)
             recalled = await self._recalled(rows, conversation, place) if purse is not None else ""
             view = (await self._memory.view(place.scope)).spoken_as(manner.soul)
+            names = conversation.speaker_names
+            for each in (*before, *(row.message for row in (*notes, *rows))):
+                names.note(each.sender.id, clean_name(each.sender.name))
             at = draft.next_index
-            told = [self.note(draft, row, place.zone) for row in notes]
+            told = [self.note(draft, row, place.zone, names) for row in notes]
             said = [
-                self._user(draft, row, place.zone, files, before if row is rows[0] else ())
+                self._user(draft, row, place.zone, names, files, before if row is rows[0] else ())
                 for row, files in zip(rows, facts, strict=True)
             ]
             if recalled:
@@ -103,23 +106,28 @@ class Context:
         snapshot = conversation.snapshot_with(draft.lines, draft.blobs)
         return [{"role": "system", "content": system_prompt(snapshot)}, *conversation.messages_with(draft.lines)]
 
-    async def steered(self, draft: Draft, rows: Sequence[InboxRow], place: Place, purse: Purse) -> list[Line]:
+    async def steered(
+        self, draft: Draft, rows: Sequence[InboxRow], place: Place, conversation: Conversation, purse: Purse
+    ) -> list[Line]:
         """Render what the sender wrote meanwhile as transcript lines."""
         facts = await self._facts(rows, place, purse)
-        return [self._user(draft, row, place.zone, files, ()) for row, files in zip(rows, facts, strict=True)]
+        names = conversation.speaker_names
+        return [self._user(draft, row, place.zone, names, files, ()) for row, files in zip(rows, facts, strict=True)]
 
-    def note(self, draft: Draft, row: InboxRow, zone: str) -> Line:
+    def note(self, draft: Draft, row: InboxRow, zone: str, names: SpeakerNames) -> Line:
         """Render an edit or deletion that came after its turn."""
         message = row.message
         if message.kind is InboundKind.DELETION:
             return build.forgotten(message.message_id)
+        names.note(message.sender.id, clean_name(message.sender.name))
         return draft.message(
             "user",
             message.text,
             message.sent_at,
             **speaker(message),
             # In the head, so that people and searches read nothing but what was typed.
-            head=f"{head(message, zone)}, an earlier message edited to",
+            head=f"{head(message, zone, names)}, an earlier message edited to",
+            indented=True,
             origin="user",
             files=[fact_of(each) for each in message.attachments] or None,
         )
@@ -151,7 +159,13 @@ class Context:
         return await self._overheard.before(message, since=conversation.last_heard or draft.begun_anew)
 
     def _user(
-        self, draft: Draft, row: InboxRow, zone: str, files: Sequence[Fact], before: Sequence[InboundMessage]
+        self,
+        draft: Draft,
+        row: InboxRow,
+        zone: str,
+        names: SpeakerNames,
+        files: Sequence[Fact],
+        before: Sequence[InboundMessage],
     ) -> Line:
         """Render what a person wrote as a transcript line; what they passed on, or quote, may be words of others."""
         message = row.message
@@ -160,10 +174,11 @@ class Context:
             message.text,
             message.sent_at,
             **speaker(message),
-            head=head(message, zone),
+            head=head(message, zone, names),
+            indented=True,
             origin=UNTRUSTED if message.is_forwarded else "user",
             files=list(files) or None,
-            quoted=quoted(message, before, lambda each: head(each, zone)) or None,
+            quoted=quoted(message, before, lambda each: head(each, zone, names)) or None,
             quoted_origin=UNTRUSTED if self._quotes_others(message) else None,
         )
 
@@ -179,10 +194,14 @@ def speaker(message: InboundMessage) -> dict[str, Any]:
     return {"by": {"id": message.sender.id, "name": clean_name(message.sender.name)}, "mid": message.message_id}
 
 
-def head(message: InboundMessage, zone: str) -> str:
-    """Return ``Sat 21 Nov 22:20 CET, Ann``: weekday, local time and zone, who spoke."""
+def head(message: InboundMessage, zone: str, names: SpeakerNames | None = None) -> str:
+    """Return ``Sat 21 Nov 22:20 CET, Ann``: weekday, local time and zone, who spoke.
+
+    Somebody whose name others in *names* have too carries the end of their id: ``Ann (U0ANN)``.
+    """
     when = local(message.sent_at, zone)
     name = clean_name(message.sender.name)
+    name = name if names is None else names.label(message.sender.id, name)
     return f"{when}, {name}" if name else when
 
 
@@ -195,6 +214,7 @@ def local(at: datetime, zone: str) -> str:
 
 
 def clean_name(name: str) -> str:
-    """Make a display name harmless in a prompt: one line, no brackets or controls, at most 64 characters."""
+    """Make a display name harmless in a prompt: one line, no brackets, colons or controls, at most 64 characters."""
     flat = "".join(" " if unicodedata.category(each)[0] in "CZ" else each for each in name)
-    return " ".join(_UNSAFE.sub("", flat).split())[:NAME_LENGTH].strip()
+    plain = "".join(each for each in flat if each not in _UNSAFE and unicodedata.category(each) not in ("Ps", "Pe"))
+    return " ".join(plain.split())[:NAME_LENGTH].strip()

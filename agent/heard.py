@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from agent.attachments.facts import clean
+from agent.memory.files.lines import indent_lines
 from gateway.events import InboundMessage
 
 TOKENS = 4_000
@@ -57,5 +58,5 @@ def _said(message: InboundMessage, head: Head) -> str:
 
 
 def _marked(text: str) -> str:
-    """Mark every line, so that none can pass for the bracket of a message or for the end of the background."""
-    return "\n".join(f"> {line}" for line in clean(text).splitlines())
+    """Mark every line, and indent all but the first: none can pass for another message or for the background's end."""
+    return "\n".join(f"> {line}" for line in indent_lines(clean(text)).splitlines())

@@ -36,7 +36,7 @@ class Orders:
         draft = Draft(lease, place.scope)
         now = self._rooms.now()
         for row in lease.notes:
-            draft.add(self._rooms.context.note(draft, row, place.zone))
+            draft.add(self._rooms.context.note(draft, row, place.zone, conversation.speaker_names))
         draft.add(self._command_line(lease, reply))
         record = draft.record(EndState.ANSWERED, now)
         if reply.new_transcript:
@@ -58,7 +58,7 @@ class Orders:
         wanted = [each for each in found if each.session == str(lease.key) and each.asked in ("", lease.turn)]
         draft = Draft(lease, place.scope)
         for row in lease.notes:
-            draft.add(self._rooms.context.note(draft, row, place.zone))
+            draft.add(self._rooms.context.note(draft, row, place.zone, conversation.speaker_names))
         told: tuple[OutboundMessage, ...] = ()
         if wanted:
             text, choices = question(wanted, self._rooms.language(lease.rows[0]), is_shared=is_shared)

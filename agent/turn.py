@@ -18,6 +18,7 @@ from agent.llm.port import ToolCall
 from agent.loop import Seat, Thought
 from agent.memory.files import lines as build
 from agent.memory.prompt.conversation import Conversation
+from agent.memory.prompt.speaker_names import SpeakerNames
 from agent.memory.waiting.asking import asked_about
 from agent.orders import Orders
 from agent.pool import Running
@@ -189,7 +190,7 @@ class TurnWork:
                     preview=preview,
                     is_watched=self._rooms.previews.is_watched(lease.key),
                     context=lambda call, staged: self._tool_context(running, conversation, place, call, staged),
-                    render=lambda rows: self._rooms.context.steered(draft, rows, place, purse),
+                    render=lambda rows: self._rooms.context.steered(draft, rows, place, conversation, purse),
                     show=lambda messages: self._rooms.pictures.show(messages, place.scope),
                     doing=doing,
                 )
@@ -283,7 +284,7 @@ class TurnWork:
         draft = Draft(replace(lease, steps=(), rows=(*lease.rows, *rest)), place.scope)
         now = self._rooms.now()
         for row in lease.notes:  # what they say is about other turns
-            draft.add(self._rooms.context.note(draft, row, place.zone))
+            draft.add(self._rooms.context.note(draft, row, place.zone, SpeakerNames()))
         for row in (*lease.rows, *rest):
             is_last = row is lease.rows[-1]
             said: dict[str, Any] = {"asked": row.message.text, **speaker(row.message)}

@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import Annotated
 
+from agent.memory.files.lines import indent_lines
 from agent.memory.work.jobs import LONGEST_FACT
 from agent.tools.port import ToolContext, tool
 from gateway.errors import ToolFailed
@@ -66,7 +67,7 @@ async def memory_get(
     hits = await context.recall.read(source, line, project=project or MEMORY)
     if not hits:
         raise ToolFailed(f"there is no line {line} in {source[:200]!r}; take source and line from a search")
-    return "\n".join(f"{hit.line}: {_when_and_who(hit)}{hit.text.strip()}" for hit in hits)
+    return "\n".join(f"{hit.line}: {_when_and_who(hit)}{indent_lines(hit.text.strip())}" for hit in hits)
 
 
 def found(query: str, hits: Sequence[Hit], what: str) -> str:

@@ -104,7 +104,7 @@ class Claims:
         if _CODE not in self._access.notes():
             return ""
         is_said = message.kind in (InboundKind.MESSAGE, InboundKind.COMMAND) and not message.is_forwarded
-        if not is_said or message.attachments:
+        if not is_said or message.attachments or message.mentioned:  # a name may look like a code
             return ""
         if not isinstance(decision, Admitted) and decision.reason in _UNHEARD:
             return ""

@@ -17,7 +17,8 @@ from typing import Any, TypeAlias
 from zoneinfo import ZoneInfo
 
 from agent.attachments.facts import facts_in, in_line
-from agent.memory.files.lines import FORGOTTEN
+from agent.memory.files.lines import FORGOTTEN, indent_lines
+from agent.memory.prompt.speaker_names import SpeakerNames
 from agent.memory.prompt.taint import trusted
 from agent.memory.prompt.tokens import weigh_text
 
@@ -91,16 +92,20 @@ def origin_of(messages: Sequence[Message]) -> str:
 # -- as the model reads them -----------------------------------------------------------------------
 
 
-def conversation(messages: Sequence[Message], *, zone: str = "UTC", named: bool | None = None) -> list[str]:
+def conversation(
+    messages: Sequence[Message], *, zone: str = "UTC", names: SpeakerNames | None = None, named: bool | None = None
+) -> list[str]:
     """Return ``[YYYY-MM-DD HH:MM] ROLE [tools: a, b]: content`` for each message that says something.
 
     What tools returned never enters; the tools' names stand with the words that came of them. Words of others do not
     either, nor what was said with them in view (`trusted`). Files are their facts, pictures no bytes. What was
-    forgotten is left out. With *named* a user's line says who spoke; by default it does when several did. Lines
-    within a message are indented, so that none looks like another message.
+    forgotten is left out. With *named* a user's line says who spoke; by default it does when several did. Who is called
+    like somebody else in *names* (by default, of *messages*) carries the end of their id. Lines within a message are
+    indented, so that none looks like another message.
     """
     if named is None:
         named = len({_speaker(message)[0] for message in messages} - {""}) > 1
+    names = names if names is not None else _names_in(messages)
     lines: list[str] = []
     tools: list[str] = []
     for message in trusted(messages):
@@ -110,8 +115,8 @@ def conversation(messages: Sequence[Message], *, zone: str = "UTC", named: bool 
         tools += [name for name in _tools(message) if name not in tools]
         said = "" if role in ("", "tool", "function") else _content(message)
         if said:
-            who = _who(role, message, tools, named=named)
-            lines.append(f"[{moment(message.get('timestamp'), zone)}] {who}: " + said.replace("\n", "\n  "))
+            who = _who(role, message, tools, names if named else None)
+            lines.append(f"[{moment(message.get('timestamp'), zone)}] {who}: {indent_lines(said)}")
             tools = []
     return lines
 
@@ -122,13 +127,14 @@ def fitting(messages: Sequence[Message], *, zone: str = "UTC", tokens: int = 0) 
     It ends where a person begins to speak, and is never empty: what is too long by itself is shown in part.
     """
     named = len({_speaker(message)[0] for message in messages} - {""}) > 1
+    names = _names_in(messages)
     messages = trusted(messages)  # at once: what a part of them brings taints the next
     if not tokens:
-        return len(messages), conversation(messages, zone=zone, named=named)
+        return len(messages), conversation(messages, zone=zone, names=names, named=named)
     lines: list[str] = []
     count = left = 0
     for start, end in _turns(messages):
-        more = conversation(messages[start:end], zone=zone, named=named)
+        more = conversation(messages[start:end], zone=zone, names=names, named=named)
         weight = sum(weigh_text(line) + 1 for line in more)
         if not lines and weight > tokens:
             more, weight = _shortened(more, tokens), tokens
@@ -162,9 +168,16 @@ def _shortened(lines: Sequence[str], tokens: int) -> list[str]:
     return shown
 
 
-def _who(role: str, message: Message, tools: Sequence[str], *, named: bool) -> str:
+def _names_in(messages: Sequence[Message]) -> SpeakerNames:
+    names = SpeakerNames()
+    for message in messages:
+        names.note(*_speaker(message))
+    return names
+
+
+def _who(role: str, message: Message, tools: Sequence[str], names: SpeakerNames | None) -> str:
     if role == "user":
-        name = _speaker(message)[1] if named else ""
+        name = names.label(*_speaker(message)) if names is not None else ""
         return f"USER ({name})" if name else "USER"
     return role.upper() + (f" [tools: {', '.join(tools)}]" if tools else "")
 

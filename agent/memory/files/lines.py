@@ -6,6 +6,7 @@ Kinds that this version does not know are kept in the file and skipped by every 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -15,6 +16,9 @@ from gateway.ports import Line
 
 VERSION = 1
 FORGOTTEN = "[forgotten]"  # stands in place of a content that was taken back, so that indices stand
+
+
+_BREAK = re.compile("\r\n|[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]")  # what `str.splitlines` cuts at
 
 
 # -- building --------------------------------------------------------------------------------------
@@ -52,7 +56,7 @@ def message(i: int, turn: str, role: str, content: Any, at: datetime, **fields: 
     """Say something: *fields* are those of FORMATS.md (by, mid, head, origin, tool_calls, …); None is left out.
 
     `files` are facts (agent/attachments/facts.py); `quoted` and `recall` are what the model reads before the words,
-    and nobody else.
+    and nobody else; `indented` says that the words are sent indented below their head.
     """
     line: dict[str, Any] = {"i": i, "turn": turn, "role": role, "content": content, "timestamp": stamp(at)}
     return line | {name: value for name, value in fields.items() if value is not None}
@@ -160,7 +164,8 @@ def kind_of(line: Line) -> str:
 def to_messages(line: Line) -> list[dict[str, Any]]:
     """Return what the model is sent for *line*: at most one message, the same bytes each time.
 
-    A user line carries its stored head; a delta is a user-role note, since some providers hoist
+    A user line carries its stored head, and what was said is indented below it; lines of releases that did not
+    (without `indented`) stay as they were sent. A delta is a user-role note, since some providers hoist
     system messages. Commands, notices, cuts and everything unknown are never replayed.
     """
     kind = kind_of(line)
@@ -172,6 +177,11 @@ def to_messages(line: Line) -> list[dict[str, Any]]:
     return [make(line)] if make else []
 
 
+def indent_lines(text: str) -> str:
+    """Return *text* with every line but its first indented, so that none can pass for a line of ours."""
+    return _BREAK.sub(r"\g<0>  ", text)
+
+
 def _user(line: Line) -> dict[str, Any]:
     content, when = line.get("content"), line.get("head")
     files = facts_in(line)
@@ -180,7 +190,7 @@ def _user(line: Line) -> dict[str, Any]:
     if when and isinstance(content, list):
         content = [{"type": "text", "text": f"[{when}]"}, *content]
     elif when:
-        content = f"[{when}] {content}"
+        content = f"[{when}] {indent_lines(str(content)) if line.get('indented') else content}"
     # What others said before comes first, and ends before the bracket of whom we answer.
     for name in ASIDE:
         if isinstance(content, str) and isinstance(line.get(name), str):

@@ -29,7 +29,8 @@ _HEAD_BYTES = 4096
 _DIGEST = re.compile(rb"\b[0-9a-f]{64}\b")
 # What a user's line keeps of a time in which two were one; what was recalled for it is not the user's.
 _OWN = frozenset(
-    {"kind", "i", "turn", "role", "content", "timestamp", "by", "mid", "head", "origin", "tokens", "files", "quoted"}
+    {"kind", "i", "turn", "role", "content", "timestamp", "by", "mid", "head", "indented", "origin", "tokens", "files"}
+    | {"quoted"}
 )
 _SPARE = ("by", "origin", "tokens", "model", "head")  # makes room where a text was shorter than `[forgotten]`
 

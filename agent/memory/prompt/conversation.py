@@ -12,6 +12,7 @@ from agent.memory.consolidation.slice import Keep, Slice, is_due, take
 from agent.memory.files.blobs import Blobs
 from agent.memory.files.lines import kind_of
 from agent.memory.prompt.compaction import Compaction, Room, compact, fits, mark_due, overdue, weigh_lines
+from agent.memory.prompt.speaker_names import SpeakerNames
 from agent.memory.prompt.tokens import weigh_all
 from agent.memory.prompt.window import (
     Ballast,
@@ -65,6 +66,7 @@ class Conversation:
         self.window = window
         self.consolidates = consolidates and window > 0
         self._keep = keep
+        self.speaker_names = SpeakerNames()
         self.seen_rev = ""  # a state of memory that was compared and brought nothing new
         self._blobs = blobs
         self._state = Window()
@@ -271,6 +273,8 @@ class Conversation:
         """Begin with what a cold read found."""
         self._state = state
         self._load_snapshot(blobs)
+        for line in self.lines:
+            self.speaker_names.note_line(line)
         self._show()
 
     def _show(self) -> None:

@@ -75,7 +75,7 @@ async def test_what_was_said_before_is_known_to_the_turn_and_nowhere_else() -> N
         assert lines[0].startswith("[background] Said here before, among people")
         assert lines[1].startswith("> ")
         assert ", Bob boss: the roof leaks" in lines[1]
-        assert lines[2] == "> [Sat 21 Nov, Ann] pay Bob"
+        assert lines[2] == ">   [Sat 21 Nov, Ann] pay Bob"
         assert lines[3].endswith(", Cleo: call the zinnwald plumber")
         assert lines[4] == "[end of the background]"
         assert lines[5].endswith(", Ann] what shall we do?")
@@ -131,7 +131,7 @@ async def test_what_is_answered_is_quoted_apart() -> None:
     """The text that a reply answers is sent before its words, and is not what the person typed; so in direct chats."""
     async with group() as here:
         said = await here.ask("is that so?", quoted="It is six.\nOr seven.")
-        head = "[the message that is answered here]\n> It is six.\n> Or seven.\n["
+        head = "[the message that is answered here]\n> It is six.\n>   Or seven.\n["
         assert said.startswith(head)
         await here.pocket.channel.ask("d", "and this?", quoted="five")
         assert here.said()[-1].startswith("[the message that is answered here]\n> five\n[")

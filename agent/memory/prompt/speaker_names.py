@@ -1,0 +1,44 @@
+"""Who speaks under which display name in a conversation, so that two people of one name are told apart."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections import OrderedDict
+from collections.abc import Mapping
+from typing import Any
+
+_SHORT = 6  # characters of an id
+_NAMES = 1_000  # that one conversation keeps
+_SEVERAL = 2  # ids of one name; more need not be told apart to know that it is shared
+
+
+class SpeakerNames:
+    """The names of one conversation's people, by how they read: case, blanks and signs make no difference."""
+
+    def __init__(self) -> None:
+        self._users: OrderedDict[str, tuple[str, ...]] = OrderedDict()
+
+    def note(self, user: str, name: str) -> None:
+        """Take note that the user with this id speaks as *name*."""
+        folded = _fold(name)
+        known = self._users.pop(folded, ())
+        self._users[folded] = known if user in known or len(known) == _SEVERAL else (*known, user)
+        if len(self._users) > _NAMES:
+            self._users.popitem(last=False)
+
+    def note_line(self, line: Mapping[str, Any]) -> None:
+        """Take note of whoever said a transcript's line or a message of it."""
+        by = line.get("by")
+        if isinstance(by, Mapping) and by.get("id"):
+            self.note(str(by["id"]), str(by.get("name") or ""))
+
+    def label(self, user: str, name: str) -> str:
+        """Return *name*, with the end of the user's id in brackets if others speak under it too."""
+        if len(self._users.get(_fold(name), ())) < _SEVERAL or not user:
+            return name
+        return f"{name} ({user[-_SHORT:]})".strip()
+
+
+def _fold(name: str) -> str:
+    plain = unicodedata.normalize("NFKC", name).casefold()
+    return "".join(sign for sign in plain if sign.isalnum())
