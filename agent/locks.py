@@ -9,15 +9,16 @@ from datetime import timedelta
 
 
 class KeyLocks:
-    """Locks by key; an entry lives only while somebody holds it or waits for it."""
+    """Locks by key, each for *holders* at once; an entry lives only while somebody holds it or waits for it."""
 
-    def __init__(self) -> None:
-        self._locks: dict[Hashable, tuple[asyncio.Lock, int]] = {}
+    def __init__(self, holders: int = 1) -> None:
+        self._holders = holders
+        self._locks: dict[Hashable, tuple[asyncio.Semaphore, int]] = {}
 
     @asynccontextmanager
     async def hold(self, key: Hashable) -> AsyncIterator[None]:
         """Hold the lock of *key* for the block; waiters are served in the order they came."""
-        lock, users = self._locks.get(key, (asyncio.Lock(), 0))
+        lock, users = self._locks.get(key, (asyncio.Semaphore(self._holders), 0))
         self._locks[key] = (lock, users + 1)
         try:
             async with lock:

@@ -30,6 +30,7 @@ T = TypeVar("T")
 
 _STOP_WITHIN = 5.0  # seconds that /stop waits for the turn's end before it answers
 _STORE_PAUSE = timedelta(seconds=0.5)  # between tries while the journal cannot write
+_CONTROLS_AT_ONCE = 4  # of one chat; more would be ahead of every turn that begins
 _SUSPECT_PATIENCE = timedelta(seconds=30)  # that a suspect waits for others under a load that never ends
 
 
@@ -104,6 +105,7 @@ class Pool:
         self._again: set[SessionKey] = set()
         self._stop_when_claimed: set[str] = set()  # turns
         self._lane_tasks: set[asyncio.Task[Any]] = set()
+        self._controls = KeyLocks(_CONTROLS_AT_ONCE)
 
     async def run(self) -> None:
         """Take turns until cancelled; what runs then is the caller's to `drain` first."""
@@ -325,7 +327,11 @@ class Pool:
 
     async def _watch_controls(self, tasks: asyncio.TaskGroup) -> None:
         async for row in self._journal.controls():
-            tasks.create_task(self._control(row), name=f"control {row.message.key}")
+            tasks.create_task(self._take_control(row), name=f"control {row.message.key}")
+
+    async def _take_control(self, row: InboxRow) -> None:
+        async with self._controls.hold(row.message.key):
+            await self._control(row)
 
     async def _control(self, row: InboxRow) -> None:
         is_beyond = row.attempts > self._attempts

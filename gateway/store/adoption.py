@@ -20,7 +20,7 @@ from gateway.store.rows import write_key
 
 _SET = "INSERT OR REPLACE INTO meta (name, value) VALUES (?, ?)"
 _OPEN_ROWS = "SELECT count(*) FROM inbox WHERE ended_at IS NULL AND state != 'noted'"
-_OPEN_ANSWERS = "SELECT count(*) FROM outbox WHERE open = 1"
+_OPEN_ANSWERS = "SELECT count(*) FROM outbox WHERE open IN (1, 3)"
 _UNFINISHED = "('pending', 'sending', 'unknown')"
 
 

@@ -38,6 +38,15 @@ DELETED = "\0deleted"  # the revision under which a deletion is remembered
 
 COUNT_WAITING = "SELECT count(*) FROM inbox WHERE key = ? AND state = 'waiting' AND ended_at IS NULL"
 _COUNT_OF_SENDER = sql(COUNT_WAITING, "AND sender = ?")
+# A command waits until its reply is on its way, or a chat that reads slowly could be sent any number of replies.
+_COUNT_CONTROLS = (
+    "SELECT (SELECT count(*) FROM inbox WHERE key = ?1 AND state = 'control' AND ended_at IS NULL) "
+    "+ (SELECT count(*) FROM outbox WHERE key = ?1 AND open = 3)"
+)
+_COUNT_CONTROLS_OF_SENDER = (
+    "SELECT (SELECT count(*) FROM inbox WHERE key = ?1 AND state = 'control' AND ended_at IS NULL AND sender = ?2) "
+    "+ (SELECT count(*) FROM outbox WHERE key = ?1 AND open = 3 AND json_extract(payload, '$.asker') = ?2)"
+)
 ROW = "seq, payload, role, state, turn, attempts, crashes, accepted_at"
 _OPEN_ROWS = sql(
     "SELECT",
@@ -155,23 +164,29 @@ def accept(database: sqlite3.Connection, new: Accepting, per_chat: int, headroom
         has_job = _take_back(database, new)
         return Accepted(Acceptance(outcome=AcceptedAs.DUPLICATE, seq=0), has_job=has_job)
     if new.is_control:
+        pending = int(database.execute(_COUNT_CONTROLS, (new.key,)).fetchone()[0])
+        if pending >= per_chat or _has_their_share(database, new, pending, per_chat, _COUNT_CONTROLS_OF_SENDER):
+            return _refuse(database, new, pending, per_chat)
         seq = _insert(database, new, "control")
         row = InboxRow(seq=seq, message=new.message, accepted_at=moment(new.at), role=new.role, is_control=True)
         return Accepted(Acceptance(outcome=AcceptedAs.NEW, seq=seq), control=row)
     queued = int(database.execute(COUNT_WAITING, (new.key,)).fetchone()[0])
-    if queued >= per_chat or _has_their_share(database, new, queued, per_chat) or not headroom.take(database):
+    has_share = _has_their_share(database, new, queued, per_chat, _COUNT_OF_SENDER)
+    if queued >= per_chat or has_share or not headroom.take(database):
         return _refuse(database, new, queued, per_chat)
     seq = _insert(database, new, "waiting")
     acceptance = Acceptance(outcome=AcceptedAs.NEW, seq=seq, queued=queued + 1)
     return Accepted(acceptance, lane=new.message.key)
 
 
-def _has_their_share(database: sqlite3.Connection, new: Accepting, queued: int, per_chat: int) -> bool:
-    """Say whether the sender fills half of a shared chat's queue: the other half is for everybody else."""
+def _has_their_share(
+    database: sqlite3.Connection, new: Accepting, queued: int, per_chat: int, count_of_sender: str
+) -> bool:
+    """Return True if the sender fills half of a shared chat's queue: the other half is for everybody else."""
     half = (per_chat + 1) // 2
     if queued < half or new.message.chat_kind is ChatKind.DIRECT or new.message.kind is InboundKind.JOB:
         return False
-    found = database.execute(_COUNT_OF_SENDER, (new.key, quote(new.message.sender.id))).fetchone()
+    found = database.execute(count_of_sender, (new.key, quote(new.message.sender.id))).fetchone()
     return int(found[0]) >= half
 
 
@@ -290,6 +305,15 @@ def enqueue(database: sqlite3.Connection, message: OutboundMessage) -> None:
     database.execute(
         "INSERT OR IGNORE INTO outbox (id, key, open, payload) VALUES (?, ?, 1, ?)",
         (quote(message.id), write_key(message.key), write_outbound(message)),
+    )
+
+
+def enqueue_reply(database: sqlite3.Connection, message: OutboundMessage, control: int) -> None:
+    """Put the reply to the *control* row into the outbox, once: it gives way to answers until it is being sent."""
+    database.execute(
+        "INSERT OR IGNORE INTO outbox (id, key, open, payload) "
+        "SELECT ?, ?, 3, json_set(?, '$.asker', sender) FROM inbox WHERE seq = ?",
+        (quote(message.id), write_key(message.key), write_outbound(message), control),
     )
 
 

@@ -14,7 +14,8 @@ from gateway.store.adoption import AdoptedRange, is_uncertain
 from gateway.store.lanes import fence
 from gateway.store.rows import moment, quote, read_key, read_outbound, read_part, unquote, write_key, write_part
 
-_OLDEST = "SELECT id, payload FROM outbox WHERE key = ? AND open = 1 ORDER BY seq LIMIT 1"
+# `open`: 1 is a message, 2 a preview, 3 the reply to a command, which gives way to messages until it is being sent.
+_FIRST = "SELECT id, payload FROM outbox WHERE key = ? AND open IN (1, 3) ORDER BY open, seq LIMIT 1"
 _PARTS = "SELECT n, state, attempts, message_id, at, payload FROM part WHERE message = ? ORDER BY n"
 _PREVIEW = "SELECT n, state, attempts, message_id, at, payload, adopted FROM part WHERE message = ?"
 _KEY = "SELECT key, open FROM outbox WHERE id = ?"
@@ -76,15 +77,15 @@ def _preview_for(database: sqlite3.Connection, id_: str, key: SessionKey, visibl
 
 
 def next_delivery(database: sqlite3.Connection, key: SessionKey) -> Delivery | None:
-    """Return the chat's oldest open message."""
-    found = database.execute(_OLDEST, (write_key(key),)).fetchone()
+    """Return the chat's open message that comes first: the oldest, replies to commands behind all others."""
+    found = database.execute(_FIRST, (write_key(key),)).fetchone()
     return _delivery(database, found[0], key, found[1]) if found is not None else None
 
 
 def undelivered(database: sqlite3.Connection, key: SessionKey) -> tuple[Delivery, ...]:
     """Return every open message of the chat, in order."""
     found = database.execute(
-        "SELECT id, payload FROM outbox WHERE key = ? AND open = 1 ORDER BY seq", (write_key(key),)
+        "SELECT id, payload FROM outbox WHERE key = ? AND open IN (1, 3) ORDER BY open, seq", (write_key(key),)
     ).fetchall()
     return tuple(_delivery(database, id_, key, payload) for id_, payload in found)
 
@@ -104,6 +105,7 @@ def freeze(
     stored = _parts(database, id_, message.key)
     if stored:
         return stored, Ended()
+    database.execute("UPDATE outbox SET open = 1 WHERE id = ? AND open = 3", (id_,))
     is_unknown = is_uncertain(database, id_, adopted)
     for place, (n, payload) in enumerate(payloads):
         is_first = place == 0
@@ -170,7 +172,7 @@ def _finish(database: sqlite3.Connection, id_: str, at: int) -> Ended:
         return Ended()
     database.execute("UPDATE outbox SET open = NULL, ended_at = ? WHERE id = ? AND open = 2", (at, preview_of(id_)))
     column = ended[0][0]
-    more = database.execute(_OLDEST, (column,)).fetchone()
+    more = database.execute(_FIRST, (column,)).fetchone()
     return Ended(read_key(column) if more is not None else None)
 
 
@@ -233,7 +235,7 @@ def recover(database: sqlite3.Connection) -> None:
 
 def open_chats(database: sqlite3.Connection) -> list[SessionKey]:
     """Return the chats that have something to deliver, the longest waiting first."""
-    found = database.execute("SELECT key FROM outbox WHERE open = 1 GROUP BY key ORDER BY min(seq)")
+    found = database.execute("SELECT key FROM outbox WHERE open IN (1, 3) GROUP BY key ORDER BY min(seq)")
     return [read_key(key) for (key,) in found]
 
 

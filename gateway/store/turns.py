@@ -12,7 +12,7 @@ from gateway.ports.journal import Commit, EndState, Lease, StoredRecord, TurnRec
 from gateway.store.access import write_line
 from gateway.store.caps import tell
 from gateway.store.due import encode_job, put_job
-from gateway.store.inbox import enqueue
+from gateway.store.inbox import enqueue, enqueue_reply
 from gateway.store.lanes import fence, untold
 from gateway.store.rows import (
     micros,
@@ -187,7 +187,7 @@ def settle_row(database: sqlite3.Connection, new: Committing, row: int | None = 
         session = database.execute("SELECT transcript, next_index FROM session WHERE key = ?", (new.key,)).fetchone()
         if session is not None and session != (record.transcript, record.from_index):
             raise LeaseLost(f"the session of {record.turn} has moved on")
-    _store(database, new)
+    _store(database, new, row)
     if row is not None and row not in record.inbox:
         database.execute(_END_ROW, (record.outcome.value, new.at, new.columns[0], row))
     return Committed(record)
@@ -200,14 +200,17 @@ def settle_note(database: sqlite3.Connection, new: Committing, note: int) -> Com
     return settle_row(database, new, note)
 
 
-def _store(database: sqlite3.Connection, new: Committing) -> None:
+def _store(database: sqlite3.Connection, new: Committing, control: int | None = None) -> None:
     record = new.commit.record
     seq = database.execute(_INSERT, new.columns).lastrowid
     database.execute("INSERT INTO body (seq, key, body) VALUES (?, ?, ?)", (seq, new.key, new.body))
     _end_rows(database, record, new)
     _move_session(database, record, new)
     for message in new.commit.outbound:
-        enqueue(database, message)
+        if control is None:
+            enqueue(database, message)
+        else:
+            enqueue_reply(database, message, control)
     for job in new.jobs:
         put_job(database, job)
     if new.commit.audit is not None:

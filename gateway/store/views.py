@@ -91,7 +91,7 @@ def depth(database: sqlite3.Connection, now: int) -> dict[str, Any]:
         "SELECT count(*), min(accepted_at) FROM inbox WHERE ended_at IS NULL AND state IN ('waiting', 'stamped')"
     ).fetchone()
     (running,) = database.execute("SELECT count(*) FROM inbox WHERE ended_at IS NULL AND state = 'claimed'").fetchone()
-    (undelivered,) = database.execute("SELECT count(*) FROM outbox WHERE open = 1").fetchone()
+    (undelivered,) = database.execute("SELECT count(*) FROM outbox WHERE open IN (1, 3)").fetchone()
     (dead,) = database.execute("SELECT count(*) FROM dead").fetchone()
     (unprojected,) = database.execute("SELECT count(*) FROM body").fetchone()
     return {

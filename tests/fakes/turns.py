@@ -5,8 +5,8 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from gateway.events import InboundMessage, OutboundMessage, Part, Receipt, Role, Sender, SessionKey
-from gateway.ports.journal import Acceptance, Commit, EndState, Job, Lease, SessionRow, TurnRecord, UsageRow
+from gateway.events import InboundMessage, OutboundMessage, Part, Receipt, Role, Sender, SessionKey, turn_id
+from gateway.ports.journal import Acceptance, Commit, EndState, InboxRow, Job, Lease, SessionRow, TurnRecord, UsageRow
 from gateway.ports.store import Store
 
 START = datetime(2026, 11, 21, 21, 0, tzinfo=UTC)
@@ -49,6 +49,14 @@ async def claim(store: Store, key: SessionKey = ANN) -> Lease:
     assert isinstance(lease, Lease), f"nothing to claim in {key}"
     assert lease.key == key
     return lease
+
+
+async def settle(store: Store, row: InboxRow, text: str) -> TurnRecord:
+    """Commit *text* as the reply to a control row."""
+    session = await store.journal.session(row.message.key)
+    lease = Lease(key=row.message.key, turn=turn_id(row.message), epoch=0, rows=(row,), session=session)
+    commit = answered(lease, text, to_index=session.next_index)
+    return await store.journal.settle(row, commit)
 
 
 def answered(lease: Lease, *texts: str, **fields: Any) -> Commit:

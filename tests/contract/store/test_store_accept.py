@@ -12,7 +12,7 @@ from gateway.events import ChatKind, InboundKind, InboundMessage, OutboundKind, 
 from gateway.ports.journal import AcceptedAs, EndState, InboxRow, TurnRecord
 from gateway.ports.store import Limits, Store
 from tests.contract.store.conftest import House
-from tests.fakes.turns import ANN, BOB, START, accept, answer, answered, claim, said
+from tests.fakes.turns import ANN, BOB, START, accept, answer, answered, claim, parts_of, receipt, said, settle
 
 LATE = START + timedelta(days=3650)
 
@@ -170,6 +170,30 @@ async def test_a_full_chat_does_not_stop_another_one_or_a_command(house: House) 
     await accept(store, said(id="2"))
     assert (await accept(store, said("/stop", id="3"), is_control=True)).outcome is AcceptedAs.NEW
     assert (await accept(store, said(key=BOB))).outcome is AcceptedAs.NEW
+
+
+async def test_commands_wait_in_a_limited_number(house: House) -> None:
+    """A command waits until its reply is on its way; of a shared chat's limit one sender has half."""
+    store = await house.open(Limits(queued_per_chat=4))
+    group: dict[str, Any] = {"key": BOB, "chat_kind": ChatKind.GROUP}
+
+    async def command(number: int, by: str) -> AcceptedAs:
+        return (await accept(store, said("/status", id=f"{by}{number}", by=by, **group), is_control=True)).outcome
+
+    assert [await command(n, "mal") for n in range(4)] == [AcceptedAs.NEW] * 2 + [AcceptedAs.FULL] * 2
+    rows = [await anext(store.journal.controls()) for _ in range(2)]
+    for row in rows:
+        await settle(store, row, "status")
+    assert await command(5, "mal") is AcceptedAs.FULL  # their replies are not sent yet
+    assert [await command(n, "ann") for n in range(3)] == [AcceptedAs.NEW] * 2 + [AcceptedAs.FULL]
+    assert (await accept(store, said(id="hello", by="mal", **group))).outcome is AcceptedAs.NEW
+    for row in rows:
+        waiting = [each.message for each in await store.outbox.undelivered(BOB)]
+        reply = next(each for each in waiting if each.turn == turn_id(row.message))
+        (part,) = parts_of(reply, 1)
+        await store.outbox.freeze(reply, [part])
+        await store.outbox.sent(receipt(part))
+    assert await command(6, "mal") is AcceptedAs.NEW
 
 
 @pytest.mark.parametrize("claimed", [0, 2])

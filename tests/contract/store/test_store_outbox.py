@@ -13,7 +13,7 @@ from gateway.ports.journal import Lease
 from gateway.ports.outbox import Delivery, PartState
 from gateway.ports.store import Store
 from tests.contract.store.conftest import House
-from tests.fakes.turns import ANN, BOB, START, accept, answer, answered, claim, parts_of, receipt, said
+from tests.fakes.turns import ANN, BOB, START, accept, answer, answered, claim, parts_of, receipt, said, settle
 
 
 async def oldest(store: Store) -> Delivery:
@@ -53,6 +53,26 @@ async def test_messages_come_in_commit_order(store: Store) -> None:
         if text == "one":
             assert await anext(chats) == BOB
     assert await store.outbox.next(ANN) is None
+
+
+async def test_replies_to_commands_give_way_to_answers(house: House) -> None:
+    """An answer goes before replies that wait, behind the one that is being sent, and a kill changes nothing of it."""
+    store = await house.open()
+    for n in range(3):
+        await accept(store, said("/status", id=f"c{n}"), is_control=True)
+        await settle(store, await anext(store.journal.controls()), f"status {n}")
+    first = await store.outbox.next(ANN)
+    assert first is not None
+    await store.outbox.freeze(first.message, parts_of(first.message, 2))
+    await answer(store, said(), "answer")
+    await house.kill()
+    store = await house.open()
+    assert await anext(store.outbox.chats()) == ANN
+    waiting = [each.message.text for each in await store.outbox.undelivered(ANN)]
+    assert waiting == ["status 0", "answer", "status 1", "status 2"]
+    again = await store.outbox.next(ANN)
+    assert again is not None
+    assert again.message.text == "status 0"
 
 
 async def test_parts_are_frozen_once(house: House) -> None:

@@ -31,6 +31,7 @@ class Clerk:
         self.at_once = 0
         self.most_at_once = 0
         self.controls: list[str] = []
+        self.control_seconds = 0.0
         self.buried: list[str] = []
         self.fail: set[str] = set()
         self.ending = 0.0  # seconds that ending as stopped takes
@@ -64,6 +65,7 @@ class Clerk:
 
     async def control(self, row: InboxRow) -> None:
         self.controls.append(row.message.text)
+        await asyncio.sleep(self.control_seconds)
         if row.message.text in self.fail:
             raise RuntimeError("a bug in a command")
 
@@ -234,6 +236,21 @@ async def test_control_passes_the_queue(clock: Clock) -> None:
         await asyncio.sleep(0.1)
         assert at.clerk.controls == ["/stop"]
         assert not at.clerk.times("end")
+
+
+async def test_a_flood_of_commands_runs_a_few_at_a_time(clock: Clock) -> None:
+    """Of one chat's commands four run at once; another chat's begins with them, and so does a turn."""
+    async with desk(clock) as at:
+        at.clerk.control_seconds = 1.0
+        for n in range(10):
+            await at.say("flood", f"/{n}", is_control=True)
+        await at.say("quiet", "/help", is_control=True)
+        await at.say("ann", "a0")
+        await asyncio.sleep(0.5)
+        assert at.clerk.controls == ["/0", "/1", "/2", "/3", "/help"]
+        assert at.clerk.times("begin") == {"a0": 0.0}
+        await asyncio.sleep(2)
+        assert at.clerk.controls[5:] == [f"/{n}" for n in range(4, 10)]
 
 
 async def test_a_bug_in_one_turn_is_told_and_harms_no_other(clock: Clock) -> None:
