@@ -78,7 +78,7 @@ class Context:
             if purse is not None and rows[0].message.chat_kind is ChatKind.GROUP:
                 before = await self._before(draft, rows[0].message, conversation)
             facts = await self._facts(rows, place, purse)
-            recalled = await self._recalled(rows, conversation, place) if purse is not None else ""
+            recalled = await self._recalled(rows, conversation, place) if purse is not None else {}
             view = (await self._memory.view(place.scope)).spoken_as(manner.soul)
             names = conversation.speaker_names
             for each in (*before, *(row.message for row in (*notes, *rows))):
@@ -89,8 +89,7 @@ class Context:
                 self._user(draft, row, place.zone, names, files, before if row is rows[0] else ())
                 for row, files in zip(rows, facts, strict=True)
             ]
-            if recalled:
-                said[-1] = {**said[-1], "recall": recalled}
+            said[-1] = {**said[-1], **recalled}
             # What does not fit goes before the snapshot is taken, so that the prefix breaks once.
             fit = conversation.compacted([*told, *said], at)
             begun = opening(
@@ -145,9 +144,9 @@ class Context:
             return [fact_of(each) for each in message.attachments]
         return await self._files.take(place.scope, message.key, message.attachments, purse)
 
-    async def _recalled(self, rows: Sequence[InboxRow], conversation: Conversation, place: Place) -> str:
+    async def _recalled(self, rows: Sequence[InboxRow], conversation: Conversation, place: Place) -> Mapping[str, str]:
         if self._recalling is None or rows[0].message.kind is not InboundKind.MESSAGE:
-            return ""
+            return {}
         return await self._recalling.before(place.scope, "\n".join(row.message.text for row in rows), conversation)
 
     async def _before(

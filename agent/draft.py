@@ -29,6 +29,11 @@ class Staged:
 
     remember: list[str] = field(default_factory=list)
     send: list[Attachment] = field(default_factory=list)
+    is_untrusted: bool = False  # the call read words of others out of memory
+
+    def taint(self) -> None:
+        """Note that the call's result holds words of others."""
+        self.is_untrusted = True
 
 
 class Draft:
@@ -65,6 +70,11 @@ class Draft:
         """What the model last said beside its tool calls."""
         said = [str(line["content"]) for line in self.lines if line.get("tool_calls") and line.get("content")]
         return said[-1] if said else ""
+
+    def is_tainted_call(self, call: ToolCall) -> bool:
+        """Return True if the model asked for *call* with words of others in its prompt."""
+        asked = (line for line in self.lines if any(each["id"] == call.id for each in line.get("tool_calls") or ()))
+        return any(line.get(TAINTED) for line in asked)
 
     @property
     def is_resumed(self) -> bool:

@@ -184,7 +184,7 @@ class Loop:
             finally:
                 seat.doing("")
                 seat.preview.status("")
-            text, is_untrusted = outcome.text, outcome.is_untrusted
+            text, is_untrusted = outcome.text, outcome.is_untrusted or staged.is_untrusted
         await self._store.step(seat.lease, seat.draft.result(call, text, staged, is_untrusted=is_untrusted))
 
     async def _take_in(self, seat: Seat, rows: Sequence[InboxRow]) -> None:

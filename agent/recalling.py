@@ -7,11 +7,11 @@ or exported, since all of it stands somewhere already (MEMORY-SPEC.md).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import structlog
 
-from agent.attachments.facts import clean
+from agent.attachments.facts import UNTRUSTED, clean
 from agent.memory.prompt.conversation import Conversation
 from gateway.ports import Hit, SearchIndex
 
@@ -36,30 +36,38 @@ class Recalling:
         self._index = index
         self._seconds = seconds
 
-    async def before(self, scope: str, text: str, conversation: Conversation) -> str:
-        """Return what the model reads before a message of *text*; "" when nothing is worth it, or found in time."""
+    async def before(self, scope: str, text: str, conversation: Conversation) -> Mapping[str, str]:
+        """Return the fields of a message line of *text* that hold what the model reads before it.
+
+        They are empty when nothing is worth it, or found in time.
+        """
         if len(text.split()) < _LEAST_WORDS:
-            return ""
+            return {}
         try:
             async with asyncio.timeout(self._seconds):
                 hits = await self._index.search(scope, text, patience=self._seconds / 2)
         except TimeoutError:
             log.info("recall.late", seconds=self._seconds)
-            return ""
-        return told([hit for hit in hits if hit.score >= _LEAST_SCORE and not _is_shown(hit, conversation)])
+            return {}
+        return recalled([hit for hit in hits if hit.score >= _LEAST_SCORE and not _is_shown(hit, conversation)])
 
 
-def told(hits: Sequence[Hit]) -> str:
-    """Return hits as the model reads them, the best that the bound holds; "" for none."""
+def recalled(hits: Sequence[Hit]) -> Mapping[str, str]:
+    """Return hits as fields of a line, the best that the bound holds; `recall_origin` if one holds words of others."""
     left = CHARS
     lines: list[str] = []
+    is_untrusted = False
     for hit in hits[:_MOST]:
         line = _line(hit)
         left -= len(line) + 1
         if left < 0:
             break
         lines.append(line)
-    return "\n".join([_BEFORE, *lines, _AFTER]) if lines else ""
+        is_untrusted = is_untrusted or bool(hit.origin)
+    if not lines:
+        return {}
+    fields = {"recall": "\n".join([_BEFORE, *lines, _AFTER])}
+    return fields | ({"recall_origin": UNTRUSTED} if is_untrusted else {})
 
 
 def _line(hit: Hit) -> str:

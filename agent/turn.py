@@ -317,9 +317,9 @@ class TurnWork:
             turn=lease.turn,
             call=call.id,
             now=self._rooms.now(),
-            recall=bind(self._rooms.search, place.scope),
+            recall=bind(self._rooms.search, place.scope, staged.taint),
             remember=staged.remember.append,
-            is_tainted=draft is not None and draft.is_tainted,
+            is_tainted=draft is not None and draft.is_tainted_call(call),
             send=self._rooms.outgoing.bind(
                 place.scope, lease.key, lambda: [*conversation.lines, *said], staged.send, sent=sent
             ),

@@ -78,31 +78,44 @@ class ToolContext:
     is_tainted: bool = False  # words of others stand before the model: what it wants kept waits for a yes
 
 
+def _ignore() -> None:
+    """Take no note of words of others: nobody asks about taint."""
+
+
 class _Bound:
     """`Recall` over an index, in one scope only."""
 
-    __slots__ = ("_index", "_scope")
+    __slots__ = ("_index", "_scope", "_taint")
 
-    def __init__(self, index: SearchIndex, scope: str) -> None:
+    def __init__(self, index: SearchIndex, scope: str, taint: Callable[[], None]) -> None:
         self._index = index
         self._scope = scope
+        self._taint = taint
 
     async def search(self, query: str, *, project: str = MEMORY, limit: int = 10) -> Hits:
         """Return the best hits, best first."""
-        return await self._index.search(self._scope, query, project=project, limit=limit)
+        hits = await self._index.search(self._scope, query, project=project, limit=limit)
+        self._note(hits)
+        return hits
 
     async def read(self, source: str, line: int, *, project: str = MEMORY) -> Sequence[Hit]:
         """Return what stands around a place that a search named, in order."""
-        return await self._index.read(self._scope, source, line, project=project)
+        hits = await self._index.read(self._scope, source, line, project=project)
+        self._note(hits)
+        return hits
+
+    def _note(self, hits: Sequence[Hit]) -> None:
+        if any(hit.origin for hit in hits):
+            self._taint()
 
     async def projects(self) -> Sequence[str]:
         """Return the names of the projects with documents."""
         return await self._index.projects(self._scope)
 
 
-def bind(index: SearchIndex, scope: str) -> Recall:
-    """Return *index* for *scope* only."""
-    return _Bound(index, scope)
+def bind(index: SearchIndex, scope: str, taint: Callable[[], None] = _ignore) -> Recall:
+    """Return *index* for *scope* only; *taint* is called for every find that holds words of others."""
+    return _Bound(index, scope, taint)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

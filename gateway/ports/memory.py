@@ -88,6 +88,7 @@ class Hit:
     end: int = 0  # its last line; 0 = `line`
     who: str = ""  # who said it, where somebody did; "" for our own answers
     role: str = ""  # user or assistant for what was said, "" for what was written
+    origin: str = ""  # untrusted or tainted if any text in it is not taken on trust (docs/adr/0015)
     before: str = ""  # what was said right before, with its speaker; "" for most
     after: str = ""
 

@@ -16,7 +16,7 @@ class Stage:
     def __init__(self, *script: Scripted | str, held: Iterable[int] = ()) -> None:
         self.name = "stage"
         self.asked: list[ChatRequest] = []
-        self._script = script
+        self.script = list(script)
         self._gates = {n: asyncio.Event() for n in held}
         self._came = asyncio.Condition()
 
@@ -28,7 +28,7 @@ class Stage:
             self._came.notify_all()
         if n in self._gates:
             await self._gates[n].wait()
-        entry = self._script[n - 1] if n <= len(self._script) else f"answer {n}"
+        entry = self.script[n - 1] if n <= len(self.script) else f"answer {n}"
         scripted = Scripted(text=entry) if isinstance(entry, str) else entry
         return await ScriptedModel((scripted,), name=self.name).complete(request, sink=sink)
 

@@ -1,10 +1,11 @@
 """Whose words stood before the bot when it spoke: what decides what is remembered without asking (ADR 15).
 
 A line *brings* words of others when it is a tool's result that holds them, a message that was passed on, quotes
-somebody whom the chat does not admit, or carries a file of which text was read or speech was heard. As long as such a
-line is in the prompt, what the bot says is `tainted`: the flag stands in its line, and that line taints in its turn,
-since a bot that was talked into something talks itself into it again. A picture brings none: what is seen on it is
-nobody's order, and people show their bot pictures every day.
+somebody whom the chat does not admit, has such a line recalled before it, or carries a file of which text was read or
+speech was heard. As long as such a line is in the prompt, what the bot says is `tainted`: the flag stands in its line,
+and that line taints in its turn, since a bot that was talked into something talks itself into it again. The search
+index keeps both, so that a find taints as the line itself would. A picture brings none: what is seen on it is nobody's
+order, and people show their bot pictures every day.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from agent.attachments.facts import UNTRUSTED, facts_in
+from agent.attachments.facts import ASIDE, UNTRUSTED, facts_in
 
 TAINTED = "tainted"
 _WORDS = ("text", "said")  # of a file's fact: what was read in it, what was heard
@@ -22,9 +23,19 @@ def brings_words(line: Mapping[str, Any]) -> bool:
     """Say whether *line* puts words of others before the bot, or what it said with them in view."""
     if line.get(TAINTED):
         return True
-    if line.get("origin") == UNTRUSTED or (line.get("quoted") and line.get("quoted_origin") == UNTRUSTED):
+    if line.get("origin") == UNTRUSTED or any(
+        line.get(f"{name}_origin") == UNTRUSTED for name in ASIDE if line.get(name)
+    ):
         return True
     return any(fact.get("origin") == UNTRUSTED and any(fact.get(name) for name in _WORDS) for fact in facts_in(line))
+
+
+def origin_of_words(line: Mapping[str, Any]) -> str:
+    """Return whose words the content of *line* is: "untrusted", "tainted", or "" for words that are taken on trust.
+
+    What rides along with the content (files, quotations, recall) is not asked about: search does not show it.
+    """
+    return TAINTED if line.get(TAINTED) else UNTRUSTED if line.get("origin") == UNTRUSTED else ""
 
 
 def bring_words(lines: Iterable[Mapping[str, Any]]) -> bool:

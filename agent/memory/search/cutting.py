@@ -49,9 +49,13 @@ def _units(start: int, lines: list[str], above: str, at: datetime | None, group:
         yield Unit(text=piece, line=start, end=start + len(lines) - 1, at=at, about=above, group=group)
 
 
-def message(text: str, *, line: int, at: datetime | None, who: str, role: str, group: str = "") -> list[Unit]:
+def message(
+    text: str, *, line: int, at: datetime | None, who: str, role: str, origin: str = "", group: str = ""
+) -> list[Unit]:
     """Return a message as one unit, or as pieces where it is long."""
-    return [Unit(text=piece, line=line, at=at, who=who, role=role, group=group) for piece in pieces(text)]
+    return [
+        Unit(text=piece, line=line, at=at, who=who, role=role, origin=origin, group=group) for piece in pieces(text)
+    ]
 
 
 def sittings(units: Iterable[Unit], *, last: Unit | None = None) -> list[Unit]:

@@ -43,6 +43,7 @@ class Passage:
     at: datetime | None
     who: str
     role: str
+    origin: str
     about: str
 
 
@@ -363,13 +364,13 @@ def _promise(
 
 
 _PASSAGE = (
-    'SELECT u.id, s.name, p.name, u.line, u."end", u.text, u.at, u.who, u.role, u.about FROM unit u'
+    'SELECT u.id, s.name, p.name, u.line, u."end", u.text, u.at, u.who, u.role, u.origin, u.about FROM unit u'
     " JOIN source s ON s.id = u.source JOIN project p ON p.id = u.project"
 )
 
 
 def _passage(row: Sequence[Any]) -> Passage:
-    id_, name, project, line, end, text, at, who, role, about = row
+    id_, name, project, line, end, text, at, who, role, origin, about = row
     return Passage(
         id=id_,
         source=Source(name=name, project=project),
@@ -379,5 +380,6 @@ def _passage(row: Sequence[Any]) -> Passage:
         at=None if at is None else datetime.fromtimestamp(at, UTC),
         who=who,
         role=role,
+        origin=origin,
         about=about,
     )

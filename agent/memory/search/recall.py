@@ -292,6 +292,7 @@ def _hit(result: Result, prefix: str) -> Hit:
         at=passage.at,
         who=passage.who,
         role=passage.role,
+        origin=next((each.origin for each in (passage, *result.before, *result.after) if each.origin), ""),
         before=_around(result.before) if passage.role else "",
         after=_around(result.after) if passage.role else "",
     )

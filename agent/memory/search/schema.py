@@ -16,7 +16,7 @@ from urllib.parse import quote
 
 from agent.memory.search.terms import VERSION as TERMS
 
-VERSION = f"2.{TERMS}"
+VERSION = f"3.{TERMS}"
 BUSY_SECONDS = 10.0
 
 # Marks are letters' parts in many scripts; diacritics were folded where that is right.
@@ -31,7 +31,8 @@ CREATE TABLE source (
 CREATE TABLE unit (
     id INTEGER PRIMARY KEY AUTOINCREMENT, source INTEGER NOT NULL REFERENCES source, project INTEGER NOT NULL,
     position INTEGER NOT NULL, block INTEGER NOT NULL, ordinal INTEGER NOT NULL, at REAL, traits INTEGER NOT NULL,
-    who TEXT NOT NULL, role TEXT NOT NULL, language TEXT NOT NULL, line INTEGER NOT NULL, "end" INTEGER NOT NULL,
+    who TEXT NOT NULL, role TEXT NOT NULL, origin TEXT NOT NULL, language TEXT NOT NULL,
+    line INTEGER NOT NULL, "end" INTEGER NOT NULL,
     "group" TEXT NOT NULL, content BLOB NOT NULL, digest BLOB NOT NULL, vector INTEGER, length INTEGER NOT NULL,
     about TEXT NOT NULL, text TEXT NOT NULL, terms TEXT NOT NULL
 );

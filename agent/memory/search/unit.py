@@ -33,6 +33,7 @@ class Unit:
     at: datetime | None = None  # when it was said or written, aware
     who: str = ""  # the speaker's name
     role: str = ""  # user, assistant; "" for what was written
+    origin: str = ""  # "untrusted": words of others; "tainted": said by the bot with such words in its prompt
     about: str = ""  # the headings above it: searched, not shown
     group: str = ""  # context stays inside a group: a sitting of a conversation, a chapter
 
@@ -49,7 +50,7 @@ class Unit:
     @property
     def digest(self) -> bytes:
         """The hash of everything; a unit of the same digest at the same place is left alone."""
-        parts = (self.meant, str(self.line), str(self.end), str(self.at), self.role, self.group)
+        parts = (self.meant, str(self.line), str(self.end), str(self.at), self.role, self.group, self.origin)
         return hashlib.sha256("\0".join(parts).encode()).digest()[:16]
 
 

@@ -191,14 +191,14 @@ class Writer:
             terms = indexed(f"{unit.about} {unit.text}", language)
             vector = self._db.execute("SELECT id FROM vector WHERE content = ?", (unit.content,)).fetchone()
             cursor = self._db.execute(
-                "INSERT INTO unit (source, project, position, block, ordinal, at, traits, who, role, language, line, "
-                '"end", "group", content, digest, vector, length, about, text, terms)'
-                " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                "INSERT INTO unit (source, project, position, block, ordinal, at, traits, who, role, origin, language, "
+                'line, "end", "group", content, digest, vector, length, about, text, terms)'
+                " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
                 (
                     self._source, self._project, start + n, block, ordinal, unit.at.timestamp() if unit.at else None,
-                    int(traits(unit.text, found)), unit.who, unit.role, language, unit.line, unit.end or unit.line,
-                    unit.group, unit.content, unit.digest, vector[0] if vector else None, len(unit.text), unit.about,
-                    unit.text, terms,
+                    int(traits(unit.text, found)), unit.who, unit.role, unit.origin, language,
+                    unit.line, unit.end or unit.line, unit.group, unit.content, unit.digest,
+                    vector[0] if vector else None, len(unit.text), unit.about, unit.text, terms,
                 ),
             )  # fmt: skip
             made = int(cursor.lastrowid or 0)

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 
 from agent.memory.files.lines import FORGOTTEN, read_stamp
 from agent.memory.files.passages import read_passage
-from agent.memory.search.sources.scope import HISTORY, SESSIONS, ScopeSources
+from agent.memory.prompt.taint import origin_of_words
+from agent.memory.search.sources.scope import HISTORY, SESSIONS, ScopeSources, origin_of
 from agent.memory.search.sources.transcripts import said_in
 from agent.memory.search.unit import Source
 from gateway.ports import Hit
@@ -21,7 +22,7 @@ def place(sources: ScopeSources, name: str, line: int) -> Sequence[Hit]:
     if line < 1 or source not in sources.marks():
         return ()
     if name == HISTORY:
-        return [Hit(source=name, line=line, text=text) for text in sources.entry(line)]
+        return [Hit(source=name, line=line, text=each.content, origin=origin_of(each)) for each in sources.entry(line)]
     if name.startswith(SESSIONS):
         return _said_around(sources, source, line)
     return lines_around(name, sources.text(source), line)
@@ -55,4 +56,5 @@ def _said(name: str, line: Mapping[str, object], text: str) -> Hit:
         at=read_stamp(line.get("timestamp")),
         who=str(by.get("name", "")) if isinstance(by, dict) and line.get("role") == "user" else "",
         role=str(line.get("role", "")),
+        origin=origin_of_words(line),
     )

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from zoneinfo import ZoneInfo
 
+from agent.attachments.facts import UNTRUSTED
 from agent.memory.files.disk import Disk
 from agent.memory.history.log import HistoryEntry, HistoryLog
 from agent.memory.search.cutting import markdown
@@ -83,9 +84,9 @@ class ScopeSources:
         """Return a paper as it stands."""
         return (self.disk.load(self._folder / source.name) or b"").decode("utf-8", "replace")
 
-    def entry(self, line: int) -> Sequence[str]:
+    def entry(self, line: int) -> Sequence[HistoryEntry]:
         """Return the entry of the history that stands in *line*, if there is one."""
-        return [each.content for each in self._history()[line - 1 : line]]
+        return self._history()[line - 1 : line]
 
     # -- inside ------------------------------------------------------------------------------------
 
@@ -115,16 +116,21 @@ class ScopeSources:
         return [
             unit
             for n, entry in enumerate(self._history(), start=1)
-            for unit in (_at_line(n, each) for each in self._cut(entry.content, _local(entry.timestamp, zone)))
+            for unit in (_of(entry, n, each) for each in self._cut(entry.content, _local(entry.timestamp, zone)))
         ]
 
     def _history(self) -> Sequence[HistoryEntry]:
         return HistoryLog(self._folder / "memory", self.disk).after(0)
 
 
-def _at_line(line: int, unit: Unit) -> Unit:
+def _of(entry: HistoryEntry, line: int, unit: Unit) -> Unit:
     """Return a piece of an entry as what stands in the entry's line."""
-    return Unit(text=unit.text, line=line, at=unit.at, about=unit.about, group=str(line))
+    return Unit(text=unit.text, line=line, at=unit.at, about=unit.about, origin=origin_of(entry), group=str(line))
+
+
+def origin_of(entry: HistoryEntry) -> str:
+    """Return "untrusted" for an entry that holds words of others, "" for any other."""
+    return UNTRUSTED if entry.origin == UNTRUSTED else ""
 
 
 def day_of(name: str) -> datetime | None:

@@ -14,6 +14,7 @@ from agent.memory.files.blocks import parse
 from agent.memory.files.chain import Chain
 from agent.memory.files.disk import Disk
 from agent.memory.files.lines import FORGOTTEN, kind_of, read_stamp, stamp
+from agent.memory.prompt.taint import origin_of_words
 from agent.memory.search.cutting import message, sittings
 from agent.memory.search.engine import Reading
 from agent.memory.search.unit import Unit
@@ -120,7 +121,8 @@ def _units(lines: Iterable[Line], known: _Known) -> tuple[list[Unit], str, str]:
         by = line.get("by")
         who = str(by.get("name", "")) if isinstance(by, dict) and line["role"] == "user" else ""
         at = read_stamp(line.get("timestamp"))
-        units += message(text, line=line["i"] + 1, at=at, who=who, role=line["role"])
+        origin = origin_of_words(line)
+        units += message(text, line=line["i"] + 1, at=at, who=who, role=line["role"], origin=origin)
     last = Unit(text="", line=0, at=read_stamp(known.last), group=known.sitting) if known.sitting else None
     units = sittings(units, last=last)
     times = [unit.at for unit in units if unit.at]
