@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
+import stat
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -20,6 +21,7 @@ log = structlog.get_logger(__name__)
 
 SCHEMA = 2
 SNAPSHOT = "before-schema-"  # backups/before-schema-<new>-<time>.tar.gz holds data of the schema before
+_HOME_SIGNS = frozenset({"schema", "parlour.yaml", "secrets", "journal.db"})
 _LONGEST_SOCKET_PATH = 100  # bytes; AF_UNIX ends at 107
 
 
@@ -81,7 +83,7 @@ class Home:
 
 
 def make_private(folder: Path) -> None:
-    """Create *folder* with 0700; raise UserMistake when it cannot be created or written."""
+    """Create *folder* with 0700, or make one that stands here private; UserMistake if it cannot be made or written."""
     try:
         # Folders above it are made too; every one of them private, since nobody asked for them either.
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -92,6 +94,24 @@ def make_private(folder: Path) -> None:
     wrong_home = unwritable(folder)
     if wrong_home:
         raise UserMistake(wrong_home)
+    _close_to_others(folder)
+
+
+def _close_to_others(folder: Path) -> None:
+    """Take the rights of other users from a folder of ours, if it is empty or a home; `/tmp` is neither."""
+    found = folder.stat()
+    is_open = bool(stat.S_IMODE(found.st_mode) & 0o077)
+    if not is_open or found.st_uid != os.geteuid() or found.st_mode & stat.S_ISVTX:
+        return
+    names = {path.name for path in folder.iterdir()}
+    if names and names.isdisjoint(_HOME_SIGNS):
+        return
+    try:
+        folder.chmod(0o700)
+    except OSError as error:  # some file systems have no rights; the doctor says so too
+        log.warning("home.open_to_others", path=str(folder), reason=str(error))
+    else:
+        log.warning("home.made_private", path=str(folder), was=oct(stat.S_IMODE(found.st_mode)))
 
 
 def unwritable(folder: Path) -> str:

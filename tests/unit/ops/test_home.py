@@ -44,6 +44,28 @@ def test_everything_is_private_from_the_first_write(tmp_path: Path) -> None:
         assert mode(home.path / "folder") == 0o700
 
 
+@pytest.mark.parametrize(
+    ("names", "expected"), [((), 0o700), (("parlour.yaml",), 0o700), (("schema",), 0o700), (("photos",), 0o755)]
+)
+def test_a_home_that_others_can_read_is_closed(tmp_path: Path, names: tuple[str, ...], expected: int) -> None:
+    """A folder that was there before, empty or a home already, becomes private; a folder of other things does not."""
+    home = tmp_path / "home"
+    home.mkdir(mode=0o755)
+    for name in names:
+        (home / name).write_text(f"{SCHEMA}\n" if name == "schema" else "")
+    with open_home(home):
+        assert mode(home) == expected
+
+
+def test_a_folder_that_many_share_keeps_its_rights(tmp_path: Path) -> None:
+    """Whoever names a folder such as /tmp takes it away from nobody."""
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    shared.chmod(0o1777)
+    with open_home(shared):
+        assert mode(shared) == 0o1777
+
+
 def test_a_second_owner_is_refused_with_the_first_ones_id(tmp_path: Path) -> None:
     """The lock is the kernel's: it says who holds the home, and falls when that process does."""
     holding = (

@@ -11,7 +11,11 @@ from urllib.parse import quote
 import pytest
 import structlog
 
+from gateway.admission import Reason, Rejected
+from gateway.events import InboundMessage, Sender, SessionKey
 from gateway.logs import REDACTED, FloodFilter, Redactor, configure_logs
+from gateway.people.refusals import RefusalLog
+from tests.fakes.clock import EPOCH
 
 CANARY = "canary/S3cret+word="
 SHAPED = [
@@ -143,3 +147,16 @@ def test_what_anybody_can_cause_is_written_a_few_times_a_minute() -> None:
     now = 61.0
     assert lines("accept failed\nsocket: 17", 5) == ["accept failed\nsocket: 17\n999 more such lines were left out"]
     assert lines({"event": "web.login_refused"}, 5)[0] == str({"event": "web.login_refused", "left_out": 998})
+
+
+def test_a_thousand_strangers_are_twenty_lines(written: io.StringIO) -> None:
+    """Each refusal is kept for `parlour why`; the log tells the first of each minute."""
+    configure_logs(form="json", stream=written)
+    refusals = RefusalLog()
+    for n in range(1_000):
+        message = InboundMessage(
+            key=SessionKey("telegram", str(n)), message_id="1", sender=Sender(id=str(n)), text="x", sent_at=EPOCH
+        )
+        refusals.note(message, Rejected(reason=Reason.STRANGER, would_admit="an entry"), EPOCH)
+    assert written.getvalue().count("admission.refused") == 20
+    assert len(refusals.recent()) == 200
