@@ -293,5 +293,13 @@ def drop_from_quarantine(name: Annotated[str, typer.Argument(help="As `list` nam
     drop(name)
 
 
+@quarantine.command("replay")
+def replay_from_quarantine(name: Annotated[str, typer.Argument(help="As `list` names it.")]) -> None:
+    """Let the running gateway take one in now, as if its platform had just brought it."""
+    from gateway.commands.asking import replay_from_quarantine as replay
+
+    replay(name)
+
+
 if __name__ == "__main__":
     main()

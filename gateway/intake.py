@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
 
 import structlog
 
 from gateway.admission import Admitted, Decision, Rejected
+from gateway.errors import UserMistake
 from gateway.events import InboundKind, InboundMessage, Role
-from gateway.ports import Accepted, AcceptedAs, Joined, Journal, Meter, PlatformEvent, Verdict
+from gateway.ports import (
+    Accepted,
+    AcceptedAs,
+    Channel,
+    Joined,
+    Journal,
+    Meter,
+    PlatformEvent,
+    SupportsReplay,
+    Verdict,
+)
 from gateway.quarantine import Quarantine
 
 log = structlog.get_logger(__name__)
@@ -68,6 +79,22 @@ class GatewayIntake:
     async def handle(self, event: PlatformEvent, work: Callable[[], Awaitable[None]]) -> None:
         """Run *work* with *event* in our keeping; see the port."""
         await self.quarantine.handle(event, work)
+
+    async def replay(self, name: str, channels: Mapping[str, Channel]) -> bool:
+        """Hand an event of the quarantine to its channel once more; False when there is no such event.
+
+        Raises UserMistake when it cannot be handed over now, and what taking it in raises.
+        """
+
+        async def work(event: PlatformEvent) -> None:
+            channel = channels.get(event.channel)
+            if not isinstance(channel, SupportsReplay):
+                raise UserMistake(f"no channel called {event.channel} that can take events in again is running here")
+            if not channel.is_ready():
+                raise UserMistake(f"{event.channel} does not hear its platform now; try again when it does")
+            await channel.replay(event)
+
+        return await self.quarantine.replay(name, work)
 
     async def receive(self, message: InboundMessage) -> Accepted:
         """Admit and store *message*; raises StoreDown when it could not be made durable."""

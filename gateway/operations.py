@@ -35,7 +35,11 @@ NO_GATEWAY = "no gateway runs here; start one with `parlour run`"
 
 
 class KeepsQuarantine(Protocol):
-    """What has the platform events that were set aside."""
+    """What has the platform events that were set aside, and takes one in again."""
+
+    async def replay(self, name: str, channels: Mapping[str, Channel]) -> bool:
+        """Hand an event to its channel once more; False when there is no such event."""
+        ...
 
     @property
     def quarantine(self) -> Quarantine:
@@ -102,6 +106,10 @@ class Attachable(Protocol):
         ...
 
 
+def _not_in_quarantine(name: str) -> UserMistake:
+    return UserMistake(f"nothing called {name!r} is in quarantine; `parlour quarantine list` shows what is")
+
+
 class Operations:
     """The operations over what the composition root built."""
 
@@ -123,6 +131,7 @@ class Operations:
             "prune": self.prune,
             "quarantine list": self.list_quarantine,
             "quarantine drop": self.drop_from_quarantine,
+            "quarantine replay": self.replay_from_quarantine,
             **self._more,
         }
 
@@ -192,7 +201,22 @@ class Operations:
         """Remove one event, so that it is handled when the platform brings it again."""
         name = str(arguments.get("name", ""))
         if not await self._app.intake.quarantine.drop(name):
-            raise UserMistake(f"nothing called {name!r} is in quarantine; `parlour quarantine list` shows what is")
+            raise _not_in_quarantine(name)
+        yield {"name": name}
+
+    async def replay_from_quarantine(self, arguments: Line) -> AsyncIterator[Line]:
+        """Hand one event to its channel as if it had just come, and remove it when that goes well."""
+        if not self._app.channels:
+            raise self._absent("no channel is open here")
+        name = str(arguments.get("name", ""))
+        try:
+            is_here = await self._app.intake.replay(name, self._app.channels)
+        except UserMistake:
+            raise
+        except Exception as error:  # noqa: BLE001 - an operator's boundary; its text may quote the event
+            raise UserMistake(f"{name} failed again ({type(error).__name__}) and stays in quarantine") from None
+        if not is_here:
+            raise _not_in_quarantine(name)
         yield {"name": name}
 
     async def attach(self, _: Line, connection: Connection) -> None:

@@ -32,7 +32,16 @@ from channels.discord.threads import Threads
 from channels.reactions import AckReaction, AckReactions
 from gateway.errors import RetryLater, UserMistake
 from gateway.events import Attachment, InboundKind, InboundMessage, OutboundMessage, Part, Receipt, Sender, SessionKey
-from gateway.ports import Accepted, Activity, Capabilities, ChannelContext, ChatManners, Verdict, everywhere
+from gateway.ports import (
+    Accepted,
+    Activity,
+    Capabilities,
+    ChannelContext,
+    ChatManners,
+    PlatformEvent,
+    Verdict,
+    everywhere,
+)
 
 log = structlog.get_logger(__name__)
 
@@ -195,6 +204,10 @@ class DiscordChannel:
         await self._rest.react(reaction.chat, reaction.message_id, emoji, on=is_on)
 
     # The port.
+
+    async def replay(self, event: PlatformEvent) -> None:
+        """Take in a message that the quarantine kept; see `gateway.ports.SupportsReplay`."""
+        await self._inbound.replay(event)
 
     def is_ready(self) -> bool:
         """Say whether Discord was heard within twice its heartbeat."""

@@ -9,7 +9,7 @@ import asyncio
 import json
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -28,7 +28,7 @@ from channels.discord.rest import Rest
 from channels.discord.threads import Threads, try_to_begin
 from gateway.errors import SendRefused, StoreDown, Unreadable
 from gateway.events import InboundMessage
-from gateway.ports import Accepted, Intake, PlatformEvent, Verdict
+from gateway.ports import Accepted, EventOrigin, Intake, PlatformEvent, Verdict
 
 log = structlog.get_logger(__name__)
 
@@ -161,7 +161,7 @@ class Inbound:
             is_taken = await self._take(chat, event, client)
 
         raw = json.dumps(event.payload, default=str)
-        seen = PlatformEvent(channel=self._name, id=event.name, raw=raw)
+        seen = PlatformEvent(channel=self._name, id=event.name, raw=raw, origin=_origin(chat, event))
         if self._intake.is_cautious:
             async with self._alone:
                 await self._intake.handle(seen, work)
@@ -170,6 +170,18 @@ class Inbound:
         if event.happening is Happening.SAID:
             self._marks.advance(chat, event.ident, durably=is_taken)
             await self._marks.settle(chat)
+
+    async def replay(self, seen: PlatformEvent) -> None:
+        """Take in a message that the quarantine kept. Raises Unreadable for anything else."""
+        client = self.client
+        if client is None:
+            raise StoreDown("no connection knows where this was said")
+        if seen.origin is None:
+            raise Unreadable("only messages can be taken in again")
+        payload = json.loads(seen.raw)
+        is_edit = bool(payload.get("edited_timestamp"))
+        event = replace(_event(payload), happening=Happening.EDITED) if is_edit else _event(payload)
+        await self._take(seen.origin.chat, event, client)
 
     async def _take(self, chat: str, event: Event, client: GatewayClient) -> bool:
         """Read *event* and hand it in; whether it is durable when this returns. Raises Unreadable."""
@@ -247,6 +259,17 @@ class Inbound:
             return True
         # What the journal may have forgotten would be taken for new.
         return self._now() - codec.moment_of(payload["id"]) > OLDEST
+
+
+def _origin(chat: str, event: Event) -> EventOrigin | None:
+    """Return where a message comes from, as far as that can be told without reading it; never raises."""
+    author = event.payload.get("author")
+    if event.happening not in (Happening.SAID, Happening.EDITED) or not isinstance(author, Mapping):
+        return None
+    guild = str(event.payload.get("guild_id") or "")
+    return EventOrigin(
+        chat=chat, sender=str(author.get("id", "")), message_id=event.ident, guild=guild, is_direct=not guild
+    )
 
 
 def _event(payload: Mapping[str, Any]) -> Event:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -29,7 +30,7 @@ from channels.slack.streams import Streams
 from channels.slack.uploads import LIMIT, SCOPE, Uploads
 from gateway.errors import LoginRefused, ParlourError, SendRefused, SettingsMistake
 from gateway.events import Attachment, InboundMessage, OutboundKind, OutboundMessage, Part, Receipt, Sender, SessionKey
-from gateway.ports import Activity, Capabilities, ChannelContext
+from gateway.ports import Activity, Capabilities, ChannelContext, PlatformEvent
 from gateway.words import say
 
 log = structlog.get_logger(__name__)
@@ -165,6 +166,10 @@ class SlackChannel:
     async def hear(self, body: dict[str, Any]) -> bool:
         """Take in what Slack brought by HTTP; False = not durable, or not now: it shall bring it again."""
         return self._serving is not None and await self._ears.hear(body, self._serving)
+
+    async def replay(self, event: PlatformEvent) -> None:
+        """Take in a payload that the quarantine kept; see `gateway.ports.SupportsReplay`."""
+        await self._ears.replay(json.loads(event.raw), await self._identify())
 
     async def _identify(self, *, anew: bool = False) -> codec.Me:
         if self._me is None or anew:

@@ -22,6 +22,7 @@ from channels.slack.codec import (
     compose,
     event_of,
     mentions,
+    origin_of,
     place_of,
     raw_of,
     read,
@@ -108,10 +109,8 @@ class Ears:
 
         async def work() -> None:
             nonlocal is_stranger
-            await self._note_facts(body, me)
-            in_threads = self._manners(chat_of(body)).reply_in == "thread"
-            found = read(body, me, in_threads=in_threads, now=datetime.now(UTC))
-            if found is not None and not found.is_self:
+            found = await self._read(body, me)
+            if found is not None:
                 heard.append(found)
                 is_stranger = not await self._receive(found, me, is_old=is_old, asking=asking)
 
@@ -120,6 +119,20 @@ class Ears:
             self._mark(heard[0], taken=is_taken)
             await self._store_place()
         return is_taken
+
+    async def replay(self, body: dict[str, Any], me: Me) -> None:
+        """Take in a payload that the quarantine kept; raises what taking it in raises."""
+        async with self.gate(chat_of(body)):
+            found = await self._read(body, me)
+            if found is not None:
+                await self._receive(found, me, is_old=False, asking=None)
+
+    async def _read(self, body: dict[str, Any], me: Me) -> Heard | None:
+        """Return what *body* says; None when it says nothing, or we said it."""
+        await self._note_facts(body, me)
+        in_threads = self._manners(chat_of(body)).reply_in == "thread"
+        found = read(body, me, in_threads=in_threads, now=datetime.now(UTC))
+        return found if found is not None and not found.is_self else None
 
     async def _note_facts(self, body: dict[str, Any], me: Me) -> None:
         """Tell the house where we were added; and forget who somebody was when Slack says that it changed."""
@@ -136,7 +149,7 @@ class Ears:
 
     async def _handle(self, body: dict[str, Any], work: Callable[[], Awaitable[None]]) -> bool:
         raw = raw_of(body)
-        event = PlatformEvent(channel=self._name, id=event_of(body, raw), raw=raw)
+        event = PlatformEvent(channel=self._name, id=event_of(body, raw), raw=raw, origin=origin_of(body))
         async with AsyncExitStack() as alone:
             if self._intake.is_cautious:
                 await alone.enter_async_context(self._turnstile)

@@ -24,6 +24,7 @@ from channels.telegram.codec import (
     event_id,
     is_arrival,
     moved,
+    origin_of,
     parse,
     place_of,
     render,
@@ -200,8 +201,12 @@ class TelegramChannel:
 
     async def _take(self, update: Mapping[str, Any]) -> None:
         """Hand one update over; returns when Telegram may be told. What it raises lets the update come again."""
-        event = PlatformEvent(channel=self.name, id=event_id(update), raw=json.dumps(update))
+        event = PlatformEvent(channel=self.name, id=event_id(update), raw=json.dumps(update), origin=origin_of(update))
         await self._intake.handle(event, lambda: self._hear(update))
+
+    async def replay(self, event: PlatformEvent) -> None:
+        """Take in an update that the quarantine kept; see `gateway.ports.SupportsReplay`."""
+        await self._hear(json.loads(event.raw))
 
     async def _hear(self, update: Mapping[str, Any]) -> None:
         await self._note_place(update)

@@ -25,6 +25,7 @@ from agent.pool import Pool
 from gateway.app.addressee import addressee, is_private
 from gateway.app.alerts import AlertDesk
 from gateway.app.people import PeopleDesk
+from gateway.app.second_tries import SecondTries
 from gateway.delivery import Deliverer
 from gateway.errors import UserMistake
 from gateway.events import InboundKind, InboundMessage, Role, SessionKey, turn_id
@@ -73,6 +74,7 @@ class App:
     channels: Mapping[str, Channel]
     kinds: Mapping[str, str]  # block name -> platform kind
     supervisor: Supervisor
+    second_tries: SecondTries
     web: WebServer
     started_at: float = field(default_factory=time.monotonic)
 

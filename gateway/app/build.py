@@ -43,6 +43,7 @@ from gateway.app.models import open_dream_model, open_models
 from gateway.app.people import open_people
 from gateway.app.recall import open_recall
 from gateway.app.rights import open_rights
+from gateway.app.second_tries import SecondTries
 from gateway.app.shown import settings_shown
 from gateway.app.stores import open_store, within_retention
 from gateway.delivery import Deliverer
@@ -85,6 +86,8 @@ async def open_app(settings: Settings, *, channels: bool = True, plugins: Plugin
         stack.push_async_callback(store.close, has_served=channels)
         unclean_stops = (await store.journal.depth())["unclean_stops"]
         app = _build(settings, home, store, plugins, channels=channels, unclean_stops=unclean_stops)
+        if app.intake.quarantine.had_event_in_hand:
+            await store.journal.acquit()
         stack.push_async_callback(app.models.close)
         stack.push_async_callback(app.recall.close)
         if app.dreamer.model is not app.model:
@@ -324,5 +327,6 @@ def _build(
         channels=doors.channels,
         kinds=kinds,
         supervisor=supervisor,
+        second_tries=SecondTries(intake, store, doors.channels, judge=judge, language=locales.language, now=_now),
         web=web,
     )

@@ -61,7 +61,13 @@ async def serve(app: App, stop: asyncio.Event, *, ready: Callable[[App], None] |
         delivery = _start(services, delivery=app.deliverer.run)
         pool = _start(services, pool=app.pool.run)
         control = ControlServer(app.home.socket, operations(app).handlers())
-        doors = _start(services, web=app.web.serve, channels=app.supervisor.run, control=control.serve)
+        doors = _start(
+            services,
+            web=app.web.serve,
+            channels=app.supervisor.run,
+            control=control.serve,
+            second_tries=app.second_tries.run,
+        )
         await app.web.wait_started()
         await control.wait_listening()
         log.info("app.ready", seconds=round(time.monotonic() - app.started_at, 3), url=app.web.url)

@@ -155,6 +155,12 @@ def drop_from_quarantine(name: str) -> None:
     typer.echo(f"{name} is dropped; it is handled when its platform brings it again")
 
 
+def replay_from_quarantine(name: str) -> None:
+    """Have one event of the quarantine taken in by the running gateway."""
+    ask("quarantine replay", {"name": name})
+    typer.echo(f"{name} was taken in, and is no longer in quarantine")
+
+
 def tame(text: str) -> str:
     """Return *text* without what a terminal obeys."""
     return _OBEYED.sub("", text)

@@ -66,7 +66,7 @@ def _quarantine(home: Home) -> Iterator[Finding]:
         yield Finding(Level.WARN, "quarantine", line)
     if held > _SHOWN:
         line = (
-            f"and {held - _SHOWN:,} more; `parlour quarantine list` shows them, `parlour quarantine drop` lets one in"
+            f"and {held - _SHOWN:,} more; `parlour quarantine list` shows them, `parlour quarantine replay` retries one"
         )
         yield Finding(Level.WARN, "quarantine", line)
     if not held:

@@ -21,10 +21,12 @@ from gateway.ports.channel import ChannelContext as ChannelContext
 from gateway.ports.channel import ChannelKind as ChannelKind
 from gateway.ports.channel import ChannelState as ChannelState
 from gateway.ports.channel import ChatManners as ChatManners
+from gateway.ports.channel import EventOrigin as EventOrigin
 from gateway.ports.channel import Intake as Intake
 from gateway.ports.channel import Joined as Joined
 from gateway.ports.channel import Manners as Manners
 from gateway.ports.channel import PlatformEvent as PlatformEvent
+from gateway.ports.channel import SupportsReplay as SupportsReplay
 from gateway.ports.channel import Verdict as Verdict
 from gateway.ports.files import Blobs as Blobs
 from gateway.ports.files import Files as Files

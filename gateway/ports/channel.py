@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from gateway.events import InboundMessage, OutboundMessage, Part, Receipt, Sender, SessionKey
 from gateway.ports.files import Blobs
@@ -33,12 +33,24 @@ class Accepted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EventOrigin:
+    """Where a message event comes from, as far as that can be told without parsing it."""
+
+    chat: str  # the chat part of its session key
+    sender: str  # the user's id
+    message_id: str = ""
+    guild: str = ""  # the Discord server
+    is_direct: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PlatformEvent:
     """One event as the platform gave it, before anybody has read it."""
 
     channel: str  # the block's name
     id: str  # the same when the platform brings it again
     raw: str  # as it came; for the quarantine, never for a log
+    origin: EventOrigin | None = None  # whom to tell when it is set aside; None: nobody
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +88,8 @@ class Intake(Protocol):
 
         An event that cannot be read (Unreadable) is quarantined. One that breaks us (a bug) raises twice,
         so that it comes again, and is quarantined the third time. While `is_cautious`, the event is on disk
-        while *work* runs: one that kills the process is quarantined at the next start, and then passed over.
+        while *work* runs: one that is there at two crashes is quarantined, and then passed over. After the first
+        it is handled once more, when the platform brings it again or by `SupportsReplay`.
         Other ParlourErrors (StoreDown, SendFailed) pass through and count for nothing.
         """
         ...
@@ -93,6 +106,18 @@ class Intake(Protocol):
 
         It may be told twice under one id. Whether anybody there may speak is judged by what they say. Raises
         StoreDown like `receive`.
+        """
+        ...
+
+
+@runtime_checkable
+class SupportsReplay(Protocol):
+    """A channel that takes in an event that the quarantine kept."""
+
+    async def replay(self, event: PlatformEvent) -> None:
+        """Parse *event* and hand it to `Intake.receive`, as when it came; called only while the channel is ready.
+
+        Raises Unreadable for an event that cannot be taken in any more, and what `receive` raises.
         """
         ...
 

@@ -264,6 +264,10 @@ class Journal(Protocol):
         """
         ...
 
+    async def acquit(self) -> None:
+        """Give back the attempt that was running when the process before was killed: something else was in hand."""
+        ...
+
     async def steer(self, lease: Lease) -> tuple[InboxRow, ...]:
         """Take into the running turn what its own sender wrote meanwhile; stamped like claim.
 

@@ -1,7 +1,8 @@
 """The files of the quarantine: one an event, 0600, in ``<home>/quarantine``. Everything here blocks.
 
 FORMATS.md, Numbers: 64 KB of each, the newest 1,000. ``….json`` is set aside, ``….working`` is being worked on by a
-cautious process, ``….part`` is being written.
+cautious process, ``….struck`` was worked on at one crash and is to be handled once more, ``….untold`` is an empty mark
+of an event set aside whose sender was not told yet, ``….part`` is being written.
 """
 
 from __future__ import annotations
@@ -10,20 +11,20 @@ import json
 import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
 
 import structlog
 
 from gateway.errors import StoreDown
-from gateway.ports import PlatformEvent
+from gateway.ports import EventOrigin, PlatformEvent
 
 log = structlog.get_logger(__name__)
 
 LONGEST = 64 * 1024  # bytes of an event that are kept, as they stand in the file
 MOST = 1_000  # events that are kept
-KEPT, WORKING = ".json", ".working"
+KEPT, WORKING, STRUCK, UNTOLD = ".json", ".working", ".struck", ".untold"
 KILLED = "it was being handled when the process was killed"
 _PART = ".part"
 _LONGEST_ID = 512
@@ -40,35 +41,87 @@ class SetAside:
     at: str
 
 
+@dataclass(frozen=True, slots=True)
+class LastWork:
+    """What the process before was working on when it was killed, by name."""
+
+    struck: tuple[str, ...] = ()  # for the first time: to be handled once more
+    convicted: tuple[str, ...] = ()  # for the second time, or at a replay: set aside
+
+
 class Folder:
     """The folder, as its one writer sees it."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
-    def settle(self) -> list[str]:
-        """Set aside what a killed process was working on, and return its name; remove what is left over."""
+    def settle(self) -> LastWork:
+        """Judge what a killed process was working on, and return it; remove what is left over."""
         if not self.path.is_dir():
-            return []
+            return LastWork()
         self.path.chmod(0o700)
         for part in self.path.glob(f"*{_PART}"):
             part.unlink()
-        killers = sorted(self.path.glob(f"*{WORKING}"))
-        for file in killers:
-            file.replace(file.with_suffix(KEPT))
-        if killers:
+        struck, convicted = [], []
+        for file in sorted(self.path.glob(f"*{WORKING}")):
+            if file.with_suffix(STRUCK).exists() or file.with_suffix(KEPT).exists():
+                self.mark_untold(file.stem)
+                file.replace(file.with_suffix(KEPT))
+                self.remove(f"{file.stem}{STRUCK}")
+                convicted.append(file.stem)
+            else:
+                file.replace(file.with_suffix(STRUCK))
+                struck.append(file.stem)
+        if struck or convicted:
             _sync(self.path)
         for name in self.names()[:-MOST]:
-            self.remove(f"{name}{KEPT}")
-        return [file.stem for file in killers]
+            self.forget(name)
+        return LastWork(tuple(struck), tuple(convicted))
+
+    def struck(self) -> list[str]:
+        """Return the names of the events that one crash has struck."""
+        return sorted(file.stem for file in self.path.glob(f"*{STRUCK}"))
+
+    def untold(self) -> list[str]:
+        """Return the names of the events set aside whose senders were not told yet."""
+        return sorted(file.stem for file in self.path.glob(f"*{UNTOLD}"))
+
+    def mark_untold(self, name: str) -> None:
+        """Note that the sender of an event has to be told; raises OSError."""
+        (self.path / f"{name}{UNTOLD}").touch(mode=0o600)
+        _sync(self.path)
+
+    def forget(self, name: str) -> None:
+        """Remove an event and every mark of it."""
+        for ending in (KEPT, STRUCK, UNTOLD):
+            self.remove(f"{name}{ending}")
+
+    def read(self, name: str, ending: str = KEPT) -> PlatformEvent | None:
+        """Return an event as it came; None when it is not here, not whole or its words were forgotten."""
+        try:
+            kept = json.loads((self.path / f"{name}{ending}").read_bytes())
+            if not kept["is_whole"] or kept["raw"] == _FORGOTTEN:
+                return None
+            origin = EventOrigin(**kept["origin"]) if kept["origin"] else None
+            return PlatformEvent(channel=str(kept["channel"]), id=str(kept["id"]), raw=str(kept["raw"]), origin=origin)
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
+    def origin(self, name: str) -> tuple[str, EventOrigin] | None:
+        """Return the channel and the origin of an event set aside; None where they are not known."""
+        try:
+            kept = json.loads((self.path / f"{name}{KEPT}").read_bytes())
+            return str(kept["channel"]), EventOrigin(**kept["origin"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
 
     def names(self) -> list[str]:
         """Return the names of the events set aside, the oldest first."""
         return _names(self.path)
 
     def age(self, name: str) -> float:
-        """Return when an event was set aside, as a timestamp."""
-        return _age(self.path / f"{name}{KEPT}")
+        """Return when an event was set aside, or struck, as a timestamp."""
+        return _age(self.path / f"{name}{KEPT}") or _age(self.path / f"{name}{STRUCK}")
 
     def write(self, name: str, event: PlatformEvent, reason: str, at: datetime) -> None:
         """Write one file, durable and whole or not at all; raises StoreDown."""
@@ -78,6 +131,8 @@ class Folder:
             "at": at.isoformat(),
             "reason": reason,
             "raw": _cut(event.raw),
+            "is_whole": _cut(event.raw) == event.raw and len(event.id) <= _LONGEST_ID,
+            "origin": asdict(event.origin) if event.origin is not None else None,
         }
         self._put(name, kept)
 
@@ -102,7 +157,7 @@ class Folder:
         Raises StoreDown.
         """
         blanked = 0
-        for file in sorted(each for ending in (KEPT, WORKING) for each in self.path.glob(f"*{ending}")):
+        for file in sorted(each for ending in (KEPT, WORKING, STRUCK) for each in self.path.glob(f"*{ending}")):
             try:
                 data = file.read_bytes()
                 kept = json.loads(data)
@@ -116,7 +171,7 @@ class Folder:
             if kept is None:
                 self.remove(file.name)
             else:
-                self._put(file.name, {**kept, "raw": _FORGOTTEN, "reason": _FORGOTTEN})
+                self._put(file.name, {**kept, "raw": _FORGOTTEN, "reason": _FORGOTTEN, "origin": None})
             blanked += 1
         return blanked
 

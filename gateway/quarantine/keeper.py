@@ -1,8 +1,9 @@
 """What becomes of an event that something of ours breaks down on.
 
 While we are cautious (two unclean stops in a row, until ten minutes have gone well) the event that is being worked on
-stands on disk: found at the next start, it is what ended the run before. Then only one event is worked on at a time,
-whatever channel it came from, or the innocent would be set aside with the one that kills.
+stands on disk, and only one event is worked on at a time, whatever channel it came from. Found at the next start, it is
+*struck*: it may be what ended the run before, or the process was killed for another reason. It is handled once more,
+when the platform brings it again or from the file; struck for the second time, it is set aside, and its sender told.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import asyncio
 import hashlib
 import time
 import traceback
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -20,8 +21,8 @@ from typing import Any, TypeVar
 import structlog
 
 from gateway.errors import ParlourError, Unreadable, UserMistake
-from gateway.ports import Meter, PlatformEvent
-from gateway.quarantine.folder import KEPT, KILLED, MOST, WORKING, Folder
+from gateway.ports import EventOrigin, Meter, PlatformEvent
+from gateway.quarantine.folder import KEPT, KILLED, MOST, STRUCK, UNTOLD, WORKING, Folder, LastWork
 
 log = structlog.get_logger(__name__)
 
@@ -51,22 +52,33 @@ class Quarantine:
         self._now = now
         self._clock = clock
         self._keep = keep
+        self.news = asyncio.Event()  # somebody is to be told of what was set aside
         self.on_set_aside: Callable[[str, str], object] = lambda *_: None  # called with the channel and the reason
         self._one_at_a_time = asyncio.Lock()
         self._broken: dict[str, int] = {}  # events that broke us, and how often; the oldest first
         try:
-            killers = self._folder.settle()
+            self._last_work = self._folder.settle()
             self._kept = dict.fromkeys(self._folder.names())  # the oldest first
+            self._struck = set(self._folder.struck())
         except OSError as wrong:
             line = f"{folder} cannot be used ({wrong.strerror}); give it to the user who runs Parlour"
             raise UserMistake(line) from None
-        for name in killers:
+        for name in self._last_work.struck:
+            log.warning("quarantine.struck", name=name)
+        for name in self._last_work.convicted:
             self._meter.count("quarantined", channel=name.rpartition("-")[0])
             log.error("quarantine.killed_us", name=name)
-        is_warned = unclean_stops >= UNCLEAN_STOPS or bool(killers)
+        if self._folder.untold():
+            self.news.set()
+        is_warned = unclean_stops >= UNCLEAN_STOPS or self.had_event_in_hand
         self._cautious_until = clock() + (CALM.total_seconds() if is_warned else 0.0)
         if is_warned:
             log.warning("quarantine.cautious", unclean_stops=unclean_stops, seconds=CALM.total_seconds())
+
+    @property
+    def had_event_in_hand(self) -> bool:
+        """Return True if the process before was killed while it handled an event on record."""
+        return self._last_work != LastWork()
 
     @property
     def is_cautious(self) -> bool:
@@ -78,7 +90,7 @@ class Quarantine:
         name = _name(event)
         if self._passes_over(event, name):
             return
-        if not self.is_cautious:
+        if not self.is_cautious and name not in self._struck:
             await self._run(event, name, work)
             return
         async with self._one_at_a_time:
@@ -86,24 +98,63 @@ class Quarantine:
             if not self._passes_over(event, name):
                 await self._run_on_record(event, name, work)
 
+    @property
+    def struck(self) -> Sequence[str]:
+        """Return the events that are to be handled once more."""
+        return sorted(self._struck)
+
+    async def replay(self, name: str, work: Callable[[PlatformEvent], Awaitable[None]]) -> bool:
+        """Run *work* on an event that was struck or set aside, and forget it when that goes well; False = not here.
+
+        A kill meanwhile sets it aside. Raises what *work* raises, and UserMistake for an event that is not whole.
+        """
+        async with self._one_at_a_time:
+            if name not in self._kept and name not in self._struck:
+                return False
+            event = await _to_the_end(self._folder.read, name, KEPT if name in self._kept else STRUCK)
+            if event is None:
+                raise UserMistake(f"{name} was longer than what is kept, or its words were forgotten")
+            if await self._run_on_record(event, name, lambda: work(event)):
+                await self._forget([name])
+        return True
+
+    async def untold(self) -> Sequence[tuple[str, str, EventOrigin | None]]:
+        """Return what was set aside and not told yet: name, channel, and where it came from."""
+        return await asyncio.to_thread(self._read_untold)
+
+    def _read_untold(self) -> list[tuple[str, str, EventOrigin | None]]:
+        found = [(name, self._folder.origin(name)) for name in self._folder.untold()]
+        return [(name, *(origin or ("", None))) for name, origin in found]
+
+    async def mark_told(self, name: str) -> None:
+        """Note that the sender of an event was told, or cannot be."""
+        await _to_the_end(self._folder.remove, f"{name}{UNTOLD}")
+
     def _passes_over(self, event: PlatformEvent, name: str) -> bool:
         if name not in self._kept:
             return False
         log.warning("quarantine.passed_over", channel=event.channel, name=name)
         return True
 
-    async def _run_on_record(self, event: PlatformEvent, name: str, work: Callable[[], Awaitable[None]]) -> None:
+    async def _run_on_record(self, event: PlatformEvent, name: str, work: Callable[[], Awaitable[None]]) -> bool:
         record = f"{name}{WORKING}"
         try:
             await _to_the_end(self._folder.write, record, event, KILLED, self._now())
-            await self._run(event, name, work)
+            is_handled = await self._run(event, name, work)
+            if name in self._struck:
+                self._struck.discard(name)
+                await _to_the_end(self._folder.remove, f"{name}{STRUCK}")
+            return is_handled
         finally:
             # Here and now, not in a thread: whatever ends this must not leave a file behind that accuses the innocent.
             self._folder.remove(record)
 
-    async def _run(self, event: PlatformEvent, name: str, work: Callable[[], Awaitable[None]]) -> None:
+    async def _run(self, event: PlatformEvent, name: str, work: Callable[[], Awaitable[None]]) -> bool:
+        """Run *work*; False when the event was set aside over it."""
+        is_handled = False
         try:
             await work()
+            is_handled = True
         except Exception as error:
             unreadable = _unreadable(error)
             if unreadable is None and (_is_on_purpose(error) or self._count(name) < ATTEMPTS):
@@ -113,10 +164,11 @@ class Quarantine:
                 kind = type(error).__name__
                 place = _place(error)
                 log.error("quarantine.broke_us", channel=event.channel, name=name, error=kind, at=place)  # noqa: TRY400 - see above
-                await self._put(event, name, f"it broke us {ATTEMPTS} times: {kind}")
+                await self._put(event, name, f"it broke us {ATTEMPTS} times: {kind}", tells_sender=True)
             else:
                 await self._put(event, name, str(unreadable))
         self._broken.pop(name, None)
+        return is_handled
 
     def _count(self, name: str) -> int:
         times = self._broken.pop(name, 0) + 1
@@ -125,9 +177,12 @@ class Quarantine:
             del self._broken[next(iter(self._broken))]
         return times
 
-    async def _put(self, event: PlatformEvent, name: str, reason: str) -> None:
-        """Set *event* aside; raises StoreDown when the disk will not have it, so that it comes again."""
+    async def _put(self, event: PlatformEvent, name: str, reason: str, *, tells_sender: bool = False) -> None:
+        """Set *event* aside, and have its sender told; raises StoreDown when the disk will not have it."""
         await _to_the_end(self._folder.write, f"{name}{KEPT}", event, reason, self._now())
+        if tells_sender and event.origin is not None:
+            await _to_the_end(self._folder.mark_untold, name)
+            self.news.set()
         self._kept[name] = None
         if len(self._kept) > MOST:
             await self._forget(list(self._kept)[:-MOST])
@@ -137,7 +192,7 @@ class Quarantine:
 
     async def prune(self) -> int:
         """Remove what was set aside so long ago; return how many."""
-        names, oldest = list(self._kept), (self._now() - self._keep).timestamp()
+        names, oldest = [*self._kept, *self._struck], (self._now() - self._keep).timestamp()
         old = await asyncio.to_thread(lambda: [name for name in names if self._folder.age(name) < oldest])
         await self._forget(old)
         return len(old)
@@ -148,7 +203,7 @@ class Quarantine:
 
     async def drop(self, name: str) -> bool:
         """Remove one event, so that it is handled if it comes again; False when it is not here."""
-        is_here = name in self._kept
+        is_here = name in self._kept or name in self._struck
         if is_here:
             await self._forget([name])
         return is_here
@@ -156,7 +211,8 @@ class Quarantine:
     async def _forget(self, names: Iterable[str]) -> None:
         for name in names:
             self._kept.pop(name, None)
-            await _to_the_end(self._folder.remove, f"{name}{KEPT}")
+            self._struck.discard(name)
+            await _to_the_end(self._folder.forget, name)
 
 
 def _name(event: PlatformEvent) -> str:

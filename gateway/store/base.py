@@ -50,6 +50,7 @@ class Engine:
     suspected: asyncio.Event = field(default_factory=asyncio.Event)  # there is, or was, a suspect to claim
     unclean_stops: int = 0  # in a row, before this start
     adopted: AdoptedRange = field(default_factory=AdoptedRange)  # rows that are older than what happened since
+    last_charged: tuple[int, ...] = ()  # rows whose lone attempt the last run did not survive
     headroom: Headroom = field(init=False)
 
     def __post_init__(self) -> None:

@@ -24,7 +24,7 @@ from gateway.ports.journal import (
     TurnStory,
     UsageRow,
 )
-from gateway.store import inbox, lanes, turns, views
+from gateway.store import inbox, lanes, suspects, turns, views
 from gateway.store.base import Engine, new_transcript
 from gateway.store.lanes import HeldBack
 from gateway.store.rows import micros, quote, write_key, write_lines
@@ -124,6 +124,12 @@ class SqliteJournal:
     def _with_doubt(self, lease: Lease) -> Lease:
         """Return *lease* with what is known of its answer: rows of before a restore may have had theirs."""
         return replace(lease, is_uncertain=self._engine.adopted.covers(row.seq for row in lease.rows))
+
+    async def acquit(self) -> None:
+        """Give back the attempt that the last run did not survive."""
+        rows, self._engine.last_charged = self._engine.last_charged, ()
+        if rows:
+            await self._engine.writer.submit(lambda database: suspects.acquit(database, rows))
 
     async def _unless_cancelled(self, claim: asyncio.Future[T]) -> T:
         try:

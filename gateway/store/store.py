@@ -34,7 +34,7 @@ from gateway.store.journal import SqliteJournal
 from gateway.store.outbox import SqliteOutbox
 from gateway.store.records import SqliteChannelState, SqliteJobs, SqlitePeople, SqliteRecords
 from gateway.store.rows import unquote
-from gateway.store.suspects import KilledJob, count_crash, forgive
+from gateway.store.suspects import KilledJob, count_crash, forgive, last_charged
 from gateway.store.usage import SqliteUsage
 from gateway.store.writer import Writer
 
@@ -69,6 +69,7 @@ class Found:
     links: links.Known
     access: access.Known
     killed_jobs: list[KilledJob]
+    last_charged: tuple[int, ...]
 
 
 def count_unclean_stops(meta: Mapping[str, str]) -> int:
@@ -84,6 +85,7 @@ def start(database: sqlite3.Connection, now: int) -> Found:
     unclean_stops = count_unclean_stops(meta)
     if is_adopted := "adopted" in meta:
         forgive(database)
+    charged = last_charged(database)
     killed_jobs = count_crash(database, now) if meta.get("clean") == "0" and not is_adopted else []
     lanes.recover(database)
     ledger.recover(database)
@@ -107,6 +109,7 @@ def start(database: sqlite3.Connection, now: int) -> Found:
         links=links.load(database),
         access=access.load(database),
         killed_jobs=killed_jobs,
+        last_charged=charged,
     )
 
 
@@ -228,6 +231,7 @@ async def assemble(
     now = engine.now()
     found = await writer.submit(lambda database: start(database, now))
     engine.unclean_stops, engine.adopted = found.unclean_stops, found.adopted
+    engine.last_charged = found.last_charged
     _wake(engine, found.backlog)
     writer.when_reopened(lambda database: look_again(database, engine), lambda backlog: _wake(engine, backlog))
     log.info(

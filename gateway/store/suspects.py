@@ -9,6 +9,7 @@ Isolation   Only `claim_suspect` takes a suspect: one at a time, while no turn a
             waits until each of the others has had its attempt.
 Attempt     The claim adds it, in the claim's transaction and so before the work starts, and only if the turn has
             the process to itself. A suspect that waits is not claimed, so a crash charges at most one of them.
+            If a platform event was in hand at the crash, the attempt had company after all and is given back.
 Set aside   The pool dead-letters a suspect whose three attempts did not come back, and tells its sender.
 End         A suspect whose turn ends is none any more; with the last of them, isolation ends.
 Stop        A deliberate stop gives the attempt of what runs back, and forgets the crashes of what was never charged.
@@ -44,10 +45,10 @@ _TAKE_CONTROL = "UPDATE inbox SET turn = ?, attempts = attempts + ? WHERE seq = 
 _IN_FLIGHT = "state IN ('claimed', 'control') AND ended_at IS NULL"
 _COUNT_CRASH = sql("UPDATE inbox SET crashes = crashes + 1 WHERE", _IN_FLIGHT)
 _FREE_CONTROLS = "UPDATE inbox SET turn = '' WHERE state = 'control' AND ended_at IS NULL AND turn != ''"
-_GIVE_BACK = (
-    "UPDATE inbox SET attempts = attempts - 1 WHERE ended_at IS NULL AND attempts > 0 "
-    "AND (state = 'claimed' OR state = 'control' AND turn != '')"
-)
+_CHARGED = "ended_at IS NULL AND attempts > 0 AND (state = 'claimed' OR state = 'control' AND turn != '')"
+_GIVE_BACK = sql("UPDATE inbox SET attempts = attempts - 1 WHERE", _CHARGED)
+_LAST_CHARGED = sql("SELECT seq FROM inbox WHERE", _CHARGED)
+_ACQUIT = "UPDATE inbox SET attempts = attempts - 1 WHERE seq = ? AND ended_at IS NULL AND attempts > 0"
 _FORGET_CRASHES = "UPDATE inbox SET crashes = 0 WHERE ended_at IS NULL AND crashes != 0 AND attempts = 0"
 AT_CLOSE = (_GIVE_BACK, _FORGET_CRASHES, _FREE_CONTROLS)  # of the open rows each, once per process
 _LEASED_JOBS = "SELECT seq, id, kind, attempts FROM job WHERE leased != 0 ORDER BY attempts, due_at, seq"
@@ -104,6 +105,16 @@ def count_crash(database: sqlite3.Connection, now: int) -> list[KilledJob]:
         database.execute(_PUT_OFF, (attempts + 1, now + delay, KILLED, seq))
         killed.append(KilledJob(id_, kind, attempts + 1))
     return killed
+
+
+def last_charged(database: sqlite3.Connection) -> tuple[int, ...]:
+    """Return the rows whose counted attempt was running when the process before ended."""
+    return tuple(seq for (seq,) in database.execute(_LAST_CHARGED))
+
+
+def acquit(database: sqlite3.Connection, rows: tuple[int, ...]) -> None:
+    """Give the attempt of these rows back: they did not have the process to themselves after all."""
+    database.executemany(_ACQUIT, [(seq,) for seq in rows])
 
 
 def free_controls(database: sqlite3.Connection) -> None:

@@ -13,16 +13,17 @@ from pathlib import Path
 
 from gateway import quarantine
 from gateway.commands.offline import findings
+from gateway.words import say
 from tests.fakes.gateway import COMMAND
 from tests.fakes.poisoned import GIBBERISH, POISON
 from tests.fakes.relay import Relay, open_relay
 
 
 @asynccontextmanager
-async def life(home: Path, relay: Relay) -> AsyncIterator[asyncio.subprocess.Process]:
+async def life(home: Path, relay: Relay, *words: str) -> AsyncIterator[asyncio.subprocess.Process]:
     """Start a gateway; it is gone at the end of the block."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("PARLOUR_")}
-    command = [sys.executable, "-m", "tests.fakes.poisoned", str(home), relay.base]
+    command = [sys.executable, "-m", "tests.fakes.poisoned", str(home), relay.base, *words]
     with (home.parent / "log").open("ab") as log:
         process = await asyncio.create_subprocess_exec(*command, stdout=log, stderr=log, env=kept)
     try:
@@ -33,12 +34,14 @@ async def life(home: Path, relay: Relay) -> AsyncIterator[asyncio.subprocess.Pro
         await process.wait()
 
 
-async def look(home: Path) -> None:
-    """Do what an operator does whose gateway is down."""
+async def operate(home: Path, *command: str) -> int:
+    """Run a command as an operator does, and return its exit code."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("PARLOUR_")}
     kept |= {"PARLOUR_HOME": str(home), "PARLOUR_WEB__PORT": "0"}
-    process = await asyncio.create_subprocess_exec(COMMAND, "status", env=kept, stdout=asyncio.subprocess.DEVNULL)
-    assert await process.wait() == 0
+    process = await asyncio.create_subprocess_exec(
+        COMMAND, *command, env=kept, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL
+    )
+    return await process.wait()
 
 
 async def wait_answers(relay: Relay, *chats: str) -> None:
@@ -48,37 +51,48 @@ async def wait_answers(relay: Relay, *chats: str) -> None:
 
 
 async def test_an_event_that_kills_is_set_aside_and_its_neighbours_are_answered(tmp_path: Path) -> None:
-    """Two lives end at once; the third is cautious and dies of it once more; the fourth answers everybody else."""
+    """Two lives end at once; two cautious ones die of it; the fifth answers everybody else, and tells its sender.
+
+    Once the cause is mended, the operator has it taken in after all.
+    """
     home = tmp_path / "home"
     async with open_relay() as relay:
         relay.say("before", "hello")
         relay.say("poisoned", f"a drop of {POISON}")
         relay.say("after", "hello")
-        for number in range(3):
+        for number in range(4):
             async with life(home, relay) as process:
                 assert await process.wait() == -signal.SIGKILL, f"life {number}:\n{(tmp_path / 'log').read_text()}"
             if number == 1:
-                await look(home)  # which must not be taken for a clean stop of the gateway
+                assert await operate(home, "status") == 0  # which must not be taken for a clean stop of the gateway
         async with life(home, relay) as process:
             relay.say("odd", f"some {GIBBERISH}")
             relay.say("late", "hello")
             await wait_answers(relay, "before", "after", "late")
             process.send_signal(signal.SIGTERM)
             assert await process.wait() == 0, (tmp_path / "log").read_text()
-        assert not relay.chat("poisoned")
+        (notice,) = relay.chat("poisoned")
+        assert notice.text == say("pool.set_aside", "en")
         turns = {
             chat: {part.key.partition(".")[0] for part in relay.chat(chat)} for chat in ("before", "after", "late")
         }
         assert [len(answered) for answered in turns.values()] == [1, 1, 1]
-    odd, killer = quarantine.look(home / "quarantine")
-    assert (odd.channel, odd.reason) == ("relay", "a text that is none")
-    assert killer.reason == "it was being handled when the process was killed"
-    assert stat.S_IMODE(killer.file.stat().st_mode) == 0o600
-    log = (tmp_path / "log").read_text()
-    assert POISON not in log
-    assert GIBBERISH not in log
-    told = [f async for f in findings({"PARLOUR_HOME": str(home)}, is_offline=True, asks_model=False)]
-    lines = [finding.text for finding in told if finding.name == "quarantine"]
-    assert len(lines) == 2
-    assert str(killer.file) in lines[1]
-    assert POISON not in "".join(finding.text for finding in told)
+        odd, killer = quarantine.look(home / "quarantine")
+        assert (odd.channel, odd.reason) == ("relay", "a text that is none")
+        assert killer.reason == "it was being handled when the process was killed"
+        assert stat.S_IMODE(killer.file.stat().st_mode) == 0o600
+        log = (tmp_path / "log").read_text()
+        assert POISON not in log
+        assert GIBBERISH not in log
+        told = [f async for f in findings({"PARLOUR_HOME": str(home)}, is_offline=True, asks_model=False)]
+        lines = [finding.text for finding in told if finding.name == "quarantine"]
+        assert len(lines) == 2
+        assert str(killer.file) in lines[1]
+        assert POISON not in "".join(finding.text for finding in told)
+        async with life(home, relay, "cured"):
+            relay.say("ready", "hello")
+            await wait_answers(relay, "ready")
+            assert await operate(home, "quarantine", "replay", killer.file.stem) == 0
+            while len(relay.chat("poisoned")) < 2:
+                await relay.wait_changed()
+            assert [event.reason for event in quarantine.look(home / "quarantine")] == ["a text that is none"]

@@ -1,6 +1,7 @@
 """A gateway on the relay platform whose codec takes the process with it at one word.
 
-`python -m tests.fakes.poisoned HOME RELAY` runs it until SIGTERM, or until somebody says the word.
+`python -m tests.fakes.poisoned HOME RELAY [cured]` runs it until SIGTERM, or until somebody says the word; a cured one
+minds no word.
 """
 
 from __future__ import annotations
@@ -16,13 +17,14 @@ from gateway.admission import Entry, Policy
 from gateway.app import ExtraChannel, Plugins, run
 from gateway.errors import OutcomeUnknown, RetryLater, StoreDown, Unreadable
 from gateway.logs import configure_logs
-from gateway.ports import Channel, ChannelContext, PlatformEvent
+from gateway.ports import Channel, ChannelContext, EventOrigin, PlatformEvent
 from gateway.settings import Settings
 from tests.fakes.relay import RelayChannel, RelayKind, RelaySettings
 
 POISON = "arsenic"
 GIBBERISH = "gibberish"
 _PAUSE = 0.05
+CURED = sys.argv[3:] == ["cured"]
 
 
 class CarefulChannel(RelayChannel):
@@ -42,15 +44,18 @@ class CarefulChannel(RelayChannel):
                 await asyncio.sleep(_PAUSE)
 
     async def _take(self, update: dict[str, Any]) -> None:
-        async def work() -> None:
-            if POISON in update["text"]:
-                os.kill(os.getpid(), signal.SIGKILL)
-            if GIBBERISH in update["text"]:
-                raise Unreadable("a text that is none")
-            await self._intake.receive(self._parse(update))
+        origin = EventOrigin(chat=update["chat"], sender=update["sender"], is_direct=True)
+        event = PlatformEvent(channel=self.name, id=str(update["update"]), raw=json.dumps(update), origin=origin)
+        await self._intake.handle(event, lambda: self.replay(event))
 
-        event = PlatformEvent(channel=self.name, id=str(update["update"]), raw=json.dumps(update))
-        await self._intake.handle(event, work)
+    async def replay(self, event: PlatformEvent) -> None:
+        """Read the event and hand it over."""
+        update = json.loads(event.raw)
+        if POISON in update["text"] and not CURED:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if GIBBERISH in update["text"]:
+            raise Unreadable("a text that is none")
+        await self._intake.receive(self._parse(update))
 
 
 class CarefulKind(RelayKind):
@@ -75,4 +80,4 @@ def main(home: str, relay: str) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main(*sys.argv[1:3])

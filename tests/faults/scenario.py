@@ -32,6 +32,7 @@ class Case:
     send_key: bool = True
     forgets_acks: bool = False  # the platform hands everything out again after a restart
     sabotage: str = ""  # a gateway that breaks this promise (sabotage.py)
+    unclean_stops: int = 0  # lives before the faulty one, each killed as soon as it is ready
     lives: int = 3  # a fault may end the first; the later ones are left alone
     patience: float = 30.0  # seconds for one life; a gateway that is not idle by then hangs
 
@@ -108,6 +109,8 @@ class Scenario:
         """Run the faulty life, then undisturbed ones until one is idle, and examine what is left."""
         outcome = self._outcome
         async with open_peers(stage_of(self._case.platform, self._case.scene)) as peers:
+            for _ in range(self._case.unclean_stops):
+                await self._end_unclean(peers)
             for number in range(self._case.lives):
                 before = self._look_at_the_dead(peers, number) if number else None
                 asked_before = len(peers.model.bodies)
@@ -132,6 +135,12 @@ class Scenario:
             shutil.rmtree(self._room)
         return outcome
 
+    async def _end_unclean(self, peers: Peers) -> None:
+        async with open_line(self._zygote, self._order(peers, is_first=False)) as line:
+            await line.wait("ready")
+            line.kill()
+            await line.wait("exit")
+
     def _look_at_the_dead(self, peers: Peers, number: int) -> examine.Stored:
         """Read what the life before left; what the platform was told must be in it."""
         stored = examine.stored(self._room / "root", self._room / f"copy{number}", peers.stage.chat_of)
@@ -150,8 +159,8 @@ class Scenario:
         if self._outcome.struck and self._case.mode.kills and first.status != -9:
             self._outcome.wrong.append(f"the shim killed it, yet it ended with {first.status}")
 
-    async def _live(self, peers: Peers, *, is_first: bool) -> Life:
-        order = Order(
+    def _order(self, peers: Peers, *, is_first: bool) -> Order:
+        return Order(
             root=str(self._room / "root"),
             report=str(self._room / "report"),
             log=str(self._room / "log"),
@@ -168,6 +177,9 @@ class Scenario:
             sabotage=self._case.sabotage,
             preview_seconds=_PACE if self._case.chats == 1 else _SLOW_PACE,
         )
+
+    async def _live(self, peers: Peers, *, is_first: bool) -> Life:
+        order = self._order(peers, is_first=is_first)
         if is_first and self._case.whole_life:
             self._say(peers)
         life = Life()

@@ -24,6 +24,7 @@ PLACES = [place for platform in PLATFORMS for place in places(platform)]
 KILLS = 4  # of each place
 LOST = {"direct": (1, 6), "thread": (2,), "file in a thread": (6,)}  # sends whose reply never comes
 LONG = 6  # writes of a commit that stores more than a note
+RECEIPT = (2, 5, 8, 12, 17, 24, 40)  # points between a message's arrival and its being durable, and shortly after
 LEAST = 100  # points that one turn makes at the very least
 
 Record = Callable[[str, object], None]
@@ -55,6 +56,18 @@ async def test_a_reply_is_lost(zygote: Zygote, place: Case, record_property: Rec
     record_property("figure", f"{place.place}, reply_lost: {summary(outcomes)}")
     assert not verdict(outcomes), verdict(outcomes)
     assert outcomes[0].struck
+
+
+@pytest.mark.parametrize("platform", PLATFORMS)
+async def test_killed_during_receipt_after_two_unclean_stops(
+    zygote: Zygote, platform: str, record_property: Record
+) -> None:
+    """One kill more is no proof: the event that was in hand then is handled once more, and answered once."""
+    place = Case(platform=platform, unclean_stops=2, mode=Mode.KILL_BEFORE)
+    outcomes = await play_all(zygote, [replace(place, at=at) for at in RECEIPT])
+    record_property("figure", f"{place.place}, kill_before, after two unclean stops: {summary(outcomes)}")
+    assert not verdict(outcomes), verdict(outcomes)
+    assert all(outcome.struck for outcome in outcomes)
 
 
 def _first_writes(points: list[str]) -> list[int]:

@@ -12,6 +12,7 @@ import stat
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import NoReturn
@@ -21,9 +22,10 @@ import structlog
 from structlog.typing import Processor
 
 from gateway.errors import ParlourError, RetryLater, StoreDown, Unreadable, UserMistake
-from gateway.ports import PlatformEvent
+from gateway.ports import EventOrigin, PlatformEvent
 from gateway.quarantine import CALM, Quarantine, count, look
 from gateway.quarantine import folder as files
+from gateway.quarantine.keeper import _name
 from tests.fakes.clock import Clock
 from tests.fakes.meter import FakeMeter
 
@@ -392,17 +394,112 @@ asyncio.run(main())
 """
 
 
-def test_an_event_that_kills_the_process_is_set_aside_at_the_next_start(tmp_path: Path) -> None:
-    """A real kill -9 in mid-work: the next process sets the event aside, passes it over, and is cautious itself."""
+def test_an_event_that_kills_the_process_twice_is_set_aside_at_the_next_start(tmp_path: Path) -> None:
+    """A real kill -9 in mid-work strikes the event; after a second one it is set aside and passed over."""
     command = [sys.executable, "-c", KILLED, str(tmp_path)]
-    died = subprocess.run(command, capture_output=True, check=False)  # noqa: S603 - our own interpreter
-    assert died.returncode == -signal.SIGKILL
-    assert [Path(name).suffix for name in names(tmp_path)] == [".working"]
+    for suffixes in ([".working"], [".struck", ".working"]):
+        died = subprocess.run(command, capture_output=True, check=False)  # noqa: S603 - our own interpreter
+        assert died.returncode == -signal.SIGKILL
+        assert [Path(name).suffix for name in names(tmp_path)] == suffixes
     again = subprocess.run(command, capture_output=True, text=True, check=True)  # noqa: S603
     assert again.stdout.endswith("passed over\n")
     (kept,) = look(tmp_path)
     assert (kept.channel, kept.reason) == ("telegram", "it was being handled when the process was killed")
-    (tmp_path / "slack-0123.working").write_text("{}")
-    meter = FakeMeter()
-    assert quarantine(tmp_path, unclean_stops=0, meter=meter).is_cautious
-    assert meter.total("quarantined") == 1
+    for stem, found in (("slack-0123", 0), ("slack-0123", 1)):
+        (tmp_path / f"{stem}.working").write_text("{}")
+        meter = FakeMeter()
+        keeper = quarantine(tmp_path, unclean_stops=0, meter=meter)
+        assert keeper.is_cautious
+        assert keeper.had_event_in_hand
+        assert meter.total("quarantined") == found
+
+
+async def test_a_struck_event_that_goes_well_is_innocent(tmp_path: Path) -> None:
+    """It is handled on record even when caution is over, and one kill much later strikes it for the first time."""
+    keeper = quarantine(tmp_path, unclean_stops=2)
+    write_working(keeper, event())
+    keeper = quarantine(tmp_path, clock=lambda: 10_000.0)
+    keeper._cautious_until = 0.0
+    (name,) = keeper.struck
+    seen: list[list[str]] = []
+
+    async def work() -> None:
+        seen.append(names(tmp_path))
+
+    await keeper.handle(event(), work)
+    assert seen == [[f"{name}.struck", f"{name}.working"]]
+    assert names(tmp_path) == []
+    write_working(keeper, event())
+    assert quarantine(tmp_path).struck == [name]
+    assert count(tmp_path) == 0
+
+
+def write_working(keeper: Quarantine, each: PlatformEvent) -> None:
+    """Leave *each* as a kill leaves it."""
+    keeper._folder.write(f"{_name(each)}.working", each, files.KILLED, NOW)
+
+
+async def test_an_event_is_replayed_from_its_file(tmp_path: Path) -> None:
+    """Struck or set aside, it is handed over as it came, on record, and is gone when that went well."""
+    keeper = quarantine(tmp_path)
+    origin = EventOrigin(chat="42", sender="ann", message_id="7", is_direct=True)
+    first = replace(event(1), origin=origin)
+    await keeper.handle(first, Work(Unreadable("odd")))
+    write_working(keeper, event(2))
+    await keeper.handle(event(3, raw="x" * 1_000_000), Work(Unreadable("long")))
+    keeper = quarantine(tmp_path)
+    taken: list[PlatformEvent] = []
+
+    async def work(each: PlatformEvent) -> None:
+        assert f"{_name(each)}.working" in names(tmp_path)
+        taken.append(each)
+
+    for each in (first, event(2)):
+        assert await keeper.replay(_name(each), work)
+    assert taken == [first, event(2)]
+    assert names(tmp_path) == [f"{_name(event(3))}.json"]
+    with pytest.raises(UserMistake, match="longer than what is kept"):
+        await keeper.replay(_name(event(3)), work)
+    assert not await keeper.replay("../schema", work)
+    fine = Work()
+    await keeper.handle(first, fine)
+    assert fine.times == 1
+
+
+async def test_a_replay_that_fails_or_kills_leaves_it_set_aside(tmp_path: Path) -> None:
+    """Nothing is lost by trying, and a replayed poison needs no second kill."""
+    keeper = quarantine(tmp_path)
+    await keeper.handle(event(), Work(Unreadable("odd")))
+
+    async def break_down(_: PlatformEvent) -> None:
+        raise KeyError("canary")
+
+    with pytest.raises(KeyError):
+        await keeper.replay(_name(event()), break_down)
+    assert names(tmp_path) == [f"{_name(event())}.json"]
+    write_working(keeper, event())
+    assert quarantine(tmp_path).struck == []
+    assert [kept.reason for kept in look(tmp_path)] == [files.KILLED]
+
+
+async def test_who_is_to_be_told_is_known_until_they_were(tmp_path: Path) -> None:
+    """Of an event that killed twice or broke us three times the origin is offered, after a restart too."""
+    origin = EventOrigin(chat="42", sender="ann")
+    keeper = quarantine(tmp_path)
+    await keeper.handle(replace(event(1), origin=origin), Work(Unreadable("odd")))
+    assert not keeper.news.is_set()
+    broken = replace(event(2), origin=origin)
+    for _ in range(2):
+        with pytest.raises(KeyError):
+            await keeper.handle(broken, Work(KeyError()))
+    await keeper.handle(broken, Work(KeyError()))
+    assert keeper.news.is_set()
+    for _ in range(2):
+        write_working(keeper, event(3))
+        keeper = quarantine(tmp_path)
+    assert keeper.news.is_set()
+    told = {name: (channel, where) for name, channel, where in await keeper.untold()}
+    assert told == {_name(broken): ("telegram", origin), _name(event(3)): ("", None)}
+    for name in told:
+        await keeper.mark_told(name)
+    assert not quarantine(tmp_path).news.is_set()

@@ -3,6 +3,7 @@
 from channels.slack.codec.buttons import Press as Press
 from channels.slack.codec.envelope import chat_of as chat_of
 from channels.slack.codec.envelope import event_of as event_of
+from channels.slack.codec.envelope import origin_of as origin_of
 from channels.slack.codec.envelope import raw_of as raw_of
 from channels.slack.codec.envelope import user_of as user_of
 from channels.slack.codec.files import address as address

@@ -7,6 +7,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from gateway.ports import EventOrigin
+
 
 def event_of(body: Mapping[str, Any], raw: str) -> str:
     """Return what is the same when Slack brings *body* again; never raises.
@@ -41,6 +43,19 @@ def user_of(body: Mapping[str, Any]) -> str:
     else:
         found = pressed.get("id") if isinstance(pressed, dict) else body.get("user_id")
     return found if isinstance(found, str) else ""
+
+
+def origin_of(body: Mapping[str, Any]) -> EventOrigin | None:
+    """Return where a message comes from, as far as that can be told without reading it; never raises."""
+    event = body.get("event")
+    if not isinstance(event, dict) or event.get("type") not in ("message", "app_mention"):
+        return None
+    chat, user, thread, ts = chat_of(body), user_of(body), event.get("thread_ts"), event.get("ts")
+    if not chat or not user:
+        return None
+    is_direct = chat.startswith("D")
+    place = f"{chat}/{thread}" if isinstance(thread, str) and thread and not is_direct else chat
+    return EventOrigin(chat=place, sender=user, message_id=ts if isinstance(ts, str) else "", is_direct=is_direct)
 
 
 def raw_of(body: Mapping[str, Any]) -> str:

@@ -4,6 +4,7 @@ from channels.telegram.codec.content import FILE_SCHEME as FILE_SCHEME
 from channels.telegram.codec.parse import Account as Account
 from channels.telegram.codec.parse import event_id as event_id
 from channels.telegram.codec.parse import is_arrival as is_arrival
+from channels.telegram.codec.parse import origin_of as origin_of
 from channels.telegram.codec.parse import parse as parse
 from channels.telegram.codec.parse import query_of as query_of
 from channels.telegram.codec.parse import rows_left as rows_left

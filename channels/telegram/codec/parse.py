@@ -13,6 +13,7 @@ from typing import Any
 from channels.telegram.codec.content import attachments, spoken, typed_command, words
 from gateway.errors import Unreadable
 from gateway.events import UNKNOWN, ChatKind, InboundKind, InboundMessage, Sender, SessionKey
+from gateway.ports import EventOrigin
 from gateway.text import clean
 
 KINDS = {"private": ChatKind.DIRECT, "group": ChatKind.GROUP, "supergroup": ChatKind.GROUP}
@@ -143,6 +144,20 @@ def event_id(update: Mapping[str, Any]) -> str:
     # What is said by somebody, or cannot be read: the same words are the same event.
     content = {name: value for name, value in update.items() if name != "update_id"}
     return f"content/{hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()}"
+
+
+def origin_of(update: Mapping[str, Any]) -> EventOrigin | None:
+    """Return where a message or its edit comes from, without reading what it says; None for any other update."""
+    for field in ("message", "edited_message"):
+        with suppress(KeyError, TypeError, ValueError, OverflowError, AttributeError):
+            message = update[field]
+            return EventOrigin(
+                chat=_key(message, "telegram").chat,
+                sender=str(int(message["from"]["id"])),
+                message_id=str(int(message["message_id"])),
+                is_direct=message["chat"].get("type") == "private",
+            )
+    return None
 
 
 def is_arrival(message: InboundMessage) -> bool:

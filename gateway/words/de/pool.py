@@ -9,4 +9,8 @@ SENTENCES = {
         "Ich war mehr als einen Tag weg und habe deshalb unbeantwortet gelassen, was du inzwischen geschrieben hast."
         " Bitte frag noch einmal."
     ),
+    "set_aside": (
+        "Eine Nachricht von dir konnte ich nicht annehmen: Beim Lesen bin ich mehrmals abgestürzt. Ich habe sie"
+        " beiseitegelegt, und wer mich betreibt, weiß davon. Bitte formuliere sie anders."
+    ),
 }

@@ -9,4 +9,8 @@ SENTENCES = {
         "Estuve fuera más de un día, así que dejé sin respuesta lo que escribiste mientras tanto. Pregunta otra vez,"
         " por favor."
     ),
+    "set_aside": (
+        "No pude recibir un mensaje tuyo: al leerlo dejé de funcionar varias veces. Lo he apartado, y quien"
+        " me administra lo sabe. Exprésalo de otra manera, por favor."
+    ),
 }

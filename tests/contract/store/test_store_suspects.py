@@ -72,6 +72,22 @@ async def test_a_suspect_with_company_is_not_charged(house: House) -> None:
     assert (lease.is_lone, lease.attempts) == (True, 0)
 
 
+async def test_an_attempt_that_had_company_after_all_is_given_back(house: House) -> None:
+    """Whoever finds a platform event that was in hand at the crash says so at the start; saying it twice is once."""
+    store = await crash_twice(house)
+    await claim_suspect(store)
+    await house.kill()
+    store = await house.open()
+    await store.journal.acquit()
+    await store.journal.acquit()
+    lease = await claim_suspect(store)
+    assert (lease.key, lease.attempts) == (CHATS[0], 1)
+    await store.journal.acquit()  # it speaks of the last run, not of this one
+    await house.kill()
+    store = await house.open()
+    assert [(await claim_suspect(store)).attempts for _ in CHATS] == [1, 1, 2]
+
+
 async def test_a_merged_turn_is_one_suspect(house: House) -> None:
     """Its rows are charged together, and what its sender writes meanwhile is none of it."""
     store = await house.open()

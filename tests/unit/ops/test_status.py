@@ -51,6 +51,9 @@ class Office:
     async def submit(self, key: SessionKey, text: str) -> str:
         raise NotImplementedError
 
+    async def replay(self, name: str, channels: Mapping[str, Channel]) -> bool:
+        raise NotImplementedError
+
     async def work(self) -> Mapping[str, Any]:
         purse = Purse(self.store.usage, limit=1_000, zone="UTC", now=lambda: datetime.now(UTC))
         background = Background(self.store.jobs, quick={}, slow={}, purse=purse)

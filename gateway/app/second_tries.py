@@ -1,0 +1,111 @@
+"""What becomes of events in the quarantine while the gateway runs: a second try, and a line to who sent them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+import structlog
+
+from agent.memory.work.reporting import report
+from gateway.admission import Admitted
+from gateway.app.channels import Judge
+from gateway.errors import ParlourError, StoreDown
+from gateway.events import ChatKind, InboundMessage, Sender, SessionKey
+from gateway.intake import GatewayIntake
+from gateway.ports import Channel, EventOrigin, Job, Store
+from gateway.words import say
+
+log = structlog.get_logger(__name__)
+
+_LOOK_EVERY = timedelta(seconds=1)  # for a channel that does not hear its platform yet
+_STORE_PAUSE = timedelta(seconds=5)
+
+
+class SecondTries:
+    """Handles struck events once more, and tells senders of events that were set aside."""
+
+    def __init__(
+        self,
+        intake: GatewayIntake,
+        store: Store,
+        channels: Mapping[str, Channel],
+        *,
+        judge: Judge,
+        language: Callable[[SessionKey], str],
+        now: Callable[[], datetime],
+    ) -> None:
+        self._intake = intake
+        self._store = store
+        self._channels = channels
+        self._judge = judge
+        self._language = language
+        self._now = now
+
+    async def run(self) -> None:
+        """Work until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._tell_senders(), name="quarantine notices")
+            for name in self._intake.quarantine.struck:
+                tasks.create_task(self._try_again(name), name="second try")
+
+    async def _try_again(self, name: str) -> None:
+        """Hand a struck event over, unless its platform brought it first."""
+        channel = self._channels.get(name.rpartition("-")[0])
+        while channel is not None and not channel.is_ready():  # noqa: ASYNC110 - a channel rings no event
+            await asyncio.sleep(_LOOK_EVERY.total_seconds())
+        try:
+            is_done = await self._intake.replay(name, self._channels)
+            log.info("quarantine.second_try", name=name, is_done=is_done)
+        except ParlourError as error:
+            log.warning("quarantine.second_try_failed", name=name, reason=type(error).__name__)
+        except Exception as error:  # noqa: BLE001 - the service boundary; its text may quote the event
+            log.error("quarantine.second_try_failed", name=name, reason=type(error).__name__)  # noqa: TRY400
+
+    async def _tell_senders(self) -> None:
+        quarantine = self._intake.quarantine
+        while True:
+            await quarantine.news.wait()
+            quarantine.news.clear()
+            for name, channel, origin in await quarantine.untold():
+                if origin is not None and channel in self._channels:
+                    await self._tell(name, channel, origin)
+                with suppress(OSError):
+                    await quarantine.mark_told(name)
+
+    async def _tell(self, name: str, channel: str, origin: EventOrigin) -> None:
+        key = SessionKey(channel, origin.chat)
+        kind = ChatKind.DIRECT if origin.is_direct else ChatKind.GROUP
+        # Whoever would not be answered is not told either.
+        unread = InboundMessage(
+            key=key,
+            message_id=origin.message_id,
+            sender=Sender(id=origin.sender),
+            text="",
+            sent_at=self._now(),
+            chat_kind=kind,
+            guild=origin.guild,
+            is_addressed=True,
+        )
+        if not isinstance(self._judge(unread), Admitted):
+            return
+        told = Job(id=f"quarantine:{name}", kind="", scope="", payload={}, due_at=self._now())
+        while True:
+            try:
+                session = await self._store.journal.session(key)
+                await report(
+                    self._store.records,
+                    replace(told, scope=session.scope),
+                    session,
+                    say("pool.set_aside", self._language(key)),
+                    at=self._now(),
+                    reply_to=origin.message_id if kind is ChatKind.GROUP else "",
+                    chat_kind=kind,
+                )
+            except StoreDown:
+                await asyncio.sleep(_STORE_PAUSE.total_seconds())
+            else:
+                return
