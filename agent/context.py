@@ -175,6 +175,7 @@ class Context:
             **speaker(message),
             head=head(message, zone, names),
             indented=True,
+            seen=build.stamp(row.accepted_at),
             origin=UNTRUSTED if message.is_forwarded else "user",
             files=list(files) or None,
             quoted=quoted(message, before, lambda each: head(each, zone, names)) or None,

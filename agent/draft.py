@@ -56,6 +56,7 @@ class Draft:
         self._told: set[int] = set()
         self.streamed = ""  # the last text of this turn that was offered to people
         self.stopped: Line | None = None  # the line that ends a turn that was stopped
+        self.shown_at: datetime | None = None  # when the first words of its preview stood in the chat
         self.begins_tainted = False  # words of others stand in the conversation before this turn
         for step in lease.steps:
             self._adopt(step)
@@ -92,6 +93,11 @@ class Draft:
         """What the turn's tools want sent with its answer, read off its lines, so that a resumed turn has it too."""
         staged = [fact for line in self.lines for fact in line.get("send", ())]
         return tuple(attachment_of(fact) for fact in staged)
+
+    @property
+    def seen(self) -> dict[str, str]:
+        """The field that says since when people see what takes the preview's place; empty where there is none."""
+        return {"seen": build.stamp(self.shown_at)} if self.shown_at else {}
 
     @property
     def shown(self) -> list[Line]:
@@ -198,7 +204,9 @@ class Draft:
             text = STOPPED_RUNNING if call.id in self.intents else STOPPED
             lines.append(self.message("tool", text, self._now(), tool_call_id=call.id, name=call.name))
         dropped = self.has_staged or None
-        lines.append(self.message("assistant", self.streamed, self._now(), stopped=ending, dropped=dropped))
+        lines.append(
+            self.message("assistant", self.streamed, self._now(), stopped=ending, dropped=dropped, **self.seen)
+        )
         return self._step("stop", tuple(lines))
 
     def drop_staged(self) -> bool:

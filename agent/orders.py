@@ -129,11 +129,13 @@ class Orders:
         return Lease(key=row.message.key, turn=turn, epoch=0, rows=(row,), session=session)
 
     def _command_line(self, lease: Lease, reply: Reply) -> Line:
-        message = lease.rows[0].message
+        row = lease.rows[0]
+        message = row.message
         # A private answer never joins a shared transcript (FORMATS.md, Sends).
         is_hidden = reply.is_secret or (reply.is_private and message.chat_kind is ChatKind.GROUP)
         text = "" if is_hidden else with_commands(reply.text, reply.choices)
-        return build.command(lease.turn, reply.typed or message.text, text, self._rooms.now(), **speaker(message))
+        said = speaker(message) | {"seen": build.stamp(row.accepted_at)}
+        return build.command(lease.turn, reply.typed or message.text, text, self._rooms.now(), **said)
 
     def _command(self, lease: Lease, typed: Typed) -> CommandContext:
         row = lease.rows[0]

@@ -197,6 +197,8 @@ class TurnWork:
             )
         finally:
             await preview.close()
+            if running.draft is not None:
+                running.draft.shown_at = preview.shown_at
         await self._conclude(running, conversation, draft, thought)
         return EndState.ANSWERED if thought.past is None else EndState.REFUSED
 
@@ -222,14 +224,14 @@ class TurnWork:
             )
             return
         sent = [fact_of(each) | {"blob": each.blob} for each in draft.attachments]
-        draft.add(draft.message("assistant", thought.text, self._rooms.now(), files=sent or None))
+        draft.add(draft.message("assistant", thought.text, self._rooms.now(), files=sent or None, **draft.seen))
         text = f"{thought.text}\n\n{say('delivery.cut', language)}" if thought.is_cut else thought.text
         message, models = running.lease.rows[0].message, self._rooms.manners.models
         model = models.in_force(message.key, message.guild)
         if model.lost:
             text = f"{text}\n\n{gone(model, language)}"
         for line in _doubts(draft, running.lease, language):
-            draft.add(build.notice(running.lease.turn, line, self._rooms.now()))
+            draft.add(build.notice(running.lease.turn, line, self._rooms.now(), **draft.seen))
             text = f"{text}\n\n{line}"
         answer = to_chat(running.lease, text, OutboundKind.ANSWER, attachments=draft.attachments)
         record = draft.record(
@@ -258,7 +260,7 @@ class TurnWork:
             lines.append(say("delivery.staged_dropped", language))
             draft.add(draft.message("assistant", "", now, dropped=True))
         notice = "\n\n".join(lines)
-        draft.add(build.notice(running.lease.turn, notice, now))
+        draft.add(build.notice(running.lease.turn, notice, now, **draft.seen))
         record = draft.record(
             outcome, now, failure=failure, supersedes=original_of(running.lease.rows[0].message.message_id)
         )
@@ -288,6 +290,7 @@ class TurnWork:
         for row in (*lease.rows, *rest):
             is_last = row is lease.rows[-1]
             said: dict[str, Any] = {"asked": row.message.text, **speaker(row.message)}
+            said["seen"] = build.stamp(row.accepted_at)
             if row.message.attachments:  # as facts alone: nothing is fetched for who is turned away
                 said["files"] = [fact_of(each) for each in row.message.attachments]
             draft.add(build.notice(lease.turn, line if is_last else "", now, **said))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -38,10 +38,10 @@ class StoredSessions:
         pending = [each.record for each in await self._records.pending(key)]
         scope = pending[-1].scope if pending else await self._scope(key)
         blocks = await asyncio.to_thread(self._read, key, scope, limit) if scope is not None else []
-        turns = _turns(blocks, pending)
-        lines = [_anchored(line, scope) for line in _shown(turns)] if scope is not None else []
-        lines += _waiting(waiting, turns)
-        return tuple(lines[-limit:]) if limit > 0 else ()
+        lines = await asyncio.to_thread(_in_order, _turns(blocks, pending), waiting, datetime.now(UTC))
+        if limit <= 0:
+            return ()
+        return tuple(line if scope is None else _anchored(line, scope) for line in lines[-limit:])
 
     async def all(self) -> tuple[SessionInfo, ...]:
         """Return every session, the most recently used first."""
@@ -100,13 +100,54 @@ def _turns(blocks: Sequence[Block], pending: Iterable[TurnRecord]) -> dict[str, 
     return turns
 
 
-def _shown(turns: dict[str, list[Line]]) -> list[ShownLine]:
+@dataclass(frozen=True, slots=True)
+class _SeenLine:
+    """A line, since when it stands in the chat by our own clock, and when its turn ended; None = nobody noted it."""
+
+    line: ShownLine
+    since: datetime | None = None
+    ended: datetime | None = None
+
+    def stands_before(self, other: _SeenLine) -> bool:
+        """Return True if people saw this line before *other*, whose record came earlier.
+
+        A clock that was set back tells nothing: then this turn seems to have ended before the other one.
+        """
+        if self.since is None or self.ended is None or other.since is None or other.ended is None:
+            return False
+        return self.since < other.since and other.ended <= self.ended
+
+
+def _in_order(turns: dict[str, list[Line]], waiting: Sequence[InboxRow], now: datetime) -> list[ShownLine]:
+    """Return what people saw in the order in which they saw it. Turns are in the order of their commits.
+
+    A command answered during a turn is committed before it, and a message may wait behind the answer to another.
+    """
+    ordered: list[_SeenLine] = []
+    for each in (*_shown(turns), *_waiting(waiting, turns, now)):
+        place = len(ordered)
+        while place and each.stands_before(ordered[place - 1]):
+            place -= 1
+        ordered.insert(place, each)
+    return [each.line for each in ordered]
+
+
+def _shown(turns: dict[str, list[Line]]) -> list[_SeenLine]:
     gone = {line.get("mid") for lines in turns.values() for line in lines if kind_of(line) == "forgotten"}
-    shown: list[ShownLine] = []
+    shown: list[_SeenLine] = []
     for turn, lines in turns.items():
-        seen = [each for line in lines for each in _seen(turn, line, gone)]
-        shown += [_numbered(line, n) for n, line in enumerate(seen)]
+        # Records of earlier versions say nothing of when their lines were seen, and stay in the order of their commits.
+        ended = read_stamp(lines[-1].get("at")) if any("seen" in line for line in lines) else None
+        seen = [(each, _since(line, each.role)) for line in lines for each in _seen(turn, line, gone)]
+        shown += [_SeenLine(_numbered(each, n), since, ended) for n, (each, since) in enumerate(seen)]
     return shown
+
+
+def _since(line: Line, role: str) -> datetime | None:
+    """Return since when what *role* said in a transcript line stands in the chat, by our own clock."""
+    seen = read_stamp(line.get("seen"))
+    # Of a command, and of what was turned away, `seen` is the person's; a reply stands there since it was given.
+    return seen if role == "user" or (seen and "mid" not in line) else read_stamp(line.get("timestamp"))
 
 
 def _seen(turn: str, line: Line, gone: set[object]) -> list[ShownLine]:
@@ -118,6 +159,7 @@ def _seen(turn: str, line: Line, gone: set[object]) -> list[ShownLine]:
         # Files came with a person's message; those of a line that is no answer to one went out with it.
         came, sent = (facts_in(line), ()) if line.get("mid") else ((), facts_in(line))
         said = _line(turn, "user", line, FORGOTTEN) if is_gone else _line(turn, "user", line, line.get(asked), came)
+        said = replace(said, at=_since(line, "user") or said.at)
         both = [said, _line(turn, kind, line, line.get(told), sent)]
         return [each for each in both if each.text]
     if kind != "message" or role not in ("user", "assistant") or (role == "assistant" and line.get("tool_calls")):
@@ -159,25 +201,24 @@ def _numbered(line: ShownLine, n: int) -> ShownLine:
     return replace(line, id=f"{line.turn}/{n}")
 
 
-def _waiting(rows: Sequence[InboxRow], turns: dict[str, list[Line]]) -> list[ShownLine]:
+def _waiting(rows: Sequence[InboxRow], turns: dict[str, list[Line]], now: datetime) -> list[_SeenLine]:
     """Return the rows that are in no turn yet: accepted, not answered."""
     answered = {seq for lines in turns.values() for line in lines[-1:] for seq in map(str, line.get("inbox", ()))}
-    found: list[ShownLine] = []
+    found: list[_SeenLine] = []
     for row in rows:
         message = row.message
         if str(row.seq) in answered or message.kind not in (InboundKind.MESSAGE, InboundKind.COMMAND):
             continue
         turn = row.turn or turn_id(message)
-        found.append(
-            ShownLine(
-                id=f"{turn_id(message)}/0",
-                turn=turn,
-                role="user",
-                text="\n".join(part for part in (message.text, shown(map(fact_of, message.attachments))) if part),
-                at=message.sent_at,
-                name=message.sender.name,
-                message_id=message.message_id,
-                state="waiting",
-            )
+        line = ShownLine(
+            id=f"{turn_id(message)}/0",
+            turn=turn,
+            role="user",
+            text="\n".join(part for part in (message.text, shown(map(fact_of, message.attachments))) if part),
+            at=message.sent_at,
+            name=message.sender.name,
+            message_id=message.message_id,
+            state="waiting",
         )
+        found.append(_SeenLine(line, row.accepted_at, now))
     return found

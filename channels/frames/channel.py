@@ -57,6 +57,11 @@ class Live:
     activity: Frame | None = None
     preview: Frame | None = None
 
+    def show(self, preview: Frame, now: datetime) -> None:
+        """Note the text so far of a turn, and since when its first words stand in the chat."""
+        known = self.preview if self.preview is not None and self.preview["turn"] == preview["turn"] else {}
+        self.preview = {**preview, "since": known.get("since", now.isoformat())}
+
     def frames(self) -> list[Frame]:
         """Return what a new window is shown after the history."""
         return [frame for frame in (self.activity, self.preview) if frame is not None]
@@ -238,7 +243,10 @@ class FrameChannel:
         file = self._address(part.key, part.file, part.plain) if part.file is not None else None
         frame = codec.shown(part, marked=marked, replaces=replaces, file=file)
         live = self._live.setdefault(part.key, Live())
-        live.preview = frame if part.kind is OutboundKind.PREVIEW else None
+        if part.kind is OutboundKind.PREVIEW:
+            live.show(frame, self._now())
+        elif live.preview is not None and live.preview["turn"] == part.turn:
+            live.preview = None  # what another turn shows meanwhile, a command's answer, ends none
         self._tidy(part.key)
         self._push(part.key, frame, visible_to=part.visible_to)
         return Receipt(part=part.id, message_id=replaces or part.id, at=self._now())

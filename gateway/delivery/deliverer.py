@@ -178,6 +178,8 @@ def _shows_text(channel: Channel) -> bool:
 class NoPreview:
     """What a turn gets where nothing can be shown."""
 
+    shown_at = None
+
     def show(self, text: str) -> None:
         """Show nothing."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 from dataclasses import replace
+from datetime import datetime
 
 import structlog
 
@@ -48,6 +49,7 @@ class TurnPreview:
         self._due: float | None = None  # when the text may be shown
         self._text = ""  # offered and not shown yet
         self._message_id = ""
+        self.shown_at: datetime | None = None
         self._shown: Part | None = None
         self._is_placed = False
         self._strikes = 0
@@ -236,7 +238,7 @@ class TurnPreview:
             self._give_up("the turn has another owner")
             return True
         if row.state is PartState.SENT:
-            self._message_id = row.message_id
+            self._note_shown(row.message_id)
             await self._edit(part)
         elif row.state in (PartState.PENDING, PartState.SENDING):
             if row.state is PartState.PENDING:
@@ -252,7 +254,8 @@ class TurnPreview:
         outbox = self._desk.outbox
         try:
             receipt = await self._desk.ask(self._channel, part, self._channel.send(part))
-            self._message_id, self._shown = receipt.message_id, part
+            self._note_shown(receipt.message_id)
+            self._shown = part
             await self._desk.durably(lambda: outbox.sent(receipt))
         except OutcomeUnknown as error:
             reason = str(error)
@@ -287,8 +290,13 @@ class TurnPreview:
             await self._desk.durably(lambda: self._desk.outbox.sending(part))
             await self._send(part)
             return
-        self._message_id, self._shown = receipt.message_id, part
+        self._note_shown(receipt.message_id)
+        self._shown = part
         await self._desk.durably(lambda: self._desk.outbox.sent(receipt))
+
+    def _note_shown(self, message_id: str) -> None:
+        self._message_id = message_id
+        self.shown_at = self.shown_at or self._desk.now()
 
     def _give_up(self, reason: str) -> None:
         """Show no more text; the answer comes all the same."""

@@ -124,7 +124,12 @@ class Outbox(Protocol):
 
 
 class Preview(Protocol):
-    """One turn's streaming preview. Both methods return at once and never fail the turn."""
+    """One turn's streaming preview. `show` and `status` return at once and never fail the turn."""
+
+    @property
+    def shown_at(self) -> datetime | None:
+        """When its first words stood in the chat; None while none do."""
+        ...
 
     def show(self, text: str) -> None:
         """Offer the full text so far; the last one wins, at the channel's own pace."""

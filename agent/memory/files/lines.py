@@ -56,7 +56,8 @@ def message(i: int, turn: str, role: str, content: Any, at: datetime, **fields: 
     """Say something: *fields* are those of FORMATS.md (by, mid, head, origin, tool_calls, …); None is left out.
 
     `files` are facts (agent/attachments/facts.py); `quoted` and `recall` are what the model reads before the words,
-    and nobody else; `indented` says that the words are sent indented below their head.
+    and nobody else; `indented` says that the words are sent indented below their head. `seen` is when it stood in the
+    chat, by our own clock, where that is not *at*.
     """
     line: dict[str, Any] = {"i": i, "turn": turn, "role": role, "content": content, "timestamp": stamp(at)}
     return line | {name: value for name, value in fields.items() if value is not None}
@@ -113,7 +114,7 @@ def cut(turn: str, shown: Sequence[int]) -> Line:
 
 
 def command(turn: str, typed: str, reply: str, at: datetime, **fields: Any) -> Line:
-    """A command and what it answered: shown, never replayed. *fields* as in `message` (by, mid)."""
+    """A command and what it answered: shown, never replayed. *fields* as in `message` (by, mid; `seen` is its own)."""
     line = {"kind": "command", "turn": turn, "content": typed, "reply": reply, "timestamp": stamp(at)}
     return line | fields
 

@@ -66,8 +66,8 @@ const handlers = {
   trouble({ line }) {
     showTrouble(line);
   },
-  preview({ turn, text }) {
-    chat.preview(turn, text);
+  preview({ turn, text, since }) {
+    chat.preview(turn, text, since);
     welcome();
   },
   message(frame) {

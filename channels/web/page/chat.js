@@ -151,17 +151,18 @@ export class Chat {
     line.querySelector(".why").append(" ", again);
   }
 
-  /** Show the text so far of a turn; drawn once per frame, however many come. */
-  preview(turn, text) {
+  /** Show the text so far of a turn; drawn once per frame, however many come. *since* is set when it began before us. */
+  preview(turn, text, since) {
     if (this.wasTold(turn, "answer", text)) return;
     if (this.waiting.size === 0) requestAnimationFrame(() => this.drawPreviews());
-    this.waiting.set(turn, text);
+    this.waiting.set(turn, { text, since: since ?? this.waiting.get(turn)?.since });
   }
 
   drawPreviews() {
-    for (const [turn, text] of this.waiting) {
+    for (const [turn, { text, since }] of this.waiting) {
       if (!this.previews.has(turn)) {
-        const line = this.line("assistant", new Date().toISOString());
+        const line = this.line("assistant", since ?? new Date().toISOString());
+        if (since) this.firstAfter(since)?.before(line);
         line.classList.add("streaming");
         this.previews.set(turn, line);
       }
@@ -169,6 +170,12 @@ export class Chat {
     }
     this.waiting.clear();
     this.follow();
+  }
+
+  /** Return the first line that was seen later than *since*; undefined when there is none. */
+  firstAfter(since) {
+    const lines = [...this.list.querySelectorAll(".line")];
+    return lines.find((line) => new Date(line.querySelector("time").dateTime) > new Date(since));
   }
 
   /** Show a message of the server's: in its preview's place, or anew; a part that stands is written over. */

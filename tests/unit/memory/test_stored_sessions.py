@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import cast
 
@@ -13,7 +13,7 @@ from agent.memory.files import lines as build
 from agent.memory.files.projector import Projector
 from agent.memory.sessions import StoredSessions
 from gateway.events import InboundMessage, Sender, SessionKey
-from gateway.ports import EndState, InboxRow, Journal, TurnRecord
+from gateway.ports import EndState, InboxRow, Journal, Line, TurnRecord
 from tests.fakes.memory import ANN, SCOPE, START, TRANSCRIPT, CountingDisk, FakeRecords, exchange, talk, turn_name
 
 
@@ -153,3 +153,81 @@ async def test_all_sessions_are_listed(tmp_path: Path) -> None:
     listed = await sessions(tmp_path, records).all()
     assert [(info.key, info.messages) for info in listed] == [(other, 2), (ANN, 2)]
     assert listed[0].updated_at - START < timedelta(days=1)
+
+
+def at(seconds: float) -> datetime:
+    """Return a moment."""
+    return START + timedelta(seconds=seconds)
+
+
+def seen_record(n: int, *, asked: float, began: float, ended: float, is_command: bool = False) -> TurnRecord:
+    """Return the record of a turn whose question and answer were seen at these seconds."""
+    turn = turn_name(n)
+    typed: list[Line]
+    if is_command:
+        typed = [build.command(turn, f"/status {n}", f"fine {n}", at(began), mid=f"m{n}", seen=build.stamp(at(asked)))]
+    else:
+        said = build.message(n, turn, "user", f"question {n}", START, mid=f"m{n}", seen=build.stamp(at(asked)))
+        answer = build.message(n, turn, "assistant", f"answer {n}", at(ended), seen=build.stamp(at(began)))
+        typed = [said, answer]
+    end = build.end(turn, from_index=n, to_index=n, inbox=[str(n)], outcome="answered", at=at(ended))
+    return TurnRecord(
+        turn=turn,
+        key=ANN,
+        transcript=TRANSCRIPT,
+        scope=SCOPE,
+        outcome=EndState.ANSWERED,
+        lines=(*typed, end),
+        from_index=n,
+        to_index=n,
+        inbox=(n,),
+        at=at(ended),
+    )
+
+
+SEEN: list[tuple[str, list[TurnRecord], list[str]]] = [
+    (
+        "a command during a turn",
+        [seen_record(1, asked=2, began=3, ended=3, is_command=True), seen_record(0, asked=0, began=9, ended=9)],
+        ["question 0", "/status 1", "fine 1", "answer 0"],
+    ),
+    (
+        "a command behind the first words",
+        [seen_record(1, asked=2, began=3, ended=3, is_command=True), seen_record(0, asked=0, began=1, ended=9)],
+        ["question 0", "answer 0", "/status 1", "fine 1"],
+    ),
+    (
+        "a question that waits",
+        [seen_record(0, asked=0, began=5, ended=5), seen_record(1, asked=2, began=9, ended=9)],
+        ["question 0", "question 1", "answer 0", "answer 1"],
+    ),
+    (
+        "a clock that was set back by an hour",
+        [seen_record(0, asked=3_600, began=3_605, ended=3_605), seen_record(1, asked=10, began=15, ended=15)],
+        ["question 0", "answer 0", "question 1", "answer 1"],
+    ),
+]
+
+
+@pytest.mark.parametrize(("records", "order"), [case[1:] for case in SEEN], ids=[case[0] for case in SEEN])
+@pytest.mark.parametrize("is_projected", [False, True])
+async def test_lines_stand_in_the_order_in_which_they_were_seen(
+    tmp_path: Path, records: list[TurnRecord], order: list[str], is_projected: bool
+) -> None:
+    """Turns are stored in the order of their commits, and shown as they were seen, in the journal and in the file."""
+    stored = FakeRecords()
+    for record in records:
+        stored.commit(record)
+    if is_projected:
+        await Projector(tmp_path, stored).close()
+    shown = await sessions(tmp_path, stored).shown(ANN, limit=20)
+    assert [line.text for line in shown] == order
+    assert len({line.id for line in shown}) == len(order)
+
+
+async def test_a_message_that_waits_stands_where_it_was_said(tmp_path: Path) -> None:
+    """A command was answered meanwhile: the question before it is still there before it."""
+    records = FakeRecords()
+    records.commit(seen_record(1, asked=2, began=3, ended=3, is_command=True))
+    shown = await sessions(tmp_path, records, [waiting(0)]).shown(ANN, limit=20)
+    assert [line.text for line in shown] == ["waits", "/status 1", "fine 1"]
