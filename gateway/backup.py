@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import IO, Protocol
 
 from gateway.errors import UserMistake
@@ -142,13 +142,20 @@ def _files(source: Path) -> Iterator[Path]:
     for folder, folders, names in os.walk(source, followlinks=False):
         here = Path(folder)
         is_top = here == source
-        folders[:] = sorted(name for name in folders if not (is_top and (name in STAYS or name.startswith(".restore"))))
+        folders[:] = sorted(name for name in folders if not (is_top and _is_left(name)))
         for name in sorted(names):
             file = here / name
-            is_left = is_top and (name in STAYS or name in _OF_THE_FILE or name.startswith(".env"))
-            is_ours = not is_left and name not in _DERIVED
-            if is_ours and file.is_file() and not file.is_symlink():
+            if is_archived(file.relative_to(source)) and file.is_file() and not file.is_symlink():
                 yield file
+
+
+def is_archived(name: PurePath) -> bool:
+    """Return True if a file of this name, relative to its home, belongs into an archive."""
+    return not _is_left(name.parts[0]) and name.name not in _DERIVED
+
+
+def _is_left(top: str) -> bool:
+    return top in STAYS or top in _OF_THE_FILE or top.startswith((".env", ".restore"))
 
 
 def write_archive(source: Path, target: Path, *, schema: int, lengths: Mapping[str, int] | None = None) -> Made:

@@ -231,11 +231,13 @@ def backup(file: Annotated[Path, typer.Argument(help="Where to; a .tar.gz that i
 def restore(
     file: Annotated[Path, typer.Argument(help="What `parlour backup` wrote.")],
     force: Annotated[bool, typer.Option("--force", help="Replace what the home holds (it is kept aside).")] = False,
+    open_work: OpenWork = OpenChoice.ANSWER,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
 ) -> None:
-    """Put a backup into the home, after verifying all of it."""
-    from gateway.commands.offline import put_back
+    """Put a backup into the home, after verifying all of it and saying what it brings."""
+    from gateway.commands.restoring import put_back
 
-    put_back(file, force=force)
+    put_back(file, force=force, choice=open_work, is_sure=yes)
 
 
 @app.command("accept-loss")
@@ -269,12 +271,13 @@ def take_over(
         typer.Option("--map", metavar="OLD[=NEW]", help="Let the chat NEW go on from their conversation OLD."),
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be taken, and take nothing.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Take over what another bot remembered: its conversations and memory files. Twice is once."""
     from gateway.commands.importing import take_over as take
 
-    take(system, folder.expanduser(), person=person, mapped=mapped or (), is_dry=dry_run, as_json=as_json)
+    take(system, folder.expanduser(), person=person, mapped=mapped or (), is_dry=dry_run, is_sure=yes, as_json=as_json)
 
 
 @quarantine.command("list")

@@ -2,31 +2,76 @@
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 import json
 import os
 import shutil
-import tarfile
+import sqlite3
 import tempfile
-from collections.abc import Iterator
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from gateway.backup import BLOCK, FORMAT, MANIFEST, STAYS
+from gateway.archive_reader import ArchiveMember, open_archive
+from gateway.backup import BLOCK, FORMAT, MANIFEST, STAYS, is_archived
 from gateway.errors import NewerData, UserMistake
+from gateway.git_folders import defuse_repositories
 from gateway.home import SCHEMA, Home, hold_lock, make_private, sync_folder, write_private
-from gateway.journal_file import journal_fault
+from gateway.journal_file import OpenChoice, journal_fault
 from gateway.settings.sources import FILE_NAMES
+from gateway.store.adoption import OpenWork, mark_adopted
+
+_STRANGE = "it holds names that no backup of ours has"
+_DEEPEST = 32  # folders; a home has eight
 
 
-def restore(source: Path, path: Path, *, force: bool = False) -> int:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestoreLimits:
+    """What an archive may cost; the bytes of its files are limited by the disk."""
+
+    files: int = 1_000_000
+    manifest: int = 256 * 1024 * 1024  # bytes
+    seconds: float = 6 * 3600
+    spare: int = 256 * 1024 * 1024  # bytes that stay free on the disk
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackupContents:
+    """What a verified backup would put into the home."""
+
+    created: str
+    files: int
+    size: int  # bytes
+    parts: tuple[tuple[str, int], ...]  # what stands at the top of the home, and how many files
+    settings: tuple[Path, ...]  # settings files that would be in force; they are gone when the question is answered
+    settings_kept: tuple[str, ...]  # that the home has of its own, so that the backup's are not taken
+    defused: tuple[str, ...]  # what was taken out of git repositories
+    work: OpenWork
+
+
+def _agree(_: BackupContents) -> None:
+    """Restore whatever it is: for callers that know their backup."""
+
+
+def restore(
+    source: Path,
+    path: Path,
+    *,
+    force: bool = False,
+    choice: OpenChoice = OpenChoice.ANSWER,
+    confirm: Callable[[BackupContents], None] = _agree,
+    limits: RestoreLimits | None = None,
+) -> int:
     """Put a backup's files into the home *path*; return how many.
 
     The home must be empty or *force* given: then what is there moves to backups/replaced-<time>/. Secrets, backups
-    and a settings file that is already there stay. Everything is unpacked and verified first; a bad archive
-    changes nothing. Raises UserMistake, HomeInUse or NewerData.
+    and a settings file that is already there stay. Everything is unpacked and verified first, then *confirm* sees what
+    it is, and may raise; until then nothing was changed. *choice* says what becomes of messages that were open and
+    answers that were undelivered. Raises UserMistake, HomeInUse or NewerData.
     """
     os.umask(0o077)
     home = Home(path)
@@ -40,11 +85,13 @@ def restore(source: Path, path: Path, *, force: bool = False) -> int:
             shutil.rmtree(left, ignore_errors=True)
         staging = Path(tempfile.mkdtemp(prefix=".restore-", dir=path))
         try:
-            count = _unpack(source, staging)
+            unpacked = _unpack(source, staging, limits or RestoreLimits())
+            contents = _adopt(unpacked, home, staging, choice)
+            confirm(contents)
             _swap(home, staging)
         finally:
             shutil.rmtree(staging, ignore_errors=True)
-        return count
+        return contents.files
 
 
 def _data_of(home: Home) -> Iterator[Path]:
@@ -55,50 +102,76 @@ def _data_of(home: Home) -> Iterator[Path]:
             yield entry
 
 
-def _unpack(source: Path, staging: Path) -> int:
-    found: dict[str, tuple[int, str]] = {}
+@dataclass(slots=True)
+class _Unpacked:
+    """What was read of an archive so far, and what it may still cost."""
+
+    source: Path
+    limits: RestoreLimits
+    ends_at: float
+    room: int
+    found: dict[str, tuple[int, str]] = field(default_factory=dict)  # name -> size, hash
     manifest: dict[str, Any] | None = None
+
+    def take(self, member: ArchiveMember) -> None:
+        """Count a member; raise UserMistake when it is one too many."""
+        self.room -= member.size
+        if self.room < 0:
+            raise UserMistake(f"{self.source} needs more room than its disk has; nothing was changed, make room")
+        if len(self.found) >= self.limits.files:
+            raise UserMistake(f"{self.source} holds more than {self.limits.files:,} files; nothing was changed")
+
+    def look_at_the_clock(self) -> None:
+        """Raise UserMistake when it has taken too long."""
+        if time.monotonic() > self.ends_at:
+            hours = self.limits.seconds / 3600
+            raise UserMistake(f"{self.source} took more than {hours:.0f} hours to unpack; nothing was changed")
+
+
+def _unpack(source: Path, staging: Path, limits: RestoreLimits) -> _Unpacked:
+    room = shutil.disk_usage(staging).free - limits.spare
+    unpacked = _Unpacked(source, limits, time.monotonic() + limits.seconds, room)
     try:
-        with tarfile.open(source, "r:gz") as archive:
-            for member in archive:
+        with open_archive(source) as members:
+            for member in members:
+                unpacked.look_at_the_clock()
                 if member.name == MANIFEST:
-                    manifest = _read_manifest(archive, member)
+                    unpacked.manifest = _read_manifest(member, unpacked)
                     continue
                 place = staging / _safe_name(member)
+                unpacked.take(member)
                 place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-                found[member.name] = _write_member(archive, member, place)
+                unpacked.found[member.name] = _write_member(member, place, unpacked)
     except FileNotFoundError:
         raise UserMistake(f"{source} is not there; name a file that `parlour backup` wrote") from None
-    except (tarfile.TarError, EOFError, gzip.BadGzipFile, ValueError, KeyError, OSError) as wrong:
+    except (EOFError, ValueError, KeyError, RecursionError, OSError) as wrong:
         raise UserMistake(
             f"{source} cannot be restored ({_brief(wrong)}); nothing was changed, use another backup"
         ) from None
-    _verify(source, manifest, found, staging)
-    return len(found)
+    _verify(unpacked, staging)
+    return unpacked
 
 
 def _brief(wrong: Exception) -> str:
     return (getattr(wrong, "strerror", None) or str(wrong)).splitlines()[0][:120] or "it is damaged"
 
 
-def _safe_name(member: tarfile.TarInfo) -> PurePosixPath:
-    """Return where a member may stand: a regular file below the home, and nothing that stays there."""
+def _safe_name(member: ArchiveMember) -> PurePosixPath:
+    """Return where a member may stand: a regular file below the home, of a name that a backup takes."""
     name = PurePosixPath(member.name)
-    is_plain = member.isreg() and not name.is_absolute() and ".." not in name.parts and "\0" not in member.name
-    if not is_plain or not name.parts or str(name) != member.name or name.parts[0] in STAYS:
-        raise ValueError("it holds names that no backup of ours has")
+    is_plain = not name.is_absolute() and ".." not in name.parts and "\0" not in member.name
+    if not is_plain or not 0 < len(name.parts) <= _DEEPEST or str(name) != member.name or not is_archived(name):
+        raise ValueError(_STRANGE)
     return name
 
 
-def _write_member(archive: tarfile.TarFile, member: tarfile.TarInfo, place: Path) -> tuple[int, str]:
+def _write_member(member: ArchiveMember, place: Path, unpacked: _Unpacked) -> tuple[int, str]:
     digest, size = hashlib.sha256(), 0
-    source = archive.extractfile(member)
-    if source is None:
-        raise ValueError("it holds names that no backup of ours has")
     # "x": a name that comes twice is refused; nothing in the staging folder can be a link.
     descriptor = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
     with os.fdopen(descriptor, "wb") as out:
-        while block := source.read(BLOCK):
+        while block := member.read(BLOCK):
+            unpacked.look_at_the_clock()
             out.write(block)
             digest.update(block)
             size += len(block)
@@ -107,25 +180,60 @@ def _write_member(archive: tarfile.TarFile, member: tarfile.TarInfo, place: Path
     return size, digest.hexdigest()
 
 
-def _read_manifest(archive: tarfile.TarFile, member: tarfile.TarInfo) -> dict[str, Any]:
-    source = archive.extractfile(member) if member.isreg() else None
-    manifest = json.loads(source.read()) if source is not None else None
+def _read_manifest(member: ArchiveMember, unpacked: _Unpacked) -> dict[str, Any]:
+    """Return the list of files; it comes last, so that its size can be judged by the files that came."""
+    names = unpacked.found
+    largest = 64 * 1024 + sum(160 + 6 * len(name) for name in names)
+    if unpacked.manifest is not None or member.size > min(largest, unpacked.limits.manifest):
+        raise ValueError("its list is larger than its files explain")
+    data = b"".join(iter(lambda: member.read(BLOCK), b""))
+    # JSON takes up to 24 times its bytes in memory; ours has one object and three commas a file.
+    for mark, usual in ((b"{", 1), (b"[", 0), (b",", 3)):
+        if data.count(mark) > 1_000 + usual * len(names) + sum(name.count(mark.decode()) for name in names):
+            raise ValueError("its list is none that we write")
+    manifest = json.loads(data)
     return manifest if isinstance(manifest, dict) else {}
 
 
-def _verify(source: Path, manifest: dict[str, Any] | None, found: dict[str, tuple[int, str]], staging: Path) -> None:
-    again = "nothing was changed, use another backup"
+def _verify(unpacked: _Unpacked, staging: Path) -> None:
+    source, manifest, again = unpacked.source, unpacked.manifest, "nothing was changed, use another backup"
     if manifest is None or manifest.get("format") != FORMAT:
         raise UserMistake(f"{source} is no whole backup of Parlour; {again}")
     schema = manifest.get("schema")
     if not isinstance(schema, int) or schema > SCHEMA:
         raise NewerData(f"{source} was written by a newer Parlour (schema {schema}, this one knows {SCHEMA}); upgrade")
-    listed = {name: (entry["size"], entry["sha256"]) for name, entry in manifest.get("files", {}).items()}
-    if listed != found:
+    try:
+        listed = {name: (entry["size"], entry["sha256"]) for name, entry in manifest.get("files", {}).items()}
+    except (AttributeError, KeyError, TypeError):
+        listed = {}
+    if listed != unpacked.found:
         raise UserMistake(f"{source} is damaged: its files are not those of its list; {again}")
     write_private(staging / "schema", f"{schema}\n")
     if journal_fault(staging / "journal.db"):
         raise UserMistake(f"{source} holds a damaged journal; {again}")
+
+
+def _adopt(unpacked: _Unpacked, home: Home, staging: Path, choice: OpenChoice) -> BackupContents:
+    """Make what was unpacked ours: nothing in it runs by itself, and its open work is of unknown outcome."""
+    defused = defuse_repositories(staging)
+    journal, work = staging / home.journal.name, OpenWork(0, 0)
+    try:
+        if journal.exists():
+            work = mark_adopted(journal, choice)
+    except sqlite3.Error as wrong:
+        raise UserMistake(f"{unpacked.source} holds a damaged journal ({wrong}); nothing was changed") from None
+    own = tuple(name for name in FILE_NAMES if (home.path / name).exists())
+    found = unpacked.found
+    return BackupContents(
+        created=str((unpacked.manifest or {}).get("created", ""))[:20],
+        files=len(found),
+        size=sum(size for size, _ in found.values()),
+        parts=tuple(sorted(Counter(name.partition("/")[0] for name in found).items())),
+        settings=tuple(staging / name for name in FILE_NAMES if name in found and not own),
+        settings_kept=own,
+        defused=tuple(defused),
+        work=work,
+    )
 
 
 def _swap(home: Home, staging: Path) -> None:

@@ -17,24 +17,41 @@ from gateway.logs import configure_logs
 from gateway.settings import Settings, load_settings, secret_values
 
 
-def take_over(system: str, folder: Path, *, person: str, mapped: Sequence[str], is_dry: bool, as_json: bool) -> None:
-    """Take over a folder and print what was taken, what was left, and why."""
+def take_over(
+    system: str, folder: Path, *, person: str, mapped: Sequence[str], is_dry: bool, is_sure: bool, as_json: bool
+) -> None:
+    """Take over a folder and print what was taken, what was left, and why; before that, list it and ask."""
     settings = load_settings(os.environ)
-    lines = asyncio.run(_take(settings, system, folder.absolute(), person, mapped, is_dry))
+    if as_json and not is_dry and not is_sure:
+        raise UserMistake("--json asks nothing; add --dry-run to look, or --yes to take")
+
+    def take(*, dry: bool) -> Sequence[Line]:
+        return asyncio.run(_take(settings, system, folder.absolute(), person, mapped, dry))
+
+    if not is_dry and not is_sure:
+        _show(take(dry=True))
+        typer.confirm("Take this over?", abort=True)
+    lines = take(dry=is_dry)
     if as_json:
         print_json(lines)
         return
+    if is_dry or is_sure:  # else it was shown
+        _show(lines)
     taken = [line for line in lines if line["what"] != "left"]
+    new = sum(line["new"] for line in taken)
+    done = "would be taken; nothing was changed (--dry-run)" if is_dry else "taken; the originals are as they were"
+    typer.echo(f"{new} things of {len(taken)} files {done}")
+
+
+def _show(lines: Sequence[Line]) -> None:
+    for line in lines:
+        if line["what"] != "left":
+            typer.echo(tame(_taken(line)))
     left = [line for line in lines if line["what"] == "left"]
-    for line in taken:
-        typer.echo(tame(_taken(line)))
     if left:
         typer.echo("left where it is:")
     for line in left:
         typer.echo(tame(f"  {line['source']}: {line['why']}"))
-    new = sum(line["new"] for line in taken)
-    done = "would be taken; nothing was changed (--dry-run)" if is_dry else "taken; the originals are as they were"
-    typer.echo(f"{new} things of {len(taken)} files {done}")
 
 
 async def _take(

@@ -8,7 +8,6 @@ import os
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping
 from datetime import UTC, datetime
-from pathlib import Path
 
 import typer
 
@@ -16,8 +15,7 @@ from gateway.doctor import LATELY, Finding, Level, ask_platforms, ask_proxy, exa
 from gateway.home import Home
 from gateway.journal_file import lost_journal, lost_line
 from gateway.logs import configure_logs
-from gateway.restore import restore
-from gateway.settings import Settings, check_settings, home_of, secret_values
+from gateway.settings import Settings, check_settings, secret_values
 
 
 def look(*, as_json: bool, is_offline: bool, asks_model: bool) -> int:
@@ -94,10 +92,3 @@ async def _model(settings: Settings, *, asks_model: bool) -> list[Finding]:
     tried = [try_model(settings.llm.asking(name), proxy=settings.proxy_address) for name in asked]
     said = [from_platform("model", each) for each in await asyncio.gather(*tried)]
     return [Finding(each.level, each.name, each.text, "answers") for each in said]
-
-
-def put_back(file: Path, *, force: bool) -> None:
-    """Restore a backup into the home and say what is missing in it."""
-    home = home_of(os.environ)
-    count = restore(file.absolute(), home, force=force)
-    typer.echo(f"{count} files restored into {home}; secrets are in no backup: put them back, then `parlour doctor`")

@@ -191,7 +191,9 @@ async def test_no_crash_and_no_copy_is_taken_for_a_loss(tmp_path: Path) -> None:
     await gateway.start()
     await talk(gateway, "The third.")
     await gateway.kill()
-    code, said = await asyncio.to_thread(run_to_its_end, gateway, "restore", str(tmp_path / "b.tar.gz"), "--force")
+    code, said = await asyncio.to_thread(
+        run_to_its_end, gateway, "restore", str(tmp_path / "b.tar.gz"), "--force", "--yes"
+    )
     assert code == 0, said
     await gateway.start()
     await talk(gateway, "The fourth.")

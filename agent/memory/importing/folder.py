@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from datetime import datetime
+from itertools import islice
 from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -15,7 +17,10 @@ from agent.memory.importing.found import Found, LeftOut
 from gateway.errors import UserMistake
 
 LARGEST_TEXT = 1024 * 1024  # bytes of a memory file: a larger one is data, not memory
-LARGEST_SESSION = 256 * 1024 * 1024
+LARGEST_SESSION = 64 * 1024 * 1024  # and of a file of conversations, which takes ten times its size to read
+LARGEST_TOTAL = 512 * 1024 * 1024  # bytes of all that is read
+MOST_FILES = 20_000
+LONGEST = 900.0  # seconds
 _NO_MEMORY = "neither a conversation nor a memory file"
 _LINK = "a link; name the folder that it leads to if you want what is there"
 
@@ -45,6 +50,8 @@ class Folder:
         self.found = Found()
         self._zone = ZoneInfo(zone)
         self._seen: set[Path] = set()
+        self._room = LARGEST_TOTAL
+        self._ends_at = time.monotonic() + LONGEST
 
     def name(self, path: Path) -> str:
         """Return *path* as the report names it."""
@@ -57,7 +64,10 @@ class Folder:
 
     def files(self, folder: Path, pattern: str) -> Iterator[Path]:
         """Yield plain files that nobody asked for yet, by name; links are left out."""
-        for path in sorted(folder.glob(pattern)):
+        found = [*islice(folder.glob(pattern), MOST_FILES + 1)]
+        if len(found) > MOST_FILES:
+            raise UserMistake(f"{folder} holds more than {MOST_FILES:,} files; it is no folder of such a bot")
+        for path in sorted(found):
             if path in self._seen:
                 continue
             if any(each.is_symlink() for each in (path, *path.parents) if each.is_relative_to(self.path)):
@@ -88,13 +98,24 @@ class Folder:
     def data(self, path: Path, largest: int = LARGEST_SESSION) -> bytes | None:
         """Return a file's bytes; None when it is left out."""
         try:
-            if path.stat().st_size > largest:
-                self.leave(path, f"larger than {largest // 1024 // 1024} MiB")
-                return None
-            return path.read_bytes()
+            return path.read_bytes() if self.fits(path, largest) else None
         except OSError as error:
             self.leave(path, f"cannot be read: {error.strerror}")
             return None
+
+    def fits(self, path: Path, largest: int = LARGEST_SESSION) -> bool:
+        """Return True if *path* can be read within what an import may take; else leave it. Raises OSError."""
+        size = path.stat().st_size
+        if size > largest:
+            self.leave(path, f"larger than {largest // 1024 // 1024} MiB")
+        elif size > self._room:
+            self.leave(path, f"beyond the {LARGEST_TOTAL // 1024 // 1024} MiB that are read in all")
+        elif time.monotonic() > self._ends_at:
+            self.leave(path, f"reading took longer than {LONGEST / 60:.0f} minutes")
+        else:
+            self._room -= size
+            return True
+        return False
 
     def lines(self, data: bytes) -> tuple[list[dict[str, Any]], tuple[bytes, ...]]:
         """Return the JSON objects among the lines, and the lines that are none."""

@@ -63,6 +63,8 @@ def _places(folder: Folder, path: Path, workspace: Path) -> list[Path]:
 
 def _read_database(folder: Folder, path: Path) -> None:
     try:
+        if not folder.fits(path):
+            return
         with opened(path) as database:
             sessions = database.execute("SELECT key, created_at, last_archived FROM sessions ORDER BY key").fetchall()
             for key, created, archived in sessions:

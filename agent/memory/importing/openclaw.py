@@ -183,6 +183,8 @@ def _without_metadata(text: str) -> tuple[str, dict[str, str]]:
 def _in_database(folder: Folder, path: Path) -> Iterator[tuple[str, str, list[dict[str, Any]]]]:
     """Yield id, key and events of every conversation in the database."""
     try:
+        if not folder.fits(path):
+            return
         with opened(path) as database:
             yield from _conversations(database)
     except (sqlite3.Error, OSError) as error:

@@ -217,9 +217,9 @@ def test_an_import_is_the_owners(terminal: Terminal, tmp_path: Path, monkeypatch
     monkeypatch.setenv("PARLOUR_OWNERS", "telegram:42")
     told = terminal.lines("import", "nanobot", str(theirs), "--dry-run")
     assert not (terminal.home / "people").exists()
-    assert terminal.lines("import", "nanobot", str(theirs)) == told
+    assert terminal.lines("import", "nanobot", str(theirs), "--yes") == told
     assert [line["scope"] for line in terminal.lines("memory")] == ["people/telegram%3a42"]
-    assert "0 things of 7 files taken" in terminal.well("import", "nanobot", str(theirs))
+    assert "0 things of 7 files taken" in terminal.well("import", "nanobot", str(theirs), "--yes")
     assert "> " not in terminal.well("memory", "why", "color")
     assert fingerprint(theirs) == before
     assert "canary" not in str([path.read_bytes() for path in terminal.home.rglob("*") if path.is_file()])
@@ -231,11 +231,11 @@ def test_a_home_of_one_person_takes_it_in_itself(
     """With `memory.isolation: shared` it stands where the seeds have it, and is the one scope there is."""
     theirs = other_bots.autobot(tmp_path / "theirs")
     monkeypatch.setenv("PARLOUR_MEMORY__ISOLATION", "shared")
-    terminal.well("import", "autobot", str(theirs))
+    terminal.well("import", "autobot", str(theirs), "--yes")
     assert (terminal.home / "memory" / "MEMORY.md").read_text() == "- CI: GitHub Actions\n"
     assert "- CI: GitHub Actions" in terminal.well("memory", "show")
     assert [(line["scope"], line["name"], line["entries"]) for line in terminal.lines("memory")] == [("", "home", 2)]
-    assert "0 things" in terminal.well("import", "autobot", str(theirs))
+    assert "0 things" in terminal.well("import", "autobot", str(theirs), "--yes")
 
 
 def test_a_conversation_goes_elsewhere_only_when_it_is_said(
@@ -244,7 +244,7 @@ def test_a_conversation_goes_elsewhere_only_when_it_is_said(
     """`--as` names whose all of it becomes, `--map` the chat that goes on; what is shared with everybody is refused."""
     theirs = other_bots.nanobot(tmp_path / "theirs")
     monkeypatch.setenv("PARLOUR_CHANNELS__TELEGRAM__TOKEN", "123456789:" + "A" * 35)
-    take = ("import", "nanobot", str(theirs), "--as", "telegram:1")
+    take = ("import", "nanobot", str(theirs), "--yes", "--as", "telegram:1")
     assert "everybody reads what is shared" in terminal.refused(*take, "--map", "telegram:42=shared")
     assert "no conversation there is called 'x:1'; there are: cli:direct, telegram:42" in terminal.refused(
         *take, "--map", "x:1"

@@ -1,0 +1,90 @@
+"""`parlour restore`: what a backup brings is listed and asked for before it replaces anything."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+
+import typer
+
+from gateway.commands.asking import tame
+from gateway.errors import SettingsMistake, UserMistake
+from gateway.journal_file import OpenChoice
+from gateway.restore import BackupContents, restore
+from gateway.settings import home_of
+from gateway.settings.sources import read_file
+
+_USUAL = {
+    "people": "private memory and conversations",
+    "chats": "memory and conversations of groups",
+    "shared": "what everybody's prompt holds",
+    "SOUL.md": "who the bot is",
+    "USER.md": "who its user is",
+    "journal.db": "open messages, people and their rights, usage",
+    "memory": "the memory of a home with one memory for everything",
+    "sessions": "the conversations of a home with one memory for everything",
+    "attachments": "files of conversations",
+    "blobs": "texts that models were shown",
+    "files": "files that you put there",
+    "exports": "exports on their way",
+    "windows.json": "what models have shown to take",
+    "docs": "documents of projects",
+    "quarantine": "platform events that were set aside",
+    "uploads": "files added on the page",
+}
+_PARTS_OF_OTHERS = ("journal.db-wal", "journal.db-shm", "schema")
+_MOST_LINES = 40  # of one list; a backup names what it likes
+
+
+def put_back(file: Path, *, force: bool, choice: OpenChoice, is_sure: bool) -> None:
+    """Restore a backup into the home, once the operator has seen what it brings, and say what is missing in it."""
+    home = home_of(os.environ)
+
+    def confirm(contents: BackupContents) -> None:
+        for line in list_contents(contents, choice):
+            typer.echo(tame(line))
+        if not is_sure and not typer.confirm(f"Restore this into {home}?"):
+            raise UserMistake("nothing was changed; --yes restores without a question")
+
+    count = restore(file.absolute(), home, force=force, choice=choice, confirm=confirm)
+    typer.echo(f"{count} files restored into {home}; secrets are in no backup: put them back, then `parlour doctor`")
+
+
+def list_contents(contents: BackupContents, choice: OpenChoice) -> Iterator[str]:
+    """Yield what a backup brings, a line each."""
+    yield f"a backup of {contents.created or 'an unknown day'}: {contents.files:,} files, {contents.size:,} bytes"
+    yield from _cut(_parts(contents))
+    for file in contents.settings:
+        yield f"{file.name}: these settings will be in force"
+        yield from _cut(_settings(file))
+    for name in contents.settings_kept:
+        yield f"{name}: the one that is here stays; a settings file of the backup is not taken"
+    if contents.defused:
+        yield "taken out of git repositories, since git would run or follow it:"
+        yield from _cut(f"  {name}" for name in contents.defused)
+    yield f"open work: {contents.work.describe(choice)}"
+
+
+def _parts(contents: BackupContents) -> Iterator[str]:
+    settings = {file.name for file in contents.settings}
+    for name, files in contents.parts:
+        if name in _PARTS_OF_OTHERS or name in settings:
+            continue
+        what = _USUAL.get(name, "nothing that Parlour knows: look at it")
+        yield f"  {name} ({files:,} files): {what}" if files > 1 else f"  {name}: {what}"
+
+
+def _settings(file: Path) -> Iterator[str]:
+    try:
+        for leaf in read_file(file):
+            yield f"  {'.'.join(leaf.path)} = {str(leaf.value)[:200]}"
+    except SettingsMistake as wrong:
+        yield f"  it cannot be read: {wrong}"
+
+
+def _cut(lines: Iterator[str]) -> Iterator[str]:
+    yield from islice(lines, _MOST_LINES)
+    if rest := sum(1 for _ in lines):
+        yield f"  and {rest:,} more"
