@@ -26,6 +26,7 @@ PNG_BYTES = 1_000_000  # a drawing stays a PNG up to this size
 HTML_BYTES = 1_000_000
 INSIDE = 32 << 20  # bytes of a document's parts, unpacked
 PARTS = 5_000
+_PROLOG = 4_096  # bytes of a part that are read at a time until its first element
 
 
 class Odd(Exception):
@@ -226,17 +227,15 @@ def docx(data: bytes, chars: int) -> dict[str, Any]:
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             parts = archive.infolist()
-            declares = any(
-                _declares_entities(archive, part) for part in parts[:PARTS] if part.filename.endswith(".xml")
-            )
+            # What the list says is what can be unpacked: a part that is longer than it says is cut there.
+            unpacked = sum(part.file_size for part in parts if not part.filename.startswith("word/media/"))
+            if len(parts) > PARTS or unpacked > INSIDE:
+                raise Odd("it is too large inside")
+            declares = any(_has_doctype(archive, part) for part in parts)
     except zipfile.BadZipFile:
         raise Odd("it is broken, or not what its name says") from None
     if declares:  # entities that unfold or fetch; no office writes any
         raise Odd("it is broken, or not what its name says")
-    # What the list says is what can be unpacked: a part that is longer than it says is cut there.
-    unpacked = sum(part.file_size for part in parts if not part.filename.startswith("word/media/"))
-    if len(parts) > PARTS or unpacked > INSIDE:
-        raise Odd("it is too large inside")
     if not any(part.filename == "word/document.xml" for part in parts):
         raise Odd("this kind of file cannot be read here")
     nothing = mammoth.images.img_element(lambda _: {"src": ""})
@@ -244,9 +243,25 @@ def docx(data: bytes, chars: int) -> dict[str, Any]:
     return html(page.encode("utf-8", "replace"), chars)
 
 
-def _declares_entities(archive: zipfile.ZipFile, part: zipfile.ZipInfo) -> bool:
+def _has_doctype(archive: zipfile.ZipFile, part: zipfile.ZipInfo) -> bool:
+    """Return True if *part* is XML with a document type declaration, in any encoding and behind any comment.
+
+    It is read up to its first element, behind which no declaration can come, by the parser that reads it later.
+    """
+    from xml.parsers import expat
+
+    found: list[bool] = []
+    parser = expat.ParserCreate()
+    parser.StartDoctypeDeclHandler = lambda *_: found.append(True)
+    parser.StartElementHandler = lambda *_: found.append(False)
     with archive.open(part) as file:
-        return b"<!DOCTYPE" in file.read(1_024)
+        try:
+            while not found and (data := file.read(_PROLOG)):
+                parser.Parse(data)
+            parser.Parse(b"", not found)
+        except expat.ExpatError:
+            pass  # no XML, or broken: what was found before that counts
+    return found[:1] == [True]
 
 
 def html(data: bytes, _chars: int) -> dict[str, Any]:

@@ -94,6 +94,16 @@ def laughing_docx() -> bytes:
     return docx(paragraph("&a9;"), head=f'<?xml version="1.0"?><!DOCTYPE w [{"".join(entities)}]>')
 
 
+def hidden_laughs(where: str) -> bytes:
+    """Return a Word document with such entities far behind the start of a part, in UTF-16, or in a part beside it."""
+    declared = f'<!DOCTYPE w [<!ENTITY a "{"ha " * 100}">]><w>&a;</w>'
+    if where == "padding":
+        return docx(paragraph("x"), head=f'<?xml version="1.0"?><!--{"x" * 100_000}-->{" " * 2_000}<!DOCTYPE w []>')
+    if where == "utf-16":
+        return docx(paragraph("x"), inside={"word/footnotes.xml": declared.encode("utf-16")})
+    return docx(paragraph("x"), inside={where: declared.encode()})
+
+
 def nested_zip(depth: int) -> bytes:
     """Return a ZIP in a ZIP in a ZIP."""
     data = b"\0" * 1_000_000

@@ -85,10 +85,10 @@ _TIME = _any(
     r"(?:понедельник|вторник|сред[уа]|четверг|пятниц[уа]|суббот[уа]|воскресенье)",
 )
 _TIME_SIGNS = regex.compile(
-    r"昨天|今天|明天|前天|后天|上周|下周|上个月|下个月|去年|今年|明年|星期|周[一二三四五六日末]|\d+\s*[年月日号点]|昨日|今日|明日|어제|오늘|내일"
+    r"昨天|今天|明天|前天|后天|上周|下周|上个月|下个月|去年|今年|明年|星期|周[一二三四五六日末]|\d\s{0,2}[年月日号点]|昨日|今日|明日|어제|오늘|내일"
 )
-# What stands in brackets after it is a note of a picture or a file.
-_ASKS = regex.compile(r"[?？؟][\s\p{So}\p{P}\p{Sk}]*(?:\[[^\[\]]*\]\s*)*$")
+_MARKS_OF_QUESTIONS = "?？؟"
+_MAY_FOLLOW = regex.compile(r"[\s\p{So}\p{P}\p{Sk}]")
 _FEW_WORDS, _FEW_SIGNS = 5, 8
 
 
@@ -99,9 +99,34 @@ def traits(text: str, found: Sequence[str]) -> Trait:
         traits_ |= Trait.TIME
     if sum(len(word) / _FEW_SIGNS * _FEW_WORDS if is_unspaced(word) else 1 for word in found) < _FEW_WORDS:
         traits_ |= Trait.SHORT
-    if _ASKS.search(text):
+    if _ends_by_asking(text):
         traits_ |= Trait.QUESTION
     return traits_
+
+
+def _ends_by_asking(text: str) -> bool:
+    """Return True if *text* ends in a question mark; signs may follow, and notes of files in brackets. Linear."""
+    end = len(text.rstrip())
+    while end and text[end - 1] == "]":
+        start = text.rfind("[", 0, end)
+        if start < 0 or text.find("]", start, end - 1) >= 0:
+            break
+        if _asks_before(text, end - 1, start + 1):
+            return True
+        end = start
+        while end and text[end - 1].isspace():
+            end -= 1
+    return _asks_before(text, end, 0)
+
+
+def _asks_before(text: str, end: int, start: int) -> bool:
+    """Return True if nothing but signs stands between a question mark and *end*; not looked for before *start*."""
+    for n in range(end - 1, start - 1, -1):
+        if text[n] in _MARKS_OF_QUESTIONS:
+            return True
+        if not _MAY_FOLLOW.match(text[n]):
+            return False
+    return False
 
 
 def cues(question: str) -> Cue:

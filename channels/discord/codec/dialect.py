@@ -16,7 +16,7 @@ _URL = re.compile(r"(?:https?://)[^\s<>]+")
 _SPECIAL = re.compile(r"[\\*_~`|]")
 _CONTROL = re.compile(r"<(?=[@#:/]|a:|t:|id:|sound:)")  # mentions, emoji, commands, times: shown, not acted upon
 _MASKED = re.compile(r"\](?=\()")
-_LINE_MARK = re.compile(r"^(\s*)(?=(?:#{1,3}|-#|>{1,3}|[-+])\s|>>>)|^(\s*\d+)(?=\.\s)", re.MULTILINE)
+_LINE_MARK = re.compile(r"^([^\S\n]*)(?=(?:#{1,3}|-#|>{1,3}|[-+])\s|>>>)|^([^\S\n]*\d+)(?=\.\s)", re.MULTILINE)
 _HOST = re.compile(r"(?:[\w-]+\.)+[a-z]{2,}", re.IGNORECASE)
 _DEEPEST_HEADING = 3
 _BREAK = "\u200b"  # keeps three backticks inside a code block from ending it

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from zoneinfo import ZoneInfo
 
 import numpy as np
 import pytest
+import regex
+from hypothesis import given
+from hypothesis import strategies as st
 
 from agent.memory.search.cues import Cue, Trait, cues, traits
 from agent.memory.search.dates import Named, named
@@ -133,6 +137,23 @@ def test_a_time_covers_what_was_told_soon_after() -> None:
 def test_cues_are_heard(question: str, cue: Cue) -> None:
     """What a question wants is heard in several languages."""
     assert cues(question) == cue
+
+
+_MARKS = regex.compile(r"[?？؟][\s\p{So}\p{P}\p{Sk}]*(?:\[[^\[\]]*\]\s*)*$")  # what it means to end by asking
+
+
+@given(st.text(alphabet="?？a[] !😀\n", max_size=16))
+def test_a_line_ends_by_asking_however_many_signs_follow(text: str) -> None:
+    """A question mark, then signs, then notes of files in brackets: the meaning of this expression."""
+    assert bool(traits(text, ["x"] * 9) & Trait.QUESTION) == bool(_MARKS.search(text))
+
+
+@pytest.mark.parametrize("text", ["?" * 20_000 + "x", "? " * 10_000 + "x", "x" + "[.]" * 7_000, "1" * 20_000 + "x"])
+def test_no_line_costs_more_than_its_length(text: str) -> None:
+    """Marks without end are read once: the expression took twelve seconds of CPU for the first."""
+    begun = time.process_time()
+    traits(text, ["x"] * 9)
+    assert time.process_time() - begun < 2
 
 
 def test_traits_tell_what_a_line_is_good_for() -> None:
