@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from agent.memory.consolidation.entries import Entry, Kind, parse, render
@@ -250,7 +250,10 @@ def _stumps(old: list[Entry], new: list[Entry], lost: list[int], added: list[int
 
 
 def _is_piece(piece: Reading, whole: Reading) -> bool:
-    """Say whether *piece* says nothing that *whole* does not say, where it stands included."""
+    """Return True if *whole* says all of *piece* in its own words; what only its headings say is no statement."""
     if not piece.text or not all(word in whole.around for word in piece.around):
         return False
-    return whole.text.startswith(piece.text) or is_heir(whole, piece)
+    if whole.text.startswith(piece.text):
+        return True
+    alone = Reading(replace(whole.entry, headings=(), parents=()))
+    return is_heir(whole, piece) and all(map(alone.says, piece.said.carrying))

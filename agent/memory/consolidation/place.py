@@ -40,14 +40,16 @@ class Board:
         self._at[n] = node
 
     def put_back(self, n: int) -> None:
-        """Put old entry *n* back; a heading it needs comes back with it."""
+        """Put old entry *n* back; the headings it needs come back with it."""
         if n in self._at:
             return
         entry = self._old[n]
+        home = self._homes[n]
         if entry.kind is Kind.HEADING:
+            if home is not None:  # "Allergies" says nothing without the name it stands under
+                self.put_back(home)
             self._insert(self._section_after(n), n, gap=max(entry.gap, 1))
             return
-        home = self._homes[n]
         if home is not None:
             if home in self._at and self._at[home].entry.kind not in (Kind.HEADING, Kind.ITEM):
                 del self._at[home]

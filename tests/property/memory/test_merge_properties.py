@@ -13,7 +13,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from hypothesis import assume, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from agent.memory import MemoryStore, Session
@@ -76,6 +76,7 @@ def stated(text: str) -> list[Entry]:
     return [entry for entry in parse(text) if entry.kind not in (Kind.HEADING, Kind.RULE) and entry.text]
 
 
+@example(("# tea coffee\n\n\n## tea\n\n- tea\n", "- coffee\n"))  # "coffee" stood in a heading that did not come back
 @given(proposals())
 def test_every_entry_has_a_successor_and_every_addition_stands(pair: tuple[str, str]) -> None:
     """What was said before lives on in what is there; what is new is there, or a part of what is."""
