@@ -1,4 +1,4 @@
-"""Whose connection it is, as far as addresses and headers tell."""
+"""Addresses of clients, and the headers that proxies add."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ class ConnectionLimits:
     """What one web server holds, and the seconds that a client has for each duty."""
 
     connections: int = MOST_CONNECTIONS
-    waiting: int = 100  # of one address; a proxy that the operator named has everybody behind it and is not bounded
+    waiting: int = 100  # of one address; a trusted proxy is not limited, since it has many users behind it
     header: float = 10.0
     body: float = 20.0  # and as long again, while it comes at SLOWEST_BODY or faster
     login: float = 10.0

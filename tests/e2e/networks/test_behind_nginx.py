@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import os
 import time
@@ -215,6 +216,34 @@ async def test_every_address_works_whether_nginx_keeps_the_path_or_cuts_it_off(t
         for forged in ({"X-Forwarded-For": "127.0.0.1"}, {"Forwarded": "for=127.0.0.1"}, {"X-Real-IP": "127.0.0.1"}):
             async with session.get(f"{front.url}session", headers=forged) as got:
                 assert got.status == 401
+
+
+async def test_a_slow_body_waits_at_nginx(tmp_path: Path) -> None:
+    """A body that does not come holds a connection of nginx's and none of ours; an upload goes through as it comes."""
+    async with served(tmp_path, is_cut=False) as (front, page, session):
+        head = (
+            f"Host: {PUBLIC}\r\nOrigin: https://{PUBLIC}:{urlsplit(front.url).port}\r\nContent-Length: 4000\r\n\r\n{{"
+        )
+        slow = []
+        for path in ("login", "hooks/telegram", "files"):
+            reader, writer = await asyncio.open_connection("127.0.0.1", urlsplit(front.plain).port)
+            writer.write(f"POST /chat/{path} HTTP/1.1\r\n{head}".encode())
+            await writer.drain()
+            slow.append((reader, writer))
+        async with session.get(f"{front.url}session") as got:  # nginx has read what came before
+            assert got.status == 401
+        # The upload is refused before its body: nobody is logged in.
+        assert (await slow[2][0].readline()).split()[1] == b"401"
+        assert await _connections_to(page.server.port) == 0
+        for _, writer in slow:
+            writer.close()
+
+
+async def _connections_to(port: int) -> int:
+    """Return how many connections to *port* of this machine are established, as the kernel has it."""
+    lines = await asyncio.to_thread(Path("/proc/net/tcp").read_text, "ascii")
+    rows = [line.split() for line in lines.splitlines()[1:]]
+    return sum(local.endswith(f":{port:04X}") and state == "01" for _, local, _, state, *_ in rows)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can run nginx under another account")
