@@ -11,6 +11,7 @@ import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, TextIO
 
+from gateway.text import weight
 from gateway.words import FALLBACK, say
 
 if TYPE_CHECKING:
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from rich.live import Live
 
 RECENT = 12  # lines of history shown at the start
+# What weighs more is printed as it stands: a sign costs up to 0.1 ms, and the text so far is drawn again and again.
+_MOST_PRINTED, _MOST_DRAWN = 2_000, 500
 
 
 class Screen:
@@ -127,7 +130,7 @@ class Screen:
         if self._live is None:
             self._live = RichLive(console=self._console, transient=True, auto_refresh=False)
             self._live.start()
-        self._live.update(_markdown(text), refresh=True)
+        self._live.update(_markdown(text, most=_MOST_DRAWN), refresh=True)
 
     def _erase(self) -> None:
         if self._live is not None:
@@ -167,8 +170,11 @@ async def _typed(stdin: TextIO, prompt: str, gone: asyncio.Event) -> str | None:
         termios.tcsetattr(stdin, termios.TCSADRAIN, before)
 
 
-def _markdown(text: str) -> Any:
+def _markdown(text: str, *, most: int = _MOST_PRINTED) -> Any:
     from rich.markdown import Markdown
+    from rich.text import Text
 
+    if weight(text) > most:
+        return Text(text)
     # Without terminal hyperlinks the address itself is printed, so that a link cannot pose as another.
     return Markdown(text, hyperlinks=False)

@@ -184,7 +184,8 @@ def render(message: OutboundMessage, language: str = FALLBACK) -> tuple[Part, ..
             id=f"{message.id}.{n}",
             key=message.key,
             payload=json.dumps(_said(piece, len(message.attachments), is_last=n == len(pieces)), ensure_ascii=False),
-            plain=plain(piece),
+            # A window reads Markdown itself; what grows is not worth reading twenty times a second.
+            plain=piece if message.kind is OutboundKind.PREVIEW else plain(piece),
             reply_to=message.reply_to,
             visible_to=message.visible_to,
             kind=message.kind,

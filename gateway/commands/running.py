@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -18,6 +19,9 @@ from gateway.settings import Settings, check_settings, load_settings, secret_val
 
 if TYPE_CHECKING:
     from gateway.app.app import App
+
+
+_SWITCH_INTERVAL = 0.001  # seconds
 
 
 def run_gateway() -> None:
@@ -50,6 +54,8 @@ def chat_here() -> int:
 
 def _run(work: Any) -> Any:
     """Run *work*; of several failures at once the one a person can mend is told."""
+    # Long texts are formatted in a thread: the event loop has its turn after a millisecond of that, not after five.
+    sys.setswitchinterval(_SWITCH_INTERVAL)
     try:
         return asyncio.run(work)
     except BaseExceptionGroup as several:

@@ -93,10 +93,11 @@ class Courier:
     # -- freezing ------------------------------------------------------------------------------
 
     async def _freeze(self, delivery: Delivery) -> tuple[PartRow, ...]:
-        parts = self._cutter.cut(delivery.message, delivery.preview)
+        message = delivery.message
+        parts = await self._desk.formatted(message.text, lambda: self._cutter.cut(message, delivery.preview))
         if not parts:
-            log.warning("delivery.nothing_to_show", channel=self._channel.name, message=delivery.message.id)
-        rows = await self._desk.durably(lambda: self._desk.outbox.freeze(delivery.message, parts))
+            log.warning("delivery.nothing_to_show", channel=self._channel.name, message=message.id)
+        rows = await self._desk.durably(lambda: self._desk.outbox.freeze(message, parts))
         if rows and rows[0].state is PartState.SENDING:
             self._marked = rows[0].part.id
         return rows

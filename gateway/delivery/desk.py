@@ -15,6 +15,7 @@ import structlog
 from gateway.errors import FileUnavailable, OutcomeUnknown, SendFailed, SendRefused, StoreDown
 from gateway.events import OutboundMessage, Part, SessionKey
 from gateway.ports import Channel, Meter, Outbox
+from gateway.text import weight
 
 log = structlog.get_logger(__name__)
 
@@ -23,6 +24,7 @@ T = TypeVar("T")
 FIRST_DELAY = 2.0  # seconds before a failed send is tried again; doubled each time
 LONGEST_DELAY = 900.0
 _STORE_PAUSES = (0.5, 30.0)
+_CHEAP = (4_000, 250)  # characters and signs that are formatted on the event loop: a few milliseconds
 _FILE_TIMEOUT = timedelta(minutes=5)  # an upload takes longer than a text
 _dice = SystemRandom()
 
@@ -84,10 +86,22 @@ class Desk:
     previews: dict[str, Closable] = field(default_factory=dict)  # the open ones, by turn
     working: set[SessionKey] = field(default_factory=set)  # chats with something undelivered
     slots: dict[str, asyncio.Semaphore] = field(default_factory=dict)
+    formatting: asyncio.Lock = field(default_factory=asyncio.Lock)  # of long texts: one at a time
 
     def slot(self, channel: str) -> asyncio.Semaphore:
         """Return what bounds the sends of a channel."""
         return self.slots.setdefault(channel, asyncio.Semaphore(self.per_channel))
+
+    async def formatted(self, text: str, call: Callable[[], T]) -> T:
+        """Return what *call* makes of *text*, whose formatting it is; a long text's is done off the event loop.
+
+        One at a time, so that no number of long answers takes more than one thread's share of the processor.
+        """
+        longest, heaviest = _CHEAP
+        if len(text) <= longest and weight(text) <= heaviest:
+            return call()
+        async with self.formatting:
+            return await asyncio.to_thread(call)
 
     def places(self, channel: Channel, message: OutboundMessage) -> bool:
         """Say whether the texts of *message* go by edit into placeholders, since a doubt could not be resolved.

@@ -168,7 +168,7 @@ class TurnPreview:
         if not self._message_id and self._lease.key in self._desk.working:
             return  # an earlier answer of this chat comes first
         text, self._text = self._text, ""
-        part = self._part(text)
+        part = await self._part(text)
         if part is None or (self._shown is not None and part.payload == self._shown.payload):
             return
         try:
@@ -186,7 +186,7 @@ class TurnPreview:
     def _offer_again(self, text: str) -> None:
         self._text = self._text or text
 
-    def _part(self, text: str) -> Part | None:
+    async def _part(self, text: str) -> Part | None:
         # Only the first part is shown, so that a long answer does not cost its length at every edit.
         head = text[: 2 * self._channel.capabilities.text_limit]
         heard = self._lease.rows[-1].message
@@ -197,7 +197,7 @@ class TurnPreview:
             kind=OutboundKind.PREVIEW,
             reply_to=heard.message_id if heard.kind is InboundKind.MESSAGE else "",
         )
-        parts = self._channel.render(message)
+        parts = await self._desk.formatted(head, lambda: self._channel.render(message))
         self._is_placed = self._desk.places(self._channel, message)
         return parts[0] if parts else None
 

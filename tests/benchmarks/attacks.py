@@ -7,6 +7,7 @@ manager that attacks while it is open, and name it in `ATTACKS`; it runs in the 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import multiprocessing
 import os
 import secrets
@@ -24,7 +25,9 @@ import aiohttp
 from tests.benchmarks.harness import median, percentile, row
 from tests.fakes.gateway import GatewayProcess, gateway
 from tests.fakes.openai_server import Answer, open_server
+from tests.fakes.telegram_server import open_telegram
 
+MARKUP = "# a\n*b **c _d `e` ~~f~~ [g](h) ![i](j) <k> &amp;\n" * 2_000  # 100,000 characters
 ROUNDS, ANSWERS = 4, 12  # each round calm, then during the attack: the machine's own noise meets both
 IDLE = 1_000
 WINDOWS, WINDOWS_OF_ONE = 100, 20
@@ -38,6 +41,7 @@ class AttackTarget:
 
     port: int
     cookie: str  # of the page's user `mallory`, as the header Cookie has it
+    telegram: str  # a file: while it is there, new chats of Telegram ask for `MARKUP`
 
     @property
     def origin(self) -> str:
@@ -138,24 +142,41 @@ async def _fill_history(page: aiohttp.ClientWebSocketResponse) -> None:
             pass
 
 
+@asynccontextmanager
+async def formatting(target: AttackTarget) -> AsyncIterator[None]:
+    """Have answers written of which each costs as much formatting as an answer can."""
+    flag = Path(target.telegram)
+    await asyncio.to_thread(flag.touch)
+    try:
+        await asyncio.sleep(1)
+        yield
+    finally:
+        await asyncio.to_thread(flag.unlink)
+
+
 ATTACKS: dict[str, Attack] = {
     "1,000 idle connections": idle_connections,
     "20 windows flood with requests for history": history_flood,
     "100 windows at once, again and again": hundred_windows,
+    "formatting": formatting,
 }
 
 
 def answer(body: Mapping[str, Any], n: int) -> Answer:
     """Answer at once; what an attack wants of the model is asked for by its message."""
-    return Answer(text=f"Answer {n}.")
+    asked = next((str(each["content"]) for each in reversed(body["messages"]) if each["role"] == "user"), "")
+    return Answer(text=MARKUP, pieces=10_000) if "markup" in asked else Answer(text=f"Answer {n}.")
 
 
 async def attacked() -> None:
     """Measure Ben's answers calm and during each attack, and print the ratio of the medians (goal: below 1.2)."""
     for name in ATTACKS:
         with tempfile.TemporaryDirectory(prefix="parlour-attack-") as folder, _child(_serve_model) as model:
-            async with gateway(Path(folder) / "home", **_settings(model.recv())) as process:
-                await _measure(process, name)
+            flag = str(Path(folder) / "telegram")
+            with _child(_serve_telegram, flag) as telegram:
+                settings = _settings(model.recv()) | telegram.recv()
+                async with gateway(Path(folder) / "home", **settings) as process:
+                    await _measure(process, name, flag)
 
 
 def _settings(base: str) -> dict[str, str]:
@@ -167,9 +188,9 @@ def _settings(base: str) -> dict[str, str]:
     }
 
 
-async def _measure(process: GatewayProcess, name: str) -> None:
+async def _measure(process: GatewayProcess, name: str, telegram: str) -> None:
     async with aiohttp.ClientSession(cookie_jar=aiohttp.CookieJar(unsafe=True)) as session:
-        target = AttackTarget(port=process.port, cookie=await _login(process, session, "mallory"))
+        target = AttackTarget(port=process.port, cookie=await _login(process, session, "mallory"), telegram=telegram)
         await _login(process, session, "ben")
         async with session.ws_connect(f"{process.url}ws", origin=target.origin, max_msg_size=0) as page:
             await _answers(page, 5)
@@ -232,6 +253,29 @@ def _serve_model(pipe: Connection) -> None:
             pipe.send(server.base)
             await asyncio.Event().wait()
 
+    asyncio.run(serve())
+
+
+def _serve_telegram(pipe: Connection, flag: str) -> None:
+    async def serve() -> None:
+        async with open_telegram() as server:
+            server.now = lambda: int(time.time())
+            chats = itertools.count(1_000)
+            block = "PARLOUR_CHANNELS__TELEGRAM__"
+            pipe.send(
+                {
+                    f"{block}TOKEN": server.token,
+                    f"{block}BASE_URL": f"{server.base}/bot",
+                    f"{block}ALLOW_FROM": ",".join(map(str, range(1_000, 2_000))),
+                }
+            )
+            while True:
+                if await asyncio.to_thread(Path(flag).exists):
+                    chat = next(chats)
+                    server.say("markup, please", chat=chat, sender=chat)
+                await asyncio.sleep(0.1)
+
+    os.nice(10)
     asyncio.run(serve())
 
 

@@ -12,11 +12,13 @@ from typing import Any
 
 import pytest
 from rich.console import Console
+from rich.markdown import Markdown
+from rich.text import Text
 
 from channels.console import kind
 from channels.console.adapter import ConsoleChannel
 from channels.console.downloads import Downloads
-from channels.console.screen import Screen
+from channels.console.screen import Screen, _markdown
 from channels.console.terminal import chat, inert
 from gateway.events import Attachment, OutboundKind, OutboundMessage, Part, turn_id
 from gateway.ports import Accepted, Verdict
@@ -302,3 +304,14 @@ async def test_a_line_in_a_files_place_ends_the_answer_too() -> None:
         await house.channel.send(replace(part, id=f"{answer.id}.2", payload="", plain="*gone*"))
         assert await talking == 0
     assert printed.getvalue() == "once\n*gone*\n"
+
+
+@pytest.mark.parametrize("text", ["# a\n" * 4_000, "![" * 8_000], ids=["headings", "pictures"])
+def test_what_is_dense_is_printed_as_it_stands(text: str) -> None:
+    """Drawing Markdown has a ceiling: beyond it the terminal shows the text itself, previews sooner than answers."""
+    printed = io.StringIO()
+    screen = Screen(is_live=True, console=Console(file=printed, width=100, force_terminal=False))
+    screen.message(text, "")
+    assert printed.getvalue().splitlines()[0].startswith(text[:3])
+    assert _markdown("**b** " * 300).__class__ is Markdown
+    assert _markdown("**b** " * 300, most=500).__class__ is Text
