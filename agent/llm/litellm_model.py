@@ -24,6 +24,7 @@ from agent.llm.gather import Gathered, clean
 from agent.llm.leading import lead
 from agent.llm.port import ChatModel, ChatReply, ChatRequest, ModelConfig, Sink, Tokens, estimate, spend
 from agent.llm.trouble import translate
+from agent.llm.unstreamed import read_unstreamed
 from gateway.errors import ModelEmpty, ModelFailed, ModelGarbled, ModelTimeout, ModelUnreachable
 
 log = structlog.get_logger(__name__)
@@ -154,6 +155,11 @@ class LitellmModel:
         async with asyncio.timeout(self._config.timeout) as limit:
             stream = await self._call(request, stream=True, stream_options={"include_usage": True})
             try:
+                body = await read_unstreamed(stream, self.name)
+                if body is not None:
+                    gathered.take(self._litellm.ModelResponse(**body))
+                    sink(gathered.final_text())
+                    return
                 async for chunk in stream:
                     now = loop.time()
                     limit.reschedule(min(now + self._config.stream_silence, end))

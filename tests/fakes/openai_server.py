@@ -72,6 +72,7 @@ class Answer:
     tokens: tuple[int, int, int] = (100, 20, 60)  # prompt, completion, cached
     finish: str = ""
     no_usage: bool = False
+    is_unstreamed: bool = False  # plain JSON even where a stream was asked for
 
 
 Script: TypeAlias = "Callable[[Mapping[str, Any], int], Answer | str] | Sequence[Answer | str]"
@@ -188,7 +189,7 @@ class FakeOpenAI:
         if answer.fault is Fault.DROP:
             _hang_up(request)
             return web.Response()
-        if body.get("stream"):
+        if body.get("stream") and not answer.is_unstreamed:
             return await self._stream(request, body, answer)
         return await self._plain(request, body, answer)
 

@@ -186,6 +186,37 @@ async def test_each_fault_has_its_error_and_one_request(
     assert raised.value.__suppress_context__
 
 
+async def test_plain_json_in_place_of_a_stream_is_read() -> None:
+    """A server that ignores `stream: true`: its words, calls and usage come with one request, and are shown once."""
+    shown: list[str] = []
+    call = Call(name="save_memory", arguments='{"memory_update": "x"}')
+    async with line([Answer(text=TEXT, calls=(call,), is_unstreamed=True)]) as to:
+        reply = await to.ask(sink=shown.append)
+    assert (reply.text, shown, len(to.server.bodies)) == (TEXT, [TEXT], 1)
+    assert [(each.name, each.arguments) for each in reply.tool_calls] == [(call.name, call.arguments)]
+    assert (reply.tokens.input, reply.tokens.output, reply.tokens.cached) == (100, 20, 60)
+
+
+UNSTREAMED_FAULTS = [
+    (Answer(fault=Fault.EMPTY, is_unstreamed=True), ModelEmpty),
+    (Answer(fault=Fault.NO_CHOICES, is_unstreamed=True), ModelEmpty),
+    (Answer(fault=Fault.CUT_JSON, is_unstreamed=True), ModelGarbled),
+    (Answer(fault=Fault.CUT_BODY, is_unstreamed=True), ModelUnreachable),
+    (Answer(text="x" * (17 * ANSWER_CHARS), is_unstreamed=True), ModelGarbled),
+]
+
+
+@pytest.mark.parametrize(
+    ("answer", "error"), UNSTREAMED_FAULTS, ids=[each.fault or "endless" for each, _ in UNSTREAMED_FAULTS]
+)
+async def test_what_is_wrong_with_plain_json_is_as_without_a_stream(answer: Answer, error: type[ModelFailed]) -> None:
+    """Half a body, none or an endless one: the same error as where no stream was asked for, and it ends in time."""
+    async with line([answer]) as to:
+        with pytest.raises(ModelFailed) as raised:
+            await to.ask(sink=lambda _text: None)
+    assert type(raised.value) is error
+
+
 @BOTH
 async def test_a_hang_ends_at_the_timeout(sink: Sink | None) -> None:
     """A model that never answers is given up after the timeout, its connection closed, the prompt's tokens noted."""
