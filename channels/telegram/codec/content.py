@@ -75,8 +75,7 @@ def words(message: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
 
 
 def attachments(message: Mapping[str, Any]) -> tuple[Attachment, ...]:
-    """Return the file of a message, as a fact: nothing is fetched."""
-    caption = clean(str(message.get("caption", "")))
+    """Return the file of a message, as a fact: nothing is fetched. Its caption is the message's text (`spoken`)."""
     if "sticker" in message:
         sticker = message["sticker"]
         return (_attachment(sticker, *_sticker(sticker), str(sticker.get("emoji", ""))),)
@@ -85,7 +84,7 @@ def attachments(message: Mapping[str, Any]) -> tuple[Attachment, ...]:
         if field in message:
             found = message[field]
             file = max(found, key=lambda size: int(size["width"])) if field == "photo" else found
-            return (_attachment(file, kind, name, media_type, caption),)
+            return (_attachment(file, kind, name, media_type),)
     return ()
 
 
@@ -98,7 +97,7 @@ def _sticker(sticker: Mapping[str, Any]) -> tuple[str, str, str]:
     return "image", "sticker.webp", "image/webp"
 
 
-def _attachment(file: Mapping[str, Any], kind: str, name: str, media_type: str, caption: str) -> Attachment:
+def _attachment(file: Mapping[str, Any], kind: str, name: str, media_type: str, caption: str = "") -> Attachment:
     media_type = clean(str(file.get("mime_type") or media_type))
     if kind == "document" and media_type.partition("/")[0] in ("image", "audio", "video"):
         kind = media_type.partition("/")[0]  # sent "as a file", to keep it as it is

@@ -50,6 +50,21 @@ async def test_a_document_is_read_and_kept(server: TelegramServer) -> None:
     assert "notes.txt" in model.heard[-1]
 
 
+async def test_a_caption_reaches_the_model_once(server: TelegramServer) -> None:
+    """It is what the sender wrote, and no fact of the file besides; in an album too, and as the history has it."""
+    model = Parrot(lambda _: "Read.")
+    async with house(server, model) as up:
+        server.say(None, caption="what does it say?", **document(server, "a.txt", b"the key"))
+        await server.until(lambda: len(server.posts) == 1)
+        album = {"media_group_id": "77"}
+        for n, caption in enumerate(({"caption": "and these two?"}, {})):
+            server.say(None, **caption, **album, **document(server, f"{n}.txt", b"the clock"))
+        await server.until(lambda: len(server.posts) == 2)
+        await up.idle()
+    assert model.heard[-1].count("what does it say?") == 1
+    assert model.heard[-1].count("and these two?") == 1
+
+
 async def test_a_stranger_s_file_is_never_fetched(server: TelegramServer) -> None:
     """PEERS 8: before the access check nothing is downloaded, stored, typed or reacted to."""
     async with house(server, Parrot()) as up:
