@@ -9,7 +9,7 @@ from datetime import timedelta
 
 import structlog
 
-from gateway.errors import StoreDown, UserMistake
+from gateway.errors import ParlourError, StoreDown, UserMistake
 from gateway.ports import Channel, Meter, Store
 from gateway.quarantine import Quarantine
 
@@ -69,13 +69,27 @@ class Supervisor:
             finally:
                 # Two runs of one channel would take each other's events, so the next one waits for this one's end.
                 await _end(name, run)
-            _say_how_it_ended(name, run)
             self._tried.add(name)
-            self._note_refusal(name, None if run.cancelled() else run.exception())
+            error = None if run.cancelled() else run.exception()
+            if not run.cancelled():
+                self._say_how_it_ended(name, error)
+            self._note_refusal(name, error)
             self._meter.count("channel_restarts", channel=name)
             pause = _FIRST_PAUSE if was_good else pause
             await asyncio.sleep(pause.total_seconds())
             pause = min(pause * 2, _LONGEST_PAUSE)
+
+    def _say_how_it_ended(self, name: str, error: BaseException | None) -> None:
+        """Log it: what we raise on purpose as one line, and what only a person can mend once, until it changes."""
+        if isinstance(error, UserMistake):
+            if str(error) != str(self._refused.get(name, "")):
+                log.error("channel.refused", channel=name, mend=str(error))
+        elif isinstance(error, ParlourError):
+            log.error("channel.failed", channel=name, error=type(error).__name__, reason=str(error))
+        elif error is not None:
+            log.error("channel.failed", channel=name, exc_info=error)
+        else:
+            log.warning("channel.ended", channel=name)
 
     def _note_refusal(self, name: str, error: BaseException | None) -> None:
         if isinstance(error, UserMistake):
@@ -119,14 +133,6 @@ async def _end(name: str, run: asyncio.Task[None]) -> None:
         await asyncio.wait({run}, timeout=_END_WITHIN.total_seconds())
         if not run.done():
             log.error("channel.does_not_end", channel=name, seconds=_END_WITHIN.total_seconds())
-
-
-def _say_how_it_ended(name: str, run: asyncio.Task[None]) -> None:
-    error = None if run.cancelled() else run.exception()
-    if error is not None:
-        log.error("channel.failed", channel=name, exc_info=error)
-    elif not run.cancelled():
-        log.warning("channel.ended", channel=name)
 
 
 async def prune_for_ever(store: Store, quarantine: Quarantine) -> None:

@@ -16,8 +16,9 @@ import structlog
 from channels.discord import codec
 from channels.discord.client import GatewayClient
 from channels.discord.commands import Commands, try_to_register
-from channels.discord.connection import Connection, refused
+from channels.discord.connection import Connection, not_let_in
 from channels.discord.downloads import Downloads
+from channels.discord.errors import Denied, sending
 from channels.discord.follows import Follows
 from channels.discord.guilds import Guilds
 from channels.discord.history import History
@@ -173,16 +174,21 @@ class DiscordChannel:
         try:
             if not self._rest.me:
                 await self._interactions.open()
-                await self._rest.login(self._token)
+                await self._login()
                 self._logged_in.set()
             self._reactions.start()
             await self._connection.run(self._token)
-        except discord.LoginFailure:
-            self._was_refused = True
-            raise refused(self.name, "token") from None
         except UserMistake:
             self._was_refused = True
             raise
+
+    async def _login(self) -> None:
+        """Log in; raises UserMistake for a wrong token or address, and SendFailed."""
+        try:
+            with sending():
+                await self._rest.login(self._token)
+        except (discord.LoginFailure, Denied, TypeError, KeyError, ValueError, AttributeError) as error:
+            raise not_let_in(self.name, self._settings.api_url, error) from None
 
     @property
     def _token(self) -> str:

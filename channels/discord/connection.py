@@ -17,7 +17,8 @@ from channels.discord.client import GatewayClient
 from channels.discord.gates import Event, Gates, Happening, aside
 from channels.discord.inbound import Inbound
 from channels.discord.marks import Marks
-from gateway.errors import LoginRefused, StoreDown, UserMistake
+from channels.discord.setup import is_discord, not_discord
+from gateway.errors import LoginRefused, OutcomeUnknown, ParlourError, SettingsMistake, StoreDown, UserMistake
 
 log = structlog.get_logger(__name__)
 
@@ -49,6 +50,16 @@ def refused(name: str, what: str) -> UserMistake:
     """Return what is wrong with the block *name*, and how to mend it."""
     kind = LoginRefused if what == "token" else UserMistake
     return kind(f"channels.{name}: {_REFUSALS[what]}")
+
+
+def not_let_in(name: str, api_url: str, error: Exception) -> ParlourError:
+    """Return what a failed login means: Discord refuses the token, or something else answers at the address."""
+    answer = error.__cause__ if isinstance(error, discord.LoginFailure) else None
+    if isinstance(answer, discord.HTTPException) and "unauthorized" in answer.text.lower():
+        return refused(name, "token")
+    if is_discord(api_url):  # a proxy's page, say
+        return OutcomeUnknown("what answers the login is not Discord")
+    return SettingsMistake(f"channels.{name}: {not_discord(api_url)}")
 
 
 class Connection:

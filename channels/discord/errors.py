@@ -24,11 +24,12 @@ _BANNED_FOR = timedelta(minutes=1)  # a 429 of Cloudflare's, which may name no t
 
 
 class Denied(SendRefused):
-    """Discord said no, and why: its JSON error code."""
+    """Discord said no, and why: the HTTP status and its JSON error code."""
 
-    def __init__(self, reason: str, code: int) -> None:
+    def __init__(self, reason: str, code: int, status: int = 0) -> None:
         super().__init__(reason)
         self.code = code
+        self.status = status
 
 
 @contextmanager
@@ -65,7 +66,7 @@ def refusal(error: discord.HTTPException) -> SendFailed:
         return FormatRefused(reason)
     if error.code == _TOO_LARGE or error.status == 413:
         return Denied("the file is larger than Discord takes there", _TOO_LARGE)
-    return Denied(reason, error.code)
+    return Denied(reason, error.code, error.status)
 
 
 def _bounded(seconds: float) -> timedelta:

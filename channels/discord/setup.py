@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from gateway.ports import Finding, Level, Question
 
@@ -60,6 +63,16 @@ def invite(application: str) -> str:
     )
 
 
+def is_discord(api_url: str) -> bool:
+    """Say whether the address is Discord's own."""
+    return (urlsplit(api_url).hostname or "").removeprefix("www.") in ("discord.com", "discordapp.com")
+
+
+def not_discord(api_url: str) -> str:
+    """Return what to do where something else answers at the configured address."""
+    return f"what answers at {api_url} is not Discord; correct `api_url`, or leave it out"
+
+
 async def verify(settings: Any, *, proxy: str = "") -> Sequence[Finding]:
     """Ask Discord whether the block would work. Never raises for what Discord answers."""
     import aiohttp
@@ -79,12 +92,15 @@ async def verify(settings: Any, *, proxy: str = "") -> Sequence[Finding]:
         text = f"Discord cannot be reached at {settings.api_url} ({type(error).__name__}); is there a network, a proxy?"
         return [Finding(level=Level.WRONG, text=text)]
     except (KeyError, TypeError, ValueError, AttributeError):
-        text = f"what answers at {settings.api_url} is not Discord; correct `api_url`, or leave it out"
-        return [Finding(level=Level.WRONG, text=text)]
+        return [Finding(level=Level.WRONG, text=not_discord(settings.api_url))]
 
 
 class _Refused(Exception):
-    """An answer that is no success."""
+    """An answer that is no success; its text is the status."""
+
+    def __init__(self, status: int, *, is_discords: bool) -> None:
+        super().__init__(str(status))
+        self.is_discords = is_discords
 
 
 class _Check:
@@ -96,7 +112,8 @@ class _Check:
         try:
             me = await self._get("/users/@me")
         except _Refused as error:
-            return [Finding(level=Level.WRONG, text=_why(str(error)))]
+            is_other = not error.is_discords and not is_discord(self._base)
+            return [Finding(level=Level.WRONG, text=not_discord(self._base) if is_other else _why(str(error)))]
         findings = [Finding(level=Level.GOOD, text=f"the token is {me['username']}'s")]
         try:
             application = await self._get("/applications/@me")
@@ -112,7 +129,7 @@ class _Check:
     async def _get(self, path: str) -> Any:
         async with self._session.get(f"{self._base}{path}", allow_redirects=False) as response:
             if response.status != 200:
-                raise _Refused(str(response.status))
+                raise _Refused(response.status, is_discords=_is_discords(await response.text()))
             return await response.json(content_type=None)
 
 
@@ -123,6 +140,14 @@ _ELSEWHERE = Finding(
         f" {PORTAL}, your application, General Information, Save Changes"
     ),
 )
+
+
+def _is_discords(body: str) -> bool:
+    """Say whether the body of an error is Discord's: JSON with a message and a code."""
+    with suppress(ValueError):
+        found = json.loads(body)
+        return isinstance(found, dict) and {"message", "code"} <= found.keys()
+    return False
 
 
 def _why(status: str) -> str:

@@ -24,7 +24,7 @@ log = structlog.get_logger(__name__)
 
 _MOST_KNOWN = 5_000
 _LONGEST_NAME = 100  # characters (docs.discord.com/developers/resources/channel, start thread)
-_MAY_NOT = frozenset({50001, 50013})  # JSON error codes: missing access, missing permissions
+_MAY_NOT = 403
 
 
 class Threads:
@@ -95,7 +95,7 @@ class Threads:
         try:
             await self._rest.start_thread(parent, message, name)
         except Denied as error:
-            if error.code in _MAY_NOT:
+            if error.status == _MAY_NOT:
                 self._say_once(parent)
                 return parent
         except SendRefused as error:

@@ -12,7 +12,7 @@ from typing import Any
 import structlog
 
 from channels.slack import codec
-from channels.slack.api import Refused, SlackApi, TokenRefused, scopes_of
+from channels.slack.api import ForeignAnswer, Refused, SlackApi, TokenRefused, is_slack, not_slack, scopes_of
 from channels.slack.catchup import CatchUp
 from channels.slack.downloads import Downloads
 from channels.slack.ears import Ears
@@ -61,6 +61,7 @@ class SlackChannel:
         self._app_token = settings.app_token.get_secret_value() if settings.app_token else ""
         self._by_http = settings.by_http
         self._language = context.language
+        self._base_url = settings.base_url
         self._signing_secret = settings.signing_secret.get_secret_value() if settings.signing_secret else ""
         self._ping = ping
         self._api = SlackApi(settings.bot_token.get_secret_value(), settings.base_url, proxy=context.proxy)
@@ -97,6 +98,10 @@ class SlackChannel:
             me = await self._identify(anew=True)
         except TokenRefused as error:
             raise self._refused(error.code) from None
+        except (Refused, ForeignAnswer) as error:
+            if is_slack(self._base_url):
+                raise
+            raise SettingsMistake(f"channels.{self.name}: {not_slack(self._base_url, str(error))}") from None
         await self._ears.marks.load()
         await self._heard_until.load()
         log.info("slack.listening", channel=self.name, team=me.team, user=me.user, by_http=self._by_http)

@@ -49,6 +49,21 @@ class TokenRefused(RetryLater):
         self.code = code
 
 
+class ForeignAnswer(OutcomeUnknown):
+    """An answer as Slack gives none: no JSON object with an error code, and no failure of a server either."""
+
+
+def is_slack(base_url: str) -> bool:
+    """Say whether the address is Slack's own."""
+    host = urlsplit(base_url).hostname or ""
+    return host == "slack.com" or host.endswith(".slack.com")
+
+
+def not_slack(base_url: str, why: str) -> str:
+    """Return what to do where something else answers at the configured address."""
+    return f"what answers at {base_url} is not Slack ({why}); correct `base_url`, or leave it out"
+
+
 class SlackApi:
     """One bot token. Connects at the first call, through *proxy* where there is one; `close` ends it."""
 
@@ -146,13 +161,16 @@ def _is_slacks(url: str, base_url: str) -> bool:
 def outcome(error: SlackApiError) -> Exception:
     """Return what *error* means for a delivery."""
     response = error.response
+    status = getattr(response, "status_code", getattr(response, "status", 0))
     if not isinstance(response, AsyncSlackResponse) or not isinstance(response.data, dict):
-        return OutcomeUnknown("Slack's answer cannot be read")
+        return (OutcomeUnknown if status >= 500 else ForeignAnswer)("Slack's answer cannot be read")
     code = str(response.data.get("error") or "")
     if response.status_code == 429 or code in _BUSY:
         return RetryLater(_retry_after(response), code or "ratelimited")
-    if response.status_code >= 500 or code in _DOUBTFUL or not code:
+    if response.status_code >= 500 or code in _DOUBTFUL:
         return OutcomeUnknown(code or f"HTTP {response.status_code}")
+    if not code:
+        return ForeignAnswer(f"HTTP {response.status_code}")
     if code in _TOKENS:
         return TokenRefused(code)
     if code in _FORMAT:

@@ -12,7 +12,7 @@ from typing import Any
 import aiohttp
 from slack_sdk.web.async_slack_response import AsyncSlackResponse
 
-from channels.slack.api import Refused, SlackApi, TokenRefused, scopes_of
+from channels.slack.api import ForeignAnswer, Refused, SlackApi, TokenRefused, is_slack, not_slack, scopes_of
 from channels.slack.scopes import missing
 from channels.slack.settings import SlackSettings
 from gateway.errors import SendFailed
@@ -147,8 +147,10 @@ async def _greeting(url: str, proxy: str) -> Finding:
 
 
 def _bot_refused(error: SendFailed, base_url: str) -> Finding:
-    if isinstance(error, TokenRefused | Refused):
+    if isinstance(error, TokenRefused):
         return _wrong(f"Slack refuses the bot token ({error.code}): copy it from Install App, Bot User OAuth Token")
+    if isinstance(error, Refused | ForeignAnswer) and not is_slack(base_url):
+        return _wrong(not_slack(base_url, str(error)))
     return _wrong(f"Slack cannot be reached at {base_url}: {error}")
 
 

@@ -100,7 +100,7 @@ class TelegramChannel:
         polling = make_poll_request(context.proxy)
         self._bot = make_bot(token, settings.base_url, settings.file_url, polling, proxy=context.proxy)
         self._alone = TokenLock(token, settings.base_url)
-        self._patience = Patience(self.name, self._waits)
+        self._patience = Patience(self.name, self._waits, base_url=settings.base_url)
         if settings.mode == "webhook":
             self._hook: Hook | None = Hook(
                 self.name,

@@ -11,8 +11,8 @@ from typing import TypeVar
 import structlog
 from telegram.error import Conflict, EndPointNotFound, InvalidToken, RetryAfter, TelegramError
 
-from channels.telegram.wire import asked_to_wait, described
-from gateway.errors import LoginRefused
+from channels.telegram.wire import TELEGRAM, asked_to_wait, copy_the_token, described, is_token_refused, not_telegram
+from gateway.errors import LoginRefused, SettingsMistake
 
 log = structlog.get_logger(__name__)
 
@@ -42,8 +42,9 @@ class Waits:
 class Patience:
     """What is known of Telegram's end, call by call."""
 
-    def __init__(self, name: str, waits: Waits) -> None:
+    def __init__(self, name: str, waits: Waits, *, base_url: str) -> None:
         self._name = name
+        self._base_url = base_url
         self._waits = waits
         self._failures = 0
         self._is_conflict_told = False
@@ -58,16 +59,16 @@ class Patience:
         self.heard_at = time.monotonic()
 
     async def patiently(self, call: Callable[[], Awaitable[T]]) -> T:
-        """Repeat *call* until Telegram answers it; raise LoginRefused when the token is."""
+        """Repeat *call* until Telegram answers it; raise LoginRefused for the token, SettingsMistake for base_url."""
         while True:
             try:
                 answer = await call()
-            except (InvalidToken, EndPointNotFound):
-                self.heard_at = None
-                raise LoginRefused(
-                    f"Telegram refuses the token of channels.{self._name}; copy it again from @BotFather (/mybots,"
-                    " API Token), or set `enabled` to false"
-                ) from None
+            except (InvalidToken, EndPointNotFound) as error:
+                if not is_token_refused(error) and self._base_url == TELEGRAM:
+                    pause = self._unreachable(error)  # a proxy's page, say: no word of Telegram's
+                else:
+                    self.heard_at = None
+                    raise self._refusal(error) from None
             except Conflict as error:
                 pause = self._conflict(error)
             except RetryAfter as error:
@@ -79,6 +80,14 @@ class Patience:
                 self._reached()
                 return answer
             await asyncio.sleep(pause)
+
+    def _refusal(self, error: TelegramError) -> SettingsMistake:
+        if not is_token_refused(error):
+            return SettingsMistake(f"channels.{self._name}: {not_telegram(self._base_url)}")
+        return LoginRefused(
+            f"Telegram refuses the token of channels.{self._name}; {copy_the_token(error, self._base_url)}, or set"
+            " `enabled` to false"
+        )
 
     def _conflict(self, error: Conflict) -> float:
         """Somebody else polls with our token, or a webhook is set: said once, and no fight."""

@@ -8,11 +8,18 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from telegram import Bot, User
-from telegram.error import Conflict, EndPointNotFound, InvalidToken, TelegramError
+from telegram.error import Conflict, EndPointNotFound, Forbidden, InvalidToken, TelegramError
 
 from channels.telegram.alone import TokenLock
 from channels.telegram.patience import OTHER_POLLER, WEBHOOK_SET
-from channels.telegram.wire import described, make_bot, make_poll_request
+from channels.telegram.wire import (
+    copy_the_token,
+    described,
+    is_token_refused,
+    make_bot,
+    make_poll_request,
+    not_telegram,
+)
 from gateway.ports import Finding, Level
 
 _AT_MOST = 14.0  # seconds for everything
@@ -45,10 +52,13 @@ async def verify(settings: Any, environment: Mapping[str, str]) -> Sequence[Find
 async def _verify(bot: Bot, settings: Any, found: list[Finding]) -> None:
     try:
         me = await bot.get_me()
-    except (InvalidToken, EndPointNotFound):
-        found.append(_wrong("Telegram refuses the token; copy it again from @BotFather: /mybots, the bot, API Token"))
-        return
     except TelegramError as error:
+        if is_token_refused(error):
+            found.append(_wrong(f"Telegram refuses the token; {copy_the_token(error, settings.base_url)}"))
+            return
+        if isinstance(error, InvalidToken | EndPointNotFound):
+            found.append(_wrong(not_telegram(settings.base_url)))
+            return
         mend = "look at the network; behind a proxy set PARLOUR_PROXY; for a server of your own, base_url"
         found.append(_wrong(f"{_host(settings)} is not reached ({described(error)}); {mend}"))
         return
@@ -113,7 +123,10 @@ async def _members(bot: Bot, me: User, settings: Any) -> Sequence[Finding]:
         chat = entry.removeprefix("chat:")
         try:
             member = await bot.get_chat_member(int(chat), me.id)
-        except TelegramError:
+        except TelegramError as error:
+            if not isinstance(error, Forbidden) and "chat not found" not in error.message.lower():
+                found.append(_warning(f"the group {chat} of allow_from could not be asked for: {described(error)}"))
+                continue
             is_there = False
         else:
             is_there = member.status not in ("left", "kicked")

@@ -12,6 +12,7 @@ import ssl
 from datetime import timedelta
 from functools import cache
 from typing import Any
+from urllib.parse import urlsplit
 
 import httpx
 from telegram import Bot, MessageEntity
@@ -32,6 +33,7 @@ from gateway.net.by_httpx import transport
 # The library's own switch: spans are timedeltas, as its next release has them; without it, it warns at every 429.
 os.environ.setdefault("PTB_TIMEDELTA", "true")
 
+TELEGRAM = "https://api.telegram.org/bot"
 _CONNECTIONS = 32
 _READ_SECONDS = 20.0
 _CONNECT_SECONDS = 10.0
@@ -116,6 +118,31 @@ def asked_to_wait(error: RetryAfter) -> timedelta:
 def is_unchanged(error: TelegramError) -> bool:
     """Say whether an edit was refused because the message reads like that already."""
     return isinstance(error, BadRequest) and "not modified" in error.message.lower()
+
+
+def is_token_refused(error: TelegramError) -> bool:
+    """Say whether a Bot API answered that it does not know the token; the library says so of every 401 and 404."""
+    is_refusal = isinstance(error, InvalidToken | EndPointNotFound) and error.__cause__ is None  # the body is JSON
+    # Where the body has no description, the library writes the status in its place.
+    return is_refusal and not error.message.endswith(("(401)", "(404)"))
+
+
+def copy_the_token(error: TelegramError, base_url: str) -> str:
+    """Return how a refused token is mended. With a server of one's own, a 404 may be its address's fault."""
+    mend = "copy it again from @BotFather (/mybots, the bot, API Token)"
+    is_doubtful = base_url != TELEGRAM and "unauthorized" not in error.message.lower()
+    return f"{mend}, or correct `base_url`, {_address(base_url)}" if is_doubtful else mend
+
+
+def not_telegram(base_url: str) -> str:
+    """Return what to do where something else answers at the configured address."""
+    return f"what answers at {_address(base_url)} is not Telegram's Bot API; correct `base_url`, or leave it out"
+
+
+def _address(base_url: str) -> str:
+    """Return an address without its path, which may hold a secret."""
+    parts = urlsplit(base_url)
+    return f"{parts.scheme}://{parts.hostname}"
 
 
 def send_failure(error: TelegramError, *, is_formatted: bool) -> SendFailed:

@@ -24,8 +24,10 @@ REASONS = (
     ("blocked", ("blocked", "deactivated", "50007", "user_disabled", "cannot_dm_bot", "can't initiate")),
     ("size", ("larger than", "too large", "too long")),
     ("attempts", ("given up after",)),
-    ("gone", ("not found", "not_found", "kicked", "10003", "is_archived", "not_in_channel", "gone", "deleted")),
-    ("rights", ("rights", "forbidden", "403", "50013", "50001", "missing", "restricted", "not allowed")),
+    ("outside", ("kicked", "not a member", "not_in_channel", "50001")),
+    ("gone", ("chat not found", "channel_not_found", "10003", "is_archived", "chat was deleted", "topic_deleted")),
+    ("rights", ("rights", "forbidden", "403", "missing", "restricted", "not allowed", "denied", "no_permission")),
+    ("rights", ("admin_required", "topic_closed")),
 )
 
 

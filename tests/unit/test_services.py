@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
+from datetime import timedelta
 
 import pytest
+from structlog.testing import capture_logs
 
-from gateway.errors import LoginRefused
+from gateway.errors import LoginRefused, RetryLater, SettingsMistake
 from gateway.services import DEAF_AFTER, Supervisor
 from tests.fakes.channel import FakeChannel, Platform
 from tests.fakes.clock import Clock
@@ -139,6 +141,35 @@ async def test_a_channel_that_cannot_say_whether_it_hears_does_not(clock: Clock)
         await asyncio.sleep(DEAF + 60)
         assert supervisor.states() == {"slack": False}
     assert meter.total("channel_deaf") == 1
+
+
+async def test_what_only_a_person_can_mend_is_one_line_in_the_log(clock: Clock) -> None:
+    """Said once however often it is tried, without a traceback; again when it is something else or comes back."""
+    ears = Ears("telegram", clock)
+    ears.lasts, ears.hears, ears.why = (lambda: 1.0), (lambda: False), LoginRefused("mend it")
+    with capture_logs() as logs:
+        async with supervised({"telegram": ears}, FakeMeter()):
+            await asyncio.sleep(600)
+            ears.why = SettingsMistake("mend that")
+            await asyncio.sleep(200)
+            ears.lasts, ears.hears = (lambda: 400.0), (lambda: True)
+            await asyncio.sleep(1000)
+    said = [(line["event"], line["mend"]) for line in logs]
+    assert said[:2] == [("channel.refused", "mend it"), ("channel.refused", "mend that")]
+    assert set(said[2:]) == {("channel.refused", "mend that")}
+    assert not any("exc_info" in line for line in logs)
+
+
+async def test_a_failure_of_the_platform_is_one_line_and_a_bug_has_a_traceback(clock: Clock) -> None:
+    """What we raise on purpose says enough by itself."""
+    for why, has_traceback in ((RetryLater(timedelta(seconds=5), "no connection"), False), (KeyError("x"), True)):
+        ears = Ears("telegram", clock)
+        ears.lasts, ears.why = (lambda: 1.0), why
+        with capture_logs() as logs:
+            async with supervised({"telegram": ears}, FakeMeter()):
+                await asyncio.sleep(1.5)
+        (line,) = logs
+        assert ("exc_info" in line) is has_traceback
 
 
 async def test_what_only_a_person_can_mend_is_known_until_the_channel_hears_again(clock: Clock) -> None:

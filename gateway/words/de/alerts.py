@@ -6,7 +6,7 @@ SENTENCES = {
         " vielleicht, woran es liegt."
     ),
     "channel_token": (
-        "{channel} lässt mich nicht mehr hinein: Mein Token wird abgelehnt. Dort wird niemand gehört, bis es einen"
+        "{channel} lässt mich nicht hinein: Mein Token wird abgelehnt. Dort wird niemand gehört, bis es einen"
         " neuen gibt; `parlour doctor` auf meinem Rechner sagt, woher er kommt."
     ),
     "channel_refused": (
@@ -30,7 +30,8 @@ SENTENCES = {
         " auf meinem Rechner erzählt die ganze Geschichte."
     ),
     "because_blocked": "Dort nimmt man von mir keine Nachrichten mehr an.",
-    "because_gone": "Den Chat gibt es nicht mehr, oder ich bin nicht mehr darin.",
+    "because_gone": "Die Plattform kennt den Chat nicht oder nicht mehr.",
+    "because_outside": "Ich bin in dem Chat kein Mitglied oder darf ihn nicht sehen.",
     "because_rights": "Ich darf dort nicht schreiben.",
     "because_size": "Sie ist größer, als die Plattform annimmt.",
     "because_attempts": "Die Plattform hat sie nicht angenommen, sooft ich es auch versucht habe.",

@@ -6,7 +6,7 @@ SENTENCES = {
         " what is wrong."
     ),
     "channel_token": (
-        "{channel} no longer lets me in: it refuses my token. Nobody is heard there until it has a new one;"
+        "{channel} does not let me in: it refuses my token. Nobody is heard there until it has a new one;"
         " `parlour doctor` on my machine says where to get it."
     ),
     "channel_refused": (
@@ -28,7 +28,8 @@ SENTENCES = {
         " machine tells the whole story."
     ),
     "because_blocked": "the person there takes no messages from me any more.",
-    "because_gone": "the chat is not there any more, or I am not in it.",
+    "because_gone": "the platform does not know the chat, or not any more.",
+    "because_outside": "I am not a member of that chat, or may not see it.",
     "because_rights": "I am not allowed to write there.",
     "because_size": "it is larger than the platform takes.",
     "because_attempts": "the platform did not take it, however often I tried.",

@@ -6,7 +6,7 @@ SENTENCES = {
         " pasa."
     ),
     "channel_token": (
-        "{channel} ya no me deja entrar: rechaza mi token. Allí no se oye a nadie hasta que tenga uno nuevo; "
+        "{channel} no me deja entrar: rechaza mi token. Allí no se oye a nadie hasta que tenga uno nuevo; "
         "`parlour doctor` en mi máquina dice dónde conseguirlo."
     ),
     "channel_refused": (
@@ -28,7 +28,8 @@ SENTENCES = {
         " en mi máquina cuenta toda la historia."
     ),
     "because_blocked": "allí ya no aceptan mensajes míos.",
-    "because_gone": "el chat ya no existe, o yo no estoy en él.",
+    "because_gone": "la plataforma no conoce ese chat, o ya no.",
+    "because_outside": "no soy miembro de ese chat o no puedo verlo.",
     "because_rights": "no tengo permiso para escribir allí.",
     "because_size": "es más grande de lo que acepta la plataforma.",
     "because_attempts": "la plataforma no lo aceptó, por más que lo intenté.",

@@ -5,7 +5,7 @@ SENTENCES = {
         "从 {since} 起我就收不到 {channel} 的消息了。我会继续尝试；在我的机器上运行 `parlour doctor` 也许能说明原因。"
     ),
     "channel_token": (
-        "{channel} 不再让我进入：它拒绝了我的令牌。在换上新令牌之前，那里谁的话我都听不到；在我的机器上运行 "
+        "{channel} 不让我进入：它拒绝了我的令牌。在换上新令牌之前，那里谁的话我都听不到；在我的机器上运行 "
         "`parlour doctor` 会告诉你去哪里获取。"
     ),
     "channel_refused": (
@@ -26,7 +26,8 @@ SENTENCES = {
         "以看到全部经过。"
     ),
     "because_blocked": "对方不再接收我的消息。",
-    "because_gone": "那个聊天已经不存在，或者我已不在其中。",
+    "because_gone": "平台不认识那个聊天，或者它已不存在。",
+    "because_outside": "我不是那个聊天的成员，或者看不到它。",
     "because_rights": "我没有在那里发言的权限。",
     "because_size": "它超过了平台接收的大小。",
     "because_attempts": "无论我试多少次，平台都没有接收。",

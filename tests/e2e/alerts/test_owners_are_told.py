@@ -22,7 +22,7 @@ from tests.fakes.telegram_server import TelegramServer, open_telegram
 
 NAMES = ("slack", "telegram", "discord")
 KILLED = "I did not stop, I was killed, the last time before"
-REFUSED = "no longer lets me in: it refuses my token."
+REFUSED = "does not let me in: it refuses my token."
 
 
 class World:

@@ -6,7 +6,7 @@ import pytest
 
 from gateway.events import InboundKind, OutboundKind, OutboundMessage, SessionKey
 from gateway.ports import Accepted, Activity, Verdict
-from tests.fakes.discord_facts import ANN, BEN, BOT, GENERAL
+from tests.fakes.discord_facts import ANN, BEN, BOT, GENERAL, Fault
 from tests.fakes.discord_harness import NotedChannel, connected
 from tests.fakes.discord_server import Discord
 from tests.fakes.web import FakeHouse
@@ -107,6 +107,16 @@ async def test_without_the_right_to_begin_one_the_channel_has_the_answer(
     assert discord.find(asked)[0] == GENERAL
     assert discord.messages[GENERAL][-1]["message_reference"]["message_id"] == asked
     assert capsys.readouterr().out.count("allow Create Public Threads") == 1
+
+
+async def test_whatever_forbids_the_thread_the_answer_is_not_sent_into_it(discord: Discord, house: FakeHouse) -> None:
+    """A refusal with another code than Discord's usual ones: no message to a thread that is not there."""
+    discord.faults += [Fault("POST", "threads", "403 0")] * 2
+    async with connected(house, discord, **THREADS) as channel:
+        asked = discord.say(GENERAL, ANN, f"{CALL} 1")
+        message = (await house.wait_deliveries(1))[-1]
+        await answer(channel, message.key, "answer 1", asked)
+    assert discord.chat(GENERAL) == ["answer 1"]
 
 
 async def test_a_restart_before_the_thread_was_begun_begins_it(discord: Discord, house: FakeHouse) -> None:

@@ -56,9 +56,9 @@ async def test_a_caption_reaches_the_model_once(server: TelegramServer) -> None:
     async with house(server, model) as up:
         server.say(None, caption="what does it say?", **document(server, "a.txt", b"the key"))
         await server.until(lambda: len(server.posts) == 1)
-        album = {"media_group_id": "77"}
         for n, caption in enumerate(({"caption": "and these two?"}, {})):
-            server.say(None, **caption, **album, **document(server, f"{n}.txt", b"the clock"))
+            fields: dict[str, Any] = {"media_group_id": "77", **caption}
+            server.say(None, **fields, **document(server, f"{n}.txt", b"the clock"))
         await server.until(lambda: len(server.posts) == 2)
         await up.idle()
     assert model.heard[-1].count("what does it say?") == 1

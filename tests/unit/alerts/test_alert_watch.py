@@ -171,7 +171,7 @@ async def test_a_refused_token_is_told_at_once(tmp_path: Path, clock: Clock) -> 
     house.watch.nudge()
     await house.until(1.01)
     (line,) = house.told(OWNER_THERE)
-    assert line.startswith("telegram no longer lets me in: it refuses my token.")
+    assert line.startswith("telegram does not let me in: it refuses my token.")
     assert "canary" not in line
     await house.stop()
 
@@ -354,6 +354,15 @@ async def test_a_message_given_up_is_told_with_its_chat_reason_and_reference(tmp
         ("Forbidden: bot was blocked by the user", "blocked"),
         ("Discord answered 403, code 50007", "blocked"),
         ("Discord answered 403, code 50013", "rights"),
+        ("Discord answered 403, code 50001", "outside"),
+        ("not_in_channel", "outside"),
+        ("Forbidden: bot was kicked from the supergroup chat", "outside"),
+        ("Forbidden: bot is not a member of the channel chat", "outside"),
+        ("Forbidden: the group chat was deleted", "gone"),
+        ("Bad Request: CHAT_WRITE_FORBIDDEN", "rights"),
+        ("Bad Request: need administrator rights in the channel chat", "rights"),
+        ("restricted_action_read_only_channel", "rights"),
+        ("message to be replied not found", "other"),
         ("Discord answered 404, code 10003", "gone"),
         ("channel_not_found", "gone"),
         ("Chat not found", "gone"),
