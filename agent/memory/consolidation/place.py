@@ -111,8 +111,19 @@ class Board:
             if self._homes[earlier] == self._homes[n] and earlier in self._at:
                 position = inside.get(id(self._at[earlier]))
                 if position is not None:
-                    return self._subtree(position)
+                    return self._past_nested(self._subtree(position), stop, self._homes[n])
         return start
+
+    def _past_nested(self, position: int, stop: int, home: int | None) -> int:
+        """Return the first place from *position* on that is not inside an item deeper than *home*'s own entries.
+
+        A sibling may live on in an item that is nested elsewhere; what stands behind it there must stay nested.
+        """
+        holder = self._at[home].entry if home is not None else None
+        level = len(holder.parents) + 1 if holder is not None and holder.kind is Kind.ITEM else 0
+        while position < stop and len(self._nodes[position].entry.parents) > level:
+            position += 1
+        return position
 
     def _section_after(self, n: int) -> int:
         """Return the end of the nearest earlier section of the same level that is still here, else of the text."""

@@ -77,6 +77,9 @@ def stated(text: str) -> list[Entry]:
 
 
 @example(("# tea coffee\n\n\n## tea\n\n- tea\n", "- coffee\n"))  # "coffee" stood in a heading that did not come back
+@example(  # a line was put back between an item and what is nested in it
+    ("- tea\n  - tea tea tea\n  - coffee\n- tea tea tea\n- coffee\n\n# tea\n", "- tea\n  - tea tea tea")
+)
 @given(proposals())
 def test_every_entry_has_a_successor_and_every_addition_stands(pair: tuple[str, str]) -> None:
     """What was said before lives on in what is there; what is new is there, or a part of what is."""
