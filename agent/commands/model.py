@@ -5,6 +5,7 @@ from __future__ import annotations
 from agent.commands.declared import ANY, Need, command
 from agent.commands.port import CommandContext, Reply
 from agent.llm.choices import InForce, Origin
+from agent.llm.offline import is_offline
 from gateway.events import Choice, Role
 from gateway.words import say
 
@@ -40,6 +41,11 @@ def spoken(model: InForce) -> str:
 def gone(model: InForce, language: str) -> str:
     """Return the line that says that a chosen model is none to choose any more, and which one answers instead."""
     return say("model.lost", language, lost=model.lost, model=spoken(model))
+
+
+def has_model(context: CommandContext) -> bool:
+    """Return True if a language model answers in the chat, and not what stands in for one."""
+    return not is_offline(_in_force(context).client.name)
 
 
 def _in_force(context: CommandContext) -> InForce:

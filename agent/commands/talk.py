@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from agent.commands.declared import command
+from agent.commands.model import has_model
 from agent.commands.port import CommandContext, Reply
+from agent.llm.offline import hint
 from agent.memory.files.lines import FORGOTTEN
 from gateway.events import InboundKind, Role
 from gateway.ports import Job
@@ -23,6 +25,8 @@ def original_of(message_id: str) -> str:
 @command("start", is_control=True)
 async def start(context: CommandContext) -> Reply:
     """Greet: name, what it can do here, what it remembers, three commands."""
+    if not has_model(context):
+        return Reply(text=f"{say('offline.start', context.language)}\n\n{hint(context.language)}")
     return Reply(text=say("commands.start", context.language))
 
 

@@ -6,8 +6,10 @@ from collections.abc import Iterator, Sequence
 from datetime import timedelta
 
 from agent.commands.declared import command
+from agent.commands.model import has_model
 from agent.commands.port import CommandContext, Reply
 from agent.commands.usage import day_began, sums
+from agent.llm.offline import hint
 from agent.memory.work.background import Work
 from agent.memory.work.purse import Budget
 from gateway.events import Role
@@ -70,6 +72,7 @@ async def status(context: CommandContext) -> Reply:
         ),
         *_background(context, facts["work"], facts["budget"]),
         *([say("commands.status_delayed", context.language, chats=delayed)] if delayed else []),
+        *([] if has_model(context) else [hint(context.language)]),
         *([say("commands.status_by_words", context.language)] if facts.get("by_words_alone") else []),
     ]
     return Reply(text="\n".join(lines))

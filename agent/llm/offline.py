@@ -1,4 +1,7 @@
-"""The model that stands in when none is configured: no network, no invention, the same tools as any other."""
+"""The model that stands in when none is configured: no network, no invention, the same tools as any other.
+
+How one is set up is said once in a conversation: in its first answer, unless the answers before this one said it.
+"""
 
 from __future__ import annotations
 
@@ -8,15 +11,19 @@ import re
 from agent.llm.port import ChatModel, ChatReply, ChatRequest, ModelConfig, Sink, Tokens, ToolCall
 from agent.tools.memory import NOTHING, REMEMBERED, facts_in
 from gateway.errors import ModelRefused
+from gateway.ports.installed import operator_command
 from gateway.words import say
+from gateway.words.languages import LANGUAGES
 
 _HEAD = re.compile(r"\A\[[^\]\n]*\]\s*")  # when and who, as a user line may begin
+NAME = "offline"
+_ABILITIES = frozenset(say("web.try_help", language) for language in LANGUAGES)
 _ORDER = re.compile(r"(please\s+)?remember\b(\s+that\b)?[\s:,]*", re.IGNORECASE)
 
 
 def open_model(config: ModelConfig) -> ChatModel:
     """Return the offline model; nothing of *config* matters but its name."""
-    return OfflineModel(config.model or "offline")
+    return OfflineModel(config.model or NAME)
 
 
 class OfflineModel:
@@ -31,6 +38,10 @@ class OfflineModel:
             raise ModelRefused(f"{self.name}: can only answer, not do {request.purpose}")
         last = max((n for n, m in enumerate(request.messages) if m["role"] == "user"), default=-1)
         said = _HEAD.sub("", str(request.messages[last]["content"])).strip() if last >= 0 else ""
+        command = operator_command("init")
+        setup = "" if _is_told(request, command) else say("offline.setup", request.language, command=command)
+        if said in _ABILITIES:
+            return self._reply(f"{say('offline.abilities', request.language)}\n\n{setup}".strip(), sink)
         order = None if said.endswith("?") else _ORDER.match(said)
         fact = said[order.end() :] if order else ""
         name, arguments = ("remember", {"fact": fact}) if fact else ("memory_search", {"query": said})
@@ -38,7 +49,10 @@ class OfflineModel:
         if said and not results and any(tool["function"]["name"] == name for tool in request.tools):
             call = ToolCall(f"{request.turn}-{len(request.messages)}", name, json.dumps(arguments, ensure_ascii=False))
             return ChatReply(text="", tool_calls=(call,), model=self.name, tokens=Tokens(), cost=0.0)
-        text = _told(fact, results[-1] if results else "error: ", request.language)
+        text = _told(fact, results[-1] if results else "error: ", request.language, setup)
+        return self._reply(text, sink)
+
+    def _reply(self, text: str, sink: Sink | None) -> ChatReply:
         if sink is not None:
             for words in re.finditer(r"(?:\S+\s*){1,4}", text):
                 sink(text[: words.end()])
@@ -51,15 +65,30 @@ class OfflineModel:
         """Nothing to close."""
 
 
-def _told(fact: str, result: str, language: str) -> str:
+def is_offline(name: str) -> bool:
+    """Return True if *name* is this model's, whatever follows its colon."""
+    return name.partition(":")[0] == NAME
+
+
+def hint(language: str) -> str:
+    """Return the line that names the question to which this model has an answer; the page suggests it."""
+    return say("offline.hint", language, question=say("web.try_help", language))
+
+
+def _is_told(request: ChatRequest, command: str) -> bool:
+    return any(m["role"] == "assistant" and command in str(m["content"]) for m in request.messages)
+
+
+def _told(fact: str, result: str, language: str, setup: str) -> str:
     if fact and result == REMEMBERED:
         return say("offline.remembered", language, fact=fact)
     if fact:
         return say("offline.not_remembered", language)
-    setup = say("offline.setup", language)
+    ending = f"{say('offline.no_model', language)} {setup}" if setup else ""
     if result.startswith("error: "):
-        return say("offline.not_searched", language, setup=setup)
+        return f"{say('offline.not_searched', language)} {ending}".strip()
     facts = [] if result.startswith(NOTHING) else facts_in(result)
-    if not facts:
-        return say("offline.nothing", language, setup=setup)
-    return say("offline.found", language, hits="\n".join(f"- {line}" for line in facts))
+    if facts:
+        found = say("offline.found", language, hits="\n".join(f"- {line}" for line in facts))
+        return f"{found}\n\n{ending}".strip()
+    return f"{say('offline.nothing', language)} {ending or hint(language)}"

@@ -13,6 +13,9 @@ from pathlib import Path
 HOW_TO_INSTALL = "run `make install` in Parlour's folder"
 
 
+_MAKEFILE = Path(__file__).parents[2] / "Makefile"
+
+
 @cache
 def installed(group: str) -> EntryPoints:
     """Return the entry points of *group*, read once a process: a reading opens a file of every package there is."""
@@ -32,7 +35,12 @@ def in_container(environment: Mapping[str, str]) -> bool:
 
 
 def operator_command(words: str, environment: Mapping[str, str] = os.environ) -> str:
-    """Return how an operator types `parlour` *words* beside this process: in a container, through compose."""
+    """Return how an operator types `parlour` *words* beside this process: in a container, through compose.
+
+    Where we run from a folder with our sources, `make init` is what its README says, and needs no path.
+    """
+    if words == "init" and _MAKEFILE.exists():
+        return "make init"
     if not in_container(environment):
         return f"parlour {words}"
     if words == "init":  # it may have to write a configuration before any gateway can start

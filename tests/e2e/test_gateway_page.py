@@ -7,6 +7,7 @@ from pathlib import Path
 import aiohttp
 from playwright.async_api import FilePayload, expect
 
+from gateway.ports.installed import operator_command
 from gateway.words import say
 from tests.e2e.browser import open_browser
 from tests.fakes.gateway import gateway
@@ -30,6 +31,34 @@ async def test_a_fresh_home_answers_a_typed_message(tmp_path: Path) -> None:
         await page.locator("#text").press("Enter")
         await expect(page.locator(".line.notice, .line.command")).to_have_count(1)
         assert await process.stop() == 0
+
+
+async def test_without_a_model_the_pages_own_suggestions_are_answered(tmp_path: Path) -> None:
+    """Each says something that helps, and all of them together, and what follows, say once how a model is set up."""
+    async with open_browser() as browser, gateway(tmp_path / "home") as process:
+        page = await browser.new_page()
+        await page.goto(process.url)
+        await expect(page.locator("#state")).to_have_attribute("data-state", "online")
+        suggestions = await page.locator(".chip").all_inner_texts()
+        assert suggestions == ["/start", "What can you do?", "/status"]
+        await page.locator(".chip").first.click()
+        answers = page.locator(".line:not(.user) .body")
+        await expect(answers).to_have_count(1)
+        for n, text in enumerate((*suggestions[1:], "Good evening", "What can you do?", "remember that I like tea"), 2):
+            await page.locator("#text").fill(text)
+            await page.locator("#text").press("Enter")
+            await expect(answers).to_have_count(n)
+            await expect(page.locator(".line.streaming")).to_have_count(0)
+        start, abilities, status, evening, again, remembered = await answers.all_inner_texts()
+        assert "What can you do?" in start
+        assert "What can you do?" in status
+        assert "/search" in abilities
+        assert "/search" in again
+        assert "remember nothing" in evening
+        assert "I like tea" in remembered
+        command = operator_command("init")
+        told = [start, abilities, status, evening, again, remembered]
+        assert [each.count(command) for each in told] == [0, 1, 0, 0, 0, 0]
 
 
 async def test_a_killed_gateway_loses_nothing_and_answers_once(tmp_path: Path) -> None:

@@ -3,15 +3,24 @@
 SENTENCES = {
     "remembered": "Notiert. Ich merke mir: {fact}",
     "not_remembered": "Das konnte ich nicht notieren. Bitte versuch es noch einmal.",
-    "found": (
-        "Das habe ich mir dazu gemerkt:\n\n{hits}\n\nEs ist kein Sprachmodell eingerichtet, deshalb habe ich"
-        " nachgesehen und kann mehr nicht sagen."
+    "found": "Das habe ich mir dazu gemerkt:\n\n{hits}",
+    "nothing": "Dazu habe ich mir nichts gemerkt.",
+    "not_searched": "Ich kann gerade nicht in meinem Gedächtnis nachsehen.",
+    "abilities": (
+        "Es ist kein Sprachmodell eingerichtet, deshalb kann ich noch kein Gespräch führen. Das geht schon:\n\n- "
+        "„remember …“ merkt sich etwas, und wenn du danach fragst, finde ich es wieder\n- `/search …` findet, was "
+        "hier gesagt oder gemerkt wurde\n- Dateien, die du schickst, werden aufbewahrt\n- `/help` zeigt, was ich "
+        "sonst noch verstehe"
     ),
-    "nothing": "Dazu habe ich mir nichts gemerkt. {setup}",
-    "not_searched": "Ich kann gerade nicht in meinem Gedächtnis nachsehen. {setup}",
-    "setup": (
-        "Es ist kein Sprachmodell eingerichtet, deshalb kann ich kein Gespräch führen: Ich behalte, was du mir sagst"
-        " („remember …“), und finde es wieder, wenn du fragst. Wer mich betreibt, kann `PARLOUR_LLM__MODEL` setzen"
-        " (zum Beispiel `openai/gpt-4o-mini`, mit `PARLOUR_LLM__API_KEY`) und mich neu starten."
+    "no_model": (
+        "Es ist kein Sprachmodell eingerichtet: Ich behalte, was du mir sagst, und finde es wieder; mehr kann ich nicht"
+        " sagen."
+    ),
+    "setup": "Wer mich betreibt, kann mit `{command}` ein Sprachmodell einrichten und mich dann neu starten.",
+    "hint": "„{question}“ sagt dir, was ohne Sprachmodell geht.",
+    "start": (
+        "Hallo, ich bin Parlour. Noch ist kein Sprachmodell eingerichtet: Ich behalte, was du mir sagst, und "
+        "finde es wieder; mehr kann ich nicht sagen.\n\n- `/remember …` merkt sich etwas\n- `/search …` findet es "
+        "wieder\n- `/help` zeigt, was ich verstehe"
     ),
 }

@@ -13,7 +13,9 @@ from agent.tools.memory import facts_in, found
 from agent.tools.registry import Toolbox
 from gateway.errors import ModelRefused
 from gateway.ports import Hit
+from gateway.ports.installed import operator_command
 from gateway.words import say
+from gateway.words.languages import LANGUAGES
 from tests.fakes.llm import Shelf, context, memory_tools, request
 
 MODEL = open_model(ModelConfig(model="offline"))
@@ -75,11 +77,39 @@ async def test_it_answers_from_memory() -> None:
     assert shelf.asked == [("people/ann", "what is my dog called?")]
 
 
+SETUP = f"{say('offline.no_model')} {say('offline.setup', command=operator_command('init'))}"
+
+
 async def test_it_is_honest_when_it_knows_nothing() -> None:
-    """Without a hit it says that no model is configured, what it can do, and how to get one."""
+    """Without a hit it says that no model is set up, what it can do, and which command sets one up."""
     answer = await talk("tell me a joke")
-    assert answer == say("offline.nothing", setup=say("offline.setup"))
-    assert "PARLOUR_LLM__MODEL" in answer
+    assert answer == f"{say('offline.nothing')} {SETUP}"
+    assert operator_command("init") in answer
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+async def test_what_the_page_suggests_is_answered_without_a_look_into_memory(language: str) -> None:
+    """The suggestion's own words, in each language: what works without a model, and how one is set up."""
+    asked = replace(request(say("web.try_help", language), tools=memory_tools().schemas), language=language)
+    reply = await MODEL.complete(asked)
+    setup = say("offline.setup", language, command=operator_command("init"))
+    assert (reply.tool_calls, reply.text) == ((), f"{say('offline.abilities', language)}\n\n{setup}")
+
+
+@pytest.mark.parametrize("said", ["What can you do?", "tell me a joke", "what is my dog called?"])
+async def test_how_a_model_is_set_up_is_said_once_in_a_conversation(said: str) -> None:
+    """What an answer before this one said is not said again; a person's own words do not count as an answer."""
+    command = operator_command("init")
+    box, shelf = memory_tools(), Shelf(HITS)
+    before = request(f"what does {command} do?", tools=box.schemas).messages
+    for told, times in ((f"Run {command}.", 0), ("Noted.", 1)):
+        asked = request(said, tools=box.schemas)
+        asked = replace(asked, messages=[*before, {"role": "assistant", "content": told}, asked.messages[-1]])
+        reply = await MODEL.complete(asked)
+        if reply.tool_calls:
+            outcome = await box.run(reply.tool_calls[0], context(shelf))
+            reply = await MODEL.complete(answered(asked, reply, outcome.text))
+        assert reply.text.count(command) == times
 
 
 @pytest.mark.parametrize("said", ["remember that x is y", "what is x"])
@@ -88,7 +118,7 @@ async def test_it_never_claims_what_did_not_happen(said: str) -> None:
     asked = request(said, tools=memory_tools().schemas)
     reply = await MODEL.complete(asked)
     final = await MODEL.complete(answered(asked, reply, "error: the disk is full"))
-    assert final.text in {say("offline.not_remembered"), say("offline.not_searched", setup=say("offline.setup"))}
+    assert final.text in {say("offline.not_remembered"), f"{say('offline.not_searched')} {SETUP}"}
 
 
 async def test_without_tools_it_calls_none() -> None:
@@ -135,4 +165,4 @@ async def test_its_own_answers_are_no_answer() -> None:
     """What it said itself is not repeated, or answers would grow from question to question."""
     own = Hit(source="sessions/a", line=5, text="This is what I remember about cats", role="assistant")
     shelf = Shelf({"people/ann": [own]})
-    assert await talk("what about cats?", shelf=shelf) == say("offline.nothing", setup=say("offline.setup"))
+    assert await talk("what about cats?", shelf=shelf) == f"{say('offline.nothing')} {SETUP}"
