@@ -40,11 +40,18 @@ class ConnectionLimits:
     """What one web server holds, and the seconds that a client has for each duty."""
 
     connections: int = MOST_CONNECTIONS
-    waiting: int = 100  # of one address; a trusted proxy is not limited, since it has many users behind it
     header: float = 10.0
     body: float = 20.0  # and as long again, while it comes at SLOWEST_BODY or faster
     login: float = 10.0
     reading: float = 60.0
+
+    @property
+    def waiting(self) -> int:
+        """How many connections of one address may wait; a trusted proxy, with many users behind it, has no limit.
+
+        Letting a thousand idle ones wait costs less than closing each: their clients would only connect again.
+        """
+        return max(1, self.connections // 4)
 
     def seconds(self, duty: ClientDuty) -> float:
         """Return the deadline of *duty*."""
