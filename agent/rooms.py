@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from agent.attachments.outgoing import FilesOut
 from agent.attachments.pictures import Pictures
@@ -52,6 +52,11 @@ Admits = Callable[[InboxRow], Awaitable[Role | None]]  # what the sender may dec
 _TYPED = frozenset({InboundKind.MESSAGE, InboundKind.COMMAND})  # what stands in a chat, so that one can answer to it
 
 
+async def clock_is_right() -> timedelta:
+    """Return how far a clock is ahead that nobody doubts."""
+    return timedelta(0)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rooms:
     """What a turn works with; built once by the composition root."""
@@ -78,6 +83,7 @@ class Rooms:
     links: Links
     gate: ScopeGate
     isolation: str = "strict"
+    clock_ahead: Callable[[], Awaitable[timedelta]] = clock_is_right  # by how much, beyond a day
 
     def present(self, row: InboxRow) -> AbstractAsyncContextManager[str]:
         """Be at work in the row's scope: meanwhile it stays the row's, and nobody moves its files."""

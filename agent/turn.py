@@ -63,7 +63,7 @@ class TurnWork:
         self._told_revoked.discard(who)
         head = replace(head, role=role)
         running.lease = lease = replace(lease, rows=(head, *lease.rows[1:]))
-        if head.message.kind is not InboundKind.JOB and self._rooms.now() - head.message.sent_at > EXPIRES:
+        if head.message.kind is not InboundKind.JOB and await self._is_expired(head):
             first = lease.key not in self._told_expired
             self._told_expired.add(lease.key)
             line = say("pool.expired", self._rooms.language(head)) if first else ""
@@ -85,6 +85,11 @@ class TurnWork:
             return await self._answer(running)
         finally:
             self._rooms.caps.leave(lease.turn)
+
+    async def _is_expired(self, row: InboxRow) -> bool:
+        age = self._rooms.now() - row.message.sent_at
+        # Before a chat is told that it waited too long: is it us who live in another day?
+        return age > EXPIRES and age - await self._rooms.clock_ahead() > EXPIRES
 
     async def _refuse(self, running: Running, past: Past) -> EndState:
         """Tell of a cap once in its window, and end with this turn whatever of the same cap waits behind it."""

@@ -56,6 +56,13 @@ def main() -> NoReturn:
     except ParlourError as wrong:
         _tell(str(wrong) or type(wrong).__name__)
         sys.exit(1)
+    except OSError as wrong:
+        from gateway.home import full_disk, is_full_disk
+
+        if not is_full_disk(wrong):
+            raise
+        _tell(full_disk(wrong))
+        sys.exit(1)
     sys.exit(0)
 
 

@@ -18,7 +18,7 @@ from typing import Any, Protocol, TypeAlias
 import structlog
 
 from gateway.errors import ParlourError, UserMistake
-from gateway.home import Home, in_use, is_held, reachable
+from gateway.home import Home, full_disk, in_use, is_full_disk, is_held, reachable
 
 log = structlog.get_logger(__name__)
 
@@ -160,8 +160,13 @@ class ControlServer:
             await connection.send({"error": "nothing was asked"})
         except ParlourError as wrong:
             await connection.send({"error": str(wrong)})
-        except OSError as gone:
+        except ConnectionError as gone:
             log.debug("control.gone", operation=name, error=type(gone).__name__)
+        except OSError as wrong:  # the operation's own: a disk that is full, a file that may not be read
+            log.warning("control.os_error", operation=name, error=type(wrong).__name__, number=wrong.errno)
+            line = full_disk(wrong) if is_full_disk(wrong) else f"{name} failed: {wrong.strerror or wrong}"
+            with suppress(OSError):
+                await connection.send({"error": line})
         except Exception:  # the service boundary: a bug in one operation ends that call alone
             log.exception("control.failed", operation=name)
             await connection.send({"error": f"{name} failed; the gateway's log says why"})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import shutil
@@ -20,6 +21,7 @@ from gateway.ports.installed import in_container
 log = structlog.get_logger(__name__)
 
 SCHEMA = 2
+STAGING = ".restore-"  # begins the name of the folder that a restore unpacks into
 SNAPSHOT = "before-schema-"  # backups/before-schema-<new>-<time>.tar.gz holds data of the schema before
 _HOME_SIGNS = frozenset({"schema", "parlour.yaml", "secrets", "journal.db"})
 _LONGEST_SOCKET_PATH = 100  # bytes; AF_UNIX ends at 107
@@ -84,9 +86,13 @@ class Home:
 
 def make_private(folder: Path) -> None:
     """Create *folder* with 0700, or make one that stands here private; UserMistake if it cannot be made or written."""
+    made = [each for each in (folder, *folder.parents) if not each.exists()]
     try:
         # Folders above it are made too; every one of them private, since nobody asked for them either.
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for each in made:
+            with suppress(PermissionError):  # a parent that we may enter and not read cannot be synced
+                sync_folder(each.parent)
     except (FileExistsError, NotADirectoryError):
         raise UserMistake(f"{folder} is not a folder; move that file away, or set PARLOUR_HOME to a folder") from None
     except OSError as wrong:
@@ -154,10 +160,29 @@ def not_ours(home: Path, path: Path, environment: Mapping[str, str] = os.environ
 def _unwritable(folder: Path, wrong: OSError) -> str:
     if mistake := not_ours(folder, folder):
         return mistake
+    if is_full_disk(wrong):
+        return full_disk(wrong, folder)
     return (
         f"{folder} cannot be written ({wrong.strerror or wrong}); give it to the user who runs Parlour,"
         " or set PARLOUR_HOME to another folder"
     )
+
+
+def is_full_disk(wrong: OSError) -> bool:
+    """Return True if *wrong* says that a disk, or its owner's share of it, is full."""
+    return wrong.errno in (errno.ENOSPC, errno.EDQUOT)
+
+
+def full_disk(wrong: OSError, path: Path | None = None) -> str:
+    """Return the line for a disk that is full, that of *path* if it is known."""
+    where = path or wrong.filename
+    return f"the disk{f' of {where}' if where else ''} is full ({wrong.strerror}); make room, then try again"
+
+
+def remove_staging(path: Path) -> None:
+    """Remove what a restore into the home *path* unpacked before it was killed; the lock must be held."""
+    for left in path.glob(f"{STAGING}*"):
+        shutil.rmtree(left, ignore_errors=True)
 
 
 @contextmanager
@@ -169,8 +194,9 @@ def hold_lock(home: Home) -> Iterator[None]:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise HomeInUse(in_use(home)) from None
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+        with suppress(OSError):
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
         yield
         with suppress(OSError):  # the id is a courtesy; the lock itself falls with the descriptor
             os.ftruncate(descriptor, 0)

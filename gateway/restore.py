@@ -20,7 +20,7 @@ from gateway.archive_reader import ArchiveMember, open_archive
 from gateway.backup import BLOCK, FORMAT, MANIFEST, STAYS, is_archived
 from gateway.errors import NewerData, UserMistake
 from gateway.git_folders import defuse_repositories
-from gateway.home import SCHEMA, Home, hold_lock, make_private, sync_folder, write_private
+from gateway.home import SCHEMA, STAGING, Home, hold_lock, make_private, remove_staging, sync_folder, write_private
 from gateway.journal_file import OpenChoice, journal_fault
 from gateway.settings.sources import FILE_NAMES
 from gateway.store.adoption import OpenWork, mark_adopted
@@ -81,9 +81,8 @@ def restore(
             raise UserMistake(
                 f"{path} holds data; --force replaces it (what is there now is moved into {home.backups})"
             )
-        for left in path.glob(".restore-*"):  # of a restore that was killed
-            shutil.rmtree(left, ignore_errors=True)
-        staging = Path(tempfile.mkdtemp(prefix=".restore-", dir=path))
+        remove_staging(path)
+        staging = Path(tempfile.mkdtemp(prefix=STAGING, dir=path))
         try:
             unpacked = _unpack(source, staging, limits or RestoreLimits())
             contents = _adopt(unpacked, home, staging, choice)
@@ -97,7 +96,7 @@ def restore(
 def _data_of(home: Home) -> Iterator[Path]:
     """Yield what a restore replaces."""
     for entry in home.path.iterdir():
-        stays = entry.name in STAYS or entry.name in FILE_NAMES or entry.name.startswith(".restore-")
+        stays = entry.name in STAYS or entry.name in FILE_NAMES or entry.name.startswith(STAGING)
         if not stays:
             yield entry
 

@@ -20,6 +20,7 @@ from gateway.home import (
     make_private,
     newer,
     refuse_half_restored,
+    remove_staging,
     schema_of,
     write_private,
 )
@@ -51,6 +52,7 @@ def open_home(path: Path, *, schema: int = SCHEMA, migrations: Mapping[int, Migr
     make_private(path)
     with hold_lock(home):
         refuse_half_restored(home)
+        remove_staging(path)
         if lost := lost_journal(home.journal):
             raise UserMistake(lost)
         _migrate(home, schema, migrations)

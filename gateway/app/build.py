@@ -34,6 +34,7 @@ from gateway.app.books import HouseBooks
 from gateway.app.caps import open_caps
 from gateway.app.channels import Doors, Plugins, kinds_of, noting, open_doors
 from gateway.app.choices import asked, open_choices, open_manners, sees
+from gateway.app.clock_check import ClockCheck
 from gateway.app.dream import open_dreamer, open_dreams
 from gateway.app.gate import Gate
 from gateway.app.isolation import settle_scopes
@@ -52,6 +53,7 @@ from gateway.events import InboundMessage
 from gateway.home import Home
 from gateway.intake import GatewayIntake
 from gateway.journal_file import lost_line
+from gateway.net.platform_time import time_servers
 from gateway.people.refusals import RefusalLog, Silence, Turned
 from gateway.ports import (
     Store,
@@ -215,6 +217,7 @@ def _build(
         },
     )
     patient = PatientJournal(store.journal)
+    clock = ClockCheck(time_servers(settings.channels.values(), settings.llm.api_base), settings.proxy_address, _now)
     rooms = Rooms(
         journal=patient,
         previews=deliverer,
@@ -247,6 +250,7 @@ def _build(
         links=store.links,
         gate=memory.gate,
         isolation=settings.memory.isolation,
+        clock_ahead=clock.ahead,
     )
     slots = Slots(settings.agent.workers)
     dream_model = open_dream_model(settings, model, books, meter, plugins, _now)

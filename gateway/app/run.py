@@ -31,17 +31,20 @@ _LAST_WORDS = timedelta(seconds=3)  # for what was committed while we were stopp
 async def run(
     settings: Settings, *, plugins: Plugins | None = None, ready: Callable[[App], None] | None = None
 ) -> None:
-    """Run the gateway until SIGTERM or SIGINT; *ready* is called once the first message can come."""
+    """Run the gateway until SIGTERM, SIGINT or SIGHUP; *ready* is called once the first message can come."""
     raise_open_file_limit()
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
-    for name in (signal.SIGTERM, signal.SIGINT):
+    stops = [signal.SIGTERM, signal.SIGINT]
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup: to go on when the terminal closes
+        stops.append(signal.SIGHUP)
+    for name in stops:
         loop.add_signal_handler(name, stop.set)
     try:
         async with open_app(settings, plugins=plugins) as app:
             await serve(app, stop, ready=ready)
     finally:
-        for name in (signal.SIGTERM, signal.SIGINT):
+        for name in stops:
             loop.remove_signal_handler(name)
 
 

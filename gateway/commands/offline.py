@@ -15,6 +15,7 @@ from gateway.doctor import LATELY, Finding, Level, ask_platforms, ask_proxy, exa
 from gateway.home import Home
 from gateway.journal_file import lost_journal, lost_line
 from gateway.logs import configure_logs
+from gateway.net.platform_time import clock_ahead, clock_line, time_servers
 from gateway.settings import Settings, check_settings, secret_values
 
 
@@ -55,6 +56,10 @@ async def findings(environment: Mapping[str, str], *, is_offline: bool, asks_mod
         return
     if settings.proxy:
         yield await ask_proxy(settings.proxy_address)
+    servers = time_servers(settings.channels.values(), settings.llm.api_base)
+    ahead = await clock_ahead(servers, datetime.now(UTC), proxy=settings.proxy_address)
+    if ahead:
+        yield Finding(Level.FAIL, "clock", clock_line(ahead))
     model = asyncio.create_task(_model(settings, asks_model=asks_model), name="ask the model")
     try:
         async for finding in ask_platforms(settings, environment):

@@ -111,8 +111,9 @@ def _owner(home: Home, environment: Mapping[str, str]) -> Iterator[Finding]:
 
 
 def _everything(folder: Path) -> Iterator[Path]:
-    for inside, _, files in os.walk(folder):
-        yield from (Path(inside), *(Path(inside) / name for name in files))
+    yield folder
+    for inside, folders, files in os.walk(folder):  # a folder that may not be read is named by the one that it is in
+        yield from (Path(inside) / name for name in (*folders, *files))
 
 
 def _uid(path: Path) -> int | None:

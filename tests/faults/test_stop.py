@@ -10,6 +10,8 @@ from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.fakes.openai_server import Answer, Call, Fault, open_server
 from tests.fakes.relay import Relay, open_relay
 from tests.faults import examine
@@ -70,8 +72,9 @@ async def end_well(gateway: Gateway, peers: Peers, chats: list[str]) -> None:
         assert (await line.wait("exit"))["exit"] == 0, gateway.log()
 
 
-async def test_sigterm_lets_a_turn_finish_within_its_grace(zygote: Zygote) -> None:
-    """SIGTERM during a model call: the turn ends, its answer is shown, the process exits with 0."""
+@pytest.mark.parametrize("name", [signal.SIGTERM, signal.SIGHUP], ids=["SIGTERM", "SIGHUP"])
+async def test_sigterm_lets_a_turn_finish_within_its_grace(zygote: Zygote, name: signal.Signals) -> None:
+    """SIGTERM, or a terminal that closes, during a model call: the turn ends, its answer is shown, the exit is 0."""
 
     def slow(body: Mapping[str, Any], n: int) -> Answer:
         answer = script(body, n)
@@ -83,7 +86,7 @@ async def test_sigterm_lets_a_turn_finish_within_its_grace(zygote: Zygote) -> No
             assert await line.wait("ready"), gateway.log()
             relay.say("c0", request_of("c0"))
             await model.arrived.wait()
-            os.kill(line.pid, signal.SIGTERM)
+            os.kill(line.pid, name)
             assert (await line.wait("exit"))["exit"] == 0, gateway.log()
         assert Peers(RelayStage(Scene(), relay), model).is_answered("c0"), gateway.log()
         assert len(model.bodies) == 2

@@ -17,6 +17,7 @@ from gateway.words import say
 from gateway.words.failures import BY_NAME, FAILURES, tell
 from tests.fakes.pocket import Pocket, gateway
 from tests.fakes.stage import Stage, calls, users
+from tests.fakes.time_server import open_time_server
 
 KEY = SessionKey("pocket", "c")
 TEAM = Policy(channel="pocket", entries=frozenset({Entry(Grants.EVERYONE)}), group_policy=GroupPolicy.OPEN)
@@ -49,6 +50,19 @@ async def test_what_waited_more_than_a_day_is_told_once_per_chat() -> None:
         await pocket.idle()
         assert [post.text for post in pocket.channel.posts["c"]][-1] == say("pool.expired")
         assert await history(pocket, "d") == [("user", "old too"), ("notice", say("pool.expired"))]
+
+
+async def test_a_clock_days_ahead_is_not_told_to_every_chat() -> None:
+    """What people write now looks days old to such a machine: a server is asked, the message answered, the log told."""
+    days = timedelta(days=3)
+    async with open_time_server(datetime.now(UTC) - days) as server:
+        environment = {"PARLOUR_LLM__API_BASE": server.base, "PARLOUR_LLM__MODEL": "stage"}
+        async with gateway(model=Stage(), environment=environment) as pocket:
+            for n in range(2):
+                text = await pocket.channel.ask("c", f"now {n}", sent_at=datetime.now(UTC) - days)
+                assert text == f"answer {n + 1}"
+            assert len(server.paths) == 1
+            assert await pocket.channel.ask("d", "old", sent_at=datetime.now(UTC) - 2 * days) == say("pool.expired")
 
 
 async def test_who_was_revoked_while_waiting_is_told(tmp_path: Path) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import hashlib
+import os
 import sqlite3
 from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
@@ -14,7 +16,7 @@ import pytest
 
 from gateway.app import Plugins, open_app, serve
 from gateway.commands.offline import findings
-from gateway.doctor import Finding, Level, verify
+from gateway.doctor import Finding, Level, machine, verify
 from gateway.ports import Alert, Heard, PlatformEvent, setup
 from gateway.ports.journal import UsageRow
 from gateway.ports.store import Limits
@@ -29,6 +31,7 @@ from tests.fakes.parrot import ParrotKind, ParrotSettings
 from tests.fakes.pocket import gateway
 from tests.fakes.slack_server import SlackServer, slack_server
 from tests.fakes.telegram_server import TelegramServer, open_telegram
+from tests.fakes.time_server import open_time_server
 
 
 @pytest.fixture(autouse=True)
@@ -142,6 +145,35 @@ class Silent(ParrotKind):
             raise self._error
         await asyncio.Event().wait()
         return ()
+
+
+async def test_a_clock_days_ahead_is_found(environment: dict[str, str]) -> None:
+    """Where every message would look expired, the doctor says why; offline nobody is asked."""
+    async with open_time_server(datetime.now(UTC) - timedelta(days=3)) as server:
+        environment |= {"PARLOUR_LLM__API_BASE": server.base, "PARLOUR_LLM__MODEL": "openai/x"}
+        assert "72 hours ahead" in failing(await told(environment))["clock"]
+        asked = len(server.paths)
+        assert "clock" not in failing(await told(environment, is_offline=True))
+        assert len(server.paths) == asked
+
+
+async def test_a_chat_folder_of_somebody_else_is_found(
+    environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also when it may not even be looked into."""
+    folder = Path(environment["PARLOUR_HOME"]) / "chats" / "telegram_3a42"
+    folder.mkdir(parents=True, mode=0o700)
+    (folder / "sessions").mkdir()
+    scandir, uid = os.scandir, machine._uid
+
+    def refuse(path: Any = ".") -> Any:
+        if Path(str(path)) == folder:
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    monkeypatch.setattr(machine, "_uid", lambda path: 4242 if path == folder else uid(path))
+    assert f"{folder} belong to user id 4242" in failing(await told(environment, is_offline=True))["owner.files"]
 
 
 async def test_a_silent_platform_and_a_bug_are_findings(clock: Clock) -> None:

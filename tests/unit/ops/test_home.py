@@ -34,6 +34,36 @@ def mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
 
+def test_the_names_of_a_new_home_are_durable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A power cut after the first start takes neither the home's own name nor those of the folders made for it."""
+    synced: list[int] = []
+    fsync = os.fsync
+
+    def noting(descriptor: int) -> None:
+        synced.append(os.fstat(descriptor).st_ino)
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", noting)
+    with open_home(tmp_path / "deep" / "home"):
+        pass
+    parents = {path.stat().st_ino for path in (tmp_path, tmp_path / "deep")}
+    assert parents <= set(synced)
+    synced.clear()
+    with open_home(tmp_path / "deep" / "home"):
+        pass
+    assert not parents & set(synced)
+
+
+def test_what_a_killed_restore_left_is_cleaned_at_the_next_start(tmp_path: Path) -> None:
+    """Unpacked and never swapped in, it would lie there for ever, with everything that a backup holds."""
+    with open_home(tmp_path) as home:
+        staging = home.path / ".restore-abc"
+        (staging / "people").mkdir(parents=True)
+        (staging / "people" / "note.md").write_text("private")
+    with open_home(tmp_path):
+        assert not staging.exists()
+
+
 def test_everything_is_private_from_the_first_write(tmp_path: Path) -> None:
     """Attack 87: folders 0700, files 0600, under any umask, and what the process writes later too."""
     with open_home(tmp_path / "deep" / "home") as home:

@@ -1,0 +1,69 @@
+"""What time it is, as a server says: this machine's clock may be days away from everybody else's."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from datetime import datetime, timedelta
+from email.utils import parsedate_to_datetime
+from typing import Protocol
+
+import httpx
+
+from gateway.net.by_httpx import transport
+
+FAR_AHEAD = timedelta(days=1)  # from there on, what people write now looks too old to be answered
+_DISCORD = "https://discord.com"
+_WITHIN = 5.0  # seconds for all servers
+
+
+class _Block(Protocol):
+    """What is read of a channel block here."""
+
+    @property
+    def enabled(self) -> bool: ...
+    @property
+    def kind(self) -> str: ...
+
+
+def time_servers(blocks: Iterable[_Block], api_base: str | None) -> Sequence[str]:
+    """Return the addresses of servers that a gateway talks to anyway: the platforms', then the model's."""
+    open_blocks = [block for block in blocks if block.enabled]
+    found = [getattr(block, "base_url", "") or (_DISCORD if block.kind == "discord" else "") for block in open_blocks]
+    return tuple(dict.fromkeys(address for address in (*found, api_base or "") if address))
+
+
+async def ask_time(address: str, *, proxy: str = "") -> datetime | None:
+    """Return the time that the server of *address* says it is, from its Date header; None when it does not say.
+
+    Only scheme, host and port of *address* are used: a path may hold a token.
+    """
+    found = httpx.URL(address)
+    try:
+        async with httpx.AsyncClient(transport=transport(proxy), timeout=_WITHIN, follow_redirects=False) as client:
+            answer = await client.head(found.copy_with(path="/", query=None, userinfo=b""))
+        told = parsedate_to_datetime(answer.headers["date"])
+    except (httpx.HTTPError, httpx.InvalidURL, OSError, KeyError, ValueError, TypeError):
+        return None
+    return told if told.tzinfo is not None else None
+
+
+async def clock_ahead(addresses: Iterable[str], now: datetime, *, proxy: str = "") -> timedelta:
+    """Return how far *now* is ahead of what the first server that answers says; zero when that is a day or less."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(_WITHIN):
+            for address in addresses:
+                told = await ask_time(address, proxy=proxy)
+                if told is not None:
+                    return now - told if now - told > FAR_AHEAD else timedelta(0)
+    return timedelta(0)
+
+
+def clock_line(ahead: timedelta) -> str:
+    """Return the line for the operator of a machine whose clock is *ahead*."""
+    hours = ahead.total_seconds() / 3600
+    return (
+        f"this machine's clock is {hours:,.0f} hours ahead of what other servers say; set it right"
+        " (sudo timedatectl set-ntp true), or reminders and days are wrong"
+    )
