@@ -23,6 +23,7 @@ from agent.memory.waiting.asking import asked_about
 from agent.orders import Orders
 from agent.pool import Running
 from agent.rooms import Rooms, to_chat
+from agent.stopped_turn import commit_stopped, doubts_of, open_draft
 from agent.tools.port import ToolContext, bind
 from gateway.errors import StoreDown
 from gateway.events import InboundKind, OutboundKind, SessionKey, reference
@@ -108,40 +109,11 @@ class TurnWork:
             await self._stop(running)
 
     async def _stop(self, running: Running) -> None:
-        lease = running.lease
-        line = say("commands.stopped_turn", self._rooms.language(lease.rows[0]))
-        if lease.rows[0].message.kind is InboundKind.COMMAND:
+        if running.lease.rows[0].message.kind is InboundKind.COMMAND:
+            line = say("commands.stopped_turn", self._rooms.language(running.lease.rows[0]))
             await self._turn_away(running, EndState.STOPPED, line)
             return
-        if running.draft is not None:  # first of all: from here on a kill loses neither the stop nor the text so far
-            await self._store_stop(running, running.draft)
-        conversation, place = await self._rooms.open(lease)
-        draft = running.draft or self._draft(lease, place)
-        if draft.stopped is None:  # stopped before anything was thought
-            manner = self._rooms.manners.of(lease.key, lease.rows[0].message.guild)
-            await self._rooms.context.assemble(draft, lease.rows, lease.notes, conversation, place, manner)
-            await self._store_stop(running, draft)
-        draft.drop_staged()
-        text, ending = draft.ending
-        # Completing the preview calls nobody, however late; without a text it is a line like any other.
-        shown = f"{text}\n\n{ending}" if text else ending
-        kind = OutboundKind.ANSWER if text else OutboundKind.NOTICE
-        said = to_chat(lease, shown, kind, rings=False)
-        record = draft.record(
-            EndState.STOPPED, self._rooms.now(), supersedes=original_of(lease.rows[0].message.message_id)
-        )
-        await self._rooms.commit(running, conversation, record, said, draft)
-
-    async def _store_stop(self, running: Running, draft: Draft) -> None:
-        lease = running.lease
-        language = self._rooms.language(lease.rows[0])
-        opening = draft.take_opening()
-        if opening is not None:
-            await self._rooms.journal.step(lease, opening)
-        line = say("delivery.stopped_here" if draft.streamed else "commands.stopped_turn", language)
-        dropped = [say("delivery.staged_dropped", language)] if draft.has_staged else []
-        ending = " ".join([line, *_doubts(draft, lease, language), *dropped])
-        await self._rooms.journal.step(lease, draft.stop(ending))
+        await commit_stopped(self._rooms, running)
 
     async def bury(self, lease: Lease) -> None:
         """Commit the turn as dead-lettered and tell its sender what to do."""
@@ -172,7 +144,7 @@ class TurnWork:
         conversation.allow(await manner.model.room(), manner.toolbox.overhead)
         preview = self._rooms.previews.open(lease)
         try:
-            draft = self._draft(lease, place)
+            draft = open_draft(self._rooms, lease, place)
             draft.begins_tainted = conversation.is_tainted
             person = self._rooms.person(lease.rows[0])
             purse = Purse(lease.turn, person, str(lease.key))
@@ -207,13 +179,6 @@ class TurnWork:
         await self._conclude(running, conversation, draft, thought)
         return EndState.ANSWERED if thought.past is None else EndState.REFUSED
 
-    def _draft(self, lease: Lease, place: Place) -> Draft:
-        """Return the turn's draft with what an earlier attempt stored and showed."""
-        draft = Draft(lease, place.scope)
-        if self._rooms.previews.is_watched(lease.key):
-            draft.streamed = draft.last_words
-        return draft
-
     async def _conclude(self, running: Running, conversation: Conversation, draft: Draft, thought: Thought) -> None:
         language = self._rooms.language(running.lease.rows[0])
         if thought.past is not None:
@@ -235,7 +200,7 @@ class TurnWork:
         model = models.in_force(message.key, message.guild)
         if model.lost:
             text = f"{text}\n\n{gone(model, language)}"
-        for line in _doubts(draft, running.lease, language):
+        for line in doubts_of(draft, running.lease, language):
             draft.add(build.notice(running.lease.turn, line, self._rooms.now(), **draft.seen))
             text = f"{text}\n\n{line}"
         answer = to_chat(running.lease, text, OutboundKind.ANSWER, attachments=draft.attachments)
@@ -260,7 +225,7 @@ class TurnWork:
     ) -> None:
         """End a turn that has no answer: people read *notice*, the model never does."""
         now, language = self._rooms.now(), self._rooms.language(running.lease.rows[0])
-        lines = [notice, *_doubts(draft, running.lease, language)]
+        lines = [notice, *doubts_of(draft, running.lease, language)]
         if draft.drop_staged():
             lines.append(say("delivery.staged_dropped", language))
             draft.add(draft.message("assistant", "", now, dropped=True))
@@ -332,14 +297,6 @@ class TurnWork:
                 place.scope, lease.key, lambda: [*conversation.lines, *said], staged.send, sent=sent
             ),
         )
-
-
-def _doubts(draft: Draft, lease: Lease, language: str) -> list[str]:
-    """Return the line that names the calls of which nobody knows whether they happened; none without such a call."""
-    names = dict.fromkeys(f"`{call.name}`" for call in draft.doubtful_calls)
-    if not names:
-        return []
-    return [say("delivery.outcome_unknown", language, what=", ".join(names), reference=reference(lease.turn))]
 
 
 def _as_tuple(past: Past) -> tuple[Told, ...]:

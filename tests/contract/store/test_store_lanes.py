@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gateway.errors import LeaseLost
-from gateway.events import InboundKind, SessionKey, turn_id
+from gateway.events import InboundKind, OutboundKind, Part, SessionKey, turn_id
 from gateway.ports.journal import AcceptedAs, EndState, Step
 from gateway.ports.store import Limits, Store
 from gateway.store.base import utc_now
@@ -347,6 +347,25 @@ async def test_drop_ends_what_nobody_has_claimed(store: Store) -> None:
     assert await store.journal.drop(ANN) == 1
     assert await store.journal.claim(ANN) is None
     assert (await accept(store, said("a", id="1"))).outcome is AcceptedAs.DUPLICATE
+
+
+@pytest.mark.parametrize("begun", ["a step", "a preview"])
+async def test_drop_leaves_a_turn_that_has_begun(store: Store, begun: str) -> None:
+    """What ran or was shown has a history: such a turn is given back with its steps, and its claim ends it."""
+    await accept(store, said("a", id="1"))
+    lease = await claim(store)
+    await accept(store, said("b", id="2"))
+    if begun == "a step":
+        await store.journal.step(lease, Step(n=0, kind="opening", lines=()))
+        await store.journal.step(lease, Step(n=1, kind="intent", lines=(), call="c1"))
+    else:
+        part = Part(id=f"{lease.turn}.0.1", key=ANN, payload="Once", plain="Once", kind=OutboundKind.PREVIEW)
+        await store.outbox.preview(lease, part)
+    await store.journal.release(lease, attempt_counts=False)
+    assert await store.journal.drop(ANN) == 1
+    again = await claim(store)
+    assert again.turn == lease.turn
+    assert len(again.steps) == (2 if begun == "a step" else 0)
 
 
 async def test_a_claim_that_nobody_waits_for_is_given_back(store: Store) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -148,6 +149,38 @@ async def test_stop_does_not_deny_what_ran() -> None:
         assert any(line in post.text for post in pocket.channel.posts["c"])
         await pocket.channel.ask("c", "and now?")
         assert results(model.asked[1]) == ["stopped while it ran: it may have happened", "stopped by the user"]
+
+
+async def test_a_stop_that_a_kill_interrupts_is_repeated_and_denies_nothing(tmp_path: Path) -> None:
+    """Killed between /stop and its first write, a letter on its way: the next life ends the turn as stopped."""
+    office = PostOffice("hangs")
+    reached = asyncio.Event()
+    async with gateway(model=Stage(calls(letter())), tools=[office.tool]) as pocket:
+        journal = pocket.app.store.journal
+        step, go_on = type(journal).step, asyncio.Event()
+
+        async def held(*arguments: Any) -> None:
+            reached.set()
+            await go_on.wait()
+            await step(journal, *arguments)
+
+        await pocket.channel.say("c", "write to bob")
+        await office.begun.wait()
+        journal.step = held  # type: ignore[method-assign]
+        await pocket.channel.say("c", "/stop")
+        await reached.wait()
+        copy = pocket.kill(tmp_path / "copy")
+        go_on.set()
+        await pocket.idle()
+    model = Stage()
+    async with gateway(home=copy, model=model, tools=[office.tool]) as pocket:
+        (post,) = await pocket.channel.posted("c", 1)
+        assert post.text.startswith(say("commands.stopped_turn"))
+        assert "`send_letter`" in post.text
+        await pocket.idle()
+        await pocket.channel.ask("c", "and now?")
+        assert results(model.asked[0]) == ["stopped while it ran: it may have happened"]
+        assert office.sent == ["bob"]
 
 
 async def test_a_stopped_turn_keeps_nothing_that_it_staged() -> None:

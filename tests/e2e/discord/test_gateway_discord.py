@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from agent.llm.port import ChatReply, ChatRequest, Sink
+from gateway.words import say
 from tests.fakes.discord_facts import ANN, BEN, BOT, EVA, GENERAL, RANDOM, TOKEN
 from tests.fakes.discord_server import Discord, open_discord
 from tests.fakes.pocket import InstantModel, Pocket, gateway
@@ -135,3 +136,26 @@ async def test_a_command_in_a_channel_is_answered_to_its_sender_alone() -> None:
         await discord.until(lambda: discord.chat(direct))
         await pocket.idle()
         assert discord.chat(GENERAL) == []
+
+
+async def test_a_stopped_answer_keeps_its_words_and_no_reaction_stays() -> None:
+    """One message: the words that had streamed, marked as stopped. 👀 goes from the question and from /stop."""
+    model = HeldModel()
+    async with open_discord() as discord, house(discord, model=model) as pocket:
+        discord.say(GENERAL, ANN, f"{CALL} tell me")
+        await discord.until(lambda: discord.chat(GENERAL))
+        (words,) = discord.chat(GENERAL)
+        discord.say(GENERAL, ANN, f"{CALL} !stop")
+        await discord.until(lambda: discord.chat(GENERAL) != [words])
+        await pocket.idle()
+        assert discord.chat(GENERAL) == [f"{words}\n\n{say('delivery.stopped_here')}"]
+        await discord.until(lambda: _reactions(discord) == [])
+        model.go_on.set()
+
+
+def _reactions(discord: Discord) -> list[Any]:
+    """Return the reactions of ours that stand."""
+    standing: list[Any] = []
+    for *place, on in discord.reactions:
+        (standing.append if on else standing.remove)(tuple(place))
+    return standing
