@@ -166,7 +166,7 @@ async def test_a_stop_that_a_kill_interrupts_is_repeated_and_denies_nothing(tmp_
 
         await pocket.channel.say("c", "write to bob")
         await office.begun.wait()
-        journal.step = held  # type: ignore[method-assign]
+        journal.step = held  # type: ignore[method-assign,assignment]
         await pocket.channel.say("c", "/stop")
         await reached.wait()
         copy = pocket.kill(tmp_path / "copy")
