@@ -1,0 +1,140 @@
+"""A restored home treats what was open as of unknown outcome, before real protocol servers of three platforms."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from gateway.backup import backup
+from gateway.commands.offline import findings
+from gateway.journal_file import OpenChoice
+from gateway.restore import BackupContents, restore
+from gateway.words import say
+from tests.e2e.discord.test_gateway_discord import house as discord_house
+from tests.fakes.discord_facts import ANN as DISCORD_ANN
+from tests.fakes.discord_server import open_discord
+from tests.fakes.pocket import Pocket
+from tests.fakes.slack_gateway import HeldModel
+from tests.fakes.slack_gateway import house as slack_house
+from tests.fakes.slack_server import ANN as SLACK_ANN
+from tests.fakes.slack_server import DM, slack_server
+from tests.fakes.telegram_gateway import house as telegram_house
+from tests.fakes.telegram_server import open_telegram
+
+MARK = say("delivery.may_repeat")
+NO_REACTION = {"PARLOUR_CHANNELS__SLACK__REACTION": ""}
+
+
+@dataclass
+class Scene:
+    """A platform on which one person writes to the bot in private."""
+
+    live: Callable[[Path, HeldModel], AbstractAsyncContextManager[Pocket]]
+    ask: Callable[[str], object]
+    shown: Callable[[], list[str]]
+    until: Callable[[Callable[[], bool]], Awaitable[object]]
+
+
+@asynccontextmanager
+async def telegram() -> AsyncIterator[Scene]:
+    """Telegram has no send key and cannot be asked."""
+    async with open_telegram() as server:
+        server.now = lambda: int(time.time())
+        yield Scene(
+            live=lambda home, model: telegram_house(server, model, home, REACTION=""),
+            ask=server.say,
+            shown=lambda: [post.text for post in server.posts],
+            until=server.until,
+        )
+
+
+@asynccontextmanager
+async def slack() -> AsyncIterator[Scene]:
+    """Slack can be read back."""
+    async with slack_server() as server:
+        yield Scene(
+            live=lambda home, model: slack_house(server, home=home, model=model, environment=NO_REACTION),
+            ask=lambda text: server.say(DM, SLACK_ANN, text),
+            shown=lambda: server.shown(DM),
+            until=server.until,
+        )
+
+
+@asynccontextmanager
+async def discord() -> AsyncIterator[Scene]:
+    """Discord can be read back."""
+    async with open_discord() as server:
+        chat = server.direct(DISCORD_ANN)
+        yield Scene(
+            live=lambda home, model: discord_house(server, home=home, model=model),
+            ask=lambda text: server.say(chat, DISCORD_ANN, text),
+            shown=lambda: server.chat(chat),
+            until=server.until,
+        )
+
+
+SCENES = {"telegram": telegram, "slack": slack, "discord": discord}
+
+
+@pytest.fixture(autouse=True)
+def _own_runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+
+
+async def answered_after_the_backup(scene: Scene, folder: Path) -> Path:
+    """Make a backup while a message is thought about, then answer it; return the backup."""
+    model, home, target = HeldModel(), folder / "home", folder / "b.tar.gz"
+    async with scene.live(home, model) as pocket:
+        scene.ask("What did we decide?")
+        await model.asked.wait()
+        await backup(pocket.app.home, pocket.app.store, target, still=pocket.app.still())
+        model.go_on.set()
+        await pocket.idle()
+    assert len(scene.shown()) == 1
+    return target
+
+
+@pytest.mark.parametrize("platform", SCENES)
+@pytest.mark.parametrize("choice", OpenChoice)
+async def test_what_was_open_is_looked_up_marked_or_dropped(tmp_path: Path, platform: str, choice: OpenChoice) -> None:
+    """No unmarked second answer: Slack and Discord are asked, Telegram's says that it may be a repeat."""
+    async with SCENES[platform]() as scene:
+        source = await answered_after_the_backup(scene, tmp_path)
+        (first,) = scene.shown()
+        told: list[BackupContents] = []
+        await asyncio.to_thread(restore, source, tmp_path / "home", force=True, choice=choice, confirm=told.append)
+        assert told[0].work.messages == 1
+        model = HeldModel(held=False)
+        async with scene.live(tmp_path / "home", model) as pocket:
+            await pocket.idle()
+            again = scene.shown()
+            if choice is OpenChoice.ANSWER and platform == "telegram":
+                assert again == [first, f"{first}\n\n{MARK}"]
+            else:
+                assert again == [first]
+            assert model.calls == (choice is OpenChoice.ANSWER)
+            # What is said from now on is answered as ever.
+            scene.ask("And what else?")
+            await scene.until(lambda: len(scene.shown()) > len(again))
+            await pocket.idle()
+            new = scene.shown()[len(again) :]
+            assert len(new) == 1
+            assert MARK not in new[0]
+
+
+async def test_a_restored_home_was_not_killed(tmp_path: Path) -> None:
+    """Backups are made while a gateway or a command has the journal open; doctor and the next start know of no kill."""
+    environment = {"PARLOUR_HOME": str(tmp_path / "home"), "PARLOUR_WEB__PORT": "0"}
+    async with SCENES["telegram"]() as scene:
+        source = await answered_after_the_backup(scene, tmp_path)
+        await asyncio.to_thread(restore, source, tmp_path / "home", force=True)
+        found = [each async for each in findings(environment, is_offline=True, asks_model=False)]
+        assert not [each for each in found if each.name == "stops"]
+        async with scene.live(tmp_path / "home", HeldModel(held=False)) as pocket:
+            assert (await pocket.app.store.journal.depth())["unclean_stops"] == 0
