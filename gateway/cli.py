@@ -37,7 +37,7 @@ app.add_typer(owner, name="owner")
 quarantine = typer.Typer(help="Platform events that could not be read, or that broke us.", no_args_is_help=True)
 app.add_typer(quarantine, name="quarantine")
 
-OpenWork = Annotated[
+OpenWorkChoice = Annotated[
     OpenChoice,
     typer.Option(
         "--open", help="What becomes of messages that had no answer: answer (looked up or marked as a repeat), or drop."
@@ -238,18 +238,18 @@ def backup(file: Annotated[Path, typer.Argument(help="Where to; a .tar.gz that i
 def restore(
     file: Annotated[Path, typer.Argument(help="What `parlour backup` wrote.")],
     force: Annotated[bool, typer.Option("--force", help="Replace what the home holds (it is kept aside).")] = False,
-    open_work: OpenWork = OpenChoice.ANSWER,
+    open_work: OpenWorkChoice = OpenChoice.ANSWER,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
 ) -> None:
     """Put a backup into the home, after verifying all of it and saying what it brings."""
-    from gateway.commands.restoring import put_back
+    from gateway.commands.restore_backup import put_back
 
     put_back(file, force=force, choice=open_work, is_sure=yes)
 
 
 @app.command("accept-loss")
 def accept_loss(
-    open_work: OpenWork = OpenChoice.ANSWER,
+    open_work: OpenWorkChoice = OpenChoice.ANSWER,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
 ) -> None:
     """Go on with a home whose journal is lost, damaged or older than it was, where no backup can be restored."""

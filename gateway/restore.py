@@ -102,7 +102,7 @@ def _data_of(home: Home) -> Iterator[Path]:
 
 
 @dataclass(slots=True)
-class _Unpacked:
+class _UnpackedArchive:
     """What was read of an archive so far, and what it may still cost."""
 
     source: Path
@@ -127,9 +127,9 @@ class _Unpacked:
             raise UserMistake(f"{self.source} took more than {hours:.0f} hours to unpack; nothing was changed")
 
 
-def _unpack(source: Path, staging: Path, limits: RestoreLimits) -> _Unpacked:
+def _unpack(source: Path, staging: Path, limits: RestoreLimits) -> _UnpackedArchive:
     room = shutil.disk_usage(staging).free - limits.spare
-    unpacked = _Unpacked(source, limits, time.monotonic() + limits.seconds, room)
+    unpacked = _UnpackedArchive(source, limits, time.monotonic() + limits.seconds, room)
     try:
         with open_archive(source) as members:
             for member in members:
@@ -164,7 +164,7 @@ def _safe_name(member: ArchiveMember) -> PurePosixPath:
     return name
 
 
-def _write_member(member: ArchiveMember, place: Path, unpacked: _Unpacked) -> tuple[int, str]:
+def _write_member(member: ArchiveMember, place: Path, unpacked: _UnpackedArchive) -> tuple[int, str]:
     digest, size = hashlib.sha256(), 0
     # "x": a name that comes twice is refused; nothing in the staging folder can be a link.
     descriptor = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
@@ -179,7 +179,7 @@ def _write_member(member: ArchiveMember, place: Path, unpacked: _Unpacked) -> tu
     return size, digest.hexdigest()
 
 
-def _read_manifest(member: ArchiveMember, unpacked: _Unpacked) -> dict[str, Any]:
+def _read_manifest(member: ArchiveMember, unpacked: _UnpackedArchive) -> dict[str, Any]:
     """Return the list of files; it comes last, so that its size can be judged by the files that came."""
     names = unpacked.found
     largest = 64 * 1024 + sum(160 + 6 * len(name) for name in names)
@@ -194,7 +194,7 @@ def _read_manifest(member: ArchiveMember, unpacked: _Unpacked) -> dict[str, Any]
     return manifest if isinstance(manifest, dict) else {}
 
 
-def _verify(unpacked: _Unpacked, staging: Path) -> None:
+def _verify(unpacked: _UnpackedArchive, staging: Path) -> None:
     source, manifest, again = unpacked.source, unpacked.manifest, "nothing was changed, use another backup"
     if manifest is None or manifest.get("format") != FORMAT:
         raise UserMistake(f"{source} is no whole backup of Parlour; {again}")
@@ -212,7 +212,7 @@ def _verify(unpacked: _Unpacked, staging: Path) -> None:
         raise UserMistake(f"{source} holds a damaged journal; {again}")
 
 
-def _adopt(unpacked: _Unpacked, home: Home, staging: Path, choice: OpenChoice) -> BackupContents:
+def _adopt(unpacked: _UnpackedArchive, home: Home, staging: Path, choice: OpenChoice) -> BackupContents:
     """Make what was unpacked ours: nothing in it runs by itself, and its open work is of unknown outcome."""
     defused = defuse_repositories(staging)
     journal, work = staging / home.journal.name, OpenWork(0, 0)
