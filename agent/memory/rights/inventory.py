@@ -56,7 +56,10 @@ _RULES: tuple[tuple[Kind, str], ...] = (
         + r"memory/(?:epoch\.txt|\.(?:lock|writing|cursor|dream_cursor|(?:dream|flushed|lapsed)\.json|imported|move))",
     ),
     (Kind.STATE, _SCOPE + r"\.move"),
-    (Kind.STATE, r"(?:lock|schema|control\.sock|windows\.json|\.restoring|\.migrating)"),
+    (
+        Kind.STATE,
+        r"(?:lock|schema|control\.sock|windows\.json|journal\.stamp|\.journal\.stamp\.part|\.restoring|\.migrating)",
+    ),
     (Kind.JOURNAL, r"journal\.db(?:-wal|-shm|-journal)?"),
     (Kind.UPLOADS, r"uploads/.+"),
     (Kind.QUARANTINE, r"quarantine/.+"),
