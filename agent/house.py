@@ -88,6 +88,10 @@ class AgentHouse:
             stopped = await self._hold_back(key)
         return stopped, dropped
 
+    async def stop_in_threads(self, chat: SessionKey, *, sender: str) -> tuple[bool, int]:
+        """Stop what *sender* has in the threads of *chat*."""
+        return (False, 0) if self.pool is None else await self.pool.stop_in_threads(chat, sender=sender)
+
     async def _hold_back(self, key: SessionKey) -> bool:
         """Keep what is not on its way yet of answers under delivery; the transcript says what was shown."""
         held_back = False

@@ -132,7 +132,8 @@ class Orders:
         row = lease.rows[0]
         message = row.message
         # A private answer never joins a shared transcript (FORMATS.md, Sends).
-        is_hidden = reply.is_secret or (reply.is_private and message.chat_kind is ChatKind.GROUP)
+        is_private = reply.is_private or message.is_ephemeral
+        is_hidden = reply.is_secret or (is_private and message.chat_kind is ChatKind.GROUP)
         text = "" if is_hidden else with_commands(reply.text, reply.choices)
         said = speaker(message) | {"seen": build.stamp(row.accepted_at)}
         return build.command(lease.turn, reply.typed or message.text, text, self._rooms.now(), **said)

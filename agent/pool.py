@@ -157,6 +157,14 @@ class Pool:
         await asyncio.wait({running.task}, timeout=_STOP_WITHIN)
         return True, dropped
 
+    async def stop_in_threads(self, chat: SessionKey, *, sender: str) -> tuple[bool, int]:
+        """Stop what *sender* has at work and waiting in the threads of *chat*; return as `stop` does."""
+        threads = [key for key in {*self._running, *self._active} if key.parent == chat != key]
+        async with asyncio.TaskGroup() as tasks:
+            stops = [tasks.create_task(self.stop(key, sender=sender), name=f"stop {key}") for key in threads]
+        found = [each.result() for each in stops]
+        return any(stopped for stopped, _ in found), sum(dropped for _, dropped in found)
+
     # -- lanes ---------------------------------------------------------------------------------
 
     _draining = False

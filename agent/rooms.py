@@ -169,11 +169,15 @@ def to_chat(
     settles: bool = False,
     rings: bool = True,
 ) -> tuple[OutboundMessage, ...]:
-    """Return the turn's one message to its chat; nothing for an empty text. Only what answers a press *settles* it."""
+    """Return the turn's one message to its chat; nothing for an empty text. Only what answers a press *settles* it.
+
+    What answers a slash command is for its sender alone.
+    """
     if not text:
         return ()
     message = lease.rows[-1].message
     shared = message.chat_kind is ChatKind.GROUP
+    is_private = is_private or (message.is_ephemeral and kind is OutboundKind.NOTICE)
     return (
         OutboundMessage(
             id=f"{lease.turn}.1",

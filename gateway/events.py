@@ -131,6 +131,7 @@ class InboundMessage:
     bot: str = ""  # our own handle there, as people type it after an @
     revision: str = ""  # another revision of a known message_id is an edit
     event_ids: tuple[str, ...] = ()  # decide only where there is no message_id
+    is_ephemeral: bool = False  # a slash command: its sender alone saw it typed, and sees the answer
     is_addressed: bool = False  # mentions us, replies to us, or is in a thread we follow
     guild: str = ""  # Discord server
     is_private: bool = False  # a thread that fewer people read than its parent chat: its scope is its own

@@ -9,6 +9,7 @@ from typing import TypeVar
 
 from gateway.events import ChatKind, InboundMessage, SessionKey
 from gateway.ports import People
+from gateway.words import SLASH, ChatLanguage
 from gateway.words.zones import is_zone
 
 LANGUAGE, ZONE = "language", "timezone"  # names of choices
@@ -35,10 +36,12 @@ class ChatLocales:
         scopes: Callable[[SessionKey], Sequence[str]],
         chat: Callable[[str], SessionKey | None],
         known: Mapping[SessionKey, str],
+        sign: Callable[[SessionKey], str] = lambda _: SLASH,
     ) -> None:
         """*scope* says whose memory a message reads, *scopes* guesses it of a chat that was not noted yet.
 
         *chat* is the chat of a shared scope.
+        *sign* is what stands before a command's name in a chat.
         *known* is what the last run left: the chats of those who chose a language.
         """
         self._people = people
@@ -49,6 +52,7 @@ class ChatLocales:
         self._scope = scope
         self._guess = scopes
         self._chat = chat
+        self._sign = sign
         self._scopes: OrderedDict[SessionKey, str] = OrderedDict(known)
         self._keys: OrderedDict[str, SessionKey] = OrderedDict()
         self._guilds: OrderedDict[SessionKey, str] = OrderedDict()  # by parent
@@ -77,9 +81,11 @@ class ChatLocales:
             await self._people.prefer(scope, PROFILE_ZONE, zone)
 
     def language(self, key: SessionKey) -> str:
-        """Return the language of our own sentences in a chat."""
+        """Return the language of our own sentences in a chat, which knows how commands are typed there."""
         chosen = (self._people.preferences(scope).get(LANGUAGE, "") for scope in self._read_by(key))
-        return next(filter(None, chosen), "") or self._decided(self._set_language, key) or self._language
+        language = next(filter(None, chosen), "") or self._decided(self._set_language, key) or self._language
+        sign = self._sign(key)
+        return language if sign == SLASH else ChatLanguage(language, sign)
 
     def clock(self, key: SessionKey) -> str:
         """Return the IANA time zone of a chat."""

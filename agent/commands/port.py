@@ -101,6 +101,10 @@ class House(Protocol):
         """Stop turn and queue; an empty sender means everybody's."""
         ...
 
+    async def stop_in_threads(self, chat: SessionKey, *, sender: str) -> tuple[bool, int]:
+        """Stop what *sender* has at work and waiting in the threads of *chat*."""
+        ...
+
     async def waiting(self, key: SessionKey) -> tuple[InboxRow, ...]:
         """Return what waits in the chat, the running turn's rows included."""
         ...

@@ -11,7 +11,7 @@ from agent.llm.offline import hint
 from agent.memory.files.lines import FORGOTTEN
 from gateway.events import InboundKind, Role
 from gateway.ports import Job
-from gateway.words import say
+from gateway.words import command_sign, say
 
 _LOOK_BACK = 50  # lines searched for what /retry repeats
 _RETRY = "job:retry/"  # then the turn that is answered again, and the row of the command
@@ -34,7 +34,8 @@ async def start(context: CommandContext) -> Reply:
 async def help_(context: CommandContext) -> Reply:
     """List the commands that the sender may use here."""
     usable = [each for each in context.commands if each.is_for(context)]
-    lines = [f"- `/{each.name}` {say(each.help, context.language)}" for each in usable]
+    sign = command_sign(context.language)
+    lines = [f"- `{sign}{each.name}` {say(each.help, context.language)}" for each in usable]
     return Reply(text="\n".join([say("commands.help_title", context.language), "", *lines]))
 
 

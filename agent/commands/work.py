@@ -18,20 +18,30 @@ from gateway.words import say
 
 @command("stop", others=Role.STEWARD, is_control=True)
 async def stop(context: CommandContext) -> Reply:
-    """Stop the turn and the queue, and say how many; a member stops their own, a steward everybody's."""
-    whose = "" if context.may_all else context.row.message.sender.id
+    """Stop the turn and the queue, and say how many; a member stops their own, a steward everybody's.
+
+    At the top level of a chat that has nothing to stop, the sender's own turns in its threads are meant.
+    """
+    message = context.row.message
+    whose = "" if context.may_all else message.sender.id
     stopped, dropped = await context.house.stop(context.key, sender=whose)
+    in_threads = False
     if not stopped and not dropped:
         lease = context.house.running(context.key)
-        is_too_late = lease is not None and whose in ("", lease.rows[0].message.sender.id)
-        word = "commands.already_answered" if is_too_late else "commands.nothing_to_stop"
-        return Reply(text=say(word, context.language))
+        if lease is not None and whose in ("", lease.rows[0].message.sender.id):
+            return Reply(text=say("commands.already_answered", context.language))
+        # What begins a thread of its own was written at the top level.
+        if context.key.thread in ("", message.message_id):
+            stopped, dropped = await context.house.stop_in_threads(context.key.parent, sender=message.sender.id)
+            in_threads = True
+    if not stopped and not dropped:
+        return Reply(text=say("commands.nothing_to_stop", context.language))
     if stopped and not dropped:
         # The turn itself ends with that line. A slash command or a button is no message, and needs an answer anyway.
-        is_message = bool(context.row.message.message_id)
-        return Reply(text="" if is_message else say("commands.stopped_turn", context.language))
+        is_told = bool(message.message_id) and not in_threads
+        return Reply(text="" if is_told else say("commands.stopped_turn", context.language), is_private=in_threads)
     word = "commands.stopped" if stopped else "commands.stopped_queue"
-    return Reply(text=say(word, context.language, queued=dropped))
+    return Reply(text=say(word, context.language, queued=dropped), is_private=in_threads)
 
 
 @command("queue", is_control=True)

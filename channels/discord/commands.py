@@ -14,11 +14,10 @@ from channels.discord.rest import Rest
 from gateway.errors import SendFailed, SendRefused
 from gateway.ports import ChannelState
 from gateway.text import plain
-from gateway.words import FALLBACK, catalogue, say
+from gateway.words import FALLBACK, HELP, command_names, say
 
 log = structlog.get_logger(__name__)
 
-_HELP = "commands.help_"
 _LONGEST = 100  # characters of a description
 _MOST = 100  # commands of a bot
 _NOTE = "commands"
@@ -33,11 +32,10 @@ def definition(language: str = FALLBACK) -> Sequence[dict[str, Any]]:
 
     Whose app speaks another of our languages reads that, everybody else *language*.
     """
-    names = sorted({key.removeprefix(_HELP) for key in catalogue("en") if key.startswith(_HELP)} - {"title"})
     option = {"type": 3, "name": "text", **_described("discord.option", language), "required": False}
     return [
-        {"type": 1, "name": name, **_described(f"{_HELP}{name}", language), "options": [option]}
-        for name in names[:_MOST]
+        {"type": 1, "name": name, **_described(f"{HELP}{name}", language), "options": [option]}
+        for name in command_names()[:_MOST]
     ]
 
 

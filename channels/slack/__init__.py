@@ -9,9 +9,11 @@ from typing import Any
 
 from channels.slack.scopes import manifest
 from channels.slack.settings import SlackSettings
+from gateway.events import SessionKey
 from gateway.ports import Channel, ChannelContext, Finding, Level, Question
 from gateway.ports.installed import HOW_TO_INSTALL
 
+_DIRECT = "D"  # what the id of a direct message begins with
 _NO_LIBRARY = f"needs Slack's library; {HOW_TO_INSTALL}"
 
 
@@ -40,6 +42,11 @@ class SlackKind:
         from channels.slack.adapter import SlackChannel
 
         return channel.routes() if isinstance(channel, SlackChannel) else ()
+
+    def command_sign(self, key: SessionKey) -> str:
+        """Return what stands before a command: Slack swallows slashes, and takes its own commands in no thread."""
+        is_heard = bool(key.thread) or key.chat.startswith(_DIRECT)
+        return "!" if is_heard else "/parlour "
 
     def check(self, settings: Any, environment: Mapping[str, str]) -> Sequence[str]:  # noqa: ARG002 - the port's signature
         """Return what would keep the block from working; the tokens' shapes are the settings' own affair."""

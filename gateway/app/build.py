@@ -32,7 +32,7 @@ from gateway.app.app import App
 from gateway.app.attachments import files_in, files_out, overheard
 from gateway.app.books import HouseBooks
 from gateway.app.caps import open_caps
-from gateway.app.channels import Doors, Plugins, kinds_of, noting, open_doors
+from gateway.app.channels import Doors, Plugins, kinds_of, noting, open_doors, sign_of
 from gateway.app.choices import asked, open_choices, open_manners, sees
 from gateway.app.clock_check import ClockCheck
 from gateway.app.dream import open_dreamer, open_dreams
@@ -120,7 +120,8 @@ def _build(
     chats = open_chats(settings)
     refusals = RefusalLog()
     kinds = kinds_of(settings, plugins)
-    locales = open_locales(settings, chats, store.people, store.links, kinds)
+    sign = sign_of(settings, plugins)
+    locales = open_locales(settings, chats, store.people, store.links, kinds, sign)
     people = open_people(settings, chats, plugins, store, language=locales.language, meter=meter, now=_now)
     judge = people.judge
     noted = noting(judge, refusals, _now)
@@ -254,7 +255,7 @@ def _build(
     )
     slots = Slots(settings.agent.workers)
     dream_model = open_dream_model(settings, model, books, meter, plugins, _now)
-    dreamer = open_dreamer(settings, home, store, memory, dream_model, zone=locales.zone, now=_now)
+    dreamer = open_dreamer(settings, home, store, memory, dream_model, zone=locales.zone, sign=sign, now=_now)
     background = open_background(
         settings,
         home,

@@ -27,9 +27,11 @@ from gateway.ports import (
     Sessions,
     Store,
 )
+from gateway.ports.channel import SupportsCommandSign
 from gateway.ports.installed import installed
 from gateway.settings import Settings
 from gateway.settings.chats import ChatRules, Chats
+from gateway.words import SLASH
 
 Judge = Callable[[InboundMessage], Admitted | Rejected]
 _LOCAL = frozenset({"web", "console"})  # who got through their door is the owner
@@ -68,6 +70,19 @@ def kinds_of(settings: Settings, plugins: Plugins) -> Mapping[str, str]:
     return {name: block.kind for name, block in settings.channels.items()} | {
         extra.name: extra.kind.name for extra in plugins.channels
     }
+
+
+def sign_of(settings: Settings, plugins: Plugins) -> Callable[[SessionKey], str]:
+    """Return what says how a command is typed in a chat: as the kind of its block has it."""
+    found = {entry.name: entry for entry in installed("parlour.channels")}
+    kinds = {name: found[block.kind].load() for name, block in settings.channels.items() if block.enabled}
+    kinds |= {extra.name: extra.kind for extra in plugins.channels}
+    signs = {name: kind.command_sign for name, kind in kinds.items() if isinstance(kind, SupportsCommandSign)}
+
+    def sign(key: SessionKey) -> str:
+        return signs[key.channel](key) if key.channel in signs else SLASH
+
+    return sign
 
 
 def manners_of(chats: Chats, name: str, block: Any) -> Manners:

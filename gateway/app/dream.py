@@ -13,6 +13,7 @@ from agent.memory.dream.schedule import Schedule
 from agent.memory.dream.telling import Teller
 from agent.memory.versioning.versions import Versions
 from gateway.app.memory import Memory
+from gateway.events import SessionKey
 from gateway.home import Home
 from gateway.ports import Store
 from gateway.settings import Settings
@@ -31,6 +32,7 @@ def open_dreamer(
     model: ModelClient,
     *,
     zone: Callable[[str], str],
+    sign: Callable[[SessionKey], str],
     now: Callable[[], datetime],
 ) -> Dreamer:
     """Build who does the jobs of Dream."""
@@ -40,7 +42,7 @@ def open_dreamer(
         jobs=store.jobs,
         model=model,
         applier=Applier(home=home.path, documents=memory.documents, versions=Versions(home.path), now=now),
-        teller=Teller(records=store.records, session=store.journal.session, now=now),
+        teller=Teller(records=store.records, session=store.journal.session, now=now, sign=sign),
         writing=memory.jobs.writing,
         zone=zone,
         now=now,

@@ -15,9 +15,14 @@ from gateway.settings.chats import ChatRules, Chats
 
 
 def open_locales(
-    settings: Settings, chats: Chats, people: People, links: Links, kinds: Mapping[str, str]
+    settings: Settings,
+    chats: Chats,
+    people: People,
+    links: Links,
+    kinds: Mapping[str, str],
+    sign: Callable[[SessionKey], str],
 ) -> ChatLocales:
-    """Return what says which language a chat is spoken to in and which zone a scope goes by."""
+    """Return what says which language a chat is spoken to in and which zone a scope goes by; *sign* as `sign_of`."""
 
     def scope(message: InboundMessage) -> str:
         account = person_of(message, kinds.get(message.key.channel, ""))
@@ -37,6 +42,7 @@ def open_locales(
         scopes=_scopes(settings.memory.isolation, links, kinds),
         chat=_chat,
         known=people.choosers(),
+        sign=sign,
     )
 
 

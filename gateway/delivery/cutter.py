@@ -11,7 +11,7 @@ from gateway.delivery.desk import Desk
 from gateway.events import Attachment, ChatKind, OutboundKind, OutboundMessage, Part
 from gateway.ports import Channel, PartRow, PartState
 from gateway.text import Unit, clean, cuts, plain, split, width, with_commands
-from gateway.words import say
+from gateway.words import command_sign, say
 from gateway.words.figures import file_size
 
 log = structlog.get_logger(__name__)
@@ -54,7 +54,8 @@ class Cutter:
         is_elsewhere = bool(message.visible_to) and not capabilities.private_choices
         if len(message.choices) <= capabilities.choices and not (message.choices and is_elsewhere):
             return message
-        return replace(message, text=with_commands(message.text, message.choices), choices=())
+        sign = command_sign(self._desk.language(message.key))
+        return replace(message, text=with_commands(message.text, message.choices, sign), choices=())
 
     def _render(self, message: OutboundMessage) -> list[Part]:
         try:

@@ -289,3 +289,12 @@ class ChannelKind(Protocol):
     def check(self, settings: Any, environment: Mapping[str, str]) -> Sequence[str]:
         """Return what is wrong with the block, one line each that says how to mend it; no network."""
         ...
+
+
+@runtime_checkable
+class SupportsCommandSign(Protocol):
+    """A kind on whose platform "/stop" does not reach us everywhere."""
+
+    def command_sign(self, key: SessionKey) -> str:
+        """Return what people type before a command's name in the chat *key*, a blank included where one stands."""
+        ...

@@ -109,7 +109,7 @@ def utf16_length(text: str) -> int:
 _SENDER_FLAGS = ("is_bot", "is_self", "is_admin", "is_guest")
 _ATTACHMENT_TEXTS = ("media_type", "url", "blob", "caption")
 _MESSAGE_LISTS = ("event_ids", "mentioned")
-_MESSAGE_FLAGS = ("is_addressed", "is_private", "is_forwarded")
+_MESSAGE_FLAGS = ("is_ephemeral", "is_addressed", "is_private", "is_forwarded")
 _MESSAGE_TEXTS = ("command", "account", "bot", "revision", "guild", "album", "reply_to", "quoted", "quoted_by")
 
 
@@ -218,6 +218,7 @@ def read_inbound(payload: str) -> InboundMessage:
         bot=fields.get("bot", ""),
         revision=fields.get("revision", ""),
         event_ids=tuple(fields.get("event_ids", ())),
+        is_ephemeral=fields.get("is_ephemeral", False),
         is_addressed=fields.get("is_addressed", False),
         guild=fields.get("guild", ""),
         is_private=fields.get("is_private", False),

@@ -13,9 +13,12 @@ def in_rows(choices: Sequence[Choice]) -> list[list[Choice]]:
     return [list(row) for _, row in groupby(choices, key=lambda choice: choice.row)]
 
 
-def with_commands(text: str, choices: Sequence[Choice]) -> str:
-    """Return *text* (Markdown) with what would be buttons as commands that can be typed."""
+def with_commands(text: str, choices: Sequence[Choice], sign: str = "/") -> str:
+    """Return *text* (Markdown) with what would be buttons as commands that can be typed, behind *sign*."""
     if not choices:
         return text
-    lines = [" · ".join(f"{each.label}: `{each.command}`" for each in row) for row in in_rows(choices)]
+    lines = [
+        " · ".join(f"{each.label}: `{sign}{each.command.removeprefix('/')}`" for each in row)
+        for row in in_rows(choices)
+    ]
     return "\n".join([text, "", *(f"- {line}" for line in lines)])

@@ -14,6 +14,10 @@ from collections.abc import Mapping
 from functools import cache
 from importlib import import_module
 
+from gateway.words.command_signs import SLASH as SLASH
+from gateway.words.command_signs import ChatLanguage as ChatLanguage
+from gateway.words.command_signs import command_sign as command_sign
+from gateway.words.command_signs import with_sign
 from gateway.words.languages import FALLBACK as FALLBACK
 from gateway.words.languages import THOUSANDS
 
@@ -22,6 +26,9 @@ _areas = (
     "frames", "links", "memory", "model", "offline", "people", "pool", "rights", "search", "settings", "slack",
     "strangers", "telegram", "usage", "web",
 )  # fmt: skip
+
+
+HELP = "commands.help_"  # what the keys of the lines of help begin with
 
 
 @cache
@@ -37,11 +44,19 @@ def catalogue(language: str) -> Mapping[str, str]:
     return sentences
 
 
+@cache
+def command_names() -> tuple[str, ...]:
+    """Return the names of all commands: each has its line of help."""
+    return tuple(sorted({key.removeprefix(HELP) for key in catalogue(FALLBACK) if key.startswith(HELP)} - {"title"}))
+
+
 def say(key: str, /, language: str = FALLBACK, **fields: object) -> str:
     """Return the sentence *key* with its fields filled in; raise KeyError for a key that is not English."""
     template = catalogue(language).get(key)
     if template is None:
-        template, language = catalogue(FALLBACK)[key], FALLBACK
+        template, language = catalogue(FALLBACK)[key], ChatLanguage(FALLBACK, command_sign(language))
+    if (sign := command_sign(language)) != SLASH:
+        template = with_sign(template, sign, command_names())
     if not fields:
         return template
     return template.format_map({name: _written(value, language) for name, value in fields.items()})

@@ -84,6 +84,7 @@ INBOUND = every(
     revision=TEXT,
     event_ids=st.lists(TEXT, max_size=2).map(tuple),
     mentioned=st.lists(TEXT, max_size=2).map(tuple),
+    is_ephemeral=FLAG,
     is_addressed=FLAG,
     guild=TEXT,
     is_private=FLAG,

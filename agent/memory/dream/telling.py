@@ -11,7 +11,7 @@ from agent.memory.dream.applying import Report
 from agent.memory.work.reporting import report
 from gateway.events import ChatKind, SessionKey
 from gateway.ports import Job, Records, SessionRow
-from gateway.words import say
+from gateway.words import SLASH, ChatLanguage, say
 
 _ASKED = "asked"
 
@@ -44,6 +44,7 @@ class Teller:
     records: Records
     session: Callable[[SessionKey], Awaitable[SessionRow]]
     now: Callable[[], datetime]
+    sign: Callable[[SessionKey], str] = lambda _: SLASH  # before a command's name in a chat
 
     async def tell(self, job: Job, asked: Asked | None, done: Report) -> None:
         """Say what came of the job to whoever asked for it, if anybody did."""
@@ -55,7 +56,7 @@ class Teller:
             self.records,
             job,
             session,
-            sentence(done, asked.language),
+            sentence(done, ChatLanguage(asked.language, self.sign(key))),
             at=self.now(),
             reply_to=asked.reply_to,
             visible_to=asked.visible_to,

@@ -42,6 +42,7 @@ def read_interaction(channel: str, payload: Mapping[str, Any], me: Me) -> Inboun
         chat_kind=ChatKind.DIRECT if place.is_direct else ChatKind.GROUP,
         bot=me.handle,
         event_ids=(ident,),
+        is_ephemeral=of_kind is InboundKind.MESSAGE,
         is_addressed=True,
         guild=place.guild,
         is_private=place.is_private,

@@ -295,6 +295,7 @@ def compose(
         bot=me.handle,
         revision=heard.revision,
         event_ids=(heard.event_id,) if heard.event_id else (),
+        is_ephemeral=heard.kind is InboundKind.COMMAND,
         is_addressed=heard.is_direct or heard.calls_us or is_followed,
         reply_to=heard.press.ts if heard.press else "",
         mentioned=tuple(user for user in mentions(heard.text) if user != me.user),

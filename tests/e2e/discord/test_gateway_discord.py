@@ -159,3 +159,16 @@ def _reactions(discord: Discord) -> list[Any]:
     for *place, on in discord.reactions:
         (standing.append if on else standing.remove)(tuple(place))
     return standing
+
+
+async def test_a_native_command_is_answered_to_its_sender_alone() -> None:
+    """`/help` and `/status` in a channel: nobody else sees what was typed, and nobody else the answer."""
+    async with open_discord() as discord, house(discord) as pocket:
+        await discord.until(lambda: bool(discord.interactions.registered))
+        used = [discord.interactions.use(GENERAL, ANN, name) for name in ("help", "status")]
+        await discord.until(lambda: all(each.original for each in used))
+        await pocket.idle()
+        assert all(each.is_ephemeral for each in used)
+        assert "`/stop`" in str(used[0].original)
+        assert discord.chat(GENERAL) == []
+        assert discord.chat(discord.direct(ANN)) == []
