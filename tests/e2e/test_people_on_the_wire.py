@@ -37,7 +37,7 @@ async def test_new_in_a_slack_channel() -> None:
         whispers = server.places[ROOM].whispers
         server.slash(ROOM, BOB, "/parlour", "new")
         await server.until(lambda: bool(whispers))
-        assert (whispers[0]["user"], whispers[0]["text"]) == (BOB, REFUSED)
+        assert (whispers[0]["user"], whispers[0]["text"]) == (BOB, REFUSED.replace("/new", "/parlour new"))
         server.slash(ROOM, SLACK_ANN, "/parlour", "new")
         await server.until(lambda: DONE in [*server.shown(ROOM), *(each["text"] for each in whispers)])
         await pocket.idle()
