@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -172,3 +173,21 @@ async def test_a_native_command_is_answered_to_its_sender_alone() -> None:
         assert "`/stop`" in str(used[0].original)
         assert discord.chat(GENERAL) == []
         assert discord.chat(discord.direct(ANN)) == []
+
+
+async def test_an_empty_bucket_of_a_day_delays_its_chat_and_is_seen() -> None:
+    """One chat waits 15 minutes at most and its answer is kept; the next chat is answered, and says so in /status."""
+    async with open_discord() as discord, house(discord) as pocket:
+        discord.limit = (1, 102_737.0)
+        discord.say(GENERAL, ANN, f"{CALL} one")
+        await discord.until(lambda: discord.chat(GENERAL))
+        discord.say(GENERAL, ANN, f"{CALL} two")
+        while not pocket.app.deliverer.delayed():  # noqa: ASYNC110 - nobody is told
+            await asyncio.sleep(0.01)
+        (delayed,) = pocket.app.deliverer.delayed()
+        assert (str(delayed.key), delayed.reason) == (f"discord:{GENERAL}", "rate limited by Discord")
+        assert delayed.until - delayed.since <= timedelta(minutes=15)
+        discord.say(RANDOM, BEN, f"{CALL} !status")
+        await discord.until(lambda: discord.chat(RANDOM))
+        assert say("commands.status_delayed", chats=1) in discord.chat(RANDOM)[-1]
+        assert len(discord.chat(GENERAL)) == 1
