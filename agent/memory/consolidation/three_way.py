@@ -42,7 +42,8 @@ def three_way(base: str, mine: str, theirs: str) -> Reconciled:
     """Return *theirs* with what changed from *base* to *mine*. What only one of them touched is as that one has it.
 
     What both inserted at one place stands one after the other, theirs first, and once when it is the same.
-    Removing an entry that the other one changed is no conflict when it is we who removed it.
+    Removing an entry that the other one changed is no conflict when it is we who removed it. Where the two texts
+    cannot stand beside each other as what they are, *theirs* stands and all of ours is in the conflict.
     """
     if mine in (base, theirs):
         return Reconciled(theirs)
@@ -62,7 +63,12 @@ def three_way(base: str, mine: str, theirs: str) -> Reconciled:
         if position == len(old):
             break
         position = _step(position, old, ours, their_edits, kept, conflicts)
-    return Reconciled(render(kept), tuple(conflicts))
+    text = render(kept)
+    if set(_keys(kept)) - set(_keys(parse(text))):
+        # Side by side they are no longer what each was: an indented paragraph becomes a part of the item before it.
+        made = [entry for edit in ours for entry in edit.new]
+        return Reconciled(theirs, (Conflict(base, _raws(made), theirs),))
+    return Reconciled(text, tuple(conflicts))
 
 
 def without_change(before: str, after: str, now: str) -> str | None:

@@ -120,6 +120,7 @@ def test_the_same_answer_again_changes_nothing(pair: tuple[str, str]) -> None:
     assert (again.text, again.conflicts) == (once.text, ())
 
 
+@example(("", "\t0"), "tea")  # an indented paragraph became a part of the person's line
 @given(proposals(), PHRASES)
 def test_what_a_person_adds_meanwhile_survives(pair: tuple[str, str], fact: str) -> None:
     """Whatever the answer was, the person's line is there, and what the answer brought too."""
