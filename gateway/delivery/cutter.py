@@ -17,7 +17,8 @@ from gateway.words.figures import file_size
 log = structlog.get_logger(__name__)
 
 LATE = timedelta(minutes=1)  # PEOPLE.md: after that much preview the last part is a new message
-WHOLE = "answer.md"  # the file that holds an answer too long for its group
+WHOLE = "answer.md"  # the file that holds an answer too long for its chat
+PLACED_PARTS = 3  # texts of one answer that are placed: six calls, a few seconds
 _STANDS = (PartState.SENT, PartState.SENDING, PartState.UNKNOWN)
 _LONGEST_NAME = 64
 _SMALLEST_ROOM = 16  # units; a beginning shorter than this says nothing
@@ -34,11 +35,11 @@ class Cutter:
         """Return the parts in their order: text, then a part per attachment; none when there is nothing to show."""
         message = self._with_buttons(message)
         texts = self._render(message)
-        parts = [
-            *(self._for_group(message, texts) or texts),
-            *(self._file(message, each) for each in message.attachments),
-        ]
-        if self._desk.places(self._channel, message):
+        is_placed = self._desk.places(self._channel, message)
+        if self._is_too_long(message, len(texts), is_placed=is_placed):
+            texts = self._with_file(message) or texts
+        parts = [*texts, *(self._file(message, each) for each in message.attachments)]
+        if is_placed:
             parts = [replace(part, is_placed=part.file is None) for part in parts]
         if parts and self._needs_pointer(message, parts, preview):
             parts = [self._pointer(message), *parts]
@@ -66,15 +67,18 @@ class Cutter:
             pieces = split(plain(message.text), limit=capabilities.text_limit, unit=Unit(capabilities.unit))
             return [_plain_part(message, piece) for piece in pieces[: capabilities.max_parts]]
 
-    def _for_group(self, message: OutboundMessage, texts: list[Part]) -> list[Part]:
-        """Return the beginning and the file that a long answer becomes where several people read; else nothing.
+    def _is_too_long(self, message: OutboundMessage, texts: int, *, is_placed: bool) -> bool:
+        """Return True if an answer of so many *texts* is to be its beginning and a file.
 
-        What one person alone is shown is no burden to the others.
+        In a group that spares the others; what one person alone is shown is no burden to them. Where each text is
+        placed, it takes two calls in a chat that allows one a second, and the next answer has to wait.
         """
+        is_shared = message.chat_kind is ChatKind.GROUP and not message.visible_to
+        return (is_shared and texts > self._channel.capabilities.group_parts) or (is_placed and texts > PLACED_PARTS)
+
+    def _with_file(self, message: OutboundMessage) -> list[Part]:
+        """Return the beginning and the file that a long answer becomes; nothing where it cannot be a file."""
         capabilities = self._channel.capabilities
-        is_long = len(texts) > capabilities.group_parts
-        if not is_long or message.chat_kind is not ChatKind.GROUP or message.visible_to:
-            return []
         whole = clean(message.text)
         length = len(whole.encode())
         beginning = self._beginning(message) if length <= capabilities.file_limit else None

@@ -205,3 +205,17 @@ async def test_no_death_doubles_loses_or_marks_an_answer(
             assert at > 4
             return
     pytest.fail("the story has more calls than points")
+
+
+async def test_a_long_answer_does_not_hold_up_the_next_one(opens: Opens) -> None:
+    """Many texts would be two calls each, of a chat that allows one a second: it is its beginning and a file."""
+    gateway = await strict(opens, FILING)
+    long = " ".join(f"word{n}" for n in range(600))
+    await gateway.answer(long)
+    await gateway.answer("next")
+    await gateway.settled()
+    beginning, whole, following = answers(gateway)
+    assert beginning.text.endswith(say("delivery.in_the_file"))
+    assert whole.file == long.encode()
+    assert following.text == "next"
+    assert [call.what for call in gateway.platform.calls] == ["send", "edit", "send", "send", "edit"]
