@@ -89,7 +89,10 @@ class PeopleOperations:
         if not is_known:
             if not done.chats:
                 name = unquote(account)
-                raise UserMistake(f"nothing is kept of {name}; `parlour memory` and `parlour people list` name who is")
+                raise UserMistake(
+                    f"nothing is kept of {name}; `parlour memory` and `parlour people list` name who is known."
+                    " What groups overheard of a person by name goes with `/forget NAME --purge` there"
+                )
             await self._note(account)
         kinds = {unquote(each.removeprefix(PEOPLE)).partition(":")[0] for each in done.scopes}
         stays = await asyncio.to_thread(beyond, self._app.home.path, done.scopes[0], kinds, is_all=True)

@@ -136,6 +136,7 @@ async def _look_after_the_home(operator: Operator, folder: Path) -> None:
     assert (folder / "owner.zip").stat().st_size > 0
     assert "nothing is in quarantine" in await operator.type("quarantine", "list")
     await operator.refused("quarantine", "drop", "event")
+    await operator.refused("quarantine", "replay", "event")
     assert "files" in await operator.type("backup", str(folder / "now.tar.gz"))
     assert "removed" in await operator.type("prune")
     assert "is forgotten" in await operator.type("people", "forget", "web:owner", "--yes")

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from gateway.app.people_operations import PeopleOperations
+from gateway.errors import UserMistake
 from gateway.events import SessionKey
 from tests.e2e.agent.test_overheard import group
 from tests.e2e.agent.test_purge import done
@@ -40,6 +41,8 @@ async def test_what_the_terminal_saved_is_named_to_whoever_talks_there() -> None
         desk, terminal, scope = pocket.app.house.forgetter, SessionKey("console", "me"), "people/console%3ame"
         people = PeopleOperations(pocket.app).forget
         assert await desk.beyond(scope, terminal) == []
+        for person in ("console%3ame", "pocket%3aann"):
+            put(pocket, f"people/{person}/USER.md")
         [line] = [each async for each in people({"person": "console:me"})]
         assert not any("downloads/" in each for each in line["remains"])
         put(pocket, "downloads/plan.pdf")
@@ -60,9 +63,8 @@ async def test_what_was_overheard_of_somebody_who_never_wrote_to_the_bot_is_name
         here.shelf.tell("g", "the zinnwald plumber is mine", by="Cleo", at=now - timedelta(minutes=1))
         await here.ask("what shall we do?", sent_at=now)
         await here.pocket.idle()
-        [line] = [each async for each in PeopleOperations(here.pocket.app).forget({"person": "pocket:cleo"})]
-        assert line["chats"] == []
-        assert any("overheard" in each and "/forget NAME --purge" in each for each in line["remains"])
+        with pytest.raises(UserMistake, match=r"nothing is kept of pocket:cleo.*overheard.*/forget NAME --purge"):
+            await anext(aiter(PeopleOperations(here.pocket.app).forget({"person": "pocket:cleo"})))
         assert "zinnwald" in here.lines()[0]["quoted"]
         await here.pocket.channel.ask("g", "/forget Cleo --purge", group=True, is_admin=True)
         await done(here.pocket, "chats/pocket%3ag")
