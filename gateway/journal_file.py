@@ -18,6 +18,8 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
 
+from gateway.ports.installed import in_container
+
 STAMP = "journal.stamp"
 _FULL = 1024 * 1024  # bytes; with less free space, an I/O error is a full disk's
 _LONGEST_STAMP = 4096  # bytes
@@ -119,8 +121,8 @@ def lost_journal(journal: Path) -> str:
 def lost_line(journal: Path, what: str) -> str:
     """Return the line for a journal that has lost something, with everything that can be done about it."""
     return (
-        f"{journal} {what}. Put the file back (with its -wal file), or {restore_hint(journal)}, or go on without what"
-        " is lost: `parlour accept-loss`"
+        f"{journal} {what}. Put the file back (with its -wal file), or {restore_hint(journal)}, or, to go on without"
+        f" what is lost, run `parlour accept-loss`{_in_container()}"
     )
 
 
@@ -179,7 +181,10 @@ def damaged_line(journal: Path | None) -> str:
     """Return the line for a file that is no whole journal."""
     if journal is None:
         return "the journal is damaged"
-    return f"{journal} is damaged and was left as it is: {restore_hint(journal)} (what is there now is kept aside)"
+    return (
+        f"{journal} is damaged and was left as it is; {restore_hint(journal)}, which keeps aside what is there now; or,"
+        f" to go on without it, run `parlour accept-loss`{_in_container()}"
+    )
 
 
 def restore_hint(journal: Path) -> str:
@@ -188,9 +193,15 @@ def restore_hint(journal: Path) -> str:
     with suppress(OSError):
         archives = [(path.stat().st_mtime, path) for path in (journal.parent / "backups").glob("*.tar.gz")]
     if not archives:
-        return "restore a backup: run `parlour restore FILE --force`"
+        return "to restore a backup, run `parlour restore FILE --force`"
     newest = shlex.quote(str(max(archives)[1]))
-    return f"restore a backup, such as the newest here: run `parlour restore {newest} --force`"
+    return f"to restore the newest backup that is here, run `parlour restore {newest} --force`"
+
+
+def _in_container() -> str:
+    if not in_container(os.environ):
+        return ""
+    return ". With compose, type `docker compose run --rm parlour` instead of `parlour`"
 
 
 def _is_disk_full(journal: Path) -> bool:

@@ -87,6 +87,7 @@ def restore(
             unpacked = _unpack(source, staging, limits or RestoreLimits())
             contents = _adopt(unpacked, home, staging, choice)
             confirm(contents)
+            os.sync()  # files were synced one by one, the names of the folders between them were not
             _swap(home, staging)
         finally:
             shutil.rmtree(staging, ignore_errors=True)
