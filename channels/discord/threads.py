@@ -18,7 +18,7 @@ from channels.discord.rest import Rest
 from gateway.errors import SendFailed, SendRefused
 from gateway.events import InboundKind, InboundMessage, SessionKey
 from gateway.ports import ChannelState
-from gateway.words import say
+from gateway.words import command_names, say
 
 log = structlog.get_logger(__name__)
 
@@ -62,7 +62,7 @@ class Threads:
         """Return *message* under the key of the thread that it begins, or once began."""
         if not place.has_threads or not self._is_on(message):
             return message
-        is_command = message.command.startswith(("/", "!"))
+        is_command = message.command.startswith(("/", "!")) or message.command.lower() in command_names()
         begins = message.kind is InboundKind.MESSAGE and message.is_addressed and not is_command
         if not begins and not await self._has_begun(message.message_id):
             return message

@@ -9,6 +9,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from agent.llm.port import ChatReply, ChatRequest, Sink
 from gateway.words import say
 from tests.fakes.discord_facts import ANN, BEN, BOT, EVA, GENERAL, RANDOM, TOKEN
@@ -36,13 +38,16 @@ class HeldModel(InstantModel):
 
 
 @asynccontextmanager
-async def house(discord: Discord, *, home: Path | None = None, model: Any = None) -> AsyncIterator[Pocket]:
+async def house(
+    discord: Discord, *, home: Path | None = None, model: Any = None, **block: str
+) -> AsyncIterator[Pocket]:
     """Run the gateway with a Discord block for Ann and Ben; it is connected when the block begins."""
     environment = {
         "PARLOUR_CHANNELS__DISCORD__TOKEN": TOKEN,
         "PARLOUR_CHANNELS__DISCORD__API_URL": f"http://{discord.base}/api/v10",
         "PARLOUR_CHANNELS__DISCORD__GATEWAY_URL": f"ws://{discord.base}/gateway",
         "PARLOUR_CHANNELS__DISCORD__ALLOW_FROM": f"{ANN},{BEN}",
+        **{f"PARLOUR_CHANNELS__DISCORD__{name}": value for name, value in block.items()},
     }
     before = discord.gateway.identified
     async with gateway(home=home, model=model or InstantModel(), environment=environment) as pocket:
@@ -191,3 +196,24 @@ async def test_an_empty_bucket_of_a_day_delays_its_chat_and_is_seen() -> None:
         await discord.until(lambda: discord.chat(RANDOM))
         assert say("commands.status_delayed", chats=1) in discord.chat(RANDOM)[-1]
         assert len(discord.chat(GENERAL)) == 1
+
+
+@pytest.mark.parametrize("is_native", [True, False], ids=["native", "mention"])
+async def test_stop_in_a_channel_finds_the_askers_turn_in_its_thread(*, is_native: bool) -> None:
+    """With `reply_in: thread` the turn runs in a thread; `/stop` and `@bot stop` in the channel end it."""
+    model = HeldModel()
+    async with open_discord() as discord, house(discord, model=model, REPLY_IN="thread") as pocket:
+        await discord.until(lambda: bool(discord.interactions.registered))
+        thread = discord.say(GENERAL, ANN, f"{CALL} tell me")
+        await model.asked.wait()
+        known = set(discord.channels)
+        if is_native:
+            used = discord.interactions.use(GENERAL, ANN, "stop")
+            await discord.until(lambda: used.original == say("commands.stopped_turn"))
+        else:
+            discord.say(GENERAL, ANN, f"{CALL} stop")
+            await discord.until(lambda: say("commands.stopped_turn") in discord.chat(discord.direct(ANN)))
+        model.go_on.set()
+        await pocket.idle()
+        assert model.calls == 0
+        assert set(discord.channels) - {discord.direct(ANN)} <= known | {thread}
