@@ -56,7 +56,10 @@ async def test_a_server_waits_in_silence_for_the_owners_yes(discord: Discord) ->
 
 
 async def test_a_strangers_slash_command_is_answered_at_once(discord: Discord) -> None:
-    """Discord waits three seconds for it: the line is there in time, for them alone, and it was the one of the day."""
+    """Discord waits three seconds for it: the line is there in time, for them alone, the server's one of the day.
+
+    A direct message afterwards has a line of its own, with the code (docs/adr/0026-floods.md).
+    """
     async with owned(discord, InstantModel()) as pocket:
         first = discord.interactions.use(GENERAL, EVA, "status")
         await discord.until(lambda: bool(first.acknowledged))
@@ -64,10 +67,12 @@ async def test_a_strangers_slash_command_is_answered_at_once(discord: Discord) -
         discord.say(discord.direct(EVA), EVA, "and here?")
         discord.say(discord.direct(ANN), ANN, "hello")
         await discord.until(lambda: bool(discord.chat(discord.direct(ANN))))
+        await discord.until(lambda: bool(discord.chat(discord.direct(EVA))))
         await pocket.idle()
         assert discord.chat(GENERAL) == []
-        assert discord.chat(discord.direct(EVA)) == []
-        assert not pocket.app.people.pairing.waiting()
+        (line,) = discord.chat(discord.direct(EVA))
+        assert "Your code is" in line
+        assert [each.who for each in pocket.app.people.pairing.waiting()] == [str(EVA)]
 
 
 async def test_a_code_in_a_direct_message(discord: Discord) -> None:
