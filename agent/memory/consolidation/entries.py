@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
+from functools import lru_cache
 
 _HEADING = re.compile(r" {0,3}(#{1,6})(?:[ \t]|$)")
 _ITEM = re.compile(r"([ \t]*)(?:[-*+•]|\d{1,9}[.)])(?:[ \t]+(.*))?$")
@@ -51,7 +52,12 @@ class Entry:
     @property
     def context(self) -> tuple[str, ...]:
         """The texts it stands under: headings, then the items it is nested in."""
-        return (*self.headings, *(Entry(kind=Kind.ITEM, raw=raw).text for raw in self.parents))
+        return (*self.headings, *map(_text_of_item, self.parents))
+
+
+@lru_cache(maxsize=1_024)
+def _text_of_item(raw: str) -> str:
+    return Entry(kind=Kind.ITEM, raw=raw).text
 
 
 def parse(text: str) -> list[Entry]:
@@ -92,7 +98,7 @@ class _Reader:
         self._blank = 0
         self._fence = ""  # what closes the fence that is open
         self._titles: list[tuple[int, str]] = []
-        self._items: list[tuple[int, str]] = []  # (depth, first line) of the items around
+        self._items: list[tuple[int, str]] = []  # (depth, raw) of the items around
 
     def feed(self, line: str) -> None:
         """Take one line."""
@@ -173,7 +179,10 @@ class _Reader:
 
     def _close(self) -> None:
         if self._open is not None:
-            self._done.append(replace(self._open, raw="\n".join(self._lines)))
+            raw = "\n".join(self._lines)
+            self._done.append(replace(self._open, raw=raw))
+            if self._open.kind is Kind.ITEM:  # what is nested in it stands under all of its lines
+                self._items[-1] = (self._open.depth, raw)
         self._open, self._lines = None, []
 
 

@@ -174,7 +174,7 @@ async def test_a_stop_that_a_kill_interrupts_is_repeated_and_denies_nothing(tmp_
         await pocket.idle()
     model = Stage()
     async with gateway(home=copy, model=model, tools=[office.tool]) as pocket:
-        (post,) = await pocket.channel.posted("c", 1)
+        post = (await pocket.channel.posted("c", 1))[0]
         assert post.text.startswith(say("commands.stopped_turn"))
         assert "`send_letter`" in post.text
         await pocket.idle()

@@ -81,6 +81,7 @@ def stated(text: str) -> list[Entry]:
     ("- tea\n  - tea tea tea\n  - coffee\n- tea tea tea\n- coffee\n\n# tea\n", "- tea\n  - tea tea tea")
 )
 @example(("", "(empty)"))  # NOTHING_YET
+@example(("- tea\n  - to\n\ntea\n", "  - to\ntea"))  # the second line of an item was no heading of what is nested in it
 @given(proposals())
 def test_every_entry_has_a_successor_and_every_addition_stands(pair: tuple[str, str]) -> None:
     """What was said before lives on in what is there; what is new is there, or a part of what is.
