@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import pytest
+
 from agent.llm.port import ChatReply, ChatRequest, Sink
 from gateway.words import say
 from tests.fakes.pocket import InstantModel
-from tests.fakes.slack_gateway import CALL, HeldModel, house
+from tests.fakes.slack_gateway import CALL, HeldModel, Speaker, house
 from tests.fakes.slack_server import (
     ANN,
     APP_TOKEN,
@@ -215,3 +217,20 @@ async def test_two_apps_in_one_gateway_are_two_channels() -> None:
             assert first.shown(DM)[0].endswith("to one")
             assert second.shown(DM)[0].endswith("to the other")
             assert len(first.shown(DM)) == len(second.shown(DM)) == 1
+
+
+@pytest.mark.parametrize("streaming", ["native", "edit"])
+async def test_a_stopped_answer_keeps_its_words(streaming: str) -> None:
+    """In a channel's thread, by Slack's own stream or by edits: the words stay, marked as stopped, and 👀 goes."""
+    words, here = "Once upon a time there was a kettle that wanted to be", say("delivery.stopped_here")
+    model = Speaker(f"{words} a teapot.", first=len(words), held=True)
+    settings = {"PARLOUR_CHANNELS__SLACK__STREAMING": streaming}
+    async with slack_server() as server, house(server, model=model, environment=settings) as pocket:
+        ts = server.say(ROOM, ANN, f"{CALL} a tale")
+        await server.until(lambda: bool(server.shown(ROOM, ts)))
+        server.say(ROOM, ANN, f"{CALL} !stop", thread=ts)
+        await server.until(lambda: server.shown(ROOM, ts) == [f"{words}\n\n{here}"])
+        await pocket.idle()
+        assert server.shown(ROOM, ts) == [f"{words}\n\n{here}"]
+        await server.until(lambda: not server.reactions)
+        model.go_on.set()
