@@ -35,6 +35,7 @@ T = TypeVar("T")
 
 _FIRST_PAUSE = 0.5  # seconds before a transcript that cannot be written is tried again
 _LONGEST_PAUSE = 30.0
+IDLE = timedelta(minutes=1)  # after which a transcript that nothing was written to is closed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +57,14 @@ class _Batch:
     written: list[TranscriptFile] = field(default_factory=list)
 
 
+@dataclass(frozen=True, slots=True)
+class _OpenTranscript:
+    """A transcript that holds a descriptor, and when it was written to."""
+
+    file: TranscriptFile
+    at: float  # seconds of the loop's clock
+
+
 class Projector:
     """Owns every transcript file of the home. `run` it in one task; `flush` may be called from any."""
 
@@ -67,7 +76,7 @@ class Projector:
         self._grouping = grouping or Grouping()
         self._disk = disk or Disk()
         self._files: OrderedDict[Path, TranscriptFile] = OrderedDict()
-        self._open: OrderedDict[Path, TranscriptFile] = OrderedDict()
+        self._open: OrderedDict[Path, _OpenTranscript] = OrderedDict()  # the longest unused first
         self._lock = asyncio.Lock()
         self._failing: set[str] = set()
         self._is_store_down = False
@@ -79,9 +88,10 @@ class Projector:
             is_clean = await self.flush()
             pause = 0.0 if is_clean else min(max(pause * 2, _FIRST_PAUSE), _LONGEST_PAUSE)
             try:
-                async with asyncio.timeout(pause or None):
+                async with asyncio.timeout(pause or (IDLE.total_seconds() if self._open else None)):
                     await self._records.wait_unprojected()
             except TimeoutError:
+                await self._close_idle()
                 continue
             await asyncio.sleep(max(self._grouping.wait.total_seconds(), pause))
 
@@ -98,6 +108,11 @@ class Projector:
         self._is_store_down = False
         self._tell(failed)
         return not failed
+
+    async def _close_idle(self) -> None:
+        now = asyncio.get_running_loop().time()
+        async with self._lock:
+            await _finish(asyncio.to_thread(self._trim, now))
 
     @asynccontextmanager
     async def still(self) -> AsyncIterator[None]:
@@ -148,7 +163,7 @@ class Projector:
             after = stored[-1].seq
             # A key that failed keeps its later records back, or they would overtake.
             ready = [each for each in stored if str(each.record.key) not in failed]
-            batch = await _finish(asyncio.to_thread(self._write, ready))
+            batch = await _finish(asyncio.to_thread(self._write, ready, asyncio.get_running_loop().time()))
             failed |= batch.failed
             if batch.done:
                 await self._records.projected(batch.done)
@@ -168,7 +183,7 @@ class Projector:
 
     # -- in the thread -----------------------------------------------------------------------------
 
-    def _write(self, stored: Sequence[StoredRecord]) -> _Batch:
+    def _write(self, stored: Sequence[StoredRecord], now: float) -> _Batch:
         batch = _Batch()
         touched: dict[str, list[Path]] = {}
         by_key: dict[str, list[StoredRecord]] = {}
@@ -179,7 +194,7 @@ class Projector:
                 unsure = frozenset(each.record.turn for each in mine)
                 for each in mine:
                     paths.append(transcript_path(self._home, each.record.scope, key))
-                    self._project(paths[-1], each.record, unsure)
+                    self._project(paths[-1], each.record, unsure, now)
                     if mids := taken_back(each.record.lines):
                         self._forget(paths[-1], each.record, mids)
         # All files first, then all fsyncs: the disk gets the group in one go.
@@ -191,7 +206,7 @@ class Projector:
                         batch.written.append(file)
                 if key not in batch.failed:
                     batch.done.extend(each.seq for each in mine)
-        self._trim()
+        self._trim(now)
         return batch
 
     @contextlib.contextmanager
@@ -204,7 +219,7 @@ class Projector:
             for path in paths:
                 self._spend(path)
 
-    def _project(self, path: Path, record: TurnRecord, unsure: frozenset[str]) -> None:
+    def _project(self, path: Path, record: TurnRecord, unsure: frozenset[str], now: float) -> None:
         put_blobs(self._disk, self._home, record.scope, record.blobs)
         file = self._files.get(path)
         if file is None or (record.transcript and record.transcript != file.transcript):
@@ -222,7 +237,7 @@ class Projector:
             self._spend(path)
             self._files[path] = TranscriptFile(self._disk, path, record.new_transcript, str(record.key))
         elif file.is_open:
-            self._open[path] = file
+            self._open[path] = _OpenTranscript(file, now)
             self._open.move_to_end(path)
 
     def _forget(self, path: Path, record: TurnRecord, mids: frozenset[str]) -> None:
@@ -276,15 +291,19 @@ class Projector:
         if file is not None:
             file.close()
 
-    def _trim(self) -> None:
-        while len(self._open) > self._grouping.open_files:
-            self._open.popitem(last=False)[1].close()
+    def _trim(self, now: float) -> None:
+        idle_since = now - IDLE.total_seconds()
+        while self._open:
+            oldest = next(iter(self._open.values()))
+            if len(self._open) <= self._grouping.open_files and oldest.at > idle_since:
+                break
+            self._open.popitem(last=False)[1].file.close()
         while len(self._files) > self._grouping.known_files:
             self._spend(next(iter(self._files)))
 
     def _close_all(self) -> None:
-        for file in self._open.values():
-            file.close()
+        for each in self._open.values():
+            each.file.close()
         self._open.clear()
 
 

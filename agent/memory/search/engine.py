@@ -98,6 +98,10 @@ class RecallEngine:
         await asyncio.gather(*tasks, return_exceptions=True)
         await self._files.close()
 
+    async def close_idle(self, idle: float) -> None:
+        """Close the files that nobody has used for *idle* seconds."""
+        await self._files.close_idle(idle)
+
     # -- asking --------------------------------------------------------------------------------------
 
     async def search(

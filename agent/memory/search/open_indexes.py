@@ -22,6 +22,7 @@ class _Open:
     index: ScopeIndex
     inode: int
     users: int = 0
+    used_at: float = 0.0  # seconds of the loop's clock
 
     def is_in_place(self, path: Path) -> bool:
         """Say whether the open file still stands at *path*."""
@@ -77,6 +78,7 @@ class OpenIndexes:
             raise
         finally:
             entry.users -= 1
+            entry.used_at = asyncio.get_running_loop().time()
             if not entry.users and self._open.get(path) is not entry:
                 await asyncio.shield(self.searching(entry.index.close))
 
@@ -98,6 +100,12 @@ class OpenIndexes:
             if (entry := self._open.get(path)) is not None and entry.index.matrix_bytes:
                 held -= entry.index.matrix_bytes
                 await self.searching(entry.index.drop_matrix)
+
+    async def close_idle(self, idle: float) -> None:
+        """Close what nobody has used for *idle* seconds; it is opened again when it is asked for."""
+        before = asyncio.get_running_loop().time() - idle
+        for path in [path for path, entry in self._open.items() if not entry.users and entry.used_at <= before]:
+            await self.drop(path)
 
     async def searching(self, work: Callable[[], _T]) -> _T:
         """Do *work* in one of the threads that searches have."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -39,6 +40,7 @@ SHARED = "shared"
 WORDS = "by words alone"  # of `Answer.note`
 AROUND = 2  # hits that show what was said before and after
 _SCOPES_KNOWN = 512  # whose sources are kept, so that a look costs little
+IDLE = 300.0  # seconds after which an index that nobody asked is closed; opening it again reads its vectors anew
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,11 +154,28 @@ class Recall:
         """Index what was written, until cancelled."""
         loop = asyncio.get_running_loop()
         while True:
-            await self._woken.wait()
+            await self._wait_woken()
             await asyncio.sleep(self._habits.calm)
             self._woken.clear()
             await self._index_calm(loop.time())
+            await self._close_idle()
             (self._woken if self._noted else self._idle).set()
+
+    async def _wait_woken(self) -> None:
+        """Return when something was written; meanwhile close what nobody has used for long."""
+        while not self._woken.is_set():
+            with suppress(TimeoutError):
+                async with asyncio.timeout(IDLE / 2):
+                    await self._woken.wait()
+                    return
+            await self._close_idle()
+
+    async def _close_idle(self) -> None:
+        try:
+            for engine in (self._memory, self._documents):
+                await engine.close_idle(IDLE)
+        except Exception:  # the boundary of a service: a file that will not close is not the others' trouble
+            log.exception("recall.close_failed")
 
     async def _index_calm(self, now: float) -> None:
         calm = [scope for scope, at in self._noted.items() if now - at >= self._habits.calm]

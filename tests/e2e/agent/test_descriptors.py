@@ -1,0 +1,69 @@
+"""TRUST.md A7: what memory work opens is closed again, and the threads that it takes are a fixed number."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import threading
+from collections import Counter
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from agent.memory.files import projector
+from agent.memory.search import recall
+from tests.fakes.pocket import Pocket, gateway
+from tests.fakes.stage import Stage
+
+CHATS = 20
+
+
+def open_files(home: Path) -> Counter[str]:
+    """Return what descriptors of this process stand in *home*, by kind."""
+    found: Counter[str] = Counter()
+    for descriptor in Path("/proc/self/fd").iterdir():
+        try:
+            target = str(descriptor.readlink())
+        except OSError:  # the one that lists them
+            continue
+        if target.startswith(str(home)):
+            found[re.sub(r".*/(journal|index)\.db.*|.*/.*(\.jsonl)$", r"\1\2", target)] += 1
+    return found
+
+
+def threads() -> Counter[str]:
+    """Return the threads of this process by their pools."""
+    return Counter(re.sub(r"[-_ ]?\d+.*", "", each.name) for each in threading.enumerate())
+
+
+async def work(pocket: Pocket) -> None:
+    """Let people of many scopes write, keep something and search."""
+    for n in range(2 * CHATS):
+        chat = f"c{n % CHATS}"
+        await pocket.channel.ask(chat, f"I like number {n}", sender=chat)
+        await pocket.channel.ask(chat, f"/remember I own {n} boats", sender=chat)
+        await pocket.channel.ask(chat, "/search boats", sender=chat)
+
+
+async def test_descriptors_return_to_their_level_after_memory_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Transcripts and indexes stay open while they are used, a bounded number of them; then all are closed."""
+    async with gateway(model=Stage()) as pocket:
+        before, threads_before = open_files(pocket.home), threads()
+        assert before["journal"] > 0
+        await work(pocket)
+        during = open_files(pocket.home)
+        assert during[".jsonl"] == CHATS
+        assert during["index"] >= CHATS
+        grown = threads() - threads_before
+        # Pools give no thread back, and have a limit each: asyncio's own, two that search and one that writes.
+        assert set(grown) <= {"asyncio", "recall-search", "recall-write"}
+        assert threads()["asyncio"] <= min(32, (os.cpu_count() or 1) + 4)
+        assert (grown["recall-search"], grown["recall-write"]) == (2, 1)
+        monkeypatch.setattr(projector, "IDLE", timedelta(seconds=0.05))
+        monkeypatch.setattr(recall, "IDLE", 0.05)
+        await pocket.channel.ask("c0", "one more", sender="c0")
+        while open_files(pocket.home) - before:  # noqa: ASYNC110 - another thread closes them and rings no event
+            await asyncio.sleep(0.01)
+        await work(pocket)  # and all of it still works
