@@ -17,7 +17,7 @@ import structlog
 from channels.frames import codec
 from channels.frames.codec import BadFrame, Frame, Look, Ping, Press, Say
 from channels.frames.history import PAGE_BYTES, HistoryPage, HistoryReader
-from channels.frames.windows import Pace, SharedFrame, Window
+from channels.frames.windows import Paces, SharedFrame, Window
 from gateway.errors import FileUnavailable, StoreDown
 from gateway.events import (
     Attachment,
@@ -34,6 +34,8 @@ from gateway.ports import Accepted, Activity, Capabilities, ChannelContext, Verd
 from gateway.words import say
 
 log = structlog.get_logger(__name__)
+
+_BYTES_OF_ONE = 25_000
 
 CAPABILITIES = Capabilities(
     text_limit=codec.TEXT_LIMIT,
@@ -82,6 +84,7 @@ class FrameChannel:
         self._now = now
         self._running = False
         self._windows: dict[SessionKey, set[Window]] = {}
+        self._paces = Paces(time.monotonic)  # of all windows of a chat together
         self._live: dict[SessionKey, Live] = {}
         self._last_stamp = datetime.min.replace(tzinfo=UTC)
 
@@ -156,9 +159,10 @@ class FrameChannel:
             self._remove(window)
 
     async def _listen(self, window: Window, receive: Receive, sleep: Callable[[float], Awaitable[None]]) -> None:
-        pace = Pace(time.monotonic)
+        pace = self._paces.of(window.key)
         while (raw := await receive()) is not None:
-            if (delay := pace.delay()) > 0:
+            # Not closed instead: a closing WebSocket is read on, as fast as it sends.
+            if (delay := pace.delay(_cost_of(raw))) > 0:
                 await sleep(delay)
             if not window.is_open():
                 return
@@ -280,6 +284,11 @@ class FrameChannel:
         for windows in self._windows.values():
             for window in windows:
                 window.close()
+
+
+def _cost_of(raw: object) -> float:
+    """Return what a frame costs to read, since its JSON is parsed on the event loop: a megabyte."""
+    return 1 + len(raw) / _BYTES_OF_ONE if isinstance(raw, (str, bytes)) else 1.0
 
 
 async def _first_of(*jobs: Awaitable[None], of: Window) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections import OrderedDict
 from collections.abc import Callable
 from itertools import count
 from typing import Any
@@ -13,6 +14,7 @@ from gateway.events import SessionKey
 
 MOST_WAITING = 2_000  # frames; a window that does not read is closed, and gets the history when it is back
 MOST_CHARACTERS = 8_000_000
+MOST_PACES = 1_000
 
 
 class SharedFrame(dict[str, Any]):
@@ -126,7 +128,7 @@ def _weight(frame: Frame | None) -> int:
 
 
 class Pace:
-    """A bound on how often one window may speak: a burst, then a steady rate. It delays and loses nothing."""
+    """A bound on how much is taken: a burst, then a steady rate. It delays and loses nothing."""
 
     def __init__(
         self,
@@ -141,10 +143,30 @@ class Pace:
         self._left = burst
         self._at = clock()
 
-    def delay(self) -> float:
-        """Take one turn; return the seconds to wait before it."""
+    def delay(self, cost: float = 1.0) -> float:
+        """Take *cost*; return the seconds to wait before it is spent."""
         now = self._clock()
         self._left = min(self._burst, self._left + (now - self._at) * self._per_second)
         self._at = now
-        self._left -= 1
+        self._left -= cost
         return max(0.0, -self._left / self._per_second)
+
+
+class Paces:
+    """The pace of each chat. It outlives the chat's windows, or a new connection would begin with a new burst."""
+
+    def __init__(self, clock: Callable[[], float], *, burst: float = 40, per_second: float = 10) -> None:
+        self._clock = clock
+        self._burst = burst
+        self._per_second = per_second
+        self._paces: OrderedDict[SessionKey, Pace] = OrderedDict()
+
+    def of(self, key: SessionKey) -> Pace:
+        """Return the pace of *key*; those that were used longest ago are forgotten."""
+        pace = self._paces.get(key)
+        if pace is None:
+            pace = self._paces[key] = Pace(self._clock, burst=self._burst, per_second=self._per_second)
+        self._paces.move_to_end(key)
+        if len(self._paces) > MOST_PACES:
+            self._paces.popitem(last=False)
+        return pace

@@ -126,6 +126,24 @@ async def hundred_windows(target: AttackTarget) -> AsyncIterator[None]:
         yield
 
 
+@asynccontextmanager
+async def frame_flood(target: AttackTarget) -> AsyncIterator[None]:
+    """Send frames of almost a megabyte that are no frames, from 20 windows, as fast as they are taken."""
+    frame = "[" + "1," * 450_000 + "1]"
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session, AsyncExitStack() as stack:
+
+        async def flood() -> None:
+            with suppress(aiohttp.ClientError):
+                async with _page(session, target) as page:
+                    while True:
+                        await page.send_str(frame)
+
+        flooding = [asyncio.create_task(flood()) for _ in range(WINDOWS_OF_ONE)]
+        stack.callback(lambda: [task.cancel() for task in flooding])
+        await asyncio.sleep(2)
+        yield
+
+
 def _page(session: aiohttp.ClientSession, target: AttackTarget) -> AbstractAsyncContextManager[Any]:
     headers = {"Origin": target.origin, "Cookie": target.cookie}
     return session.ws_connect(f"{target.origin}/ws", headers=headers, max_msg_size=0)
@@ -158,6 +176,7 @@ ATTACKS: dict[str, Attack] = {
     "1,000 idle connections": idle_connections,
     "20 windows flood with requests for history": history_flood,
     "100 windows at once, again and again": hundred_windows,
+    "20 windows send large frames that are none": frame_flood,
     "formatting": formatting,
 }
 

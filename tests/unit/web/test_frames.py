@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from channels.frames import codec
 from channels.frames.codec import BadFrame, Look, Ping, Say
-from channels.frames.windows import MOST_WAITING, Pace, Window
+from channels.frames.windows import MOST_PACES, MOST_WAITING, Pace, Paces, Window
 from gateway.events import OutboundKind, OutboundMessage, Sender, SessionKey
 from gateway.text import clean
 
@@ -115,6 +115,22 @@ def test_a_window_may_speak_in_bursts_but_not_for_ever() -> None:
     assert [pace.delay() for _ in range(5)] == [0, 0, 0, 0.5, 1.0]
     now[0] = 100.0
     assert [pace.delay() for _ in range(4)] == [0, 0, 0, 0.5]
+
+
+def test_a_large_frame_costs_as_much_as_many_small_ones() -> None:
+    """What is read at once is bounded in bytes too: after one large frame the next ones wait."""
+    now = [0.0]
+    pace = Pace(lambda: now[0], burst=40, per_second=10)
+    assert [pace.delay(41), pace.delay(41), pace.delay()] == [0.1, 4.2, 4.3]
+
+
+def test_a_pace_outlives_a_connection() -> None:
+    """Who leaves and comes back has no new burst, and chats that nobody uses are forgotten in the end."""
+    paces = Paces(lambda: 0.0, burst=1, per_second=1)
+    assert [paces.of(KEY).delay(), paces.of(KEY).delay()] == [0.0, 1.0]
+    for n in range(MOST_PACES):
+        paces.of(SessionKey("web", f"person-{n}"))
+    assert paces.of(KEY).delay() == 0.0
 
 
 @pytest.mark.parametrize(

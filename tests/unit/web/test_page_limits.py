@@ -181,6 +181,33 @@ async def test_windows_that_open_together_share_one_reading(session: aiohttp.Cli
 # Windows.
 
 
+async def test_windows_of_one_person_speak_at_one_pace() -> None:
+    """Large frames from many windows wait for each other; another person's first frame does not wait at all."""
+    channel = web_kind.open(FakeHouse().context("web"))
+    assert isinstance(channel, WebChannel)
+    slept: list[tuple[str, float]] = []
+
+    async def attend(who: str, frames: list[str]) -> None:
+        async def receive() -> object:
+            return frames.pop() if frames else None
+
+        async def send(_: Any) -> None: ...
+
+        async def sleep(seconds: float) -> None:
+            slept.append((who, seconds))
+
+        await channel.attend(Window(SessionKey("web", who), who), receive, send, sleep=sleep)
+
+    large = "[" + "1," * 450_000 + "1]"
+    async with asyncio.TaskGroup() as tasks:
+        for _ in range(MOST_WINDOWS):
+            tasks.create_task(attend("mallory", [large, large]))
+        tasks.create_task(attend("ben", ['{"type": "ping"}']))
+    assert {who for who, _ in slept} == {"mallory"}
+    assert len(slept) >= 2 * MOST_WINDOWS - 1
+    assert max(seconds for _, seconds in slept) > 100
+
+
 async def test_windows_of_one_person_are_bounded_and_the_next_is_told(session: aiohttp.ClientSession) -> None:
     """A window too many reads why and is closed; one that closes makes room, and another person has their own."""
     async with serve_page(FakeHouse()) as served, AsyncExitStack() as open_windows:
