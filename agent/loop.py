@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import structlog
@@ -70,10 +70,11 @@ class Seat:
 class Loop:
     """The tool loop; holds no state between turns."""
 
-    def __init__(self, *, max_calls: int, steer: bool, store: StepStore) -> None:
+    def __init__(self, *, max_calls: int, steer: bool, store: StepStore, redact: Callable[[str], str]) -> None:
         self._max_calls = max_calls
         self._steer = steer
         self._store = store
+        self._redact = redact  # keeps our own secrets out of the transcript and of what is sent
 
     async def think(self, seat: Seat) -> Thought:
         """Return exactly one answer or failure, whatever the model does."""
@@ -126,14 +127,13 @@ class Loop:
             chat=str(seat.lease.key),
             weight=seat.fitting.weight,
         )
-        if not seat.is_watched:
-            return await seat.manner.model.complete(request)
 
         def show(text: str) -> None:
             seat.draft.streamed = text if text.strip() else seat.draft.streamed
             seat.preview.show(text)
 
-        return await seat.manner.model.complete(request, sink=show)
+        reply = await seat.manner.model.complete(request, sink=show if seat.is_watched else None)
+        return replace(reply, text=self._redact(reply.text))
 
     async def _squeeze(self, seat: Seat, room: int) -> bool:
         """Make the prompt fit and record how; False when it fits already, or nothing makes it smaller."""

@@ -46,6 +46,7 @@ from gateway.ports import (
     TurnRecord,
 )
 from gateway.ports.caps import Caps, Told
+from gateway.text.redaction import SecretRedactor
 
 Admits = Callable[[InboxRow], Awaitable[Role | None]]  # what the sender may decide now; None = not even speak
 
@@ -82,6 +83,7 @@ class Rooms:
     kinds: Callable[[str], str]  # block name -> platform kind, which names a person whichever bot they wrote to
     links: Links
     gate: ScopeGate
+    redactor: SecretRedactor
     isolation: str = "strict"
     clock_ahead: Callable[[], Awaitable[timedelta]] = clock_is_right  # by how much, beyond a day
 

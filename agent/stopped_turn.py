@@ -55,6 +55,7 @@ async def commit_stopped(rooms: Rooms, running: Running) -> None:
 
 async def _store_stop(rooms: Rooms, lease: Lease, draft: Draft) -> None:
     language = rooms.language(lease.rows[0])
+    draft.streamed = rooms.redactor.redact_growing(draft.streamed)
     opening = draft.take_opening()
     if opening is not None:
         await rooms.journal.step(lease, opening)

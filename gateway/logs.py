@@ -9,18 +9,15 @@ import logging
 import re
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from itertools import chain
 from typing import Any, TextIO
-from urllib.parse import quote, quote_plus, unquote, urlsplit
 
 import structlog
 from structlog.typing import EventDict, Processor
 
-REDACTED = "[redacted]"
-_SHORTEST_SECRET = 6  # shorter ones would redact ordinary words
+from gateway.text.redaction import REDACTED as REDACTED
+from gateway.text.redaction import SecretRedactor
 
 # Loggers that tell addresses (Telegram's holds the token), headers or bodies at their lower levels.
 _QUIET = (
@@ -63,54 +60,14 @@ _SECRET_FIELDS = frozenset(
     )
 )
 
-_SHAPES = (
-    r"(?<=/bot)[0-9]{3,}(?::|%3A)[A-Za-z0-9_-]+",  # Telegram's token inside an address
-    r"\b[0-9]{5,}:[A-Za-z0-9_-]{30,}",
-    r"\bxox[a-z]-[A-Za-z0-9-]{8,}",
-    r"\bxapp-[A-Za-z0-9-]{8,}",
-    r"\bsk-[A-Za-z0-9_-]{16,}",
-    r"\b(?:ghp|gho|ghs|github_pat)_[A-Za-z0-9_]{20,}",
-    r"\bAIza[A-Za-z0-9_-]{30,}",
-    r"\b[A-Za-z0-9_-]{23,28}\.[A-Za-z0-9_-]{6,7}\.[A-Za-z0-9_-]{27,}",  # Discord's token
-    r"(?<=/webhooks/)[0-9]{5,}/[A-Za-z0-9_.-]{16,}",  # Discord's interaction tokens inside addresses
-    r"(?<=/interactions/)[0-9]{5,}/[A-Za-z0-9_.-]{16,}",
-    r"(?i:(?<=\bbearer )|(?<=\bbasic )|(?<=\bbot ))[A-Za-z0-9._~+/=-]{16,}",
-    r"(?i:(?<=authorization: )|(?<=authorization\": \")|(?<=authorization': '))[^\s\"',}]+(?: [^\s\"',}]+)?",
-    r"(?<=://)[^/\s:@]+:[^/\s@]+(?=@)",  # user and password of an address
-    r"(?i:(?<=[?&]token=)|(?<=[?&]key=)|(?<=[?&]code=)|(?<=[?&]api_key=))[^&\s\"']+",
-)
-_BY_SHAPE = re.compile("|".join(_SHAPES))
-
 _CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 
 
-def _with_password(secret: str) -> Iterator[str]:
-    """Yield a secret, and where it is an address the password in it, written and meant: a library may show it alone."""
-    yield secret
-    if "://" in secret:
-        with suppress(ValueError):
-            password = urlsplit(secret).password or ""
-            yield from {password, unquote(password)}
-
-
 class Redactor:
-    """Replaces secrets in text: those it was told, and what has the shape of one."""
+    """Replaces the secrets in whatever is logged."""
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
-        forms = {
-            form
-            for secret in chain.from_iterable(map(_with_password, secrets))
-            if len(secret) >= _SHORTEST_SECRET
-            for form in (secret, quote(secret, safe=""), quote_plus(secret), repr(secret)[1:-1])
-        }
-        longest_first = sorted(forms, key=len, reverse=True)
-        self._known = re.compile("|".join(map(re.escape, longest_first))) if forms else None
-
-    def redact(self, text: str) -> str:
-        """Return *text* without any secret."""
-        if self._known is not None:
-            text = self._known.sub(REDACTED, text)
-        return _BY_SHAPE.sub(REDACTED, text)
+        self.redact = SecretRedactor(secrets).redact_log
 
     def clean(self, value: Any) -> Any:
         """Return *value* with every text in it redacted; objects become their redacted repr."""

@@ -223,9 +223,9 @@ class DiscordChannel:
         """Every chat may have readers: Discord does not say."""
         return True
 
-    def render(self, message: OutboundMessage) -> Sequence[Part]:
+    def render(self, message: OutboundMessage, *, least: int = 0) -> Sequence[Part]:
         """Cut and write *message* in Discord's Markdown."""
-        return codec.render(message, self._language(message.key))
+        return codec.render(message, self._language(message.key), least=least)
 
     async def send(self, part: Part, *, marked: bool = False) -> Receipt:
         """Post *part* under its id as nonce; the library's own repeats find the message that stands."""

@@ -107,7 +107,7 @@ class FrameChannel:
         """Say whether a window of this chat is open."""
         return bool(self._windows.get(key))
 
-    def render(self, message: OutboundMessage) -> Sequence[Part]:
+    def render(self, message: OutboundMessage, *, least: int = 0) -> Sequence[Part]:  # noqa: ARG002 - the port's signature
         """Cut *message* where a part would be too long; the page and the terminal read Markdown themselves."""
         return codec.render(message, self._language(message.key))
 

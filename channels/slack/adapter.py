@@ -220,9 +220,11 @@ class SlackChannel:
 
     # -- sending -------------------------------------------------------------------------------
 
-    def render(self, message: OutboundMessage) -> Sequence[Part]:
+    def render(self, message: OutboundMessage, *, least: int = 0) -> Sequence[Part]:
         """Cut and format for Slack."""
-        return codec.render(message, max_parts=self.capabilities.max_parts, language=self._language(message.key))
+        return codec.render(
+            message, max_parts=self.capabilities.max_parts, language=self._language(message.key), least=least
+        )
 
     async def send(self, part: Part, *, marked: bool = False) -> Receipt:
         """Post one part; the send key rides in its metadata."""

@@ -277,9 +277,9 @@ class TelegramChannel:
         """Telegram does not say who looks; a stream is always worth showing."""
         return True
 
-    def render(self, message: OutboundMessage) -> Sequence[Part]:
+    def render(self, message: OutboundMessage, *, least: int = 0) -> Sequence[Part]:
         """Cut and format *message*."""
-        return render(message, self._language(message.key))
+        return render(message, self._language(message.key), least=least)
 
     async def send(self, part: Part, *, marked: bool = False) -> Receipt:
         """Send one part."""

@@ -61,9 +61,10 @@ from gateway.ports import (
 from gateway.ports.installed import version
 from gateway.quarantine import KEEP, Quarantine
 from gateway.services import Supervisor
-from gateway.settings import Settings
+from gateway.settings import Settings, secret_values
 from gateway.settings.chats import open_chats
 from gateway.store.adoption import read_sessions
+from gateway.text.redaction import SecretRedactor
 from gateway.upgrade import open_home
 from gateway.web.health import Health
 from gateway.web.metrics import PrometheusMeter, metrics_route
@@ -162,8 +163,15 @@ def _build(
     if channels:
         doors = open_doors(settings, chats, plugins, intake, memory.sessions, blobs, store, language=locales.language)
     is_strict = settings.delivery.once == "strict"
+    redactor = SecretRedactor(secret_values(settings))
     deliverer = Deliverer(
-        store.outbox, doors.channels, meter=meter, now=_now, language=locales.language, is_strict=is_strict
+        store.outbox,
+        doors.channels,
+        meter=meter,
+        now=_now,
+        language=locales.language,
+        is_strict=is_strict,
+        redactor=redactor,
     )
     started = time.monotonic()
     purse = Purse(store.usage, limit=settings.caps.background_tokens_per_day, zone=settings.timezone, now=_now)
@@ -233,6 +241,7 @@ def _build(
             max_calls=settings.agent.max_tool_calls,
             steer=settings.agent.overlap == "steer",
             store=patient,
+            redact=redactor.redact,
         ),
         router=router,
         house=house,
@@ -249,6 +258,7 @@ def _build(
         now=_now,
         kinds=lambda channel: kinds.get(channel, channel),
         links=store.links,
+        redactor=redactor,
         gate=memory.gate,
         isolation=settings.memory.isolation,
         clock_ahead=clock.ahead,

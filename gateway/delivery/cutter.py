@@ -8,9 +8,10 @@ from datetime import timedelta
 import structlog
 
 from gateway.delivery.desk import Desk
+from gateway.delivery.growth import beginning
 from gateway.events import Attachment, ChatKind, OutboundKind, OutboundMessage, Part
 from gateway.ports import Channel, PartRow, PartState
-from gateway.text import Unit, clean, cuts, plain, split, width, with_commands
+from gateway.text import Unit, clean, plain, split, with_commands
 from gateway.words import command_sign, say
 from gateway.words.figures import file_size
 
@@ -21,7 +22,6 @@ WHOLE = "answer.md"  # the file that holds an answer too long for its chat
 PLACED_PARTS = 3  # texts of one answer that are placed: six calls, a few seconds
 _STANDS = (PartState.SENT, PartState.SENDING, PartState.UNKNOWN)
 _LONGEST_NAME = 64
-_SMALLEST_ROOM = 16  # units; a beginning shorter than this says nothing
 
 
 class Cutter:
@@ -33,11 +33,12 @@ class Cutter:
 
     def cut(self, message: OutboundMessage, preview: PartRow | None) -> list[Part]:
         """Return the parts in their order: text, then a part per attachment; none when there is nothing to show."""
-        message = self._with_buttons(message)
-        texts = self._render(message)
+        message = self._with_buttons(replace(message, text=self._desk.redactor.redact(message.text)))
+        least = self._previewed(message)
+        texts = self._render(message, least=least)
         is_placed = self._desk.places(self._channel, message)
         if self._is_too_long(message, len(texts), is_placed=is_placed):
-            texts = self._with_file(message) or texts
+            texts = self._with_file(message, least) or texts
         parts = [*texts, *(self._file(message, each) for each in message.attachments)]
         if is_placed:
             parts = [replace(part, is_placed=part.file is None) for part in parts]
@@ -58,9 +59,14 @@ class Cutter:
         sign = command_sign(self._desk.language(message.key))
         return replace(message, text=with_commands(message.text, message.choices, sign), choices=())
 
-    def _render(self, message: OutboundMessage) -> list[Part]:
+    def _previewed(self, message: OutboundMessage) -> int:
+        """Return how many characters of *message* its turn's preview showed: the first part holds no less."""
+        shown = self._desk.previewed.get(message.turn, "")
+        return len(shown) if clean(message.text[: 2 * len(shown)]).startswith(shown) else 0
+
+    def _render(self, message: OutboundMessage, *, least: int = 0) -> list[Part]:
         try:
-            return list(self._channel.render(message))
+            return [self._desk.without_secrets(part) for part in self._channel.render(message, least=least)]
         except Exception:  # the channel boundary: an answer that cannot be formatted is still an answer
             log.exception("delivery.render_failed", channel=self._channel.name, message=message.id)
             capabilities = self._channel.capabilities
@@ -76,33 +82,28 @@ class Cutter:
         is_shared = message.chat_kind is ChatKind.GROUP and not message.visible_to
         return (is_shared and texts > self._channel.capabilities.group_parts) or (is_placed and texts > PLACED_PARTS)
 
-    def _with_file(self, message: OutboundMessage) -> list[Part]:
+    def _with_file(self, message: OutboundMessage, least: int) -> list[Part]:
         """Return the beginning and the file that a long answer becomes; nothing where it cannot be a file."""
         capabilities = self._channel.capabilities
         whole = clean(message.text)
         length = len(whole.encode())
-        beginning = self._beginning(message) if length <= capabilities.file_limit else None
-        if beginning is None:
+        first = self._beginning(message, least) if length <= capabilities.file_limit else None
+        if first is None:
             return []
         file = Attachment(kind="document", name=WHOLE, size=length, media_type="text/markdown")
-        return [beginning, replace(_plain_part(message, whole), file=file)]
+        return [first, replace(_plain_part(message, whole), file=file)]
 
-    def _beginning(self, message: OutboundMessage) -> Part | None:
+    def _beginning(self, message: OutboundMessage, least: int) -> Part | None:
         """Return the answer's first part, which ends in a line that names the file; None when no room is left."""
-        capabilities = self._channel.capabilities
+        able = self._channel.capabilities
         line = say("delivery.in_the_file", self._desk.language(message.key))
-        unit = Unit(capabilities.unit)
-        room = capabilities.text_limit - width(f"\n\n{line}", unit)
-        source = clean(message.text[: 4 * capabilities.text_limit])
-        while room >= _SMALLEST_ROOM:
-            first = next(cuts(source, limit=room, unit=unit), None)
-            if first is None:
-                return None
-            parts = self._render(replace(message, text=f"{first.text}\n\n{line}", attachments=()))
-            if len(parts) == 1:
-                return parts[0]
-            room = room * 3 // 4  # a dialect can be longer than its Markdown
-        return None
+        source = clean(message.text[: 4 * able.text_limit])
+
+        def render(text: str) -> list[Part]:
+            return self._render(replace(message, text=text, attachments=()))
+
+        found = beginning(source, line, render, limit=able.text_limit, unit=Unit(able.unit), least=least)
+        return found[1] if found else None
 
     # -- files ---------------------------------------------------------------------------------
 

@@ -15,6 +15,7 @@ from gateway.delivery.preview import TurnPreview
 from gateway.errors import StoreDown
 from gateway.events import SessionKey
 from gateway.ports import Channel, DelayedDelivery, Lease, Meter, Outbox, Preview, in_english
+from gateway.text.redaction import SecretRedactor
 
 log = structlog.get_logger(__name__)
 
@@ -41,9 +42,11 @@ class Deliverer:
         per_channel: int = 16,
         call_timeout: timedelta = timedelta(seconds=60),
         is_strict: bool = False,
+        redactor: SecretRedactor | None = None,
     ) -> None:
         """Deliver *outbox* through *channels*: *per_channel* calls at once, each for *call_timeout* at most.
 
+        *redactor* keeps secrets out of whatever is sent.
         *is_strict*: where a platform can neither be asked nor takes a send key, texts go by edit into placeholders.
         """
         self._channels = channels
@@ -55,6 +58,7 @@ class Deliverer:
             per_channel=per_channel,
             call_timeout=call_timeout,
             is_strict=is_strict,
+            redactor=redactor or SecretRedactor(),
         )
         self._couriers: dict[SessionKey, Courier] = {}
         self._again: set[SessionKey] = set()  # chats that got more while their courier was on the way

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from random import SystemRandom
 from typing import Protocol, TypeVar
@@ -16,6 +16,7 @@ from gateway.errors import FileUnavailable, OutcomeUnknown, SendFailed, SendRefu
 from gateway.events import OutboundMessage, Part, SessionKey
 from gateway.ports import Channel, Meter, Outbox
 from gateway.text import weight
+from gateway.text.redaction import SecretRedactor
 
 log = structlog.get_logger(__name__)
 
@@ -24,6 +25,7 @@ T = TypeVar("T")
 FIRST_DELAY = 2.0  # seconds before a failed send is tried again; doubled each time
 LONGEST_DELAY = 900.0
 _STORE_PAUSES = (0.5, 30.0)
+_KEPT = 256  # turns whose preview is remembered until their answer is cut
 _CHEAP = (4_000, 250)  # characters and signs that are formatted on the event loop: a few milliseconds
 _FILE_TIMEOUT = timedelta(minutes=5)  # an upload takes longer than a text
 _dice = SystemRandom()
@@ -80,10 +82,12 @@ class Desk:
     per_channel: int  # sends at once in one channel
     call_timeout: timedelta  # a platform that says nothing for so long has an unknown outcome
     is_strict: bool = False  # delivery.once: strict
+    redactor: SecretRedactor = field(default_factory=SecretRedactor)
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     quieter: asyncio.Event = field(default_factory=asyncio.Event)  # a courier ended or began to rest
     pauses: Pauses = field(default_factory=Pauses)
     previews: dict[str, Closable] = field(default_factory=dict)  # the open ones, by turn
+    previewed: dict[str, str] = field(default_factory=dict)  # what the preview of a turn showed, as Markdown
     working: set[SessionKey] = field(default_factory=set)  # chats with something undelivered
     slots: dict[str, asyncio.Semaphore] = field(default_factory=dict)
     formatting: asyncio.Lock = field(default_factory=asyncio.Lock)  # of long texts: one at a time
@@ -102,6 +106,18 @@ class Desk:
             return call()
         async with self.formatting:
             return await asyncio.to_thread(call)
+
+    def remember_preview(self, turn: str, shown: str) -> None:
+        """Note what the preview of *turn* shows, for whoever cuts its answer; the oldest is forgotten."""
+        self.previewed.pop(turn, None)
+        self.previewed[turn] = shown
+        if len(self.previewed) > _KEPT:
+            del self.previewed[next(iter(self.previewed))]
+
+    def without_secrets(self, part: Part) -> Part:
+        """Return *part*, as plain text where its formatting hid a secret from whoever looked at the Markdown."""
+        plain = self.redactor.redact(part.plain)
+        return part if plain == part.plain else replace(part, payload="", plain=plain)
 
     def places(self, channel: Channel, message: OutboundMessage) -> bool:
         """Say whether the texts of *message* go by edit into placeholders, since a doubt could not be resolved.

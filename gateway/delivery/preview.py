@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
@@ -10,10 +11,12 @@ from datetime import datetime
 import structlog
 
 from gateway.delivery.desk import Closable, Desk
+from gateway.delivery.growth import GrowingText
 from gateway.delivery.postman import placeholder
 from gateway.errors import LeaseLost, OutcomeUnknown, RetryLater, SendFailed, SendRefused, StoreDown
 from gateway.events import InboundKind, OutboundKind, OutboundMessage, Part
 from gateway.ports import Activity, Channel, Lease, PartState
+from gateway.text import Unit
 from gateway.words import say
 
 log = structlog.get_logger(__name__)
@@ -48,10 +51,18 @@ class TurnPreview:
         self._every = every.total_seconds() if every else 0.0
         self._due: float | None = None  # when the text may be shown
         self._text = ""  # offered and not shown yet
+        self._growth = GrowingText(
+            self._render,
+            desk.redactor,
+            limit=channel.capabilities.text_limit,
+            unit=Unit(channel.capabilities.unit),
+            note=say("delivery.goes_on", desk.language(lease.key)),
+        )
+        self._made: Part | None = None  # the newest part, shown or not
         self._message_id = ""
         self.shown_at: datetime | None = None
         self._shown: Part | None = None
-        self._is_placed = False
+        self._is_placed = desk.places(channel, self._message(""))
         self._strikes = 0
         self._status = ""
         self._said: str | None = None  # the status as it was last shown
@@ -169,7 +180,7 @@ class TurnPreview:
             return  # an earlier answer of this chat comes first
         text, self._text = self._text, ""
         part = await self._part(text)
-        if part is None or (self._shown is not None and part.payload == self._shown.payload):
+        if part is None:
             return
         try:
             if self._message_id:
@@ -187,19 +198,28 @@ class TurnPreview:
         self._text = self._text or text
 
     async def _part(self, text: str) -> Part | None:
+        """Return what is to be shown of *text*; None when it stands there already."""
         # Only the first part is shown, so that a long answer does not cost its length at every edit.
         head = text[: 2 * self._channel.capabilities.text_limit]
+        made = self._made = await self._desk.formatted(head, lambda: self._growth.grow(head)) or self._made
+        self._desk.remember_preview(self._lease.turn, self._growth.shown)
+        shown = self._shown
+        is_new = made and (shown is None or (made.payload, made.plain) != (shown.payload, shown.plain))
+        return made if is_new else None
+
+    def _render(self, markdown: str) -> Sequence[Part]:
+        parts = self._channel.render(self._message(markdown))
+        return [self._desk.without_secrets(part) for part in parts]
+
+    def _message(self, text: str) -> OutboundMessage:
         heard = self._lease.rows[-1].message
-        message = OutboundMessage(
+        return OutboundMessage(
             id=f"{self._lease.turn}.0",
             key=self._lease.key,
-            text=head,
+            text=text,
             kind=OutboundKind.PREVIEW,
             reply_to=heard.message_id if heard.kind is InboundKind.MESSAGE else "",
         )
-        parts = await self._desk.formatted(head, lambda: self._channel.render(message))
-        self._is_placed = self._desk.places(self._channel, message)
-        return parts[0] if parts else None
 
     def _first(self, part: Part) -> Part:
         """Return what is sent first: the words, or, where a doubt about them could not be resolved, a placeholder."""

@@ -185,8 +185,11 @@ class Channel(Protocol):
         """Say whether a stream in this chat would be seen."""
         ...
 
-    def render(self, message: OutboundMessage) -> Sequence[Part]:
-        """Cut and format *message* for the platform; pure, the same parts every time."""
+    def render(self, message: OutboundMessage, *, least: int = 0) -> Sequence[Part]:
+        """Cut and format *message* for the platform; pure, the same parts every time, and safe in a thread.
+
+        The first part holds the first *least* characters of the clean text, where they fit: a preview showed them.
+        """
         ...
 
     async def send(self, part: Part, *, marked: bool = False) -> Receipt:

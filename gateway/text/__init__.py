@@ -18,6 +18,7 @@ from gateway.text.packing import pack as pack
 from gateway.text.plain import plain as plain
 from gateway.text.plain import plain_tree as plain_tree
 from gateway.text.splitter import Cut as Cut
+from gateway.text.splitter import PartSplitter as PartSplitter
 from gateway.text.splitter import bound as bound
 from gateway.text.splitter import cuts as cuts
 from gateway.text.splitter import split as split

@@ -12,6 +12,7 @@ from gateway.text.units import Unit, clean, width
 from gateway.text.weight import MOST, weight
 
 _SMALLEST = 120  # units; a part of so much source is shown as it stands rather than cut again
+_CLOSER = 8  # units for what closes a fence that is cut
 _SPARE = 0.9  # a part that is cut again aims at so much of the room: marks are not spread evenly
 
 
@@ -88,6 +89,9 @@ class _Packer:
                 return end, source, self._writer.literal(source)
             taken = min(width(source, self._writer.unit), room)
             room = max(min(int(taken * _SPARE / written.fill), taken - 1), _SMALLEST)
+            if start < self._least:
+                held = width(self._text[start : self._least], self._writer.unit) + _CLOSER
+                room = held if room < held < taken else room
 
     def _room(self, start: int) -> int:
         """Return how much source the part at *start* may take, if the text goes on as densely as it was."""

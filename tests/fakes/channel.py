@@ -226,7 +226,7 @@ class FakeChannel:
         shown = [activity.on for activity in self.activities if activity.key == key]
         return bool(shown) and shown[-1]
 
-    def render(self, message: OutboundMessage) -> Sequence[Part]:
+    def render(self, message: OutboundMessage, *, least: int = 0) -> Sequence[Part]:
         """Cut *message* by the capabilities."""
         if self.breaks_rendering:
             raise ValueError("a bug in the codec")

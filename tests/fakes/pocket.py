@@ -173,7 +173,7 @@ class PocketChannel:
         """Somebody looks on where there is something to see."""
         return self.capabilities.preview_every is not None
 
-    def render(self, message: OutboundMessage) -> Sequence[Part]:
+    def render(self, message: OutboundMessage, *, least: int = 0) -> Sequence[Part]:
         """One part, as it stands."""
         return [
             Part(

@@ -91,7 +91,7 @@ class FilePocket(PocketChannel):
         start = fresh[:1] if message.key.thread and len(fresh) > limit else []
         return [*start, *fresh[-limit:]]
 
-    def render(self, message: OutboundMessage) -> Sequence[Part]:
+    def render(self, message: OutboundMessage, *, least: int = 0) -> Sequence[Part]:
         """Note what kind of chat it goes to."""
         self.kinds[message.key.chat] = message.chat_kind
         return super().render(message)

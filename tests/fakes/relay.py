@@ -195,7 +195,7 @@ class RelayChannel:
         """Every chat here is looked at."""
         return True
 
-    def render(self, message: OutboundMessage) -> Sequence[Part]:
+    def render(self, message: OutboundMessage, *, least: int = 0) -> Sequence[Part]:
         """Cut at the platform's length."""
         pieces = split(message.text, limit=TEXT_LIMIT)
         return [

@@ -6,6 +6,7 @@ SENTENCES = {
     "stopped_here": "(Hier abgebrochen.)",
     "outcome_unknown": "Ich weiß nicht, ob das geschehen ist: {what} (Ref. {reference}).",
     "staged_dropped": "Was ich mir dabei merken oder mitschicken wollte, habe ich verworfen.",
+    "goes_on": "(Die Antwort geht weiter; gleich kommt alles.)",
     "next_message": "(Siehe meine nächste Nachricht.)",
     "in_the_file": "Die ganze Antwort steht in der Datei.",
     "no_files": "(Hierher gehört eine Datei, {name}, aber in diesem Chat kann ich keine Dateien schicken.)",

@@ -6,6 +6,7 @@ SENTENCES = {
     "stopped_here": "(Stopped here.)",
     "outcome_unknown": "I do not know whether this happened: {what} (ref {reference}).",
     "staged_dropped": "Nothing that I was about to remember or send was kept.",
+    "goes_on": "(The answer goes on; all of it follows in a moment.)",
     "next_message": "(See my next message.)",
     "in_the_file": "The whole answer is in the file.",
     "no_files": "(A file belongs here, {name}, but I cannot send files in this chat.)",

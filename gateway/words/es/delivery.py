@@ -6,6 +6,7 @@ SENTENCES = {
     "stopped_here": "(Detenido aquí.)",
     "outcome_unknown": "No sé si esto llegó a hacerse: {what} (ref. {reference}).",
     "staged_dropped": "No se guardó nada de lo que iba a recordar o enviar.",
+    "goes_on": "(La respuesta sigue; enseguida llega completa.)",
     "next_message": "(Mira mi siguiente mensaje.)",
     "in_the_file": "La respuesta completa está en el archivo.",
     "no_files": "(Aquí va un archivo, {name}, pero no puedo enviar archivos en este chat.)",

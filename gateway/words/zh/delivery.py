@@ -6,6 +6,7 @@ SENTENCES = {
     "stopped_here": "（在此停下。）",
     "outcome_unknown": "我不知道这是否已经发生：{what}（编号 {reference}）。",
     "staged_dropped": "原本要记住或发送的内容都没有保留。",
+    "goes_on": "（回答还在继续，稍后会发送全文。）",
     "next_message": "（见我的下一条消息。）",
     "in_the_file": "完整的回答在文件里。",
     "no_files": "（这里应有一个文件 {name}，但我不能在这个聊天里发送文件。）",

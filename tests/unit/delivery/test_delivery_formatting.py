@@ -30,7 +30,7 @@ class Formatting:
         self.threads: dict[str, bool] = {}  # the first words: was it off the loop?
         render = FakeChannel.render
 
-        def slow(channel: FakeChannel, message: OutboundMessage) -> Sequence[Part]:
+        def slow(channel: FakeChannel, message: OutboundMessage, **more: int) -> Sequence[Part]:
             is_off = threading.current_thread() is not threading.main_thread()
             self.threads[message.text[:13]] = is_off
             if is_off:
@@ -39,7 +39,7 @@ class Formatting:
                 self.begun.release()
                 assert self.go_on.wait(5)
                 self.at_once -= 1
-            return render(channel, message)
+            return render(channel, message, **more)
 
         monkeypatch.setattr(FakeChannel, "render", slow)
 

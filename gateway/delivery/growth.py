@@ -1,0 +1,91 @@
+"""What a preview shows of an answer that is being written: only ever more of it, until its message is full."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+
+from gateway.events import Part
+from gateway.text import PartSplitter, Unit, clean, width
+from gateway.text.redaction import SecretRedactor
+
+_NOTED_FROM = 8  # of a message a note takes no more than this part; beyond that much text room for it is made sure of
+_SMALLEST_ROOM = 16  # units; a beginning shorter than this says nothing
+_CLOSER = 8  # units for what closes a fence that is cut
+# The beginning of a link shows words that its end takes away: where it leads, or all of it when it defines one.
+_OPEN_LINK = re.compile(
+    r"!?\[[^\[\]\n]*(?:\](?:\([^()\n]*)?)?\Z|^[ \t>*+.)0-9-]*\[[^\[\]\n]+\]:[^\n]*\Z|<[^<>\s]*\Z", re.MULTILINE
+)
+
+
+def beginning(
+    source: str, line: str, render: Callable[[str], Sequence[Part]], *, limit: int, unit: Unit, least: int
+) -> tuple[int, Part] | None:
+    """Return where the part ends that holds the beginning of *source* above *line*, and the part; None without room.
+
+    It holds the first *least* characters of clean *source* where they fit.
+    """
+    splitter = PartSplitter(source, unit)
+    start = splitter.skip(0)
+    room, held = limit - width(f"\n\n{line}", unit), width(source[:least], unit) + _CLOSER
+    while start < len(source) and room >= _SMALLEST_ROOM:
+        cut = splitter.cut(start, room, least)
+        parts = render(f"{cut.text}\n\n{line}")
+        if len(parts) == 1:
+            return cut.end, parts[0]
+        shorter = room * 3 // 4  # a dialect can be longer than its Markdown
+        room = held if shorter < held < room else shorter
+    return None
+
+
+class GrowingText:
+    """One answer's. `shown` is the beginning of it, as Markdown, that the last part showed."""
+
+    def __init__(
+        self, render: Callable[[str], Sequence[Part]], redactor: SecretRedactor, *, limit: int, unit: Unit, note: str
+    ) -> None:
+        """Show by *render*, whose messages hold *limit* units; *note* says that the answer goes on."""
+        self._render = render
+        self._redactor = redactor
+        self._limit = limit
+        self._unit = unit
+        self._note = note if width(note, unit) * _NOTED_FROM <= limit else "…"
+        self._is_full = False
+        self.shown = ""
+
+    def grow(self, text: str) -> Part | None:
+        """Return what is shown of *text*, all that there is so far; None when that is no more than before.
+
+        A text that does not go on with what is shown begins a preview of its own.
+        """
+        source = self._redactor.redact_growing(clean(text[: 2 * self._limit]))
+        source = _OPEN_LINK.sub("", source)
+        if not source.startswith(self.shown):
+            if self.shown.startswith(source):
+                return None  # a word at the end that may become a secret is waited for
+            self.shown, self._is_full = "", False
+        if self._is_full or not source.strip():
+            return None
+        parts = self._render(source)
+        if len(parts) == 1 and self._leaves_room(source):
+            self.shown = source
+            return parts[0]
+        self._is_full = bool(parts)
+        return self._last(source) if parts else None
+
+    def _leaves_room(self, source: str) -> bool:
+        if width(source, self._unit) * _NOTED_FROM <= self._limit:
+            return True
+        return len(self._render(self._noted(source))) == 1
+
+    def _last(self, source: str) -> Part | None:
+        """Return as much of *source* as its message holds beside the note, and no less than is shown."""
+        for text in (source, self.shown):
+            found = beginning(text, self._note, self._render, limit=self._limit, unit=self._unit, least=len(self.shown))
+            if found is not None and found[0] >= len(self.shown.rstrip()):
+                self.shown = text[: max(found[0], len(self.shown))]
+                return found[1]
+        return None
+
+    def _noted(self, source: str) -> str:
+        return f"{source}\n\n{self._note}"

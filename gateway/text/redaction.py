@@ -1,0 +1,110 @@
+"""Secrets in text: those of the settings, and what has the shape of one. Logs and answers share the list."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from itertools import chain
+from urllib.parse import quote, quote_plus, unquote, urlsplit
+
+REDACTED = "[redacted]"
+_SHORTEST_SECRET = 6  # shorter ones would redact ordinary words
+_SHORTEST_IN_ANSWERS = (8, 16)  # with a digit, and without: a local server's key is often a word, `not-needed`
+
+# What platforms and providers issue, wherever it stands.
+_TOKENS = (
+    r"\b[0-9]{5,}:[A-Za-z0-9_-]{30,}",  # Telegram's
+    r"\bxox[a-z]-[A-Za-z0-9-]{8,}",
+    r"\bxapp-[A-Za-z0-9-]{8,}",
+    r"\bsk-[A-Za-z0-9_-]{16,}",
+    r"\b(?:ghp|gho|ghs|github_pat)_[A-Za-z0-9_]{20,}",
+    r"\bAIza[A-Za-z0-9_-]{30,}",
+    r"\b[A-Za-z0-9_-]{23,28}\.[A-Za-z0-9_-]{6,7}\.[A-Za-z0-9_-]{27,}",  # Discord's token
+)
+# Secret because of where they stand: in addresses and headers, which an answer may well explain.
+_PLACES = (
+    r"(?<=/bot)[0-9]{3,}(?::|%3A)[A-Za-z0-9_-]+",  # Telegram's token inside an address
+    r"(?<=/webhooks/)[0-9]{5,}/[A-Za-z0-9_.-]{16,}",  # Discord's interaction tokens inside addresses
+    r"(?<=/interactions/)[0-9]{5,}/[A-Za-z0-9_.-]{16,}",
+    r"(?i:(?<=\bbearer )|(?<=\bbasic )|(?<=\bbot ))[A-Za-z0-9._~+/=-]{16,}",
+    r"(?i:(?<=authorization: )|(?<=authorization\": \")|(?<=authorization': '))[^\s\"',}]+(?: [^\s\"',}]+)?",
+    r"(?<=://)[^/\s:@]+:[^/\s@]+(?=@)",  # user and password of an address
+    r"(?i:(?<=[?&]token=)|(?<=[?&]key=)|(?<=[?&]code=)|(?<=[?&]api_key=))[^&\s\"']+",
+)
+_BY_TOKEN = re.compile("|".join(_TOKENS))
+_BY_SHAPE = re.compile("|".join((_PLACES[0], *_TOKENS, *_PLACES[1:])))
+
+# A word at the end of a growing text that may become a token: it begins like one, or is as long as a part of one.
+_MARKS = ("xox", "xapp-", "sk-", "ghp_", "gho_", "ghs_", "github_pat_", "AIza")
+_LAST_WORD = re.compile(r"[A-Za-z0-9_.:%-]+\Z")
+_NUMBER = re.compile(r"(?<![A-Za-z0-9])[0-9]{5,}:?")
+_LONG_WORD, _LONGEST_WORD = 16, 256  # characters
+
+
+class SecretRedactor:
+    """Replaces secrets: those it was told, and what has the shape of one."""
+
+    def __init__(self, secrets: Iterable[str] = ()) -> None:
+        known = [each for each in chain.from_iterable(map(_with_password, secrets)) if len(each) >= _SHORTEST_SECRET]
+        self._known = _any_of(form for secret in known for form in _forms(secret))
+        self._told = sorted({form for secret in known if _is_telling(secret) for form in _forms(secret)}, key=len)
+        self._in_answers = _any_of(self._told)
+
+    def redact_log(self, text: str) -> str:
+        """Return *text* without any secret, as the operator's log has it."""
+        return _BY_SHAPE.sub(REDACTED, _sub(self._known, text))
+
+    def redact(self, text: str) -> str:
+        """Return *text* without any secret, as people and the model read it.
+
+        Left alone is what a log loses for where it stands, and a setting's secret that could be a word.
+        """
+        return _BY_TOKEN.sub(REDACTED, _sub(self._in_answers, text))
+
+    def redact_growing(self, text: str) -> str:
+        """Return *text*, which is still growing, without any secret, nor the beginning of one at its end."""
+        text = _sub(self._in_answers, text)
+        text = text[: len(text) - max((_overlap(text, form) for form in self._told), default=0)]
+        text = _BY_TOKEN.sub(REDACTED, text)
+        last = _LAST_WORD.search(text[-_LONGEST_WORD:])
+        return text[: len(text) - len(last[0])] if last and _may_become_token(last[0]) else text
+
+
+def _with_password(secret: str) -> Iterator[str]:
+    """Yield a secret, and where it is an address the password in it, written and meant: a library may show it alone."""
+    yield secret
+    if "://" in secret:
+        with suppress(ValueError):
+            password = urlsplit(secret).password or ""
+            yield from {password, unquote(password)}
+
+
+def _forms(secret: str) -> tuple[str, ...]:
+    return (secret, quote(secret, safe=""), quote_plus(secret), repr(secret)[1:-1])
+
+
+def _any_of(forms: Iterable[str]) -> re.Pattern[str] | None:
+    longest_first = sorted(set(forms), key=len, reverse=True)
+    return re.compile("|".join(map(re.escape, longest_first))) if longest_first else None
+
+
+def _sub(pattern: re.Pattern[str] | None, text: str) -> str:
+    return text if pattern is None else pattern.sub(REDACTED, text)
+
+
+def _is_telling(secret: str) -> bool:
+    with_digit, without = _SHORTEST_IN_ANSWERS
+    return len(secret) >= (with_digit if any(map(str.isdigit, secret)) else without)
+
+
+def _overlap(text: str, secret: str) -> int:
+    """Return how many characters at the end of *text* are the beginning of *secret*."""
+    longest = min(len(text), len(secret) - 1)
+    return next((n for n in range(longest, 0, -1) if text.endswith(secret[:n])), 0)
+
+
+def _may_become_token(word: str) -> bool:
+    if len(word) >= _LONG_WORD or _NUMBER.search(word):
+        return True
+    return any(mark.startswith(word) or mark in word for mark in _MARKS)

@@ -1,0 +1,68 @@
+"""Secrets in what people read: those of the settings and the shapes of tokens, at the end of a growing text too."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.text.redaction import REDACTED, SecretRedactor
+
+SECRET = "kY7-wq9+Zz/2pLm=="
+TOKENS = [
+    "1234567890:AAHk3_fakefakefakefakefakefakefakefak",
+    "xoxb-123456789012-abcdefABCDEF",
+    "xapp-1-A0B1C2D3-abcdef0123",
+    "sk-proj-abcdefghijklmnop0123",
+    "ghp_abcdefghijklmnopqrstuvwxyz0123",
+    "AIzaSyA0123456789abcdefghijklmnopqrstuv",
+    "MTIzNDU2Nzg5MDEyMzQ1Njc4.GabcdE.abcdefghijklmnopqrstuvwxyz0",
+]
+WORDS = [
+    "A basic internationalization-friendly example",
+    "postgres://user:password@localhost/db, then open https://x.example/?key=value&code=17",
+    "The bot configuration-and-settings page. Authorization: Bearer",
+    "call 0123 456789 at 12:30, ratio 12345:6789",
+    "task-list sk-ip risk-averse",
+]
+
+
+@pytest.mark.parametrize("token", [*TOKENS, SECRET])
+def test_a_secret_is_not_shown(token: str) -> None:
+    """Known or by its shape, in a sentence, in code or in an address, it is replaced; the rest stays."""
+    redactor = SecretRedactor([SECRET])
+    for around in ("Here: {}.", "`{}`", "```\nTOKEN={}\n```", "https://a.example/?t={}", "({})"):
+        assert redactor.redact(around.format(token)) == around.format(REDACTED)
+
+
+@pytest.mark.parametrize("words", WORDS)
+def test_words_stay(words: str) -> None:
+    """An answer may explain headers and addresses: what a log loses for where it stands is no secret here."""
+    assert SecretRedactor(["ollama", "not-needed", "password"]).redact(words) == words
+
+
+@given(st.sampled_from([*TOKENS, SECRET]), st.integers(1, 9), st.sampled_from(["", "and `", "key=", "see\n"]))
+def test_no_delta_shows_a_beginning_of_a_secret(token: str, step: int, before: str) -> None:
+    """However a stream cuts it, no text so far shows a piece of it, each goes on with the one before, and all comes."""
+    redactor = SecretRedactor([SECRET])
+    text = f"Some words {before}{token} and more words, to the end"
+    # What stands before the first mark in Telegram's and Discord's is the bot's public number.
+    hidden = token[re.match(r"\d{6,}:|MTI\w+\.|", token).end() :]  # type: ignore[union-attr]
+    shown = ""
+    for end in range(1, len(text) + step, step):
+        now = redactor.redact_growing(text[:end])
+        assert now.startswith(shown) or hidden != token
+        assert not any(piece in now for piece in (hidden[:6], hidden[-6:], hidden[4:12]))
+        shown = now
+    assert redactor.redact(text).startswith(shown)
+    assert shown.endswith(" and more words, to the end")
+
+
+def test_a_growing_text_is_held_back_by_a_word_at_most() -> None:
+    """Ordinary words are shown as they come, and a run without an end is not waited for."""
+    redactor = SecretRedactor([SECRET])
+    assert redactor.redact_growing("The answer is sim") == "The answer is sim"
+    assert redactor.redact_growing("漢字が続く") == "漢字が続く"
+    assert len(redactor.redact_growing("a" * 1_000)) == 1_000 - 256
