@@ -161,7 +161,7 @@ class Inbound:
             is_taken = await self._take(chat, event, client)
 
         raw = json.dumps(event.payload, default=str)
-        seen = PlatformEvent(channel=self._name, id=event.name, raw=raw, origin=_origin(chat, event))
+        seen = PlatformEvent(channel=self._name, id=event.name, raw=raw, origin=_origin(chat, event, client))
         if self._intake.is_cautious:
             async with self._alone:
                 await self._intake.handle(seen, work)
@@ -181,7 +181,7 @@ class Inbound:
         payload = json.loads(seen.raw)
         is_edit = bool(payload.get("edited_timestamp"))
         event = replace(_event(payload), happening=Happening.EDITED) if is_edit else _event(payload)
-        await self._take(seen.origin.chat, event, client)
+        await self._take(str(int(payload["channel_id"])), event, client)
 
     async def _take(self, chat: str, event: Event, client: GatewayClient) -> bool:
         """Read *event* and hand it in; whether it is durable when this returns. Raises Unreadable."""
@@ -261,14 +261,18 @@ class Inbound:
         return self._now() - codec.moment_of(payload["id"]) > OLDEST
 
 
-def _origin(chat: str, event: Event) -> EventOrigin | None:
+def _origin(chat: str, event: Event, client: GatewayClient) -> EventOrigin | None:
     """Return where a message comes from, as far as that can be told without reading it; never raises."""
     author = event.payload.get("author")
     if event.happening not in (Happening.SAID, Happening.EDITED) or not isinstance(author, Mapping):
         return None
-    guild = str(event.payload.get("guild_id") or "")
+    place = None if is_aside(chat) else client.place(chat)  # history does not say a message's guild
     return EventOrigin(
-        chat=chat, sender=str(author.get("id", "")), message_id=event.ident, guild=guild, is_direct=not guild
+        chat=place.chat if place else chat,
+        sender=str(author.get("id", "")),
+        message_id=event.ident,
+        guild=place.guild if place else "",
+        is_direct=place is None,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import os
 import stat
@@ -45,7 +46,19 @@ async def bug(_: Line, __: Connection) -> None:
     raise ZeroDivisionError("inner words")
 
 
-HANDLERS: Mapping[str, Handler] = {"count": count, "echo": echo, "odd": odd, "mistake": mistake, "bug": bug}
+async def full(_: Line, __: Connection) -> None:
+    """Fail as a disk makes it fail."""
+    raise OSError(errno.ENOSPC, "No space left on device", "/data/x")
+
+
+HANDLERS: Mapping[str, Handler] = {
+    "count": count,
+    "echo": echo,
+    "odd": odd,
+    "mistake": mistake,
+    "bug": bug,
+    "full": full,
+}
 
 
 @asynccontextmanager
@@ -105,6 +118,13 @@ async def test_a_mistake_arrives_as_its_line(home: Home) -> None:
     async with serving(home):
         with pytest.raises(UserMistake, match=r"^that cannot be; do this instead$"):
             await ask(home, "mistake")
+
+
+async def test_a_full_disk_is_said_and_is_no_gateway_that_stopped(home: Home) -> None:
+    """What an operation meets at the disk is its line; only a caller that has gone hears nothing."""
+    async with serving(home):
+        with pytest.raises(UserMistake, match="the disk of /data/x is full"):
+            await ask(home, "full")
 
 
 async def test_a_bug_ends_that_call_alone(home: Home) -> None:
