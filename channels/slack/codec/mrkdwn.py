@@ -15,6 +15,8 @@ _SIGNS = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;"})
 _SCHEMES = frozenset({"http", "https", "mailto"})
 _HOSTLIKE = re.compile(r"(?:https?://)?(?:[\w-]+\.)+[a-z]{2,}(?=[/:?#\s]|\Z)", re.IGNORECASE)
 _BESIDE = "\u200b"  # marks are marks only beside something that is no letter
+_MARGIN = "\x00"  # before a line of code, which no list indents: Slack would show the blanks. In no clean text
+_AT_MARGIN = re.compile(rf"^((?:> )*) *{_MARGIN}", re.MULTILINE)
 _WIDEST_TABLE = 120  # columns of a line; a wider one is not padded
 
 
@@ -30,7 +32,7 @@ def mrkdwn(markdown: str) -> str:
 
 def mrkdwn_tree(tree: Node) -> str:
     """Return what `mrkdwn` returns for the Markdown that *tree* was read from."""
-    return _blocks(tree.children)
+    return _AT_MARGIN.sub(r"\1", _blocks(tree.children)).replace(_MARGIN, "")
 
 
 def _blocks(nodes: Iterable[Node], gap: str = "\n\n") -> str:
@@ -57,7 +59,8 @@ def _block(node: Node) -> str:
 
 def _fence(code: str) -> str:
     # Three of them would end the block.
-    return f"```\n{escape(code).replace('```', f'``{_BESIDE}`')}\n```" if code.strip() else ""
+    lines = f"```\n{escape(code).replace('```', f'``{_BESIDE}`')}\n```".split("\n")
+    return "\n".join(_MARGIN + line for line in lines) if code.strip() else ""
 
 
 def _table(node: Node) -> str:
