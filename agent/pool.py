@@ -105,6 +105,7 @@ class Pool:
         self._again: set[SessionKey] = set()
         self._stop_when_claimed: set[str] = set()  # turns
         self._lane_tasks: set[asyncio.Task[Any]] = set()
+        self._waiting_suspect: asyncio.Task[Any] | None = None  # while it gathers the slots
         self._controls = KeyLocks(_CONTROLS_AT_ONCE)
 
     async def run(self) -> None:
@@ -117,6 +118,8 @@ class Pool:
     async def drain(self, grace: timedelta) -> int:
         """Start nothing new; let running turns finish within *grace*, then give the rest back; return how many."""
         self._draining = True
+        if self._waiting_suspect is not None:  # it has claimed nothing yet
+            self._waiting_suspect.cancel()
         pending = {task for task in self._lane_tasks if not task.done()}
         if pending:
             _, pending = await asyncio.wait(pending, timeout=grace.total_seconds())
@@ -231,8 +234,10 @@ class Pool:
 
     async def _take_suspect(self) -> bool:
         """Run one suspect with nothing beside it; False when there is none."""
+        self._waiting_suspect = asyncio.current_task()
         try:
             async with self._slots.alone(_SUSPECT_PATIENCE) as is_alone:
+                self._waiting_suspect = None
                 suspect = None if self._draining else await self._journal.claim_suspect(is_alone=is_alone)
                 if suspect is None:
                     return False
@@ -240,6 +245,8 @@ class Pool:
         except StoreDown:
             log.warning("pool.store_down", key="")
             return False  # the journal says again that there is one
+        finally:
+            self._waiting_suspect = None
         return True
 
     async def _try_suspect(self, suspect: Lease | InboxRow) -> None:

@@ -359,6 +359,18 @@ async def test_a_job_that_never_ends_costs_a_suspect_no_attempt(clock: Clock, tm
             assert running.lease.attempts == 0
 
 
+async def test_a_suspect_that_waits_holds_up_no_stop(clock: Clock, tmp_path: Path) -> None:
+    """It has claimed nothing, so there is nothing that a deliberate stop would wait for."""
+    path = await leave_suspects(tmp_path, clock, "a")
+    async with desk(clock, path=path) as at:
+        with at.slots.job():
+            await asyncio.sleep(1)
+            begun = clock.seconds
+            await at.pool.drain(timedelta(seconds=25))
+            assert clock.seconds - begun < 1
+        assert not at.clerk.times("begin")
+
+
 async def test_a_suspect_can_be_stopped(clock: Clock, tmp_path: Path) -> None:
     """/stop ends it like any turn, and the next suspect runs."""
     path = await leave_suspects(tmp_path, clock, "ab")
