@@ -49,7 +49,7 @@ class SecondTries:
         """Work until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._tell_senders(), name="quarantine notices")
-            for name in self._intake.quarantine.struck:
+            for name in self._intake.quarantine.struck_names:
                 tasks.create_task(self._try_again(name), name="second try")
 
     async def _try_again(self, name: str) -> None:
@@ -70,7 +70,7 @@ class SecondTries:
         while True:
             await quarantine.news.wait()
             quarantine.news.clear()
-            for name, channel, origin in await quarantine.untold():
+            for name, channel, origin in await quarantine.list_untold():
                 if origin is not None and channel in self._channels:
                     await self._tell(name, channel, origin)
                 with suppress(OSError):

@@ -78,11 +78,11 @@ class Folder:
             self.forget(name)
         return LastWork(tuple(struck), tuple(convicted))
 
-    def struck(self) -> list[str]:
+    def list_struck(self) -> list[str]:
         """Return the names of the events that one crash has struck."""
         return sorted(file.stem for file in self.path.glob(f"*{STRUCK}"))
 
-    def untold(self) -> list[str]:
+    def list_untold(self) -> list[str]:
         """Return the names of the events set aside whose senders were not told yet."""
         return sorted(file.stem for file in self.path.glob(f"*{UNTOLD}"))
 

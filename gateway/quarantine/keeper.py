@@ -59,7 +59,7 @@ class Quarantine:
         try:
             self._last_work = self._folder.settle()
             self._kept = dict.fromkeys(self._folder.names())  # the oldest first
-            self._struck = set(self._folder.struck())
+            self._struck = set(self._folder.list_struck())
         except OSError as wrong:
             line = f"{folder} cannot be used ({wrong.strerror}); give it to the user who runs Parlour"
             raise UserMistake(line) from None
@@ -68,7 +68,7 @@ class Quarantine:
         for name in self._last_work.convicted:
             self._meter.count("quarantined", channel=name.rpartition("-")[0])
             log.error("quarantine.killed_us", name=name)
-        if self._folder.untold():
+        if self._folder.list_untold():
             self.news.set()
         is_warned = unclean_stops >= UNCLEAN_STOPS or self.had_event_in_hand
         self._cautious_until = clock() + (CALM.total_seconds() if is_warned else 0.0)
@@ -99,7 +99,7 @@ class Quarantine:
                 await self._run_on_record(event, name, work)
 
     @property
-    def struck(self) -> Sequence[str]:
+    def struck_names(self) -> Sequence[str]:
         """Return the events that are to be handled once more."""
         return sorted(self._struck)
 
@@ -118,12 +118,12 @@ class Quarantine:
                 await self._forget([name])
         return True
 
-    async def untold(self) -> Sequence[tuple[str, str, EventOrigin | None]]:
+    async def list_untold(self) -> Sequence[tuple[str, str, EventOrigin | None]]:
         """Return what was set aside and not told yet: name, channel, and where it came from."""
         return await asyncio.to_thread(self._read_untold)
 
     def _read_untold(self) -> list[tuple[str, str, EventOrigin | None]]:
-        found = [(name, self._folder.origin(name)) for name in self._folder.untold()]
+        found = [(name, self._folder.origin(name)) for name in self._folder.list_untold()]
         return [(name, *(origin or ("", None))) for name, origin in found]
 
     async def mark_told(self, name: str) -> None:

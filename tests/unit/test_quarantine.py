@@ -420,7 +420,7 @@ async def test_a_struck_event_that_goes_well_is_innocent(tmp_path: Path) -> None
     write_working(keeper, event())
     keeper = quarantine(tmp_path, clock=lambda: 10_000.0)
     keeper._cautious_until = 0.0
-    (name,) = keeper.struck
+    (name,) = keeper.struck_names
     seen: list[list[str]] = []
 
     async def work() -> None:
@@ -430,7 +430,7 @@ async def test_a_struck_event_that_goes_well_is_innocent(tmp_path: Path) -> None
     assert seen == [[f"{name}.struck", f"{name}.working"]]
     assert names(tmp_path) == []
     write_working(keeper, event())
-    assert quarantine(tmp_path).struck == [name]
+    assert quarantine(tmp_path).struck_names == [name]
     assert count(tmp_path) == 0
 
 
@@ -478,7 +478,7 @@ async def test_a_replay_that_fails_or_kills_leaves_it_set_aside(tmp_path: Path) 
         await keeper.replay(_name(event()), break_down)
     assert names(tmp_path) == [f"{_name(event())}.json"]
     write_working(keeper, event())
-    assert quarantine(tmp_path).struck == []
+    assert quarantine(tmp_path).struck_names == []
     assert [kept.reason for kept in look(tmp_path)] == [files.KILLED]
 
 
@@ -498,7 +498,7 @@ async def test_who_is_to_be_told_is_known_until_they_were(tmp_path: Path) -> Non
         write_working(keeper, event(3))
         keeper = quarantine(tmp_path)
     assert keeper.news.is_set()
-    told = {name: (channel, where) for name, channel, where in await keeper.untold()}
+    told = {name: (channel, where) for name, channel, where in await keeper.list_untold()}
     assert told == {_name(broken): ("telegram", origin), _name(event(3)): ("", None)}
     for name in told:
         await keeper.mark_told(name)
