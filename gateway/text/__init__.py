@@ -12,6 +12,7 @@ from gateway.text.command_text import find_command as find_command
 from gateway.text.dialect import prefixed as prefixed
 from gateway.text.dialect import write_blocks as write_blocks
 from gateway.text.dialect import write_list as write_list
+from gateway.text.link_labels import names_other_host as names_other_host
 from gateway.text.packing import PartWriter as PartWriter
 from gateway.text.packing import WrittenPart as WrittenPart
 from gateway.text.packing import pack as pack

@@ -10,14 +10,13 @@ import re
 from collections.abc import Iterable
 from urllib.parse import urlsplit
 
-from gateway.text import Kind, Node, parse, table_lines, write_blocks, write_list
+from gateway.text import Kind, Node, names_other_host, parse, table_lines, write_blocks, write_list
 
 _URL = re.compile(r"(?:https?://)[^\s<>]+")
 _SPECIAL = re.compile(r"[\\*_~`|]")
 _CONTROL = re.compile(r"<(?=[@#:/]|a:|t:|id:|sound:)")  # mentions, emoji, commands, times: shown, not acted upon
 _MASKED = re.compile(r"\](?=\()")
 _LINE_MARK = re.compile(r"^([^\S\n]*)(?=(?:#{1,3}|-#|>{1,3}|[-+])\s|>>>)|^([^\S\n]*\d+)(?=\.\s)", re.MULTILINE)
-_HOST = re.compile(r"(?:[\w-]+\.)+[a-z]{2,}", re.IGNORECASE)
 _DEEPEST_HEADING = 3
 _BREAK = "\u200b"  # keeps three backticks inside a code block from ending it
 _WIDEST_TABLE = 110  # columns of a line that does not wrap on a desktop
@@ -183,5 +182,4 @@ def _names_another_host(label: str, href: str) -> bool:
     """Say whether the text looks like an address: then where it leads is shown, unless both agree."""
     if "//" in label or "\\" in label:
         return True  # Discord shows such a link as it is written anyway
-    host = (urlsplit(href).hostname or "").removeprefix("www.")
-    return any(found[0].lower().removeprefix("www.") != host for found in _HOST.finditer(label))
+    return names_other_host(label, urlsplit(href).hostname or "")

@@ -9,11 +9,10 @@ import re
 from collections.abc import Iterable
 from urllib.parse import urlsplit
 
-from gateway.text import Kind, Node, parse, prefixed, table_lines, write_blocks, write_list
+from gateway.text import Kind, Node, names_other_host, parse, prefixed, table_lines, write_blocks, write_list
 
 _SIGNS = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;"})
 _SCHEMES = frozenset({"http", "https", "mailto"})
-_HOSTLIKE = re.compile(r"(?:https?://)?(?:[\w-]+\.)+[a-z]{2,}(?=[/:?#\s]|\Z)", re.IGNORECASE)
 _BESIDE = "\u200b"  # marks are marks only beside something that is no letter
 _MARGIN = "\x00"  # before a line of code, which no list indents: Slack would show the blanks. In no clean text
 _AT_MARGIN = re.compile(rf"^((?:> )*) *{_MARGIN}", re.MULTILINE)
@@ -151,12 +150,9 @@ def _scheme(href: str) -> str:
 
 def _claims_another(label: str, href: str) -> bool:
     """Say whether *label* looks like an address of another host than the link's."""
-    claimed = _HOSTLIKE.search(label)
-    if not claimed:
-        return False
-    host = claimed[0].lower().removeprefix("https://").removeprefix("http://")
-    actual = href.rpartition("@")[2] if href.startswith("mailto:") else urlsplit(href).hostname or ""
-    return host.removeprefix("www.") != actual.lower().removeprefix("www.")
+    if href.startswith("mailto:"):
+        return names_other_host(label.rpartition("@")[2], href.rpartition("@")[2])
+    return names_other_host(label, urlsplit(href).hostname or "")
 
 
 def _address(href: str) -> str:

@@ -13,9 +13,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from gateway.text import Kind, Node, Unit, parse, table_lines, width
+from gateway.text import Kind, Node, Unit, names_other_host, parse, table_lines, width
 
-_HOST_LIKE = re.compile(r"(?:[\w-]+\.)+[^\W\d_]{2,}")
 _STYLES = {Kind.STRONG: "bold", Kind.EMPHASIS: "italic", Kind.STRIKE: "strikethrough"}
 _BLOCKS = frozenset(
     (Kind.PARAGRAPH, Kind.HEADING, Kind.QUOTE, Kind.BULLETS, Kind.NUMBERS, Kind.FENCE, Kind.RULE, Kind.TABLE)
@@ -267,12 +266,12 @@ def _is_honest(label: str, href: str) -> bool:
     """Say whether a reader may be shown *label* alone: a web address that the label does not belie."""
     try:
         parts = urlsplit(href)
-        host = (parts.hostname or "").removeprefix("www.")
+        host = parts.hostname or ""
     except ValueError:
         return False
     if parts.scheme.lower() not in ("http", "https") or not host or len(href) > 2000:
         return False
-    return all(named[0].lower().removeprefix("www.") == host for named in _HOST_LIKE.finditer(label))
+    return not names_other_host(label, host)
 
 
 def _trimmed(entity: Entity, units: bytes) -> Entity:

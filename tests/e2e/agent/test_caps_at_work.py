@@ -168,6 +168,21 @@ async def test_a_burst_holds_up_nobody() -> None:
         assert {f"b{n}" for n in range(50)} <= {line.text for line in shown}
 
 
+async def test_three_hundred_messages_hold_up_nobody() -> None:
+    """Attack 81: Eve, elsewhere, is the next one answered; of 300 messages the model is asked for 20."""
+    model = Stage(held=[1])
+    async with at_noon(model=model) as (pocket, _):
+        for n in range(300):
+            await pocket.channel.say("hall", f"b{n}", sender="bob", group=True)
+        await model.called(1)
+        async with asyncio.timeout(10):
+            assert await pocket.channel.ask("hall/7", "there?", sender="eve", group=True) == "answer 2"
+        model.go(1)
+        await pocket.idle()
+        assert await turns(pocket) == Counter(bob=20, eve=1)
+        assert len(model.asked) == 20 + 1
+
+
 async def test_who_is_past_a_cap_still_has_the_commands() -> None:
     """Commands are never capped and are no turns; and when the line's time has come, there is an answer again."""
     model = Stage()

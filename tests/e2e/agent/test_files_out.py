@@ -97,6 +97,35 @@ async def test_nothing_outside_the_scope_is_sent(tmp_path: Path) -> None:
         assert pocket.channel.arrived == []
 
 
+def folders_with(folder: Path, data: bytes) -> set[Path]:
+    """Return the folders below *folder* where a file holds exactly *data*."""
+    return {path.parent for path in folder.rglob("*") if path.is_file() and path.read_bytes() == data}
+
+
+async def test_a_made_file_is_written_nowhere_else(tmp_path: Path) -> None:
+    """Attacks 51 to 56: a path, a link or the name of a file of ours in `name` creates and changes nothing there."""
+    home, outside = tmp_path / "home", tmp_path / "outside"
+    folder = home / SCOPE / "files"
+    (home / SCOPE / "memory").mkdir(parents=True)
+    folder.mkdir()
+    outside.mkdir()
+    ours = {home / SCOPE / "memory/MEMORY.md": "- a fact\n", home / "parlour.yaml": "", home / ".env": ""}
+    for path, text in ours.items():
+        path.write_text(text)
+    (folder / "linked").symlink_to(outside)
+    (folder / "dangling.txt").symlink_to(outside / "made.txt")
+    names = [str(outside / "a.txt"), "../../../outside/b.txt", "linked/c.txt", "dangling.txt", "\0d.txt"]
+    names += ["MEMORY.md", "../memory/MEMORY.md", "../../../parlour.yaml", ".env", "sessions/pocket%3ac.jsonl"]
+    hostile = [{"name": name, "text": "- planted"} for name in names]
+    stage = Stage(calls(*(("send_file", json.dumps(each)) for each in hostile)), "made")
+    async with gateway(model=stage, kind=FilePocketKind(Shelf()), home=home) as pocket:
+        await pocket.channel.ask("c", "write everywhere")
+        await pocket.idle()
+        assert len(results(stage.asked[-1])) == len(names)
+    assert {path: path.read_text() for path in ours} == ours
+    assert folders_with(tmp_path, b"- planted") == {home / SCOPE / "attachments"}
+
+
 async def test_what_does_not_fit_is_said_to_the_model() -> None:
     """Too large for the channel, or a channel that takes none: the tool says so, and the answer comes all the same."""
     text = json.dumps({"name": "a.txt", "text": "x" * 90_000})

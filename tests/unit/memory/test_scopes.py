@@ -31,6 +31,17 @@ def test_a_direct_chat_reads_its_persons_scope_whatever_the_bot_is_called() -> N
     assert first == second == "people/telegram%3a42"
 
 
+def test_equal_and_similar_ids_are_different_scopes() -> None:
+    """Attack 67: one number on two platforms, a group whose id is a user's, `1` and `01`: nobody shares a memory."""
+    scopes = [
+        scope_of(message(f"{platform}:{chat}"), person_of(message(sender=Sender(id=chat)), platform))
+        for platform in ("telegram", "discord")
+        for chat in ("42", "1", "01")
+    ]
+    scopes.append(scope_of(message("telegram:42", chat_kind=ChatKind.GROUP), "telegram%3a42"))
+    assert len(set(scopes)) == len(scopes)
+
+
 def test_a_workspace_is_part_of_a_person() -> None:
     """The same Slack id in two workspaces is two people."""
     sender = Sender(id="U1", team="T1")
