@@ -37,7 +37,7 @@ _BY_SHAPE = re.compile("|".join((_PLACES[0], *_TOKENS, *_PLACES[1:])))
 
 # A word at the end of a growing text that may become a token: it begins like one, or is as long as a part of one.
 _MARKS = ("xox", "xapp-", "sk-", "ghp_", "gho_", "ghs_", "github_pat_", "AIza")
-_LAST_WORD = re.compile(r"[A-Za-z0-9_.:%-]+\Z")
+_LAST_WORD = re.compile(r"(?<![A-Za-z0-9_.:%-])[A-Za-z0-9_.:%-]+\Z")
 _NUMBER = re.compile(r"(?<![A-Za-z0-9])[0-9]{5,}:?")
 _LONG_WORD, _LONGEST_WORD = 16, 256  # characters
 
