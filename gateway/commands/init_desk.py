@@ -11,7 +11,7 @@ from pydantic import BaseModel, ValidationError
 
 from gateway.commands.init_files import Changes, Files, Path_, Value, Written
 from gateway.commands.init_talk import Talk
-from gateway.errors import SettingsMistake
+from gateway.errors import SettingsMistake, UserMistake
 from gateway.home import make_private, write_private
 from gateway.settings import Kinds, home_of
 from gateway.settings.mistakes import errors_by_path, explain, sentence
@@ -64,7 +64,7 @@ class Desk:
             return True
         try:
             self.written += self._files.write(Changes(plain, secret))
-        except SettingsMistake as wrong:
+        except UserMistake as wrong:
             return self._is_not_written(str(wrong))
         except OSError as wrong:
             return self._is_not_written(f"{self.home.path} cannot be written now ({wrong.strerror}); make room there")
@@ -86,11 +86,14 @@ class Desk:
 
     def keep_draft(self, draft: Mapping[str, Mapping[str, str]]) -> None:
         """Keep the answers of unfinished steps for the next run, readable by us alone; without any, nothing is kept."""
-        if draft and self._talk.is_person:
-            make_private(self.home.path)
-            write_private(self._draft, json.dumps(draft))
-        else:
-            self._draft.unlink(missing_ok=True)
+        try:
+            if draft and self._talk.is_person:
+                make_private(self.home.path)
+                write_private(self._draft, json.dumps(draft))
+            else:
+                self._draft.unlink(missing_ok=True)
+        except (OSError, UserMistake) as wrong:  # what was verified is written; only the unfinished step is lost
+            self._talk.say(f"  The answers of the unfinished step could not be kept: {wrong}", look="wrong")
 
     def _is_not_written(self, why: str) -> bool:
         if not self._talk.is_person:

@@ -357,7 +357,7 @@ def test_a_full_disk_is_said_and_nothing_stands_half(
     monkeypatch.setattr(os, "fsync", full_at_first)
     person = Person({"Connect": ["y"], "Ring": [TOKEN], "Who": ["501"]})
     init(environment, person)
-    assert "cannot be written now (No space left on device)" in person.told
+    assert "is full (No space left on device); make room" in person.told
     assert person.told.count("? Ring [kept]") == 1
     assert sorted(files(home)) == ["parlour.yaml", "secrets/channels__parrot__token"]
 
