@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -99,13 +100,18 @@ class Desk:
     async def formatted(self, text: str, call: Callable[[], T]) -> T:
         """Return what *call* makes of *text*, whose formatting it is; a long text's is done off the event loop.
 
-        One at a time, so that no number of long answers takes more than one thread's share of the processor.
+        One at a time, with as long a pause behind each as it took: however many long answers there are, half of
+        the time belongs to everybody else.
         """
         longest, heaviest = _CHEAP
         if len(text) <= longest and weight(text) <= heaviest:
             return call()
-        async with self.formatting:
+        await self.formatting.acquire()
+        begun = time.perf_counter()
+        try:
             return await asyncio.to_thread(call)
+        finally:
+            asyncio.get_running_loop().call_later(time.perf_counter() - begun, self.formatting.release)
 
     def remember_preview(self, turn: str, shown: str) -> None:
         """Note what the preview of *turn* shows, for whoever cuts its answer; the oldest is forgotten."""
