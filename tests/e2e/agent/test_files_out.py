@@ -76,6 +76,7 @@ async def test_nothing_outside_the_scope_is_sent(tmp_path: Path) -> None:
     """Not another person's file, nothing over a link or a path, nothing through a transcript that somebody edited."""
     home = tmp_path / "home"
     names = ["secret.txt", "../MEMORY.md", "/etc/passwd", "link.txt", "folder/passwd", "/proc/self/environ", "pipe"]
+    names += ["../../../parlour.yaml", str(home / "parlour.yaml")]
     hostile = sends(*({"name": name} for name in names))
     stage = Stage("kept", calls(*((call.name, call.arguments) for call in hostile.calls)), "no")
     shelf = Shelf()
@@ -84,6 +85,7 @@ async def test_nothing_outside_the_scope_is_sent(tmp_path: Path) -> None:
         folder = home / SCOPE / "files"
         folder.mkdir(parents=True)
         (home / SCOPE / "MEMORY.md").write_text("x")
+        (home / "parlour.yaml").write_text("llm: {api_key: secret}")
         (folder / "link.txt").symlink_to("/etc/passwd")
         (folder / "folder").symlink_to("/etc")
         (folder / "pipe").touch()

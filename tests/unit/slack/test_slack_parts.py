@@ -90,6 +90,13 @@ def test_doctor_says_what_a_block_lacks() -> None:
     assert "signing_secret" in line
 
 
+@pytest.mark.parametrize("secret", ["", " " * 32, "0" * 31])
+def test_a_weak_signing_secret_is_refused_at_the_start(secret: str) -> None:
+    """Attack 15: with an empty secret, or half of one, anybody could sign."""
+    with pytest.raises(ValueError, match="signing_secret"):
+        SlackSettings.model_validate({"bot_token": BOT_TOKEN, "signing_secret": secret})
+
+
 def test_the_library_is_loaded_when_a_channel_opens() -> None:
     """Not by the settings, not by doctor: a start without Slack does not pay for it."""
     code = (
