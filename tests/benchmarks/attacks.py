@@ -31,7 +31,7 @@ MARKUP = "# a\n*b **c _d `e` ~~f~~ [g](h) ![i](j) <k> &amp;\n" * 2_000  # 100,00
 ROUNDS, ANSWERS = 4, 12  # each round calm, then during the attack: the machine's own noise meets both
 IDLE = 1_000
 WINDOWS, WINDOWS_OF_ONE = 100, 20
-LONG_MESSAGES = 60
+LONG_MESSAGES = 25  # 5 MB
 _SPAWN = multiprocessing.get_context("spawn")
 
 
@@ -150,7 +150,7 @@ def _page(session: aiohttp.ClientSession, target: AttackTarget) -> AbstractAsync
 
 
 async def _fill_history(page: aiohttp.ClientWebSocketResponse) -> None:
-    """Say 60 of the longest messages, unless an earlier round did, and wait for their answers."""
+    """Say the longest messages there are, unless an earlier round did, and wait for their answers."""
     frame = await page.receive_json(timeout=120)
     if len(frame["lines"]) > 1:
         return
@@ -215,9 +215,10 @@ async def _measure(process: GatewayProcess, name: str, telegram: str) -> None:
             await _answers(page, 5)
             calm, during = list[float](), list[float]()
             for _ in range(ROUNDS):
+                await asyncio.sleep(3)  # until the windows of the attack before are gone
                 calm += await _answers(page, ANSWERS)
                 with _child(_run_attack, name, target) as attacker:
-                    await asyncio.to_thread(attacker.recv)
+                    await _wait_ready(attacker, page)
                     during += await _answers(page, ANSWERS)
     row(
         name,
@@ -227,6 +228,14 @@ async def _measure(process: GatewayProcess, name: str, telegram: str) -> None:
         during_p95_ms=percentile(during, 0.95) * 1e3,
         ratio=median(during) / median(calm),
     )
+
+
+async def _wait_ready(attacker: Connection, page: aiohttp.ClientWebSocketResponse) -> None:
+    """Wait until the attack has begun; read meanwhile, since a page that answers no ping is closed."""
+    ready = asyncio.create_task(asyncio.to_thread(attacker.recv))
+    while not ready.done():
+        with suppress(TimeoutError):
+            await page.receive(timeout=0.5)
 
 
 async def _login(process: GatewayProcess, session: aiohttp.ClientSession, who: str) -> str:
