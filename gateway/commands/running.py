@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -56,6 +57,8 @@ def _run(work: Any) -> Any:
     """Run *work*; of several failures at once the one a person can mend is told."""
     # Long texts are formatted in a thread: the event loop has its turn after a millisecond of that, not after five.
     sys.setswitchinterval(_SWITCH_INTERVAL)
+    # A core dump would hold the keys of the settings and what people said.
+    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
     try:
         return asyncio.run(work)
     except BaseExceptionGroup as several:

@@ -40,6 +40,12 @@ class GatewayProcess:
         """Where the page is."""
         return f"http://127.0.0.1:{self.port}/"
 
+    @property
+    def pid(self) -> int:
+        """The process id, while it runs."""
+        assert self._process is not None
+        return self._process.pid
+
     async def start(self) -> None:
         """Start it and return when it says that it is ready; an early end fails with its log."""
         self._ready.clear()

@@ -76,7 +76,7 @@ async def test_nothing_outside_the_scope_is_sent(tmp_path: Path) -> None:
     """Not another person's file, nothing over a link or a path, nothing through a transcript that somebody edited."""
     home = tmp_path / "home"
     names = ["secret.txt", "../MEMORY.md", "/etc/passwd", "link.txt", "folder/passwd", "/proc/self/environ", "pipe"]
-    names += ["../../../parlour.yaml", str(home / "parlour.yaml")]
+    names += ["../../../parlour.yaml", str(home / "parlour.yaml"), "/proc/self/root/etc/passwd"]
     hostile = sends(*({"name": name} for name in names))
     stage = Stage("kept", calls(*((call.name, call.arguments) for call in hostile.calls)), "no")
     shelf = Shelf()
