@@ -39,7 +39,7 @@ class KeyLocks:
         return len(self._locks)
 
 
-class Slots:
+class WorkerSlots:
     """N places for turns, served in order, and any number of jobs beside them; or one lone holder of it all."""
 
     def __init__(self, count: int) -> None:
@@ -54,7 +54,7 @@ class Slots:
         self._admits_jobs.set()
 
     @asynccontextmanager
-    async def one(self) -> AsyncIterator[None]:
+    async def acquire(self) -> AsyncIterator[None]:
         """Hold one place."""
         self._wanted += 1
         try:

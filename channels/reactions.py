@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 import structlog
 
-from gateway.errors import FormatRefused, RetryLater, SendFailed, SendRefused, StoreDown
+from gateway.errors import FormatRefused, RetryLater, SendFailed, SendRefused, StoreUnavailable
 from gateway.events import SessionKey
 from gateway.ports import ChannelContext
 
@@ -109,7 +109,7 @@ class AckReactions:
             while steps:
                 try:
                     await steps.popleft()()
-                except StoreDown as error:
+                except StoreUnavailable as error:
                     log.info("reactions.wait_for_store", channel=self._name, reason=str(error))
                 except Exception:  # the channel boundary: a reaction is never worth a turn
                     log.exception("reactions.failed", channel=self._name)
@@ -177,7 +177,7 @@ class AckReactions:
                 if not is_loaded:
                     await self._load()
                     is_loaded = True
-            except StoreDown as error:
+            except StoreUnavailable as error:
                 log.info("reactions.wait_for_store", channel=self._name, reason=str(error))
             for key in list(self._standing):
                 self.settle(key)

@@ -14,7 +14,7 @@ from typing import TypeAlias
 from gateway.events import ChatKind, InboundKind, InboundMessage, Role, Sender
 
 
-class Grants(StrEnum):
+class AdmissionGrant(StrEnum):
     """What an admission entry is about."""
 
     USER = "user"
@@ -37,31 +37,31 @@ class GroupPolicy(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class AllowEntry:
     """One line of an allow-list, read once."""
 
-    grants: Grants
+    grants: AdmissionGrant
     id: str = ""
 
     @classmethod
-    def parse(cls, text: str) -> Entry:
+    def parse(cls, text: str) -> AllowEntry:
         """Read ``id``, ``role:ID`` and so on; raise ValueError for what could never be an id."""
         if text == "*":
-            return cls(Grants.EVERYONE)
+            return cls(AdmissionGrant.EVERYONE)
         place, colon, ident = text.partition(":")
-        if colon and place in (Grants.ROLE, Grants.GUILD, Grants.TEAM, Grants.CHAT):
-            entry = cls(Grants(place), ident)
+        if colon and place in (AdmissionGrant.ROLE, AdmissionGrant.GUILD, AdmissionGrant.TEAM, AdmissionGrant.CHAT):
+            entry = cls(AdmissionGrant(place), ident)
         else:
-            entry = cls(Grants.USER, text)
+            entry = cls(AdmissionGrant.USER, text)
         if not is_id(entry.id):
             raise ValueError(f"{text!r} is no admission entry")
         return entry
 
     def __str__(self) -> str:
         """Return the entry as it is written."""
-        if self.grants is Grants.EVERYONE:
+        if self.grants is AdmissionGrant.EVERYONE:
             return "*"
-        return self.id if self.grants is Grants.USER else f"{self.grants}:{self.id}"
+        return self.id if self.grants is AdmissionGrant.USER else f"{self.grants}:{self.id}"
 
 
 def is_id(text: str) -> bool:
@@ -70,11 +70,11 @@ def is_id(text: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Policy:
+class AdmissionPolicy:
     """Who may speak in one channel block."""
 
     channel: str
-    entries: frozenset[Entry] = frozenset()
+    entries: frozenset[AllowEntry] = frozenset()
     owners: frozenset[str] = frozenset()  # user ids in this channel
     group_policy: GroupPolicy = GroupPolicy.MENTION
     decided_for: str = ""  # the place in `chats` that the group policy stands at; "" = at the block
@@ -87,12 +87,12 @@ class Policy:
 
 def policy_of(
     channel: str, allow_from: Iterable[str], owners: Iterable[str], group_policy: str, *, is_local: bool = False
-) -> Policy:
+) -> AdmissionPolicy:
     """Build a block's policy from its settings; *owners* are ``channel:user_id`` of all channels."""
     own = f"{channel}:"
-    return Policy(
+    return AdmissionPolicy(
         channel=channel,
-        entries=frozenset(Entry.parse(text) for text in allow_from),
+        entries=frozenset(AllowEntry.parse(text) for text in allow_from),
         owners=frozenset(owner.removeprefix(own) for owner in owners if owner.startswith(own)),
         group_policy=GroupPolicy(group_policy),
         is_local=is_local,
@@ -100,16 +100,16 @@ def policy_of(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
+class AdmissionFacts:
     """What the house knows beyond the event; looked up, never taken from the message's words."""
 
     owners: frozenset[str] = frozenset()  # user ids that claimed ownership by a code
-    entries: frozenset[Entry] = frozenset()  # whom and which places an owner let in since
+    entries: frozenset[AllowEntry] = frozenset()  # whom and which places an owner let in since
     blocked_as: str = ""  # "channel:who" that an owner shut out, this sender or this place: stronger than every entry
     sender: Sender | None = None  # the sender as looked up, where the event lacks roles, team or guest
 
 
-NO_FACTS = Facts()
+NO_FACTS = AdmissionFacts()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,7 +120,7 @@ class Admitted:
     is_named: bool = False  # an owner, or let in by their own id: no caps of their own unless they are set
 
 
-class Reason(StrEnum):
+class RejectionReason(StrEnum):
     """Why somebody was not admitted: a small fixed set, fit for a metric."""
 
     SELF = "self"
@@ -138,7 +138,7 @@ class Reason(StrEnum):
 class Rejected:
     """Nothing of this message is stored. *would_admit* is for the operator's eyes."""
 
-    reason: Reason
+    reason: RejectionReason
     would_admit: str
 
 
@@ -148,7 +148,7 @@ Decision: TypeAlias = Admitted | Rejected
 _NEEDS_NO_MENTION = frozenset(InboundKind) - {InboundKind.MESSAGE}
 
 
-def admit(message: InboundMessage, policy: Policy, facts: Facts = NO_FACTS) -> Decision:
+def admit(message: InboundMessage, policy: AdmissionPolicy, facts: AdmissionFacts = NO_FACTS) -> Decision:
     """Decide whether *message* is heard, on arrival and again at claim."""
     if message.kind is InboundKind.DELETION and not message.sender.id:
         # Discord names nobody. It only takes back what was admitted when it came: the journal knows no other.
@@ -159,19 +159,19 @@ def admit(message: InboundMessage, policy: Policy, facts: Facts = NO_FACTS) -> D
         return refused
     is_owner = policy.is_here(sender.id) or sender.id in policy.owners or sender.id in facts.owners
     if message.chat_kind is ChatKind.GROUP and policy.group_policy is GroupPolicy.OFF:
-        return Rejected(reason=Reason.GROUPS_OFF, would_admit=_group_policy(policy, "mention or open"))
+        return Rejected(reason=RejectionReason.GROUPS_OFF, would_admit=_group_policy(policy, "mention or open"))
     if facts.blocked_as and not is_owner:
-        return Rejected(reason=Reason.BLOCKED, would_admit=f"`parlour people allow {facts.blocked_as}`")
-    is_named = is_owner or policy.is_local or _is_listed(Entry(Grants.USER, sender.id), policy, facts)
+        return Rejected(reason=RejectionReason.BLOCKED, would_admit=f"`parlour people allow {facts.blocked_as}`")
+    is_named = is_owner or policy.is_local or _is_listed(AllowEntry(AdmissionGrant.USER, sender.id), policy, facts)
     if not is_named and not _is_invited(message, sender, policy, facts):
         return _stranger(message, sender, policy)
     if _is_overheard(message, policy):
         mend = f"a mention, or {_group_policy(policy, 'open')}"
-        return Rejected(reason=Reason.NOT_ADDRESSED, would_admit=mend)
+        return Rejected(reason=RejectionReason.NOT_ADDRESSED, would_admit=mend)
     return Admitted(role=_role(message, sender, is_owner=is_owner), is_named=is_named)
 
 
-def _known_sender(sender: Sender, facts: Facts) -> Sender:
+def _known_sender(sender: Sender, facts: AdmissionFacts) -> Sender:
     """Prefer what was looked up, for the same person only."""
     looked_up = facts.sender
     if looked_up is None or looked_up.id != sender.id:
@@ -181,36 +181,39 @@ def _known_sender(sender: Sender, facts: Facts) -> Sender:
 
 def _refuse_by_nature(sender: Sender) -> Rejected | None:
     if sender.is_self:
-        return Rejected(reason=Reason.SELF, would_admit="nothing: it is our own message")
+        return Rejected(reason=RejectionReason.SELF, would_admit="nothing: it is our own message")
     if sender.is_bot:
-        return Rejected(reason=Reason.BOT, would_admit="nothing: bots are not heard")
+        return Rejected(reason=RejectionReason.BOT, would_admit="nothing: bots are not heard")
     if not is_id(sender.id):
-        return Rejected(reason=Reason.NOBODY, would_admit="nothing: the platform names no sender")
+        return Rejected(reason=RejectionReason.NOBODY, would_admit="nothing: the platform names no sender")
     return None
 
 
-def _is_listed(entry: Entry, policy: Policy, facts: Facts) -> bool:
+def _is_listed(entry: AllowEntry, policy: AdmissionPolicy, facts: AdmissionFacts) -> bool:
     return entry in policy.entries or entry in facts.entries
 
 
-def _is_invited(message: InboundMessage, sender: Sender, policy: Policy, facts: Facts) -> bool:
-    if Entry(Grants.EVERYONE) in policy.entries:
+def _is_invited(message: InboundMessage, sender: Sender, policy: AdmissionPolicy, facts: AdmissionFacts) -> bool:
+    if AllowEntry(AdmissionGrant.EVERYONE) in policy.entries:
         return True
     if sender.is_guest:  # a stranger unless named
         return False
-    if sender.team and _is_listed(Entry(Grants.TEAM, sender.team), policy, facts):
+    if sender.team and _is_listed(AllowEntry(AdmissionGrant.TEAM, sender.team), policy, facts):
         return True
     if message.chat_kind is not ChatKind.GROUP:
         return False
-    places = {Entry(Grants.CHAT, message.key.chat), Entry(Grants.CHAT, message.key.parent.chat)}
-    places |= {Entry(Grants.ROLE, role) for role in sender.roles}
+    places = {
+        AllowEntry(AdmissionGrant.CHAT, message.key.chat),
+        AllowEntry(AdmissionGrant.CHAT, message.key.parent.chat),
+    }
+    places |= {AllowEntry(AdmissionGrant.ROLE, role) for role in sender.roles}
     if message.guild:
-        places.add(Entry(Grants.GUILD, message.guild))
+        places.add(AllowEntry(AdmissionGrant.GUILD, message.guild))
     return not (places.isdisjoint(policy.entries) and places.isdisjoint(facts.entries))
 
 
-def _stranger(message: InboundMessage, sender: Sender, policy: Policy) -> Rejected:
-    reason = Reason.GUEST if sender.is_guest else Reason.STRANGER
+def _stranger(message: InboundMessage, sender: Sender, policy: AdmissionPolicy) -> Rejected:
+    reason = RejectionReason.GUEST if sender.is_guest else RejectionReason.STRANGER
     ways = [sender.id]
     if not sender.is_guest:
         ways += [f"team:{sender.team}"] if sender.team else []
@@ -220,17 +223,17 @@ def _stranger(message: InboundMessage, sender: Sender, policy: Policy) -> Reject
     return Rejected(reason=reason, would_admit=_setting(policy, "allow_from", " or ".join(ways)))
 
 
-def _setting(policy: Policy, name: str, value: str) -> str:
+def _setting(policy: AdmissionPolicy, name: str, value: str) -> str:
     return f"{value} in channels.{policy.channel}.{name}"
 
 
-def _group_policy(policy: Policy, value: str) -> str:
+def _group_policy(policy: AdmissionPolicy, value: str) -> str:
     if policy.decided_for:
         return f"{value} in chats.{policy.decided_for}.group_policy"
     return _setting(policy, "group_policy", value)
 
 
-def _is_overheard(message: InboundMessage, policy: Policy) -> bool:
+def _is_overheard(message: InboundMessage, policy: AdmissionPolicy) -> bool:
     return (
         not policy.is_local
         and message.chat_kind is ChatKind.GROUP

@@ -22,11 +22,11 @@ from datetime import UTC, datetime
 from pathlib import Path, PurePath
 from typing import IO, Protocol
 
-from gateway.errors import UserMistake
+from gateway.errors import UserError
 from gateway.home import SCHEMA, Home, schema_of, sync_folder
 from gateway.journal_file import STAMP
-from gateway.ports.installed import version
-from gateway.settings.redacted import without_secrets
+from gateway.ports.entry_points import package_version
+from gateway.settings.redaction import redact_settings
 from gateway.settings.sources import FILE_NAMES
 
 MANIFEST = "parlour-backup.json"
@@ -42,7 +42,7 @@ BLOCK = 1024 * 1024
 _SMALL = 64 * 1024
 
 
-class Copies(Protocol):
+class SupportsBackup(Protocol):
     """What a backup needs of the store."""
 
     async def backup(self, target: Path) -> None:
@@ -51,7 +51,7 @@ class Copies(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class BackupResult:
     """What a backup came to."""
 
     target: Path
@@ -62,16 +62,16 @@ class Made:
 
 async def backup(
     home: Home,
-    store: Copies | None,
+    store: SupportsBackup | None,
     target: Path,
     *,
     still: AbstractAsyncContextManager[object] | None = None,
-) -> Made:
+) -> BackupResult:
     """Write an archive of the home to *target*, 0600, replacing nothing.
 
     *store* copies the journal while it is open; None = no store is open and its file is copied as it stands.
     *still* is held while the instant is taken: inside it the projector has written what was committed
-    and, like every job, writes no file. Journal commits go on. Raises UserMistake when *target* cannot be written.
+    and, like every job, writes no file. Journal commits go on. Raises UserError when *target* cannot be written.
     """
     await asyncio.to_thread(_refuse_target, target)
     staging = Path(await asyncio.to_thread(_make_staging, home))
@@ -88,9 +88,9 @@ async def backup(
 
 def _refuse_target(target: Path) -> None:
     if target.exists():
-        raise UserMistake(f"{target} is there already; name another file")
+        raise UserError(f"{target} is there already; name another file")
     if not target.parent.is_dir():
-        raise UserMistake(f"{target.parent} is no folder; create it, or name another file")
+        raise UserError(f"{target.parent} is no folder; create it, or name another file")
 
 
 def _make_staging(home: Home) -> str:
@@ -158,7 +158,7 @@ def _is_left(top: str) -> bool:
     return top in STAYS or top in _OF_THE_FILE or top.startswith((".env", ".restore"))
 
 
-def write_archive(source: Path, target: Path, *, schema: int, lengths: Mapping[str, int] | None = None) -> Made:
+def write_archive(source: Path, target: Path, *, schema: int, lengths: Mapping[str, int] | None = None) -> BackupResult:
     """Pack *source* (a home, or its staging) into *target*; the manifest is the last member.
 
     *lengths* cuts files that went on growing behind a link.
@@ -182,29 +182,29 @@ def write_archive(source: Path, target: Path, *, schema: int, lengths: Mapping[s
             os.fsync(out.fileno())
         os.link(temporary, target)  # unlike a rename, it replaces nothing that came meanwhile
     except FileExistsError:
-        raise UserMistake(f"{target} is there already; name another file") from None
+        raise UserError(f"{target} is there already; name another file") from None
     except OSError as wrong:
-        raise UserMistake(f"{target} cannot be written ({wrong.strerror}); name another file or make room") from None
+        raise UserError(f"{target} cannot be written ({wrong.strerror}); name another file or make room") from None
     finally:
         Path(temporary).unlink(missing_ok=True)
     sync_folder(target.parent)
-    return Made(target, len(listed), target.stat().st_size, tuple(left_out))
+    return BackupResult(target, len(listed), target.stat().st_size, tuple(left_out))
 
 
-def _contents(file: Path, name: str, length: int | None, left_out: list[str]) -> _Source | None:
+def _contents(file: Path, name: str, length: int | None, left_out: list[str]) -> _HashedFile | None:
     if name in FILE_NAMES:
-        text, removed = without_secrets(file)
+        text, removed = redact_settings(file)
         left_out += [f"{name}: {setting}" for setting in removed]
         if text is None:
             left_out.append(f"{name} (its secrets could not be taken out)")
             return None
         data = text.encode()
-        return _Source(io.BytesIO(data), len(data))
+        return _HashedFile(io.BytesIO(data), len(data))
     source = file.open("rb")
     size = os.fstat(source.fileno()).st_size
     size = size if length is None else min(size, length)
     # A line without its end was being written when the process died; it is not there.
-    return _Source(source, _whole_lines(source, size) if name.endswith(".jsonl") else size)
+    return _HashedFile(source, _whole_lines(source, size) if name.endswith(".jsonl") else size)
 
 
 def _whole_lines(source: IO[bytes], size: int) -> int:
@@ -222,8 +222,8 @@ def _whole_lines(source: IO[bytes], size: int) -> int:
     return end
 
 
-def _add(archive: tarfile.TarFile, name: str, data: bytes | _Source) -> dict[str, object]:
-    source = _Source(io.BytesIO(data), len(data)) if isinstance(data, bytes) else data
+def _add(archive: tarfile.TarFile, name: str, data: bytes | _HashedFile) -> dict[str, object]:
+    source = _HashedFile(io.BytesIO(data), len(data)) if isinstance(data, bytes) else data
     entry = tarfile.TarInfo(name)
     entry.mode, entry.size = 0o600, source.size
     with source:
@@ -231,7 +231,7 @@ def _add(archive: tarfile.TarFile, name: str, data: bytes | _Source) -> dict[str
     return {"size": source.size, "sha256": source.digest.hexdigest()}
 
 
-class _Source:
+class _HashedFile:
     """The first *size* bytes of a file, hashed as they are read."""
 
     def __init__(self, source: IO[bytes], size: int) -> None:
@@ -258,7 +258,7 @@ def _manifest(files: Mapping[str, Mapping[str, object]], left_out: Iterable[str]
     created = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
     document = {
         "format": FORMAT,
-        "parlour": version(),
+        "parlour": package_version(),
         "schema": schema,
         "created": created,
         "left_out": list(left_out),

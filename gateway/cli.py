@@ -11,11 +11,11 @@ import typer
 
 from gateway.commands.access import add_to as add_access
 from gateway.commands.access import owner
-from gateway.commands.door import add_to
+from gateway.commands.admission import add_to
 from gateway.commands.memory import app as memory
 from gateway.commands.people import app as people
 from gateway.commands.web import app as web
-from gateway.errors import ParlourError, UserMistake
+from gateway.errors import ParlourError, UserError
 from gateway.journal_file import OpenChoice
 
 app = typer.Typer(
@@ -50,7 +50,7 @@ def main() -> NoReturn:
     """Run the command line; a mistake somebody can mend is one line on standard error and exit code 2."""
     try:
         app()
-    except UserMistake as wrong:
+    except UserError as wrong:
         _tell(str(wrong))
         sys.exit(2)
     except ParlourError as wrong:
@@ -90,7 +90,7 @@ def _root(
 @app.command()
 def run() -> None:
     """Run the gateway until it is told to stop."""
-    from gateway.commands.running import run_gateway
+    from gateway.commands.run import run_gateway
 
     run_gateway()
 
@@ -98,9 +98,9 @@ def run() -> None:
 @app.command()
 def chat() -> None:
     """Chat in this terminal, with the gateway that runs or with one of its own."""
-    from gateway.commands.running import chat_here
+    from gateway.commands.run import run_local_chat
 
-    raise typer.Exit(chat_here())
+    raise typer.Exit(run_local_chat())
 
 
 @app.command()
@@ -120,9 +120,11 @@ def init(
     Secrets are asked for, or come from the environment (PARLOUR_LLM__API_KEY, PARLOUR_CHANNELS__TELEGRAM__TOKEN, each
     also with _FILE behind it): an option would stand in the shell's history.
     """
-    from gateway.commands.init import Options, set_up
+    from gateway.commands.init import InitOptions, set_up
 
-    options = Options(model=model, api_base=api_base, platforms=platform or (), owners=owner or (), timezone=timezone)
+    options = InitOptions(
+        model=model, api_base=api_base, platforms=platform or (), owners=owner or (), timezone=timezone
+    )
     raise typer.Exit(set_up(options, asks=not yes, keeps=keep))
 
 
@@ -136,15 +138,15 @@ def doctor(
     ] = False,
 ) -> None:
     """Look at everything that could be wrong; exit code 2 when something is."""
-    from gateway.commands.offline import look
+    from gateway.commands.doctor import run_doctor
 
-    raise typer.Exit(look(as_json=as_json, is_offline=offline, asks_model=model))
+    raise typer.Exit(run_doctor(as_json=as_json, is_offline=offline, asks_model=model))
 
 
 @app.command()
 def status(as_json: AsJson = False) -> None:
     """Say what runs, what waits and which channels hear."""
-    from gateway.commands.asking import show_status
+    from gateway.commands.control_client import show_status
 
     show_status(as_json=as_json)
 
@@ -152,7 +154,7 @@ def status(as_json: AsJson = False) -> None:
 @sessions.command("list")
 def list_sessions(as_json: AsJson = False) -> None:
     """List every session, the most recently used first."""
-    from gateway.commands.asking import list_sessions as show
+    from gateway.commands.control_client import list_sessions as show
 
     show(as_json=as_json)
 
@@ -164,7 +166,7 @@ def show_session(
     as_json: AsJson = False,
 ) -> None:
     """Show the newest lines of a session."""
-    from gateway.commands.asking import show_session as show
+    from gateway.commands.control_client import show_session as show
 
     show(key, limit=limit, as_json=as_json)
 
@@ -175,7 +177,7 @@ def send(
     text: Annotated[str, typer.Argument(help="What the agent is told in that session.")],
 ) -> None:
     """Hand a text to a session; its answer goes to that chat."""
-    from gateway.commands.asking import send as hand_over
+    from gateway.commands.control_client import send as hand_over
 
     hand_over(key, text)
 
@@ -183,7 +185,7 @@ def send(
 @app.command()
 def turn(reference: Annotated[str, typer.Argument(help="The short reference people were shown.")]) -> None:
     """Tell the whole story of one turn."""
-    from gateway.commands.asking import show_turn
+    from gateway.commands.control_client import show_turn
 
     show_turn(reference)
 
@@ -207,7 +209,7 @@ def why(
     as_json: AsJson = False,
 ) -> None:
     """Explain silence: who was not heard lately, why, and what would let them be."""
-    from gateway.commands.door import explain_silence
+    from gateway.commands.admission import explain_silence
 
     explain_silence(channel, ident, as_json=as_json)
 
@@ -229,7 +231,7 @@ def search(
 @app.command()
 def backup(file: Annotated[Path, typer.Argument(help="Where to; a .tar.gz that is not there yet.")]) -> None:
     """Write one archive of everything but secrets, while the gateway runs."""
-    from gateway.commands.asking import make_backup
+    from gateway.commands.control_client import make_backup
 
     make_backup(file)
 
@@ -261,7 +263,7 @@ def accept_loss(
 @app.command()
 def prune() -> None:
     """Remove from the journal what is past its time."""
-    from gateway.commands.asking import prune as remove
+    from gateway.commands.control_client import prune as remove
 
     remove()
 
@@ -282,7 +284,7 @@ def take_over(
     as_json: AsJson = False,
 ) -> None:
     """Take over what another bot remembered: its conversations and memory files. Twice is once."""
-    from gateway.commands.importing import take_over as take
+    from gateway.commands.imports import import_folder as take
 
     take(system, folder.expanduser(), person=person, mapped=mapped or (), is_dry=dry_run, is_sure=yes, as_json=as_json)
 
@@ -290,7 +292,7 @@ def take_over(
 @quarantine.command("list")
 def list_quarantine(as_json: AsJson = False) -> None:
     """List what was set aside, the newest first, with the file that each stands in."""
-    from gateway.commands.asking import list_quarantine as show
+    from gateway.commands.control_client import list_quarantine as show
 
     show(as_json=as_json)
 
@@ -298,7 +300,7 @@ def list_quarantine(as_json: AsJson = False) -> None:
 @quarantine.command("drop")
 def drop_from_quarantine(name: Annotated[str, typer.Argument(help="As `list` names it.")]) -> None:
     """Remove one, so that it is handled when its platform brings it again."""
-    from gateway.commands.asking import drop_from_quarantine as drop
+    from gateway.commands.control_client import drop_from_quarantine as drop
 
     drop(name)
 
@@ -306,7 +308,7 @@ def drop_from_quarantine(name: Annotated[str, typer.Argument(help="As `list` nam
 @quarantine.command("replay")
 def replay_from_quarantine(name: Annotated[str, typer.Argument(help="As `list` names it.")]) -> None:
     """Let the running gateway take one in now, as if its platform had just brought it."""
-    from gateway.commands.asking import replay_from_quarantine as replay
+    from gateway.commands.control_client import replay_from_quarantine as replay
 
     replay(name)
 

@@ -17,8 +17,8 @@ from typing import Any, Protocol, TypeAlias
 
 import structlog
 
-from gateway.errors import ParlourError, UserMistake
-from gateway.home import Home, full_disk, in_use, is_full_disk, is_held, reachable
+from gateway.errors import ParlourError, UserError
+from gateway.home import Home, full_disk, in_use, is_full_disk, is_held, short_socket_path
 
 log = structlog.get_logger(__name__)
 
@@ -29,7 +29,7 @@ _FIRST_LINE_SECONDS = 10
 Line: TypeAlias = Mapping[str, Any]
 
 
-class Connection(Protocol):
+class ControlConnection(Protocol):
     """One conversation over lines."""
 
     async def receive(self) -> Line | None:
@@ -41,10 +41,10 @@ class Connection(Protocol):
         ...
 
 
-Handler: TypeAlias = Callable[[Line, Connection], Awaitable[None]]  # the arguments, the rest of the conversation
+Handler: TypeAlias = Callable[[Line, ControlConnection], Awaitable[None]]  # the arguments, the rest of the conversation
 
 
-class BadLine(ParlourError):
+class ControlProtocolError(ParlourError):
     """What came is no line of this protocol; the conversation is over."""
 
 
@@ -60,7 +60,7 @@ class StreamConnection:
         try:
             data = await self._reader.readline()
         except ValueError:
-            raise BadLine(f"a line is at most {LONGEST_LINE} bytes") from None
+            raise ControlProtocolError(f"a line is at most {LONGEST_LINE} bytes") from None
         except OSError:
             return None
         if not data.endswith(b"\n"):
@@ -70,7 +70,7 @@ class StreamConnection:
         except (ValueError, RecursionError):
             line = None
         if not isinstance(line, dict):
-            raise BadLine("a line is one JSON object")
+            raise ControlProtocolError("a line is one JSON object")
         return line
 
     async def send(self, line: Line) -> None:
@@ -82,7 +82,7 @@ class StreamConnection:
 class _AnswerConnection:
     """The gateway's end of one operation: what it sends is framed as a line of the answer."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: ControlConnection) -> None:
         self._connection = connection
 
     async def receive(self) -> Line | None:
@@ -107,7 +107,7 @@ class ControlServer:
         """Serve until cancelled; then every conversation is ended and the socket removed."""
         # The home's lock is ours, so a socket that stands there belongs to a process that has died.
         self._path.unlink(missing_ok=True)
-        with reachable(self._path) as address:
+        with short_socket_path(self._path) as address:
             server = await asyncio.start_unix_server(self._accept, address, limit=LONGEST_LINE)
         try:
             self._path.chmod(0o600)
@@ -150,7 +150,7 @@ class ControlServer:
             with suppress(OSError):
                 await writer.wait_closed()
 
-    async def _answer(self, connection: Connection) -> None:
+    async def _answer(self, connection: ControlConnection) -> None:
         name = ""
         try:
             async with asyncio.timeout(_FIRST_LINE_SECONDS):
@@ -175,33 +175,33 @@ class ControlServer:
 
     def _named(self, name: str) -> Handler:
         if name not in self._handlers:
-            raise BadLine("this gateway knows no such operation; are both of the same version?")
+            raise ControlProtocolError("this gateway knows no such operation; are both of the same version?")
         return self._handlers[name]
 
 
 def _request(line: Line | None) -> tuple[str, Line]:
     arguments = (line or {}).get("with", {})
     if line is None or not isinstance(arguments, dict):
-        raise BadLine("a request names an operation and its arguments")
+        raise ControlProtocolError("a request names an operation and its arguments")
     return str(line.get("do", "")), arguments
 
 
 @asynccontextmanager
-async def connect(home: Home) -> AsyncIterator[Connection | None]:
+async def connect(home: Home) -> AsyncIterator[ControlConnection | None]:
     """Open a conversation with the gateway that runs on *home*; None when none does.
 
-    Raises UserMistake when a process holds the home but does not listen (yet, or any more).
+    Raises UserError when a process holds the home but does not listen (yet, or any more).
     """
     try:
-        with reachable(home.socket) as address:
+        with short_socket_path(home.socket) as address:
             reader, writer = await asyncio.open_unix_connection(address, limit=LONGEST_LINE)
     except (FileNotFoundError, ConnectionRefusedError, NotADirectoryError):
         if is_held(home):
-            raise UserMistake(f"{in_use(home)} (it is starting or stopping: try again in a moment)") from None
+            raise UserError(f"{in_use(home)} (it is starting or stopping: try again in a moment)") from None
         yield None
         return
     except OSError as wrong:
-        raise UserMistake(
+        raise UserError(
             f"{home.socket} cannot be opened ({wrong.strerror}); run this as the user who runs Parlour"
         ) from None
     try:
@@ -215,20 +215,20 @@ async def connect(home: Home) -> AsyncIterator[Connection | None]:
 class OperationCall:
     """The caller's end of one operation: lines both ways until it ends."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: ControlConnection) -> None:
         self._connection = connection
         self.has_ended = False  # False when `receive` returned None: the gateway has gone
 
     async def receive(self) -> Line | None:
         """Return the next line; None when the operation has ended or its gateway has gone.
 
-        Raises UserMistake with the line of an operation that failed.
+        Raises UserError with the line of an operation that failed.
         """
         frame = await self._connection.receive()
         if frame is None:
             return None
         if "error" in frame:
-            raise UserMistake(str(frame["error"]))
+            raise UserError(str(frame["error"]))
         self.has_ended = "end" in frame
         line: Line | None = None if self.has_ended else frame["line"]
         return line
@@ -238,19 +238,19 @@ class OperationCall:
         await self._connection.send(line)
 
 
-async def start_call(connection: Connection, name: str, arguments: Line) -> OperationCall:
+async def start_call(connection: ControlConnection, name: str, arguments: Line) -> OperationCall:
     """Ask for one operation and return the caller's end of it."""
     await connection.send({"do": name, "with": arguments})
     return OperationCall(connection)
 
 
-async def call(connection: Connection, name: str, arguments: Line) -> AsyncIterator[Line]:
-    """Run one operation and yield its lines; raise UserMistake when it failed or its gateway has gone."""
+async def call(connection: ControlConnection, name: str, arguments: Line) -> AsyncIterator[Line]:
+    """Run one operation and yield its lines; raise UserError when it failed or its gateway has gone."""
     operation = await start_call(connection, name, arguments)
     while (line := await operation.receive()) is not None:
         yield line
     if not operation.has_ended:
-        raise UserMistake("the gateway stopped before it had answered; ask again when it is back")
+        raise UserError("the gateway stopped before it had answered; ask again when it is back")
 
 
 class LocalConnection:

@@ -1,14 +1,14 @@
 """What can go wrong on purpose. An error's name tells its catcher what to do.
 
 ParlourError
-├── UserMistake              a person can mend it: the text says what is wrong and how (exit code 2)
-│   ├── SettingsMistake      a setting is wrong
+├── UserError              a person can mend it: the text says what is wrong and how (exit code 2)
+│   ├── SettingsError      a setting is wrong
 │   │   └── LoginRefused     a platform does not take our token
 │   ├── HomeInUse            another gateway owns the home folder
-│   └── NewerData            the home was written by a newer Parlour
+│   └── SchemaTooNew            the home was written by a newer Parlour
 ├── FileUnavailable          a file cannot be had; the text is a phrase for a person
 ├── Unreadable               a platform's event cannot be read, nor will it be when it comes again
-├── StoreDown                the journal cannot write now; nothing was confirmed, ask again when it is back
+├── StoreUnavailable                the journal cannot write now; nothing was confirmed, ask again when it is back
 ├── LeaseLost                somebody else owns the lane; drop what you did
 ├── CapReached               no room for a model call under a cap; tell it and end the turn (gateway/ports/caps.py)
 ├── SendFailed
@@ -17,12 +17,12 @@ ParlourError
 │   ├── FormatRefused        the platform cannot read the formatting; the same part as plain text, once
 │   └── OutcomeUnknown       perhaps sent; ask the platform by the part's key, else mark the resend
 ├── ModelFailed
-│   ├── ModelBusy            429 or overloaded; again after *delay*, or another model
+│   ├── ModelRateLimited            429 or overloaded; again after *delay*, or another model
 │   ├── ModelUnreachable     connection, 5xx; again, or another model
 │   ├── ModelTimeout         no answer, or silence in a stream
 │   ├── ModelRefused         400, 401, 404: this request never succeeds at this model
-│   ├── ModelGarbled         the answer cannot be read (cut JSON, too large)
-│   │   └── ModelEmpty       an answer came with no words and no tool call in it
+│   ├── InvalidModelReply         the answer cannot be read (cut JSON, too large)
+│   │   └── EmptyModelReply       an answer came with no words and no tool call in it
 │   └── ContextOverflow      the prompt does not fit
 └── ToolFailed               a tool's own error, told to the model
     └── NothingHappened      a tool with effects refused before it had any; the same call may be made again
@@ -37,23 +37,23 @@ class ParlourError(Exception):
     """Anything we raise on purpose; every other exception is a bug."""
 
 
-class UserMistake(ParlourError):
+class UserError(ParlourError):
     """A person can mend this; the text is one line that says what is wrong and how to mend it."""
 
 
-class SettingsMistake(UserMistake):
+class SettingsError(UserError):
     """A setting is wrong; the text names it and says how to mend it."""
 
 
-class LoginRefused(SettingsMistake):
+class LoginRefused(SettingsError):
     """A platform does not take our token, and will not until it has another one."""
 
 
-class HomeInUse(UserMistake):
+class HomeInUse(UserError):
     """Another gateway owns the home folder."""
 
 
-class NewerData(UserMistake):
+class SchemaTooNew(UserError):
     """The home folder was written by a newer Parlour; the text holds the command that restores the snapshot."""
 
 
@@ -61,11 +61,11 @@ class FileUnavailable(ParlourError):
     """A file cannot be had. The text is a short phrase for a person: larger than 20 MB, gone from the platform."""
 
 
-class Unreadable(ParlourError):
+class UnreadableEvent(ParlourError):
     """A platform's event has another shape than we know; the text names no word of it."""
 
 
-class StoreDown(ParlourError):
+class StoreUnavailable(ParlourError):
     """The journal cannot write now. Nothing was confirmed; the same call is safe once it is back."""
 
 
@@ -100,10 +100,10 @@ class OutcomeUnknown(SendFailed):
 class ModelFailed(ParlourError):
     """A model gave no usable answer. Its text is the operator's, never a person's."""
 
-    spent: object = None  # what the failed call took all the same; agent.llm.port.spent_by reads it
+    spent: object = None  # what the failed call took all the same; agent.llm.chat_model.usage_of_error reads it
 
 
-class ModelBusy(ModelFailed):
+class ModelRateLimited(ModelFailed):
     """Rate-limited or overloaded; *delay* is what the provider asked for, if it did."""
 
     def __init__(self, message: str, delay: timedelta | None = None) -> None:
@@ -123,11 +123,11 @@ class ModelRefused(ModelFailed):
     """The provider refuses this request for good (bad key, unknown model, bad request)."""
 
 
-class ModelGarbled(ModelFailed):
+class InvalidModelReply(ModelFailed):
     """An answer came that cannot be used: cut JSON, no content at all, too large."""
 
 
-class ModelEmpty(ModelGarbled):
+class EmptyModelReply(InvalidModelReply):
     """An answer came with no words and no tool call in it."""
 
 

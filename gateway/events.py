@@ -99,7 +99,7 @@ class Sender:
     is_guest: bool = False  # Slack guest or foreign workspace: a stranger unless named
     roles: tuple[str, ...] = ()  # Discord role ids
     team: str = ""  # Slack workspace
-    timezone: str = ""  # IANA, as the platform's profile has it; decides nothing, see gateway/locales.py
+    timezone: str = ""  # IANA, as the platform's profile has it; decides nothing, see gateway/chat_locales.py
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,7 +152,7 @@ class InboundMessage:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class MessageButton:
     """A button below a message. A press is the *command*, said by whoever pressed.
 
     The command is ours alone: no word of anybody's is ever in it.
@@ -189,7 +189,7 @@ class OutboundMessage:
     visible_to: str = ""  # sender id, when only that person may see it
     chat_kind: ChatKind = ChatKind.DIRECT
     attachments: tuple[Attachment, ...] = ()  # sent after the text, in this order, each a part of its own
-    choices: tuple[Choice, ...] = ()  # buttons below the text; where there are none, commands in it
+    choices: tuple[MessageButton, ...] = ()  # buttons below the text; where there are none, commands in it
     settles: bool = False  # answers a press of a button that has done what it is for: its row goes
     rings: bool = True  # False: it takes its preview's place however late, and calls nobody
 
@@ -200,7 +200,7 @@ class OutboundMessage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class MessagePart:
     """One platform message: cut once, frozen before the first part is sent.
 
     ``payload`` is the platform's dialect (the codec's own format), ``plain`` the same without any.
@@ -220,7 +220,7 @@ class Part:
     kind: OutboundKind = OutboundKind.ANSWER
     file: Attachment | None = None
     is_placed: bool = False
-    choices: tuple[Choice, ...] = ()
+    choices: tuple[MessageButton, ...] = ()
     settles: bool = False
 
     @property
@@ -230,7 +230,7 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Receipt:
+class DeliveryReceipt:
     """The platform's word that a part stands in the chat."""
 
     part: str
@@ -245,6 +245,6 @@ def turn_id(message: InboundMessage) -> str:
     return "t" + base64.b32encode(digest[:10]).decode("ascii").lower()
 
 
-def reference(turn: str) -> str:
+def short_turn_id(turn: str) -> str:
     """The short form of a turn id that a person is shown and `parlour turn` takes."""
     return turn[:8]

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import structlog
 
-from gateway.errors import HomeInUse, UserMistake
-from gateway.ports.installed import in_container
+from gateway.errors import HomeInUse, UserError
+from gateway.ports.entry_points import in_container
 
 log = structlog.get_logger(__name__)
 
@@ -85,7 +85,7 @@ class Home:
 
 
 def make_private(folder: Path) -> None:
-    """Create *folder* with 0700, or make one that stands here private; UserMistake if it cannot be made or written."""
+    """Create *folder* with 0700, or make one that stands here private; UserError if it cannot be made or written."""
     made = [each for each in (folder, *folder.parents) if not each.exists()]
     try:
         # Folders above it are made too; every one of them private, since nobody asked for them either.
@@ -94,12 +94,12 @@ def make_private(folder: Path) -> None:
             with suppress(PermissionError):  # a parent that we may enter and not read cannot be synced
                 sync_folder(each.parent)
     except (FileExistsError, NotADirectoryError):
-        raise UserMistake(f"{folder} is not a folder; move that file away, or set PARLOUR_HOME to a folder") from None
+        raise UserError(f"{folder} is not a folder; move that file away, or set PARLOUR_HOME to a folder") from None
     except OSError as wrong:
-        raise UserMistake(_unwritable(folder, wrong)) from None
+        raise UserError(_unwritable(folder, wrong)) from None
     wrong_home = unwritable(folder)
     if wrong_home:
-        raise UserMistake(wrong_home)
+        raise UserError(wrong_home)
     _close_to_others(folder)
 
 
@@ -131,7 +131,7 @@ def unwritable(folder: Path) -> str:
         return _unwritable(folder, wrong)
 
 
-def give_back(home: Path, uid: int, gid: int, environment: Mapping[str, str]) -> str:
+def ownership_hint(home: Path, uid: int, gid: int, environment: Mapping[str, str]) -> str:
     """Return the line to paste that gives everything in *home* to the user *uid*."""
     if in_container(environment):
         # The service has no capability at all, and root without these may neither look into 0700 nor give away.
@@ -142,7 +142,7 @@ def give_back(home: Path, uid: int, gid: int, environment: Mapping[str, str]) ->
     return f"sudo chown -R {uid}:{gid} {home}"
 
 
-def not_ours(home: Path, path: Path, environment: Mapping[str, str] = os.environ) -> str:
+def foreign_file_message(home: Path, path: Path, environment: Mapping[str, str] = os.environ) -> str:
     """Say whose *path* in *home* is when it is somebody else's and we cannot use it, with the line to paste; or ""."""
     try:
         found = path.stat()
@@ -153,12 +153,12 @@ def not_ours(home: Path, path: Path, environment: Mapping[str, str] = os.environ
     need = os.R_OK | os.W_OK | (os.X_OK if path.is_dir() else 0)
     if found.st_uid == os.geteuid() or os.access(path, need, effective_ids=os.access in os.supports_effective_ids):
         return ""
-    back = give_back(home, os.geteuid(), os.getegid(), environment)
+    back = ownership_hint(home, os.geteuid(), os.getegid(), environment)
     return f"{path} belongs to user id {found.st_uid}, and Parlour runs as {os.geteuid()}; give it back: {back}"
 
 
 def _unwritable(folder: Path, wrong: OSError) -> str:
-    if mistake := not_ours(folder, folder):
+    if mistake := foreign_file_message(folder, folder):
         return mistake
     if is_full_disk(wrong):
         return full_disk(wrong, folder)
@@ -235,7 +235,7 @@ def holder(home: Home) -> int | None:
 
 
 def schema_of(home: Home) -> int | None:
-    """Return the home's schema number; None when it has none yet. Raises UserMistake when it is no number."""
+    """Return the home's schema number; None when it has none yet. Raises UserError when it is no number."""
     try:
         text = home.schema.read_text("ascii").strip()
     except FileNotFoundError:
@@ -243,19 +243,19 @@ def schema_of(home: Home) -> int | None:
     except (OSError, ValueError):
         text = ""
     if not text.isdigit():
-        raise UserMistake(
+        raise UserError(
             f"{home.schema} holds no number; if the folder is a home of this Parlour, write {SCHEMA} into it"
         )
     return int(text)
 
 
 def refuse_half_restored(home: Home) -> None:
-    """Raise UserMistake when a restore was interrupted while it swapped files."""
+    """Raise UserError when a restore was interrupted while it swapped files."""
     if home.restoring.exists():
-        raise UserMistake(f"a restore into {home.path} was interrupted; run `parlour restore FILE --force` again")
+        raise UserError(f"a restore into {home.path} was interrupted; run `parlour restore FILE --force` again")
 
 
-def newer(home: Home, found: int, schema: int) -> str:
+def schema_too_new_message(home: Home, found: int, schema: int) -> str:
     """Return the line for data of a newer Parlour, with the command that goes back to ours."""
     fitting = sorted(home.backups.glob(f"{SNAPSHOT}{schema + 1}-*.tar.gz"))
     back = f"`parlour restore {fitting[-1]} --force`" if fitting else "`parlour restore FILE --force` with a backup"
@@ -290,7 +290,7 @@ def sync_folder(folder: Path) -> None:
 
 
 @contextmanager
-def reachable(socket: Path) -> Iterator[str]:
+def short_socket_path(socket: Path) -> Iterator[str]:
     """Give an address for *socket* that AF_UNIX can take: through a link in a private folder when it is too long."""
     if len(os.fsencode(socket)) <= _LONGEST_SOCKET_PATH:
         yield str(socket)

@@ -9,18 +9,18 @@ from typing import Protocol
 import structlog
 
 from gateway.admission import Admitted, Decision, Rejected
-from gateway.errors import UserMistake
+from gateway.errors import UserError
 from gateway.events import InboundKind, InboundMessage, Role
 from gateway.ports import (
-    Accepted,
-    AcceptedAs,
+    AcceptOutcome,
     Channel,
-    Joined,
+    IntakeResult,
+    IntakeVerdict,
     Journal,
-    Meter,
+    MembershipChange,
+    MetricsRecorder,
     PlatformEvent,
     SupportsReplay,
-    Verdict,
 )
 from gateway.quarantine import Quarantine
 
@@ -30,13 +30,13 @@ Admit = Callable[[InboundMessage], Admitted | Rejected]
 Classify = Callable[[InboundMessage], bool | None]  # None = no command; True = it must not wait in its lane
 
 
-class Doorkeeper(Protocol):
+class PreAdmissionHandler(Protocol):
     """Takes what is said to the door itself (a code) before it is a message: none of it is stored or thought about."""
 
-    async def meet(self, message: InboundMessage, decision: Decision) -> Accepted | None:
+    async def intercept(self, message: InboundMessage, decision: Decision) -> IntakeResult | None:
         """Return what became of *message* when it was for the doorkeeper, None when it goes on as *decision* says.
 
-        Asked at every message: what is none of its business must cost it nothing. Raises StoreDown.
+        Asked at every message: what is none of its business must cost it nothing. Raises StoreUnavailable.
         """
         ...
 
@@ -56,9 +56,9 @@ class GatewayIntake:
         admit: Admit,
         classify: Classify,
         quarantine: Quarantine,
-        meter: Meter,
-        doorkeepers: Sequence[Doorkeeper] = (),
-        newcomer: Callable[[Joined], Awaitable[None]] | None = None,
+        meter: MetricsRecorder,
+        doorkeepers: Sequence[PreAdmissionHandler] = (),
+        newcomer: Callable[[MembershipChange], Awaitable[None]] | None = None,
         language: Callable[[InboundMessage], Awaitable[str]] = in_english,
     ) -> None:
         """*newcomer* is told where we were added, and where we are gone from; *language* is that of a chat."""
@@ -83,37 +83,37 @@ class GatewayIntake:
     async def replay(self, name: str, channels: Mapping[str, Channel]) -> bool:
         """Hand an event of the quarantine to its channel once more; False when there is no such event.
 
-        Raises UserMistake when it cannot be handed over now, and what taking it in raises.
+        Raises UserError when it cannot be handed over now, and what taking it in raises.
         """
 
         async def work(event: PlatformEvent) -> None:
             channel = channels.get(event.channel)
             if not isinstance(channel, SupportsReplay):
-                raise UserMistake(f"no channel called {event.channel} that can take events in again is running here")
+                raise UserError(f"no channel called {event.channel} that can take events in again is running here")
             if not channel.is_ready():
-                raise UserMistake(f"{event.channel} does not hear its platform now; try again when it does")
+                raise UserError(f"{event.channel} does not hear its platform now; try again when it does")
             await channel.replay(event)
 
         return await self.quarantine.replay(name, work)
 
-    async def receive(self, message: InboundMessage) -> Accepted:
-        """Admit and store *message*; raises StoreDown when it could not be made durable."""
+    async def receive(self, message: InboundMessage) -> IntakeResult:
+        """Admit and store *message*; raises StoreUnavailable when it could not be made durable."""
         decision = self._admit(message)
         for doorkeeper in self._doorkeepers:
-            if (met := await doorkeeper.meet(message, decision)) is not None:
+            if (met := await doorkeeper.intercept(message, decision)) is not None:
                 return met
         if isinstance(decision, Rejected):
             self._meter.count("rejected", reason=decision.reason)
-            return Accepted(verdict=Verdict.REJECTED, reason=decision.reason)
+            return IntakeResult(verdict=IntakeVerdict.REJECTED, reason=decision.reason)
         return await self.accept(message, decision.role)
 
-    async def joined(self, place: Joined) -> None:
-        """Take note that we were added to *place*, or are gone from it; nothing is said there. Raises StoreDown."""
+    async def membership_changed(self, place: MembershipChange) -> None:
+        """Record that we were added to *place*, or removed; nothing is said there. Raises StoreUnavailable."""
         log.info("intake.joined", channel=place.channel, place=place.entry, is_gone=place.is_gone)
         if self._newcomer is not None:
             await self._newcomer(place)
 
-    async def accept(self, message: InboundMessage, role: Role) -> Accepted:
+    async def accept(self, message: InboundMessage, role: Role) -> IntakeResult:
         """Store a message whose sender is known to be admitted (or that is our own: a job)."""
         is_control = self._classify(message)
         if is_control is not None and not (is_control and message.kind is InboundKind.BUTTON):
@@ -126,7 +126,7 @@ class GatewayIntake:
             language=await self._language(message),
         )
         self._meter.count("accepted", outcome=str(acceptance.outcome))
-        if acceptance.outcome is AcceptedAs.FULL:
+        if acceptance.outcome is AcceptOutcome.FULL:
             log.debug("intake.full", key=str(message.key), queued=acceptance.queued)
-            return Accepted(verdict=Verdict.FULL)
-        return Accepted(verdict=Verdict.ACCEPTED)
+            return IntakeResult(verdict=IntakeVerdict.FULL)
+        return IntakeResult(verdict=IntakeVerdict.ACCEPTED)

@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from gateway.ports.installed import in_container
+from gateway.ports.entry_points import in_container
 
 STAMP = "journal.stamp"
 _FULL = 1024 * 1024  # bytes; with less free space, an I/O error is a full disk's

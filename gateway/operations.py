@@ -15,15 +15,15 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
+from gateway.access.refusal_log import ChannelRefusals, RefusalLog
 from gateway.backup import backup
-from gateway.control import Connection, Handler, Line
-from gateway.errors import UserMistake
-from gateway.events import SessionKey, reference
+from gateway.control import ControlConnection, Handler, Line
+from gateway.errors import UserError
+from gateway.events import SessionKey, short_turn_id
 from gateway.home import Home
-from gateway.people.refusals import RefusalLog, Unheard
-from gateway.ports import Channel, Sessions, Store
-from gateway.ports.installed import version
-from gateway.quarantine import Quarantine, look
+from gateway.ports import Channel, SessionReader, Store
+from gateway.ports.entry_points import package_version
+from gateway.quarantine import Quarantine, list_events
 
 Operation: TypeAlias = Callable[[Line], AsyncIterator[Line]]
 Receive: TypeAlias = Callable[[], Awaitable[Mapping[str, Any] | None]]
@@ -34,7 +34,7 @@ _MOST_DEAD = 20
 NO_GATEWAY = "no gateway runs here; start one with `parlour run`"
 
 
-class KeepsQuarantine(Protocol):
+class SupportsQuarantine(Protocol):
     """What has the platform events that were set aside, and takes one in again."""
 
     async def replay(self, name: str, channels: Mapping[str, Channel]) -> bool:
@@ -47,7 +47,7 @@ class KeepsQuarantine(Protocol):
         ...
 
 
-class Operated(Protocol):
+class OperableApp(Protocol):
     """What the composition root offers to operations."""
 
     @property
@@ -61,12 +61,12 @@ class Operated(Protocol):
         ...
 
     @property
-    def sessions(self) -> Sessions:
+    def sessions(self) -> SessionReader:
         """What was said."""
         ...
 
     @property
-    def intake(self) -> KeepsQuarantine:
+    def intake(self) -> SupportsQuarantine:
         """Where platform events come in."""
         ...
 
@@ -84,7 +84,7 @@ class Operated(Protocol):
         """Per channel: None = not tried yet, False = degraded, True = hears its platform."""
         ...
 
-    def still(self) -> AbstractAsyncContextManager[object]:
+    def pause_writes(self) -> AbstractAsyncContextManager[object]:
         """Hold while nothing may write files: first what was committed is projected, then projector and jobs wait."""
         ...
 
@@ -98,7 +98,7 @@ class Operated(Protocol):
 
 
 @runtime_checkable
-class Attachable(Protocol):
+class SupportsAttach(Protocol):
     """A channel that terminals attach to."""
 
     async def converse(self, receive: Receive, send: Send) -> None:
@@ -106,14 +106,14 @@ class Attachable(Protocol):
         ...
 
 
-def _not_in_quarantine(name: str) -> UserMistake:
-    return UserMistake(f"nothing called {name!r} is in quarantine; `parlour quarantine list` shows what is")
+def _not_in_quarantine(name: str) -> UserError:
+    return UserError(f"nothing called {name!r} is in quarantine; `parlour quarantine list` shows what is")
 
 
-class Operations:
+class GatewayOperations:
     """The operations over what the composition root built."""
 
-    def __init__(self, app: Operated, more: Mapping[str, Operation] | None = None) -> None:
+    def __init__(self, app: OperableApp, more: Mapping[str, Operation] | None = None) -> None:
         """*more* are those of rooms that the gateway does not see, by name."""
         self._app = app
         self._more = more or {}
@@ -142,7 +142,7 @@ class Operations:
     async def status(self, _: Line) -> AsyncIterator[Line]:
         """One line: what runs, since when, how much waits, which channels hear, what was given up and why."""
         yield {
-            "version": version(),
+            "version": package_version(),
             "home": str(self._app.home.path),
             "gateway": "running" if self._app.channels else "not running",
             "since": plain(self._started_at),
@@ -161,31 +161,31 @@ class Operations:
     async def show_session(self, arguments: Line) -> AsyncIterator[Line]:
         """The newest lines of one session, as people saw them."""
         limit = min(int(arguments.get("limit", 50)), _MOST_LINES)
-        for line in await self._app.sessions.shown(_key(arguments), limit=limit):
+        for line in await self._app.sessions.displayed_messages(_key(arguments), limit=limit):
             yield plain(line)
 
     async def send(self, arguments: Line) -> AsyncIterator[Line]:
         """Hand a text to a session as a job of ours; it goes all nine stages."""
         text = str(arguments.get("text", ""))
         if not text.strip():
-            raise UserMistake("there is nothing to send; give a text")
+            raise UserError("there is nothing to send; give a text")
         turn = await self._app.submit(_key(arguments), text)
-        yield {"turn": turn, "reference": reference(turn), "running": bool(self._app.channels)}
+        yield {"turn": turn, "reference": short_turn_id(turn), "running": bool(self._app.channels)}
 
     async def turn(self, arguments: Line) -> AsyncIterator[Line]:
         """The whole story of one turn."""
         wanted = str(arguments.get("reference", ""))
-        story = await self._app.store.journal.story(wanted) if wanted else None
+        story = await self._app.store.journal.trace(wanted) if wanted else None
         if story is None:
-            raise UserMistake(f"no turn begins with {wanted!r}; the reference stands at the end of the line people saw")
+            raise UserError(f"no turn begins with {wanted!r}; the reference stands at the end of the line people saw")
         yield plain(story)
 
     async def backup(self, arguments: Line) -> AsyncIterator[Line]:
         """Write a backup; the path is the asking command's, made absolute by it."""
         target = Path(str(arguments.get("file", "")))
         if not target.is_absolute():
-            raise UserMistake("a backup needs a file to write to")
-        made = await backup(self._app.home, self._app.store, target, still=self._app.still())
+            raise UserError("a backup needs a file to write to")
+        made = await backup(self._app.home, self._app.store, target, still=self._app.pause_writes())
         yield {"file": str(made.target), "files": made.files, "size": made.size, "left_out": list(made.left_out)}
 
     async def prune(self, _: Line) -> AsyncIterator[Line]:
@@ -194,7 +194,7 @@ class Operations:
 
     async def list_quarantine(self, _: Line) -> AsyncIterator[Line]:
         """A line per platform event that was set aside, the newest first; no word of it."""
-        for event in await asyncio.to_thread(look, self._app.home.quarantine):
+        for event in await asyncio.to_thread(list_events, self._app.home.quarantine):
             yield {"name": event.file.stem, **plain(event)}
 
     async def drop_from_quarantine(self, arguments: Line) -> AsyncIterator[Line]:
@@ -211,17 +211,17 @@ class Operations:
         name = str(arguments.get("name", ""))
         try:
             is_here = await self._app.intake.replay(name, self._app.channels)
-        except UserMistake:
+        except UserError:
             raise
         except Exception as error:  # noqa: BLE001 - an operator's boundary; its text may quote the event
-            raise UserMistake(f"{name} failed again ({type(error).__name__}) and stays in quarantine") from None
+            raise UserError(f"{name} failed again ({type(error).__name__}) and stays in quarantine") from None
         if not is_here:
             raise _not_in_quarantine(name)
         yield {"name": name}
 
-    async def attach(self, _: Line, connection: Connection) -> None:
+    async def attach(self, _: Line, connection: ControlConnection) -> None:
         """Let a terminal into the console channel until it leaves."""
-        consoles = [channel for channel in self._channels("console") if isinstance(channel, Attachable)]
+        consoles = [channel for channel in self._channels("console") if isinstance(channel, SupportsAttach)]
         if not consoles:
             raise self._absent("the console is switched off; set channels.console.enabled to true")
         await consoles[0].converse(connection.receive, connection.send)
@@ -230,11 +230,11 @@ class Operations:
         """Return the open channels, the block named *first* before the others."""
         return [channel for _, channel in sorted(self._app.channels.items(), key=lambda item: item[0] != first)]
 
-    def _absent(self, switched_off: str) -> UserMistake:
-        return UserMistake(switched_off if self._app.channels else NO_GATEWAY)
+    def _absent(self, switched_off: str) -> UserError:
+        return UserError(switched_off if self._app.channels else NO_GATEWAY)
 
 
-def _figures(unheard: Unheard) -> Line:
+def _figures(unheard: ChannelRefusals) -> Line:
     reasons = dict(unheard.reasons.most_common())
     return {
         "since": plain(unheard.since),
@@ -245,7 +245,7 @@ def _figures(unheard: Unheard) -> Line:
 
 
 def _handler(run: Operation) -> Handler:
-    async def handle(arguments: Line, connection: Connection) -> None:
+    async def handle(arguments: Line, connection: ControlConnection) -> None:
         async for line in run(arguments):
             await connection.send(line)
 
@@ -256,7 +256,7 @@ def _key(arguments: Line) -> SessionKey:
     try:
         return SessionKey.parse(str(arguments.get("key", "")))
     except ValueError as wrong:
-        raise UserMistake(f"{wrong}; `parlour sessions list` shows them") from None
+        raise UserError(f"{wrong}; `parlour sessions list` shows them") from None
 
 
 def plain(value: Any) -> Any:

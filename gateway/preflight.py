@@ -10,16 +10,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from gateway.errors import UserMistake
+from gateway.errors import UserError
 from gateway.home import (
     SCHEMA,
     Home,
+    foreign_file_message,
     in_use,
     is_held,
-    newer,
-    not_ours,
     refuse_half_restored,
     schema_of,
+    schema_too_new_message,
     unwritable,
 )
 from gateway.journal_file import files_of, lost_journal, stamp_of
@@ -28,7 +28,7 @@ from gateway.web.listen import cannot_listen
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
+class PreflightCheck:
     """One thing looked at; `mistake` is the line that says what is wrong, or ""."""
 
     name: str
@@ -36,22 +36,24 @@ class Check:
     well: str = ""  # what to say when nothing is wrong
 
 
-def before_start(settings: Settings) -> Iterator[Check]:
+def before_start(settings: Settings) -> Iterator[PreflightCheck]:
     """Yield what decides whether a gateway can start, in the order in which a start would meet it."""
     home = Home(settings.home)
-    yield Check("home", home_mistake(settings.home), f"{settings.home} can be written")
-    yield Check("owner", owner_mistake(home), "what the home holds can be read and written")
-    yield Check("lock", in_use(home) if is_held(home) else "", "no other process uses the home")
-    yield Check("schema", schema_mistake(home), "the data is of a shape this Parlour knows")
-    yield Check("journal", lost_journal(home.journal), "is the one that the last start left")
-    yield Check("port", port_mistake(settings.web.host, settings.web.port), f"port {settings.web.port} is free")
+    yield PreflightCheck("home", home_mistake(settings.home), f"{settings.home} can be written")
+    yield PreflightCheck("owner", owner_mistake(home), "what the home holds can be read and written")
+    yield PreflightCheck("lock", in_use(home) if is_held(home) else "", "no other process uses the home")
+    yield PreflightCheck("schema", schema_mistake(home), "the data is of a shape this Parlour knows")
+    yield PreflightCheck("journal", lost_journal(home.journal), "is the one that the last start left")
+    yield PreflightCheck(
+        "port", port_mistake(settings.web.host, settings.web.port), f"port {settings.web.port} is free"
+    )
 
 
-def refuse(settings: Settings) -> None:
-    """Raise UserMistake with the first thing that keeps a gateway from starting."""
+def require_startable(settings: Settings) -> None:
+    """Raise UserError with the first thing that keeps a gateway from starting."""
     for check in before_start(settings):
         if check.mistake:
-            raise UserMistake(check.mistake)
+            raise UserError(check.mistake)
 
 
 def home_mistake(folder: Path) -> str:
@@ -71,7 +73,7 @@ def owner_mistake(home: Home) -> str:
     """Say which file of the home is somebody else's and cannot be used, or ""."""
     journal = (*files_of(home.journal), stamp_of(home.journal))
     for path in (*journal, home.lock, home.schema, home.secrets, home.backups, home.quarantine):
-        if mistake := not_ours(home.path, path):
+        if mistake := foreign_file_message(home.path, path):
             return mistake
     return ""
 
@@ -81,9 +83,9 @@ def schema_mistake(home: Home) -> str:
     try:
         refuse_half_restored(home)
         found = schema_of(home)
-    except UserMistake as wrong:
+    except UserError as wrong:
         return str(wrong)
-    return newer(home, found, SCHEMA) if found is not None and found > SCHEMA else ""
+    return schema_too_new_message(home, found, SCHEMA) if found is not None and found > SCHEMA else ""
 
 
 def port_mistake(host: str, port: int) -> str:

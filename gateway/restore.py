@@ -18,7 +18,7 @@ from typing import Any
 
 from gateway.archive_reader import ArchiveMember, open_archive
 from gateway.backup import BLOCK, FORMAT, MANIFEST, STAYS, is_archived
-from gateway.errors import NewerData, UserMistake
+from gateway.errors import SchemaTooNew, UserError
 from gateway.git_folders import defuse_repositories
 from gateway.home import SCHEMA, STAGING, Home, hold_lock, make_private, remove_staging, sync_folder, write_private
 from gateway.journal_file import OpenChoice, journal_fault
@@ -71,16 +71,14 @@ def restore(
     The home must be empty or *force* given: then what is there moves to backups/replaced-<time>/. Secrets, backups
     and a settings file that is already there stay. Everything is unpacked and verified first, then *confirm* sees what
     it is, and may raise; until then nothing was changed. *choice* says what becomes of messages that were open and
-    answers that were undelivered. Raises UserMistake, HomeInUse or NewerData.
+    answers that were undelivered. Raises UserError, HomeInUse or SchemaTooNew.
     """
     os.umask(0o077)
     home = Home(path)
     make_private(path)
     with hold_lock(home):
         if not force and any(_data_of(home)):
-            raise UserMistake(
-                f"{path} holds data; --force replaces it (what is there now is moved into {home.backups})"
-            )
+            raise UserError(f"{path} holds data; --force replaces it (what is there now is moved into {home.backups})")
         remove_staging(path)
         staging = Path(tempfile.mkdtemp(prefix=STAGING, dir=path))
         try:
@@ -114,18 +112,18 @@ class _UnpackedArchive:
     manifest: dict[str, Any] | None = None
 
     def take(self, member: ArchiveMember) -> None:
-        """Count a member; raise UserMistake when it is one too many."""
+        """Count a member; raise UserError when it is one too many."""
         self.room -= member.size
         if self.room < 0:
-            raise UserMistake(f"{self.source} needs more room than its disk has; nothing was changed, make room")
+            raise UserError(f"{self.source} needs more room than its disk has; nothing was changed, make room")
         if len(self.found) >= self.limits.files:
-            raise UserMistake(f"{self.source} holds more than {self.limits.files:,} files; nothing was changed")
+            raise UserError(f"{self.source} holds more than {self.limits.files:,} files; nothing was changed")
 
     def look_at_the_clock(self) -> None:
-        """Raise UserMistake when it has taken too long."""
+        """Raise UserError when it has taken too long."""
         if time.monotonic() > self.ends_at:
             hours = self.limits.seconds / 3600
-            raise UserMistake(f"{self.source} took more than {hours:.0f} hours to unpack; nothing was changed")
+            raise UserError(f"{self.source} took more than {hours:.0f} hours to unpack; nothing was changed")
 
 
 def _unpack(source: Path, staging: Path, limits: RestoreLimits) -> _UnpackedArchive:
@@ -143,9 +141,9 @@ def _unpack(source: Path, staging: Path, limits: RestoreLimits) -> _UnpackedArch
                 place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
                 unpacked.found[member.name] = _write_member(member, place, unpacked)
     except FileNotFoundError:
-        raise UserMistake(f"{source} is not there; name a file that `parlour backup` wrote") from None
+        raise UserError(f"{source} is not there; name a file that `parlour backup` wrote") from None
     except (EOFError, ValueError, KeyError, RecursionError, OSError) as wrong:
-        raise UserMistake(
+        raise UserError(
             f"{source} cannot be restored ({_brief(wrong)}); nothing was changed, use another backup"
         ) from None
     _verify(unpacked, staging)
@@ -198,19 +196,21 @@ def _read_manifest(member: ArchiveMember, unpacked: _UnpackedArchive) -> dict[st
 def _verify(unpacked: _UnpackedArchive, staging: Path) -> None:
     source, manifest, again = unpacked.source, unpacked.manifest, "nothing was changed, use another backup"
     if manifest is None or manifest.get("format") != FORMAT:
-        raise UserMistake(f"{source} is no whole backup of Parlour; {again}")
+        raise UserError(f"{source} is no whole backup of Parlour; {again}")
     schema = manifest.get("schema")
     if not isinstance(schema, int) or schema > SCHEMA:
-        raise NewerData(f"{source} was written by a newer Parlour (schema {schema}, this one knows {SCHEMA}); upgrade")
+        raise SchemaTooNew(
+            f"{source} was written by a newer Parlour (schema {schema}, this one knows {SCHEMA}); upgrade"
+        )
     try:
         listed = {name: (entry["size"], entry["sha256"]) for name, entry in manifest.get("files", {}).items()}
     except (AttributeError, KeyError, TypeError):
         listed = {}
     if listed != unpacked.found:
-        raise UserMistake(f"{source} is damaged: its files are not those of its list; {again}")
+        raise UserError(f"{source} is damaged: its files are not those of its list; {again}")
     write_private(staging / "schema", f"{schema}\n")
     if journal_fault(staging / "journal.db"):
-        raise UserMistake(f"{source} holds a damaged journal; {again}")
+        raise UserError(f"{source} holds a damaged journal; {again}")
 
 
 def _adopt(unpacked: _UnpackedArchive, home: Home, staging: Path, choice: OpenChoice) -> BackupContents:
@@ -221,7 +221,7 @@ def _adopt(unpacked: _UnpackedArchive, home: Home, staging: Path, choice: OpenCh
         if journal.exists():
             work = mark_adopted(journal, choice)
     except sqlite3.Error as wrong:
-        raise UserMistake(f"{unpacked.source} holds a damaged journal ({wrong}); nothing was changed") from None
+        raise UserError(f"{unpacked.source} holds a damaged journal ({wrong}); nothing was changed") from None
     own = tuple(name for name in FILE_NAMES if (home.path / name).exists())
     found = unpacked.found
     return BackupContents(

@@ -1,4 +1,4 @@
-"""Find sentences for people that stand in code instead of in the catalogue (gateway/words).
+"""Find sentences for people that stand in code instead of in the catalogue (gateway/i18n).
 
 The rule: three or more words of literal text that are given to something a person reads. That is the
 first argument, ``text=`` or ``line=`` of the types in SHOWN, and the entries ``text`` and ``line`` of
@@ -17,8 +17,8 @@ from pathlib import Path, PurePosixPath
 
 PACKAGES = ("gateway", "channels", "agent")
 # Operators' lines stand where they arise (docs/adr/0002-words.md).
-OPERATORS = frozenset({"words", "settings", "doctor", "cli", "logs", "operations", "home", "errors"})
-SHOWN = frozenset({"OutboundMessage", "Reply", "ShownLine", "Accepted", "Activity", "BadFrame"})
+OPERATORS = frozenset({"i18n", "settings", "doctor", "cli", "logs", "operations", "home", "errors"})
+SHOWN = frozenset({"OutboundMessage", "Reply", "DisplayedMessage", "Accepted", "Activity", "BadFrame"})
 FIELDS = frozenset({"text", "line"})
 LEAST = 3  # words
 

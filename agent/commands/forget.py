@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 
-from agent.commands.declared import Need, command
-from agent.commands.port import CommandContext, Reply
-from agent.memory.forgetting.forgetter import Asker, Forgotten
-from agent.memory.forgetting.words import SHORTEST, Wanted
+from agent.commands.command_context import CommandContext, CommandReply
+from agent.commands.declaration import CommandNeed, command
+from agent.memory.erasure.word_eraser import ErasureRequester, WordErasureResult
+from agent.memory.erasure.word_match import SHORTEST, ErasurePattern
 from gateway.events import ChatKind, Role
-from gateway.words import say
+from gateway.i18n import translate
 
 _PURGE = re.compile(r"(?:^|\s)(?:--|—|–)purge(?=\s|$)", re.IGNORECASE)  # telephones make a dash of two hyphens
 
@@ -23,66 +23,73 @@ def _word(args: str) -> str:
 @command(
     "forget",
     others=Role.STEWARD,
-    words={"everything": Need(shared=Role.STEWARD, single=Role.OWNER)},
+    words={"everything": CommandNeed(shared=Role.STEWARD, single=Role.OWNER)},
     word=_word,
 )
-async def forget(context: CommandContext) -> Reply:
+async def forget(context: CommandContext) -> CommandReply:
     """Clear words from what is remembered, summarised and said here; with --purge from every byte of ours."""
     asked = context.args.casefold().split()
     if asked in (_EVERYTHING, _CONFIRMED):
         return await _everything(context, is_confirmed=asked == _CONFIRMED)
     words, purges = _PURGE.subn(" ", context.args)
-    wanted = Wanted.of(words)
+    wanted = ErasurePattern.of(words)
     if wanted is None:
-        return Reply(text=say("memory.forget_what", context.language, least=SHORTEST), is_private=True)
+        return CommandReply(text=translate("memory.forget_what", context.language, least=SHORTEST), is_private=True)
     if purges:
         return await _purge(context, wanted)
     gone = await context.house.forgetter.forget(context.scope, wanted, _asker(context), turn=context.turn)
     lines = _told(context, gone)
     if gone.total:
-        lines += [say("forget.purge_does", context.language), say("forget.remains", context.language)]
-    return Reply(text="\n".join(lines), is_private=True)
+        lines += [translate("forget.purge_does", context.language), translate("forget.remains", context.language)]
+    return CommandReply(text="\n".join(lines), is_private=True)
 
 
-async def _purge(context: CommandContext, wanted: Wanted) -> Reply:
+async def _purge(context: CommandContext, wanted: ErasurePattern) -> CommandReply:
     asker = _asker(context)
     gone, job = await context.house.forgetter.purge(
         context.scope, wanted, asker, key=context.key, upto=context.row.seq, turn=context.turn
     )
-    lines = [*_told(context, gone), say("forget.purging" if asker.may_all else "forget.purging_own", context.language)]
-    lines.append(say("forget.remains_purged", context.language))
+    lines = [
+        *_told(context, gone),
+        translate("forget.purging" if asker.may_all else "forget.purging_own", context.language),
+    ]
+    lines.append(translate("forget.remains_purged", context.language))
     lines += await _beyond(context)
     # The words stand in the command itself, so it is stored without them.
-    typed = say("forget.typed", context.language)
-    return Reply(text="\n".join(lines), is_private=True, typed=typed, jobs=(job,))
+    typed = translate("forget.typed", context.language)
+    return CommandReply(text="\n".join(lines), is_private=True, typed=typed, jobs=(job,))
 
 
-async def _everything(context: CommandContext, *, is_confirmed: bool) -> Reply:
+async def _everything(context: CommandContext, *, is_confirmed: bool) -> CommandReply:
     """Erase the scope of the chat: the person's own, or a group's."""
     is_shared = context.row.message.chat_kind is ChatKind.GROUP
     whose = "chat" if is_shared else "own"
     if not is_confirmed:
-        return Reply(text=say(f"forget.everything_{whose}", context.language), is_private=True)
+        return CommandReply(text=translate(f"forget.everything_{whose}", context.language), is_private=True)
     stays = await _beyond(context, is_all=True)
     job = await context.house.forgetter.everything(context.scope, turn=context.turn)
-    lines = [say(f"forget.erased_{whose}", context.language), say(f"forget.remains_{whose}", context.language), *stays]
-    return Reply(text="\n".join(lines), is_private=True, new_transcript=True, jobs=(job,))
+    lines = [
+        translate(f"forget.erased_{whose}", context.language),
+        translate(f"forget.remains_{whose}", context.language),
+        *stays,
+    ]
+    return CommandReply(text="\n".join(lines), is_private=True, new_transcript=True, jobs=(job,))
 
 
 async def _beyond(context: CommandContext, *, is_all: bool = False) -> list[str]:
     """Name the folders that stay as they are."""
     found = await context.house.forgetter.beyond(context.scope, context.key, is_all=is_all)
-    return [say(f"forget.beyond_{each}", context.language) for each in found]
+    return [translate(f"forget.beyond_{each}", context.language) for each in found]
 
 
-def _asker(context: CommandContext) -> Asker:
-    return Asker(person=context.person, sender=context.row.message.sender.id, may_all=context.may_all)
+def _asker(context: CommandContext) -> ErasureRequester:
+    return ErasureRequester(person=context.person, sender=context.row.message.sender.id, may_all=context.may_all)
 
 
-def _told(context: CommandContext, gone: Forgotten) -> list[str]:
+def _told(context: CommandContext, gone: WordErasureResult) -> list[str]:
     """Return how much is gone, and nothing of what it was."""
     lines = [
-        say(
+        translate(
             "forget.done" if gone.total else "forget.nothing",
             context.language,
             remembered=gone.remembered,
@@ -90,4 +97,4 @@ def _told(context: CommandContext, gone: Forgotten) -> list[str]:
             messages=gone.messages,
         )
     ]
-    return [*lines, say("forget.others", context.language)] if gone.others else lines
+    return [*lines, translate("forget.others", context.language)] if gone.others else lines

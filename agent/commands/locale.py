@@ -4,56 +4,64 @@ from __future__ import annotations
 
 import asyncio
 
-from agent.commands.declared import ANY, Need, command
-from agent.commands.port import CommandContext, Reply
+from agent.commands.command_context import CommandContext, CommandReply
+from agent.commands.declaration import ANY, CommandNeed, command
 from gateway.events import Role
-from gateway.words import say, zones
-from gateway.words.languages import listed, named, own_name
+from gateway.i18n import time_zones, translate
+from gateway.i18n.languages import list_languages, own_name, parse_language
 
 _USUAL = frozenset({"default", "auto", "reset", "-"})  # takes a choice back
 _LONGEST = 60
 
 
-_CHOOSING = {ANY: Need(shared=Role.STEWARD)}  # to look is everybody's
+_CHOOSING = {ANY: CommandNeed(shared=Role.STEWARD)}  # to look is everybody's
 
 
 @command("language", words=_CHOOSING)
-async def language(context: CommandContext) -> Reply:
+async def language(context: CommandContext) -> CommandReply:
     """Show or set the language of what is said beside the answers; those follow whoever writes."""
     if not context.args:
         name = own_name(context.language)
-        return Reply(text=say("commands.language", context.language, name=name, languages=listed()))
+        return CommandReply(
+            text=translate("commands.language", context.language, name=name, languages=list_languages())
+        )
     if context.args.lower() in _USUAL:
         await context.house.prefer(context.scope, "language", "")
-        return Reply(text=say("commands.language_set", context.house.language(context.key)))
-    wanted = named(context.args)
+        return CommandReply(text=translate("commands.language_set", context.house.language(context.key)))
+    wanted = parse_language(context.args)
     if not wanted:
-        text = say("commands.language_unknown", context.language, name=_short(context.args), languages=listed())
-        return Reply(text=text)
+        text = translate(
+            "commands.language_unknown", context.language, name=_short(context.args), languages=list_languages()
+        )
+        return CommandReply(text=text)
     await context.house.prefer(context.scope, "language", wanted)
-    return Reply(text=say("commands.language_set", wanted))
+    return CommandReply(text=translate("commands.language_set", wanted))
 
 
 @command("timezone", words=_CHOOSING)
-async def timezone(context: CommandContext) -> Reply:
+async def timezone(context: CommandContext) -> CommandReply:
     """Show or set the time zone, by its IANA name or by a city."""
     if not context.args:
-        return Reply(text=say("commands.timezone", context.language, zone=context.house.zone(context.scope)))
+        return CommandReply(
+            text=translate("commands.timezone", context.language, zone=context.house.zone(context.scope))
+        )
     if context.args.lower() in _USUAL:
         await context.house.prefer(context.scope, "timezone", "")
-        return Reply(text=say("commands.timezone_set", context.language, zone=context.house.zone(context.scope)))
-    found = await asyncio.to_thread(zones.find, context.args)
+        return CommandReply(
+            text=translate("commands.timezone_set", context.language, zone=context.house.zone(context.scope))
+        )
+    found = await asyncio.to_thread(time_zones.find_zone, context.args)
     if not found.name:
-        return Reply(text=_no_zone(context, found.near))
+        return CommandReply(text=_no_zone(context, found.near))
     await context.house.prefer(context.scope, "timezone", found.name)
-    return Reply(text=say("commands.timezone_set", context.language, zone=found.name))
+    return CommandReply(text=translate("commands.timezone_set", context.language, zone=found.name))
 
 
 def _no_zone(context: CommandContext, near: tuple[str, ...]) -> str:
     zone = _short(context.args)
     if near:
-        return say("commands.timezone_near", context.language, zone=zone, near=", ".join(near))
-    return say("commands.timezone_unknown", context.language, zone=zone)
+        return translate("commands.timezone_near", context.language, zone=zone, near=", ".join(near))
+    return translate("commands.timezone_unknown", context.language, zone=zone)
 
 
 def _short(text: str) -> str:

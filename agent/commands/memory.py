@@ -5,105 +5,105 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime
 
-from agent.commands import waiting
-from agent.commands.declared import Need, command
-from agent.commands.port import CommandContext, Reply
-from agent.memory.consolidation.pending import APPROVED
-from agent.memory.consolidation.revising import CONSOLIDATION
-from agent.memory.dream.restoring import FORGET, RESTORE
-from agent.memory.dream.state import DREAM
-from agent.memory.importing.importer import IMPORTED
+from agent.commands import approvals
+from agent.commands.command_context import CommandContext, CommandReply
+from agent.commands.declaration import CommandNeed, command
+from agent.memory.consolidation.consolidation_state import APPROVED
+from agent.memory.consolidation.memory_reviser import CONSOLIDATION
+from agent.memory.dream.dream_service import FORGET, RESTORE
+from agent.memory.dream.dream_state import DREAM
+from agent.memory.importers.importer import IMPORTED
+from agent.memory.jobs.memory_jobs import LONGEST_FACT, REMEMBER, remember_job
 from agent.memory.scopes import SHARED
-from agent.memory.versioning.desk import UNDO, NoSuchVersion, Origin, Overtaken
-from agent.memory.versioning.versions import BY_HAND, Version
-from agent.memory.work.jobs import LONGEST_FACT, REMEMBER, remember_job
+from agent.memory.versioning.memory_service import UNDO, LineOrigin, NoSuchVersion, UndoConflict
+from agent.memory.versioning.version_store import BY_HAND, DocumentVersion
 from gateway.events import Role
-from gateway.words import say
-from gateway.words.figures import moment
+from gateway.i18n import translate
+from gateway.i18n.formats import format_moment
 
 _LONGEST_QUOTE = 200
 _LONGEST_SHOWN = 6_000  # characters of memory that one answer shows
 
 
 @command("remember")
-async def remember(context: CommandContext) -> Reply:
+async def remember(context: CommandContext) -> CommandReply:
     """Keep a fact; it is known from the next turn on, and the version says who wanted it."""
     fact = " ".join(context.args.split())
     if not fact:
-        return Reply(text=say("memory.remember_what", context.language), is_private=True)
+        return CommandReply(text=translate("memory.remember_what", context.language), is_private=True)
     if len(fact) > LONGEST_FACT:
-        return Reply(text=say("memory.too_long", context.language, most=LONGEST_FACT), is_private=True)
+        return CommandReply(text=translate("memory.too_long", context.language, most=LONGEST_FACT), is_private=True)
     job = remember_job(fact, turn=context.turn, scope=context.scope, origin="user", by=context.person, at=context.now)
-    return Reply(text=say("memory.remembered", context.language), jobs=(job,))
+    return CommandReply(text=translate("memory.remembered", context.language), jobs=(job,))
 
 
-_UNDO = Need(shared=Role.STEWARD, single=Role.OWNER)
-_DECIDE = Need(shared=Role.STEWARD, unless=waiting.is_about_own)
+_UNDO = CommandNeed(shared=Role.STEWARD, single=Role.OWNER)
+_DECIDE = CommandNeed(shared=Role.STEWARD, unless=approvals.is_about_own)
 
 
-@command("memory", control_words=waiting.WORDS, words={"undo": _UNDO, "approve": _DECIDE, "reject": _DECIDE})
-async def memory(context: CommandContext) -> Reply:
+@command("memory", control_words=approvals.WORDS, words={"undo": _UNDO, "approve": _DECIDE, "reject": _DECIDE})
+async def memory(context: CommandContext) -> CommandReply:
     """Show what is remembered here; or where a line came from, what changed, and take a change back."""
     word, _, rest = context.args.partition(" ")
     act = _ACTS.get(word.lower(), _usage)
     done = await act(context, rest.strip())
-    return done if isinstance(done, Reply) else Reply(text=done, is_private=True)
+    return done if isinstance(done, CommandReply) else CommandReply(text=done, is_private=True)
 
 
 async def _show(context: CommandContext, _: str) -> str:
     texts = await context.house.memory.shown(context.scope)
     if not texts:
-        return say("memory.empty", context.language)
-    both = "\n\n".join([say("memory.title", context.language), *texts.values()])
+        return translate("memory.empty", context.language)
+    both = "\n\n".join([translate("memory.title", context.language), *texts.values()])
     if len(both) <= _LONGEST_SHOWN:
         return both
-    return f"{both[:_LONGEST_SHOWN]}…\n\n{say('memory.cut', context.language, length=len(both))}"
+    return f"{both[:_LONGEST_SHOWN]}…\n\n{translate('memory.cut', context.language, length=len(both))}"
 
 
 async def _shared(context: CommandContext, _: str) -> str:
     texts = await context.house.memory.shown(SHARED)
     if not texts:
-        return say("links.nothing_shared", context.language)
-    return "\n\n".join([say("links.shared_title", context.language), *texts.values()])[:_LONGEST_SHOWN]
+        return translate("links.nothing_shared", context.language)
+    return "\n\n".join([translate("links.shared_title", context.language), *texts.values()])[:_LONGEST_SHOWN]
 
 
 async def _log(context: CommandContext, _: str) -> str:
     changes = await context.house.memory.log(context.scope)
     if not changes:
-        return say("memory.no_changes", context.language)
+        return translate("memory.no_changes", context.language)
     return "\n".join(f"- {_change(context, each)}" for each in changes)
 
 
 async def _diff(context: CommandContext, sha: str) -> str:
     found = await context.house.memory.diff(context.scope, sha)
     if found is None:
-        return say("memory.no_such_change" if sha else "memory.no_changes", context.language, sha=sha[:40])
+        return translate("memory.no_such_change" if sha else "memory.no_changes", context.language, sha=sha[:40])
     version, changed = found
     return f"{_change(context, version)}\n\n```diff\n{changed}\n```"
 
 
 async def _why(context: CommandContext, text: str) -> str:
     if not text:
-        return say("memory.why_what", context.language)
+        return translate("memory.why_what", context.language)
     origins = await context.house.memory.why(context.scope, text)
     if not origins:
-        return say("memory.no_such_line", context.language)
+        return translate("memory.no_such_line", context.language)
     return "\n\n".join(_origin(context, each) for each in origins)
 
 
 async def _undo(context: CommandContext, sha: str) -> str:
     if not sha:
-        return say("memory.undo_what", context.language)
+        return translate("memory.undo_what", context.language)
     done = await context.house.memory.undo(context.scope, sha, by=context.person)
     if isinstance(done, NoSuchVersion):
-        return say("memory.no_such_change", context.language, sha=sha[:40])
-    if isinstance(done, Overtaken):
-        return say("memory.overtaken", context.language)
-    return say("memory.undone", context.language)
+        return translate("memory.no_such_change", context.language, sha=sha[:40])
+    if isinstance(done, UndoConflict):
+        return translate("memory.overtaken", context.language)
+    return translate("memory.undone", context.language)
 
 
 async def _usage(context: CommandContext, _: str) -> str:
-    return say("memory.usage", context.language)
+    return translate("memory.usage", context.language)
 
 
 _CAUSES = {  # how a version's cause begins; a longer beginning stands before a shorter one
@@ -117,7 +117,7 @@ _CAUSES = {  # how a version's cause begins; a longer beginning stands before a 
     IMPORTED: "memory.cause_imported",
     FORGET: "memory.cause_forget",
 }
-Act = Callable[[CommandContext, str], Awaitable[str | Reply]]
+Act = Callable[[CommandContext, str], Awaitable[str | CommandReply]]
 _ACTS: Mapping[str, Act] = {
     "": _show,
     "show": _show,
@@ -126,33 +126,33 @@ _ACTS: Mapping[str, Act] = {
     "diff": _diff,
     "why": _why,
     "undo": _undo,
-    "pending": waiting.pending,
-    "approve": waiting.approve,
-    "reject": waiting.reject,
+    "pending": approvals.pending,
+    "approve": approvals.approve,
+    "reject": approvals.reject,
 }
 
 
-def _change(context: CommandContext, version: Version) -> str:
+def _change(context: CommandContext, version: DocumentVersion) -> str:
     """Return one line on a change: its name, when, and why, in words."""
     return f"`{version.short}` {_local(context, version.at)}: {_cause(context, version)}"
 
 
 def _local(context: CommandContext, at: datetime) -> str:
-    return moment(at, context.house.zone(context.scope), context.language)
+    return format_moment(at, context.house.zone(context.scope), context.language)
 
 
-def _cause(context: CommandContext, version: Version) -> str:
+def _cause(context: CommandContext, version: DocumentVersion) -> str:
     sentence = next((each for begins, each in _CAUSES.items() if version.why.startswith(begins)), "memory.cause_other")
-    return say(sentence, context.language, what=version.why.rpartition(" ")[2][:40])
+    return translate(sentence, context.language, what=version.why.rpartition(" ")[2][:40])
 
 
-def _origin(context: CommandContext, origin: Origin) -> str:
+def _origin(context: CommandContext, origin: LineOrigin) -> str:
     lines = [f"> {origin.line}", _change(context, origin.version)]
     if origin.said is not None:
-        who = origin.said.name or say("memory.somebody", context.language)
-        lines.append(say("memory.said", context.language, who=who, quote=_short(origin.said.text)))
+        who = origin.said.name or translate("memory.somebody", context.language)
+        lines.append(translate("memory.said", context.language, who=who, quote=_short(origin.said.text)))
     if origin.entry is not None:
-        lines.append(say("memory.summary", context.language, quote=_short(origin.entry.content)))
+        lines.append(translate("memory.summary", context.language, quote=_short(origin.entry.content)))
     return "\n".join(lines)
 
 

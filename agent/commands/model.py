@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from agent.commands.declared import ANY, Need, command
-from agent.commands.port import CommandContext, Reply
-from agent.llm.choices import InForce, Origin
-from agent.llm.offline import is_offline
-from gateway.events import Choice, Role
-from gateway.words import say
+from agent.commands.command_context import CommandContext, CommandReply
+from agent.commands.declaration import ANY, CommandNeed, command
+from agent.llm.model_catalog import ActiveModel, ModelChoiceOrigin
+from agent.llm.offline_model import is_offline
+from gateway.events import MessageButton, Role
+from gateway.i18n import translate
 
 _USUAL = frozenset({"default", "auto", "reset", "-"})  # takes a choice back
 _LONGEST = 60  # characters of what somebody typed that are said again
@@ -16,31 +16,31 @@ _IN_A_ROW = 2
 _MOST_BUTTONS = 9  # with the one that takes a choice back; the text names all
 
 
-@command("model", is_control=True, words={ANY: Need(shared=Role.STEWARD)})
-async def model(context: CommandContext) -> Reply:
+@command("model", is_control=True, words={ANY: CommandNeed(shared=Role.STEWARD)})
+async def model(context: CommandContext) -> CommandReply:
     """Show which model answers here and which others could, or let another one answer from the next turn on."""
     desk = context.house.models
     if not context.args:
         return _shown(context)
     if context.args.lower() in _USUAL:
         await desk.choose(context.key, "")
-        return Reply(text=say("model.back", context.language, model=spoken(_in_force(context))))
+        return CommandReply(text=translate("model.back", context.language, model=model_label(_in_force(context))))
     name = desk.models.find(context.args)
     if not name:
-        return Reply(text=_unknown(context))
+        return CommandReply(text=_unknown(context))
     await desk.choose(context.key, name)
-    return Reply(text=say("model.set", context.language, model=spoken(_in_force(context))))
+    return CommandReply(text=translate("model.set", context.language, model=model_label(_in_force(context))))
 
 
-def spoken(model: InForce) -> str:
+def model_label(model: ActiveModel) -> str:
     """Return a model as people read it: its name, and whose it is where that says more."""
     full = model.client.name
     return f"`{model.name}`" if model.name == full else f"`{model.name}` ({full})"
 
 
-def gone(model: InForce, language: str) -> str:
+def model_gone_line(model: ActiveModel, language: str) -> str:
     """Return the line that says that a chosen model is none to choose any more, and which one answers instead."""
-    return say("model.lost", language, lost=model.lost, model=spoken(model))
+    return translate("model.lost", language, lost=model.lost, model=model_label(model))
 
 
 def has_model(context: CommandContext) -> bool:
@@ -48,29 +48,29 @@ def has_model(context: CommandContext) -> bool:
     return not is_offline(_in_force(context).client.name)
 
 
-def _in_force(context: CommandContext) -> InForce:
-    return context.house.models.in_force(context.key, context.row.message.guild)
+def _in_force(context: CommandContext) -> ActiveModel:
+    return context.house.models.active_model(context.key, context.row.message.guild)
 
 
-def _shown(context: CommandContext) -> Reply:
+def _shown(context: CommandContext) -> CommandReply:
     found, offered = _in_force(context), context.house.models.models.offered
-    lines = [say(f"model.{found.origin}", context.language, model=spoken(found))]
+    lines = [translate(f"model.{found.origin}", context.language, model=model_label(found))]
     if found.lost:
-        lines.append(gone(found, context.language))
+        lines.append(model_gone_line(found, context.language))
     others = [name for name in offered if name != found.name]
-    if not others and found.origin is not Origin.CHOSEN:
-        return Reply(text="\n\n".join([*lines, say("model.none_offered", context.language)]))
+    if not others and found.origin is not ModelChoiceOrigin.CHOSEN:
+        return CommandReply(text="\n\n".join([*lines, translate("model.none_offered", context.language)]))
     listed = "\n".join(f"- `{name}`" for name in offered)
-    lines.append(say("model.offered", context.language, models=listed))
-    return Reply(text="\n\n".join(lines), choices=_buttons(context, others, found))
+    lines.append(translate("model.offered", context.language, models=listed))
+    return CommandReply(text="\n\n".join(lines), choices=_buttons(context, others, found))
 
 
-def _buttons(context: CommandContext, others: list[str], found: InForce) -> tuple[Choice, ...]:
+def _buttons(context: CommandContext, others: list[str], found: ActiveModel) -> tuple[MessageButton, ...]:
     wanted = [(name, f"/model {name}") for name in others[: _MOST_BUTTONS - 1]]
-    if found.origin is Origin.CHOSEN:
-        wanted.append((say("model.as_before", context.language), "/model default"))
+    if found.origin is ModelChoiceOrigin.CHOSEN:
+        wanted.append((translate("model.as_before", context.language), "/model default"))
     return tuple(
-        Choice(label if len(label) <= _LABEL else f"{label[: _LABEL - 1]}…", typed, n // _IN_A_ROW)
+        MessageButton(label if len(label) <= _LABEL else f"{label[: _LABEL - 1]}…", typed, n // _IN_A_ROW)
         for n, (label, typed) in enumerate(wanted)
     )
 
@@ -79,7 +79,9 @@ def _unknown(context: CommandContext) -> str:
     typed = " ".join(context.args.replace("`", "").split())[:_LONGEST]
     models = context.house.models.models
     if not models.offered:
-        return say("model.none_offered", context.language)
+        return translate("model.none_offered", context.language)
     if near := models.near(context.args):
-        return say("model.near", context.language, name=typed, near=near)
-    return say("model.unknown", context.language, name=typed, models=", ".join(f"`{each}`" for each in models.offered))
+        return translate("model.near", context.language, name=typed, near=near)
+    return translate(
+        "model.unknown", context.language, name=typed, models=", ".join(f"`{each}`" for each in models.offered)
+    )

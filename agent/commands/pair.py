@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from agent.commands.declared import ANY, Need, command
-from agent.commands.port import CommandContext, Reply
-from gateway.events import Choice, Role
-from gateway.ports.pairing import Outcome, Settled, TooManyTries, Waiting
-from gateway.words import say
+from agent.commands.command_context import CommandContext, CommandReply
+from agent.commands.declaration import ANY, CommandNeed, command
+from gateway.events import MessageButton, Role
+from gateway.i18n import translate
+from gateway.ports.pairing import Outcome, PairingDecision, PairingLocked, PairingRequest
 
 _MOST = 5  # that one message has buttons for: Discord takes five rows
 
 
-_DECIDE = Need(direct=Role.OWNER, shared=Role.OWNER)
+_DECIDE = CommandNeed(direct=Role.OWNER, shared=Role.OWNER)
 
 
 @command("pair", who=Role.OWNER, looks=True, words={ANY: _DECIDE}, control_words={"yes", "no"})
-async def pair(context: CommandContext) -> Reply:
+async def pair(context: CommandContext) -> CommandReply:
     """Show who waits, approve by a code, or answer a question."""
     word, _, rest = context.args.strip().partition(" ")
     if not word:
@@ -25,42 +25,44 @@ async def pair(context: CommandContext) -> Reply:
         outcome = await pairing.by_ref(rest.strip().lower(), context.decider, is_yes=word.lower() == "yes")
     else:
         outcome = await pairing.by_code(context.args, context.decider)
-    audited = "done" if isinstance(outcome, Settled) else "refused"
-    return Reply(text=_told(context, outcome), is_private=True, settles=True, outcome=audited)
+    audited = "done" if isinstance(outcome, PairingDecision) else "refused"
+    return CommandReply(text=_told(context, outcome), is_private=True, settles=True, outcome=audited)
 
 
 def _told(context: CommandContext, outcome: Outcome) -> str:
     match outcome:
-        case Settled(waiting, is_yes):
+        case PairingDecision(waiting, is_yes):
             ends = ("place_open", "place_shut") if waiting.is_place else ("let_in", "kept_out")
             name = ends[0] if is_yes else ends[1]
             entry, who = f"{waiting.channel}:{waiting.who}", _label(context, waiting)
-            return say(f"strangers.decided_{name}", context.language, who=who, channel=waiting.channel, entry=entry)
-        case TooManyTries(minutes):
-            return say("strangers.locked", context.language, minutes=minutes)
+            return translate(
+                f"strangers.decided_{name}", context.language, who=who, channel=waiting.channel, entry=entry
+            )
+        case PairingLocked(minutes):
+            return translate("strangers.locked", context.language, minutes=minutes)
         case _:
-            return say("strangers.nobody_waits", context.language)
+            return translate("strangers.nobody_waits", context.language)
 
 
-def _label(context: CommandContext, waiting: Waiting) -> str:
+def _label(context: CommandContext, waiting: PairingRequest) -> str:
     key = "strangers.person" if waiting.name else "strangers.person_unnamed"
-    return say(key, context.language, id=waiting.who, name=waiting.name)
+    return translate(key, context.language, id=waiting.who, name=waiting.name)
 
 
-def _waiting(context: CommandContext) -> Reply:
+def _waiting(context: CommandContext) -> CommandReply:
     found = context.house.pairing.waiting()
     if not found:
-        return Reply(text=say("strangers.waits_none", context.language), is_private=True)
-    lines = [say("strangers.waits", context.language)]
-    choices: list[Choice] = []
+        return CommandReply(text=translate("strangers.waits_none", context.language), is_private=True)
+    lines = [translate("strangers.waits", context.language)]
+    choices: list[MessageButton] = []
     for n, each in enumerate(found[:_MOST], 1):
         key = "strangers.waits_place" if each.is_place else "strangers.waits_person"
         who = _label(context, each)
-        lines.append(say(key, context.language, n=str(n), who=who, channel=each.channel))
+        lines.append(translate(key, context.language, n=str(n), who=who, channel=each.channel))
         for answer in ("yes", "no"):
             number = f" ({n})" if len(found) > 1 else ""
-            label = f"{say(f'strangers.{answer}', context.language)}{number}"
-            choices.append(Choice(label, f"/pair {answer} {each.ref}", n - 1))
+            label = f"{translate(f'strangers.{answer}', context.language)}{number}"
+            choices.append(MessageButton(label, f"/pair {answer} {each.ref}", n - 1))
     if len(found) > _MOST:
-        lines.append(say("strangers.waits_more", context.language, count=len(found) - _MOST))
-    return Reply(text="\n".join(lines), is_private=True, choices=tuple(choices))
+        lines.append(translate("strangers.waits_more", context.language, count=len(found) - _MOST))
+    return CommandReply(text="\n".join(lines), is_private=True, choices=tuple(choices))

@@ -5,45 +5,45 @@ from __future__ import annotations
 from collections.abc import Mapping
 from zoneinfo import ZoneInfo
 
-from agent.commands.declared import command
-from agent.commands.port import CommandContext, Reply
+from agent.commands.command_context import CommandContext, CommandReply
+from agent.commands.declaration import command
 from gateway.events import UNKNOWN, ChatKind, Role
-from gateway.ports.access import Decided, Listed, Ruling, Standing
-from gateway.text.names import quiet_name
-from gateway.words import say
+from gateway.i18n import translate
+from gateway.ports.access import AccessDecision, AccessListing, AccessStatus, DecisionOutcome
+from gateway.text.display_names import safe_display_name
 
 _HERE = "here"  # in place of an id: the chat itself
 _MOST = 40  # lines that one answer shows
-_GOOD = frozenset({Ruling.DONE, Ruling.SAME})
+_GOOD = frozenset({DecisionOutcome.DONE, DecisionOutcome.SAME})
 
-_ALLOW: Mapping[Ruling, str] = {
-    Ruling.DONE: "people.allowed",
-    Ruling.SAME: "people.allowed_already",
-    Ruling.BLOCKED_AS: "people.blocked_as",
-    Ruling.NOBODY: "people.nobody",
-    Ruling.ELSEWHERE: "people.elsewhere",
+_ALLOW: Mapping[DecisionOutcome, str] = {
+    DecisionOutcome.DONE: "people.allowed",
+    DecisionOutcome.SAME: "people.allowed_already",
+    DecisionOutcome.BLOCKED_AS: "people.blocked_as",
+    DecisionOutcome.NOBODY: "people.nobody",
+    DecisionOutcome.ELSEWHERE: "people.elsewhere",
 }
-_BLOCK: Mapping[Ruling, str] = {
-    Ruling.DONE: "people.blocked",
-    Ruling.SAME: "people.blocked_already",
-    Ruling.SET_OWNER: "people.owner_set",
-    Ruling.OWNER: "people.owner_claimed",
-    Ruling.NOBODY: "people.nobody",
-    Ruling.ONLY_LET_IN: "people.only_let_in",
-    Ruling.ELSEWHERE: "people.elsewhere",
+_BLOCK: Mapping[DecisionOutcome, str] = {
+    DecisionOutcome.DONE: "people.blocked",
+    DecisionOutcome.SAME: "people.blocked_already",
+    DecisionOutcome.SET_OWNER: "people.owner_set",
+    DecisionOutcome.OWNER: "people.owner_claimed",
+    DecisionOutcome.NOBODY: "people.nobody",
+    DecisionOutcome.ONLY_LET_IN: "people.only_let_in",
+    DecisionOutcome.ELSEWHERE: "people.elsewhere",
 }
-_CAME: Mapping[tuple[Standing, str], str] = {
-    (Standing.OWNER, "setting"): "people.owner_by_setting",
-    (Standing.OWNER, "code"): "people.owner_by_code",
-    (Standing.ALLOWED, "setting"): "people.allowed_by_setting",
-    (Standing.ALLOWED, "decision"): "people.allowed_by",
-    (Standing.PAIRED, "decision"): "people.paired_by",
-    (Standing.BLOCKED, "decision"): "people.blocked_by",
+_CAME: Mapping[tuple[AccessStatus, str], str] = {
+    (AccessStatus.OWNER, "setting"): "people.owner_by_setting",
+    (AccessStatus.OWNER, "code"): "people.owner_by_code",
+    (AccessStatus.ALLOWED, "setting"): "people.allowed_by_setting",
+    (AccessStatus.ALLOWED, "decision"): "people.allowed_by",
+    (AccessStatus.PAIRED, "decision"): "people.paired_by",
+    (AccessStatus.BLOCKED, "decision"): "people.blocked_by",
 }
 
 
 @command("allow", who=Role.OWNER)
-async def allow(context: CommandContext) -> Reply:
+async def allow(context: CommandContext) -> CommandReply:
     """Let somebody or a place in: an id, a mention, `here`, or in answer to a message of theirs."""
     wanted = _wanted(context)
     if not wanted:
@@ -53,7 +53,7 @@ async def allow(context: CommandContext) -> Reply:
 
 
 @command("block", who=Role.OWNER)
-async def block(context: CommandContext) -> Reply:
+async def block(context: CommandContext) -> CommandReply:
     """Shut somebody or a place out, whatever else lets them in."""
     wanted = _wanted(context)
     if not wanted:
@@ -63,15 +63,15 @@ async def block(context: CommandContext) -> Reply:
 
 
 @command("people", who=Role.OWNER, looks=True, is_control=True)
-async def people(context: CommandContext) -> Reply:
+async def people(context: CommandContext) -> CommandReply:
     """List who may write and who may not, and how each came in."""
     listed = context.house.access.listed()
     if not listed:
-        return Reply(text=say("people.none", context.language), is_private=True)
-    lines = [say("people.title", context.language), *(_line(context, each) for each in listed[:_MOST])]
+        return CommandReply(text=translate("people.none", context.language), is_private=True)
+    lines = [translate("people.title", context.language), *(_line(context, each) for each in listed[:_MOST])]
     if len(listed) > _MOST:
-        lines.append(say("people.more", context.language, count=len(listed) - _MOST))
-    return Reply(text="\n".join(lines), is_private=True)
+        lines.append(translate("people.more", context.language, count=len(listed) - _MOST))
+    return CommandReply(text="\n".join(lines), is_private=True)
 
 
 def _wanted(context: CommandContext) -> str:
@@ -86,25 +86,27 @@ def _wanted(context: CommandContext) -> str:
     return wanted or ("" if by == UNKNOWN else by)
 
 
-def _ask(context: CommandContext, sentence: str) -> Reply:
-    return Reply(text=say(sentence, context.language), is_private=True, outcome="refused")
+def _ask(context: CommandContext, sentence: str) -> CommandReply:
+    return CommandReply(text=translate(sentence, context.language), is_private=True, outcome="refused")
 
 
-def _told(context: CommandContext, decided: Decided, sentences: Mapping[Ruling, str]) -> Reply:
+def _told(context: CommandContext, decided: AccessDecision, sentences: Mapping[DecisionOutcome, str]) -> CommandReply:
     is_good = decided.ruling in _GOOD
-    text = say(sentences[decided.ruling], context.language, whom=_shown(decided.whom), other=_shown(decided.other))
-    return Reply(
+    text = translate(
+        sentences[decided.ruling], context.language, whom=_shown(decided.whom), other=_shown(decided.other)
+    )
+    return CommandReply(
         text=text,
         is_private=True,
-        whom=decided.whom if decided.ruling not in (Ruling.NOBODY, Ruling.ELSEWHERE) else "",
+        whom=decided.whom if decided.ruling not in (DecisionOutcome.NOBODY, DecisionOutcome.ELSEWHERE) else "",
         outcome="done" if is_good else "refused",
     )
 
 
-def _line(context: CommandContext, each: Listed) -> str:
+def _line(context: CommandContext, each: AccessListing) -> str:
     whom = f"`{_shown(f'{each.channel}:{each.who}')}`"
-    name = quiet_name(each.name)
-    how = say(_CAME[each.standing, each.came_by], context.language, by=_shown(each.by))
+    name = safe_display_name(each.name)
+    how = translate(_CAME[each.standing, each.came_by], context.language, by=_shown(each.by))
     zone = ZoneInfo(context.house.zone(context.scope))
     when = f", {each.at.astimezone(zone):%Y-%m-%d}" if each.at is not None else ""
     return f"- {whom}{f' ({name})' if name else ''}: {how}{when}"
@@ -112,4 +114,4 @@ def _line(context: CommandContext, each: Listed) -> str:
 
 def _shown(whom: str) -> str:
     """Return an id as it may stand between backticks."""
-    return quiet_name(whom.replace("_", "\u2017"), 80).replace("\u2017", "_")
+    return safe_display_name(whom.replace("_", "\u2017"), 80).replace("\u2017", "_")

@@ -7,40 +7,40 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 
-from agent.commands.declared import Command
-from agent.commands.port import CommandContext, Reply
+from agent.commands.command_context import CommandContext, CommandReply
+from agent.commands.declaration import Command
 from gateway.events import InboundKind, InboundMessage
-from gateway.ports.installed import installed
-from gateway.words import say
+from gateway.i18n import translate
+from gateway.ports.entry_points import load_entry_points
 
 _COMMAND = re.compile(r"([/!]?)([a-z][a-z0-9_-]{0,31})(?:\s+(.*))?\Z", re.IGNORECASE | re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
-class Typed:
+class ParsedCommand:
     """A command as typed: its name may still be unknown."""
 
     name: str
     args: str
 
 
-class Router:
+class CommandRouter:
     """Knows every command; built once at start."""
 
     def __init__(self, commands: Sequence[Command]) -> None:
         self._commands = {command.name: command for command in commands}
 
     @classmethod
-    def load(cls) -> Router:
+    def load(cls) -> CommandRouter:
         """Collect the commands that the entry points `parlour.commands` name."""
-        return cls([entry.load() for entry in sorted(installed("parlour.commands"), key=lambda e: e.name)])
+        return cls([entry.load() for entry in sorted(load_entry_points("parlour.commands"), key=lambda e: e.name)])
 
     @property
     def commands(self) -> Sequence[Command]:
         """All commands, by name."""
         return [self._commands[name] for name in sorted(self._commands)]
 
-    def typed(self, message: InboundMessage) -> Typed | None:
+    def parse(self, message: InboundMessage) -> ParsedCommand | None:
         """Return the command that *message* is, None if it is none.
 
         Only the field `command` is read, which holds no word but the sender's own. `/name` is a command even if nobody
@@ -54,31 +54,31 @@ class Router:
         sign, name, arguments = found[1], found[2].lower(), (found[3] or "").strip()
         if sign != "/" and name not in self._commands:
             return None  # "!important" is emphasis, "@bot hello" a greeting
-        return Typed(name, arguments)
+        return ParsedCommand(name, arguments)
 
-    def is_control(self, typed: Typed) -> bool:
+    def is_control(self, typed: ParsedCommand) -> bool:
         """Say whether the command must not wait in its lane; an unknown one is answered at once."""
         command = self._commands.get(typed.name)
         return command is None or command.passes(typed.args)
 
-    async def run(self, typed: Typed, context: CommandContext) -> Reply:
+    async def run(self, typed: ParsedCommand, context: CommandContext) -> CommandReply:
         """Run the command, or say why not: unknown (did you mean …?), or not for this role.
 
         The one place where roles are checked. What was asked for a role says in its reply how the audit calls it.
         """
         command = self._commands.get(typed.name)
         if command is None:
-            return Reply(text=self._unknown(typed.name, context.language), is_private=True)
+            return CommandReply(text=self._unknown(typed.name, context.language), is_private=True)
         word, need = command.needs.of(typed.args)
         label = f"{command.name} {word}".strip()
         role = need.role(context)
         if not context.role.covers(role) and not (need.unless is not None and await need.unless(context)):
-            text = say(f"commands.only_{role}", context.language, command=label)
-            return Reply(text=text, is_private=True, audit="" if need.looks else label, outcome="refused")
+            text = translate(f"commands.only_{role}", context.language, command=label)
+            return CommandReply(text=text, is_private=True, audit="" if need.looks else label, outcome="refused")
         reply = await command.run(replace(context, may_all=need.may_all(context)))
         return replace(reply, audit=label if need.is_decision(context) else "")
 
-    def audited(self, typed: Typed, context: CommandContext) -> str:
+    def audited(self, typed: ParsedCommand, context: CommandContext) -> str:
         """Return what the audit calls the command, "" for what is no decision of its sender's."""
         command = self._commands.get(typed.name)
         if command is None:
@@ -89,5 +89,5 @@ class Router:
     def _unknown(self, name: str, language: str) -> str:
         near = get_close_matches(name, self._commands, n=1)
         if near:
-            return say("commands.did_you_mean", language, name=name, near=near[0])
-        return say("commands.unknown", language, name=name)
+            return translate("commands.did_you_mean", language, name=name, near=near[0])
+        return translate("commands.unknown", language, name=name)

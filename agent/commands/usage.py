@@ -7,43 +7,43 @@ from datetime import datetime, timedelta
 from typing import Any
 from zoneinfo import ZoneInfo
 
-from agent.commands.declared import command
-from agent.commands.port import CommandContext, Reply
-from gateway.ports.caps import Allowance
-from gateway.words import say
-from gateway.words.figures import clock, moment
+from agent.commands.command_context import CommandContext, CommandReply
+from agent.commands.declaration import command
+from gateway.i18n import translate
+from gateway.i18n.formats import format_moment, format_time_of_day
+from gateway.ports.caps import CapAllowance
 
 
 @command("usage", is_control=True)
-async def usage(context: CommandContext) -> Reply:
+async def usage(context: CommandContext) -> CommandReply:
     """Tell the sender what their messages cost today and in the last 30 days, and what is left; nobody else's."""
     house = context.house
-    today = await house.usage(since=day_began(context), person=context.person)
+    today = await house.usage(since=day_start(context), person=context.person)
     month = await house.usage(since=context.now - timedelta(days=30), person=context.person)
     lines = [
-        say("commands.usage_today", context.language, **sums(today, context.language)),
-        say("commands.usage_month", context.language, **sums(month, context.language)),
+        translate("commands.usage_today", context.language, **usage_fields(today, context.language)),
+        translate("commands.usage_month", context.language, **usage_fields(month, context.language)),
         *(_left(context, each) for each in house.allowances(context.row, context.person)),
     ]
-    return Reply(text="\n".join(lines), is_private=True)
+    return CommandReply(text="\n".join(lines), is_private=True)
 
 
-def _left(context: CommandContext, allowance: Allowance) -> str:
+def _left(context: CommandContext, allowance: CapAllowance) -> str:
     zone = context.house.zone(context.scope)
-    write = moment if allowance.cap.is_daily else clock
+    write = format_moment if allowance.cap.is_daily else format_time_of_day
     until = write(allowance.until, zone, context.language) if allowance.until else ""
     left = max(allowance.limit - allowance.used, 0)
     word = f"{'left' if left else 'spent'}_{allowance.cap.word}"
-    return say(f"usage.{word}", context.language, left=left, limit=allowance.limit, until=until)
+    return translate(f"usage.{word}", context.language, left=left, limit=allowance.limit, until=until)
 
 
-def day_began(context: CommandContext) -> datetime:
+def day_start(context: CommandContext) -> datetime:
     """Return when the day began that caps and sums go by: the house's, not the chat's."""
     local = context.now.astimezone(ZoneInfo(context.house.day_zone))
     return local.replace(hour=0, minute=0, second=0, microsecond=0)
 
 
-def sums(rows: Sequence[Mapping[str, Any]], language: str) -> dict[str, Any]:
+def usage_fields(rows: Sequence[Mapping[str, Any]], language: str) -> dict[str, Any]:
     """Fold usage rows into the fields that the sentences take. What has no known price is not called free."""
     tokens_in = sum(row["tokens_in"] for row in rows)
     cached = sum(row["tokens_cached"] for row in rows)
@@ -60,4 +60,6 @@ def _cost(rows: Sequence[Mapping[str, Any]], language: str) -> str:
     cost = f"${known:.4f}"
     if not unpriced:
         return cost
-    return say("commands.cost_part", language, cost=cost) if known else say("commands.cost_unknown", language)
+    return (
+        translate("commands.cost_part", language, cost=cost) if known else translate("commands.cost_unknown", language)
+    )

@@ -2,7 +2,7 @@
 
 litellm takes seconds to import, so that happens in a thread, with everything switched off that would
 reach for the network or print on its own. One call here is one HTTP request: retries and fallbacks
-are the client's business (agent/llm/client.py), and behind its back nothing is repeated.
+are the client's business (agent/llm/model_client.py), and behind its back nothing is repeated.
 """
 
 from __future__ import annotations
@@ -20,12 +20,21 @@ from typing import Any
 
 import structlog
 
-from agent.llm.gather import Gathered, clean
-from agent.llm.leading import lead
-from agent.llm.port import ChatModel, ChatReply, ChatRequest, ModelConfig, Sink, Tokens, estimate, spend
-from agent.llm.trouble import translate
+from agent.llm.chat_model import (
+    ChatModel,
+    ChatReply,
+    ChatRequest,
+    ModelConfig,
+    Sink,
+    TokenUsage,
+    attach_usage,
+    estimate,
+)
+from agent.llm.litellm_proxy import route_through_proxy
+from agent.llm.provider_errors import map_provider_error
+from agent.llm.reply_builder import ReplyBuilder, clean
 from agent.llm.unstreamed import read_unstreamed
-from gateway.errors import ModelEmpty, ModelFailed, ModelGarbled, ModelTimeout, ModelUnreachable
+from gateway.errors import EmptyModelReply, InvalidModelReply, ModelFailed, ModelTimeout, ModelUnreachable
 
 log = structlog.get_logger(__name__)
 
@@ -118,7 +127,7 @@ class LitellmModel:
     async def complete(self, request: ChatRequest, *, sink: Sink | None = None) -> ChatReply:
         """See `ChatModel.complete`."""
         await self.warm()
-        gathered = Gathered(self.name)
+        gathered = ReplyBuilder(self.name)
         try:
             if sink is None:
                 await self._whole(request, gathered)
@@ -129,26 +138,26 @@ class LitellmModel:
             # Not chained: the provider's text may quote the key or the prompt, and tracebacks are logged.
             raise self._failure(error, request, gathered) from None
 
-    def _failure(self, error: Exception, request: ChatRequest, gathered: Gathered) -> ModelFailed:
+    def _failure(self, error: Exception, request: ChatRequest, gathered: ReplyBuilder) -> ModelFailed:
         """Return what *error* means, with what the call took when the model had begun to work on it."""
         if isinstance(error, ModelFailed):
             known = error
         elif isinstance(error, TimeoutError):
             known = ModelTimeout(f"{self.name}: no answer in time")
         else:
-            known = translate(error, self.name, self._now())
+            known = map_provider_error(error, self.name, self._now())
         log.info("model.failed", model=self.name, error=type(error).__name__, means=type(known).__name__)
-        if gathered.text or isinstance(known, ModelGarbled | ModelTimeout):
+        if gathered.text or isinstance(known, InvalidModelReply | ModelTimeout):
             tokens = self._tokens(request, gathered)
             cost = self._cost(gathered, tokens)
-            return spend(known, ChatReply(text="", tool_calls=(), model=self.name, tokens=tokens, cost=cost))
+            return attach_usage(known, ChatReply(text="", tool_calls=(), model=self.name, tokens=tokens, cost=cost))
         return known
 
-    async def _whole(self, request: ChatRequest, gathered: Gathered) -> None:
+    async def _whole(self, request: ChatRequest, gathered: ReplyBuilder) -> None:
         async with asyncio.timeout(self._config.timeout):
             gathered.take(await self._call(request))
 
-    async def _streamed(self, request: ChatRequest, gathered: Gathered, sink: Sink) -> None:
+    async def _streamed(self, request: ChatRequest, gathered: ReplyBuilder, sink: Sink) -> None:
         loop = asyncio.get_running_loop()
         end = loop.time() + self._config.timeout * _LONGEST_STREAM
         shown = 0.0
@@ -203,9 +212,9 @@ class LitellmModel:
             **extra,
         )
 
-    def _reply(self, request: ChatRequest, gathered: Gathered) -> ChatReply:
+    def _reply(self, request: ChatRequest, gathered: ReplyBuilder) -> ChatReply:
         if gathered.is_empty:
-            raise ModelEmpty(f"{self.name}: an empty answer ({gathered.finish or 'no reason given'})")
+            raise EmptyModelReply(f"{self.name}: an empty answer ({gathered.finish or 'no reason given'})")
         tokens = self._tokens(request, gathered)
         return ChatReply(
             text=gathered.final_text(),
@@ -217,15 +226,15 @@ class LitellmModel:
             is_cut=gathered.is_cut,
         )
 
-    def _tokens(self, request: ChatRequest, gathered: Gathered) -> Tokens:
+    def _tokens(self, request: ChatRequest, gathered: ReplyBuilder) -> TokenUsage:
         usage = gathered.usage
         if usage is None or not (usage.prompt_tokens or usage.completion_tokens):
             return estimate(request, gathered.text)
         details = getattr(usage, "prompt_tokens_details", None)
         cached = getattr(details, "cached_tokens", None) or 0
-        return Tokens(input=usage.prompt_tokens or 0, output=usage.completion_tokens or 0, cached=cached)
+        return TokenUsage(input=usage.prompt_tokens or 0, output=usage.completion_tokens or 0, cached=cached)
 
-    def _cost(self, gathered: Gathered, tokens: Tokens) -> float | None:
+    def _cost(self, gathered: ReplyBuilder, tokens: TokenUsage) -> float | None:
         """Price by litellm's bundled table; None when it does not know the model."""
         if not self._has_price or self._litellm is None:
             return None
@@ -311,7 +320,7 @@ def load_litellm(proxy: str = "") -> Any:
     """
     with _loading:  # `cache` alone lets a message that comes while the start is importing do all of it again
         litellm = _load()
-    lead(litellm, proxy)
+    route_through_proxy(litellm, proxy)
     return litellm
 
 

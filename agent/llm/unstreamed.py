@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from agent.llm.port import ANSWER_CHARS
-from gateway.errors import ModelGarbled
+from agent.llm.chat_model import ANSWER_CHARS
+from gateway.errors import InvalidModelReply
 
 _MOST_BYTES = 16 * ANSWER_CHARS  # a character is at most 12 bytes of JSON; the rest holds tool calls and usage
 
@@ -14,7 +14,7 @@ _MOST_BYTES = 16 * ANSWER_CHARS  # a character is at most 12 bytes of JSON; the 
 async def read_unstreamed(stream: Any, model: str) -> dict[str, Any] | None:
     """Return the body behind litellm's *stream* when it is plain JSON; None when it is a stream.
 
-    Raises ModelGarbled for what is no JSON object, or larger than an answer can be.
+    Raises InvalidModelReply for what is no JSON object, or larger than an answer can be.
     """
     # Only the OpenAI SDK shows its response here; other providers' protocols know no such answer.
     response = getattr(getattr(stream, "completion_stream", None), "response", None)
@@ -25,11 +25,11 @@ async def read_unstreamed(stream: Any, model: str) -> dict[str, Any] | None:
     async for piece in response.aiter_bytes():
         data += piece
         if len(data) > _MOST_BYTES:
-            raise ModelGarbled(f"{model}: an answer of more than {_MOST_BYTES:,} bytes")
+            raise InvalidModelReply(f"{model}: an answer of more than {_MOST_BYTES:,} bytes")
     try:
         body = json.loads(data)
     except ValueError:
-        raise ModelGarbled(f"{model}: an answer that is no JSON") from None
+        raise InvalidModelReply(f"{model}: an answer that is no JSON") from None
     if not isinstance(body, dict):
-        raise ModelGarbled(f"{model}: an answer that is no JSON object")
+        raise InvalidModelReply(f"{model}: an answer that is no JSON object")
     return body

@@ -9,7 +9,7 @@ from pathlib import Path
 from urllib.parse import unquote
 
 from agent.memory.scopes import quote, scope_folder
-from gateway.errors import UserMistake
+from gateway.errors import UserError
 from gateway.events import SessionKey
 from gateway.ports import SessionRow
 
@@ -19,7 +19,7 @@ _MOST_NAMED = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
+class ScopeSelector:
     """Whose memory somebody means. At most one of them is given."""
 
     scope: str = ""
@@ -56,16 +56,16 @@ class ScopeNames:
         found += [SHARED] if (self._home / SHARED).is_dir() else []
         return found + ([""] if (self._home / "memory").is_dir() else [])
 
-    def find(self, wish: Wish) -> str:
-        """Return the one scope that is meant. Raises UserMistake, with near misses, when none or several are."""
+    def find(self, wish: ScopeSelector) -> str:
+        """Return the one scope that is meant. Raises UserError, with near misses, when none or several are."""
         given = [text for text in (wish.scope, wish.person, wish.chat) if text]
         if len(given) > 1:
-            raise UserMistake("say whose memory once: --scope, --person or --chat")
+            raise UserError("say whose memory once: --scope, --person or --chat")
         there = self.all()
         if not given:
             if len(there) == 1:
                 return there[0]
-            raise UserMistake(f"say whose memory with --scope; {self._known(there)}")
+            raise UserError(f"say whose memory with --scope; {self._known(there)}")
         text = given[0]
         asked = self._people(text) if wish.person else self._rooms(text) if wish.chat else self._any(text)
         found = [scope for scope in dict.fromkeys(asked) if scope in there]
@@ -73,22 +73,22 @@ class ScopeNames:
             return found[0]
         if found:
             several = ", ".join(found)
-            raise UserMistake(f"{text} may be {several}; name it in full, or say --person or --chat")
+            raise UserError(f"{text} may be {several}; name it in full, or say --person or --chat")
         near = difflib.get_close_matches(text, [label(each) for each in there], n=3, cutoff=0.75)
         meant = f"did you mean {' or '.join(near)}?" if near else self._known(there)
-        raise UserMistake(f"nothing is remembered of {text!r}; {meant}")
+        raise UserError(f"nothing is remembered of {text!r}; {meant}")
 
     def person_scope(self, text: str) -> str:
         """Return the scope of a person named as in the settings (`telegram:42`), whether it is there yet or not."""
         known = [scope for scope in dict.fromkeys(self._people(text)) if scope in self.all()]
         if len(known) > 1:
-            raise UserMistake(f"{text} may be {', '.join(known)}; name it in full")
+            raise UserError(f"{text} may be {', '.join(known)}; name it in full")
         if known:
             return known[0]
         try:
             key = SessionKey.parse(text)
         except ValueError:
-            raise UserMistake(f"{text!r} names nobody; write channel:user_id, such as telegram:42") from None
+            raise UserError(f"{text!r} names nobody; write channel:user_id, such as telegram:42") from None
         return f"people/{self._person(quote(f'{self._kind(key.channel)}:{key.chat}'))}"
 
     # -- inside ------------------------------------------------------------------------------------

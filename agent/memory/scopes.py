@@ -92,7 +92,7 @@ def blob_path(home: Path, scope: str, digest: str) -> Path:
     return scope_folder(home, scope) / "blobs" / digest
 
 
-def within(scope: str, reference: str) -> str:
+def rebase_reference(scope: str, reference: str) -> str:
     """Return the reference of the same bytes in *scope*: it never leads out of there."""
     return f"{scope}/{reference.rpartition('/')[2]}"
 

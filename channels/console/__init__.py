@@ -9,13 +9,13 @@ from channels.console.settings import ConsoleSettings
 from gateway.ports import Channel, ChannelContext
 
 
-class ConsoleKind:
+class ConsolePlugin:
     """The kind `console`."""
 
     name = "console"
     settings: type[Any] = ConsoleSettings
 
-    def open(self, context: ChannelContext) -> Channel:
+    def begin_call(self, context: ChannelContext) -> Channel:
         """Build the channel; terminals come to it by `ConsoleChannel.converse`."""
         from channels.console.adapter import ConsoleChannel
 
@@ -30,4 +30,4 @@ class ConsoleKind:
         return ()
 
 
-kind = ConsoleKind()
+plugin = ConsolePlugin()

@@ -7,18 +7,18 @@ from typing import Any
 
 from channels.discord import setup
 from channels.discord.settings import DiscordSettings
-from gateway.ports import Channel, ChannelContext, Finding, Question
+from gateway.ports import Channel, ChannelContext, SetupFinding, SetupQuestion
 
 
-class DiscordKind:
-    """The kind `discord`; implements `gateway.ports.SetsUp` too."""
+class DiscordPlugin:
+    """The kind `discord`; implements `gateway.ports.SupportsSetup` too."""
 
     name = "discord"
     title = setup.TITLE
     steps: Sequence[str] = setup.STEPS
     settings: type[Any] = DiscordSettings
 
-    def open(self, context: ChannelContext) -> Channel:
+    def begin_call(self, context: ChannelContext) -> Channel:
         """Build the channel. Only here is discord.py imported."""
         from channels.discord.adapter import DiscordChannel
 
@@ -34,13 +34,13 @@ class DiscordKind:
 
         return ()
 
-    def questions(self) -> Sequence[Question]:
+    def questions(self) -> Sequence[SetupQuestion]:
         """Return what has to be asked, in order."""
         return setup.questions()
 
-    async def verify(self, settings: Any, environment: Mapping[str, str]) -> Sequence[Finding]:
+    async def verify(self, settings: Any, environment: Mapping[str, str]) -> Sequence[SetupFinding]:
         """Ask Discord whether the block would work: token, intent, sessions, servers."""
         return await setup.verify(settings, proxy=environment.get("PARLOUR_PROXY", ""))
 
 
-kind = DiscordKind()
+plugin = DiscordPlugin()

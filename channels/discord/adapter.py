@@ -14,39 +14,48 @@ import discord
 import structlog
 
 from channels.discord import codec
-from channels.discord.client import GatewayClient
-from channels.discord.commands import Commands, try_to_register
-from channels.discord.connection import Connection, not_let_in
-from channels.discord.downloads import Downloads
-from channels.discord.errors import Denied, sending
-from channels.discord.follows import Follows
-from channels.discord.guilds import Guilds
-from channels.discord.history import History
-from channels.discord.inbound import Inbound, Notes
-from channels.discord.interactions import Interactions
-from channels.discord.lookups import Lookups
-from channels.discord.marks import Marks
-from channels.discord.outbox import Outbox
-from channels.discord.rest import Rest
-from channels.discord.signs import Signs
-from channels.discord.threads import Threads
+from channels.discord.activity import DiscordActivity
+from channels.discord.api import DiscordApi
+from channels.discord.commands import DiscordCommands, try_to_register
+from channels.discord.errors import DiscordRefusal, map_send_errors
+from channels.discord.files import DiscordFiles
+from channels.discord.followed_threads import DiscordFollowedThreads
+from channels.discord.gateway_client import DiscordGatewayClient
+from channels.discord.gateway_connection import DiscordGateway, not_let_in
+from channels.discord.guilds import DiscordGuilds
+from channels.discord.history import DiscordHistory
+from channels.discord.inbound import DiscordInbound, DiscordState
+from channels.discord.interactions import DiscordInteractions
+from channels.discord.members import DiscordMembers
+from channels.discord.outbound import DiscordOutbound
+from channels.discord.read_cursors import DiscordReadCursors
+from channels.discord.reply_threads import DiscordReplyThreads
 from channels.reactions import AckReaction, AckReactions
-from gateway.errors import RetryLater, UserMistake
-from gateway.events import Attachment, InboundKind, InboundMessage, OutboundMessage, Part, Receipt, Sender, SessionKey
+from gateway.errors import RetryLater, UserError
+from gateway.events import (
+    Attachment,
+    DeliveryReceipt,
+    InboundKind,
+    InboundMessage,
+    MessagePart,
+    OutboundMessage,
+    Sender,
+    SessionKey,
+)
 from gateway.ports import (
-    Accepted,
-    Activity,
-    Capabilities,
+    ChannelCapabilities,
     ChannelContext,
-    ChatManners,
+    ChatActivity,
+    IntakeResult,
+    IntakeVerdict,
     PlatformEvent,
-    Verdict,
-    everywhere,
+    ReplyPolicy,
+    channel_wide_key,
 )
 
 log = structlog.get_logger(__name__)
 
-CAPABILITIES = Capabilities(
+CAPABILITIES = ChannelCapabilities(
     text_limit=codec.LIMIT,
     max_parts=codec.MOST_PARTS,
     edits=True,
@@ -88,15 +97,15 @@ class DiscordChannel:
             "gateway_url": context.settings.gateway_url,
             "proxy": context.proxy,
         }
-        self._rest = Rest(**addresses)
-        self._signs = Signs(self._rest, name=self.name)
+        self._rest = DiscordApi(**addresses)
+        self._signs = DiscordActivity(self._rest, name=self.name)
         self._reactions = AckReactions(context, self._react)
-        self._downloads = Downloads(self._rest, api_url=context.settings.api_url, proxy=context.proxy)
+        self._downloads = DiscordFiles(self._rest, api_url=context.settings.api_url, proxy=context.proxy)
         notes = self._notes(context)
         self._interactions = notes.interactions
-        self._lookups = lookups = Lookups(self._rest, now)
-        self._history = History(self.name, self._rest, lookups, client=lambda: self._inbound.client)
-        self._inbound = Inbound(
+        self._lookups = lookups = DiscordMembers(self._rest, now)
+        self._history = DiscordHistory(self.name, self._rest, lookups, client=lambda: self._inbound.client)
+        self._inbound = DiscordInbound(
             self.name,
             context.intake,
             self._rest,
@@ -106,7 +115,7 @@ class DiscordChannel:
             now=now,
             answered=self._answered,
         )
-        self._outbox = Outbox(
+        self._outbox = DiscordOutbound(
             self._rest,
             notes.threads,
             notes.interactions,
@@ -118,30 +127,30 @@ class DiscordChannel:
             now=now,
         )
         self._threads = notes.threads
-        self._commands = Commands(
+        self._commands = DiscordCommands(
             self.name,
             context.state,
             self._rest,
             where=context.settings.commands,
-            language=context.language(everywhere(self.name)),
+            language=context.language(channel_wide_key(self.name)),
         )
-        make = partial(GatewayClient, **addresses, identify_pause=identify_pause)
-        self._connection = Connection(
+        make = partial(DiscordGatewayClient, **addresses, identify_pause=identify_pause)
+        self._connection = DiscordGateway(
             self.name, self._inbound, notes.marks, make=make, now=now, on_ready=self._on_ready
         )
         self._was_refused = False
         self._logged_in = asyncio.Event()
 
-    def _notes(self, context: ChannelContext) -> Notes:
+    def _notes(self, context: ChannelContext) -> DiscordState:
         state = context.state
 
-        def manners(message: InboundMessage) -> ChatManners:
-            return context.manners_in(message.key.chat, message.guild)
+        def manners(message: InboundMessage) -> ReplyPolicy:
+            return context.reply_policy(message.key.chat, message.guild)
 
-        return Notes(
-            marks=Marks(state, self._now),
-            follows=Follows(state, is_on=lambda message: manners(message).follow_threads),
-            threads=Threads(
+        return DiscordState(
+            marks=DiscordReadCursors(state, self._now),
+            follows=DiscordFollowedThreads(state, is_on=lambda message: manners(message).follow_threads),
+            threads=DiscordReplyThreads(
                 state,
                 self._rest,
                 name=self.name,
@@ -150,8 +159,8 @@ class DiscordChannel:
                 exists=self._is_known_thread,
                 language=context.language,
             ),
-            interactions=Interactions(self.name, state, self._rest, self._now),
-            guilds=Guilds(self.name, state, context.intake),
+            interactions=DiscordInteractions(self.name, state, self._rest, self._now),
+            guilds=DiscordGuilds(self.name, state, context.intake),
         )
 
     def _is_known_thread(self, chat: str) -> bool:
@@ -178,16 +187,16 @@ class DiscordChannel:
                 self._logged_in.set()
             self._reactions.start()
             await self._connection.run(self._token)
-        except UserMistake:
+        except UserError:
             self._was_refused = True
             raise
 
     async def _login(self) -> None:
-        """Log in; raises UserMistake for a wrong token or address, and SendFailed."""
+        """Log in; raises UserError for a wrong token or address, and SendFailed."""
         try:
-            with sending():
+            with map_send_errors():
                 await self._rest.login(self._token)
-        except (discord.LoginFailure, Denied, TypeError, KeyError, ValueError, AttributeError) as error:
+        except (discord.LoginFailure, DiscordRefusal, TypeError, KeyError, ValueError, AttributeError) as error:
             raise not_let_in(self.name, self._settings.api_url, error) from None
 
     @property
@@ -195,13 +204,13 @@ class DiscordChannel:
         token: str = self._settings.token.get_secret_value()
         return token
 
-    def _answered(self, chat: str, message: InboundMessage, accepted: Accepted) -> None:
+    def _answered(self, chat: str, message: InboundMessage, accepted: IntakeResult) -> None:
         """Show the sender what became of their message."""
         if accepted.line:
             post = partial(self._rest.post, chat, accepted.line, nonce=f"line{message.message_id}")
             self._signs.begin(partial(post, reply_to=message.message_id), "line")
         is_new = message.kind is InboundKind.MESSAGE and not message.revision
-        shows_it = bool(self._settings.reaction) and accepted.verdict is Verdict.ACCEPTED and is_new
+        shows_it = bool(self._settings.reaction) and accepted.verdict is IntakeVerdict.ACCEPTED and is_new
         if shows_it and self._now() - message.sent_at < _FRESH:
             self._reactions.add(message.key, chat, message.message_id)
 
@@ -223,41 +232,43 @@ class DiscordChannel:
         """Every chat may have readers: Discord does not say."""
         return True
 
-    def render(self, message: OutboundMessage, *, least: int = 0) -> Sequence[Part]:
+    def render(self, message: OutboundMessage, *, least: int = 0) -> Sequence[MessagePart]:
         """Cut and write *message* in Discord's Markdown."""
         return codec.render(message, self._language(message.key), least=least)
 
-    async def send(self, part: Part, *, marked: bool = False) -> Receipt:
+    async def send(self, part: MessagePart, *, marked: bool = False) -> DeliveryReceipt:
         """Post *part* under its id as nonce; the library's own repeats find the message that stands."""
         await self._be_logged_in()
         return self._receipt(part, await self._outbox.send(part, marked=marked))
 
-    async def edit(self, message_id: str, part: Part) -> Receipt:
+    async def edit(self, message_id: str, part: MessagePart) -> DeliveryReceipt:
         """Replace what stands under *message_id*."""
         await self._be_logged_in()
         await self._outbox.edit(message_id, part)
         return self._receipt(part, message_id)
 
-    async def find(self, part: Part) -> Receipt | None:
+    async def find(self, part: MessagePart) -> DeliveryReceipt | None:
         """Look for *part* among what we said after the message it answers."""
         await self._be_logged_in()
         found = await self._outbox.find(part)
         return self._receipt(part, found) if found else None
 
-    def _receipt(self, part: Part, message_id: str) -> Receipt:
-        return Receipt(part=part.id, message_id=message_id, at=self._now())
+    def _receipt(self, part: MessagePart, message_id: str) -> DeliveryReceipt:
+        return DeliveryReceipt(part=part.id, message_id=message_id, at=self._now())
 
     def fetch(self, attachment: Attachment) -> AsyncGenerator[bytes, None]:
-        """Yield a file of a message; see `gateway.ports.HasFiles`."""
+        """Yield a file of a message; see `gateway.ports.SupportsFiles`."""
         return self._downloads.fetch(attachment)
 
-    async def before(self, message: InboundMessage, *, since: datetime | None, limit: int) -> Sequence[InboundMessage]:
-        """Return what was said before *message*; see `gateway.ports.HasHistory`."""
+    async def messages_before(
+        self, message: InboundMessage, *, since: datetime | None, limit: int
+    ) -> Sequence[InboundMessage]:
+        """Return what was said before *message*; see `gateway.ports.SupportsHistory`."""
         await self._be_logged_in()
-        return await self._history.before(message, since=since, limit=limit)
+        return await self._history.messages_before(message, since=since, limit=limit)
 
     async def sender(self, message: InboundMessage) -> Sender:
-        """Return who sent *message*, with the roles and rights of now; see `gateway.ports.KnowsSenders`."""
+        """Return who sent *message*, with the roles and rights of now; see `gateway.ports.SupportsSenderLookup`."""
         if not message.guild:
             return message.sender
         await self._logged_in.wait()
@@ -276,7 +287,7 @@ class DiscordChannel:
         except TimeoutError:
             raise RetryLater(_NOT_YET, "the server's roles are not known") from None
 
-    async def show(self, activity: Activity) -> None:
+    async def show(self, activity: ChatActivity) -> None:
         """Type as long as the work lasts; Discord has no room for a status text."""
         if self._rest.me:
             self._signs.typing(activity.key.chat, partial(self._threads.chat, activity.key), on=activity.on)

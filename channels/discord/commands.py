@@ -10,11 +10,11 @@ from typing import Any
 
 import structlog
 
-from channels.discord.rest import Rest
+from channels.discord.api import DiscordApi
 from gateway.errors import SendFailed, SendRefused
+from gateway.i18n import FALLBACK, HELP, command_names, translate
 from gateway.ports import ChannelState
-from gateway.text import plain
-from gateway.words import FALLBACK, HELP, command_names, say
+from gateway.text import render_plain
 
 log = structlog.get_logger(__name__)
 
@@ -40,18 +40,20 @@ def definition(language: str = FALLBACK) -> Sequence[dict[str, Any]]:
 
 
 def _described(key: str, language: str) -> dict[str, Any]:
-    said = {code: _short(say(key, each)) for each, codes in _LOCALES.items() if each != language for code in codes}
-    return {"description": _short(say(key, language)), "description_localizations": said}
+    said = {
+        code: _short(translate(key, each)) for each, codes in _LOCALES.items() if each != language for code in codes
+    }
+    return {"description": _short(translate(key, language)), "description_localizations": said}
 
 
 def _short(text: str) -> str:
-    return plain(text)[:_LONGEST]
+    return render_plain(text)[:_LONGEST]
 
 
-class Commands:
+class DiscordCommands:
     """Registers the commands of a block; tells Discord only what changed."""
 
-    def __init__(self, name: str, state: ChannelState, rest: Rest, *, where: str, language: str) -> None:
+    def __init__(self, name: str, state: ChannelState, rest: DiscordApi, *, where: str, language: str) -> None:
         """Register them `global`, in each `guild` (at once, but not in direct messages), or `off`."""
         self._name = name
         self._state = state
@@ -61,7 +63,7 @@ class Commands:
         self._alone = asyncio.Lock()  # sessions may follow each other quickly
 
     async def register(self, guilds: Sequence[str]) -> None:
-        """Bring what Discord shows up to date; *guilds* are ours. Raises StoreDown and SendFailed: later, then."""
+        """Bring what Discord shows up to date; *guilds* are ours. Raises StoreUnavailable, SendFailed."""
         async with self._alone:
             await self._register(guilds)
 
@@ -88,7 +90,7 @@ class Commands:
         return True
 
 
-async def try_to_register(commands: Commands, guilds: Sequence[str]) -> None:
+async def try_to_register(commands: DiscordCommands, guilds: Sequence[str]) -> None:
     """Register; what fails now is tried again with the next session."""
     try:
         await commands.register(guilds)

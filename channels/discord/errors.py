@@ -23,7 +23,7 @@ _TOKEN_REFUSED_FOR = timedelta(minutes=5)
 _BANNED_FOR = timedelta(minutes=1)  # a 429 of Cloudflare's, which may name no time
 
 
-class Denied(SendRefused):
+class DiscordRefusal(SendRefused):
     """Discord said no, and why: the HTTP status and its JSON error code."""
 
     def __init__(self, reason: str, code: int, status: int = 0) -> None:
@@ -33,7 +33,7 @@ class Denied(SendRefused):
 
 
 @contextmanager
-def sending() -> Iterator[None]:
+def map_send_errors() -> Iterator[None]:
     """Turn what a call to Discord raises into SendFailed; a bug stays what it is."""
     try:
         yield
@@ -42,7 +42,7 @@ def sending() -> Iterator[None]:
     except discord.RateLimited as error:
         raise RetryLater(_bounded(error.retry_after), "rate limited by Discord") from error
     except discord.HTTPException as error:
-        raise refusal(error) from error
+        raise describe_refusal(error) from error
     except aiohttp.ClientConnectorError as error:
         raise RetryLater(_UNREACHABLE_FOR, "no connection to Discord") from error
     except (OSError, aiohttp.ClientError, TimeoutError) as error:
@@ -53,7 +53,7 @@ def sending() -> Iterator[None]:
         raise RetryLater(_UNREACHABLE_FOR, "our connection is closed") from error
 
 
-def refusal(error: discord.HTTPException) -> SendFailed:
+def describe_refusal(error: discord.HTTPException) -> SendFailed:
     """Say what an answer that is no success means. Its code is named, its words are not."""
     reason = f"Discord answered {error.status}, code {error.code}"
     if error.status == 429:
@@ -65,8 +65,8 @@ def refusal(error: discord.HTTPException) -> SendFailed:
     if error.code == _INVALID_BODY:
         return FormatRefused(reason)
     if error.code == _TOO_LARGE or error.status == 413:
-        return Denied("the file is larger than Discord takes there", _TOO_LARGE)
-    return Denied(reason, error.code, error.status)
+        return DiscordRefusal("the file is larger than Discord takes there", _TOO_LARGE)
+    return DiscordRefusal(reason, error.code, error.status)
 
 
 def _bounded(seconds: float) -> timedelta:

@@ -8,16 +8,16 @@ from typing import Any
 
 import structlog
 
-from gateway.ports import ChannelState, Intake, Joined
-from gateway.text import clean
-from gateway.text.names import quiet_name
+from gateway.ports import ChannelState, Intake, MembershipChange
+from gateway.text import sanitize
+from gateway.text.display_names import safe_display_name
 
 log = structlog.get_logger(__name__)
 
 _NOTE = "guilds"  # the note that holds their ids, as JSON
 
 
-class Guilds:
+class DiscordGuilds:
     """The servers of one block. The first session ever finds the ones we are in already: nobody added us just now.
 
     Discord does not say who added us, and says nothing of what happened while we were away but the list at its end.
@@ -31,7 +31,7 @@ class Guilds:
         self._is_unsaved = False
 
     async def list(self, idents: Sequence[str], at: str) -> None:
-        """Take the list of a new session, said *at* a time: what is not in it we are gone from. Raises StoreDown."""
+        """Take a new session's list, said *at* a time: we left what is not in it. Raises StoreUnavailable."""
         known = await self._load()
         if known is None:
             # Soon enough, with the marks: until then a start would find the same.
@@ -45,13 +45,13 @@ class Guilds:
         ident, known = str(int(guild["id"])), await self._load()
         if known is None or ident in known:
             return
-        place = Joined(
+        place = MembershipChange(
             channel=self._name,
             id=f"place/{ident}/{guild.get('joined_at') or 'in'}",
             guild=ident,
-            title=quiet_name(clean(str(guild.get("name") or ""))),
+            title=safe_display_name(sanitize(str(guild.get("name") or ""))),
         )
-        await self._intake.joined(place)  # first: what is told twice has one id
+        await self._intake.membership_changed(place)  # first: what is told twice has one id
         await self._save({**known, ident: None})
 
     async def left(self, ident: str, at: str) -> None:
@@ -59,13 +59,13 @@ class Guilds:
         known = await self._load()
         if known is None or ident not in known:
             return
-        await self._intake.joined(
-            Joined(channel=self._name, id=f"place/{ident}/out/{at}", guild=ident, is_gone=True),
+        await self._intake.membership_changed(
+            MembershipChange(channel=self._name, id=f"place/{ident}/out/{at}", guild=ident, is_gone=True),
         )
         await self._save({each: None for each in known if each != ident})
 
     async def save(self) -> None:
-        """Write what the first session found, if it is not written yet; raises StoreDown."""
+        """Write what the first session found, if it is not written yet; raises StoreUnavailable."""
         if self._is_unsaved and self._known is not None:
             await self._save(self._known)
 

@@ -10,10 +10,10 @@ from typing import Any
 import structlog
 
 from channels.discord import codec
-from channels.discord.client import GatewayClient
-from channels.discord.codec import Me, Place, Profile
-from channels.discord.lookups import Lookups
-from channels.discord.rest import Rest
+from channels.discord.api import DiscordApi
+from channels.discord.codec import DiscordBotIdentity, DiscordChat, GuildProfile
+from channels.discord.gateway_client import DiscordGatewayClient
+from channels.discord.members import DiscordMembers
 from gateway.errors import SendFailed, SendRefused
 from gateway.events import ChatKind, InboundMessage
 
@@ -23,18 +23,22 @@ _MOST = 100  # messages of one request
 _AT_ONCE = 8  # look-ups of members
 
 
-class History:
+class DiscordHistory:
     """Reads the chats of one block back."""
 
-    def __init__(self, name: str, rest: Rest, lookups: Lookups, *, client: Callable[[], GatewayClient | None]) -> None:
+    def __init__(
+        self, name: str, rest: DiscordApi, lookups: DiscordMembers, *, client: Callable[[], DiscordGatewayClient | None]
+    ) -> None:
         self._name = name
         self._rest = rest
         self._lookups = lookups
         self._client = client
         self._said: set[str] = set()  # chats that may not be read back
 
-    async def before(self, message: InboundMessage, *, since: datetime | None, limit: int) -> Sequence[InboundMessage]:
-        """Return what was said before *message*; see `gateway.ports.HasHistory`."""
+    async def messages_before(
+        self, message: InboundMessage, *, since: datetime | None, limit: int
+    ) -> Sequence[InboundMessage]:
+        """Return what was said before *message*; see `gateway.ports.SupportsHistory`."""
         client = self._client()
         if client is None or message.chat_kind is ChatKind.DIRECT or not message.message_id:
             return ()
@@ -43,14 +47,14 @@ class History:
         if self.is_closed(client, chat):
             return ()
         payloads = await self._payloads(message, chat, "" if begins else message.key.thread, min(limit, _MOST))
-        me = client.me_in(message.guild)
+        me = client.bot_member(message.guild)
         profiles = await self._profiles(
             codec.place_beside(message), [each for each in payloads if not codec.is_ours(each, me)], client
         )
         said = (self._read(message, payload, me, profiles) for payload in payloads)
         return [each for each in said if each is not None and (since is None or each.sent_at > since)]
 
-    def is_closed(self, client: GatewayClient, chat: str) -> bool:
+    def is_closed(self, client: DiscordGatewayClient, chat: str) -> bool:
         """Say whether we may not read *chat* back: then Discord shows nothing, without a word."""
         if client.may(chat, "read_message_history"):
             return False
@@ -80,27 +84,31 @@ class History:
         return None
 
     async def _profiles(
-        self, place: Place, payloads: Sequence[Mapping[str, Any]], client: GatewayClient
-    ) -> Mapping[str, Profile | None]:
+        self, place: DiscordChat, payloads: Sequence[Mapping[str, Any]], client: DiscordGatewayClient
+    ) -> Mapping[str, GuildProfile | None]:
         slots = asyncio.Semaphore(_AT_ONCE)
 
-        async def look_up(payload: Mapping[str, Any]) -> Profile | None:
+        async def look_up(payload: Mapping[str, Any]) -> GuildProfile | None:
             async with slots:
                 try:
                     return await self._lookups.profile(place, payload, client)
                 except SendFailed:  # who cannot be known now has no roles, and is perhaps no member
-                    return Profile(is_gone=True)
+                    return GuildProfile(is_gone=True)
 
         authors = {str(payload["author"]["id"]): payload for payload in payloads}
         found = await asyncio.gather(*(look_up(payload) for payload in authors.values()))
         return dict(zip(authors, found, strict=True))
 
     def _read(
-        self, message: InboundMessage, payload: Mapping[str, Any], me: Me, profiles: Mapping[str, Profile | None]
+        self,
+        message: InboundMessage,
+        payload: Mapping[str, Any],
+        me: DiscordBotIdentity,
+        profiles: Mapping[str, GuildProfile | None],
     ) -> InboundMessage | None:
         try:
             place = codec.place_beside(message)
-            return codec.read_message(
+            return codec.parse_message(
                 message.key.channel, payload, place, me, profiles.get(str(payload["author"]["id"]))
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:

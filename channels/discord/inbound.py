@@ -16,19 +16,19 @@ from typing import Any
 import structlog
 
 from channels.discord import codec
-from channels.discord.client import GatewayClient
-from channels.discord.follows import Follows
-from channels.discord.gates import Event, Happening, is_aside
-from channels.discord.guilds import Guilds
-from channels.discord.history import History
-from channels.discord.interactions import Interactions
-from channels.discord.lookups import Lookups
-from channels.discord.marks import OLDEST, Marks
-from channels.discord.rest import Rest
-from channels.discord.threads import Threads, try_to_begin
-from gateway.errors import SendRefused, StoreDown, Unreadable
+from channels.discord.api import DiscordApi
+from channels.discord.event_sequencer import SequencedEvent, SequencedEventKind, is_aside
+from channels.discord.followed_threads import DiscordFollowedThreads
+from channels.discord.gateway_client import DiscordGatewayClient
+from channels.discord.guilds import DiscordGuilds
+from channels.discord.history import DiscordHistory
+from channels.discord.interactions import DiscordInteractions
+from channels.discord.members import DiscordMembers
+from channels.discord.read_cursors import OLDEST, DiscordReadCursors
+from channels.discord.reply_threads import DiscordReplyThreads, try_to_begin
+from gateway.errors import SendRefused, StoreUnavailable, UnreadableEvent
 from gateway.events import InboundMessage
-from gateway.ports import Accepted, EventOrigin, Intake, PlatformEvent, Verdict
+from gateway.ports import EventOrigin, Intake, IntakeResult, IntakeVerdict, PlatformEvent
 
 log = structlog.get_logger(__name__)
 
@@ -37,13 +37,13 @@ _LOOKED_AT_AGAIN = 50  # messages before the mark, in case they were edited mean
 _MOST_CAUGHT_UP = 200  # chats whose last reading is remembered
 _READS = 8  # chats that are read at once: after an absence all of them have news
 
-_PLACES = frozenset({Happening.LISTED, Happening.CAME, Happening.LEFT})
+_PLACES = frozenset({SequencedEventKind.LISTED, SequencedEventKind.CAME, SequencedEventKind.LEFT})
 
-Answered = Callable[[str, InboundMessage, Accepted], None]  # told when something was taken in or refused
+Answered = Callable[[str, InboundMessage, IntakeResult], None]  # told when something was taken in or refused
 
 
 @dataclass(frozen=True, slots=True)
-class _Heard:
+class _ParsedMessage:
     """A message as it is handed over, and whether it speaks to others."""
 
     message: InboundMessage
@@ -51,28 +51,28 @@ class _Heard:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Notes:
+class DiscordState:
     """What a block remembers over restarts."""
 
-    marks: Marks
-    follows: Follows
-    threads: Threads
-    interactions: Interactions
-    guilds: Guilds
+    marks: DiscordReadCursors
+    follows: DiscordFollowedThreads
+    threads: DiscordReplyThreads
+    interactions: DiscordInteractions
+    guilds: DiscordGuilds
 
 
-class Inbound:
+class DiscordInbound:
     """Implements `gates.House`."""
 
     def __init__(
         self,
         name: str,
         intake: Intake,
-        rest: Rest,
-        notes: Notes,
+        rest: DiscordApi,
+        notes: DiscordState,
         *,
-        lookups: Lookups,
-        history: History,
+        lookups: DiscordMembers,
+        history: DiscordHistory,
         now: Callable[[], datetime],
         answered: Answered,
     ) -> None:
@@ -91,16 +91,16 @@ class Inbound:
         self._reading = asyncio.Semaphore(_READS)
         self._caught_up: OrderedDict[str, set[str]] = OrderedDict()  # what each chat's last reading handed over
         self._alone = asyncio.Lock()  # one event at a time, after two unclean stops
-        self.client: GatewayClient | None = None  # the connection whose guilds are known
+        self.client: DiscordGatewayClient | None = None  # the connection whose guilds are known
 
     async def save(self) -> None:
-        """Write the marks and what else moved since the last time; raises StoreDown."""
+        """Write the marks and what else moved since the last time; raises StoreUnavailable."""
         await self._marks.save()
         await self._guilds.save()
 
     # The gates' house.
 
-    async def read_back(self, chat: str) -> None:
+    async def backfill(self, chat: str) -> None:
         """Hand over what was said after the chat's mark: at most a day's worth, and not without end."""
         floor = 0 if is_aside(chat) else await self._marks.floor(chat)
         client = self.client
@@ -145,15 +145,15 @@ class Inbound:
             if int(payload["id"]) > floor:
                 await self._pass(chat, _event(payload))
 
-    async def hand_over(self, chat: str, event: Event) -> None:
+    async def dispatch(self, chat: str, event: SequencedEvent) -> None:
         """Hand over what came live, unless it was read back just before. Whatever it raises: it is to come again."""
-        if event.happening is not Happening.SAID or event.ident not in self._caught_up.get(chat, ()):
+        if event.happening is not SequencedEventKind.SAID or event.ident not in self._caught_up.get(chat, ()):
             await self._pass(chat, event)
 
-    async def _pass(self, chat: str, event: Event) -> None:
+    async def _pass(self, chat: str, event: SequencedEvent) -> None:
         client = self.client
         if client is None:
-            raise StoreDown("no connection knows where this was said")
+            raise StoreUnavailable("no connection knows where this was said")
         is_taken = False
 
         async def work() -> None:
@@ -167,7 +167,7 @@ class Inbound:
                 await self._intake.handle(seen, work)
         else:
             await self._intake.handle(seen, work)
-        if event.happening is Happening.SAID:
+        if event.happening is SequencedEventKind.SAID:
             self._marks.advance(chat, event.ident, durably=is_taken)
             await self._marks.settle(chat)
 
@@ -175,52 +175,52 @@ class Inbound:
         """Take in a message that the quarantine kept. Raises Unreadable for anything else."""
         client = self.client
         if client is None:
-            raise StoreDown("no connection knows where this was said")
+            raise StoreUnavailable("no connection knows where this was said")
         if seen.origin is None:
-            raise Unreadable("only messages can be taken in again")
+            raise UnreadableEvent("only messages can be taken in again")
         payload = json.loads(seen.raw)
         is_edit = bool(payload.get("edited_timestamp"))
-        event = replace(_event(payload), happening=Happening.EDITED) if is_edit else _event(payload)
+        event = replace(_event(payload), happening=SequencedEventKind.EDITED) if is_edit else _event(payload)
         await self._take(str(int(payload["channel_id"])), event, client)
 
-    async def _take(self, chat: str, event: Event, client: GatewayClient) -> bool:
+    async def _take(self, chat: str, event: SequencedEvent, client: DiscordGatewayClient) -> bool:
         """Read *event* and hand it in; whether it is durable when this returns. Raises Unreadable."""
-        if event.happening is Happening.ODD:
-            raise Unreadable(f"{event.payload['t']}: {event.payload['error']}")
+        if event.happening is SequencedEventKind.ODD:
+            raise UnreadableEvent(f"{event.payload['t']}: {event.payload['error']}")
         try:
             if event.happening in _PLACES:
                 await self._note_place(event)
                 return True
-            if event.happening is Happening.USED:
+            if event.happening is SequencedEventKind.USED:
                 heard = self._use(event, client)
             else:
                 heard = await self._read(chat, event, client)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise Unreadable(f"{event.happening}: {type(error).__name__}") from error
+            raise UnreadableEvent(f"{event.happening}: {type(error).__name__}") from error
         return await self._receive(chat, event, heard) if heard else False
 
-    async def _note_place(self, event: Event) -> None:
+    async def _note_place(self, event: SequencedEvent) -> None:
         """Tell the house of a server that we were added to, or are gone from."""
-        if event.happening is Happening.LISTED:
+        if event.happening is SequencedEventKind.LISTED:
             await self._guilds.list(event.payload["guilds"], event.payload["at"])
-        elif event.happening is Happening.CAME:
+        elif event.happening is SequencedEventKind.CAME:
             await self._guilds.came(event.payload)
         else:
             await self._guilds.left(str(int(event.payload["id"])), event.payload["at"])
 
-    def _use(self, event: Event, client: GatewayClient) -> _Heard | None:
-        message = codec.read_interaction(self._name, event.payload, client.me_in(""))
+    def _use(self, event: SequencedEvent, client: DiscordGatewayClient) -> _ParsedMessage | None:
+        message = codec.parse_interaction(self._name, event.payload, client.bot_member(""))
         if message is None:
             return None
         if message.guild:
             self._lookups.note(message.guild, message.sender.id, event.payload["member"], message.sent_at)
-        return _Heard(message)
+        return _ParsedMessage(message)
 
-    async def _receive(self, chat: str, event: Event, heard: _Heard) -> bool:
+    async def _receive(self, chat: str, event: SequencedEvent, heard: _ParsedMessage) -> bool:
         message = heard.message
         accepted = await self._intake.receive(message)
-        is_taken = accepted.verdict is not Verdict.REJECTED
-        if event.happening is Happening.USED:
+        is_taken = accepted.verdict is not IntakeVerdict.REJECTED
+        if event.happening is SequencedEventKind.USED:
             if is_taken:
                 await self._interactions.take(event.payload, message)
             elif accepted.line:
@@ -235,24 +235,24 @@ class Inbound:
 
     # Reading one event.
 
-    async def _read(self, chat: str, event: Event, client: GatewayClient) -> _Heard | None:
+    async def _read(self, chat: str, event: SequencedEvent, client: DiscordGatewayClient) -> _ParsedMessage | None:
         payload = event.payload
-        if event.happening is Happening.EDITED and self._is_no_edit(payload):
+        if event.happening is SequencedEventKind.EDITED and self._is_no_edit(payload):
             return None
         place = await self._lookups.place(chat, payload, client)
-        if event.happening is Happening.DELETED:
+        if event.happening is SequencedEventKind.DELETED:
             deletion = codec.read_deletion(self._name, event.ident, place, self._now())
-            return _Heard(await self._threads.settle(deletion, place))
-        me = client.me_in(place.guild)
+            return _ParsedMessage(await self._threads.settle(deletion, place))
+        me = client.bot_member(place.guild)
         if codec.is_ours(payload, me):
             return None
         profile = await self._lookups.profile(place, payload, client) if place.guild else None
-        message = codec.read_message(self._name, payload, place, me, profile)
+        message = codec.parse_message(self._name, payload, place, me, profile)
         if message is None:
             return None
-        turns_away = codec.turns_away(payload, me)
+        turns_away = codec.mentions_others(payload, me)
         message = await self._follows.judge(message, turns_away=turns_away)
-        return _Heard(await self._threads.settle(message, place), turns_away)
+        return _ParsedMessage(await self._threads.settle(message, place), turns_away)
 
     def _is_no_edit(self, payload: Mapping[str, Any]) -> bool:
         if codec.changes_nothing(payload):
@@ -261,10 +261,10 @@ class Inbound:
         return self._now() - codec.moment_of(payload["id"]) > OLDEST
 
 
-def _origin(chat: str, event: Event, client: GatewayClient) -> EventOrigin | None:
+def _origin(chat: str, event: SequencedEvent, client: DiscordGatewayClient) -> EventOrigin | None:
     """Return where a message comes from, as far as that can be told without reading it; never raises."""
     author = event.payload.get("author")
-    if event.happening not in (Happening.SAID, Happening.EDITED) or not isinstance(author, Mapping):
+    if event.happening not in (SequencedEventKind.SAID, SequencedEventKind.EDITED) or not isinstance(author, Mapping):
         return None
     place = None if is_aside(chat) else client.place(chat)  # history does not say a message's guild
     return EventOrigin(
@@ -276,5 +276,5 @@ def _origin(chat: str, event: Event, client: GatewayClient) -> EventOrigin | Non
     )
 
 
-def _event(payload: Mapping[str, Any]) -> Event:
-    return Event(happening=Happening.SAID, ident=str(payload["id"]), payload=payload)
+def _event(payload: Mapping[str, Any]) -> SequencedEvent:
+    return SequencedEvent(happening=SequencedEventKind.SAID, ident=str(payload["id"]), payload=payload)

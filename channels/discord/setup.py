@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from gateway.ports import Finding, Level, Question
+from gateway.ports import SetupFinding, SetupLevel, SetupQuestion
 
 if TYPE_CHECKING:
     import aiohttp
@@ -38,16 +38,16 @@ _WITHIN = 12.0  # seconds for all calls
 _FEW_LEFT = 50  # of a day's 1,000 sessions
 
 
-def questions() -> Sequence[Question]:
+def questions() -> Sequence[SetupQuestion]:
     """Return what has to be asked, in order."""
     return (
-        Question(
+        SetupQuestion(
             setting="token",
             text="The bot's token",
             help=f"{PORTAL}, your application, Bot, Reset Token",
             is_secret=True,
         ),
-        Question(
+        SetupQuestion(
             setting="allow_from",
             text="Who may write: user ids, or guild:ID, role:ID, chat:ID, with commas between them",
             help="Developer Mode on (Settings, Advanced), then right-click a name, a server or a role: Copy ID",
@@ -55,7 +55,7 @@ def questions() -> Sequence[Question]:
     )
 
 
-def invite(application: str) -> str:
+def invite_url(application: str) -> str:
     """Return the link that adds the bot to a server, with the rights it uses and no others."""
     return (
         f"https://discord.com/oauth2/authorize?client_id={application}"
@@ -73,29 +73,29 @@ def not_discord(api_url: str) -> str:
     return f"what answers at {api_url} is not Discord; correct `api_url`, or leave it out"
 
 
-async def verify(settings: Any, *, proxy: str = "") -> Sequence[Finding]:
+async def verify(settings: Any, *, proxy: str = "") -> Sequence[SetupFinding]:
     """Ask Discord whether the block would work. Never raises for what Discord answers."""
     import aiohttp
 
-    from gateway.net.by_aiohttp import connector
+    from gateway.net.aiohttp_proxy import connector
 
     if settings.token is None:
-        return [Finding(level=Level.WRONG, text=f"no token is set; {STEPS[1]}")]
+        return [SetupFinding(level=SetupLevel.WRONG, text=f"no token is set; {STEPS[1]}")]
     headers = {"Authorization": f"Bot {settings.token.get_secret_value()}", "User-Agent": "DiscordBot (parlour, 0)"}
     try:
         async with (
             asyncio.timeout(_WITHIN),
             aiohttp.ClientSession(connector=connector(proxy), headers=headers) as session,
         ):
-            return await _Check(session, settings.api_url.rstrip("/")).run()
+            return await _SetupCheck(session, settings.api_url.rstrip("/")).run()
     except (aiohttp.ClientError, OSError, TimeoutError) as error:
         text = f"Discord cannot be reached at {settings.api_url} ({type(error).__name__}); is there a network, a proxy?"
-        return [Finding(level=Level.WRONG, text=text)]
+        return [SetupFinding(level=SetupLevel.WRONG, text=text)]
     except (KeyError, TypeError, ValueError, AttributeError):
-        return [Finding(level=Level.WRONG, text=not_discord(settings.api_url))]
+        return [SetupFinding(level=SetupLevel.WRONG, text=not_discord(settings.api_url))]
 
 
-class _Refused(Exception):
+class _SetupCallFailed(Exception):
     """An answer that is no success; its text is the status."""
 
     def __init__(self, status: int, *, is_discords: bool) -> None:
@@ -103,18 +103,20 @@ class _Refused(Exception):
         self.is_discords = is_discords
 
 
-class _Check:
+class _SetupCheck:
     def __init__(self, session: aiohttp.ClientSession, base: str) -> None:
         self._session = session
         self._base = base
 
-    async def run(self) -> list[Finding]:
+    async def run(self) -> list[SetupFinding]:
         try:
             me = await self._get("/users/@me")
-        except _Refused as error:
+        except _SetupCallFailed as error:
             is_other = not error.is_discords and not is_discord(self._base)
-            return [Finding(level=Level.WRONG, text=not_discord(self._base) if is_other else _why(str(error)))]
-        findings = [Finding(level=Level.GOOD, text=f"the token is {me['username']}'s")]
+            return [
+                SetupFinding(level=SetupLevel.WRONG, text=not_discord(self._base) if is_other else _why(str(error)))
+            ]
+        findings = [SetupFinding(level=SetupLevel.GOOD, text=f"the token is {me['username']}'s")]
         try:
             application = await self._get("/applications/@me")
             findings.append(_intent(int(application.get("flags") or 0)))
@@ -122,19 +124,21 @@ class _Check:
                 findings.append(_ELSEWHERE)
             findings.append(_sessions((await self._get("/gateway/bot"))["session_start_limit"]))
             findings.append(_guilds(await self._get("/users/@me/guilds?limit=200"), str(application["id"])))
-        except _Refused as error:
-            findings.append(Finding(level=Level.WARNING, text=f"Discord answered {error}; ask again in a minute"))
+        except _SetupCallFailed as error:
+            findings.append(
+                SetupFinding(level=SetupLevel.WARNING, text=f"Discord answered {error}; ask again in a minute")
+            )
         return findings
 
     async def _get(self, path: str) -> Any:
         async with self._session.get(f"{self._base}{path}", allow_redirects=False) as response:
             if response.status != 200:
-                raise _Refused(response.status, is_discords=_is_discords(await response.text()))
+                raise _SetupCallFailed(response.status, is_discords=_is_discords(await response.text()))
             return await response.json(content_type=None)
 
 
-_ELSEWHERE = Finding(
-    level=Level.WARNING,
+_ELSEWHERE = SetupFinding(
+    level=SetupLevel.WARNING,
     text=(
         "native commands and buttons go to an address of somebody else's; empty the field Interactions Endpoint URL:"
         f" {PORTAL}, your application, General Information, Save Changes"
@@ -158,29 +162,31 @@ def _why(status: str) -> str:
     return f"Discord answered {status}; if that lasts, see https://discordstatus.com"
 
 
-def _intent(flags: int) -> Finding:
+def _intent(flags: int) -> SetupFinding:
     if flags & _CONTENT_INTENT:
-        return Finding(level=Level.GOOD, text="Message Content Intent is on")
+        return SetupFinding(level=SetupLevel.GOOD, text="Message Content Intent is on")
     text = (
         f"Message Content Intent is off, and Discord would end the connection; switch it on: {PORTAL},"
         " your application, Bot, Privileged Gateway Intents, Save Changes"
     )
-    return Finding(level=Level.WRONG, text=text)
+    return SetupFinding(level=SetupLevel.WRONG, text=text)
 
 
-def _sessions(limit: Mapping[str, Any]) -> Finding:
+def _sessions(limit: Mapping[str, Any]) -> SetupFinding:
     left, minutes = int(limit["remaining"]), int(limit["reset_after"]) // 60_000
     if left > _FEW_LEFT:
-        return Finding(level=Level.GOOD, text=f"{left} of {limit['total']} sessions are left today")
-    level = Level.WARNING if left else Level.WRONG
+        return SetupFinding(level=SetupLevel.GOOD, text=f"{left} of {limit['total']} sessions are left today")
+    level = SetupLevel.WARNING if left else SetupLevel.WRONG
     text = f"only {left} of {limit['total']} sessions are left; new ones in {minutes} minutes. What keeps restarting?"
-    return Finding(level=level, text=text)
+    return SetupFinding(level=level, text=text)
 
 
-def _guilds(guilds: Sequence[Mapping[str, Any]], application: str) -> Finding:
-    link = invite(application)
+def _guilds(guilds: Sequence[Mapping[str, Any]], application: str) -> SetupFinding:
+    link = invite_url(application)
     if not guilds:
-        return Finding(level=Level.WARNING, text=f"the bot is in no server; open this link and add it to yours: {link}")
+        return SetupFinding(
+            level=SetupLevel.WARNING, text=f"the bot is in no server; open this link and add it to yours: {link}"
+        )
     names = ", ".join(str(guild["name"]) for guild in guilds[:5])
     more = f" and {len(guilds) - 5} more" if len(guilds) > 5 else ""
-    return Finding(level=Level.GOOD, text=f"it is in {names}{more}; another one: {link}")
+    return SetupFinding(level=SetupLevel.GOOD, text=f"it is in {names}{more}; another one: {link}")

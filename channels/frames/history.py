@@ -9,12 +9,12 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from channels.frames.codec import LONGEST_SAYING, MOST_PARTS, TEXT_LIMIT
-from channels.frames.windows import Pace, SharedFrame
+from channels.frames.client_connection import MessageThrottle, SharedFrame
+from channels.frames.frame_codec import LONGEST_SAYING, MOST_PARTS, TEXT_LIMIT
 from gateway.events import SessionKey
-from gateway.ports import Sessions, ShownLine
-from gateway.text import bound, clean
-from gateway.words import FALLBACK, say
+from gateway.i18n import FALLBACK, translate
+from gateway.ports import DisplayedMessage, SessionReader
+from gateway.text import sanitize, split_bounded
 
 HISTORY_LINES = 200
 PAGE_BYTES = 512_000  # of one frame's JSON; holds the longest message that a window can send
@@ -29,12 +29,12 @@ _MOST_CHATS = 1_000  # whose pace is remembered
 class HistoryPage:
     """Consecutive lines of a history, none longer than a part; `before` is the oldest one's id if there are older."""
 
-    lines: tuple[ShownLine, ...]
+    lines: tuple[DisplayedMessage, ...]
     before: str = ""
 
 
 def cut_page(
-    lines: Sequence[ShownLine], *, before: str = "", limit: int = PAGE_BYTES, language: str = FALLBACK
+    lines: Sequence[DisplayedMessage], *, before: str = "", limit: int = PAGE_BYTES, language: str = FALLBACK
 ) -> HistoryPage | None:
     """Return the newest of *lines*, or the newest of those older than line *before*, that fit into *limit* bytes.
 
@@ -45,7 +45,7 @@ def cut_page(
     every = _newest_first(lines, limit // 4 - _RESERVE, language)
     if before and not any(line.id == before for line in every):
         return None
-    taken: list[ShownLine] = []
+    taken: list[DisplayedMessage] = []
     size = _LINE_BYTES
     for line in every:
         size += _bytes_of(line)
@@ -55,10 +55,10 @@ def cut_page(
     return HistoryPage(tuple(reversed(taken)))
 
 
-def _newest_first(lines: Sequence[ShownLine], longest: int, language: str) -> Iterator[ShownLine]:
+def _newest_first(lines: Sequence[DisplayedMessage], longest: int, language: str) -> Iterator[DisplayedMessage]:
     for line in reversed(lines):
         # The names of a person's files stand in the files, not in what was said.
-        text = clean(line.typed if line.attachments and line.role == "user" else line.text)
+        text = sanitize(line.typed if line.attachments and line.role == "user" else line.text)
         pieces = _pieces(text, line.role, longest, language)
         last = len(pieces) - 1
         for n in range(last, -1, -1):
@@ -75,10 +75,10 @@ def _pieces(text: str, role: str, longest: int, language: str) -> Sequence[str]:
         return [text]
     if role == "user":
         return [text[start : start + size] for start in range(0, len(text), size)]
-    return bound(text, limit=size, max_parts=MOST_PARTS, note=say("delivery.cut", language))
+    return split_bounded(text, limit=size, max_parts=MOST_PARTS, note=translate("delivery.cut", language))
 
 
-def _bytes_of(line: ShownLine) -> int:
+def _bytes_of(line: DisplayedMessage) -> int:
     texts: Iterable[str] = (line.text, line.name, line.message_id, *(each.name for each in line.attachments))
     size = sum(len(json.dumps(text, ensure_ascii=False).encode()) for text in texts)
     return size + _LINE_BYTES * (1 + len(line.attachments))
@@ -95,7 +95,7 @@ class _Reading:
 class _ChatReadings:
     """The readings of one chat: who comes before a reading begins shares it."""
 
-    pace: Pace
+    pace: MessageThrottle
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     to_come: dict[str, _Reading] = field(default_factory=dict)  # by `before`
 
@@ -105,7 +105,7 @@ class HistoryReader:
 
     def __init__(
         self,
-        sessions: Sessions,
+        sessions: SessionReader,
         encode: Callable[[SessionKey, HistoryPage, str], SharedFrame],
         language: Callable[[SessionKey], str],
         *,
@@ -141,7 +141,7 @@ class HistoryReader:
     def _chat(self, key: SessionKey) -> _ChatReadings:
         chat = self._chats.get(key)
         if chat is None:
-            pace = Pace(self._clock, burst=_BURST, per_second=_PER_SECOND)
+            pace = MessageThrottle(self._clock, burst=_BURST, per_second=_PER_SECOND)
             chat = self._chats[key] = _ChatReadings(pace)
         self._chats.move_to_end(key)
         if len(self._chats) > _MOST_CHATS:
@@ -149,7 +149,7 @@ class HistoryReader:
         return chat
 
     async def _frame(self, key: SessionKey, before: str) -> SharedFrame:
-        lines = await self._sessions.shown(key, limit=HISTORY_LINES)
+        lines = await self._sessions.displayed_messages(key, limit=HISTORY_LINES)
         language = self._language(key)
 
         def cut(cursor: str) -> HistoryPage | None:

@@ -9,7 +9,7 @@ _LONGEST = 100
 _NEVER = re.compile('[\x00-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff<>:"/\\\\|?*]+')
 
 
-def file_name(name: str) -> str:
+def safe_file_name(name: str) -> str:
     """Return *name* as one file is called in any folder: no path, no hidden file, nothing a terminal would obey."""
     plain = " ".join(_NEVER.sub(" ", name).split()).strip(". ")
     stem, dot, ending = plain.rpartition(".")

@@ -7,18 +7,18 @@ from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from typing import Any
 
-from channels.slack.scopes import manifest
+from channels.slack.oauth_scopes import manifest
 from channels.slack.settings import SlackSettings
 from gateway.events import SessionKey
-from gateway.ports import Channel, ChannelContext, Finding, Level, Question
-from gateway.ports.installed import HOW_TO_INSTALL
+from gateway.ports import Channel, ChannelContext, SetupFinding, SetupLevel, SetupQuestion
+from gateway.ports.entry_points import HOW_TO_INSTALL
 
 _DIRECT = "D"  # what the id of a direct message begins with
 _NO_LIBRARY = f"needs Slack's library; {HOW_TO_INSTALL}"
 
 
-class SlackKind:
-    """The kind `slack`. Implements `gateway.ports.ChannelKind` and `SetsUp`."""
+class SlackPlugin:
+    """The kind `slack`. Implements `gateway.ports.ChannelPlugin` and `SupportsSetup`."""
 
     name = "slack"
     settings: type[Any] = SlackSettings
@@ -31,7 +31,7 @@ class SlackKind:
         "Install App, Install to Workspace.",
     )
 
-    def open(self, context: ChannelContext) -> Channel:
+    def begin_call(self, context: ChannelContext) -> Channel:
         """Build the channel; the library is loaded now, and connects when it runs."""
         from channels.slack.adapter import SlackChannel
 
@@ -60,22 +60,22 @@ class SlackKind:
             )
         return wrong
 
-    def questions(self) -> Sequence[Question]:
+    def questions(self) -> Sequence[SetupQuestion]:
         """Return what has to be asked: two tokens, and who may speak."""
         return (
-            Question(
+            SetupQuestion(
                 setting="bot_token",
                 text="The bot token (xoxb-…)",
                 help="Install App, Bot User OAuth Token",
                 is_secret=True,
             ),
-            Question(
+            SetupQuestion(
                 setting="app_token",
                 text="The app-level token (xapp-…)",
                 help="Basic Information, App-Level Tokens; it has the scope connections:write",
                 is_secret=True,
             ),
-            Question(
+            SetupQuestion(
                 setting="allow_from",
                 text="Who may write: your own member id (U…), or team:T… for the whole workspace (several with commas)",
                 help="your profile, ⋮, Copy member ID; the workspace's id begins with T in the address of its web page",
@@ -83,10 +83,10 @@ class SlackKind:
             ),
         )
 
-    async def verify(self, settings: Any, environment: Mapping[str, str]) -> Sequence[Finding]:
+    async def verify(self, settings: Any, environment: Mapping[str, str]) -> Sequence[SetupFinding]:
         """Ask Slack about tokens, scopes, Socket Mode and workspace."""
         if not _has_library():
-            return (Finding(level=Level.WRONG, text=_NO_LIBRARY),)
+            return (SetupFinding(level=SetupLevel.WRONG, text=_NO_LIBRARY),)
         from channels.slack.setup import verify
 
         return await verify(settings, environment)
@@ -96,4 +96,4 @@ def _has_library() -> bool:
     return all(find_spec(name) is not None for name in ("slack_bolt", "aiohttp"))
 
 
-kind = SlackKind()
+plugin = SlackPlugin()

@@ -12,26 +12,35 @@ from typing import Any
 import structlog
 
 from channels.slack import codec
-from channels.slack.api import ForeignAnswer, Refused, SlackApi, TokenRefused, is_slack, not_slack, scopes_of
-from channels.slack.catchup import CatchUp
-from channels.slack.downloads import Downloads
-from channels.slack.ears import Ears
-from channels.slack.errands import Errands
-from channels.slack.history import History
+from channels.slack.activity import SlackActivity
+from channels.slack.api import ForeignAnswer, SlackApi, SlackRefusal, SlackTokenRejected, is_slack, not_slack, scopes_of
+from channels.slack.buttons import SlackButtons
+from channels.slack.catchup import SlackCatchUp
+from channels.slack.files import SlackFiles
+from channels.slack.history import SlackHistory
+from channels.slack.inbound import SlackInbound
 from channels.slack.joined import HeardUntil, JoinedChannels
-from channels.slack.ledger import find, missing_scopes
+from channels.slack.outbound import SlackOutbound
 from channels.slack.pages import HistoryPages
-from channels.slack.presses import Presses
+from channels.slack.reactions import SlackReactions
+from channels.slack.sent_lookup import find_sent_part, missing_scopes
 from channels.slack.settings import SlackSettings
-from channels.slack.socket import PING, Socket
-from channels.slack.speech import Speech
-from channels.slack.status import Status
-from channels.slack.streams import Streams
-from channels.slack.uploads import LIMIT, SCOPE, Uploads
-from gateway.errors import LoginRefused, ParlourError, SendRefused, SettingsMistake
-from gateway.events import Attachment, InboundMessage, OutboundKind, OutboundMessage, Part, Receipt, Sender, SessionKey
-from gateway.ports import Activity, Capabilities, ChannelContext, PlatformEvent
-from gateway.words import say
+from channels.slack.socket_mode import PING, SlackSocketMode
+from channels.slack.streams import SlackStreams
+from channels.slack.uploads import LIMIT, SCOPE, SlackUploads
+from gateway.errors import LoginRefused, ParlourError, SendRefused, SettingsError
+from gateway.events import (
+    Attachment,
+    DeliveryReceipt,
+    InboundMessage,
+    MessagePart,
+    OutboundKind,
+    OutboundMessage,
+    Sender,
+    SessionKey,
+)
+from gateway.i18n import translate
+from gateway.ports import ChannelCapabilities, ChannelContext, ChatActivity, PlatformEvent
 
 log = structlog.get_logger(__name__)
 
@@ -40,14 +49,14 @@ _EVERY = timedelta(seconds=1.2)  # between the edits of one preview
 
 
 class SlackChannel:
-    """One configured block. Implements `gateway.ports.Channel`, `HasFiles`, `HasHistory` and `KnowsSenders`."""
+    """One configured block: `Channel`, `SupportsFiles`, `SupportsHistory`, `SupportsSenderLookup`."""
 
     def __init__(self, context: ChannelContext, *, ping: timedelta = PING) -> None:
         settings: SlackSettings = context.settings
         if settings.bot_token is None:
-            raise SettingsMistake(f"channels.{context.name} needs a bot_token (xoxb-…)")
+            raise SettingsError(f"channels.{context.name} needs a bot_token (xoxb-…)")
         self.name = context.name
-        self.capabilities = Capabilities(
+        self.capabilities = ChannelCapabilities(
             text_limit=codec.LIMIT,
             edits=True,
             finds=True,
@@ -65,27 +74,27 @@ class SlackChannel:
         self._signing_secret = settings.signing_secret.get_secret_value() if settings.signing_secret else ""
         self._ping = ping
         self._api = SlackApi(settings.bot_token.get_secret_value(), settings.base_url, proxy=context.proxy)
-        self._errands = Errands(context, self._api)
-        presses = Presses(self._errands)
-        self._ears = Ears(context, self._api, self._errands, presses)
-        self._history = History(context, self._api, self._ears)
+        self._errands = SlackReactions(context, self._api)
+        presses = SlackButtons(self._errands)
+        self._ears = SlackInbound(context, self._api, self._errands, presses)
+        self._history = SlackHistory(context, self._api, self._ears)
         pages = HistoryPages(self._api)
         self._heard_until = HeardUntil(context.state)
-        self._catch_up = CatchUp(
+        self._catch_up = SlackCatchUp(
             pages,
             self._ears,
             heard_until=self._heard_until,
             joined=JoinedChannels(pages, self._ears, lambda: self._scopes),
             is_hearing=self.is_ready,
         )
-        self._status = Status(self._api, self._language)
-        self._streams = Streams(self._api, self._ears.asker) if settings.streaming == "native" else None
-        self._speech = Speech(self._api, self._errands, self._streams, presses, self._language)
-        self._uploads = Uploads(self._api, context.blobs, context.state)
-        self._downloads = Downloads(self._api, settings.base_url)
-        self._socket: Socket | None = None
-        self._serving: codec.Me | None = None  # by HTTP, while we run
-        self._me: codec.Me | None = None
+        self._status = SlackActivity(self._api, self._language)
+        self._streams = SlackStreams(self._api, self._ears.asker) if settings.streaming == "native" else None
+        self._speech = SlackOutbound(self._api, self._errands, self._streams, presses, self._language)
+        self._uploads = SlackUploads(self._api, context.blobs, context.state)
+        self._downloads = SlackFiles(self._api, settings.base_url)
+        self._socket: SlackSocketMode | None = None
+        self._serving: codec.SlackBotIdentity | None = None  # by HTTP, while we run
+        self._me: codec.SlackBotIdentity | None = None
         self._scopes: frozenset[str] = frozenset()
 
     # -- receiving -----------------------------------------------------------------------------
@@ -93,15 +102,15 @@ class SlackChannel:
     async def run(self) -> None:
         """Listen until cancelled; raise LoginRefused when a token is not taken (any more), or what else is wrong."""
         if not self._app_token and not self._by_http:
-            raise SettingsMistake(f"channels.{self.name} needs an app_token (xapp-…), or a signing_secret for HTTP")
+            raise SettingsError(f"channels.{self.name} needs an app_token (xapp-…), or a signing_secret for HTTP")
         try:
             me = await self._identify(anew=True)
-        except TokenRefused as error:
+        except SlackTokenRejected as error:
             raise self._refused(error.code) from None
-        except (Refused, ForeignAnswer) as error:
+        except (SlackRefusal, ForeignAnswer) as error:
             if is_slack(self._base_url):
                 raise
-            raise SettingsMistake(f"channels.{self.name}: {not_slack(self._base_url, str(error))}") from None
+            raise SettingsError(f"channels.{self.name}: {not_slack(self._base_url, str(error))}") from None
         await self._ears.marks.load()
         await self._heard_until.load()
         log.info("slack.listening", channel=self.name, team=me.team, user=me.user, by_http=self._by_http)
@@ -121,7 +130,7 @@ class SlackChannel:
         if refusal is not None:
             raise refusal
 
-    async def _listen_while_let(self, me: codec.Me) -> None:
+    async def _listen_while_let(self, me: codec.SlackBotIdentity) -> None:
         """Listen until a call of ours is refused for its token: that is nothing to wait for."""
         listening = asyncio.create_task(self._listen(me), name=f"{self.name} listens")
         refused = asyncio.create_task(self._api.refused.wait(), name=f"{self.name} is let in")
@@ -142,17 +151,17 @@ class SlackChannel:
             " Permissions, Bot User OAuth Token"
         )
 
-    async def _listen(self, me: codec.Me) -> None:
+    async def _listen(self, me: codec.SlackBotIdentity) -> None:
         try:
             if self._by_http:
                 self._serving = me
-                self._catch_up.want()
+                self._catch_up.request()
                 await asyncio.Event().wait()
-            self._socket = Socket(
+            self._socket = SlackSocketMode(
                 self._app_token,
                 self._api.client,
-                lambda body: self._ears.hear(body, me),
-                returned=self._catch_up.want,
+                lambda body: self._ears.handle_event(body, me),
+                returned=self._catch_up.request,
                 ping=self._ping,
                 proxy=self._api.proxy,
             )
@@ -164,24 +173,24 @@ class SlackChannel:
         """Return where Slack brings events to, if that is how they come."""
         if not self._by_http:
             return ()
-        from channels.slack.webhook import Webhook
+        from channels.slack.webhook import SlackWebhook
 
-        return (Webhook(self.name, self._signing_secret, self.hear).route(),)
+        return (SlackWebhook(self.name, self._signing_secret, self.receive_event).route(),)
 
-    async def hear(self, body: dict[str, Any]) -> bool:
+    async def receive_event(self, body: dict[str, Any]) -> bool:
         """Take in what Slack brought by HTTP; False = not durable, or not now: it shall bring it again."""
-        return self._serving is not None and await self._ears.hear(body, self._serving)
+        return self._serving is not None and await self._ears.handle_event(body, self._serving)
 
     async def replay(self, event: PlatformEvent) -> None:
         """Take in a payload that the quarantine kept; see `gateway.ports.SupportsReplay`."""
         await self._ears.replay(json.loads(event.raw), await self._identify())
 
-    async def _identify(self, *, anew: bool = False) -> codec.Me:
+    async def _identify(self, *, anew: bool = False) -> codec.SlackBotIdentity:
         if self._me is None or anew:
             answer = await self._api.post("auth.test")
             self._scopes = scopes_of(answer)
             self.capabilities = self._able(self._scopes)
-            self._me = codec.Me(
+            self._me = codec.SlackBotIdentity(
                 user=str(answer["user_id"]),
                 bot=str(answer.get("bot_id") or ""),
                 team=str(answer["team_id"]),
@@ -189,7 +198,7 @@ class SlackChannel:
             )
         return self._me
 
-    def _able(self, scopes: frozenset[str]) -> Capabilities:
+    def _able(self, scopes: frozenset[str]) -> ChannelCapabilities:
         """Return what we can do by *scopes*: better no file to begin with than one that may not be sent."""
         if not scopes:  # Slack did not say
             return self.capabilities
@@ -207,51 +216,55 @@ class SlackChannel:
     # -- files and what was said before ----------------------------------------------------------
 
     def fetch(self, attachment: Attachment) -> AsyncGenerator[bytes, None]:
-        """Yield a file that somebody sent; see `gateway.ports.HasFiles`."""
+        """Yield a file that somebody sent; see `gateway.ports.SupportsFiles`."""
         return self._downloads.fetch(attachment)
 
-    async def before(self, message: InboundMessage, *, since: datetime | None, limit: int) -> Sequence[InboundMessage]:
-        """Return what was said before us; see `gateway.ports.HasHistory`."""
-        return await self._history.before(message, await self._identify(), since=since, limit=limit)
+    async def messages_before(
+        self, message: InboundMessage, *, since: datetime | None, limit: int
+    ) -> Sequence[InboundMessage]:
+        """Return what was said before us; see `gateway.ports.SupportsHistory`."""
+        return await self._history.messages_before(message, await self._identify(), since=since, limit=limit)
 
     async def sender(self, message: InboundMessage) -> Sender:
-        """Return who sent *message*, as they are now; see `gateway.ports.KnowsSenders`."""
+        """Return who sent *message*, as they are now; see `gateway.ports.SupportsSenderLookup`."""
         return await self._ears.stewards.sender(message, await self._identify())
 
     # -- sending -------------------------------------------------------------------------------
 
-    def render(self, message: OutboundMessage, *, least: int = 0) -> Sequence[Part]:
+    def render(self, message: OutboundMessage, *, least: int = 0) -> Sequence[MessagePart]:
         """Cut and format for Slack."""
         return codec.render(
             message, max_parts=self.capabilities.max_parts, language=self._language(message.key), least=least
         )
 
-    async def send(self, part: Part, *, marked: bool = False) -> Receipt:
+    async def send(self, part: MessagePart, *, marked: bool = False) -> DeliveryReceipt:
         """Post one part; the send key rides in its metadata."""
         if part.file is not None:
             return _receipt(part, await self._send_file(part, part.file, marked=marked))
         return _receipt(part, await self._speech.post(part, marked=marked))
 
-    async def _send_file(self, part: Part, file: Attachment, *, marked: bool) -> str:
+    async def _send_file(self, part: MessagePart, file: Attachment, *, marked: bool) -> str:
         if part.visible_to and not part.key.chat.startswith("D"):
             await self._speech.refer_to_privacy(part)
             raise SendRefused("Slack shows no file to one person alone")
         try:
-            mark = say("delivery.may_repeat", self._language(part.key)) if marked else ""
+            mark = translate("delivery.may_repeat", self._language(part.key)) if marked else ""
             return await self._uploads.send(part, file, mark=mark)
-        except Refused as error:
+        except SlackRefusal as error:
             if error.code != "missing_scope":
                 raise
             log.warning("slack.no_files", channel=self.name, needs=error.needed or SCOPE)
             self.capabilities = replace(self.capabilities, file_limit=0)
-            return await self._speech.say_instead(part, say("slack.no_files", self._language(part.key), name=file.name))
+            return await self._speech.post_replacement(
+                part, translate("slack.no_files", self._language(part.key), name=file.name)
+            )
 
-    async def edit(self, message_id: str, part: Part) -> Receipt:
+    async def edit(self, message_id: str, part: MessagePart) -> DeliveryReceipt:
         """Replace the text under *message_id*; its key becomes the part's."""
         await self._speech.edit(message_id, part)
         return _receipt(part, message_id)
 
-    async def find(self, part: Part) -> Receipt | None:
+    async def find(self, part: MessagePart) -> DeliveryReceipt | None:
         """Read back whether *part* stands in the chat, by the key in its metadata, or by its file."""
         me = await self._identify()
         if part.file is not None:
@@ -259,12 +272,12 @@ class SlackChannel:
             if ident or self.capabilities.file_limit:
                 return _receipt(part, ident) if ident else None
         streams = self._streams is not None and part.kind is OutboundKind.PREVIEW and bool(part.key.thread)
-        ts = await find(self._api, part, me, self._scopes, streams=streams)
+        ts = await find_sent_part(self._api, part, me, self._scopes, streams=streams)
         return _receipt(part, ts) if ts else None
 
     # -- the rest ------------------------------------------------------------------------------
 
-    async def show(self, activity: Activity) -> None:
+    async def show(self, activity: ChatActivity) -> None:
         """Show a status in a thread, where Slack lets us; elsewhere there is nothing to show it with."""
         await self._status.show(activity)
 
@@ -275,5 +288,5 @@ class SlackChannel:
         await self._api.close()
 
 
-def _receipt(part: Part, message_id: str) -> Receipt:
-    return Receipt(part=part.id, message_id=message_id, at=datetime.now(UTC))
+def _receipt(part: MessagePart, message_id: str) -> DeliveryReceipt:
+    return DeliveryReceipt(part=part.id, message_id=message_id, at=datetime.now(UTC))

@@ -15,7 +15,7 @@ from slack_sdk.web.async_client import AsyncWebClient
 from slack_sdk.web.async_slack_response import AsyncSlackResponse
 
 from gateway.errors import FormatRefused, OutcomeUnknown, RetryLater, SendRefused
-from gateway.net.by_aiohttp import connector
+from gateway.net.aiohttp_proxy import connector
 
 _TIMEOUT = 30.0  # seconds for a whole call
 _UPLOAD = aiohttp.ClientTimeout(total=50)  # within what delivery gives one call
@@ -32,7 +32,7 @@ _TOKENS = frozenset(
 )
 
 
-class Refused(SendRefused):
+class SlackRefusal(SendRefused):
     """Slack will never do this. *code* is its word for why, *needed* the scope it misses."""
 
     def __init__(self, code: str, needed: str = "") -> None:
@@ -41,7 +41,7 @@ class Refused(SendRefused):
         self.needed = needed
 
 
-class TokenRefused(RetryLater):
+class SlackTokenRejected(RetryLater):
     """A token does not work now; nothing was done, and nothing is lost while somebody mends it."""
 
     def __init__(self, code: str) -> None:
@@ -121,11 +121,11 @@ class SlackApi:
     async def respond(self, url: str, **body: Any) -> None:
         """Change a message whose button was pressed, at the address that Slack gave for it; raise one of SendFailed."""
         if not _is_slacks(url, self._base_url):
-            raise Refused("a response address that is not Slack's")
+            raise SlackRefusal("a response address that is not Slack's")
         try:
             async with self._pool().post(url, json=body, allow_redirects=False) as response:
                 if response.status != 200:
-                    raise Refused(f"HTTP {response.status}")
+                    raise SlackRefusal(f"HTTP {response.status}")
         except (TimeoutError, aiohttp.ClientError, OSError) as error:
             raise OutcomeUnknown(type(error).__name__) from error
 
@@ -133,8 +133,8 @@ class SlackApi:
         try:
             answer = await self.client.api_call(method, **arguments)
         except SlackApiError as error:
-            found = outcome(error)
-            if isinstance(found, TokenRefused):
+            found = map_api_error(error)
+            if isinstance(found, SlackTokenRejected):
                 self.refused.set()
             raise found from error
         except aiohttp.ClientConnectorError as error:  # never reached the platform
@@ -158,7 +158,7 @@ def _is_slacks(url: str, base_url: str) -> bool:
     return is_api or (found.scheme, found.netloc) == ("https", "hooks.slack.com")
 
 
-def outcome(error: SlackApiError) -> Exception:
+def map_api_error(error: SlackApiError) -> Exception:
     """Return what *error* means for a delivery."""
     response = error.response
     status = getattr(response, "status_code", getattr(response, "status", 0))
@@ -172,10 +172,10 @@ def outcome(error: SlackApiError) -> Exception:
     if not code:
         return ForeignAnswer(f"HTTP {response.status_code}")
     if code in _TOKENS:
-        return TokenRefused(code)
+        return SlackTokenRejected(code)
     if code in _FORMAT:
         return FormatRefused(code)
-    return Refused(code, str(response.data.get("needed") or ""))
+    return SlackRefusal(code, str(response.data.get("needed") or ""))
 
 
 def _retry_after(response: AsyncSlackResponse) -> timedelta:

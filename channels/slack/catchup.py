@@ -15,13 +15,13 @@ from typing import Any
 
 import structlog
 
-from channels.slack.api import Refused
-from channels.slack.codec import Me
-from channels.slack.ears import Ears
+from channels.slack.api import SlackRefusal
+from channels.slack.codec import SlackBotIdentity
+from channels.slack.inbound import SlackInbound
 from channels.slack.joined import HeardUntil, JoinedChannels
-from channels.slack.marks import number
 from channels.slack.pages import HistoryPages, as_event
-from gateway.errors import SendFailed, StoreDown
+from channels.slack.read_cursors import number
+from gateway.errors import SendFailed, StoreUnavailable
 
 log = structlog.get_logger(__name__)
 
@@ -34,13 +34,13 @@ _GIVEN_UP = 600.0  # seconds after which Slack brings no event again
 _AGAIN = 60.0  # seconds until channels that could not be read are tried again
 
 
-class CatchUp:
+class SlackCatchUp:
     """Reads on after a silence, and keeps the marks."""
 
     def __init__(
         self,
         pages: HistoryPages,
-        ears: Ears,
+        ears: SlackInbound,
         *,
         heard_until: HeardUntil,
         joined: JoinedChannels,
@@ -62,7 +62,7 @@ class CatchUp:
         self.given_up_after = _GIVEN_UP
         self.passes = 0  # how often all places were read
 
-    def want(self) -> None:
+    def request(self) -> None:
         """Read all places soon: there may be something that Slack will not deliver.
 
         From the marks of now: what comes from here on moves them past what is still unread.
@@ -80,7 +80,7 @@ class CatchUp:
         self._has_started = True
         self._wanted.set()
 
-    async def run(self, me: Me) -> None:
+    async def run(self, me: SlackBotIdentity) -> None:
         """Catch up when wanted and save the marks now and then, until cancelled."""
         try:
             while True:
@@ -88,7 +88,7 @@ class CatchUp:
                     async with asyncio.timeout(self.every):
                         await self._wanted.wait()
                 if self._marks.is_overdue(self.given_up_after):
-                    self.want()  # while the journal was down, say, and nobody else will bring it
+                    self.request()  # while the journal was down, say, and nobody else will bring it
                 is_wanted = self._wanted.is_set()
                 if is_wanted:
                     self._wanted.clear()
@@ -100,7 +100,7 @@ class CatchUp:
         finally:
             await self._save()
 
-    async def _read_joined(self, stopped_at: int, me: Me) -> None:
+    async def _read_joined(self, stopped_at: int, me: SlackBotIdentity) -> None:
         if self._tried_at and time.monotonic() - self._tried_at < _AGAIN:
             return
         self._tried_at = time.monotonic()
@@ -112,10 +112,10 @@ class CatchUp:
             await self._marks.save()
             if self._stopped_at is None and self._is_hearing():
                 await self._heard_until.note()
-        except StoreDown as error:
+        except StoreUnavailable as error:
             log.info("slack.marks_wait", reason=str(error))
 
-    async def _read_all(self, me: Me) -> None:
+    async def _read_all(self, me: SlackBotIdentity) -> None:
         places, unread, self._from = list(self._from.items())[:_PLACES], len(self._from) - _PLACES, {}
         if unread > 0:
             log.warning("slack.places_unread", places=unread)
@@ -125,21 +125,21 @@ class CatchUp:
                 taken += await self._read(place, mark, me)
                 if turn < _EDITED_IN:
                     await self._read_edits(place, mark, me)
-            except Refused as error:
+            except SlackRefusal as error:
                 log.warning("slack.no_catch_up", place=place, reason=error.code, needs=error.needed)
-            except (SendFailed, StoreDown) as error:
+            except (SendFailed, StoreUnavailable) as error:
                 log.warning("slack.catch_up_failed", place=place, reason=str(error))
         log.info("slack.caught_up", places=len(places), messages=taken)
 
-    async def _read(self, place: str, mark: str, me: Me) -> int:
+    async def _read(self, place: str, mark: str, me: SlackBotIdentity) -> int:
         chat, _, thread = place.partition("/")
         async with self._ears.gate(chat):
             messages = await self._pages.since(chat, thread, mark)
             for message in messages:
-                await self._ears.take(as_event(message, chat), me)
+                await self._ears.accept_event(as_event(message, chat), me)
         return len(messages)
 
-    async def _read_edits(self, place: str, mark: str, me: Me) -> None:
+    async def _read_edits(self, place: str, mark: str, me: SlackBotIdentity) -> None:
         """Hand in what was taken before the mark and edited after it; whoever knows the edit takes it for a repeat."""
         chat, _, thread = place.partition("/")
         query: dict[str, Any] = {"channel": chat, "latest": mark, "inclusive": "true", "limit": _EDITED_OF}
@@ -150,4 +150,4 @@ class CatchUp:
             for message in page.get("messages") or ():
                 edited = str((message.get("edited") or {}).get("ts") or "")
                 if number(str(message.get("ts") or "")) <= number(mark) < number(edited):
-                    await self._ears.take(as_event(message, chat), me, is_old=True)
+                    await self._ears.accept_event(as_event(message, chat), me, is_old=True)

@@ -10,11 +10,19 @@ from typing import Any
 
 import structlog
 
-from channels.slack.api import Refused, SlackApi
-from channels.slack.codec import Heard, Me, Person, compose, mentions, moment, read
-from channels.slack.ears import Ears
-from channels.slack.marks import number
-from gateway.errors import Unreadable
+from channels.slack.api import SlackApi, SlackRefusal
+from channels.slack.codec import (
+    ParsedEvent,
+    SlackBotIdentity,
+    SlackProfile,
+    build_message,
+    mentions,
+    moment,
+    parse_event,
+)
+from channels.slack.inbound import SlackInbound
+from channels.slack.read_cursors import number
+from gateway.errors import UnreadableEvent
 from gateway.events import ChatKind, InboundKind, InboundMessage
 from gateway.ports import ChannelContext
 
@@ -28,26 +36,26 @@ _MOST = 100  # of a channel's history, our own words among them
 _TO_US = frozenset({"missing_scope", "not_in_channel", "channel_not_found", "thread_not_found"})
 
 
-class History:
+class SlackHistory:
     """Reads a place's past; what came to us anyway is not asked for."""
 
-    def __init__(self, context: ChannelContext, api: SlackApi, ears: Ears) -> None:
+    def __init__(self, context: ChannelContext, api: SlackApi, ears: SlackInbound) -> None:
         self._name = context.name
         self._api = api
         self._ears = ears
-        self._manners = context.manners_in
+        self._manners = context.reply_policy
         self._said: set[str] = set()
 
-    async def before(
-        self, message: InboundMessage, me: Me, *, since: datetime | None, limit: int
+    async def messages_before(
+        self, message: InboundMessage, me: SlackBotIdentity, *, since: datetime | None, limit: int
     ) -> list[InboundMessage]:
-        """Return what people said in the place of *message* before it; see `gateway.ports.HasHistory`."""
+        """Return what people said in the place of *message* before it; see `gateway.ports.SupportsHistory`."""
         if await self._is_known(message):
             return []
         oldest = _ts(since) if since else "0"
         try:
             found = await self._read(message, oldest, limit)
-        except Refused as error:
+        except SlackRefusal as error:
             if error.code not in _TO_US:
                 raise
             if error.code not in self._said:
@@ -94,25 +102,31 @@ class History:
                 query |= {"oldest": max(oldest, _ts(message.sent_at - _LATELY), key=number), "cursor": ""}
         return [*start, *newest]
 
-    def _spoken(self, message: InboundMessage, found: Iterable[Mapping[str, Any]], me: Me) -> Iterable[Heard]:
+    def _spoken(
+        self, message: InboundMessage, found: Iterable[Mapping[str, Any]], me: SlackBotIdentity
+    ) -> Iterable[ParsedEvent]:
         for said in found:
             event = {**said, "type": "message", "channel": message.key.parent.chat, "channel_type": "channel"}
             try:
-                heard = read({"type": "event_callback", "event": event}, me, in_threads=False, now=message.sent_at)
-            except Unreadable:
+                heard = parse_event(
+                    {"type": "event_callback", "event": event}, me, in_threads=False, now=message.sent_at
+                )
+            except UnreadableEvent:
                 continue  # nobody waits for an answer to it
             is_before = heard is not None and number(heard.ts) < number(message.message_id)
             if heard is not None and is_before and not heard.is_self:
                 yield heard
 
-    async def _composed(self, message: InboundMessage, spoken: Sequence[Heard], me: Me) -> list[InboundMessage]:
+    async def _composed(
+        self, message: InboundMessage, spoken: Sequence[ParsedEvent], me: SlackBotIdentity
+    ) -> list[InboundMessage]:
         users = {heard.user for heard in spoken if heard.user and not heard.is_bot}
         people = await self._ears.people.known(users, me.team)
-        unknown = Person(is_guest=True)  # of whom Slack says nothing: a stranger unless named
+        unknown = SlackProfile(is_guest=True)  # of whom Slack says nothing: a stranger unless named
         named = self._ears.people.names({user for heard in spoken for user in mentions(heard.text)})
         return [
             replace(
-                compose(heard, self._name, me, people.get(heard.user, unknown), is_followed=False, names=named),
+                build_message(heard, self._name, me, people.get(heard.user, unknown), is_followed=False, names=named),
                 key=message.key,
             )
             for heard in spoken

@@ -9,11 +9,11 @@ from typing import Any
 
 import structlog
 
-from channels.slack.api import Refused
-from channels.slack.codec import Me
-from channels.slack.ears import Ears
-from channels.slack.marks import number
+from channels.slack.api import SlackRefusal
+from channels.slack.codec import SlackBotIdentity
+from channels.slack.inbound import SlackInbound
 from channels.slack.pages import HistoryPages, as_event, next_cursor
+from channels.slack.read_cursors import number
 from gateway.errors import SendFailed
 from gateway.ports import ChannelState
 
@@ -36,7 +36,7 @@ class HeardUntil:
         self._second: int | None = None
 
     async def load(self) -> None:
-        """Read what an earlier run left; raises StoreDown."""
+        """Read what an earlier run left; raises StoreUnavailable."""
         if self._second is None:
             self._second = int(await self._state.load(_NOTE) or 0)
 
@@ -46,7 +46,7 @@ class HeardUntil:
         return min(self._second or 0, int(time.time()))
 
     async def note(self) -> None:
-        """Note that everything said until now was heard; written once a minute. Raises StoreDown."""
+        """Note that everything said until now was heard; written once a minute. Raises StoreUnavailable."""
         until = int(time.time()) - _MARGIN
         if not self._second or abs(until - self._second) >= _SAVE_EVERY:
             await self._state.save(_NOTE, str(until))
@@ -56,13 +56,13 @@ class HeardUntil:
 class JoinedChannels:
     """Reads them. Bounded in age and messages of each channel (HistoryPages), and in calls for all together."""
 
-    def __init__(self, pages: HistoryPages, ears: Ears, scopes: Callable[[], Collection[str]]) -> None:
+    def __init__(self, pages: HistoryPages, ears: SlackInbound, scopes: Callable[[], Collection[str]]) -> None:
         self._pages = pages
         self._ears = ears
         self._scopes = scopes
         self._left: deque[tuple[str, str]] | None = None  # chats and threads to read; None = not listed yet
 
-    async def read_back(self, since: int, known: Collection[str], me: Me) -> bool:
+    async def read_back(self, since: int, known: Collection[str], me: SlackBotIdentity) -> bool:
         """Hand in what calls us in channels not *known*, said after the second *since*.
 
         Return False when not all could be read now: the next call goes on from there.
@@ -94,7 +94,7 @@ class JoinedChannels:
         for _ in range(_LISTS if query["types"] else 0):
             try:
                 page = await self._pages.page("users.conversations", query)
-            except Refused as error:
+            except SlackRefusal as error:
                 log.warning("slack.channels_not_listed", reason=error.code, needs=error.needed)
                 return found
             found += [str(each["id"]) for each in page.get("channels") or () if each.get("id")]
@@ -105,14 +105,14 @@ class JoinedChannels:
             log.warning("slack.channels_not_listed", listed=len(found), reason="the bot is a member of more")
         return found
 
-    async def _read(self, chat: str, thread: str, mark: str, me: Me) -> None:
+    async def _read(self, chat: str, thread: str, mark: str, me: SlackBotIdentity) -> None:
         try:
             async with self._ears.gate(chat):
                 messages = await self._pages.since(chat, thread, mark)
                 for message in messages:
                     if self._ears.hears_all(chat) or f"<@{me.user}" in str(message.get("text") or ""):
-                        await self._ears.take(as_event(message, chat), me)
-        except Refused as error:
+                        await self._ears.accept_event(as_event(message, chat), me)
+        except SlackRefusal as error:
             log.info("slack.no_catch_up", place=chat, reason=error.code, needs=error.needed)
             return
         if not thread and self._left is not None:

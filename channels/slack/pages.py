@@ -10,7 +10,7 @@ from typing import Any
 import structlog
 
 from channels.slack.api import SlackApi
-from channels.slack.marks import number
+from channels.slack.read_cursors import number
 from gateway.errors import RetryLater
 
 log = structlog.get_logger(__name__)

@@ -12,21 +12,21 @@ from typing import Any
 import aiohttp
 from slack_sdk.web.async_slack_response import AsyncSlackResponse
 
-from channels.slack.api import ForeignAnswer, Refused, SlackApi, TokenRefused, is_slack, not_slack, scopes_of
-from channels.slack.scopes import missing
+from channels.slack.api import ForeignAnswer, SlackApi, SlackRefusal, SlackTokenRejected, is_slack, not_slack, scopes_of
+from channels.slack.oauth_scopes import missing
 from channels.slack.settings import SlackSettings
 from gateway.errors import SendFailed
-from gateway.net.by_aiohttp import connector
-from gateway.ports import Finding, Level
+from gateway.net.aiohttp_proxy import connector
+from gateway.ports import SetupFinding, SetupLevel
 
 _PATIENCE = 14.0  # seconds in all
 _HELLO = 5.0
 _APP = re.compile(r"xapp-\d+-(A[A-Z0-9]+)-")
 
 
-async def verify(settings: Any, environment: Mapping[str, str]) -> Sequence[Finding]:
-    """Ask Slack; see `gateway.ports.SetsUp`."""
-    found: list[Finding] = []
+async def verify(settings: Any, environment: Mapping[str, str]) -> Sequence[SetupFinding]:
+    """Ask Slack; see `gateway.ports.SupportsSetup`."""
+    found: list[SetupFinding] = []
     token = settings.bot_token.get_secret_value() if settings.bot_token else ""
     api = SlackApi(token, settings.base_url, proxy=environment.get("PARLOUR_PROXY", ""))
     try:
@@ -42,7 +42,7 @@ async def verify(settings: Any, environment: Mapping[str, str]) -> Sequence[Find
 
 async def _findings(
     api: SlackApi, settings: SlackSettings, environment: Mapping[str, str]
-) -> AsyncGenerator[Finding, None]:
+) -> AsyncGenerator[SetupFinding, None]:
     try:
         me = await api.post("auth.test")
     except SendFailed as error:
@@ -61,22 +61,22 @@ async def _findings(
         yield finding
 
 
-def _scopes(me: AsyncSlackResponse) -> Sequence[Finding]:
+def _scopes(me: AsyncSlackResponse) -> Sequence[SetupFinding]:
     granted = scopes_of(me)
     if not granted:
         return [_warning("Slack does not say which scopes the token has")]
     lacks = missing(granted)
     mend = "add it under OAuth & Permissions, Scopes, Bot Token Scopes, and reinstall the app"
     return [
-        Finding(
-            level=Level.WRONG if scope.is_needed else Level.WARNING,
+        SetupFinding(
+            level=SetupLevel.WRONG if scope.is_needed else SetupLevel.WARNING,
             text=f"without the scope {scope.name} {scope.lost}; {mend}",
         )
         for scope in lacks
     ] or [_good("the bot has every scope that is of use")]
 
 
-def _by_http(environment: Mapping[str, str]) -> Finding:
+def _by_http(environment: Mapping[str, str]) -> SetupFinding:
     public = environment.get("PARLOUR_WEB__PUBLIC_URL", "").rstrip("/")
     where = f"{public or 'https://<your web.public_url>'}/hooks/<the block's name>"
     return _good(
@@ -85,7 +85,7 @@ def _by_http(environment: Mapping[str, str]) -> Finding:
     )
 
 
-async def _socket(api: SlackApi, settings: SlackSettings, me: AsyncSlackResponse) -> AsyncGenerator[Finding, None]:
+async def _socket(api: SlackApi, settings: SlackSettings, me: AsyncSlackResponse) -> AsyncGenerator[SetupFinding, None]:
     token = settings.app_token.get_secret_value() if settings.app_token else ""
     other = await _other_app(api, token, me)
     if other:
@@ -94,12 +94,12 @@ async def _socket(api: SlackApi, settings: SlackSettings, me: AsyncSlackResponse
     try:
         answer = await app.post("apps.connections.open")
         yield await _greeting(str(answer["url"]), api.proxy)
-    except Refused as error:
+    except SlackRefusal as error:
         yield _wrong(
             f"Slack opens no connection with the app-level token ({error.code}): it needs the scope connections:write"
             " (Basic Information, App-Level Tokens), and Socket Mode has to be on (Socket Mode, Enable)"
         )
-    except TokenRefused as error:
+    except SlackTokenRejected as error:
         yield _wrong(
             f"Slack refuses the app-level token ({error.code}): generate one under Basic Information, App-Level"
             " Tokens, with the scope connections:write"
@@ -110,7 +110,7 @@ async def _socket(api: SlackApi, settings: SlackSettings, me: AsyncSlackResponse
         await app.close()
 
 
-async def _other_app(api: SlackApi, token: str, me: AsyncSlackResponse) -> Finding | None:
+async def _other_app(api: SlackApi, token: str, me: AsyncSlackResponse) -> SetupFinding | None:
     """Compare the app that the app-level token names with the bot's own."""
     named = _APP.match(token)
     if not named or not me.get("bot_id"):
@@ -128,7 +128,7 @@ async def _other_app(api: SlackApi, token: str, me: AsyncSlackResponse) -> Findi
     )
 
 
-async def _greeting(url: str, proxy: str) -> Finding:
+async def _greeting(url: str, proxy: str) -> SetupFinding:
     """Connect for a moment. An event that falls into it is not acknowledged, and so comes again to whoever runs."""
     try:
         async with (
@@ -146,21 +146,21 @@ async def _greeting(url: str, proxy: str) -> Finding:
     return _warning(f"Slack closes the connection for events at once: {said.get('reason') or said.get('type')}")
 
 
-def _bot_refused(error: SendFailed, base_url: str) -> Finding:
-    if isinstance(error, TokenRefused):
+def _bot_refused(error: SendFailed, base_url: str) -> SetupFinding:
+    if isinstance(error, SlackTokenRejected):
         return _wrong(f"Slack refuses the bot token ({error.code}): copy it from Install App, Bot User OAuth Token")
-    if isinstance(error, Refused | ForeignAnswer) and not is_slack(base_url):
+    if isinstance(error, SlackRefusal | ForeignAnswer) and not is_slack(base_url):
         return _wrong(not_slack(base_url, str(error)))
     return _wrong(f"Slack cannot be reached at {base_url}: {error}")
 
 
-def _good(text: str) -> Finding:
-    return Finding(level=Level.GOOD, text=text)
+def _good(text: str) -> SetupFinding:
+    return SetupFinding(level=SetupLevel.GOOD, text=text)
 
 
-def _warning(text: str) -> Finding:
-    return Finding(level=Level.WARNING, text=text)
+def _warning(text: str) -> SetupFinding:
+    return SetupFinding(level=SetupLevel.WARNING, text=text)
 
 
-def _wrong(text: str) -> Finding:
-    return Finding(level=Level.WRONG, text=text)
+def _wrong(text: str) -> SetupFinding:
+    return SetupFinding(level=SetupLevel.WRONG, text=text)

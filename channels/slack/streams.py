@@ -13,9 +13,9 @@ from typing import Any
 
 import structlog
 
-from channels.slack.api import Refused, SlackApi
+from channels.slack.api import SlackApi, SlackRefusal
 from gateway.errors import OutcomeUnknown, RetryLater, SendFailed
-from gateway.events import Part
+from gateway.events import MessagePart
 
 log = structlog.get_logger(__name__)
 
@@ -28,7 +28,7 @@ _NEVER = frozenset({"unknown_method", "method_deprecated", "not_allowed_token_ty
 Asker = Callable[[str, str], tuple[str, str]]
 
 
-class Streams:
+class SlackStreams:
     """The streams that are open, by the ts of their message."""
 
     def __init__(self, api: SlackApi, asker: Asker) -> None:
@@ -37,11 +37,11 @@ class Streams:
         self._open: OrderedDict[str, str] = OrderedDict()  # ts -> what was said in it
         self.is_off = False  # Slack does not know how
 
-    async def begin(self, part: Part) -> str:
+    async def begin(self, part: MessagePart) -> str:
         """Begin a stream with the words of *part* and return its ts; "" = post it like anything else."""
         chat, thread = part.key.parent.chat, part.key.thread
         user, team = self._asker(chat, part.reply_to)
-        text = stable(part.plain)
+        text = stable_prefix(part.plain)
         if self.is_off or not thread or not text or (not chat.startswith("D") and not (user and team)):
             return ""
         body: dict[str, Any] = {"channel": chat, "thread_ts": thread, "markdown_text": text}
@@ -49,7 +49,7 @@ class Streams:
             body |= {"recipient_user_id": user, "recipient_team_id": team}
         try:
             answer = await self._api.post("chat.startStream", **body)
-        except Refused as error:
+        except SlackRefusal as error:
             self.is_off = error.code in _NEVER
             log.info("slack.no_stream", reason=error.code, for_good=self.is_off)
             return ""
@@ -59,12 +59,12 @@ class Streams:
             self._open.popitem(last=False)
         return ts
 
-    async def go_on(self, ts: str, part: Part) -> bool:
+    async def append(self, ts: str, part: MessagePart) -> bool:
         """Append what *part* says beyond what stands; False = the stream is over, and the caller edits."""
         said = self._open.get(ts)
         if said is None:
             return False
-        text = stable(part.plain)
+        text = stable_prefix(part.plain)
         if len(text) <= len(said) and said.startswith(text):
             return True  # nothing certain is new
         if text.startswith(said):
@@ -92,11 +92,11 @@ class Streams:
         except RetryLater:
             self._open[ts] = said or ""
             raise
-        except (Refused, OutcomeUnknown) as error:
+        except (SlackRefusal, OutcomeUnknown) as error:
             log.info("slack.stream_end", reason=str(error))  # the edit that follows says the same
 
 
-def stable(text: str) -> str:
+def stable_prefix(text: str) -> str:
     """Return the words of a growing answer that will not change: up to the last line's first mark, calling nobody."""
     head, newline, last = text[:_LONGEST].rpartition("\n")
     sign = _SIGNS.search(last)

@@ -16,13 +16,13 @@ from typing import Any
 
 import structlog
 
-from channels.slack.api import Refused, SlackApi
-from channels.slack.codec import escape, mrkdwn, shared_at
-from channels.slack.ledger import shown_with
+from channels.slack.api import SlackApi, SlackRefusal
+from channels.slack.codec import escape, render_markup, shared_at
+from channels.slack.sent_lookup import find_shared_file
 from gateway.errors import FileUnavailable, OutcomeUnknown, RetryLater, SendFailed, SendRefused
-from gateway.events import Attachment, Part
-from gateway.ports import Blobs, ChannelState
-from gateway.text import plain
+from gateway.events import Attachment, MessagePart
+from gateway.ports import BlobStore, ChannelState
+from gateway.text import render_plain
 
 log = structlog.get_logger(__name__)
 
@@ -35,17 +35,17 @@ _SETTLES = timedelta(minutes=1)  # Slack shows a file a moment after it said yes
 _LOOK_AGAIN = timedelta(seconds=2)
 
 
-class Uploads:
+class SlackUploads:
     """Sends parts that are files, and says whether they stand."""
 
-    def __init__(self, api: SlackApi, blobs: Blobs, state: ChannelState) -> None:
+    def __init__(self, api: SlackApi, blobs: BlobStore, state: ChannelState) -> None:
         self._api = api
         self._blobs = blobs
         self._state = state
         self._known: OrderedDict[str, tuple[str, str]] | None = None  # part -> file id, and when it was to be shown
         self._writing = asyncio.Lock()
 
-    async def send(self, part: Part, file: Attachment, *, mark: str) -> str:
+    async def send(self, part: MessagePart, file: Attachment, *, mark: str) -> str:
         """Show *file*, with *mark* above it, in the part's chat and return its id; raise one of SendFailed."""
         data = await self._bytes(part, file)
         ticket = await self._api.ask("files.getUploadURLExternal", filename=file.name, length=str(len(data)))
@@ -55,7 +55,7 @@ class Uploads:
         await self._api.post("files.completeUploadExternal", **_completion(part, file, ident, mark))
         return ident
 
-    async def find(self, part: Part, scopes: frozenset[str]) -> str:
+    async def find(self, part: MessagePart, scopes: frozenset[str]) -> str:
         """Return the id of the file that *part* stands as; "" = it certainly does not. Raises as `ledger.find`."""
         ident, at = (await self._load()).get(part.id, ("", ""))
         if not ident:
@@ -63,10 +63,10 @@ class Uploads:
         chat, thread = part.key.parent.chat, part.key.thread
         try:
             answer = await self._api.get("files.info", file=ident)
-        except Refused as error:
+        except SlackRefusal as error:
             if error.code in ("file_not_found", "file_deleted"):
                 return ""
-            return await shown_with(self._api, part, ident, scopes)
+            return await find_shared_file(self._api, part, ident, scopes)
         except RetryLater:
             raise
         except SendFailed as error:
@@ -78,7 +78,7 @@ class Uploads:
             raise RetryLater(_LOOK_AGAIN, "Slack has the file and does not say yet where it stands")
         raise OutcomeUnknown("Slack has the file and does not say where it stands")
 
-    async def _bytes(self, part: Part, file: Attachment) -> bytes:
+    async def _bytes(self, part: MessagePart, file: Attachment) -> bytes:
         data = await self._blobs.get(file.blob) if file.blob else part.plain.encode("utf-8", "replace")
         if data is None:
             raise FileUnavailable("its bytes are lost")
@@ -105,7 +105,7 @@ class Uploads:
         return self._known
 
 
-def _completion(part: Part, file: Attachment, ident: str, mark: str) -> dict[str, Any]:
+def _completion(part: MessagePart, file: Attachment, ident: str, mark: str) -> dict[str, Any]:
     body: dict[str, Any] = {"channel_id": part.key.parent.chat, "files": [{"id": ident, "title": file.name}]}
     if part.key.thread:
         body["thread_ts"] = part.key.thread
@@ -117,4 +117,8 @@ def _completion(part: Part, file: Attachment, ident: str, mark: str) -> dict[str
 
 def _caption(text: str) -> str:
     """Return *text* as Slack shows it. Here nobody can switch previews off, so that an address is shown as code."""
-    return _ADDRESS.sub(lambda found: f"`{found[0]}`", escape(plain(text))) if _ADDRESS.search(text) else mrkdwn(text)
+    return (
+        _ADDRESS.sub(lambda found: f"`{found[0]}`", escape(render_plain(text)))
+        if _ADDRESS.search(text)
+        else render_markup(text)
+    )

@@ -31,7 +31,7 @@ _QUIET = 60.0  # seconds between two lines on forgeries
 _PATIENCE = 10.0  # seconds for a body to arrive
 
 
-class Webhook:
+class SlackWebhook:
     """One block's address, `/hooks/<block>`."""
 
     def __init__(self, name: str, secret: str, hear: Hear) -> None:

@@ -7,12 +7,12 @@ from importlib.util import find_spec
 from typing import Any
 
 from channels.telegram.settings import TelegramSettings
-from gateway.errors import SettingsMistake
-from gateway.ports import Channel, ChannelContext, Finding, Level, Question
-from gateway.ports.installed import HOW_TO_INSTALL
+from gateway.errors import SettingsError
+from gateway.ports import Channel, ChannelContext, SetupFinding, SetupLevel, SetupQuestion
+from gateway.ports.entry_points import HOW_TO_INSTALL
 
 
-class TelegramKind:
+class TelegramPlugin:
     """The kind `telegram`."""
 
     name = "telegram"
@@ -23,12 +23,12 @@ class TelegramKind:
         "It answers with a token such as 123456789:AA…: whoever has it is the bot, so keep it to yourself.",
     )
 
-    def open(self, context: ChannelContext) -> Channel:
+    def begin_call(self, context: ChannelContext) -> Channel:
         """Build the channel; it connects when it runs."""
         try:
             from channels.telegram.adapter import TelegramChannel
         except ModuleNotFoundError as missing:
-            raise SettingsMistake(
+            raise SettingsError(
                 f"channels.{context.name} needs {missing.name}; {HOW_TO_INSTALL}, or set `enabled` to false"
             ) from missing
         return TelegramChannel(context)
@@ -43,16 +43,16 @@ class TelegramKind:
             return ()
         return (Route(f"/hooks/{channel.name}", channel.hook, methods=["POST"]),)
 
-    def questions(self) -> Sequence[Question]:
+    def questions(self) -> Sequence[SetupQuestion]:
         """Return what has to be asked: the token, and who may speak."""
         return (
-            Question(
+            SetupQuestion(
                 setting="token",
                 text="The bot's token",
                 help="@BotFather, /mybots, the bot, API Token",
                 is_secret=True,
             ),
-            Question(
+            SetupQuestion(
                 setting="allow_from",
                 text="Your own Telegram id, so that you are heard (several with commas)",
                 help="write to @userinfobot, which answers with it; or leave it empty, write to your bot, and read"
@@ -61,13 +61,13 @@ class TelegramKind:
             ),
         )
 
-    async def verify(self, settings: Any, environment: Mapping[str, str]) -> Sequence[Finding]:
+    async def verify(self, settings: Any, environment: Mapping[str, str]) -> Sequence[SetupFinding]:
         """Ask Telegram about token, privacy mode, webhook and other pollers."""
         try:
             from channels.telegram.setup import verify
         except ModuleNotFoundError as missing:
             line = f"{missing.name} is not installed; {HOW_TO_INSTALL}"
-            return (Finding(level=Level.WRONG, text=line),)
+            return (SetupFinding(level=SetupLevel.WRONG, text=line),)
         return await verify(settings, environment)
 
     def check(self, settings: Any, environment: Mapping[str, str]) -> Sequence[str]:  # noqa: ARG002 - the port's signature
@@ -91,4 +91,4 @@ def _is_near(address: str) -> bool:
     return host in ("127.0.0.1", "localhost", "[::1]") or "." not in host
 
 
-kind = TelegramKind()
+plugin = TelegramPlugin()

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import structlog
 from telegram.error import Forbidden, RetryAfter, TelegramError
 
-from channels.telegram.codec import Outgoing
-from channels.telegram.wire import asked_to_wait, described
+from channels.telegram.api import describe_error, retry_after
+from channels.telegram.codec import OutgoingText
 from gateway.events import SessionKey
 
 log = structlog.get_logger(__name__)
@@ -24,18 +24,18 @@ TYPING_EVERY = 4.0  # seconds
 _DRAFT_EVERY = 20.0
 
 Type = Callable[[SessionKey], Awaitable[object]]
-Draft = Callable[[SessionKey, int, Outgoing], Awaitable[object]]
+Draft = Callable[[SessionKey, int, OutgoingText], Awaitable[object]]
 
 
 @dataclass(slots=True)
-class _Live:
+class _ActiveChat:
     draft_id: int
     task: asyncio.Task[None] | None = None
-    draft: Outgoing | None = None
+    draft: OutgoingText | None = None
     drafted_at: float = 0.0
 
 
-class Activities:
+class TelegramActivity:
     """The chats in which something goes on."""
 
     def __init__(
@@ -46,11 +46,11 @@ class Activities:
         self._draft = draft
         self._every = every
         self._draft_every = draft_every
-        self._live: dict[SessionKey, _Live] = {}
+        self._live: dict[SessionKey, _ActiveChat] = {}
 
     def begin(self, key: SessionKey) -> None:
         """Show typing in *key* until `end`; again is harmless."""
-        live = self._live.setdefault(key, _Live(_new_draft_id()))
+        live = self._live.setdefault(key, _ActiveChat(_new_draft_id()))
         if live.task is None:
             live.task = asyncio.create_task(self._keep(key, live), name=f"telegram typing {key}")
 
@@ -66,14 +66,14 @@ class Activities:
         for key in list(self._live):
             await self.end(key)
 
-    async def status(self, key: SessionKey, words: Outgoing) -> None:
+    async def status(self, key: SessionKey, words: OutgoingText) -> None:
         """Show what is being done as a draft, until the answer's own words are there."""
         live = self._live.get(key)
         if live is not None and live.draft is None:
             with suppress(TelegramError):
                 await self._draft(key, live.draft_id, words)
 
-    async def draft(self, key: SessionKey, draft_id: int | None, words: Outgoing) -> int:
+    async def draft(self, key: SessionKey, draft_id: int | None, words: OutgoingText) -> int:
         """Show the text so far, and keep it up while the turn runs; return the draft's id. Raises TelegramError."""
         live = self._live.get(key)
         ident = draft_id or (live.draft_id if live else _new_draft_id())
@@ -86,7 +86,7 @@ class Activities:
         """Say whether something is shown in *key*."""
         return key in self._live
 
-    async def _keep(self, key: SessionKey, live: _Live) -> None:
+    async def _keep(self, key: SessionKey, live: _ActiveChat) -> None:
         while True:
             pause = self._every
             try:
@@ -95,11 +95,11 @@ class Activities:
                     await self._draft(key, live.draft_id, live.draft)
                     live.drafted_at = _now()
             except RetryAfter as error:
-                pause = max(pause, asked_to_wait(error).total_seconds())
+                pause = max(pause, retry_after(error).total_seconds())
             except Forbidden:
                 return  # blocked, or put out of the group: the answer's own send will say so
             except TelegramError as error:
-                log.debug("telegram.typing_failed", reason=described(error))
+                log.debug("telegram.typing_failed", reason=describe_error(error))
             await asyncio.sleep(pause)
 
 

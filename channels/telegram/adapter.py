@@ -15,56 +15,56 @@ from starlette.responses import Response
 from telegram import User
 
 from channels.telegram.activity import TYPING_EVERY
-from channels.telegram.admins import Admins
-from channels.telegram.alone import TokenLock
+from channels.telegram.api import make_bot, make_poll_request
+from channels.telegram.buttons import TelegramButtons
+from channels.telegram.chats import TelegramChats
 from channels.telegram.codec import (
     LIMIT,
     MAX_PARTS,
-    Account,
+    TelegramBotIdentity,
     event_id,
-    is_arrival,
-    moved,
+    is_bot_added,
     origin_of,
-    parse,
-    place_of,
+    parse_membership,
+    parse_migration,
+    parse_update,
     render,
     rights_changed,
 )
-from channels.telegram.files import LARGEST_OUT, Files
-from channels.telegram.gestures import Gestures
-from channels.telegram.groups import Groups
-from channels.telegram.menu import commands, put_menu
-from channels.telegram.overheard import Overheard
-from channels.telegram.pace import Pace
-from channels.telegram.patience import Patience, Waits
-from channels.telegram.polling import Poller
-from channels.telegram.presses import Presses
+from channels.telegram.commands import commands, set_command_menu
+from channels.telegram.files import LARGEST_OUT, TelegramFiles
+from channels.telegram.history import TelegramHistory
+from channels.telegram.members import TelegramMembers
+from channels.telegram.outbound import TelegramOutbound
+from channels.telegram.polling import TelegramPoller
+from channels.telegram.rate_limit import TelegramRateLimits
+from channels.telegram.reactions import TelegramReactions
+from channels.telegram.retry import ApiRetrier, RetryDelays
 from channels.telegram.setup import PRIVACY_CLICKS
-from channels.telegram.speaking import Speaker
-from channels.telegram.webhook import Hook
-from channels.telegram.wire import make_bot, make_poll_request
+from channels.telegram.token_lock import TokenLock
+from channels.telegram.webhook import TelegramWebhook
 from gateway.events import (
     Attachment,
     ChatKind,
+    DeliveryReceipt,
     InboundKind,
     InboundMessage,
+    MessagePart,
     OutboundMessage,
-    Part,
-    Receipt,
     Sender,
     SessionKey,
 )
+from gateway.i18n import translate
 from gateway.ports import (
-    Accepted,
-    Activity,
-    Capabilities,
+    ChannelCapabilities,
     ChannelContext,
-    ChatManners,
+    ChatActivity,
+    IntakeResult,
+    IntakeVerdict,
     PlatformEvent,
-    Verdict,
-    everywhere,
+    ReplyPolicy,
+    channel_wide_key,
 )
-from gateway.words import say
 
 log = structlog.get_logger(__name__)
 
@@ -74,9 +74,9 @@ _NOT_ADDRESSED = "not-addressed"  # of admission's reasons: an admitted person w
 
 
 class TelegramChannel:
-    """One bot. Implements `gateway.ports.Channel`, `HasFiles`, `HasHistory` and `KnowsSenders`."""
+    """One bot. Implements `gateway.ports.Channel`, `SupportsFiles`, `SupportsHistory` and `SupportsSenderLookup`."""
 
-    capabilities = Capabilities(
+    capabilities = ChannelCapabilities(
         text_limit=LIMIT,
         unit="utf16",
         edits=True,
@@ -88,21 +88,23 @@ class TelegramChannel:
         choices=MOST_BUTTONS,
     )
 
-    def __init__(self, context: ChannelContext, *, waits: Waits | None = None, typing: float = TYPING_EVERY) -> None:
+    def __init__(
+        self, context: ChannelContext, *, waits: RetryDelays | None = None, typing: float = TYPING_EVERY
+    ) -> None:
         """Build it from a block's settings; *waits* and *typing* (seconds) are for tests that cannot wait."""
         self.name = context.name
-        self._manners, self._manners_anywhere = context.manners_in, context.manners_anywhere
+        self._manners, self._manners_anywhere = context.reply_policy, context.manners_anywhere
         settings = context.settings
         self._intake = context.intake
         self._language = context.language
-        self._waits = waits or Waits()
+        self._waits = waits or RetryDelays()
         token = settings.token.get_secret_value()
         polling = make_poll_request(context.proxy)
         self._bot = make_bot(token, settings.base_url, settings.file_url, polling, proxy=context.proxy)
         self._alone = TokenLock(token, settings.base_url)
-        self._patience = Patience(self.name, self._waits, base_url=settings.base_url)
+        self._patience = ApiRetrier(self.name, self._waits, base_url=settings.base_url)
         if settings.mode == "webhook":
-            self._hook: Hook | None = Hook(
+            self._hook: TelegramWebhook | None = TelegramWebhook(
                 self.name,
                 self._bot,
                 self._take,
@@ -111,10 +113,10 @@ class TelegramChannel:
                 url=settings.webhook_url,
                 secret=settings.webhook_secret.get_secret_value(),
             )
-            self._ears: Poller | Hook = self._hook
+            self._ears: TelegramPoller | TelegramWebhook = self._hook
         else:
             self._hook = None
-            self._ears = Poller(
+            self._ears = TelegramPoller(
                 self.name,
                 f"{self._bot.base_url}/getUpdates",
                 polling,
@@ -123,13 +125,13 @@ class TelegramChannel:
                 waits=self._waits,
                 is_cautious=lambda: self._intake.is_cautious,
             )
-        pace = Pace()
-        self._groups = Groups(context.state)
-        self._admins = Admins(self._bot)
-        self._gestures = Gestures(context, self._bot, self._groups, pace)
-        self._files = Files(self._bot, context.blobs, proxy=context.proxy)
-        self._presses = Presses(self._bot, self._groups, self._gestures, pace, turns=self._waits.press)
-        self._speaker = Speaker(
+        pace = TelegramRateLimits()
+        self._groups = TelegramChats(context.state)
+        self._admins = TelegramMembers(self._bot)
+        self._gestures = TelegramReactions(context, self._bot, self._groups, pace)
+        self._files = TelegramFiles(self._bot, context.blobs, proxy=context.proxy)
+        self._presses = TelegramButtons(self._bot, self._groups, self._gestures, pace, turns=self._waits.press)
+        self._speaker = TelegramOutbound(
             self.name,
             self._bot,
             groups=self._groups,
@@ -140,17 +142,17 @@ class TelegramChannel:
             language=self._language,
             typing=typing,
         )
-        self._overheard = Overheard()
-        self._me = Account(id="", username="")
+        self._overheard = TelegramHistory()
+        self._me = TelegramBotIdentity(id="", username="")
         self._reads_all = False
 
     # -- hearing -------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Hear until cancelled; raise SettingsMistake when Telegram refuses the token."""
+        """Hear until cancelled; raise SettingsError when Telegram refuses the token."""
         await self._be_alone()
         try:
-            await self._introduce(await self._patience.patiently(self._bot.get_me))
+            await self._introduce(await self._patience.call_with_retry(self._bot.get_me))
             self._gestures.reactions.start()
             await self._ears.run()
         finally:
@@ -158,7 +160,7 @@ class TelegramChannel:
 
     def is_ready(self) -> bool:
         """Say whether the last good poll, or the last good word of the webhook, is not long ago."""
-        return self._ears.is_hearing()
+        return self._ears.is_receiving()
 
     @property
     def is_called(self) -> bool:
@@ -172,7 +174,7 @@ class TelegramChannel:
     async def _be_alone(self) -> None:
         """Return when no other process of this machine uses this bot; who does is said once."""
         is_told = False
-        while not await asyncio.to_thread(self._alone.take):
+        while not await asyncio.to_thread(self._alone.acquire):
             if not is_told:
                 is_told = True
                 log.error(
@@ -185,7 +187,7 @@ class TelegramChannel:
             await asyncio.sleep(self._waits.conflict)
 
     async def _introduce(self, me: User) -> None:
-        self._me = Account(id=str(me.id), username=str(me.username), commands=frozenset(commands()))
+        self._me = TelegramBotIdentity(id=str(me.id), username=str(me.username), commands=frozenset(commands()))
         self._reads_all = bool(me.can_read_all_group_messages)
         if any(map(self._misses_words, self._manners_anywhere())):
             log.warning(
@@ -194,9 +196,9 @@ class TelegramChannel:
                 mend=f"group_policy is open, but Telegram hides what does not mention the bot; {PRIVACY_CLICKS}",
             )
         log.info("telegram.connected", channel=self.name, bot=self._me.username, reads_all=self._reads_all)
-        self._gestures.spawn(put_menu(self._bot, self._language(everywhere(self.name))), "menu")
+        self._gestures.spawn(set_command_menu(self._bot, self._language(channel_wide_key(self.name))), "menu")
 
-    def _misses_words(self, manners: ChatManners) -> bool:
+    def _misses_words(self, manners: ReplyPolicy) -> bool:
         return manners.group_policy == "open" and not self._reads_all
 
     async def _take(self, update: Mapping[str, Any]) -> None:
@@ -210,7 +212,7 @@ class TelegramChannel:
 
     async def _hear(self, update: Mapping[str, Any]) -> None:
         await self._note_place(update)
-        heard = parse(update, channel=self.name, me=self._me, now=datetime.now(UTC))
+        heard = parse_update(update, channel=self.name, me=self._me, now=datetime.now(UTC))
         if heard is None:
             return
         heard = self._groups.with_album(heard)
@@ -220,10 +222,10 @@ class TelegramChannel:
             self._pressed(update, heard, accepted)
             return
         # Only now: nothing is shown before admission.
-        if accepted.verdict is Verdict.ACCEPTED:
-            self._gestures.taken(heard)
-            if is_arrival(heard) and self._misses_words(self._manners(heard.key.chat)):
-                self._gestures.tell(heard.key, say("telegram.privacy", self._language(heard.key)))
+        if accepted.verdict is IntakeVerdict.ACCEPTED:
+            self._gestures.acknowledge(heard)
+            if is_bot_added(heard) and self._misses_words(self._manners(heard.key.chat)):
+                self._gestures.tell(heard.key, translate("telegram.privacy", self._language(heard.key)))
         if accepted.line:
             self._gestures.tell(heard.key, accepted.line)
 
@@ -232,40 +234,42 @@ class TelegramChannel:
         changed = rights_changed(update)
         if changed is not None:
             self._admins.forget(changed)
-        if (ids := moved(update)) is not None:
+        if (ids := parse_migration(update)) is not None:
             await self._groups.has_moved(*ids)
-        place = place_of(update, channel=self.name, me=self._me)
+        place = parse_membership(update, channel=self.name, me=self._me)
         if place is not None:
-            await self._intake.joined(place)
+            await self._intake.membership_changed(place)
 
     async def sender(self, message: InboundMessage) -> Sender:
-        """Return who sent *message*, and whether they are an admin of the group; see `gateway.ports.KnowsSenders`.
+        """Return who sent *message*, and whether they are an admin of the group; see `SupportsSenderLookup`.
 
         Who speaks as the group itself has no id, and is not heard in the first place.
         """
         if message.chat_kind is not ChatKind.GROUP or not message.sender.id:
             return message.sender
-        admins = await self._admins.of(await self._groups.destination(message.key))
+        admins = await self._admins.admins_of(await self._groups.resolve_chat(message.key))
         return replace(message.sender, is_admin=message.sender.id in admins)
 
-    def _pressed(self, update: Mapping[str, Any], heard: InboundMessage, accepted: Accepted) -> None:
-        if accepted.verdict is not Verdict.REJECTED:
+    def _pressed(self, update: Mapping[str, Any], heard: InboundMessage, accepted: IntakeResult) -> None:
+        if accepted.verdict is not IntakeVerdict.REJECTED:
             self._presses.taken(update, heard)
         elif accepted.line:
             self._presses.refused(update, accepted.line)
 
-    def _listen(self, heard: InboundMessage, accepted: Accepted) -> None:
+    def _listen(self, heard: InboundMessage, accepted: IntakeResult) -> None:
         """Keep in mind what admitted people say to each other; what is said to us has a place of its own."""
         if heard.chat_kind is not ChatKind.GROUP or heard.kind is not InboundKind.MESSAGE:
             return
-        if accepted.verdict is Verdict.REJECTED and accepted.reason == _NOT_ADDRESSED:
+        if accepted.verdict is IntakeVerdict.REJECTED and accepted.reason == _NOT_ADDRESSED:
             self._overheard.note(heard)
         else:
             self._overheard.forget(heard)
 
-    async def before(self, message: InboundMessage, *, since: datetime | None, limit: int) -> Sequence[InboundMessage]:
+    async def messages_before(
+        self, message: InboundMessage, *, since: datetime | None, limit: int
+    ) -> Sequence[InboundMessage]:
         """Return what was heard in the place of *message* before it, since the start of this process."""
-        return self._overheard.before(message, since=since, limit=limit)
+        return self._overheard.messages_before(message, since=since, limit=limit)
 
     def fetch(self, attachment: Attachment) -> AsyncGenerator[bytes, None]:
         """Yield a file that came with a message."""
@@ -277,23 +281,23 @@ class TelegramChannel:
         """Telegram does not say who looks; a stream is always worth showing."""
         return True
 
-    def render(self, message: OutboundMessage, *, least: int = 0) -> Sequence[Part]:
+    def render(self, message: OutboundMessage, *, least: int = 0) -> Sequence[MessagePart]:
         """Cut and format *message*."""
         return render(message, self._language(message.key), least=least)
 
-    async def send(self, part: Part, *, marked: bool = False) -> Receipt:
+    async def send(self, part: MessagePart, *, marked: bool = False) -> DeliveryReceipt:
         """Send one part."""
         return await self._speaker.send(part, marked=marked)
 
-    async def edit(self, message_id: str, part: Part) -> Receipt:
+    async def edit(self, message_id: str, part: MessagePart) -> DeliveryReceipt:
         """Replace a message's text."""
         return await self._speaker.edit(message_id, part)
 
-    async def find(self, part: Part) -> Receipt | None:
+    async def find(self, part: MessagePart) -> DeliveryReceipt | None:
         """Say that a draft is gone; of messages Telegram tells a bot nothing."""
         return await self._speaker.find(part)
 
-    async def show(self, activity: Activity) -> None:
+    async def show(self, activity: ChatActivity) -> None:
         """Show or end typing and status."""
         await self._speaker.show(activity)
 

@@ -16,12 +16,12 @@ import structlog
 from telegram import Bot, Message, ReplyParameters
 from telegram.error import BadRequest, InvalidToken, RetryAfter, TelegramError
 
+from channels.telegram.api import describe_error, httpx_options
 from channels.telegram.codec import FILE_SCHEME
-from channels.telegram.wire import described, way
 from gateway.errors import FileUnavailable, SendRefused
-from gateway.events import Attachment, Part
-from gateway.ports import Blobs
-from gateway.text import Unit, clean, split, width
+from gateway.events import Attachment, MessagePart
+from gateway.ports import BlobStore
+from gateway.text import LengthUnit, sanitize, split, width
 
 log = structlog.get_logger(__name__)
 
@@ -42,7 +42,7 @@ ON_ITS_DISK = "the Bot API server keeps files on its own disk; it has to run wit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class FileDestination:
     """Where a file goes, and how."""
 
     chat: int
@@ -50,10 +50,10 @@ class Place:
     reply: ReplyParameters | None
 
 
-class Files:
+class TelegramFiles:
     """The files of one bot, in and out."""
 
-    def __init__(self, bot: Bot, blobs: Blobs, *, proxy: str = "") -> None:
+    def __init__(self, bot: Bot, blobs: BlobStore, *, proxy: str = "") -> None:
         self._bot = bot
         self._blobs = blobs
         self._proxy = proxy
@@ -95,10 +95,10 @@ class Files:
             except BadRequest as error:
                 raise FileUnavailable(TOO_LARGE if "too big" in error.message.lower() else GONE) from None
             except (InvalidToken, RetryAfter) as error:
-                log.warning("telegram.file_refused", reason=described(error))
+                log.warning("telegram.file_refused", reason=describe_error(error))
                 raise FileUnavailable(NOT_NOW) from None
             except TelegramError as error:
-                log.warning("telegram.file_unanswered", reason=described(error))
+                log.warning("telegram.file_unanswered", reason=describe_error(error))
                 if not left:
                     raise FileUnavailable(NOT_NOW) from None
             else:
@@ -117,12 +117,12 @@ class Files:
 
     def _connection(self) -> httpx.AsyncClient:
         if self._client is None:
-            self._client = httpx.AsyncClient(timeout=_SECONDS, follow_redirects=False, **way(self._proxy))
+            self._client = httpx.AsyncClient(timeout=_SECONDS, follow_redirects=False, **httpx_options(self._proxy))
         return self._client
 
     # -- out -----------------------------------------------------------------------------------
 
-    async def load(self, part: Part, file: Attachment) -> bytes:
+    async def load(self, part: MessagePart, file: Attachment) -> bytes:
         """Return the bytes of a part that is a file; raise FileUnavailable when they are lost."""
         data = await self._blobs.get(file.blob) if file.blob else part.plain.encode("utf-8", "replace")
         if data is None:
@@ -133,10 +133,10 @@ class Files:
             raise SendRefused("Telegram takes no empty files")
         return data
 
-    async def post(self, place: Place, file: Attachment, data: bytes, *, mark: str) -> Message:
+    async def post(self, place: FileDestination, file: Attachment, data: bytes, *, mark: str) -> Message:
         """Send *data*, a photo where Telegram shows it as one, else a document; *mark* below. Raises TelegramError."""
         caption = _caption(file.caption, mark)
-        name = clean(file.name).replace("/", "_").strip() or "file"
+        name = sanitize(file.name).replace("/", "_").strip() or "file"
         if file.media_type in _PHOTOS and len(data) <= _LARGEST_PHOTO:
             try:
                 return await self._bot.send_photo(
@@ -150,7 +150,7 @@ class Files:
             except BadRequest as error:
                 if not _is_no_photo(error):
                     raise
-                log.info("telegram.photo_as_document", reason=described(error))
+                log.info("telegram.photo_as_document", reason=describe_error(error))
         return await self._bot.send_document(
             place.chat,
             data,
@@ -170,8 +170,8 @@ def _is_no_photo(error: BadRequest) -> bool:
 
 def _caption(text: str, mark: str) -> str | None:
     """Return the caption, cut to what Telegram takes; a *mark* says that the file may repeat another."""
-    room = _CAPTION - (width(f"\n\n{mark}", Unit.UTF16) if mark else 0)
-    text = clean(text).strip()
-    if width(text, Unit.UTF16) > room:
-        text = split(text, limit=room - 1, unit=Unit.UTF16)[0] + "…"
+    room = _CAPTION - (width(f"\n\n{mark}", LengthUnit.UTF16) if mark else 0)
+    text = sanitize(text).strip()
+    if width(text, LengthUnit.UTF16) > room:
+        text = split(text, limit=room - 1, unit=LengthUnit.UTF16)[0] + "…"
     return "\n\n".join(each for each in (text, mark) if each) or None

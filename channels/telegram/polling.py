@@ -15,9 +15,9 @@ from urllib.parse import urlencode
 import structlog
 from telegram.error import TelegramError
 
-from channels.telegram.patience import Patience, Waits
-from channels.telegram.wire import QuietRequest
-from gateway.errors import StoreDown
+from channels.telegram.api import RedactedRequest
+from channels.telegram.retry import ApiRetrier, RetryDelays
+from gateway.errors import StoreUnavailable
 
 log = structlog.get_logger(__name__)
 
@@ -28,18 +28,18 @@ _BATCH = 100
 KINDS = ("message", "edited_message", "callback_query", "my_chat_member", "chat_member")
 
 
-class Poller:
+class TelegramPoller:
     """Fetches updates and hands each to *take*, in order; *take* returns when Telegram may be told."""
 
     def __init__(
         self,
         name: str,
         address: str,
-        request: QuietRequest,
+        request: RedactedRequest,
         take: Take,
-        patience: Patience,
+        patience: ApiRetrier,
         *,
-        waits: Waits,
+        waits: RetryDelays,
         is_cautious: Callable[[], bool],
     ) -> None:
         """Poll *address*, which holds the token, over *request*, which `close` closes; one by one while cautious."""
@@ -52,17 +52,17 @@ class Poller:
         self._request = request
         self._offset: int | None = None
 
-    def is_hearing(self) -> bool:
+    def is_receiving(self) -> bool:
         """Say whether the last good poll is not longer ago than two polls take."""
         return self._patience.has_heard_within(2 * (POLL_SECONDS + 5))
 
     async def run(self) -> None:
-        """Poll until cancelled; raise SettingsMistake when Telegram refuses the token."""
+        """Poll until cancelled; raise SettingsError when Telegram refuses the token."""
         await self._request.initialize()
         try:
             while True:
-                updates = await self._patience.patiently(self._poll)
-                self._patience.heard()
+                updates = await self._patience.call_with_retry(self._poll)
+                self._patience.record_contact()
                 await self._take_all(updates)
         finally:
             self._patience.heard_at = None
@@ -101,7 +101,7 @@ class Poller:
             self._offset = int(update["update_id"]) + 1
 
     async def _not_taken(self, update: Mapping[str, Any], wrong: BaseException) -> None:
-        if isinstance(wrong, StoreDown):
+        if isinstance(wrong, StoreUnavailable):
             log.warning("telegram.waits_for_store", channel=self._name, reason=str(wrong))
         elif isinstance(wrong, Exception):  # the channel boundary: it comes again, and the intake says how often
             log.error("telegram.update_failed", channel=self._name, update=update["update_id"], exc_info=wrong)

@@ -18,9 +18,9 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from telegram import Bot, WebhookInfo
 
-from channels.telegram.patience import Patience, Waits
 from channels.telegram.polling import KINDS
-from gateway.errors import StoreDown
+from channels.telegram.retry import ApiRetrier, RetryDelays
+from gateway.errors import StoreUnavailable
 
 log = structlog.get_logger(__name__)
 
@@ -32,11 +32,11 @@ _HEADER = "x-telegram-bot-api-secret-token"
 _CONNECTIONS = 1
 
 
-class Hook:
+class TelegramWebhook:
     """Where Telegram brings updates, and how we know that it does."""
 
     def __init__(
-        self, name: str, bot: Bot, take: Take, patience: Patience, *, waits: Waits, url: str, secret: str
+        self, name: str, bot: Bot, take: Take, patience: ApiRetrier, *, waits: RetryDelays, url: str, secret: str
     ) -> None:
         """Be called at *url* by whoever knows *secret*."""
         self._name = name
@@ -50,7 +50,7 @@ class Hook:
         self._one_by_one = asyncio.Lock()
         self._told: tuple[str, object] = ("", None)
 
-    def is_hearing(self) -> bool:
+    def is_receiving(self) -> bool:
         """Say whether Telegram said not long ago that it reaches us."""
         return self._is_open and self._patience.has_heard_within(2 * self._waits.watch + 10)
 
@@ -61,7 +61,7 @@ class Hook:
         """
         self._is_open = True
         try:
-            await self._patience.patiently(
+            await self._patience.call_with_retry(
                 lambda: self._bot.set_webhook(
                     self._url,
                     secret_token=self._secret,
@@ -70,7 +70,7 @@ class Hook:
                 )
             )
             while True:
-                self._look(await self._patience.patiently(self._bot.get_webhook_info))
+                self._look(await self._patience.call_with_retry(self._bot.get_webhook_info))
                 await asyncio.sleep(self._waits.watch)
         finally:
             self._is_open, self._patience.heard_at = False, None
@@ -87,7 +87,7 @@ class Hook:
             self._patience.heard_at = None
             self._tell("telegram.webhook_fails", info.last_error_date, info.last_error_message[:200])
         else:
-            self._patience.heard()
+            self._patience.record_contact()
 
     def _tell(self, event: str, what: object, reason: str) -> None:
         if self._told != (event, what):
@@ -116,7 +116,7 @@ class Hook:
             raise  # the server's own: longer than it takes anywhere
         except ClientDisconnect:
             return Response(status_code=400)
-        except StoreDown as error:
+        except StoreUnavailable as error:
             log.warning("telegram.waits_for_store", channel=self._name, reason=str(error))
             return Response(status_code=503)
         except Exception:  # the channel boundary: it comes again, and the intake says how often

@@ -9,13 +9,13 @@ from channels.web.settings import WebSettings
 from gateway.ports import Channel, ChannelContext
 
 
-class WebKind:
+class WebPlugin:
     """The kind `web`."""
 
     name = "web"
     settings: type[Any] = WebSettings
 
-    def open(self, context: ChannelContext) -> Channel:
+    def begin_call(self, context: ChannelContext) -> Channel:
         """Build the channel; browsers come to it by its routes."""
         from channels.web.adapter import WebChannel
 
@@ -35,4 +35,4 @@ class WebKind:
         return ()
 
 
-kind = WebKind()
+plugin = WebPlugin()

@@ -11,22 +11,22 @@ from datetime import UTC, datetime
 from starlette.requests import HTTPConnection
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from channels.frames import codec
-from channels.frames.channel import CAPABILITIES, FrameChannel, Receive, Send
-from channels.frames.codec import Frame
-from channels.frames.names import file_name
-from channels.frames.windows import SharedFrame, Window
+from channels.frames import frame_codec
+from channels.frames.client_connection import ClientConnection, SharedFrame
+from channels.frames.frame_channel import CAPABILITIES, FrameChannel, Receive, Send
+from channels.frames.frame_codec import Frame
+from channels.frames.names import safe_file_name
 from channels.web.downloads import Download
-from channels.web.login import Login, Logins, is_name
-from channels.web.shelf import Shelf
+from channels.web.logins import StoredLogin, WebLogins, is_name
+from channels.web.served_files import ServedFiles
 from channels.web.slots import PersonSlots
-from channels.web.uploads import Uploads
-from gateway.errors import FileUnavailable, UserMistake
+from channels.web.uploads import WebUploads
+from gateway.errors import FileUnavailable, UserError
 from gateway.events import Attachment, SessionKey
+from gateway.i18n import translate
 from gateway.net.addresses import FORWARDING_HEADERS
 from gateway.net.neighbour import is_service
-from gateway.ports import ChannelContext, everywhere
-from gateway.words import say
+from gateway.ports import ChannelContext, channel_wide_key
 
 OWNER = "owner"
 MOST_WINDOWS = 20  # of one person
@@ -37,11 +37,11 @@ _SERVICE_RESTART = 1012
 
 
 @dataclass(frozen=True, slots=True)
-class Visitor:
+class WebVisitor:
     """Who sits before a page; without a login it is whoever uses this machine."""
 
     who: str
-    login: Login | None = None
+    login: StoredLogin | None = None
 
 
 class WebChannel(FrameChannel):
@@ -51,11 +51,11 @@ class WebChannel(FrameChannel):
 
     def __init__(self, context: ChannelContext, *, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
         super().__init__(context, now=now)
-        self.logins = Logins(context.state, now=now)
-        self._open: dict[str, set[Window]] = {}  # by the digest of the login
-        self._shelf = Shelf()
+        self.logins = WebLogins(context.state, now=now)
+        self._open: dict[str, set[ClientConnection]] = {}  # by the digest of the login
+        self._shelf = ServedFiles()
         self.downloads = PersonSlots(MOST_DOWNLOADS)
-        self.uploads = Uploads(context.folder) if context.folder is not None else None
+        self.uploads = WebUploads(context.folder) if context.folder is not None else None
 
     @property
     def cookie(self) -> str:
@@ -79,11 +79,11 @@ class WebChannel(FrameChannel):
                 await self.uploads.tidy()
 
     async def issue_code(self, name: str = "") -> str:
-        """Return a login code: ten minutes, once; the owner's without a *name*. Raises UserMistake for a bad one."""
+        """Return a login code: ten minutes, once; the owner's without a *name*. Raises UserError for a bad one."""
         if name == OWNER:
-            raise UserMistake(f"{OWNER!r} is who sits at this machine; leave --as out to log in as the owner")
+            raise UserError(f"{OWNER!r} is who sits at this machine; leave --as out to log in as the owner")
         if name and not is_name(name):
-            raise UserMistake(f"{name!r} is no name here: use a-z, 0-9, dots and dashes, 32 at most, such as ann")
+            raise UserError(f"{name!r} is no name here: use a-z, 0-9, dots and dashes, 32 at most, such as ann")
         return self.logins.issue_code(name or OWNER)
 
     async def logged_in(self) -> Sequence[Mapping[str, object]]:
@@ -100,27 +100,27 @@ class WebChannel(FrameChannel):
             self._close_windows_of(login)
         return len(ended)
 
-    async def visitor(self, connection: HTTPConnection) -> Visitor | None:
+    async def visitor(self, connection: HTTPConnection) -> WebVisitor | None:
         """Say who this is; None = a login code is needed."""
         login = await self.logins.find(connection.cookies.get(self.cookie, ""))
         if login is not None:
-            return Visitor(login.who, login)
-        return Visitor(OWNER) if await _is_this_machine(connection) else None
+            return WebVisitor(login.who, login)
+        return WebVisitor(OWNER) if await _is_this_machine(connection) else None
 
-    def language(self, visitor: Visitor | None) -> str:
+    def language(self, visitor: WebVisitor | None) -> str:
         """Return the language of a visitor's chat; of somebody who is not known yet, what is usual here."""
-        return self._language(everywhere(self.name) if visitor is None else SessionKey(self.name, visitor.who))
+        return self._language(channel_wide_key(self.name) if visitor is None else SessionKey(self.name, visitor.who))
 
-    async def leave(self, login: Login) -> None:
+    async def close_windows(self, login: StoredLogin) -> None:
         """End *login*, and close what it has open."""
         await self.logins.leave(login)
         self._close_windows_of(login)
 
-    def _close_windows_of(self, login: Login) -> None:
+    def _close_windows_of(self, login: StoredLogin) -> None:
         for window in self._open.get(login.digest, ()):
             window.close()
 
-    async def serve(self, socket: WebSocket, visitor: Visitor) -> None:
+    async def serve(self, socket: WebSocket, visitor: WebVisitor) -> None:
         """Serve one browser until it leaves, its login ends or the channel stops."""
         await socket.accept()
         window = self._window(visitor)
@@ -138,31 +138,33 @@ class WebChannel(FrameChannel):
         # The page comes back by itself, and asks for a code if it must.
         await _close(socket, _SERVICE_RESTART)
 
-    async def _refuse(self, socket: WebSocket, window: Window) -> None:
+    async def _refuse(self, socket: WebSocket, window: ClientConnection) -> None:
         """Tell a window that is one too many, and close it; the page tries again after growing pauses."""
-        line = say("frames.windows", self._language(window.key), most=MOST_WINDOWS)
+        line = translate("frames.windows", self._language(window.key), most=MOST_WINDOWS)
         with suppress(OSError):
-            await _writer(socket)(codec.trouble_line(line))
+            await _writer(socket)(frame_codec.trouble_line(line))
         await _close(socket, _TRY_AGAIN_LATER)
 
-    async def download(self, visitor: Visitor, token: str) -> Download | None:
+    async def download(self, visitor: WebVisitor, token: str) -> Download | None:
         """Return a file that *visitor* was shown; None when there is none (any more)."""
         kept = self._shelf.get(visitor.who, token)
         if kept is None:
             return None
         text = kept.text.encode()
         size = await self._blobs.measure(kept.file.blob) if kept.file.blob else len(text)
-        return None if size is None else Download(file_name(kept.file.name), size, self._blobs, kept.file.blob, text)
+        return (
+            None if size is None else Download(safe_file_name(kept.file.name), size, self._blobs, kept.file.blob, text)
+        )
 
     async def fetch(self, attachment: Attachment) -> AsyncGenerator[bytes, None]:
-        """Yield a file that a visitor handed over; see `gateway.ports.HasFiles`."""
+        """Yield a file that a visitor handed over; see `gateway.ports.SupportsFiles`."""
         if self.uploads is None:
             raise FileUnavailable("files are not taken here")
         async with aclosing(self.uploads.fetch(attachment.url)) as pieces:
             async for piece in pieces:
                 yield piece
 
-    async def _attached(self, window: Window, files: Sequence[str]) -> tuple[Attachment, ...] | None:
+    async def _attached(self, window: ClientConnection, files: Sequence[str]) -> tuple[Attachment, ...] | None:
         if not files:
             return ()
         if self.uploads is None:
@@ -173,13 +175,13 @@ class WebChannel(FrameChannel):
 
     def _address(self, key: SessionKey, file: Attachment, text: str) -> Frame:
         # A reference names the scope, which is nobody's business on the wire.
-        token = self._shelf.put(key.chat, file, "" if file.blob else text)
-        return {**codec.shown_file(file), "href": f"files/{token}"}
+        token = self._shelf.add(key.chat, file, "" if file.blob else text)
+        return {**frame_codec.shown_file(file), "href": f"files/{token}"}
 
-    def _window(self, visitor: Visitor) -> Window:
+    def _window(self, visitor: WebVisitor) -> ClientConnection:
         login = visitor.login
         still = (lambda: True) if login is None else (lambda: self.logins.counts(login))
-        return Window(SessionKey(self.name, visitor.who), visitor.who, still)
+        return ClientConnection(SessionKey(self.name, visitor.who), visitor.who, still)
 
 
 async def _is_this_machine(connection: HTTPConnection) -> bool:

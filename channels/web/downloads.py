@@ -13,7 +13,7 @@ from starlette.types import Receive, Scope, Send
 
 from channels.web.slots import PersonSlots, SlotsTaken
 from gateway.errors import FileUnavailable
-from gateway.ports import Blobs
+from gateway.ports import BlobStore
 
 log = structlog.get_logger(__name__)
 
@@ -27,7 +27,7 @@ class Download:
 
     name: str
     size: int  # bytes
-    blobs: Blobs
+    blobs: BlobStore
     blob: str = ""
     text: bytes = b""
 

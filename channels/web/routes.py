@@ -1,6 +1,6 @@
 """What the page needs of a web server: itself, its files, a login, and the socket.
 
-The server has checked Host and Origin before anything here runs (gateway/web/guard.py).
+The server has checked Host and Origin before anything here runs (gateway/web/origin_guard.py).
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.websockets import WebSocket
 
-from channels.frames.names import file_name
+from channels.frames.names import safe_file_name
 from channels.web.adapter import WebChannel
 from channels.web.downloads import DownloadResponse
-from channels.web.login import LOGIN_LIFE, Outcome
+from channels.web.logins import LOGIN_LIFE, LoginOutcome
 from channels.web.slots import SlotsTaken
-from channels.web.uploads import LARGEST, Head, UploadRefused, Why, type_of
-from gateway.ports.installed import operator_command
-from gateway.words import FALLBACK, catalogue, say
+from channels.web.uploads import LARGEST, UploadHeader, UploadRefusalReason, UploadRefused, type_of
+from gateway.i18n import FALLBACK, load_catalogue, translate
+from gateway.ports.entry_points import operator_command
 
 log = structlog.get_logger(__name__)
 
@@ -54,7 +54,7 @@ _POLICY = (
 
 
 @dataclass(frozen=True, slots=True)
-class Asset:
+class PageAsset:
     """A file of the page, in memory."""
 
     body: bytes
@@ -98,7 +98,7 @@ async def _asset(request: Request) -> Response:
     return Response(status_code=404) if asset is None else _answer(request, asset, {})
 
 
-def _answer(request: Request, asset: Asset, headers: dict[str, str]) -> Response:
+def _answer(request: Request, asset: PageAsset, headers: dict[str, str]) -> Response:
     headers = {"Cache-Control": "no-cache", "ETag": asset.tag, **headers}
     if request.headers.get("if-none-match") == asset.tag:
         return Response(status_code=304, headers=headers)
@@ -111,7 +111,7 @@ async def _file(channel: WebChannel, request: Request) -> Response:
     if visitor is None:
         return Response(status_code=401)
     find = partial(channel.download, visitor, request.path_params["token"])
-    busy = say("web.download_busy", channel.language(visitor))
+    busy = translate("web.download_busy", channel.language(visitor))
     return DownloadResponse(channel.downloads, visitor.who, find, busy)
 
 
@@ -122,35 +122,41 @@ async def _upload(channel: WebChannel, request: Request) -> Response:
         return JSONResponse({}, 401)
     language = channel.language(visitor)
     if channel.uploads is None:
-        return JSONResponse({"line": say("web.upload_failed", language)}, 404)
-    name = file_name(unquote(request.headers.get("x-file-name", "")))
-    head = Head(visitor.who, name, type_of(request.headers.get("content-type", "")))
+        return JSONResponse({"line": translate("web.upload_failed", language)}, 404)
+    name = safe_file_name(unquote(request.headers.get("x-file-name", "")))
+    head = UploadHeader(visitor.who, name, type_of(request.headers.get("content-type", "")))
     body = request.stream()
     announced = int(request.headers.get("content-length", LARGEST))  # the server has seen that it is a number
     if announced > LARGEST:
-        return await _refused(body, Why.LARGE, language)
+        return await _refused(body, UploadRefusalReason.LARGE, language)
     try:
         token, size = await channel.uploads.take(head, body, announced=announced)
     except UploadRefused as refused:
         return await _refused(body, refused.why, language)
     except SlotsTaken:
-        return await _refused(body, Why.BUSY, language)
+        return await _refused(body, UploadRefusalReason.BUSY, language)
     except ClientDisconnect:
         return Response(status_code=400)
     except OSError:
         log.warning("web.upload_failed", channel=channel.name)
-        return JSONResponse({"line": say("web.upload_failed", language)}, 507)
+        return JSONResponse({"line": translate("web.upload_failed", language)}, 507)
     return JSONResponse({"token": token, "name": name, "size": size})
 
 
-async def _refused(body: AsyncIterator[bytes], why: Why, language: str) -> Response:
+async def _refused(body: AsyncIterator[bytes], why: UploadRefusalReason, language: str) -> Response:
     # A browser that is answered before it has sent everything shows its own error and not our line.
     with suppress(TimeoutError, ClientDisconnect):
         async with asyncio.timeout(_DRAIN_SECONDS):
             async for _ in body:
                 pass
-    status = {Why.LARGE: 413, Why.EMPTY: 400, Why.FULL: 507, Why.YOURS: 507, Why.BUSY: 429}[why]
-    return JSONResponse({"line": say(f"web.upload_{why.value}", language)}, status)
+    status = {
+        UploadRefusalReason.LARGE: 413,
+        UploadRefusalReason.EMPTY: 400,
+        UploadRefusalReason.FULL: 507,
+        UploadRefusalReason.YOURS: 507,
+        UploadRefusalReason.BUSY: 429,
+    }[why]
+    return JSONResponse({"line": translate(f"web.upload_{why.value}", language)}, status)
 
 
 async def _session(channel: WebChannel, request: Request) -> Response:
@@ -164,13 +170,13 @@ async def _login(channel: WebChannel, request: Request) -> Response:
     language = channel.language(None)
     code = await _typed_code(request)
     if code is None:
-        return JSONResponse({"line": say("web.login_bad", language)}, 400)
+        return JSONResponse({"line": translate("web.login_bad", language)}, 400)
     address = _state(request, "address", "")
     outcome, token = await channel.logins.enter(code, address)
-    if outcome is not Outcome.WELCOME:
+    if outcome is not LoginOutcome.WELCOME:
         log.warning("web.login_refused", channel=channel.name, address=address, outcome=outcome.value)
-        status = 429 if outcome is Outcome.LOCKED else 401
-        return JSONResponse({"line": say(f"web.login_{outcome.value}", language)}, status)
+        status = 429 if outcome is LoginOutcome.LOCKED else 401
+        return JSONResponse({"line": translate(f"web.login_{outcome.value}", language)}, status)
     await _leave(channel, request)  # or its other windows stayed whoever it was
     login = await channel.logins.find(token)
     log.info("web.login", channel=channel.name, address=address, who=login.who if login else "")
@@ -221,7 +227,7 @@ async def _leave(channel: WebChannel, request: Request) -> None:
     """End the login that the browser came with, if it has one."""
     visitor = await channel.visitor(request)
     if visitor is not None and visitor.login is not None:
-        await channel.leave(visitor.login)
+        await channel.close_windows(visitor.login)
 
 
 async def _socket(channel: WebChannel, socket: WebSocket) -> None:
@@ -233,20 +239,22 @@ async def _socket(channel: WebChannel, socket: WebSocket) -> None:
 
 
 @cache
-def assets() -> dict[str, Asset]:
+def assets() -> dict[str, PageAsset]:
     """Return the page's files by name; nothing else can be asked for."""
     folder = files("channels.web") / "page"
-    return {name: Asset((folder / name).read_bytes(), media_type) for name, media_type in _TYPES.items()}
+    return {name: PageAsset((folder / name).read_bytes(), media_type) for name, media_type in _TYPES.items()}
 
 
 @cache
-def page(language: str) -> Asset:
+def page(language: str) -> PageAsset:
     """Return the page with its words filled in."""
     text = (files("channels.web") / "page" / "index.html").read_text(encoding="utf-8")
-    words = {key.removeprefix("web."): say(key, language) for key in catalogue(FALLBACK) if key.startswith("web.")}
-    words |= {"may_repeat": say("delivery.may_repeat", language), "language": language}
+    words = {
+        key.removeprefix("web."): translate(key, language) for key in load_catalogue(FALLBACK) if key.startswith("web.")
+    }
+    words |= {"may_repeat": translate("delivery.may_repeat", language), "language": language}
     words["login_command"] = operator_command("web login")
     for name, sentence in words.items():
         text = text.replace("{{" + name + "}}", html.escape(sentence))
     # In a script element only "</" and "<!--" could end it early.
-    return Asset(text.replace("{{*}}", json.dumps(words).replace("<", "\\u003c")).encode(), "text/html")
+    return PageAsset(text.replace("{{*}}", json.dumps(words).replace("<", "\\u003c")).encode(), "text/html")

@@ -40,7 +40,7 @@ _SCHEME = "upload:"
 _KINDS = {"image": "image", "audio": "audio", "video": "video"}
 
 
-class Why(StrEnum):
+class UploadRefusalReason(StrEnum):
     """Why a file is not taken."""
 
     LARGE = "large"
@@ -53,13 +53,13 @@ class Why(StrEnum):
 class UploadRefused(ParlourError):
     """A file is not taken."""
 
-    def __init__(self, why: Why) -> None:
+    def __init__(self, why: UploadRefusalReason) -> None:
         super().__init__(why.value)
         self.why = why
 
 
 @dataclass(frozen=True, slots=True)
-class Head:
+class UploadHeader:
     """What is known of a file that was handed over."""
 
     who: str
@@ -79,7 +79,7 @@ class _UploadUse:
         self.size += size
 
 
-class Uploads:
+class WebUploads:
     """One channel's folder. Each person has their own slots and their own share of it."""
 
     def __init__(self, folder: Path) -> None:
@@ -92,7 +92,9 @@ class Uploads:
         """Return how many files of *who* come or wait to come."""
         return self._slots.busy(who)
 
-    async def take(self, head: Head, pieces: AsyncIterator[bytes], *, announced: int = LARGEST) -> tuple[str, int]:
+    async def take(
+        self, head: UploadHeader, pieces: AsyncIterator[bytes], *, announced: int = LARGEST
+    ) -> tuple[str, int]:
         """Keep a file of at most *announced* bytes durably; return its token and size.
 
         Raises UploadRefused, SlotsTaken when the person has too many waiting, OSError when disk or time is short.
@@ -108,7 +110,7 @@ class Uploads:
                 del self._coming[token]
         return token, size
 
-    async def _keep(self, token: str, head: Head, pieces: AsyncIterator[bytes]) -> int:
+    async def _keep(self, token: str, head: UploadHeader, pieces: AsyncIterator[bytes]) -> int:
         unfinished = self._folder / f".{token}"
         out = await asyncio.to_thread(_create, unfinished)
         try:
@@ -150,7 +152,7 @@ class Uploads:
         finally:
             file.close()
 
-    def _head(self, token: str) -> tuple[Head, int, int] | None:
+    def _head(self, token: str) -> tuple[UploadHeader, int, int] | None:
         """Return the head, where the bytes begin, and where they end."""
         if not _TOKEN.match(token):
             return None
@@ -158,7 +160,11 @@ class Uploads:
             with (self._folder / token).open("rb") as file:
                 line = file.readline(_LONGEST_HEAD)
                 fields = json.loads(line)
-                return Head(fields["who"], fields["name"], fields["type"]), len(line), os.fstat(file.fileno()).st_size
+                return (
+                    UploadHeader(fields["who"], fields["name"], fields["type"]),
+                    len(line),
+                    os.fstat(file.fileno()).st_size,
+                )
         except (OSError, ValueError, KeyError):
             return None
 
@@ -189,11 +195,11 @@ class Uploads:
         return found[0].who if found else ""
 
 
-def _refusal(who: str, every: _UploadUse, people: Mapping[str, _UploadUse]) -> Why | None:
+def _refusal(who: str, every: _UploadUse, people: Mapping[str, _UploadUse]) -> UploadRefusalReason | None:
     """Return why *who* may not hand over what is counted as coming already; None = they may."""
     if people[who].size > MOST_OF_ONE or people[who].files > MOST_FILES_OF_ONE:
-        return Why.YOURS
-    return Why.FULL if every.size > MOST or every.files > MOST_FILES else None
+        return UploadRefusalReason.YOURS
+    return UploadRefusalReason.FULL if every.size > MOST or every.files > MOST_FILES else None
 
 
 def type_of(said: str) -> str:
@@ -206,17 +212,17 @@ def _create(path: Path) -> BinaryIO:
     return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb")
 
 
-async def _write(out: BinaryIO, head: Head, pieces: AsyncIterator[bytes]) -> int:
+async def _write(out: BinaryIO, head: UploadHeader, pieces: AsyncIterator[bytes]) -> int:
     fields = {"who": head.who, "name": head.name, "type": head.media_type}
     out.write(json.dumps(fields).encode() + b"\n")
     size = 0
     async for piece in pieces:
         size += len(piece)
         if size > LARGEST:
-            raise UploadRefused(Why.LARGE)
+            raise UploadRefused(UploadRefusalReason.LARGE)
         await asyncio.to_thread(out.write, piece)
     if not size:
-        raise UploadRefused(Why.EMPTY)
+        raise UploadRefused(UploadRefusalReason.EMPTY)
     return size
 
 

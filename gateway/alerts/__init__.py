@@ -4,7 +4,7 @@
 together, `webhook` posts the same to the owner's own monitoring. See docs/operating.md, Alerts.
 """
 
-from gateway.alerts.book import Seen as Seen
-from gateway.alerts.watch import Watch as Watch
-from gateway.alerts.ways import Ways as Ways
-from gateway.alerts.webhook import Webhook as Webhook
+from gateway.alerts.alert_state import Observation as Observation
+from gateway.alerts.alert_webhook import AlertWebhook as AlertWebhook
+from gateway.alerts.monitor import AlertMonitor as AlertMonitor
+from gateway.alerts.owner_directory import OwnerDirectory as OwnerDirectory

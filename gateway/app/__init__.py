@@ -4,9 +4,9 @@
 and stops them in reverse.
 """
 
-from gateway.app.app import App as App
+from gateway.app.app import GatewayApp as GatewayApp
 from gateway.app.build import open_app as open_app
 from gateway.app.channels import ExtraChannel as ExtraChannel
-from gateway.app.channels import Plugins as Plugins
+from gateway.app.channels import ExtraPlugins as ExtraPlugins
 from gateway.app.run import run as run
 from gateway.app.run import serve as serve

@@ -8,38 +8,38 @@ from collections.abc import AsyncIterator, Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from agent.memory.links.linker import LINK
-from agent.memory.scope_names import Wish
+from agent.memory.account_links.account_linker import LINK
+from agent.memory.scope_names import ScopeSelector
 from gateway.app.memory_operations import MemoryOperations
 from gateway.control import Line
-from gateway.errors import UserMistake
+from gateway.errors import UserError
 from gateway.operations import Operation, plain
 from gateway.ports import Job
-from gateway.ports.access import OPERATOR, AuditLine, Change, Decided, Decider, Ruling
+from gateway.ports.access import OPERATOR, AccessChange, AccessDecision, AuditEntry, DecisionActor, DecisionOutcome
 
 if TYPE_CHECKING:
-    from gateway.app.app import App
+    from gateway.app.app import GatewayApp
 
 _MOST = 1_000  # lines of the audit at once
 _LINKED_WITHIN = 10.0  # seconds that a command waits for the move; it goes on without it
 _LOOK = 0.05
 
-_MENDS: Mapping[Ruling, str] = {
-    Ruling.SET_OWNER: "{whom} stands in PARLOUR_OWNERS: take it out there first, and restart",
-    Ruling.OWNER: "{whom} is an owner: `parlour owner remove {whom}` comes first",
-    Ruling.BLOCKED_AS: "{whom} is the same person as {other}, which is blocked: `parlour people allow {other}`",
-    Ruling.NOBODY: "{whom!r} is no id; write channel:user_id, or channel:chat:ID, guild:ID, team:ID, role:ID",
-    Ruling.ONLY_LET_IN: "people, chats and guilds can be blocked; a role or team is heard while an entry lets it in",
-    Ruling.ELSEWHERE: "{whom!r} names no channel that lets people in; write channel:user_id, with one of: {other}",
-    Ruling.UNLISTED: "nothing was decided about {whom}; `parlour people list` shows who may write",
-    Ruling.BY_SETTING: "{whom} stands in the settings (PARLOUR_OWNERS or allow_from): take it out there, or block it",
+_MENDS: Mapping[DecisionOutcome, str] = {
+    DecisionOutcome.SET_OWNER: "{whom} stands in PARLOUR_OWNERS: take it out there first, and restart",
+    DecisionOutcome.OWNER: "{whom} is an owner: `parlour owner remove {whom}` comes first",
+    DecisionOutcome.BLOCKED_AS: "{whom} is the same person as {other}, who is blocked: `parlour people allow {other}`",
+    DecisionOutcome.NOBODY: "{whom!r} is no id; write channel:user_id, or channel:chat:ID, guild:ID, team:ID, role:ID",
+    DecisionOutcome.ONLY_LET_IN: "people, chats and guilds can be blocked; a role or team is admitted by its entry",
+    DecisionOutcome.ELSEWHERE: "{whom!r} names no channel that admits people; write channel:user_id, one of: {other}",
+    DecisionOutcome.UNLISTED: "nothing was decided about {whom}; `parlour people list` shows who may write",
+    DecisionOutcome.BY_SETTING: "{whom} is in the settings (PARLOUR_OWNERS, allow_from): remove it there, or block it",
 }
 
 
 class AccessOperations:
     """The operations `people list|allow|block|remove|link|audit` and `owner …`."""
 
-    def __init__(self, app: App) -> None:
+    def __init__(self, app: GatewayApp) -> None:
         self._app = app
 
     def named(self) -> Mapping[str, Operation]:
@@ -62,7 +62,7 @@ class AccessOperations:
         lines = [each for each in self._app.people.roster.listed() if channel in ("", each.channel)]
         if channel and not lines and channel not in self._app.kinds:
             known = ", ".join(sorted(self._app.kinds))
-            raise UserMistake(f"there is no channel called {channel}; there are: {known}")
+            raise UserError(f"there is no channel called {channel}; there are: {known}")
         for each in lines:
             yield plain(each)
 
@@ -85,15 +85,15 @@ class AccessOperations:
         """
         wanted = [str(each) for each in arguments.get("accounts", ())]
         if self._app.settings.memory.isolation == "shared":
-            raise UserMistake("one memory serves everybody here (memory.isolation: shared): nothing is to be linked")
+            raise UserError("one memory serves everybody here (memory.isolation: shared): nothing is to be linked")
         names, links = await MemoryOperations(self._app).names(), self._app.store.links
-        scopes = [await asyncio.to_thread(names.find, Wish(person=each)) for each in wanted]
+        scopes = [await asyncio.to_thread(names.find, ScopeSelector(person=each)) for each in wanted]
         accounts = [scope.rpartition("/")[2] for scope in scopes]
         if links.person(accounts[0]) == links.person(accounts[1]):
-            raise UserMistake(f"{wanted[0]} and {wanted[1]} are one person already")
+            raise UserError(f"{wanted[0]} and {wanted[1]} are one person already")
         now, decider = datetime.now(UTC), operator()
-        line = AuditLine(id=decider.id, at=now, by=OPERATOR, where="", what="link", whom=" ".join(wanted))
-        await self._app.store.access.change(Change(line=line))
+        line = AuditEntry(id=decider.id, at=now, by=OPERATOR, where="", what="link", whom=" ".join(wanted))
+        await self._app.store.access.change(AccessChange(line=line))
         job = Job(id=f"link:{decider.id}", kind=LINK, scope="", payload={"accounts": accounts}, due_at=now)
         await self._app.store.jobs.put(job)
         if not self._app.channels:  # nobody else does the job now
@@ -112,7 +112,7 @@ class AccessOperations:
         issued = await self._app.people.claims.issue()
         if issued is None:
             owners = ", ".join(str(each) for each in self._app.people.roster.owners())
-            raise UserMistake(f"there is an owner already: {owners}; `parlour owner list` says by what")
+            raise UserError(f"there is an owner already: {owners}; `parlour owner list` says by what")
         doors = [name for name, policy in self._app.people.roster.policies.items() if not policy.is_local]
         yield {**plain(issued), "channels": sorted(doors), "running": bool(self._app.channels)}
 
@@ -124,8 +124,8 @@ class AccessOperations:
     async def disown(self, arguments: Line) -> AsyncIterator[Line]:
         """Take back an ownership that was claimed by a code."""
         decided = await self._app.people.decisions.disown(_who(arguments), operator())
-        if decided.ruling is Ruling.UNLISTED:  # blocked or let in they may be
-            raise UserMistake(f"{decided.whom} is no owner; `parlour owner list` shows who is")
+        if decided.ruling is DecisionOutcome.UNLISTED:  # blocked or let in they may be
+            raise UserError(f"{decided.whom} is no owner; `parlour owner list` shows who is")
         yield _ruled(decided)
 
     async def _link_now(self, job: Job) -> None:
@@ -148,14 +148,14 @@ def _who(arguments: Line) -> str:
     return str(arguments.get("who", ""))
 
 
-def operator() -> Decider:
+def operator() -> DecisionActor:
     """Return the operator as who decides, with an audit line of its own."""
-    return Decider(by=OPERATOR, where="", id=f"o{secrets.token_hex(8)}")
+    return DecisionActor(by=OPERATOR, where="", id=f"o{secrets.token_hex(8)}")
 
 
-def _ruled(decided: Decided) -> Line:
-    if decided.ruling is Ruling.NOBODY and decided.other:
-        raise UserMistake(f"{decided.whom}: {decided.other}")
+def _ruled(decided: AccessDecision) -> Line:
+    if decided.ruling is DecisionOutcome.NOBODY and decided.other:
+        raise UserError(f"{decided.whom}: {decided.other}")
     if decided.ruling in _MENDS:
-        raise UserMistake(_MENDS[decided.ruling].format(whom=decided.whom, other=decided.other))
+        raise UserError(_MENDS[decided.ruling].format(whom=decided.whom, other=decided.other))
     return {"whom": decided.whom, "ruling": decided.ruling.value}

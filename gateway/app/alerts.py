@@ -9,33 +9,33 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from agent.llm.client import ModelClient
-from gateway.alerts import Watch, Ways, Webhook
-from gateway.alerts.book import STALE, is_untold
-from gateway.alerts.sources import (
+from agent.llm.model_client import ModelClient
+from gateway.access.usage_caps import UsageCapTracker
+from gateway.alerts import AlertMonitor, AlertWebhook, OwnerDirectory
+from gateway.alerts.alert_messages import WebhookOrigin, alert_status
+from gateway.alerts.alert_sources import (
     BurstSource,
     CapSource,
     ChannelSource,
+    CrashSource,
+    DeadLetterSource,
     DelaySource,
     DiskSource,
-    GivenUpSource,
-    KilledSource,
     ModelSource,
     QuarantineSource,
 )
-from gateway.alerts.watch import Audiences
-from gateway.alerts.wording import Origin, shown
-from gateway.app.channels import Doors
-from gateway.app.people import PeopleDesk
-from gateway.app.web_operations import LogsIn
-from gateway.delivery import Deliverer
+from gateway.alerts.alert_state import STALE, is_unnotified
+from gateway.alerts.monitor import AlertRecipients
+from gateway.app.access import AccessServices
+from gateway.app.channels import ConfiguredChannels
+from gateway.app.web_operations import SupportsLogin
+from gateway.delivery import OutboxDispatcher
 from gateway.events import SessionKey
 from gateway.home import Home
-from gateway.people.caps import Ledger
-from gateway.ports import Alerts, Locales, Meter, Store
-from gateway.ports.installed import version
-from gateway.services import Supervisor
+from gateway.ports import AlertStore, LocaleProvider, MetricsRecorder, Store
+from gateway.ports.entry_points import package_version
 from gateway.settings import Settings
+from gateway.supervisor import Supervisor
 
 LOCAL_OWNER = "owner"  # who sits at this machine's page or terminal (channels/web/adapter.py)
 _SHOWN = 20  # causes
@@ -43,12 +43,12 @@ _GUESSES = 20  # wrong codes an hour; fewer are typing mistakes
 
 
 @dataclass(frozen=True, slots=True)
-class AlertDesk:
+class AlertServices:
     """The services that tell, and what operators are shown of them."""
 
-    watch: Watch
-    webhook: Webhook | None
-    store: Alerts
+    watch: AlertMonitor
+    webhook: AlertWebhook | None
+    store: AlertStore
 
     async def run(self) -> None:
         """Tell until cancelled."""
@@ -60,7 +60,7 @@ class AlertDesk:
     async def told(self) -> list[Mapping[str, Any]]:
         """Return what is wrong and what was, the latest first, and whether the owners know."""
         alerts = [alert for alert in await self.store.all() if alert.line]
-        return [shown(alert, is_untold=is_untold(alert)) for alert in alerts[:_SHOWN]]
+        return [alert_status(alert, is_untold=is_unnotified(alert)) for alert in alerts[:_SHOWN]]
 
 
 def open_alerts(
@@ -68,40 +68,40 @@ def open_alerts(
     home: Home,
     store: Store,
     *,
-    people: PeopleDesk,
-    doors: Doors,
+    people: AccessServices,
+    doors: ConfiguredChannels,
     supervisor: Supervisor,
-    deliverer: Deliverer,
-    caps: Ledger,
+    deliverer: OutboxDispatcher,
+    caps: UsageCapTracker,
     models: Iterable[ModelClient],
-    locales: Locales,
+    locales: LocaleProvider,
     unclean_stops: int,
-    meter: Meter,
+    meter: MetricsRecorder,
     now: Callable[[], datetime],
-) -> AlertDesk:
+) -> AlertServices:
     """Build them; nothing looks yet."""
     answers = ModelSource(now)
     for model in models:
         model.on_end = answers.ended
-    origin = Origin(host=socket.gethostname(), version=version())
+    origin = WebhookOrigin(host=socket.gethostname(), version=package_version())
     posted = asyncio.Event()
     url = settings.alert_url.get_secret_value() if settings.alert_url else ""
 
     def house() -> tuple[int, int, datetime]:
-        stands = caps.house()
+        stands = caps.installation_usage()
         return (stands.used, stands.limit, stands.until or now()) if stands else (0, 0, now())
 
     def wrong_logins() -> Mapping[str, int]:
-        return {name: each.wrong_codes for name, each in doors.channels.items() if isinstance(each, LogsIn)}
+        return {name: each.wrong_codes for name, each in doors.channels.items() if isinstance(each, SupportsLogin)}
 
-    watch = Watch(
+    watch = AlertMonitor(
         store.alerts,
         {
-            "killed": KilledSource(unclean_stops, now),
+            "killed": CrashSource(unclean_stops, now),
             "channels": ChannelSource(supervisor.states, supervisor.refusals, now),
             "delivery": DelaySource(deliverer.delayed, supervisor.states, now),
             "model": answers,
-            "given up": GivenUpSource(store.alerts, now),
+            "given up": DeadLetterSource(store.alerts, now),
             "disk": DiskSource(home.path, now),
             "cap": CapSource(house, now),
             "quarantine": QuarantineSource(home.quarantine, now),
@@ -111,8 +111,8 @@ def open_alerts(
             ),
             "strangers": BurstSource("strangers", "alerts.strangers", lambda: people.strangers.unanswered, now, many=1),
         },
-        Audiences(
-            ways=Ways(
+        AlertRecipients(
+            ways=OwnerDirectory(
                 people=people.owners_at.everybody,
                 channels=doors.channels,
                 hears=supervisor.states,
@@ -129,18 +129,18 @@ def open_alerts(
         meter=meter,
         now=now,
     )
-    supervisor.on_refusal = watch.nudge
+    supervisor.on_refusal = watch.wake
     webhook = None
     if url:
-        webhook = Webhook(
+        webhook = AlertWebhook(
             url,
             store.alerts,
             origin=origin,
             check=store.check,
-            firing=watch.firing,
+            firing=watch.active_alerts,
             posted=posted,
             meter=meter,
             now=now,
             proxy=settings.proxy_address,
         )
-    return AlertDesk(watch, webhook, store.alerts)
+    return AlertServices(watch, webhook, store.alerts)

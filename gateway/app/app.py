@@ -11,66 +11,66 @@ from datetime import UTC, datetime
 from typing import Any
 from zoneinfo import ZoneInfo
 
-from agent.house import AgentHouse
-from agent.llm.choices import Models
-from agent.llm.client import ModelClient
+from agent.command_services import AgentCommandServices
+from agent.llm.model_catalog import ModelCatalog
+from agent.llm.model_client import ModelClient
+from agent.memory.account_links.account_linker import AccountLinker
 from agent.memory.dream.dreamer import Dreamer
-from agent.memory.files.projector import Projector
-from agent.memory.links.linker import Linker
-from agent.memory.search.recall import Recall
-from agent.memory.sessions import StoredSessions
-from agent.memory.work.background import Background
-from agent.memory.work.jobs import MemoryJobs
-from agent.pool import Pool
-from gateway.app.addressee import addressee, is_private
-from gateway.app.alerts import AlertDesk
-from gateway.app.people import PeopleDesk
+from agent.memory.jobs.job_runner import JobRunner
+from agent.memory.jobs.memory_jobs import MemoryJobs
+from agent.memory.search.scope_recall import ScopeRecall
+from agent.memory.storage.transcript_projector import TranscriptProjector
+from agent.memory.stored_sessions import StoredSessions
+from agent.worker_pool import WorkerPool
+from gateway.access.refusal_log import RefusalLog
+from gateway.access.usage_caps import UsageCapTracker
+from gateway.app.access import AccessServices
+from gateway.app.alerts import AlertServices
+from gateway.app.recipient import is_private, resolve_recipient
 from gateway.app.second_tries import SecondTries
-from gateway.delivery import Deliverer
-from gateway.errors import UserMistake
+from gateway.delivery import OutboxDispatcher
+from gateway.errors import UserError
 from gateway.events import InboundKind, InboundMessage, Role, SessionKey, turn_id
 from gateway.home import Home
 from gateway.intake import GatewayIntake
-from gateway.people.caps import Ledger
-from gateway.people.refusals import RefusalLog
 from gateway.ports import (
     Channel,
+    IntakeVerdict,
     Store,
-    Verdict,
 )
-from gateway.services import Supervisor
 from gateway.settings import Settings
-from gateway.web.metrics import PrometheusMeter
+from gateway.supervisor import Supervisor
+from gateway.web.metrics import PrometheusRecorder
 from gateway.web.server import WebServer
 
 _MOST_DELAYED = 20  # chats that operators are shown
 
 
 @dataclass(slots=True, kw_only=True)
-class App:
+class GatewayApp:
     """Everything that was built, for `run`, for the control socket and for tests."""
 
     settings: Settings
     home: Home
     store: Store
-    meter: PrometheusMeter
-    pool: Pool
-    house: AgentHouse
+    meter: PrometheusRecorder
+    pool: WorkerPool
+    house: AgentCommandServices
     intake: GatewayIntake
     sessions: StoredSessions
-    projector: Projector
-    recall: Recall
+    projector: TranscriptProjector
+    recall: ScopeRecall
     memory_jobs: MemoryJobs
-    linker: Linker
-    background: Background
+    linker: AccountLinker
+    background: JobRunner
     dreamer: Dreamer
-    deliverer: Deliverer
+    deliverer: OutboxDispatcher
     model: ModelClient  # the usual one
-    models: Models
+    models: ModelCatalog
     refusals: RefusalLog
-    caps: Ledger
-    alerts: AlertDesk
-    people: PeopleDesk
+    caps: UsageCapTracker
+    alerts: AlertServices
+    people: AccessServices
     channels: Mapping[str, Channel]
     kinds: Mapping[str, str]  # block name -> platform kind
     supervisor: Supervisor
@@ -96,22 +96,22 @@ class App:
         waits = self.people.pairing.waiting()
         places = sum(each.is_place for each in waits)
         work["waits"] = {"people": len(waits) - places, "places": places}
-        trouble = self.recall.trouble()
+        trouble = self.recall.last_error()
         return {**work, "search": f"by words alone: {trouble}"} if trouble else work
 
     @asynccontextmanager
-    async def still(self) -> AsyncIterator[None]:
+    async def pause_writes(self) -> AsyncIterator[None]:
         """Hold while nothing may write files: what was committed is projected first, then jobs and projector wait."""
-        async with self.memory_jobs.still(), self.projector.still():
+        async with self.memory_jobs.still(), self.projector.pause_writes():
             yield
 
     async def submit(self, key: SessionKey, text: str) -> str:
-        """Accept *text* as a job of ours in the session *key*; return its turn's id. Raises UserMistake."""
+        """Accept *text* as a job of ours in the session *key*; return its turn's id. Raises UserError."""
         if key.channel not in self.kinds:
             known = ", ".join(sorted(self.kinds))
-            raise UserMistake(f"there is no channel called {key.channel}; there are: {known}")
+            raise UserError(f"there is no channel called {key.channel}; there are: {known}")
         sessions = await self.store.records.sessions()
-        chat_kind, sender = addressee(key, self.kinds[key.channel], sessions)
+        chat_kind, sender = resolve_recipient(key, self.kinds[key.channel], sessions)
         message = InboundMessage(
             key=key,
             message_id=f"job:send/{secrets.token_hex(8)}",
@@ -123,6 +123,6 @@ class App:
             is_private=is_private(key, sessions),
         )
         accepted = await self.intake.accept(message, Role.OWNER)
-        if accepted.verdict is Verdict.FULL:
-            raise UserMistake(f"{key} has too many messages waiting; try again when some are answered")
+        if accepted.verdict is IntakeVerdict.FULL:
+            raise UserError(f"{key} has too many messages waiting; try again when some are answered")
         return turn_id(message)

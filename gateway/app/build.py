@@ -11,80 +11,82 @@ from typing import Any
 
 import structlog
 
-from agent.attachments.pictures import Pictures
-from agent.commands import Router
-from agent.context import Context
-from agent.house import AgentHouse
-from agent.locks import Slots
-from agent.loop import Loop
-from agent.memory.files.attachments import FileBlobs
-from agent.memory.files.transcript_lead import NEWEST_SESSIONS, describe_leads
-from agent.memory.prompt.snapshot import ScopeMemory
-from agent.memory.work.purse import Purse
-from agent.patient import PatientJournal
-from agent.pool import Pool
-from agent.recalling import Recalling
-from agent.rooms import Rooms
-from agent.tools.registry import Toolbox
-from agent.turn import TurnWork
+from agent.agent_loop import AgentLoop
+from agent.attachments.image_inliner import ImageInliner
+from agent.auto_recall import AutoRecall
+from agent.command_services import AgentCommandServices
+from agent.commands import CommandRouter
+from agent.locks import WorkerSlots
+from agent.memory.jobs.token_budget import TokenBudget
+from agent.memory.prompt.prompt_snapshot import ScopeMemory
+from agent.memory.storage.attachment_blobs import AttachmentBlobStore
+from agent.memory.storage.transcript_lead import NEWEST_SESSIONS, describe_leads
+from agent.prompt_assembly import PromptAssembler
+from agent.retrying_journal import RetryingJournal
+from agent.tools.toolbox import Toolbox
+from agent.turn_runner import TurnRunner
+from agent.turn_services import TurnServices
+from agent.worker_pool import WorkerPool
+from gateway.access.refusal_log import OtherRefusal, RefusalLog, SilenceReason
+from gateway.app.access import open_people
 from gateway.app.alerts import open_alerts
-from gateway.app.app import App
-from gateway.app.attachments import files_in, files_out, overheard
-from gateway.app.books import HouseBooks
+from gateway.app.app import GatewayApp
+from gateway.app.attachments import build_attachment_loader, build_history_reader, build_outgoing_files
 from gateway.app.caps import open_caps
-from gateway.app.channels import Doors, Plugins, kinds_of, noting, open_doors, sign_of
-from gateway.app.choices import asked, open_choices, open_manners, sees
+from gateway.app.channels import ConfiguredChannels, ExtraPlugins, logging_judge, open_doors, platforms_of, sign_of
 from gateway.app.clock_check import ClockCheck
 from gateway.app.dream import open_dreamer, open_dreams
-from gateway.app.gate import Gate
 from gateway.app.isolation import settle_scopes
 from gateway.app.locales import open_locales
 from gateway.app.memory import open_background, open_memory
+from gateway.app.model_selection import build_vision_check, configured_models, open_choices, open_manners
 from gateway.app.models import open_dream_model, open_models
-from gateway.app.people import open_people
+from gateway.app.privacy import open_rights
 from gateway.app.recall import open_recall
-from gateway.app.rights import open_rights
+from gateway.app.role_resolver import RoleResolver
 from gateway.app.second_tries import SecondTries
-from gateway.app.shown import settings_shown
+from gateway.app.settings_view import build_settings_view
 from gateway.app.stores import open_store, within_retention
-from gateway.delivery import Deliverer
-from gateway.errors import UserMistake
+from gateway.app.usage_recorder import JournalUsageRecorder
+from gateway.delivery import OutboxDispatcher
+from gateway.errors import UserError
 from gateway.events import InboundMessage
 from gateway.home import Home
+from gateway.home_migration import open_home
 from gateway.intake import GatewayIntake
 from gateway.journal_file import lost_line
 from gateway.net.platform_time import time_servers
-from gateway.people.refusals import RefusalLog, Silence, Turned
 from gateway.ports import (
     Store,
 )
-from gateway.ports.installed import version
+from gateway.ports.entry_points import package_version
 from gateway.quarantine import KEEP, Quarantine
-from gateway.services import Supervisor
 from gateway.settings import Settings, secret_values
-from gateway.settings.chats import open_chats
+from gateway.settings.chat_overrides import open_chats
 from gateway.store.adoption import read_sessions
+from gateway.supervisor import Supervisor
 from gateway.text.redaction import SecretRedactor
-from gateway.upgrade import open_home
-from gateway.web.health import Health
-from gateway.web.metrics import PrometheusMeter, metrics_route
+from gateway.web.health import HealthEndpoints
+from gateway.web.metrics import PrometheusRecorder, metrics_route
 from gateway.web.server import WebServer
 
 log = structlog.get_logger(__name__)
 
 
 @asynccontextmanager
-async def open_app(settings: Settings, *, channels: bool = True, plugins: Plugins | None = None) -> AsyncIterator[App]:
+async def open_app(
+    settings: Settings, *, channels: bool = True, plugins: ExtraPlugins | None = None
+) -> AsyncIterator[GatewayApp]:
     """Own the home, open the store and build every room; nothing runs yet but the store's writer.
 
-    Raises UserMistake (home in use, newer data, wrong settings). On leaving, everything is closed
+    Raises UserError (home in use, newer data, wrong settings). On leaving, everything is closed
     in the reverse order.
     """
-    plugins = plugins or Plugins()
+    plugins = plugins or ExtraPlugins()
     async with AsyncExitStack() as stack:
         home = stack.enter_context(open_home(settings.home))
         if lost := await asyncio.to_thread(lost_turns, home):
-            raise UserMistake(lost)
+            raise UserError(lost)
         store = await open_store(settings)
         stack.push_async_callback(store.close, has_served=channels)
         unclean_stops = (await store.journal.depth())["unclean_stops"]
@@ -115,21 +117,21 @@ def _now() -> datetime:
 
 
 def _build(
-    settings: Settings, home: Home, store: Store, plugins: Plugins, *, channels: bool, unclean_stops: int
-) -> App:
-    meter = PrometheusMeter()
+    settings: Settings, home: Home, store: Store, plugins: ExtraPlugins, *, channels: bool, unclean_stops: int
+) -> GatewayApp:
+    meter = PrometheusRecorder()
     chats = open_chats(settings)
     refusals = RefusalLog()
-    kinds = kinds_of(settings, plugins)
+    kinds = platforms_of(settings, plugins)
     sign = sign_of(settings, plugins)
     locales = open_locales(settings, chats, store.people, store.links, kinds, sign)
     people = open_people(settings, chats, plugins, store, language=locales.language, meter=meter, now=_now)
     judge = people.judge
-    noted = noting(judge, refusals, _now)
-    router = Router.load()
+    noted = logging_judge(judge, refusals, _now)
+    router = CommandRouter.load()
 
     def classify(message: InboundMessage) -> bool | None:
-        typed = router.typed(message)
+        typed = router.parse(message)
         return None if typed is None else router.is_control(typed)
 
     quarantine = Quarantine(
@@ -141,12 +143,14 @@ def _build(
         classify=classify,
         quarantine=quarantine,
         meter=meter,
-        language=locales.heard,
+        language=locales.observe_language,
         doorkeepers=(people.claims, people.strangers),
         newcomer=people.places.joined,
     )
-    quarantine.on_set_aside = lambda name, reason: refusals.note_channel(name, Silence.QUARANTINED, reason, _now())
-    blobs = FileBlobs(home.path)
+    quarantine.on_set_aside = lambda name, reason: refusals.note_channel(
+        name, SilenceReason.QUARANTINED, reason, _now()
+    )
+    blobs = AttachmentBlobStore(home.path)
     # The offline model can only answer.
     consolidates = bool(settings.llm.model or plugins.models)
     memory = open_memory(
@@ -159,12 +163,12 @@ def _build(
         consolidates=consolidates,
         kind=lambda name: kinds.get(name, name),
     )
-    doors = Doors({}, kinds, ())
+    doors = ConfiguredChannels({}, kinds, ())
     if channels:
         doors = open_doors(settings, chats, plugins, intake, memory.sessions, blobs, store, language=locales.language)
     is_strict = settings.delivery.once == "strict"
     redactor = SecretRedactor(secret_values(settings))
-    deliverer = Deliverer(
+    deliverer = OutboxDispatcher(
         store.outbox,
         doors.channels,
         meter=meter,
@@ -174,9 +178,9 @@ def _build(
         redactor=redactor,
     )
     started = time.monotonic()
-    purse = Purse(store.usage, limit=settings.caps.background_tokens_per_day, zone=settings.timezone, now=_now)
+    purse = TokenBudget(store.usage, limit=settings.caps.background_tokens_per_day, zone=settings.timezone, now=_now)
     caps = open_caps(settings, chats, judge, store.links, meter=meter, refusals=refusals, now=_now)
-    books = HouseBooks(store, purse, caps, meter, _now)
+    books = JournalUsageRecorder(store, purse, caps, meter, _now)
     model = open_models(settings, books, meter, plugins, _now)
     models = open_choices(settings, model, books, meter, plugins, _now)
     toolbox = Toolbox.load(*plugins.tools, result_chars=settings.agent.max_tool_result_chars, meter=meter)
@@ -187,14 +191,14 @@ def _build(
         store,
         memory.projector,
         doors,
-        models=tuple(each.name for each in plugins.models) or asked(settings),
+        models=tuple(each.name for each in plugins.models) or configured_models(settings),
         zone=locales.zone,
         now=_now,
     )
 
     recall = open_recall(settings, home, zone=locales.zone, flush=memory.projector.flush, books=books)
     memory.forgetter.index.use(recall)
-    house = AgentHouse(
+    house = AgentCommandServices(
         recall=recall,
         journal=store.journal,
         outbox=store.outbox,
@@ -213,31 +217,33 @@ def _build(
         pairing=people.pairing,
         locales=locales,
         models=manners.models,
-        settings=settings_shown(settings, chats, manners, locales, store.people),
+        settings=build_settings_view(settings, chats, manners, locales, store.people),
         caps=caps,
         day_zone=settings.timezone,
         new_waits=settings.memory.new_waits,
         facts=lambda: {
-            "version": version(),
+            "version": package_version(),
             "uptime_seconds": time.monotonic() - started,
             "workers": settings.agent.workers,
-            "by_words_alone": bool(recall.trouble()),
+            "by_words_alone": bool(recall.last_error()),
             "delayed_chats": len(deliverer.delayed()),
         },
     )
-    patient = PatientJournal(store.journal)
+    patient = RetryingJournal(store.journal)
     clock = ClockCheck(time_servers(settings.channels.values(), settings.llm.api_base), settings.proxy_address, _now)
-    rooms = Rooms(
+    rooms = TurnServices(
         journal=patient,
         previews=deliverer,
         conversations=memory.conversations,
-        context=Context(
+        context=PromptAssembler(
             ScopeMemory(home.path, memory.documents),
-            files=files_in(settings, doors, blobs, sees(settings, manners), books=books, meter=meter),
-            overheard=overheard(doors, judge),
-            recalling=Recalling(recall) if settings.memory.auto_recall else None,
+            files=build_attachment_loader(
+                settings, doors, blobs, build_vision_check(settings, manners), books=books, meter=meter
+            ),
+            overheard=build_history_reader(doors, judge),
+            recalling=AutoRecall(recall) if settings.memory.auto_recall else None,
         ),
-        loop=Loop(
+        loop=AgentLoop(
             max_calls=settings.agent.max_tool_calls,
             steer=settings.agent.overlap == "steer",
             store=patient,
@@ -247,13 +253,13 @@ def _build(
         house=house,
         memory_jobs=memory.jobs,
         search=recall,
-        pictures=Pictures(blobs),
-        outgoing=files_out(settings, home, doors, blobs),
-        admits=Gate(judge, doors.channels, noted=noted).role,
+        pictures=ImageInliner(blobs),
+        outgoing=build_outgoing_files(settings, home, doors, blobs),
+        admits=RoleResolver(judge, doors.channels, noted=noted).current_role,
         locales=locales,
         manners=manners,
         caps=caps,
-        on_expired=lambda message: refusals.note(message, Turned(reason=Silence.EXPIRED), _now()),
+        on_expired=lambda message: refusals.note(message, OtherRefusal(reason=SilenceReason.EXPIRED), _now()),
         meter=meter,
         now=_now,
         kinds=lambda channel: kinds.get(channel, channel),
@@ -263,7 +269,7 @@ def _build(
         isolation=settings.memory.isolation,
         clock_ahead=clock.ahead,
     )
-    slots = Slots(settings.agent.workers)
+    slots = WorkerSlots(settings.agent.workers)
     dream_model = open_dream_model(settings, model, books, meter, plugins, _now)
     dreamer = open_dreamer(settings, home, store, memory, dream_model, zone=locales.zone, sign=sign, now=_now)
     background = open_background(
@@ -281,10 +287,10 @@ def _build(
         now=_now,
         slots=slots,
     )
-    pool = Pool(store.journal, TurnWork(rooms), slots=slots, meter=meter, clock=time.monotonic)
+    pool = WorkerPool(store.journal, TurnRunner(rooms), slots=slots, meter=meter, clock=time.monotonic)
     house.pool, house.background = pool, background
     supervisor = Supervisor(doors.channels, meter=meter)
-    supervisor.on_deaf = lambda name: refusals.note_channel(name, Silence.DEAF, "", _now())
+    supervisor.on_deaf = lambda name: refusals.note_channel(name, SilenceReason.DEAF, "", _now())
     alerts = open_alerts(
         settings,
         home,
@@ -300,10 +306,10 @@ def _build(
         meter=meter,
         now=_now,
     )
-    health = Health(check=store.check, channels=supervisor.states)
+    health = HealthEndpoints(check=store.check, channels=supervisor.states)
 
     async def depth() -> Mapping[str, Any]:
-        await background.measure()
+        await background.record_metrics()
         return await store.journal.depth()
 
     token = settings.web.metrics_token.get_secret_value() if settings.web.metrics_token else ""
@@ -317,7 +323,7 @@ def _build(
         public_url=settings.web.public_url,
         trusted_proxies=settings.web.trusted_proxies,
     )
-    return App(
+    return GatewayApp(
         settings=settings,
         home=home,
         store=store,

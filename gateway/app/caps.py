@@ -6,34 +6,34 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime
 
+from gateway.access.refusal_log import RefusalLog
+from gateway.access.usage_caps import CapLimits, UsageCapTracker
 from gateway.admission import Admitted
 from gateway.app.channels import Judge
 from gateway.events import InboundMessage
-from gateway.people.caps import Ledger, Limits
-from gateway.people.refusals import RefusalLog
-from gateway.ports import Links, Meter
+from gateway.ports import AccountLinkStore, MetricsRecorder
 from gateway.settings import Settings
-from gateway.settings.chats import Chats
+from gateway.settings.chat_overrides import ChatOverrides
 
 
 def open_caps(
     settings: Settings,
-    chats: Chats,
+    chats: ChatOverrides,
     judge: Judge,
-    links: Links,
+    links: AccountLinkStore,
     *,
-    meter: Meter,
+    meter: MetricsRecorder,
     refusals: RefusalLog,
     now: Callable[[], datetime],
-) -> Ledger:
+) -> UsageCapTracker:
     """Build what counts: *chats* are the caps of places; *judge* says who is named, and notes nothing."""
     caps = settings.caps
 
-    def limits(message: InboundMessage) -> Limits:
+    def limits(message: InboundMessage) -> CapLimits:
         here = chats.of(message.key, message.guild).caps
         # What a chat's cap counts is the chat with all its threads, so a thread has no such cap of its own.
         chat = chats.of(message.key.parent, message.guild).caps
-        return Limits(
+        return CapLimits(
             person_turns=_first(here.person_turns_per_10_min, caps.person_turns_per_10_min),
             person_tokens=_first(here.person_tokens_per_day, caps.person_tokens_per_day),
             chat_turns=_first(chat.chat_turns_per_10_min, caps.chat_turns_per_10_min),
@@ -48,7 +48,7 @@ def open_caps(
     def accounts(account: str) -> Sequence[str]:
         return [each.identity for each in links.accounts(links.person(account))] or [account]
 
-    return Ledger(
+    return UsageCapTracker(
         limits=limits,
         is_named=is_named,
         accounts=accounts,

@@ -8,30 +8,30 @@ from datetime import datetime
 from typing import Any
 from urllib.parse import unquote
 
-from agent.llm.port import ChatModel
+from agent.llm.chat_model import ChatModel
 from agent.memory.scopes import person_of
-from agent.tools.port import Tool
-from gateway.admission import Admitted, GroupPolicy, Policy, Rejected, admit, policy_of
+from agent.tools.tool import Tool
+from gateway.access.access_roster import AccessRoster, PlatformAccount
+from gateway.access.refusal_log import RefusalLog
+from gateway.admission import AdmissionPolicy, Admitted, GroupPolicy, Rejected, admit, policy_of
 from gateway.events import InboundMessage, SessionKey
-from gateway.people.refusals import RefusalLog
-from gateway.people.roster import PlatformAccount, Roster
+from gateway.i18n import SLASH
 from gateway.ports import (
-    Blobs,
+    AccountLinkStore,
+    BlobStore,
     Channel,
     ChannelContext,
-    ChannelKind,
-    ChatManners,
+    ChannelPlugin,
     Intake,
-    Links,
-    Manners,
-    Sessions,
+    ReplyPolicies,
+    ReplyPolicy,
+    SessionReader,
     Store,
 )
 from gateway.ports.channel import SupportsCommandSign
-from gateway.ports.installed import installed
+from gateway.ports.entry_points import load_entry_points
 from gateway.settings import Settings
-from gateway.settings.chats import ChatRules, Chats
-from gateway.words import SLASH
+from gateway.settings.chat_overrides import ChatOverride, ChatOverrides
 
 Judge = Callable[[InboundMessage], Admitted | Rejected]
 _LOCAL = frozenset({"web", "console"})  # who got through their door is the owner
@@ -42,13 +42,13 @@ class ExtraChannel:
     """A channel that no settings block names: what a test brings."""
 
     name: str
-    kind: ChannelKind
+    kind: ChannelPlugin
     settings: Any
-    policy: Policy
+    policy: AdmissionPolicy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plugins:
+class ExtraPlugins:
     """What a caller adds to the entry points."""
 
     channels: Sequence[ExtraChannel] = ()
@@ -57,7 +57,7 @@ class Plugins:
 
 
 @dataclass(frozen=True, slots=True)
-class Doors:
+class ConfiguredChannels:
     """The channels of one installation, before anything connects."""
 
     channels: Mapping[str, Channel]
@@ -65,16 +65,16 @@ class Doors:
     routes: Sequence[Any]
 
 
-def kinds_of(settings: Settings, plugins: Plugins) -> Mapping[str, str]:
+def platforms_of(settings: Settings, plugins: ExtraPlugins) -> Mapping[str, str]:
     """Return the platform kind of every block, the callers' own included."""
     return {name: block.kind for name, block in settings.channels.items()} | {
         extra.name: extra.kind.name for extra in plugins.channels
     }
 
 
-def sign_of(settings: Settings, plugins: Plugins) -> Callable[[SessionKey], str]:
+def sign_of(settings: Settings, plugins: ExtraPlugins) -> Callable[[SessionKey], str]:
     """Return what says how a command is typed in a chat: as the kind of its block has it."""
-    found = {entry.name: entry for entry in installed("parlour.channels")}
+    found = {entry.name: entry for entry in load_entry_points("parlour.channels")}
     kinds = {name: found[block.kind].load() for name, block in settings.channels.items() if block.enabled}
     kinds |= {extra.name: extra.kind for extra in plugins.channels}
     signs = {name: kind.command_sign for name, kind in kinds.items() if isinstance(kind, SupportsCommandSign)}
@@ -85,44 +85,44 @@ def sign_of(settings: Settings, plugins: Plugins) -> Callable[[SessionKey], str]
     return sign
 
 
-def manners_of(chats: Chats, name: str, block: Any) -> Manners:
+def reply_policies_of(chats: ChatOverrides, name: str, block: Any) -> ReplyPolicies:
     """Return how people are answered in the chats of a block: as `chats` says, else as the block does."""
-    usual = ChatManners.of_block(block)
+    usual = ReplyPolicy.of_block(block)
 
-    def apply(rules: ChatRules) -> ChatManners:
-        return ChatManners(
+    def apply(rules: ChatOverride) -> ReplyPolicy:
+        return ReplyPolicy(
             reply_in=rules.reply_in or usual.reply_in,
             follow_threads=usual.follow_threads if rules.follow_threads is None else rules.follow_threads,
             group_policy=rules.group_policy or usual.group_policy,
         )
 
-    def of(chat: str, guild: str) -> ChatManners:
+    def of(chat: str, guild: str) -> ReplyPolicy:
         return apply(chats.of(SessionKey(name, chat), guild)) if chat else usual
 
-    return Manners(of, frozenset({usual, *map(apply, chats.every(name))}))
+    return ReplyPolicies(of, frozenset({usual, *map(apply, chats.every(name))}))
 
 
 def open_doors(
     settings: Settings,
-    chats: Chats,
-    plugins: Plugins,
+    chats: ChatOverrides,
+    plugins: ExtraPlugins,
     intake: Intake,
-    sessions: Sessions,
-    blobs: Blobs,
+    sessions: SessionReader,
+    blobs: BlobStore,
     store: Store,
     *,
     language: Callable[[SessionKey], str],
-) -> Doors:
+) -> ConfiguredChannels:
     """Build every enabled channel; nothing connects yet. *language* is that of a chat."""
-    found = {entry.name: entry for entry in installed("parlour.channels")}
-    kinds = kinds_of(settings, plugins)
+    found = {entry.name: entry for entry in load_entry_points("parlour.channels")}
+    kinds = platforms_of(settings, plugins)
     channels: dict[str, Channel] = {}
     routes: list[Any] = []
 
     async def open_messages(key: SessionKey) -> frozenset[str]:
         return frozenset(row.message.message_id for row in await store.journal.waiting(key))
 
-    def add(name: str, kind: ChannelKind, block: Any) -> None:
+    def add(name: str, kind: ChannelPlugin, block: Any) -> None:
         context = ChannelContext(
             name=name,
             settings=block,
@@ -134,9 +134,9 @@ def open_doors(
             language=language,
             folder=settings.home / "uploads" / name,
             proxy=settings.proxy_address,
-            manners=manners_of(chats, name, block),
+            manners=reply_policies_of(chats, name, block),
         )
-        channels[name] = kind.open(context)
+        channels[name] = kind.begin_call(context)
         routes.extend(kind.routes(channels[name]))
 
     for name, block in settings.channels.items():
@@ -144,10 +144,10 @@ def open_doors(
             add(name, found[block.kind].load(), block)
     for extra in plugins.channels:
         add(extra.name, extra.kind, extra.settings)
-    return Doors(channels, kinds, routes)
+    return ConfiguredChannels(channels, kinds, routes)
 
 
-def policies_of(settings: Settings, plugins: Plugins) -> Mapping[str, Policy]:
+def policies_of(settings: Settings, plugins: ExtraPlugins) -> Mapping[str, AdmissionPolicy]:
     """Return each block's policy as the settings have it, the callers' own blocks included."""
     return {
         name: policy_of(name, block.allow_from, settings.owners, block.group_policy, is_local=block.kind in _LOCAL)
@@ -155,12 +155,14 @@ def policies_of(settings: Settings, plugins: Plugins) -> Mapping[str, Policy]:
     } | {extra.name: extra.policy for extra in plugins.channels}
 
 
-def judge_of(roster: Roster, links: Links, kinds: Mapping[str, str], chats: Chats) -> Judge:
+def build_admission_judge(
+    roster: AccessRoster, links: AccountLinkStore, kinds: Mapping[str, str], chats: ChatOverrides
+) -> Judge:
     """Return who may speak, over all blocks: the settings' entries, and what owners decided since."""
 
     def judge(message: InboundMessage) -> Admitted | Rejected:
         channel = message.key.channel
-        policy = roster.policies.get(channel) or Policy(channel=channel)
+        policy = roster.policies.get(channel) or AdmissionPolicy(channel=channel)
         rules = chats.of(message.key, message.guild)
         if rules.group_policy is not None:
             place = rules.said_by["group_policy"]
@@ -171,7 +173,7 @@ def judge_of(roster: Roster, links: Links, kinds: Mapping[str, str], chats: Chat
     return judge
 
 
-def accounts_of(links: Links, account: str) -> Sequence[PlatformAccount]:
+def accounts_of(links: AccountLinkStore, account: str) -> Sequence[PlatformAccount]:
     """Return all accounts of a person who has several, each as its platform and the id there."""
     return [platform_id(each.identity) for each in links.accounts(links.person(account))]
 
@@ -182,7 +184,7 @@ def platform_id(identity: str) -> PlatformAccount:
     return kind, rest.rpartition(":")[2]
 
 
-def noting(judge: Judge, refusals: RefusalLog, now: Callable[[], datetime]) -> Judge:
+def logging_judge(judge: Judge, refusals: RefusalLog, now: Callable[[], datetime]) -> Judge:
     """Return *judge*, whose refusals are noted, so that silence can be explained."""
 
     def judge_and_note(message: InboundMessage) -> Admitted | Rejected:

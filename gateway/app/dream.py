@@ -5,30 +5,30 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import datetime, timedelta
 
-from agent.llm.client import ModelClient
-from agent.memory.dream.applying import Applier
+from agent.llm.model_client import ModelClient
+from agent.memory.dream.dream_applier import DreamApplier
+from agent.memory.dream.dream_notifier import DreamNotifier
+from agent.memory.dream.dream_service import DreamService
 from agent.memory.dream.dreamer import Dreamer
-from agent.memory.dream.restoring import DreamDesk
-from agent.memory.dream.schedule import Schedule
-from agent.memory.dream.telling import Teller
-from agent.memory.versioning.versions import Versions
-from gateway.app.memory import Memory
+from agent.memory.dream.schedule import DreamSchedule
+from agent.memory.versioning.version_store import VersionStore
+from gateway.app.memory import MemoryServices
 from gateway.events import SessionKey
 from gateway.home import Home
 from gateway.ports import Store
 from gateway.settings import Settings
 
 
-def open_dreams(home: Home, memory: Memory) -> DreamDesk:
+def open_dreams(home: Home, memory: MemoryServices) -> DreamService:
     """Build what the Dream commands ask."""
-    return DreamDesk(memory.documents, Versions(home.path), can_run=memory.consolidates)
+    return DreamService(memory.documents, VersionStore(home.path), can_run=memory.consolidates)
 
 
 def open_dreamer(
     settings: Settings,
     home: Home,
     store: Store,
-    memory: Memory,
+    memory: MemoryServices,
     model: ModelClient,
     *,
     zone: Callable[[str], str],
@@ -41,12 +41,12 @@ def open_dreamer(
         home=home.path,
         jobs=store.jobs,
         model=model,
-        applier=Applier(home=home.path, documents=memory.documents, versions=Versions(home.path), now=now),
-        teller=Teller(records=store.records, session=store.journal.session, now=now, sign=sign),
+        applier=DreamApplier(home=home.path, documents=memory.documents, versions=VersionStore(home.path), now=now),
+        teller=DreamNotifier(records=store.records, session=store.journal.session, now=now, sign=sign),
         writing=memory.jobs.writing,
         zone=zone,
         now=now,
-        schedule=Schedule(interval=timedelta(hours=dream.interval_h), cron=dream.cron or ""),
+        schedule=DreamSchedule(interval=timedelta(hours=dream.interval_h), cron=dream.cron or ""),
         is_scheduled=dream.enabled and memory.consolidates,
         is_one=settings.memory.isolation == "shared",
         max_batch_size=dream.max_batch_size,

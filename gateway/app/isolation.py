@@ -7,9 +7,9 @@ from pathlib import Path
 
 import structlog
 
-from agent.memory.links.linker import Linker
+from agent.memory.account_links.account_linker import AccountLinker
 from agent.memory.scopes import quote
-from gateway.errors import UserMistake
+from gateway.errors import UserError
 from gateway.events import SessionKey
 
 log = structlog.get_logger(__name__)
@@ -19,11 +19,11 @@ _MEMORIES = ("MEMORY.md", "history.jsonl", "HISTORY.md")
 
 
 async def settle_scopes(
-    isolation: str, home: Path, owners: Sequence[str], kinds: Mapping[str, str], linker: Linker
+    isolation: str, home: Path, owners: Sequence[str], kinds: Mapping[str, str], linker: AccountLinker
 ) -> None:
     """Finish what was being moved, and give the home's own memory to the owner where everybody has their own.
 
-    Raises UserMistake when the disk will not have it: nobody may be let in before.
+    Raises UserError when the disk will not have it: nobody may be let in before.
     """
     try:
         await linker.resume()
@@ -34,12 +34,12 @@ async def settle_scopes(
         elif has_memory(home):
             await _adopt(owners, home, kinds, linker)
     except OSError as error:
-        raise UserMistake(
+        raise UserError(
             f"what is remembered could not be moved in {home} ({error.strerror or error}); make room and start again"
         ) from None
 
 
-async def _adopt(owners: Sequence[str], home: Path, kinds: Mapping[str, str], linker: Linker) -> None:
+async def _adopt(owners: Sequence[str], home: Path, kinds: Mapping[str, str], linker: AccountLinker) -> None:
     target = owners_scope(owners, home, kinds)
     if not target:
         log.warning(

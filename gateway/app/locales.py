@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from urllib.parse import unquote
 
-from agent.manners import noted_guild
+from agent.chat_profiles import noted_guild
 from agent.memory.scopes import person_of, quote, scope_of
+from gateway.chat_locales import ChatLocales
 from gateway.events import InboundMessage, SessionKey
-from gateway.locales import ChatLocales
-from gateway.ports import Links, People
+from gateway.ports import AccountLinkStore, PreferenceStore
 from gateway.settings import Settings
-from gateway.settings.chats import ChatRules, Chats
+from gateway.settings.chat_overrides import ChatOverride, ChatOverrides
 
 
 def open_locales(
     settings: Settings,
-    chats: Chats,
-    people: People,
-    links: Links,
+    chats: ChatOverrides,
+    people: PreferenceStore,
+    links: AccountLinkStore,
     kinds: Mapping[str, str],
     sign: Callable[[SessionKey], str],
 ) -> ChatLocales:
@@ -28,7 +28,7 @@ def open_locales(
         account = person_of(message, kinds.get(message.key.channel, ""))
         return scope_of(message, links.person(account), isolation=settings.memory.isolation)
 
-    def decided(key: SessionKey, guild: str) -> ChatRules:
+    def decided(key: SessionKey, guild: str) -> ChatOverride:
         # Work that no message begins does not know where a chat is.
         return chats.of(key, guild or (noted_guild(people, key) if chats.has_guilds else ""))
 
@@ -46,7 +46,9 @@ def open_locales(
     )
 
 
-def _scopes(isolation: str, links: Links, kinds: Mapping[str, str]) -> Callable[[SessionKey], tuple[str, ...]]:
+def _scopes(
+    isolation: str, links: AccountLinkStore, kinds: Mapping[str, str]
+) -> Callable[[SessionKey], tuple[str, ...]]:
     """Return whose memory a chat may read that nobody has spoken in yet.
 
     A direct chat is often named after who sits there, which is a guess: where it is wrong, nobody of that name has

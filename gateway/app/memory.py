@@ -7,58 +7,58 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
-from agent.llm.client import ModelClient
-from agent.locks import Slots
+from agent.llm.model_client import ModelClient
+from agent.locks import WorkerSlots
+from agent.memory.account_links.account_linker import AccountLinker
+from agent.memory.account_links.link_offers import AccountLinkService
+from agent.memory.account_links.memory_merge import MemoryMerger
+from agent.memory.account_links.scope_lock import ScopeLock, lock_handlers
+from agent.memory.approvals.approval_questions import ApprovalQuestions
+from agent.memory.approvals.staged_changes import StagedChangeStore
 from agent.memory.consolidation.consolidator import Consolidator
-from agent.memory.consolidation.reading import Passages
-from agent.memory.consolidation.revising import Reviser
-from agent.memory.consolidation.slice import Keep
+from agent.memory.consolidation.memory_reviser import MemoryReviser
+from agent.memory.consolidation.message_range import KeepPolicy
+from agent.memory.consolidation.message_reader import MessageReader
 from agent.memory.dream.dreamer import Dreamer
-from agent.memory.files.disk import Disk
-from agent.memory.files.documents import FileDocuments
-from agent.memory.files.projector import Projector
-from agent.memory.forgetting.desk import ForgettingDesk
-from agent.memory.links.gate import ScopeGate, gated
-from agent.memory.links.linker import Linker
-from agent.memory.links.memories import Memories
-from agent.memory.links.offers import LinkDesk
-from agent.memory.noting.flushing import Flushes
-from agent.memory.noting.session_notes import SessionNotes
-from agent.memory.prompt.conversations import Conversations
-from agent.memory.rights.export import Exports
-from agent.memory.sessions import StoredSessions
-from agent.memory.versioning.deletions import Deletions
-from agent.memory.versioning.desk import MemoryDesk
-from agent.memory.versioning.keeping import Keeper
-from agent.memory.versioning.origins import Origins
-from agent.memory.versioning.versions import Versions
-from agent.memory.waiting.asking import Asking
-from agent.memory.waiting.staging import Staging
-from agent.memory.work.background import Background, Handler
-from agent.memory.work.jobs import REMEMBER, MemoryJobs
-from agent.memory.work.purse import Purse
-from gateway.app.forgetting import open_forgetting
+from agent.memory.erasure.erase_service import EraseService
+from agent.memory.jobs.job_runner import Handler, JobRunner
+from agent.memory.jobs.memory_jobs import REMEMBER, MemoryJobs
+from agent.memory.jobs.token_budget import TokenBudget
+from agent.memory.notes.flush_jobs import FlushJobs
+from agent.memory.notes.session_note_jobs import SessionNoteJobs
+from agent.memory.privacy.export_jobs import ExportJobs
+from agent.memory.prompt.conversation_cache import ConversationCache
+from agent.memory.storage.disk import Disk
+from agent.memory.storage.documents import FileDocumentStore
+from agent.memory.storage.transcript_projector import TranscriptProjector
+from agent.memory.stored_sessions import StoredSessions
+from agent.memory.versioning.derived_data import DerivedDataFinder
+from agent.memory.versioning.memory_service import MemoryService
+from agent.memory.versioning.message_deletions import MessageDeletionJobs
+from agent.memory.versioning.version_keeper import VersionKeeper
+from agent.memory.versioning.version_store import VersionStore
+from gateway.app.erasure import open_forgetting
 from gateway.home import Home
-from gateway.ports import InboxRow, Meter, Store
+from gateway.ports import InboxRow, MetricsRecorder, Store
 from gateway.quarantine import Quarantine
 from gateway.settings import Settings
 
 
 @dataclass(frozen=True, slots=True)
-class Memory:
+class MemoryServices:
     """What the composition root passes on."""
 
-    documents: FileDocuments
-    conversations: Conversations
+    documents: FileDocumentStore
+    conversations: ConversationCache
     sessions: StoredSessions
-    projector: Projector
+    projector: TranscriptProjector
     jobs: MemoryJobs
-    desk: MemoryDesk
-    forgetter: ForgettingDesk
-    staging: Staging
-    gate: ScopeGate
-    linking: LinkDesk
-    linker: Linker
+    desk: MemoryService
+    forgetter: EraseService
+    staging: StagedChangeStore
+    gate: ScopeLock
+    linking: AccountLinkService
+    linker: AccountLinker
     consolidates: bool
 
 
@@ -67,34 +67,34 @@ def open_memory(
     home: Home,
     store: Store,
     quarantine: Quarantine,
-    meter: Meter,
+    meter: MetricsRecorder,
     *,
     now: Callable[[], datetime],
     consolidates: bool,
     kind: Callable[[str], str],
-) -> Memory:
+) -> MemoryServices:
     """Build what turns and commands read and write; *consolidates* says that there is a model that can summarise.
 
     *kind* tells a channel block's platform.
     """
-    versions = Versions(home.path)
-    documents = FileDocuments(home.path, keeper=Keeper(home.path, Disk(), versions, now=now))
-    conversations = Conversations(
+    versions = VersionStore(home.path)
+    documents = FileDocumentStore(home.path, keeper=VersionKeeper(home.path, Disk(), versions, now=now))
+    conversations = ConversationCache(
         home.path,
         store.records,
         capacity=settings.agent.session_cache,
         window=settings.agents.defaults.memory_window,
         consolidates=consolidates,
-        keep=Keep(settings.consolidation.keep),
+        keep=KeepPolicy(settings.consolidation.keep),
         flush=settings.tools.memory_flush.threshold_tokens if settings.tools.memory_flush.enabled else None,
     )
     sessions = StoredSessions(home.path, store.records, store.journal)
-    projector = Projector(home.path, store.records)
+    projector = TranscriptProjector(home.path, store.records)
     writing = asyncio.Lock()
-    staging = Staging(home.path, documents, now=now, writing=writing)
+    staging = StagedChangeStore(home.path, documents, now=now, writing=writing)
     jobs = MemoryJobs(store.jobs, documents, staging=staging, writing=writing, meter=meter)
-    desk = MemoryDesk(home.path, documents, versions, store.journal, sessions)
-    gate = ScopeGate()
+    desk = MemoryService(home.path, documents, versions, store.journal, sessions)
+    gate = ScopeLock()
 
     def reopen(scope: str) -> None:
         conversations.forget_scope(scope)
@@ -115,20 +115,20 @@ def open_memory(
         days=settings.memory.retention_days,
         now=now,
     )
-    linker = Linker(
+    linker = AccountLinker(
         links=store.links,
         records=store.records,
         projector=projector,
         gate=gate,
         writing=jobs.writing,
-        memories=Memories(home=home.path, versions=versions, disk=Disk()),
+        memories=MemoryMerger(home=home.path, versions=versions, disk=Disk()),
         notice=documents.notice,
         reopen=reopen,
-        leave=forgetter.index.leave,
+        leave=forgetter.index.close_index,
         now=now,
         disk=Disk(),
     )
-    return Memory(
+    return MemoryServices(
         documents,
         conversations,
         sessions,
@@ -138,7 +138,7 @@ def open_memory(
         forgetter,
         staging,
         gate,
-        LinkDesk(store.links, now=now),
+        AccountLinkService(store.links, now=now),
         linker,
         consolidates,
     )
@@ -148,22 +148,22 @@ def open_background(
     settings: Settings,
     home: Home,
     store: Store,
-    memory: Memory,
+    memory: MemoryServices,
     *,
     model: ModelClient,
-    meter: Meter,
-    purse: Purse,
+    meter: MetricsRecorder,
+    purse: TokenBudget,
     dreamer: Dreamer,
-    exports: Exports,
+    exports: ExportJobs,
     person: Callable[[InboxRow], str],
     zone: Callable[[str], str],
     now: Callable[[], datetime],
-    slots: Slots,
-) -> Background:
+    slots: WorkerSlots,
+) -> JobRunner:
     """Build the work that no reply waits for."""
     session_memory = settings.tools.session_memory
-    passages = Passages(home.path, store.records, flush=memory.projector.flush)
-    reviser = Reviser(home.path, memory.documents, now=now)
+    passages = MessageReader(home.path, store.records, flush=memory.projector.flush)
+    reviser = MemoryReviser(home.path, memory.documents, now=now)
     consolidator = Consolidator(
         home=home.path,
         jobs=store.jobs,
@@ -180,7 +180,7 @@ def open_background(
         flushes=memory.consolidates,
         room=model.room,
     )
-    flushes = Flushes(
+    flushes = FlushJobs(
         home=home.path,
         jobs=store.jobs,
         passages=passages,
@@ -191,7 +191,7 @@ def open_background(
         now=now,
         room=model.room,
     )
-    notes = SessionNotes(
+    notes = SessionNoteJobs(
         home=home.path,
         passages=passages,
         model=model,
@@ -200,15 +200,15 @@ def open_background(
         max_messages=session_memory.max_messages,
         min_user_messages=session_memory.min_user_messages,
     )
-    deletions = Deletions(
+    deletions = MessageDeletionJobs(
         home=home.path,
         journal=store.journal,
         records=store.records,
         jobs=store.jobs,
         documents=memory.documents,
-        origins=Origins(home.path, Versions(home.path)),
+        origins=DerivedDataFinder(home.path, VersionStore(home.path)),
         flush=memory.projector.flush,
-        forgotten=memory.forgetter.index.forgotten,
+        forgotten=memory.forgetter.index.purge_stale,
         adopt=memory.conversations.adopt,
         person=person,
         writing=memory.jobs.writing,
@@ -223,15 +223,15 @@ def open_background(
     }
     models = {**consolidator.slow, **notes.slow, **flushes.slow, **dreamer.slow}
     slow: Mapping[str, Handler] = models if memory.consolidates else {}
-    asking = Asking(memory.staging, store.journal, now=now, account=store.links.account_of)
-    return Background(
+    asking = ApprovalQuestions(memory.staging, store.journal, now=now, account=store.links.account_of)
+    return JobRunner(
         store.jobs,
-        quick=gated(memory.gate, store.jobs, asking.after_each(quick)),
-        slow=gated(memory.gate, store.jobs, asking.after_each(slow)),
+        quick=lock_handlers(memory.gate, store.jobs, asking.after_each(quick)),
+        slow=lock_handlers(memory.gate, store.jobs, asking.after_each(slow)),
         long={
             **memory.linker.long,
             **memory.forgetter.alone,
-            **gated(memory.gate, store.jobs, {**memory.forgetter.long, **deletions.long, **exports.long}),
+            **lock_handlers(memory.gate, store.jobs, {**memory.forgetter.long, **deletions.long, **exports.long}),
         },
         purse=purse,
         meter=meter,

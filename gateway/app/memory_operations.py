@@ -8,23 +8,23 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from agent.memory.files.lines import stamp
-from agent.memory.forgetting.forgetter import Asker
-from agent.memory.forgetting.purge import PURGE, SCRUB
-from agent.memory.forgetting.words import SHORTEST, Wanted
-from agent.memory.history.log import HistoryLog
-from agent.memory.scope_names import ScopeNames, Wish, measure
+from agent.memory.erasure.purge_jobs import PURGE, SCRUB
+from agent.memory.erasure.word_eraser import ErasureRequester
+from agent.memory.erasure.word_match import SHORTEST, ErasurePattern
+from agent.memory.history.history_log import HistoryLog
+from agent.memory.scope_names import ScopeNames, ScopeSelector, measure
 from agent.memory.scopes import scope_folder
-from agent.memory.versioning.desk import NoSuchVersion, Overtaken
-from agent.memory.versioning.versions import Version
+from agent.memory.storage.transcript_lines import format_time
+from agent.memory.versioning.memory_service import NoSuchVersion, UndoConflict
+from agent.memory.versioning.version_store import DocumentVersion
 from gateway.control import Line
-from gateway.errors import UserMistake
+from gateway.errors import UserError
 from gateway.events import SessionKey
 from gateway.operations import Operation
 from gateway.ports import MEMORY, Job
 
 if TYPE_CHECKING:
-    from gateway.app.app import App
+    from gateway.app.app import GatewayApp
 
 OPERATOR = "operator"  # whoever can open the control socket owns the home
 _MOST_CHANGES = 1_000
@@ -38,7 +38,7 @@ Rebuild: TypeAlias = Callable[[str], Awaitable[int]]  # what is derived in a sco
 class MemoryOperations:
     """The operations `memory …`; each takes scope, person or chat as `ScopeNames` reads them."""
 
-    def __init__(self, app: App) -> None:
+    def __init__(self, app: GatewayApp) -> None:
         self._app = app
 
     def named(self) -> Mapping[str, Operation]:
@@ -89,14 +89,14 @@ class MemoryOperations:
         scope, text = await self._scope(arguments), str(arguments.get("text", ""))
         origins = await self._app.house.memory.why(scope, text, limit=_MOST_ORIGINS)
         if not origins:
-            raise UserMistake(f"no remembered line has the words {text!r}; `parlour memory show` shows them all")
+            raise UserError(f"no remembered line has the words {text!r}; `parlour memory show` shows them all")
         for origin in origins:
             said, entry = origin.said, origin.entry
             yield {
                 "line": origin.line,
                 "document": origin.name,
                 "change": _change(origin.version),
-                "said": {"name": said.name, "at": stamp(said.at), "text": said.text} if said else None,
+                "said": {"name": said.name, "at": format_time(said.at), "text": said.text} if said else None,
                 "summary": {"session": entry.session, "timestamp": entry.timestamp, "text": entry.content}
                 if entry
                 else None,
@@ -107,7 +107,7 @@ class MemoryOperations:
         scope, sha = await self._scope(arguments), str(arguments.get("sha", ""))
         found = await self._app.house.memory.diff(scope, sha)
         if found is None:
-            raise _no_such_change(sha) if sha else UserMistake("nothing has changed this memory yet")
+            raise _no_such_change(sha) if sha else UserError("nothing has changed this memory yet")
         version, text = found
         yield {**_change(version), "diff": text}
 
@@ -117,8 +117,8 @@ class MemoryOperations:
         done = await self._app.house.memory.undo(scope, sha, by=OPERATOR)
         if isinstance(done, NoSuchVersion):
             raise _no_such_change(sha)
-        if isinstance(done, Overtaken):
-            raise UserMistake(f"later changes stand on {sha}, so it cannot be taken back alone; take those back first")
+        if isinstance(done, UndoConflict):
+            raise UserError(f"later changes stand on {sha}, so it cannot be taken back alone; take those back first")
         yield {"scope": scope, "sha": sha}
 
     async def forget(self, arguments: Line) -> AsyncIterator[Line]:
@@ -126,10 +126,10 @@ class MemoryOperations:
 
         With `purge`, from every byte of ours: where a gateway runs that goes on behind the answer.
         """
-        scope, wanted = await self._scope(arguments), Wanted.of(str(arguments.get("text", "")))
+        scope, wanted = await self._scope(arguments), ErasurePattern.of(str(arguments.get("text", "")))
         if wanted is None:
-            raise UserMistake(f"name the words to forget, at least {SHORTEST} characters")
-        asker, turn = Asker(person=OPERATOR, sender="", may_all=True), f"{OPERATOR}.{secrets.token_hex(8)}"
+            raise UserError(f"name the words to forget, at least {SHORTEST} characters")
+        asker, turn = ErasureRequester(person=OPERATOR, sender="", may_all=True), f"{OPERATOR}.{secrets.token_hex(8)}"
         forgetter, told = self._app.house.forgetter, {"scope": scope}
         if arguments.get("purge"):
             gone, job = await forgetter.purge(
@@ -158,7 +158,7 @@ class MemoryOperations:
         """Run Dream once, here and now: how many entries it studied, and the changes that it made."""
         scope = await self._scope(arguments)
         if not self._app.house.dreams.can_run:
-            raise UserMistake("the offline model cannot dream; name a model in llm.model")
+            raise UserError("the offline model cannot dream; name a model in llm.model")
         folder = scope_folder(self._app.home.path, scope) / "memory"
         before = await asyncio.to_thread(lambda: HistoryLog(folder).dream_cursor) if folder.is_dir() else 0
         known = {version.sha for version in await self._app.house.dreams.log(scope)}
@@ -171,7 +171,7 @@ class MemoryOperations:
         )
         later = await self._app.dreamer.run(job)
         if later is not None:
-            raise UserMistake(f"Dream was put off ({later.reason}); what it was answered so far is kept, ask again")
+            raise UserError(f"Dream was put off ({later.reason}); what it was answered so far is kept, ask again")
         after = await asyncio.to_thread(lambda: HistoryLog(folder).dream_cursor) if folder.is_dir() else 0
         new = [version for version in await self._app.house.dreams.log(scope) if version.sha not in known]
         yield {"scope": scope, "entries": after - before, "changes": [_change(version) for version in new]}
@@ -192,14 +192,14 @@ class MemoryOperations:
         known = await self._app.recall.projects(scope)
         if project not in (MEMORY, *known):
             there = f"there are: {', '.join(known)}" if known else "there is none; a project is a folder in docs/"
-            raise UserMistake(f"no project is called {project}; {there}")
+            raise UserError(f"no project is called {project}; {there}")
         for hit in await self._app.recall.search(scope, text, project=project, limit=limit):
             yield {
                 "source": hit.source,
                 "line": hit.line,
                 "end": hit.end,
                 "score": hit.score,
-                "at": stamp(hit.at) if hit.at else None,
+                "at": format_time(hit.at) if hit.at else None,
                 "who": hit.who,
                 "role": hit.role,
                 "text": hit.text,
@@ -219,7 +219,7 @@ class MemoryOperations:
 
     async def _scope(self, arguments: Line) -> str:
         """Return the scope that is meant, with what finished turns wanted remembered applied to it."""
-        wish = Wish(**{name: str(arguments.get(name) or "") for name in ("scope", "person", "chat")})
+        wish = ScopeSelector(**{name: str(arguments.get(name) or "") for name in ("scope", "person", "chat")})
         scope = await asyncio.to_thread((await self.names()).find, wish)
         await self._app.memory_jobs.settle(scope)
         return scope
@@ -233,15 +233,15 @@ class MemoryOperations:
         return await asyncio.to_thread(HistoryLog(folder).rebuild) if folder.is_dir() else 0
 
 
-def _change(version: Version) -> dict[str, Any]:
+def _change(version: DocumentVersion) -> dict[str, Any]:
     return {
         "sha": version.short,
-        "at": stamp(version.at),
+        "at": format_time(version.at),
         "why": version.why,
         "by": version.by,
         "documents": list(version.names),
     }
 
 
-def _no_such_change(sha: str) -> UserMistake:
-    return UserMistake(f"no change is called {sha!r}; `parlour memory log` names them")
+def _no_such_change(sha: str) -> UserError:
+    return UserError(f"no change is called {sha!r}; `parlour memory log` names them")

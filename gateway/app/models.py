@@ -5,24 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from datetime import datetime
 
-from agent.llm.books import Books
-from agent.llm.client import ModelClient
-from agent.llm.port import ChatModel, ModelConfig
-from agent.llm.registry import open_model
-from agent.llm.windows import Windows
-from gateway.app.channels import Plugins
-from gateway.ports import Meter
+from agent.llm.chat_model import ChatModel, ModelConfig
+from agent.llm.context_windows import ContextWindows
+from agent.llm.model_client import ModelClient
+from agent.llm.model_registry import open_model
+from agent.llm.usage_recorder import UsageRecorder
+from gateway.app.channels import ExtraPlugins
+from gateway.ports import MetricsRecorder
 from gateway.settings import Settings
-from gateway.settings.llm import Llm
+from gateway.settings.llm import LlmSettings
 
 
 def open_models(
-    settings: Settings, books: Books, meter: Meter, plugins: Plugins, now: Callable[[], datetime]
+    settings: Settings, books: UsageRecorder, meter: MetricsRecorder, plugins: ExtraPlugins, now: Callable[[], datetime]
 ) -> ModelClient:
     """Return the first model that answers of those that the settings (or the caller's plugins) name."""
     llm = settings.llm
     models = list(plugins.models) or open_named(llm, (llm.model, *llm.fallbacks), settings.proxy_address)
-    windows = Windows(settings.home / "windows.json", now=now)
+    windows = ContextWindows(settings.home / "windows.json", now=now)
     if plugins.models and llm.context_window:  # models of the caller's know nothing of settings
         for model in models:
             windows.known(model.name, llm.context_window)
@@ -32,9 +32,9 @@ def open_models(
 def open_dream_model(
     settings: Settings,
     house: ModelClient,
-    books: Books,
-    meter: Meter,
-    plugins: Plugins,
+    books: UsageRecorder,
+    meter: MetricsRecorder,
+    plugins: ExtraPlugins,
     now: Callable[[], datetime],
 ) -> ModelClient:
     """Return the model that Dream asks: that of *house*, unless the settings name one of its own."""
@@ -46,8 +46,8 @@ def open_dream_model(
     return ModelClient(models, attempts=llm.attempts, books=books, meter=meter, now=now, windows=house.windows)
 
 
-def open_named(llm: Llm, names: Iterable[str], proxy: str, *, setting: str = "llm.model") -> list[ChatModel]:
-    """Open the models that *names* mean, each at its own address. Raises SettingsMistake, about *setting*."""
+def open_named(llm: LlmSettings, names: Iterable[str], proxy: str, *, setting: str = "llm.model") -> list[ChatModel]:
+    """Open the models that *names* mean, each at its own address. Raises SettingsError, about *setting*."""
     opened = []
     for name in names:
         entry = llm.entry(name)

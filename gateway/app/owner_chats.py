@@ -6,24 +6,24 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from urllib.parse import unquote
 
 from agent.memory.scopes import quote
+from gateway.access.access_roster import AccessRoster, PlatformAccount
+from gateway.access.pairing_service import OwnerAddress
 from gateway.app.channels import accounts_of
 from gateway.events import SessionKey
-from gateway.people.pairing import OwnerAt
-from gateway.people.roster import PlatformAccount, Roster
-from gateway.ports import Links, Records, SessionRow
-from gateway.ports.access import Listed
+from gateway.ports import AccountLinkStore, SessionRow, TurnRecordStore
+from gateway.ports.access import AccessListing
 
 _CHAT_IS_PERSON = frozenset({"telegram", "pocket"})  # the id of a direct chat is the person's own
 
 
 class OwnerChats:
-    """Finds owners' chats. Its call is `gateway.people.pairing.FindOwner`."""
+    """Finds owners' chats. Its call is `gateway.access.pairing_service.FindOwner`."""
 
     def __init__(
         self,
-        roster: Roster,
-        records: Records,
-        links: Links,
+        roster: AccessRoster,
+        records: TurnRecordStore,
+        links: AccountLinkStore,
         kinds: Mapping[str, str],
         is_open: Callable[[str], bool],
     ) -> None:
@@ -34,21 +34,21 @@ class OwnerChats:
         self._kinds = kinds
         self._is_open = is_open
 
-    async def __call__(self, channel: str) -> OwnerAt | None:
+    async def __call__(self, channel: str) -> OwnerAddress | None:
         """Return where somebody can be asked who decides about *channel*; None when no owner has an address."""
         sessions = await self._records.sessions()
         # Sorting keeps the order within: the chat that was used last is first.
         found = sorted(self._candidates(sessions), key=lambda at: (self._is_local(at.key), at.key.channel != channel))
         return next(iter(found), None)
 
-    async def everybody(self) -> Sequence[Sequence[OwnerAt]]:
+    async def everybody(self) -> Sequence[Sequence[OwnerAddress]]:
         """Return where each owner can be reached, person by person, each account by its direct chat used last.
 
         In the order in which owners are listed, which is the operator's own. Pages and terminals are not among them.
         """
         owners = [each for each in self._roster.owners() if self._is_reachable(each)]
         sessions = await self._records.sessions() if owners else ()
-        people: list[tuple[set[PlatformAccount], dict[OwnerAt, None]]] = []
+        people: list[tuple[set[PlatformAccount], dict[OwnerAddress, None]]] = []
         for each in owners:
             account = self._roster.account(each.channel, each.who)
             kin = {account, *accounts_of(self._links, quote(":".join(account)))}
@@ -59,20 +59,20 @@ class OwnerChats:
             person[1][self._address(each.channel, account, sessions)] = None
         return [tuple(addresses) for _, addresses in people]
 
-    def _is_reachable(self, owner: Listed) -> bool:
+    def _is_reachable(self, owner: AccessListing) -> bool:
         return self._is_open(owner.channel) and not self._is_local(SessionKey(owner.channel, owner.who))
 
-    def _address(self, channel: str, account: PlatformAccount, sessions: Sequence[SessionRow]) -> OwnerAt:
+    def _address(self, channel: str, account: PlatformAccount, sessions: Sequence[SessionRow]) -> OwnerAddress:
         rows = (row for row in sessions if row.key.channel == channel and self._is_owners(row, {account}))
         known = next(rows, None)
-        return OwnerAt(known.key.parent) if known is not None else self._unwritten(channel, account[1])
+        return OwnerAddress(known.key.parent) if known is not None else self._unwritten(channel, account[1])
 
-    def _unwritten(self, channel: str, who: str) -> OwnerAt:
+    def _unwritten(self, channel: str, who: str) -> OwnerAddress:
         """Return the address of somebody who has not written yet: the platform may bring it all the same."""
         is_person = self._kinds.get(channel, channel) in _CHAT_IS_PERSON
-        return OwnerAt(SessionKey(channel, who), "" if is_person else who)
+        return OwnerAddress(SessionKey(channel, who), "" if is_person else who)
 
-    def _candidates(self, sessions: Sequence[SessionRow]) -> Iterator[OwnerAt]:
+    def _candidates(self, sessions: Sequence[SessionRow]) -> Iterator[OwnerAddress]:
         owners = {
             (each.channel, each.who): self._roster.account(each.channel, each.who)
             for each in self._roster.owners()
@@ -81,7 +81,7 @@ class OwnerChats:
         accounts = set(owners.values())
         for row in sessions:
             if self._is_open(row.key.channel) and self._is_owners(row, accounts):
-                yield OwnerAt(row.key.parent)
+                yield OwnerAddress(row.key.parent)
         for channel, who in owners:
             yield self._unwritten(channel, who)
 

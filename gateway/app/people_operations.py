@@ -9,20 +9,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
-from agent.memory.forgetting.beyond import DOWNLOADS, beyond
-from agent.memory.forgetting.eraser import PEOPLE
-from agent.memory.scope_names import Wish
+from agent.memory.erasure.beyond import DOWNLOADS, untouched_folders
+from agent.memory.erasure.scope_eraser import PEOPLE
+from agent.memory.scope_names import ScopeSelector
 from agent.memory.scopes import quote
+from gateway.access.access_roster import PlatformAccount
 from gateway.app.access_operations import operator
 from gateway.app.channels import accounts_of, platform_id
 from gateway.app.memory_operations import MemoryOperations
 from gateway.control import Line
-from gateway.errors import UserMistake
+from gateway.errors import UserError
 from gateway.operations import Operation
-from gateway.people.roster import PlatformAccount
 
 if TYPE_CHECKING:
-    from gateway.app.app import App
+    from gateway.app.app import GatewayApp
 
 REMAINS = (
     "their messages on the platforms themselves",
@@ -42,7 +42,7 @@ DOWNLOADED = "files that `parlour chat` saved in downloads/, which are yours to 
 class PeopleOperations:
     """The operations `people …`."""
 
-    def __init__(self, app: App) -> None:
+    def __init__(self, app: GatewayApp) -> None:
         self._app = app
 
     def named(self) -> Mapping[str, Operation]:
@@ -53,9 +53,9 @@ class PeopleOperations:
         """Write all that is kept of somebody into a zip; the path is the asking command's, made absolute by it."""
         target = Path(str(arguments.get("file", "")))
         if not target.is_absolute():
-            raise UserMistake("an export needs a file to write to")
+            raise UserError("an export needs a file to write to")
         await self._app.projector.flush()  # a scope is there once something of it is in a file
-        wish = Wish(person=str(arguments.get("person", "")))
+        wish = ScopeSelector(person=str(arguments.get("person", "")))
         scope = await asyncio.to_thread((await MemoryOperations(self._app).names()).find, wish)
         await self._app.memory_jobs.settle(scope)
         try:
@@ -63,20 +63,20 @@ class PeopleOperations:
             exports = self._app.house.rights.exports
             packed = await exports.write(scope, scope.rpartition("/")[2], target, language=language)
         except FileExistsError:
-            raise UserMistake(f"{target} is there already; name another file") from None
+            raise UserError(f"{target} is there already; name another file") from None
         except OSError as wrong:
-            raise UserMistake(f"{target} cannot be written: {wrong.strerror or wrong}") from wrong
+            raise UserError(f"{target} cannot be written: {wrong.strerror or wrong}") from wrong
         yield {"file": str(target), "scope": scope, "files": packed.files}
 
     async def look(self, arguments: Line) -> AsyncIterator[Line]:
-        """Whether anything of their own is kept of a person. Raises UserMistake for what can be no account."""
+        """Whether anything of their own is kept of a person. Raises UserError for what can be no account."""
         account = self._account(arguments)
         yield {"person": unquote(account), "is_known": await self._is_known(account)}
 
     async def forget(self, arguments: Line) -> AsyncIterator[Line]:
         """Forget a person everywhere; a line with what is gone and what remains. Idempotent.
 
-        Raises UserMistake for an account of which nothing was ever kept: most likely it is misspelt.
+        Raises UserError for an account of which nothing was ever kept: most likely it is misspelt.
         """
         account = self._account(arguments)
         is_known = await self._is_known(account)
@@ -85,17 +85,17 @@ class PeopleOperations:
         try:
             done = await self._app.house.forgetter.eraser.person(account)
         except OSError as wrong:
-            raise UserMistake(f"not all of it is done ({wrong.strerror or wrong}); run it again") from wrong
+            raise UserError(f"not all of it is done ({wrong.strerror or wrong}); run it again") from wrong
         if not is_known:
             if not done.chats:
                 name = unquote(account)
-                raise UserMistake(
+                raise UserError(
                     f"nothing is kept of {name}; `parlour memory` and `parlour people list` name who is known."
                     " What groups overheard of a person by name goes with `/forget NAME --purge` there"
                 )
             await self._note(account)
         kinds = {unquote(each.removeprefix(PEOPLE)).partition(":")[0] for each in done.scopes}
-        stays = await asyncio.to_thread(beyond, self._app.home.path, done.scopes[0], kinds, is_all=True)
+        stays = await asyncio.to_thread(untouched_folders, self._app.home.path, done.scopes[0], kinds, is_all=True)
         remains = [*REMAINS, DOWNLOADED] if DOWNLOADS in stays else list(REMAINS)
         yield {"person": done.person, "scopes": list(done.scopes), "chats": list(done.chats), "remains": remains}
 
@@ -127,5 +127,5 @@ class PeopleOperations:
         name = str(arguments.get("person", ""))
         account = name if "%3a" in name else quote(name)
         if "%3a" not in account or not _KIND.match(unquote(account)):
-            raise UserMistake(f"{name!r} names nobody; write kind:id, such as telegram:42 or slack:T0TEAM:U0USER")
+            raise UserError(f"{name!r} names nobody; write kind:id, such as telegram:42 or slack:T0TEAM:U0USER")
         return account

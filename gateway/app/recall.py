@@ -8,23 +8,23 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from agent.attachments.reading import Reader
-from agent.llm.books import Books
-from agent.llm.port import ChatReply, ChatRequest, Tokens
-from agent.memory.search.cutting import chunks
-from agent.memory.search.engine import RecallEngine
-from agent.memory.search.finding import RESULT_TOKENS
-from agent.memory.search.recall import Habits, Recall
-from agent.memory.search.seed import Seed
-from agent.memory.search.sources.scope import by_paragraph
-from agent.memory.search.unit import Unit
+from agent.attachments.document_reader import SandboxedReader
+from agent.llm.chat_model import ChatReply, ChatRequest, TokenUsage
+from agent.llm.usage_recorder import UsageRecorder
+from agent.memory.search.chunking import chunks
+from agent.memory.search.recall_engine import RecallEngine
+from agent.memory.search.result_selection import RESULT_TOKENS
+from agent.memory.search.scope_recall import RecallOptions, ScopeRecall
+from agent.memory.search.search_unit import SearchUnit
+from agent.memory.search.seed_ranking import SeedProfile
+from agent.memory.search.sources.scope_source import by_paragraph
 from gateway.home import Home
 from gateway.settings import Settings
-from gateway.settings.llm import Llm
-from gateway.settings.model import VectorMemory
+from gateway.settings.llm import LlmSettings
+from gateway.settings.settings_model import VectorMemory
 
 if TYPE_CHECKING:
-    from agent.memory.search.embedding.guarded import GuardedEmbedder
+    from agent.memory.search.embedding.guarded_embedder import GuardedEmbedder
 
 _DOCUMENT_CHARS = 1_000_000  # of one PDF, DOCX or HTML file that search reads
 
@@ -35,8 +35,8 @@ def open_recall(
     *,
     zone: Callable[[str], str],
     flush: Callable[[], Awaitable[object]],
-    books: Books,
-) -> Recall:
+    books: UsageRecorder,
+) -> ScopeRecall:
     """Build what searches; *books* hold what embeddings cost.
 
     Must be called on the running loop: documents are read by children of its.
@@ -45,12 +45,12 @@ def open_recall(
     seed = _seed(vectors) if vectors.profile == "seed" else None
     embedder = _embedder(vectors, settings.llm, books, settings.proxy_address)
 
-    def cut(text: str, at: datetime | None) -> Sequence[Unit]:
+    def cut(text: str, at: datetime | None) -> Sequence[SearchUnit]:
         if seed is None:
             return by_paragraph(text, at)
         return chunks(text.splitlines(), tokens=seed.chunk_tokens, overlap=seed.chunk_overlap, at=at)
 
-    return Recall(
+    return ScopeRecall(
         home.path,
         memory=RecallEngine(embedder=embedder, seed=seed),
         documents=RecallEngine(embedder=embedder, seed=seed),
@@ -58,7 +58,7 @@ def open_recall(
         zone=zone,
         flush=flush,
         meaning=embedder,
-        habits=Habits(
+        habits=RecallOptions(
             interval=vectors.sync_interval_seconds,
             cut=cut,
             conversations=seed is None,
@@ -68,10 +68,10 @@ def open_recall(
     )
 
 
-def _embedder(vectors: VectorMemory, llm: Llm, books: Books, proxy: str = "") -> GuardedEmbedder | None:
+def _embedder(vectors: VectorMemory, llm: LlmSettings, books: UsageRecorder, proxy: str = "") -> GuardedEmbedder | None:
     if not vectors.enabled or not vectors.embedding_model:
         return None
-    from agent.memory.search.embedding.opening import open_embedder  # numpy: only where there are vectors
+    from agent.memory.search.embedding.factory import open_embedder  # numpy: only where there are vectors
 
     base, key = vectors.embedding_api_base, vectors.embedding_api_key
     if base is None:
@@ -80,8 +80,8 @@ def _embedder(vectors: VectorMemory, llm: Llm, books: Books, proxy: str = "") ->
         base, key = shared.api_base, key or shared.api_key
 
     def note(model: str, tokens: int, cost: float | None) -> None:
-        reply = ChatReply(text="", tool_calls=(), model=model, tokens=Tokens(input=tokens), cost=cost)
-        books.open(ChatRequest(messages=(), turn="", purpose="embedding"), model).end(reply)
+        reply = ChatReply(text="", tool_calls=(), model=model, tokens=TokenUsage(input=tokens), cost=cost)
+        books.begin_call(ChatRequest(messages=(), turn="", purpose="embedding"), model).end(reply)
 
     return open_embedder(
         vectors.embedding_model,
@@ -92,8 +92,8 @@ def _embedder(vectors: VectorMemory, llm: Llm, books: Books, proxy: str = "") ->
     )
 
 
-def _seed(vectors: VectorMemory) -> Seed:
-    return Seed(
+def _seed(vectors: VectorMemory) -> SeedProfile:
+    return SeedProfile(
         vector_weight=vectors.vector_weight,
         text_weight=vectors.text_weight,
         chunk_tokens=vectors.chunk_tokens,
@@ -108,7 +108,7 @@ def _days(days: float) -> timedelta | None:
 
 
 def _reader(loop: asyncio.AbstractEventLoop) -> Callable[[Path], str]:
-    reader = Reader()
+    reader = SandboxedReader()
 
     def read(path: Path) -> str:
         form = {".htm": "html"}.get(path.suffix.lower(), path.suffix.lower().removeprefix("."))

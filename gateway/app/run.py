@@ -14,13 +14,13 @@ from typing import Any
 
 import structlog
 
-from gateway.app.app import App
+from gateway.app.app import GatewayApp
 from gateway.app.build import open_app
-from gateway.app.channels import Plugins
+from gateway.app.channels import ExtraPlugins
 from gateway.app.operated import operations
 from gateway.control import ControlServer
-from gateway.services import prune_for_ever, stamp_for_ever
 from gateway.settings import Settings
+from gateway.supervisor import run_prune_loop, stamp_for_ever
 from gateway.web.connections import raise_open_file_limit
 
 log = structlog.get_logger(__name__)
@@ -29,7 +29,7 @@ _LAST_WORDS = timedelta(seconds=3)  # for what was committed while we were stopp
 
 
 async def run(
-    settings: Settings, *, plugins: Plugins | None = None, ready: Callable[[App], None] | None = None
+    settings: Settings, *, plugins: ExtraPlugins | None = None, ready: Callable[[GatewayApp], None] | None = None
 ) -> None:
     """Run the gateway until SIGTERM, SIGINT or SIGHUP; *ready* is called once the first message can come."""
     raise_open_file_limit()
@@ -48,7 +48,7 @@ async def run(
             loop.remove_signal_handler(name)
 
 
-async def serve(app: App, stop: asyncio.Event, *, ready: Callable[[App], None] | None = None) -> None:
+async def serve(app: GatewayApp, stop: asyncio.Event, *, ready: Callable[[GatewayApp], None] | None = None) -> None:
     """Run every service until *stop*, then close intake, drain the turns, deliver, flush."""
     await app.web.bind()
     grace = timedelta(seconds=app.settings.agent.shutdown_grace_seconds)
@@ -58,7 +58,7 @@ async def serve(app: App, stop: asyncio.Event, *, ready: Callable[[App], None] |
             projector=app.projector.run,
             background=app.background.run,
             recall=app.recall.run,
-            prune=lambda: prune_for_ever(app.store, app.intake.quarantine),
+            prune=lambda: run_prune_loop(app.store, app.intake.quarantine),
             stamp=lambda: stamp_for_ever(app.store),
         )
         delivery = _start(services, delivery=app.deliverer.run)
@@ -103,7 +103,7 @@ async def _end(tasks: Sequence[asyncio.Task[Any]]) -> None:
         await asyncio.wait(tasks)
 
 
-async def _warm(app: App) -> None:
+async def _warm(app: GatewayApp) -> None:
     """Load a real model's library after the page is up; its failure is the first call's to tell."""
     try:
         await app.model.warm()

@@ -10,14 +10,14 @@ from datetime import datetime, timedelta
 
 import structlog
 
-from agent.memory.work.reporting import report
+from agent.memory.jobs.job_reports import send_job_report
 from gateway.admission import Admitted
 from gateway.app.channels import Judge
-from gateway.errors import ParlourError, StoreDown
+from gateway.errors import ParlourError, StoreUnavailable
 from gateway.events import ChatKind, InboundMessage, Sender, SessionKey
+from gateway.i18n import translate
 from gateway.intake import GatewayIntake
 from gateway.ports import Channel, EventOrigin, Job, Store
-from gateway.words import say
 
 log = structlog.get_logger(__name__)
 
@@ -96,16 +96,16 @@ class SecondTries:
         while True:
             try:
                 session = await self._store.journal.session(key)
-                await report(
+                await send_job_report(
                     self._store.records,
                     replace(told, scope=session.scope),
                     session,
-                    say("pool.set_aside", self._language(key)),
+                    translate("pool.set_aside", self._language(key)),
                     at=self._now(),
                     reply_to=origin.message_id if kind is ChatKind.GROUP else "",
                     chat_kind=kind,
                 )
-            except StoreDown:
+            except StoreUnavailable:
                 await asyncio.sleep(_STORE_PAUSE.total_seconds())
             else:
                 return

@@ -10,11 +10,11 @@ from urllib.parse import unquote
 from zoneinfo import ZoneInfo
 
 from gateway.control import Line
-from gateway.errors import UserMistake
+from gateway.errors import UserError
 from gateway.operations import Operation
 
 if TYPE_CHECKING:
-    from gateway.app.app import App
+    from gateway.app.app import GatewayApp
 
 GROUPS = ("person", "chat", "purpose", "day")
 _DAYS = re.compile(r"(\d{1,5})d\Z")
@@ -24,7 +24,7 @@ _SUMMED = ("calls", "tokens_in", "tokens_out", "tokens_cached", "known_cost", "u
 class UsageOperations:
     """The operation `usage`."""
 
-    def __init__(self, app: App) -> None:
+    def __init__(self, app: GatewayApp) -> None:
         self._app = app
 
     def named(self) -> Mapping[str, Operation]:
@@ -39,7 +39,7 @@ class UsageOperations:
         """
         group = str(arguments.get("by") or "day")
         if group not in GROUPS:
-            raise UserMistake(f"usage is summed by {', '.join(GROUPS)}, not by {group!r}")
+            raise UserError(f"usage is summed by {', '.join(GROUPS)}, not by {group!r}")
         zone, now = self._app.settings.timezone, datetime.now(UTC)
         since = _since(str(arguments.get("since") or "30d"), now, ZoneInfo(zone))
         found = await self._app.store.usage.by(group, since=since, until=now, zone=zone)
@@ -67,5 +67,5 @@ def _since(text: str, now: datetime, zone: ZoneInfo) -> datetime:
     try:
         day = today - timedelta(days=int(days[1])) if days else date.fromisoformat(text)
     except (ValueError, OverflowError):
-        raise UserMistake(f"{text!r} is no day; write one like 2026-11-01, or 7d for the last seven") from None
+        raise UserError(f"{text!r} is no day; write one like 2026-11-01, or 7d for the last seven") from None
     return datetime(day.year, day.month, day.day, tzinfo=zone)

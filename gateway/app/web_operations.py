@@ -6,15 +6,15 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from gateway.control import Line
-from gateway.errors import UserMistake
+from gateway.errors import UserError
 from gateway.operations import NO_GATEWAY, Operation
 
 if TYPE_CHECKING:
-    from gateway.app.app import App
+    from gateway.app.app import GatewayApp
 
 
 @runtime_checkable
-class LogsIn(Protocol):
+class SupportsLogin(Protocol):
     """A channel that people log in to."""
 
     name: str
@@ -25,7 +25,7 @@ class LogsIn(Protocol):
         ...
 
     async def issue_code(self, name: str = "") -> str:
-        """Return a login code, good once; "" is the owner's. Raises UserMistake for what is no name."""
+        """Return a login code, good once; "" is the owner's. Raises UserError for what is no name."""
         ...
 
     async def logged_in(self) -> Sequence[Mapping[str, object]]:
@@ -40,7 +40,7 @@ class LogsIn(Protocol):
 class WebOperations:
     """The operations `web …`."""
 
-    def __init__(self, app: App) -> None:
+    def __init__(self, app: GatewayApp) -> None:
         self._app = app
 
     def named(self) -> Mapping[str, Operation]:
@@ -67,16 +67,16 @@ class WebOperations:
         who = str(arguments.get("who", ""))
         browsers = await self._page().log_out(who)
         if not browsers:
-            raise UserMistake(
+            raise UserError(
                 f"nobody is logged in as {who!r}, and no code for them is good any more;"
                 " `parlour web logins` shows who is"
             )
         yield {"who": who, "browsers": browsers}
 
-    def _page(self) -> LogsIn:
+    def _page(self) -> SupportsLogin:
         channels = sorted(self._app.channels.items(), key=lambda item: item[0] != "web")
-        pages = [channel for _, channel in channels if isinstance(channel, LogsIn)]
+        pages = [channel for _, channel in channels if isinstance(channel, SupportsLogin)]
         if not pages:
             switched_off = "the page is switched off; set channels.web.enabled to true"
-            raise UserMistake(switched_off if self._app.channels else NO_GATEWAY)
+            raise UserError(switched_off if self._app.channels else NO_GATEWAY)
         return pages[0]

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from gateway.commands.asking import ask, print_lines
+from gateway.commands.control_client import call_operation, print_lines
 from gateway.control import Line
 
 owner = typer.Typer(help="Who owns the bot, and becoming the owner.", no_args_is_help=True)
@@ -38,7 +38,7 @@ def list_people(
     channel: Annotated[str, typer.Argument(help="Only this channel block.")] = "", as_json: AsJson = False
 ) -> None:
     """List who may write and who may not, and how each came in."""
-    lines = ask("people list", {"channel": channel})
+    lines = call_operation("people list", {"channel": channel})
     print_lines(lines, as_json, _listed)
     if not lines and not as_json:
         where = f" on {channel}" if channel else ""
@@ -47,17 +47,17 @@ def list_people(
 
 def allow(who: Who, as_json: AsJson = False) -> None:
     """Let somebody or a place in, at once; lifts a block."""
-    _rule("allow", ask("people allow", {"who": who}), as_json)
+    _rule("allow", call_operation("people allow", {"who": who}), as_json)
 
 
 def block(who: Who, as_json: AsJson = False) -> None:
     """Shut somebody or a place out, whatever the settings say."""
-    _rule("block", ask("people block", {"who": who}), as_json)
+    _rule("block", call_operation("people block", {"who": who}), as_json)
 
 
 def remove(who: Who, as_json: AsJson = False) -> None:
     """Take back what was decided about somebody; the settings are in force again."""
-    _rule("remove", ask("people remove", {"who": who}), as_json)
+    _rule("remove", call_operation("people remove", {"who": who}), as_json)
 
 
 def link(
@@ -71,7 +71,7 @@ def link(
         done = "are one person from now on" if line["done"] else "become one person when nothing is under way there"
         return f"{account} and {other} {done}"
 
-    print_lines(ask("people link", {"accounts": [account, other]}), as_json, shown)
+    print_lines(call_operation("people link", {"accounts": [account, other]}), as_json, shown)
 
 
 def audit(
@@ -80,7 +80,7 @@ def audit(
     as_json: AsJson = False,
 ) -> None:
     """List what was decided about people and shared chats: who, when, where, what and whom. Kept for a year."""
-    lines = ask("people audit", {"about": about, "limit": limit})
+    lines = call_operation("people audit", {"about": about, "limit": limit})
     print_lines(lines, as_json, _decision)
     if not lines and not as_json:
         typer.echo(f"nothing was decided by {about}, or about them" if about else "nothing was decided yet")
@@ -89,13 +89,13 @@ def audit(
 @owner.command("claim")
 def claim(as_json: AsJson = False) -> None:
     """Print a code, good once for 15 minutes: whoever sends it to the bot is the owner. Only while there is none."""
-    print_lines(ask("owner claim"), as_json, claim_line)
+    print_lines(call_operation("owner claim"), as_json, claim_line)
 
 
 @owner.command("list")
 def list_owners(as_json: AsJson = False) -> None:
     """List the owners."""
-    lines = ask("owner list")
+    lines = call_operation("owner list")
     print_lines(lines, as_json, _listed)
     if not lines and not as_json:
         typer.echo("there is no owner yet, but who opens the page on this machine: `parlour owner claim`")
@@ -107,7 +107,7 @@ def disown(
     as_json: AsJson = False,
 ) -> None:
     """Take back an ownership that was claimed by a code."""
-    _rule("disown", ask("owner remove", {"who": who}), as_json)
+    _rule("disown", call_operation("owner remove", {"who": who}), as_json)
 
 
 def claim_line(line: Line) -> str:

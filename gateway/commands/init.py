@@ -13,23 +13,31 @@ import typer
 from pydantic import ValidationError
 
 from gateway.commands.access import claim_line
-from gateway.commands.asking import ask
-from gateway.commands.init_desk import Desk, as_list, as_text, block_of, changes_of, lines_of, wrong_with
-from gateway.commands.init_files import Changes, Path_, names_of
+from gateway.commands.control_client import call_operation
+from gateway.commands.init_config import (
+    InitConfig,
+    as_list,
+    as_text,
+    block_of,
+    changes_of,
+    error_lines,
+    validation_message,
+)
 from gateway.commands.init_model_step import ModelStep
-from gateway.commands.init_talk import KEEP, SKIP, Nobody, Talk, Terminal, choose_next
+from gateway.commands.init_prompts import KEEP, SKIP, InitPrompter, TerminalPrompter, UnattendedPrompter, choose_next
+from gateway.commands.init_writer import Path_, SettingChanges, names_of
 from gateway.doctor import verify
-from gateway.errors import ParlourError, UserMistake
+from gateway.errors import ParlourError, UserError
 from gateway.home import is_held
+from gateway.i18n.time_zones import find_zone
 from gateway.logs import configure_logs
-from gateway.ports.installed import installed
-from gateway.ports.setup import Level, Question, SetsUp
-from gateway.settings import Block, Kinds, check_settings
-from gateway.settings.mistakes import sentence
-from gateway.settings.model import machine_zone
-from gateway.settings.names import variable
-from gateway.settings.types import valid_zone
-from gateway.words.zones import find
+from gateway.ports.entry_points import load_entry_points
+from gateway.ports.setup import SetupLevel, SetupQuestion, SupportsSetup
+from gateway.settings import ChannelSettings, InstalledPlugins, check_settings
+from gateway.settings.error_messages import error_line
+from gateway.settings.setting_names import environment_name
+from gateway.settings.setting_types import valid_zone
+from gateway.settings.settings_model import machine_zone
 
 _LEAVES = frozenset({"no", "skip"})  # typed as the answer to any question of a platform
 _LOCAL = frozenset({"web", "console"})  # who sits at this machine is the owner there
@@ -40,7 +48,7 @@ class PlatformSkipped(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
+class InitOptions:
     """What was said on the command line; nothing of it is secret, for everybody may read a process's arguments."""
 
     model: str | None = None
@@ -50,32 +58,32 @@ class Options:
     timezone: str | None = None
 
 
-class Init:
+class InitWizard:
     """One run. A step is written when it is verified; the answers of an unfinished one are offered next time."""
 
     def __init__(
         self,
         environment: Mapping[str, str],
-        talk: Talk,
-        options: Options,
+        talk: InitPrompter,
+        options: InitOptions,
         *,
-        kinds: Kinds | None = None,
-        setups: Mapping[str, SetsUp] | None = None,
+        kinds: InstalledPlugins | None = None,
+        setups: Mapping[str, SupportsSetup] | None = None,
     ) -> None:
         self._environment = environment
         self._talk = talk
         self._options = options
-        self._kinds = kinds or Kinds.installed()
+        self._kinds = kinds or InstalledPlugins.installed()
         self._setups = setups if setups is not None else installed_setups()
-        self._desk = Desk(environment, talk, self._kinds)
+        self._desk = InitConfig(environment, talk, self._kinds)
         self._draft = self._desk.read_draft()
         self._unknown = [name for name in options.platforms if name not in self._setups]
 
     def run(self) -> None:
-        """Ask everything. Raises UserMistake for what a script left out."""
+        """Ask everything. Raises UserError for what a script left out."""
         if self._unknown:
             known = ", ".join(sorted(self._setups)) or "none"
-            raise UserMistake(f"no platform called {self._unknown[0]!r} can be set up here; there are: {known}")
+            raise UserError(f"no platform called {self._unknown[0]!r} can be set up here; there are: {known}")
         self._talk.say(f"Parlour keeps everything in {self._desk.home.path}. Enter keeps what stands in [ ].")
         try:
             self._ask_everything()
@@ -94,14 +102,14 @@ class Init:
 
     # -- steps -------------------------------------------------------------------------------------
 
-    def _platform(self, name: str, setup: SetsUp) -> None:
+    def _platform(self, name: str, setup: SupportsSetup) -> None:
         present = self._desk.present()
         block = block_of(name, present)
         mine = {path[2]: value for path, value in present.items() if path[:2] == ("channels", block) and len(path) == 3}
         is_there = bool(mine) and str(mine.get("enabled", "true")).lower() != "false"
         is_wanted = name in self._options.platforms or is_there
         self._talk.say(f"{setup.title}", look="title")
-        if not self._talk.agrees(f"Connect {setup.title}?", default=is_wanted):
+        if not self._talk.confirm(f"Connect {setup.title}?", default=is_wanted):
             return
         for number, step in enumerate(setup.steps, 1):
             self._talk.say(f"  {number}. {step}", look="hint")
@@ -130,23 +138,23 @@ class Init:
                 if self._desk.write(changes):
                     return
 
-    def _judge(self, setup: SetsUp, settings: Block | None) -> str:
+    def _judge(self, setup: SupportsSetup, settings: ChannelSettings | None) -> str:
         """Ask the platform about *settings*, show what it says, and return what shall become of them."""
         if settings is None:
             return choose_next(self._talk, may_keep=False)
         findings = asyncio.run(verify(setup, settings, {**self._environment, "PARLOUR_PROXY": self._desk.proxy}))
         for finding in findings:
             self._talk.show(finding)
-        is_wrong = any(finding.level is Level.WRONG for finding in findings)
+        is_wrong = any(finding.level is SetupLevel.WRONG for finding in findings)
         return choose_next(self._talk, may_keep=True) if is_wrong else KEEP
 
     def _ask_for_platform(
-        self, name: str, setup: SetsUp, answers: dict[str, str], rest: Mapping[str, object]
-    ) -> Block | None:
+        self, name: str, setup: SupportsSetup, answers: dict[str, str], rest: Mapping[str, object]
+    ) -> ChannelSettings | None:
         """Ask every question, each until its answer has the right shape; None when together they are wrong."""
         model = self._kinds.model(name)
         if model is None:
-            raise UserMistake(f"this Parlour has no settings for {name}")
+            raise UserError(f"this Parlour has no settings for {name}")
         for question in setup.questions():
             answers[question.setting] = self._ask(name, model, question, answers[question.setting])
             self._draft.setdefault(name, {})[question.setting] = answers[question.setting]
@@ -154,28 +162,28 @@ class Init:
         try:
             return model.model_validate({"kind": name, **rest, **given})
         except ValidationError as wrong:
-            for line in lines_of(wrong, given):
+            for line in error_lines(wrong, given):
                 self._talk.say(f"  {line}", look="wrong")
             return None
 
-    def _ask(self, name: str, model: type[Block], question: Question, before: str) -> str:
+    def _ask(self, name: str, model: type[ChannelSettings], question: SetupQuestion, before: str) -> str:
         if question.help:
             self._talk.say(f"  {question.help}", look="hint")
-        needed = "" if question.is_optional else variable(f"channels.{name}.{question.setting}")
+        needed = "" if question.is_optional else environment_name(f"channels.{name}.{question.setting}")
         while True:
             answer = self._talk.ask(question.text, default=before, is_secret=question.is_secret, variable=needed)
             if answer == "-" and question.is_optional:
                 return ""
             if answer.lower() in _LEAVES and self._talk.is_person:
                 raise PlatformSkipped
-            wrong = wrong_with(model, question.setting, answer) if answer else ""
+            wrong = validation_message(model, question.setting, answer) if answer else ""
             if not answer and not question.is_optional:
                 wrong = "is needed"
             if not wrong:
                 return answer
-            self._talk.say(f"  {sentence(question.setting, wrong)}", look="wrong")
+            self._talk.say(f"  {error_line(question.setting, wrong)}", look="wrong")
             if not self._talk.is_person:
-                raise UserMistake(sentence(variable(f"channels.{name}.{question.setting}"), wrong))
+                raise UserError(error_line(environment_name(f"channels.{name}.{question.setting}"), wrong))
             before = before if before != answer else ""
 
     def _owner(self) -> None:
@@ -190,7 +198,7 @@ class Init:
             answer = self._talk.ask("Owner", default=guess)
             if not answer or answer.lower() in _LEAVES:
                 return
-            if self._desk.write(Changes(plain={("owners",): as_list(answer)})):
+            if self._desk.write(SettingChanges(plain={("owners",): as_list(answer)})):
                 return
             self._mend_or_end()
 
@@ -210,7 +218,7 @@ class Init:
         self._talk.say("Time", look="title")
         while True:
             answer = self._talk.ask("Time zone", default=self._options.timezone or before or machine_zone())
-            named = find(answer).name  # a city will do: "Berlin", "new york"
+            named = find_zone(answer).name  # a city will do: "Berlin", "new york"
             if named and named != answer:
                 self._talk.say(f"  {named}", look="hint")
             answer = named or answer
@@ -221,14 +229,14 @@ class Init:
                 self._mend_or_end()
                 continue
             is_machines = not before and answer == machine_zone()
-            if is_machines or self._desk.write(Changes(plain={("timezone",): answer})):
+            if is_machines or self._desk.write(SettingChanges(plain={("timezone",): answer})):
                 return
 
     # -- small answers ---------------------------------------------------------------------------------
 
     def _mend_or_end(self) -> None:
         if not self._talk.is_person:
-            raise UserMistake("nothing of this step was written; mend it and run `parlour init` again")
+            raise UserError("nothing of this step was written; mend it and run `parlour init` again")
 
     def _say_what_is_next(self) -> None:
         self._talk.say("Written" if self._desk.written else "Nothing had to be written.", look="title")
@@ -245,24 +253,24 @@ class Init:
             self._talk.say(f"Next: `{start}`; and `parlour doctor` looks at everything again.")
 
 
-def installed_setups() -> dict[str, SetsUp]:
+def installed_setups() -> dict[str, SupportsSetup]:
     """Return every installed kind that can be set up by questions."""
     found = {}
-    for point in installed("parlour.channels"):
+    for point in load_entry_points("parlour.channels"):
         kind = point.load()
-        if isinstance(kind, SetsUp):
+        if isinstance(kind, SupportsSetup):
             found[point.name] = kind
     return found
 
 
-def offer_ownership(talk: Talk) -> None:
+def offer_ownership(talk: InitPrompter) -> None:
     """Print a code that makes whoever sends it the owner, where a platform is set up and nobody owns the bot."""
     settings = check_settings(os.environ).settings
     if settings is None or settings.owners or all(block.kind in _LOCAL for block in settings.channels.values()):
         return
     try:
-        (line,) = ask("owner claim")
-    except UserMistake:  # somebody claimed it meanwhile
+        (line,) = call_operation("owner claim")
+    except UserError:  # somebody claimed it meanwhile
         return
     except ParlourError as trouble:
         talk.say(f"Nobody owns the bot yet; `parlour owner claim` prints a code ({trouble}).")
@@ -272,14 +280,14 @@ def offer_ownership(talk: Talk) -> None:
         talk.say(f"  {row}", look="result")
 
 
-def set_up(options: Options, *, asks: bool, keeps: bool) -> int:
+def set_up(options: InitOptions, *, asks: bool, keeps: bool) -> int:
     """Run `parlour init`; return the exit code."""
     if asks and not sys.stdin.isatty():
-        raise UserMistake("`parlour init` asks on a terminal, and there is none; for scripts there is --yes")
+        raise UserError("`parlour init` asks on a terminal, and there is none; for scripts there is --yes")
     configure_logs(level="error", form="text", secrets=())
-    talk = Terminal() if asks else Nobody(keeps=keeps)
+    talk = TerminalPrompter() if asks else UnattendedPrompter(keeps=keeps)
     try:
-        Init(os.environ, talk, options).run()
+        InitWizard(os.environ, talk, options).run()
         if asks:
             offer_ownership(talk)
     except (KeyboardInterrupt, typer.Abort):

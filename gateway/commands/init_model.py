@@ -7,20 +7,20 @@ import json
 import re
 import time
 
-from agent.llm.port import ChatRequest, ModelConfig
-from agent.llm.registry import open_model
+from agent.llm.chat_model import ChatRequest, ModelConfig
+from agent.llm.model_registry import open_model
 from gateway.errors import (
     ContextOverflow,
-    ModelBusy,
-    ModelEmpty,
+    EmptyModelReply,
     ModelFailed,
+    ModelRateLimited,
     ModelRefused,
     ModelTimeout,
     ModelUnreachable,
-    SettingsMistake,
+    SettingsError,
 )
-from gateway.ports.setup import Finding, Level
-from gateway.settings.llm import Llm
+from gateway.ports.setup import SetupFinding, SetupLevel
+from gateway.settings.llm import LlmSettings
 
 _SECONDS = 30.0
 _LIST_SECONDS = 10.0
@@ -32,14 +32,14 @@ _NAME = re.compile(r"[!-~]{1,200}\Z")
 _STATUS = re.compile(r"HTTP ([0-9]{3})")
 
 
-async def try_model(llm: Llm, *, proxy: str = "", seconds: float = _SECONDS) -> Finding:
+async def try_model(llm: LlmSettings, *, proxy: str = "", seconds: float = _SECONDS) -> SetupFinding:
     """Ask *llm* for a word and say what came of it; takes a few tokens of whoever pays for the key. Never raises."""
     llm = llm.asking()
     base = str(llm.api_base or "").rstrip("/")
     if base.endswith(_ADDED):
         right = base.removesuffix(_ADDED).removesuffix("/chat")
         text = f"{llm.model}: the address ends in what is added to it by itself; make it {right}"
-        return Finding(level=Level.WRONG, text=text, id="model")
+        return SetupFinding(level=SetupLevel.WRONG, text=text, id="model")
     config = ModelConfig(
         model=llm.model,
         api_base=str(llm.api_base or ""),
@@ -51,31 +51,33 @@ async def try_model(llm: Llm, *, proxy: str = "", seconds: float = _SECONDS) -> 
     )
     try:
         model = open_model(config)
-    except SettingsMistake as wrong:
-        return Finding(level=Level.WRONG, text=str(wrong), id="model")
+    except SettingsError as wrong:
+        return SetupFinding(level=SetupLevel.WRONG, text=str(wrong), id="model")
     question = [{"role": "user", "content": "Say ok."}]
     begun = time.monotonic()
     try:
         await model.warm()
         begun = time.monotonic()
         await model.complete(ChatRequest(messages=question, turn="t-setup", max_tokens=_TOKENS))
-    except (ModelEmpty, ContextOverflow):
+    except (EmptyModelReply, ContextOverflow):
         pass  # it thought about it until its few tokens were gone: it is there, and it takes the key
-    except ModelBusy:
+    except ModelRateLimited:
         text = f"{llm.model} is there, and too busy to answer just now"
-        return Finding(level=Level.WARNING, text=text, id="model")
+        return SetupFinding(level=SetupLevel.WARNING, text=text, id="model")
     except ModelFailed as failed:
-        return Finding(level=Level.WRONG, text=_in_words(failed, llm), id="model")
+        return SetupFinding(level=SetupLevel.WRONG, text=_in_words(failed, llm), id="model")
     finally:
         await model.close()
-    return Finding(level=Level.GOOD, text=f"{llm.model} answered in {time.monotonic() - begun:.1f} s", id="model")
+    return SetupFinding(
+        level=SetupLevel.GOOD, text=f"{llm.model} answered in {time.monotonic() - begun:.1f} s", id="model"
+    )
 
 
 def is_misspelt(name: str) -> bool:
     """Return True if *name* is nearly that of a model of our own, such as `ofline`."""
     try:
         open_model(ModelConfig(model=name))
-    except SettingsMistake:
+    except SettingsError:
         return True
     return False
 
@@ -87,7 +89,7 @@ async def list_models(base: str, key: str, *, proxy: str = "") -> list[str]:
     """
     import httpx
 
-    from gateway.net.by_httpx import transport
+    from gateway.net.httpx_proxy import transport
 
     headers = {"Authorization": f"Bearer {key}"} if key else {}
     try:
@@ -108,7 +110,7 @@ async def list_models(base: str, key: str, *, proxy: str = "") -> list[str]:
         return []
 
 
-def _in_words(failed: ModelFailed, llm: Llm) -> str:
+def _in_words(failed: ModelFailed, llm: LlmSettings) -> str:
     where = f"at {llm.api_base}" if llm.api_base else "at its provider"
     if isinstance(failed, ModelUnreachable):
         return f"{llm.model}: nothing that answers {where}; see that the address is right and can be reached from here"
@@ -119,7 +121,7 @@ def _in_words(failed: ModelFailed, llm: Llm) -> str:
     return f"{llm.model}: what answers {where} does not speak a model's language; see that the address is right"
 
 
-def _refused(said: str, llm: Llm, where: str) -> str:
+def _refused(said: str, llm: LlmSettings, where: str) -> str:
     found = _STATUS.search(said)
     status = int(found[1]) if found else 0
     if "quota" in said:

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 
 from pydantic import ValidationError
 
-from gateway.commands.init_desk import Desk, changes_of, lines_of
-from gateway.commands.init_files import Changes
-from gateway.commands.init_talk import KEEP, SKIP, Talk, choose_next
-from gateway.ports.setup import Finding, Level
-from gateway.settings.llm import Llm
+from gateway.commands.init_config import InitConfig, changes_of, error_lines
+from gateway.commands.init_prompts import KEEP, SKIP, InitPrompter, choose_next
+from gateway.commands.init_writer import SettingChanges
+from gateway.ports.setup import SetupFinding, SetupLevel
+from gateway.settings.llm import LlmSettings
 
 _OFFLINE = ("", "none", "offline", "no")
 _OWN_SERVER = "openai/"  # how litellm names a model behind an address that speaks OpenAI's protocol
@@ -21,7 +21,7 @@ _MOST_SHOWN = 12
 class ModelStep:
     """Asks for a model and tries it by one real call; *draft* takes what was answered before that."""
 
-    def __init__(self, desk: Desk, talk: Talk, draft: dict[str, dict[str, str]]) -> None:
+    def __init__(self, desk: InitConfig, talk: InitPrompter, draft: dict[str, dict[str, str]]) -> None:
         self._desk = desk
         self._talk = talk
         self._draft = draft
@@ -47,7 +47,7 @@ class ModelStep:
                 return
             if answers["model"].lower() in _OFFLINE:
                 if present.get(("llm", "model")):
-                    self._desk.write(Changes(plain={("llm", "model"): ""}))
+                    self._desk.write(SettingChanges(plain={("llm", "model"): ""}))
                 return
             wrong, finding = self._try_model(answers)
             if finding is None:
@@ -55,7 +55,7 @@ class ModelStep:
                 is_over = False
             else:
                 self._talk.show(finding)
-                is_over = finding.level is not Level.WRONG
+                is_over = finding.level is not SetupLevel.WRONG
             choice = KEEP if is_over else choose_next(self._talk, may_keep=finding is not None)
             if choice == SKIP:
                 return
@@ -95,12 +95,12 @@ class ModelStep:
             own = self._talk.ask("Which of them", default=names[0]).removeprefix(_OWN_SERVER)
         return f"{_OWN_SERVER}{own}"
 
-    def _try_model(self, answers: Mapping[str, str]) -> tuple[str, Finding | None]:
+    def _try_model(self, answers: Mapping[str, str]) -> tuple[str, SetupFinding | None]:
         from gateway.commands.init_model import try_model
 
         try:
-            llm = Llm.model_validate({name: value for name, value in answers.items() if value})
+            llm = LlmSettings.model_validate({name: value for name, value in answers.items() if value})
         except ValidationError as wrong:
-            return lines_of(wrong, answers)[0], None
+            return error_lines(wrong, answers)[0], None
         self._talk.say("  asking it for one word …", look="hint")
         return "", asyncio.run(try_model(llm, proxy=self._desk.proxy))

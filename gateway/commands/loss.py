@@ -9,7 +9,7 @@ from pathlib import Path
 
 import typer
 
-from gateway.errors import UserMistake
+from gateway.errors import UserError
 from gateway.home import Home, hold_lock, make_private, sync_folder
 from gateway.journal_file import (
     OpenChoice,
@@ -22,19 +22,19 @@ from gateway.journal_file import (
 )
 from gateway.settings import home_of
 from gateway.store.adoption import mark_adopted, read_sessions
-from gateway.store.base import new_transcript
+from gateway.store.engine import new_transcript
 
 
 def accept_loss(choice: OpenChoice, *, is_sure: bool) -> None:
     """Say what is lost, ask, and make the home one that starts."""
     home = Home(home_of(os.environ))
     if not home.path.is_dir():
-        raise UserMistake(f"there is no home at {home.path}; nothing is lost")
+        raise UserError(f"there is no home at {home.path}; nothing is lost")
     with hold_lock(home):
         fault = journal_fault(home.journal)
         is_damaged = fault == damaged_line(home.journal)
         if fault and not is_damaged:
-            raise UserMistake(fault)
+            raise UserError(fault)
         lost = fault or _loss(home)
         if not lost:
             typer.echo(f"{home.journal} is whole and fits its home; nothing is lost")
@@ -47,7 +47,7 @@ def accept_loss(choice: OpenChoice, *, is_sure: bool) -> None:
 
 
 def _loss(home: Home) -> str:
-    from agent.memory.files.transcript_lead import describe_leads
+    from agent.memory.storage.transcript_lead import describe_leads
 
     return lost_journal(home.journal) or describe_leads(home.path, read_sessions(home.journal))
 
@@ -70,7 +70,7 @@ def _begin_anew(home: Home) -> str:
 
 def _go_on(home: Home, choice: OpenChoice) -> str:
     """Make the older journal fit the transcripts, and treat its open work as that of a restored one."""
-    from agent.memory.files.transcript_lead import fit_session
+    from agent.memory.storage.transcript_lead import fit_session
 
     fitted = [fit_session(home.path, row, new_transcript) for row in read_sessions(home.journal)]
     work = mark_adopted(home.journal, choice, fitted)

@@ -20,18 +20,18 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON lines.")]
 
 
 def _ask(name: str, **arguments: object) -> list[Line]:
-    from gateway.commands.asking import ask
+    from gateway.commands.control_client import call_operation
 
-    return ask(f"memory {name}", arguments)
+    return call_operation(f"memory {name}", arguments)
 
 
 def _print(lines: Sequence[Line], shown: str, *, as_json: bool) -> None:
-    from gateway.commands.asking import print_json, tame
+    from gateway.commands.control_client import print_json, strip_control_characters
 
     if as_json:
         print_json(lines)
     else:
-        typer.echo(tame(shown))
+        typer.echo(strip_control_characters(shown))
 
 
 @app.callback()

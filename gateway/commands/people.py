@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from gateway.commands.asking import ask
+from gateway.commands.control_client import call_operation
 
 app = typer.Typer(help="The people who talk to the bot.", no_args_is_help=True)
 
@@ -20,7 +20,7 @@ def export(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON lines.")] = False,
 ) -> None:
     """Write all that is kept of somebody into a zip: memory, conversations, files, usage."""
-    (line,) = ask("people export", {"person": person, "file": str(file.expanduser().absolute())})
+    (line,) = call_operation("people export", {"person": person, "file": str(file.expanduser().absolute())})
     typer.echo(json.dumps(line) if as_json else f"{line['file']} holds {line['files']} files of {line['scope']}")
 
 
@@ -32,10 +32,10 @@ def forget(
 ) -> None:
     """Forget somebody everywhere: memory, conversations, files, choices, and what they said in groups."""
     if not yes:
-        (found,) = ask("people look", {"person": person})
+        (found,) = call_operation("people look", {"person": person})
         what = "Everything" if found["is_known"] else "Nothing of their own is kept, but everything said in groups"
         typer.confirm(f"{what} of {person} will be gone, and nothing brings it back. Go on?", abort=True)
-    (line,) = ask("people forget", {"person": person})
+    (line,) = call_operation("people forget", {"person": person})
     if as_json:
         typer.echo(json.dumps(line))
         return

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import typer
 
-from gateway.commands.asking import tame
-from gateway.errors import SettingsMistake, UserMistake
+from gateway.commands.control_client import strip_control_characters
+from gateway.errors import SettingsError, UserError
 from gateway.journal_file import OpenChoice
 from gateway.restore import BackupContents, restore
 from gateway.settings import home_of
@@ -44,9 +44,9 @@ def put_back(file: Path, *, force: bool, choice: OpenChoice, is_sure: bool) -> N
 
     def confirm(contents: BackupContents) -> None:
         for line in list_contents(contents, choice):
-            typer.echo(tame(line))
+            typer.echo(strip_control_characters(line))
         if not is_sure and not typer.confirm(f"Restore this into {home}?"):
-            raise UserMistake("nothing was changed; --yes restores without a question")
+            raise UserError("nothing was changed; --yes restores without a question")
 
     count = restore(file.absolute(), home, force=force, choice=choice, confirm=confirm)
     typer.echo(f"{count} files restored into {home}; secrets are in no backup: put them back, then `parlour doctor`")
@@ -80,7 +80,7 @@ def _settings(file: Path) -> Iterator[str]:
     try:
         for leaf in read_file(file):
             yield f"  {'.'.join(leaf.path)} = {str(leaf.value)[:200]}"
-    except SettingsMistake as wrong:
+    except SettingsError as wrong:
         yield f"  it cannot be read: {wrong}"
 
 

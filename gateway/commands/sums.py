@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 
-def sum_up(lines: Sequence[Mapping[str, Any]]) -> tuple[int, int, int, str]:
+def summarize_usage(lines: Sequence[Mapping[str, Any]]) -> tuple[int, int, int, str]:
     """Return calls, tokens, the percentage read from a cache, and the cost in words, of lines of `parlour usage`."""
     calls, tokens_in = sum(line["calls"] for line in lines), sum(line["tokens_in"] for line in lines)
     tokens = tokens_in + sum(line["tokens_out"] for line in lines)

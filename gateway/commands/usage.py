@@ -7,15 +7,15 @@ from typing import Any
 
 import typer
 
-from gateway.commands.asking import ask, print_json, tame
-from gateway.commands.sums import sum_up
+from gateway.commands.control_client import call_operation, print_json, strip_control_characters
+from gateway.commands.sums import summarize_usage
 
 _NOBODY = "(nobody)"  # embeddings, and who was forgotten
 
 
 def show_usage(by: str, since: str, *, as_json: bool) -> None:
     """Print a row per person, chat, purpose or day, and below them all together."""
-    lines = ask("usage", {"by": by, "since": since})
+    lines = call_operation("usage", {"by": by, "since": since})
     if as_json:
         print_json(lines)
         return
@@ -23,7 +23,7 @@ def show_usage(by: str, since: str, *, as_json: bool) -> None:
         typer.echo(f"no model was asked since {since}")
         return
     for row in _table(by, lines):
-        typer.echo(tame(row))
+        typer.echo(strip_control_characters(row))
 
 
 def _table(by: str, lines: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -35,5 +35,5 @@ def _table(by: str, lines: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _row(name: str, width: int, lines: Sequence[Mapping[str, Any]]) -> str:
-    calls, tokens, cached, cost = sum_up(lines)
+    calls, tokens, cached, cost = summarize_usage(lines)
     return f"{name:{width}}  {calls:>8,}  {tokens:>12,}  {cached:>5}%  {cost}"

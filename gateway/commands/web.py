@@ -6,9 +6,9 @@ from typing import Annotated
 
 import typer
 
-from gateway.commands.asking import ask, print_json, print_lines
+from gateway.commands.control_client import call_operation, print_json, print_lines
 from gateway.control import Line
-from gateway.errors import UserMistake
+from gateway.errors import UserError
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON lines.")]
 As = Annotated[str | None, typer.Option("--as", metavar="NAME", help="A person of that name, who is no owner.")]
@@ -20,8 +20,8 @@ app = typer.Typer(help="The chat page.", no_args_is_help=True)
 def login(name: As = None, as_json: AsJson = False) -> None:
     """Print a code that lets a browser in: ten minutes, once. Without --as it is the owner's."""
     if name == "":  # a variable that a script forgot to set must not end in the owner's code
-        raise UserMistake("--as needs a name, such as ann; without --as the code is the owner's")
-    (line,) = ask("web login", {"as": name or ""})
+        raise UserError("--as needs a name, such as ann; without --as the code is the owner's")
+    (line,) = call_operation("web login", {"as": name or ""})
     if as_json:
         print_json([line])
         return
@@ -33,7 +33,7 @@ def login(name: As = None, as_json: AsJson = False) -> None:
 @app.command()
 def logins(as_json: AsJson = False) -> None:
     """Show who is logged in."""
-    lines = ask("web logins")
+    lines = call_operation("web logins")
     print_lines(lines, as_json, _standing)
     if not lines and not as_json:
         typer.echo("nobody is logged in; `parlour web login --as NAME` prints a code for somebody")
@@ -46,7 +46,7 @@ def logout(name: Annotated[str, typer.Argument(help="As `logins` shows it.")], a
     def shown(line: Line) -> str:
         return f"{line['who']} is logged out ({_browsers(line['browsers'])})"
 
-    print_lines(ask("web logout", {"who": name}), as_json, shown)
+    print_lines(call_operation("web logout", {"who": name}), as_json, shown)
 
 
 def _standing(line: Line) -> str:

@@ -4,4 +4,4 @@
 FORMATS.md ("Sends") and docs/adr/0003-late-previews.md.
 """
 
-from gateway.delivery.deliverer import Deliverer as Deliverer
+from gateway.delivery.outbox_dispatcher import OutboxDispatcher as OutboxDispatcher

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 
-from gateway.events import Part
-from gateway.text import PartSplitter, Unit, clean, width
+from gateway.events import MessagePart
+from gateway.text import LengthUnit, PartSplitter, sanitize, width
 from gateway.text.redaction import SecretRedactor
 
 _NOTED_FROM = 8  # of a message a note takes no more than this part; beyond that much text room for it is made sure of
@@ -19,8 +19,8 @@ _OPEN_LINK = re.compile(
 
 
 def beginning(
-    source: str, line: str, render: Callable[[str], Sequence[Part]], *, limit: int, unit: Unit, least: int
-) -> tuple[int, Part] | None:
+    source: str, line: str, render: Callable[[str], Sequence[MessagePart]], *, limit: int, unit: LengthUnit, least: int
+) -> tuple[int, MessagePart] | None:
     """Return where the part ends that holds the beginning of *source* above *line*, and the part; None without room.
 
     It holds the first *least* characters of clean *source* where they fit.
@@ -42,7 +42,13 @@ class GrowingText:
     """One answer's. `shown` is the beginning of it, as Markdown, that the last part showed."""
 
     def __init__(
-        self, render: Callable[[str], Sequence[Part]], redactor: SecretRedactor, *, limit: int, unit: Unit, note: str
+        self,
+        render: Callable[[str], Sequence[MessagePart]],
+        redactor: SecretRedactor,
+        *,
+        limit: int,
+        unit: LengthUnit,
+        note: str,
     ) -> None:
         """Show by *render*, whose messages hold *limit* units; *note* says that the answer goes on."""
         self._render = render
@@ -53,12 +59,12 @@ class GrowingText:
         self._is_full = False
         self.shown = ""
 
-    def grow(self, text: str) -> Part | None:
+    def grow(self, text: str) -> MessagePart | None:
         """Return what is shown of *text*, all that there is so far; None when that is no more than before.
 
         A text that does not go on with what is shown begins a preview of its own.
         """
-        source = self._redactor.redact_growing(clean(text[: 2 * self._limit]))
+        source = self._redactor.redact_growing(sanitize(text[: 2 * self._limit]))
         source = _OPEN_LINK.sub("", source)
         if not source.startswith(self.shown):
             if self.shown.startswith(source):
@@ -78,7 +84,7 @@ class GrowingText:
             return True
         return len(self._render(self._noted(source))) == 1
 
-    def _last(self, source: str) -> Part | None:
+    def _last(self, source: str) -> MessagePart | None:
         """Return as much of *source* as its message holds beside the note, and no less than is shown."""
         for text in (source, self.shown):
             found = beginning(text, self._note, self._render, limit=self._limit, unit=self._unit, least=len(self.shown))

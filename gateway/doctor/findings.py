@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 
-class Level(StrEnum):
+class FindingLevel(StrEnum):
     """How a finding stands."""
 
     OK = "OK"
@@ -15,10 +15,10 @@ class Level(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class DoctorFinding:
     """One line of the doctor's."""
 
-    level: Level
+    level: FindingLevel
     name: str  # for people: channel telegram
     text: str
     about: str = ""  # what of it, where several things are looked at: token

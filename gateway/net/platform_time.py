@@ -11,7 +11,7 @@ from typing import Protocol
 
 import httpx
 
-from gateway.net.by_httpx import transport
+from gateway.net.httpx_proxy import transport
 
 FAR_AHEAD = timedelta(days=1)  # from there on, what people write now looks too old to be answered
 _DISCORD = "https://discord.com"

@@ -11,7 +11,7 @@ from typing import Protocol
 from gateway.events import OutboundMessage
 
 
-class Standing(StrEnum):
+class AccessStatus(StrEnum):
     """How somebody, or a place, stands with a channel block by a decision at run time."""
 
     OWNER = "owner"  # by a claim code
@@ -21,12 +21,12 @@ class Standing(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Member:
+class AccessEntry:
     """One decision in force. There is one for each *who* of a channel block; a later one takes its place."""
 
     channel: str  # the block's name
     who: str  # an admission entry: a user id, or chat:ID, guild:ID, team:ID, role:ID
-    standing: Standing
+    standing: AccessStatus
     by: str  # whose decision: "channel:user_id", or one of the names below
     at: datetime
     name: str = ""  # as the platform showed it then: for reading, decides nothing
@@ -37,7 +37,7 @@ CODE = "code"  # whoever had the code
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AuditLine:
+class AuditEntry:
     """One decision about people or a shared chat: no word of what was said is in it."""
 
     id: str  # the turn's, where a turn decided; the same id is written once
@@ -50,21 +50,21 @@ class AuditLine:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
+class AccessChange:
     """What one decision writes, all of it in one transaction."""
 
-    line: AuditLine | None = None
-    put: tuple[Member, ...] = ()
+    line: AuditEntry | None = None
+    put: tuple[AccessEntry, ...] = ()
     remove: tuple[tuple[str, str], ...] = ()  # (channel, who)
     spends: tuple[str, str] | None = None  # a note and its value: it must still stand so, and goes with the change
     notes: Mapping[str, str] | None = None  # notes to write; an empty value removes one
     told: tuple[OutboundMessage, ...] = ()  # what chats are told with it; ids "<d and 16 base32>.<row>"
 
 
-class Access(Protocol):
+class AccessStore(Protocol):
     """The durable roster: read from memory, since judging a message waits for nothing; changed before it counts."""
 
-    def members(self) -> Mapping[tuple[str, str], Member]:
+    def members(self) -> Mapping[tuple[str, str], AccessEntry]:
         """Return every decision in force by (channel, who): a view that follows changes."""
         ...
 
@@ -76,16 +76,16 @@ class Access(Protocol):
         """Return a number that grows with every change of `members`, so that what is derived can be kept."""
         ...
 
-    async def change(self, change: Change) -> bool:
+    async def change(self, change: AccessChange) -> bool:
         """Write *change* durably, then let it count; False, and nothing is written, when what it spends is gone."""
         ...
 
-    async def audit(self, *, limit: int, about: str = "") -> Sequence[AuditLine]:
+    async def audit(self, *, limit: int, about: str = "") -> Sequence[AuditEntry]:
         """Return lines, the newest first; of one "channel:user_id" as decider or as whom it is about, if given."""
         ...
 
 
-class Ruling(StrEnum):
+class DecisionOutcome(StrEnum):
     """What became of a wish about somebody."""
 
     DONE = "done"
@@ -101,16 +101,16 @@ class Ruling(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Decided:
+class AccessDecision:
     """What became of a wish: about whom, and the "channel:who" that stands in its way, if one does."""
 
-    ruling: Ruling
+    ruling: DecisionOutcome
     whom: str = ""
     other: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Decider:
+class DecisionActor:
     """Who decides, where, and the id of the audit line it leaves."""
 
     by: str  # "channel:user_id", or OPERATOR
@@ -119,12 +119,12 @@ class Decider:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Listed:
+class AccessListing:
     """One line of who may write, and who may not."""
 
     channel: str
     who: str  # a user id, or chat:ID and so on
-    standing: Standing
+    standing: AccessStatus
     came_by: str  # setting, code or decision
     by: str = ""
     at: datetime | None = None
@@ -135,24 +135,24 @@ class Listed:
         return f"{self.channel}:{self.who}"
 
 
-class Deciding(Protocol):
+class AccessControl(Protocol):
     """What owners decide about people and places; in force at the next message, durable with its audit line."""
 
-    async def allow(self, text: str, decider: Decider, *, here: str = "", name: str = "") -> Decided:
+    async def allow(self, text: str, decider: DecisionActor, *, here: str = "", name: str = "") -> AccessDecision:
         """Let somebody in: an id, chat:ID and so on, a mention, or any of them behind "channel:".
 
         *here* is the block that a text without a channel is about. Lifts a block.
         """
         ...
 
-    async def block(self, text: str, decider: Decider, *, here: str = "", name: str = "") -> Decided:
+    async def block(self, text: str, decider: DecisionActor, *, here: str = "", name: str = "") -> AccessDecision:
         """Shut somebody or a place out, whatever entries say; never an owner."""
         ...
 
-    async def remove(self, text: str, decider: Decider, *, here: str = "") -> Decided:
+    async def remove(self, text: str, decider: DecisionActor, *, here: str = "") -> AccessDecision:
         """Take a decision back: what the settings say is in force again. Ownership is not taken back here."""
         ...
 
-    def listed(self) -> Sequence[Listed]:
+    def listed(self) -> Sequence[AccessListing]:
         """Return who may write and who may not, by block: the settings' lines first, then the decisions by time."""
         ...

@@ -11,7 +11,7 @@ from gateway.events import OutboundMessage, SessionKey
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Heard:
+class NotificationState:
     """What one audience knows of a cause: the owners, or the log and the webhook."""
 
     stage: int = 0  # how bad the trouble of now is, as far as they were told; 0 = they were told of none
@@ -36,12 +36,12 @@ class Alert:
     fields: Mapping[str, str | int] = field(default_factory=dict)  # what the sentence needs; no word of anybody's
     level: str = "warning"  # or critical
     mark: str = ""  # up to where its source was read
-    owners: Heard = Heard()
-    monitor: Heard = Heard()
+    owners: NotificationState = NotificationState()
+    monitor: NotificationState = NotificationState()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Post:
+class WebhookPost:
     """One JSON text on its way to the webhook."""
 
     seq: int
@@ -51,7 +51,7 @@ class Post:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GivenUp:
+class AbandonedTurn:
     """A turn of which something was given up."""
 
     turn: str
@@ -60,7 +60,7 @@ class GivenUp:
     at: datetime
 
 
-class Alerts(Protocol):
+class AlertStore(Protocol):
     """What was told, durably: a process that starts again and again tells it no more often than one that runs."""
 
     async def all(self) -> tuple[Alert, ...]:
@@ -76,15 +76,15 @@ class Alerts(Protocol):
         """
         ...
 
-    async def posts(self, *, due: datetime, limit: int) -> tuple[Post, ...]:
+    async def posts(self, *, due: datetime, limit: int) -> tuple[WebhookPost, ...]:
         """Return what is to be posted by now, in order: what is put off keeps those behind it waiting."""
         ...
 
-    async def posted(self, post: Post) -> None:
+    async def mark_posted(self, post: WebhookPost) -> None:
         """Forget *post*: it arrived, or is given up."""
         ...
 
-    async def put_off(self, post: Post, until: datetime) -> None:
+    async def postpone(self, post: WebhookPost, until: datetime) -> None:
         """Count an attempt that failed; the next is not before *until*."""
         ...
 
@@ -96,7 +96,7 @@ class Alerts(Protocol):
         """Return the chats where a notice was given up *since*, and where nobody has written after that."""
         ...
 
-    async def given_up(self, after: str) -> tuple[tuple[GivenUp, ...], str]:
+    async def given_up(self, after: str) -> tuple[tuple[AbandonedTurn, ...], str]:
         """Return the turns that lost something since the mark *after*, the oldest first, and the mark to go on from.
 
         An empty mark returns none, and the mark of now. What we say ourselves to owners is not among them.

@@ -12,7 +12,7 @@ from gateway.errors import ParlourError
 from gateway.events import InboundMessage
 
 
-class Cap(StrEnum):
+class CapKind(StrEnum):
     """The caps, as metrics, refusals and the catalogue's keys name them."""
 
     PERSON_TURNS = "person-turns"  # in ten minutes; a person is everybody's accounts that are linked, over all bots
@@ -36,16 +36,16 @@ class Cap(StrEnum):
     @property
     def is_own(self) -> bool:
         """Say whether it is about turns that nobody typed."""
-        return self in (Cap.OWN_TURNS, Cap.OWN_TOKENS)
+        return self in (CapKind.OWN_TURNS, CapKind.OWN_TOKENS)
 
     @property
     def is_personal(self) -> bool:
         """Say whether others in the same chat may go on."""
-        return self in (Cap.PERSON_TURNS, Cap.PERSON_TOKENS)
+        return self in (CapKind.PERSON_TURNS, CapKind.PERSON_TOKENS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
+class CapNotice:
     """Somebody was told that they are past a cap; stored with the commit that tells them."""
 
     name: str  # the cap and whose it is
@@ -55,28 +55,30 @@ class Told:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Past:
+class ExceededCap:
     """A cap is reached."""
 
-    cap: Cap
+    cap: CapKind
     limit: int  # turns or tokens
     until: datetime  # from then on there is room again
-    told: Told | None  # what telling it now leaves; None = it was told here in this window, and nothing more is said
+    told: (
+        CapNotice | None
+    )  # what telling it now leaves; None = it was told here in this window, and nothing more is said
 
 
 class CapReached(ParlourError):
     """A cap leaves no room for a model call; nothing was asked."""
 
-    def __init__(self, past: Past) -> None:
+    def __init__(self, past: ExceededCap) -> None:
         super().__init__(past.cap.value)
         self.past = past
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Allowance:
+class CapAllowance:
     """How somebody stands with one cap."""
 
-    cap: Cap
+    cap: CapKind
     used: int  # turns or tokens, what is reserved included
     limit: int
     until: datetime | None  # when all of it is free again (a day), or some (turns); None = none is in use
@@ -85,17 +87,17 @@ class Allowance:
 Release: TypeAlias = Callable[[], None]
 
 
-class Caps(Protocol):
+class UsageCaps(Protocol):
     """Counts turns and tokens. Everything is answered from memory, at once; what is durable rides with the journal."""
 
-    def enter(self, message: InboundMessage, turn: str, person: str) -> Past | None:
+    def admit_turn(self, message: InboundMessage, turn: str, person: str) -> ExceededCap | None:
         """Count *turn*, once however often it is taken up, before anything is done for it; or say which cap forbids it.
 
         *person* is the account that wrote (agent/memory/scopes.py). A turn that entered must `leave`.
         """
         ...
 
-    def leave(self, turn: str) -> None:
+    def end_turn(self, turn: str) -> None:
         """End what `enter` began; the turn stays counted."""
         ...
 
@@ -107,17 +109,17 @@ class Caps(Protocol):
         """
         ...
 
-    def refused(self, messages: Iterable[InboundMessage], past: Past) -> None:
+    def refused(self, messages: Iterable[InboundMessage], past: ExceededCap) -> None:
         """Note that *messages* end unanswered, so that metrics and `parlour why` can say so."""
         ...
 
-    def allowances(self, message: InboundMessage, person: str) -> tuple[Allowance, ...]:
+    def allowances(self, message: InboundMessage, person: str) -> tuple[CapAllowance, ...]:
         """Return how the sender of *message* stands with each cap that they are under."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Begun:
+class StartedTurn:
     """A turn that asked a model: when it first did."""
 
     turn: str
@@ -128,7 +130,7 @@ class Begun:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Spent:
+class SpentTokens:
     """Tokens, in and out, of one person in one chat."""
 
     person: str
@@ -138,18 +140,18 @@ class Spent:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Counted:
+class CapUsage:
     """What the journal knows of the running windows."""
 
-    begun: tuple[Begun, ...]
-    spent: tuple[Spent, ...]
-    told: tuple[Told, ...]
+    begun: tuple[StartedTurn, ...]
+    spent: tuple[SpentTokens, ...]
+    told: tuple[CapNotice, ...]
 
 
-class CapRows(Protocol):
+class CapUsageStore(Protocol):
     """What is left of the caps' counts after a restart: usage rows, and who was told."""
 
-    async def counted(self, *, window: datetime, day: datetime, purposes: Iterable[str]) -> Counted:
+    async def load_usage(self, *, window: datetime, day: datetime, purposes: Iterable[str]) -> CapUsage:
         """Return turns begun since *window*, tokens since *day*, and windows that were told and have not ended.
 
         Only calls of *purposes* count. Reads what the two windows hold, by an index; meant for the start.

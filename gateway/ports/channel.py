@@ -9,13 +9,13 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
-from gateway.events import InboundMessage, OutboundMessage, Part, Receipt, Sender, SessionKey
-from gateway.ports.files import Blobs
+from gateway.events import DeliveryReceipt, InboundMessage, MessagePart, OutboundMessage, Sender, SessionKey
+from gateway.ports.files import BlobStore
 from gateway.ports.locales import in_english
-from gateway.ports.memory import Sessions
+from gateway.ports.memory import SessionReader
 
 
-class Verdict(StrEnum):
+class IntakeVerdict(StrEnum):
     """What became of a message at the door."""
 
     ACCEPTED = "accepted"  # durable (or a duplicate of what is): the platform may be told
@@ -24,10 +24,10 @@ class Verdict(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Accepted:
+class IntakeResult:
     """The gateway's answer to `Intake.receive`."""
 
-    verdict: Verdict
+    verdict: IntakeVerdict
     reason: str = ""  # why it was rejected (a word of admission's table), never for strangers' eyes
     line: str = ""  # one line the sender may be shown, or ""
 
@@ -54,7 +54,7 @@ class PlatformEvent:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Joined:
+class MembershipChange:
     """We were added to a place where several people are, or are gone from it. Said by the platform, not by a person.
 
     A place is a chat (Telegram, Slack) or a whole server (Discord: *chat* is empty).
@@ -90,22 +90,22 @@ class Intake(Protocol):
         so that it comes again, and is quarantined the third time. While `is_cautious`, the event is on disk
         while *work* runs: one that is there at two crashes is quarantined, and then passed over. After the first
         it is handled once more, when the platform brings it again or by `SupportsReplay`.
-        Other ParlourErrors (StoreDown, SendFailed) pass through and count for nothing.
+        Other ParlourErrors (StoreUnavailable, SendFailed) pass through and count for nothing.
         """
         ...
 
-    async def receive(self, message: InboundMessage) -> Accepted:
+    async def receive(self, message: InboundMessage) -> IntakeResult:
         """Admit and store *message*; return when it is durable.
 
-        Raises StoreDown when it could not be stored: do not ack, the platform will deliver again.
+        Raises StoreUnavailable when it could not be stored: do not ack, the platform will deliver again.
         """
         ...
 
-    async def joined(self, place: Joined) -> None:
+    async def membership_changed(self, place: MembershipChange) -> None:
         """Take note that we were added to *place*, or are gone from it; on return the platform may be told.
 
         It may be told twice under one id. Whether anybody there may speak is judged by what they say. Raises
-        StoreDown like `receive`.
+        StoreUnavailable like `receive`.
         """
         ...
 
@@ -139,7 +139,7 @@ class ChannelState(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Capabilities:
+class ChannelCapabilities:
     """A channel's limits and manners, as data."""
 
     text_limit: int  # per part, in `unit`
@@ -159,7 +159,7 @@ class Capabilities:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Activity:
+class ChatActivity:
     """What a chat may be shown while a turn runs; `text` empty = plain typing, `on` False = over."""
 
     key: SessionKey
@@ -171,7 +171,7 @@ class Channel(Protocol):
     """One configured block of one platform, alive."""
 
     name: str
-    capabilities: Capabilities
+    capabilities: ChannelCapabilities
 
     async def run(self) -> None:
         """Receive until cancelled; raise when the channel cannot go on (it is restarted with back-off)."""
@@ -185,14 +185,14 @@ class Channel(Protocol):
         """Say whether a stream in this chat would be seen."""
         ...
 
-    def render(self, message: OutboundMessage, *, least: int = 0) -> Sequence[Part]:
+    def render(self, message: OutboundMessage, *, least: int = 0) -> Sequence[MessagePart]:
         """Cut and format *message* for the platform; pure, the same parts every time, and safe in a thread.
 
         The first part holds the first *least* characters of the clean text, where they fit: a preview showed them.
         """
         ...
 
-    async def send(self, part: Part, *, marked: bool = False) -> Receipt:
+    async def send(self, part: MessagePart, *, marked: bool = False) -> DeliveryReceipt:
         """Send one part; *marked* = it may repeat one that was already seen, say so visibly.
 
         An empty `payload` means: send `plain` as it stands, without formatting. The mark is the
@@ -206,15 +206,15 @@ class Channel(Protocol):
         """
         ...
 
-    async def edit(self, message_id: str, part: Part) -> Receipt:
+    async def edit(self, message_id: str, part: MessagePart) -> DeliveryReceipt:
         """Replace what stands under *message_id*; the same errors as send. "Not modified" is success."""
         ...
 
-    async def find(self, part: Part) -> Receipt | None:
+    async def find(self, part: MessagePart) -> DeliveryReceipt | None:
         """Ask the platform whether *part* stands there; None = certainly not. Raises OutcomeUnknown."""
         ...
 
-    async def show(self, activity: Activity) -> None:
+    async def show(self, activity: ChatActivity) -> None:
         """Show or end typing or a status; failures are the channel's own affair and never raise."""
         ...
 
@@ -224,7 +224,7 @@ class Channel(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class ChatManners:
+class ReplyPolicy:
     """How people are answered in one chat."""
 
     reply_in: str = "channel"  # or "thread"
@@ -232,17 +232,17 @@ class ChatManners:
     group_policy: str = "mention"  # or "open", "off"; admission judges by it, a channel may explain it
 
     @classmethod
-    def of_block(cls, block: Any) -> ChatManners:
+    def of_block(cls, block: Any) -> ReplyPolicy:
         """Return what a block says; as it is by default for one that says nothing."""
         return cls(**{name: getattr(block, name) for name in cls.__slots__ if hasattr(block, name)})
 
 
 @dataclass(frozen=True, slots=True)
-class Manners:
+class ReplyPolicies:
     """What was decided for places of a block: by what is most specific."""
 
-    of: Callable[[str, str], ChatManners]  # a chat or thread ("C042/1712.34"), and its guild
-    every: frozenset[ChatManners]  # all that there are anywhere in the block
+    of: Callable[[str, str], ReplyPolicy]  # a chat or thread ("C042/1712.34"), and its guild
+    every: frozenset[ReplyPolicy]  # all that there are anywhere in the block
 
 
 async def none_open(_: SessionKey) -> frozenset[str]:
@@ -258,30 +258,30 @@ class ChannelContext:
     settings: Any  # the block, an instance of the kind's own settings model
     intake: Intake
     state: ChannelState
-    blobs: Blobs  # the bytes of parts that are files
-    sessions: Sessions  # what was said, for channels that show history themselves
+    blobs: BlobStore  # the bytes of parts that are files
+    sessions: SessionReader  # what was said, for channels that show history themselves
     open_messages: Callable[[SessionKey], Awaitable[Collection[str]]] = none_open  # ids that wait for their answer
     language: Callable[[SessionKey], str] = in_english  # of the sentences of ours in a chat
     folder: Path | None = None  # for files of the channel's own; it is made by whoever writes first
     proxy: str = field(default="", repr=False)  # for gateway.net, whatever the channel connects to; "" = none; secret
-    manners: Manners | None = None  # None: as the block says, everywhere
+    manners: ReplyPolicies | None = None  # None: as the block says, everywhere
 
-    def manners_in(self, chat: str, guild: str = "") -> ChatManners:
+    def reply_policy(self, chat: str, guild: str = "") -> ReplyPolicy:
         """Return how people are answered in *chat*, a thread's own manners included; a few dictionary look-ups."""
-        return ChatManners.of_block(self.settings) if self.manners is None else self.manners.of(chat, guild)
+        return ReplyPolicy.of_block(self.settings) if self.manners is None else self.manners.of(chat, guild)
 
-    def manners_anywhere(self) -> frozenset[ChatManners]:
+    def manners_anywhere(self) -> frozenset[ReplyPolicy]:
         """Return every way in which people of the block are answered."""
-        return frozenset({ChatManners.of_block(self.settings)}) if self.manners is None else self.manners.every
+        return frozenset({ReplyPolicy.of_block(self.settings)}) if self.manners is None else self.manners.every
 
 
-class ChannelKind(Protocol):
+class ChannelPlugin(Protocol):
     """What an entry point in `parlour.channels` names: one platform."""
 
     name: str  # the `kind` of a configuration block
     settings: type[Any]  # a pydantic model of the block
 
-    def open(self, context: ChannelContext) -> Channel:
+    def begin_call(self, context: ChannelContext) -> Channel:
         """Build a channel; connect nothing yet."""
         ...
 

@@ -8,7 +8,7 @@ from typing import Protocol, runtime_checkable
 from gateway.events import Attachment, SessionKey
 
 
-class Blobs(Protocol):
+class BlobStore(Protocol):
     """Bytes of a scope, content-addressed. A reference is ``<scope>/<sha256>`` and names nothing else."""
 
     async def put(self, scope: str, data: bytes) -> str:
@@ -28,7 +28,7 @@ class Blobs(Protocol):
         ...
 
 
-class Files(Protocol):
+class AttachmentFetcher(Protocol):
     """What the agent asks the gateway for: the bytes behind an attachment of an admitted message."""
 
     async def fetch(self, key: SessionKey, attachment: Attachment) -> bytes:
@@ -40,7 +40,7 @@ class Files(Protocol):
 
 
 @runtime_checkable
-class HasFiles(Protocol):
+class SupportsFiles(Protocol):
     """A channel whose messages can carry files in."""
 
     def fetch(self, attachment: Attachment) -> AsyncGenerator[bytes, None]:

@@ -10,10 +10,12 @@ from gateway.events import InboundMessage
 
 
 @runtime_checkable
-class HasHistory(Protocol):
+class SupportsHistory(Protocol):
     """A channel that can say what was said in a chat, by asking its platform or from what it heard."""
 
-    async def before(self, message: InboundMessage, *, since: datetime | None, limit: int) -> Sequence[InboundMessage]:
+    async def messages_before(
+        self, message: InboundMessage, *, since: datetime | None, limit: int
+    ) -> Sequence[InboundMessage]:
         """Return what people said in the place of *message* before it, oldest first; our own words left out.
 
         The start of its thread and the newest *limit* messages; nothing that is not newer than *since*.
@@ -23,10 +25,10 @@ class HasHistory(Protocol):
         ...
 
 
-class Overheard(Protocol):
+class HistoryReader(Protocol):
     """What the agent asks the gateway for: the words before a mention, of those whom the chat admits."""
 
-    async def before(self, message: InboundMessage, *, since: datetime | None) -> tuple[InboundMessage, ...]:
+    async def messages_before(self, message: InboundMessage, *, since: datetime | None) -> tuple[InboundMessage, ...]:
         """Return them, oldest first; empty when there are none or the platform did not answer in time. Never raises."""
         ...
 

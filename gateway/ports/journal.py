@@ -1,6 +1,6 @@
 """The journal: what makes a message durable and a turn one record.
 
-Every method that writes returns only when its work is durable, and raises `StoreDown` when it is
+Every method that writes returns only when its work is durable, and raises `StoreUnavailable` when it is
 not; then nothing of it counts. Every method may be called again with the same arguments.
 """
 
@@ -13,14 +13,14 @@ from enum import StrEnum
 from typing import Any, Protocol, TypeAlias
 
 from gateway.events import InboundMessage, OutboundMessage, Role, SessionKey
-from gateway.ports.access import AuditLine
-from gateway.ports.caps import Told
+from gateway.ports.access import AuditEntry
+from gateway.ports.caps import CapNotice
 
 Line: TypeAlias = Mapping[str, Any]  # one transcript line, FORMATS.md
 CALL_NOTED_AFTER = timedelta(milliseconds=50)  # a kill before that leaves no row of the call
 
 
-class AcceptedAs(StrEnum):
+class AcceptOutcome(StrEnum):
     """What accept made of a message."""
 
     NEW = "new"
@@ -31,7 +31,7 @@ class AcceptedAs(StrEnum):
     FULL = "full"  # the backlog is full: stored as refused, told at most once per chat and minute
 
 
-class EndState(StrEnum):
+class MessageOutcome(StrEnum):
     """How an accepted message ended. Exactly one, counted and visible."""
 
     ANSWERED = "answered"
@@ -43,10 +43,10 @@ class EndState(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Acceptance:
+class AcceptResult:
     """The journal's answer to a message; when it is held, the platform may be told."""
 
-    outcome: AcceptedAs
+    outcome: AcceptOutcome
     seq: int  # the inbox row's number; of the first delivery, for a duplicate
     queued: int = 0  # rows waiting in the chat, this one included
 
@@ -77,7 +77,7 @@ class SessionRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class TurnStep:
     """Something a turn did and must not do again: transcript lines, stored as they happen.
 
     n = 0 is the opening (snapshot, deltas, the user lines as rendered); then each model message
@@ -92,7 +92,7 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Lease:
+class TurnLease:
     """The right to run one turn of one lane; `epoch` fences every write made under it."""
 
     key: SessionKey
@@ -100,7 +100,7 @@ class Lease:
     epoch: int
     rows: tuple[InboxRow, ...]  # one sender's, in (platform time, message id) order
     session: SessionRow
-    steps: tuple[Step, ...] = ()  # what an earlier attempt of this turn stored
+    steps: tuple[TurnStep, ...] = ()  # what an earlier attempt of this turn stored
     notes: tuple[InboxRow, ...] = ()  # edits and deletions that came after their turn
     more: int = 0  # rows that stay queued behind this turn
     is_uncertain: bool = False  # its answer may stand in the chat: the journal was restored since it was accepted
@@ -123,7 +123,7 @@ class TurnRecord:
     turn: str
     key: SessionKey
     transcript: str
-    outcome: EndState
+    outcome: MessageOutcome
     lines: tuple[Line, ...]  # transcript lines in file order, the `end` line last
     from_index: int
     to_index: int  # exclusive: the session's next index after this record
@@ -149,7 +149,7 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JobCount:
+class JobQueueStats:
     """How the unfinished jobs of one kind stand."""
 
     kind: str
@@ -159,14 +159,14 @@ class JobCount:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Commit:
+class TurnCommit:
     """Everything a turn leaves behind, in one transaction."""
 
     record: TurnRecord
     outbound: tuple[OutboundMessage, ...] = ()
     jobs: tuple[Job, ...] = ()
-    audit: AuditLine | None = None  # what it decided about people or a shared chat
-    told: tuple[Told, ...] = ()  # caps that its notice tells of
+    audit: AuditEntry | None = None  # what it decided about people or a shared chat
+    told: tuple[CapNotice, ...] = ()  # caps that its notice tells of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,7 +206,7 @@ class DeadLetter:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TurnStory:
+class TurnTrace:
     """Everything the journal knows of one turn, for `parlour turn`."""
 
     turn: str
@@ -224,7 +224,7 @@ class Journal(Protocol):
 
     async def accept(
         self, message: InboundMessage, *, role: Role, is_control: bool, language: str = "en"
-    ) -> Acceptance:
+    ) -> AcceptResult:
         """Make *message* durable, once.
 
         Dedupe as FORMATS.md says: the logical key decides, event ids only where there is no
@@ -232,18 +232,18 @@ class Journal(Protocol):
         """
         ...
 
-    def lanes(self) -> AsyncIterator[SessionKey]:
+    def ready_sessions(self) -> AsyncIterator[SessionKey]:
         """Yield each key that has unclaimed lane rows: the backlog of the last run first, then as they come.
 
         A key may be yielded again while it is being worked on; claim then returns None.
         """
         ...
 
-    def controls(self) -> AsyncIterator[InboxRow]:
+    def control_rows(self) -> AsyncIterator[InboxRow]:
         """Yield each control row (commands, buttons) as it is accepted, the last run's first."""
         ...
 
-    async def claim(self, key: SessionKey) -> Lease | None:
+    async def claim(self, key: SessionKey) -> TurnLease | None:
         """Take the lane's next turn, or None when there is nothing, somebody holds it, or it is a suspect.
 
         Stamps the rows with the turn id before returning. Rows stamped by an earlier attempt are taken again
@@ -256,7 +256,7 @@ class Journal(Protocol):
         """Return when there may be a suspect to claim: a turn or control row in flight at two unclean stops."""
         ...
 
-    async def claim_suspect(self, *, is_alone: bool) -> Lease | InboxRow | None:
+    async def claim_suspect(self, *, is_alone: bool) -> TurnLease | InboxRow | None:
         """Take the suspect with the fewest attempts, of all lanes and control rows; None when there is none.
 
         Call it while no turn runs. Counts the attempt before returning if the suspect *is_alone*: if no job runs
@@ -268,18 +268,18 @@ class Journal(Protocol):
         """Give back the attempt that was running when the process before was killed: something else was in hand."""
         ...
 
-    async def steer(self, lease: Lease) -> tuple[InboxRow, ...]:
+    async def steer(self, lease: TurnLease) -> tuple[InboxRow, ...]:
         """Take into the running turn what its own sender wrote meanwhile; stamped like claim.
 
         A suspect takes in nothing.
         """
         ...
 
-    async def step(self, lease: Lease, step: Step) -> None:
+    async def step(self, lease: TurnLease, step: TurnStep) -> None:
         """Store one step; storing the same `n` again changes nothing. Raises LeaseLost."""
         ...
 
-    async def commit(self, lease: Lease, commit: Commit) -> TurnRecord:
+    async def commit(self, lease: TurnLease, commit: TurnCommit) -> TurnRecord:
         """Store the record, end its rows, enqueue outbound and jobs: one transaction, fenced by the lease.
 
         Shielded from cancellation. Committing a turn that is committed returns the stored record
@@ -287,11 +287,11 @@ class Journal(Protocol):
         """
         ...
 
-    async def settle(self, row: InboxRow, commit: Commit) -> TurnRecord:
+    async def settle(self, row: InboxRow, commit: TurnCommit) -> TurnRecord:
         """Commit a control row's record outside the lane; idempotent by turn like commit."""
         ...
 
-    async def release(self, lease: Lease, *, attempt_counts: bool) -> None:
+    async def release(self, lease: TurnLease, *, attempt_counts: bool) -> None:
         """Give the rows back to the lane, steps kept; a chosen stop does not count as an attempt."""
         ...
 
@@ -322,7 +322,7 @@ class Journal(Protocol):
         """
         ...
 
-    async def story(self, reference: str) -> TurnStory | None:
+    async def trace(self, reference: str) -> TurnTrace | None:
         """Return what is known of the turn whose id begins with *reference*."""
         ...
 
@@ -338,7 +338,7 @@ class Journal(Protocol):
         ...
 
 
-class Records(Protocol):
+class TurnRecordStore(Protocol):
     """Where the transcript projector pulls from."""
 
     async def unprojected(self, after: int, limit: int) -> tuple[StoredRecord, ...]:
@@ -364,7 +364,7 @@ class Records(Protocol):
         """
         ...
 
-    async def untold(self, key: SessionKey, note: int) -> InboxRow | None:
+    async def pending_notes(self, key: SessionKey, note: int) -> InboxRow | None:
         """Return the note (an edit or deletion that came after its turn) while no turn has taken it up."""
         ...
 
@@ -377,7 +377,7 @@ class Records(Protocol):
         ...
 
 
-class Jobs(Protocol):
+class JobQueue(Protocol):
     """Durable background work. A job that was due before a crash is due after it."""
 
     async def put(self, job: Job) -> None:
@@ -400,7 +400,7 @@ class Jobs(Protocol):
         """Make *job* due again after *delay*; its attempt is counted, unless it only had to wait for its turn."""
         ...
 
-    async def count(self) -> tuple[JobCount, ...]:
+    async def count(self) -> tuple[JobQueueStats, ...]:
         """Return how the unfinished jobs stand, by kind."""
         ...
 
@@ -409,7 +409,7 @@ class Jobs(Protocol):
         ...
 
 
-class People(Protocol):
+class PreferenceStore(Protocol):
     """What people and chats have chosen (time zone, language, model, owner), by subject."""
 
     def preferences(self, subject: str) -> Mapping[str, str]:
@@ -425,7 +425,7 @@ class People(Protocol):
         ...
 
 
-class Usage(Protocol):
+class UsageStore(Protocol):
     """Sums over usage rows. Those of single calls are kept for 30 days, a day's sums for good."""
 
     async def totals(self, *, since: datetime, person: str = "", chat: str = "") -> tuple[Mapping[str, Any], ...]:
@@ -436,7 +436,7 @@ class Usage(Protocol):
         ...
 
 
-class UsageReports(Usage, Protocol):
+class UsageReports(UsageStore, Protocol):
     """What the operator asks of usage."""
 
     async def by(self, group: str, *, since: datetime, until: datetime, zone: str) -> tuple[Mapping[str, Any], ...]:

@@ -12,12 +12,12 @@ def in_english(key: SessionKey) -> str:  # noqa: ARG001 - the same everywhere
     return "en"
 
 
-def everywhere(block: str) -> SessionKey:
+def channel_wide_key(block: str) -> SessionKey:
     """Return the key that stands for all chats of a channel's block, for what is said to no chat: menus, a login."""
     return SessionKey(block, "*")
 
 
-class Locales(Protocol):
+class LocaleProvider(Protocol):
     """The language of each chat and the time zone of each scope; served from memory, never from the disk.
 
     What a person or chat has chosen goes before what the operator decided for that chat, and that before what
@@ -25,7 +25,7 @@ class Locales(Protocol):
     """
 
     def language(self, key: SessionKey) -> str:
-        """Return the language of our own sentences in a chat: one of `gateway.words.languages`."""
+        """Return the language of our own sentences in a chat: one of `gateway.i18n.languages`."""
         ...
 
     def clock(self, key: SessionKey) -> str:

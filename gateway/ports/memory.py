@@ -11,7 +11,7 @@ from gateway.events import Attachment, SessionKey
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ShownLine:
+class DisplayedMessage:
     """One message as people saw it."""
 
     id: str  # "<turn>/<n>": stable over reloads
@@ -37,10 +37,10 @@ class SessionInfo:
     updated_at: datetime
 
 
-class Sessions(Protocol):
+class SessionReader(Protocol):
     """Read access to conversations."""
 
-    async def shown(self, key: SessionKey, *, limit: int) -> tuple[ShownLine, ...]:
+    async def displayed_messages(self, key: SessionKey, *, limit: int) -> tuple[DisplayedMessage, ...]:
         """Return the newest *limit* lines people saw, oldest first; pending and waiting ones included."""
         ...
 
@@ -50,7 +50,7 @@ class Sessions(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Document:
+class ScopeDocument:
     """A text that belongs to a scope. `rev` is sha256 of the bytes, "" when there is none."""
 
     name: str
@@ -58,14 +58,16 @@ class Document:
     rev: str
 
 
-class Documents(Protocol):
+class DocumentStore(Protocol):
     """A scope's texts (MEMORY.md, USER.md, SOUL.md), compare-and-set."""
 
-    async def read(self, scope: str, name: str) -> Document:
+    async def read(self, scope: str, name: str) -> ScopeDocument:
         """Return the text as it stands now."""
         ...
 
-    async def write(self, scope: str, name: str, text: str, *, was: str, why: str, by: str = "") -> Document | None:
+    async def write(
+        self, scope: str, name: str, text: str, *, was: str, why: str, by: str = ""
+    ) -> ScopeDocument | None:
         """Replace the text if its rev is still *was*; None when somebody else was quicker.
 
         *why* names the cause (a job, an entry, a command), *by* the person who wanted it, if one did.
@@ -77,7 +79,7 @@ MEMORY = "_memory"  # the project of what was said and remembered; others are fo
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Hit:
+class SearchHit:
     """Something found. Sources are named as in the scope; lines count from 1 (in conversations: messages)."""
 
     source: str
@@ -93,10 +95,12 @@ class Hit:
     after: str = ""
 
 
-class Hits(list[Hit]):
+class SearchHits(list[SearchHit]):
     """What a search found, best first, and what it had to do without."""
 
-    def __init__(self, hits: Iterable[Hit] = (), *, by_words_alone: bool = False, is_building: bool = False) -> None:
+    def __init__(
+        self, hits: Iterable[SearchHit] = (), *, by_words_alone: bool = False, is_building: bool = False
+    ) -> None:
         """*by_words_alone*: what texts mean could not be asked. *is_building*: there may be more in a minute."""
         super().__init__(hits)
         self.by_words_alone = by_words_alone
@@ -108,14 +112,14 @@ class SearchIndex(Protocol):
 
     async def search(
         self, scope: str, query: str, *, project: str = MEMORY, limit: int = 10, patience: float | None = None
-    ) -> Hits:
+    ) -> SearchHits:
         """Return the best hits of *scope* (and of `shared`), best first, within the budget of tokens.
 
         What texts mean is not waited for longer than *patience* seconds.
         """
         ...
 
-    async def read(self, scope: str, source: str, line: int, *, project: str = MEMORY) -> Sequence[Hit]:
+    async def read(self, scope: str, source: str, line: int, *, project: str = MEMORY) -> Sequence[SearchHit]:
         """Return what stands around a place that a search named, in order; nothing for a place there is not."""
         ...
 

@@ -8,8 +8,8 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Protocol
 
-from gateway.events import OutboundMessage, Part, Receipt, SessionKey
-from gateway.ports.journal import Lease
+from gateway.events import DeliveryReceipt, MessagePart, OutboundMessage, SessionKey
+from gateway.ports.journal import TurnLease
 
 
 class PartState(StrEnum):
@@ -24,10 +24,10 @@ class PartState(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PartRow:
+class OutboxPart:
     """A frozen part and its ledger entry."""
 
-    part: Part
+    part: MessagePart
     state: PartState
     attempts: int = 0
     message_id: str = ""  # the platform's id once sent; before that, of the placeholder that waits for it
@@ -35,16 +35,16 @@ class PartRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Delivery:
+class PendingDelivery:
     """The oldest undelivered message of a chat."""
 
     message: OutboundMessage
-    parts: tuple[PartRow, ...]  # empty until frozen
-    preview: PartRow | None  # the turn's row 0, to be adopted by the answer's first part
+    parts: tuple[OutboxPart, ...]  # empty until frozen
+    preview: OutboxPart | None  # the turn's row 0, to be adopted by the answer's first part
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeadGroup:
+class DeadLetterGroup:
     """Dead letters of one channel that died of one reason."""
 
     channel: str
@@ -70,39 +70,39 @@ class Outbox(Protocol):
         """Yield each chat that has something to deliver: the last run's first, then as commits enqueue."""
         ...
 
-    async def next(self, key: SessionKey) -> Delivery | None:
+    async def next(self, key: SessionKey) -> PendingDelivery | None:
         """Return the chat's oldest message with an unfinished part; previews never come out of here."""
         ...
 
-    async def freeze(self, message: OutboundMessage, parts: Sequence[Part]) -> tuple[PartRow, ...]:
+    async def freeze(self, message: OutboundMessage, parts: Sequence[MessagePart]) -> tuple[OutboxPart, ...]:
         """Store the parts once and mark the first as sending; a second call returns what the first stored."""
         ...
 
-    async def sending(self, part: Part) -> None:
+    async def sending(self, part: MessagePart) -> None:
         """Mark *part* as sending; returns when that is durable."""
         ...
 
-    async def sent(self, receipt: Receipt, *, then: Part | None = None) -> None:
+    async def sent(self, receipt: DeliveryReceipt, *, then: MessagePart | None = None) -> None:
         """Store the receipt; in the same transaction mark *then* as sending."""
         ...
 
-    async def placed(self, part: Part, message_id: str) -> None:
+    async def placed(self, part: MessagePart, message_id: str) -> None:
         """Store under which id the placeholder of *part* stands; its state stays, and `cancel` lets it be filled."""
         ...
 
-    async def unsure(self, part: Part, reason: str) -> None:
+    async def mark_uncertain(self, part: MessagePart, reason: str) -> None:
         """Mark *part* as unknown."""
         ...
 
-    async def unsent(self, part: Part, reason: str) -> None:
+    async def unsent(self, part: MessagePart, reason: str) -> None:
         """Mark *part* as pending again: it was certainly not sent."""
         ...
 
-    async def bury(self, part: Part, reason: str) -> None:
+    async def dead_letter(self, part: MessagePart, reason: str) -> None:
         """Dead-letter *part* and the later parts of its message."""
         ...
 
-    async def preview(self, lease: Lease, part: Part) -> PartRow:
+    async def preview(self, lease: TurnLease, part: MessagePart) -> OutboxPart:
         """Write the turn's row 0 as sending, before its first send; a second call returns what stands there."""
         ...
 
@@ -110,11 +110,11 @@ class Outbox(Protocol):
         """Cancel the turn's parts that are not yet sending; return the numbers of those shown."""
         ...
 
-    async def undelivered(self, key: SessionKey) -> tuple[Delivery, ...]:
+    async def undelivered(self, key: SessionKey) -> tuple[PendingDelivery, ...]:
         """Return everything of a chat that has not reached its end state, in order."""
         ...
 
-    async def dead(self, *, limit: int) -> tuple[DeadGroup, ...]:
+    async def dead(self, *, limit: int) -> tuple[DeadLetterGroup, ...]:
         """Return the dead letters that are kept, grouped, those of the latest date first, *limit* groups at most."""
         ...
 
@@ -147,10 +147,10 @@ class Preview(Protocol):
         ...
 
 
-class Previews(Protocol):
+class PreviewFactory(Protocol):
     """Where a turn gets its preview; delivery implements it, since it owns the rate limits."""
 
-    def open(self, lease: Lease) -> Preview:
+    def open(self, lease: TurnLease) -> Preview:
         """Begin typing and stand ready; nothing durable happens before the first words."""
         ...
 

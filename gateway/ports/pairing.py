@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol, TypeAlias
 
-from gateway.ports.access import Decider
+from gateway.ports.access import DecisionActor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Waiting:
+class PairingRequest:
     """Somebody, or a place, that an owner has not decided about. Nothing of what they said is in it."""
 
     ref: str  # names it in a button's command and on the command line; the same after a restart
@@ -26,39 +26,39 @@ class Waiting:
 
 
 @dataclass(frozen=True, slots=True)
-class Settled:
+class PairingDecision:
     """It is decided, now or by an earlier attempt of the same turn."""
 
-    waiting: Waiting
+    waiting: PairingRequest
     is_yes: bool
 
 
 @dataclass(frozen=True, slots=True)
-class NobodyWaits:
+class PairingNotFound:
     """Nothing of that name waits: it was decided, its time is over, or there never was such a code."""
 
 
 @dataclass(frozen=True, slots=True)
-class TooManyTries:
+class PairingLocked:
     """Too many wrong codes; none is looked at for so many *minutes*."""
 
     minutes: int
 
 
-Outcome: TypeAlias = Settled | NobodyWaits | TooManyTries
+Outcome: TypeAlias = PairingDecision | PairingNotFound | PairingLocked
 
 
-class Pairing(Protocol):
+class PairingRequests(Protocol):
     """What owners ask and decide; each decision is one transaction, with its audit line."""
 
-    def waiting(self) -> Sequence[Waiting]:
+    def waiting(self) -> Sequence[PairingRequest]:
         """Return everybody and every place that waits, the longest waiting first."""
         ...
 
-    async def by_ref(self, ref: str, decider: Decider, *, is_yes: bool) -> Outcome:
+    async def by_ref(self, ref: str, decider: DecisionActor, *, is_yes: bool) -> Outcome:
         """Decide about the one whose `ref` this is."""
         ...
 
-    async def by_code(self, code: str, decider: Decider, *, is_yes: bool = True) -> Outcome:
+    async def by_code(self, code: str, decider: DecisionActor, *, is_yes: bool = True) -> Outcome:
         """Decide about the person who was given *code*; wrong codes are counted against the decider."""
         ...

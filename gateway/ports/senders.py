@@ -8,7 +8,7 @@ from gateway.events import InboundMessage, Sender
 
 
 @runtime_checkable
-class KnowsSenders(Protocol):
+class SupportsSenderLookup(Protocol):
     """A channel whose platform gives people rights that can be taken from them: roles, membership, being an admin."""
 
     async def sender(self, message: InboundMessage) -> Sender:

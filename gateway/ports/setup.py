@@ -9,7 +9,7 @@ from typing import Any, Protocol, runtime_checkable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
+class SetupQuestion:
     """One answer that a block needs before it can work."""
 
     setting: str  # the field of the block: token, allow_from
@@ -20,7 +20,7 @@ class Question:
     is_optional: bool = False
 
 
-class Level(StrEnum):
+class SetupLevel(StrEnum):
     """How bad a finding is."""
 
     GOOD = "good"
@@ -29,26 +29,26 @@ class Level(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class SetupFinding:
     """What a real call to the platform showed: one line, with what to click where something is wrong."""
 
-    level: Level
+    level: SetupLevel
     text: str
     id: str = ""  # what it is about, for programs, the same in every release: token, webhook, privacy_mode
 
 
 @runtime_checkable
-class SetsUp(Protocol):
+class SupportsSetup(Protocol):
     """A channel kind that can be set up by questions and verified by real calls."""
 
     title: str  # as people call the platform: Telegram
     steps: Sequence[str]  # what to do on the platform first, one line each
 
-    def questions(self) -> Sequence[Question]:
+    def questions(self) -> Sequence[SetupQuestion]:
         """Return what has to be asked, in order."""
         ...
 
-    async def verify(self, settings: Any, environment: Mapping[str, str]) -> Sequence[Finding]:
+    async def verify(self, settings: Any, environment: Mapping[str, str]) -> Sequence[SetupFinding]:
         """Ask the platform whether the block would work: token, rights, conflicts. Changes nothing there.
 
         Never raises for what the platform answers; what cannot be reached is a finding too. At most 15 seconds.

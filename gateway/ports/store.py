@@ -7,13 +7,13 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Protocol
 
-from gateway.ports.access import Access
-from gateway.ports.alerts import Alerts
-from gateway.ports.caps import CapRows
+from gateway.ports.access import AccessStore
+from gateway.ports.account_links import AccountLinkStore
+from gateway.ports.alerts import AlertStore
+from gateway.ports.caps import CapUsageStore
 from gateway.ports.channel import ChannelState
-from gateway.ports.erasing import Erasing
-from gateway.ports.journal import Jobs, Journal, People, Records, UsageReports
-from gateway.ports.links import Links
+from gateway.ports.erasure import ErasureStore
+from gateway.ports.journal import JobQueue, Journal, PreferenceStore, TurnRecordStore, UsageReports
 from gateway.ports.outbox import Outbox
 
 BLANK_AFTER = timedelta(days=7)  # texts of what has ended leave the journal (FORMATS.md, Numbers)
@@ -21,7 +21,7 @@ EXPIRES = timedelta(hours=24)  # what waited longer is not answered any more: on
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class StoreLimits:
     """What the journal itself has to know of the settings (FORMATS.md, Numbers)."""
 
     queued_per_chat: int = 100
@@ -41,26 +41,26 @@ class Store(Protocol):
 
     journal: Journal
     outbox: Outbox
-    records: Records
-    jobs: Jobs
-    people: People
+    records: TurnRecordStore
+    jobs: JobQueue
+    people: PreferenceStore
     usage: UsageReports
-    caps: CapRows
-    links: Links
-    access: Access
-    alerts: Alerts
-    erasing: Erasing
+    caps: CapUsageStore
+    links: AccountLinkStore
+    access: AccessStore
+    alerts: AlertStore
+    erasing: ErasureStore
 
     def state(self, channel: str) -> ChannelState:
         """Return the notes of one channel block."""
         ...
 
     async def check(self) -> None:
-        """Do one durable write; raise StoreDown when that fails."""
+        """Do one durable write; raise StoreUnavailable when that fails."""
         ...
 
     async def stamp(self) -> None:
-        """Note outside of the data how far it has come, so that a start notices older data. Raises StoreDown."""
+        """Note outside of the data how far it has come, so that a start notices older data. Raises StoreUnavailable."""
         ...
 
     async def backup(self, target: Path) -> None:

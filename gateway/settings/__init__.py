@@ -1,10 +1,10 @@
 """The settings: every knob, read once in the CLI, every mistake one line that says how to mend it."""
 
-from gateway.settings.blocks import Block as Block
-from gateway.settings.blocks import Kinds as Kinds
-from gateway.settings.load import Report as Report
+from gateway.settings.channel_blocks import ChannelSettings as ChannelSettings
+from gateway.settings.channel_blocks import InstalledPlugins as InstalledPlugins
+from gateway.settings.load import SettingsReport as SettingsReport
 from gateway.settings.load import check_settings as check_settings
 from gateway.settings.load import home_of as home_of
 from gateway.settings.load import load_settings as load_settings
 from gateway.settings.load import secret_values as secret_values
-from gateway.settings.model import Settings as Settings
+from gateway.settings.settings_model import Settings as Settings

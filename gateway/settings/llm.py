@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
-from gateway.settings.types import Frozen, MaybeWebAddress, Seconds, Secret, TextList
+from gateway.settings.setting_types import FrozenModel, MaybeWebAddress, Seconds, Secret, TextList
 
 OFFLINE = "offline"  # what answers when no model is set
 MOST_ALIAS = 57  # characters: `/model <alias>` is what a button stands for
@@ -24,7 +24,7 @@ def _alias(name: str) -> str:
     return name
 
 
-class ModelEntry(Frozen):
+class ModelSettings(FrozenModel):
     """A model that people may choose. Without address and key of its own it has those of `llm`, of one provider."""
 
     model: Annotated[str, Field(min_length=1)]  # as litellm names it
@@ -34,11 +34,11 @@ class ModelEntry(Frozen):
     vision: Literal["auto", "on", "off"] = "auto"
 
 
-class Llm(Frozen):
+class LlmSettings(FrozenModel):
     """The model that answers; without one, `offline` does."""
 
     model: str = ""  # as litellm names it, e.g. openai/gpt-5, or a name of `models`; empty = offline
-    models: Mapping[Annotated[str, AfterValidator(_alias)], ModelEntry] = Field(default={})  # to choose from
+    models: Mapping[Annotated[str, AfterValidator(_alias)], ModelSettings] = Field(default={})  # to choose from
     api_base: MaybeWebAddress = None
     api_key: Secret | None = None
     fallbacks: TextList = ()  # models asked in turn when the first fails
@@ -49,7 +49,7 @@ class Llm(Frozen):
     vision: Literal["auto", "on", "off"] = "auto"  # whether it looks at pictures; auto = what litellm knows
     transcription_model: str = ""  # as litellm names it; empty = voice messages are not listened to
 
-    def asking(self, name: str = "") -> Llm:
+    def asking(self, name: str = "") -> LlmSettings:
         """Return these settings with *name*, by default the usual model, as the one model there is."""
         entry = self.entry(name or self.model)
         return self.model_copy(
@@ -63,12 +63,12 @@ class Llm(Frozen):
             }
         )
 
-    def entry(self, name: str) -> ModelEntry:
+    def entry(self, name: str) -> ModelSettings:
         """Return the model that *name* means (one of `models`, or as litellm names it) and how it is asked.
 
         Address and key of the usual model are for its own provider's models alone.
         """
-        found = self.models.get(name) or ModelEntry(model=name or OFFLINE)
+        found = self.models.get(name) or ModelSettings(model=name or OFFLINE)
         if name == self.model or name not in self.models:
             found = found.model_copy(
                 update={
@@ -78,7 +78,7 @@ class Llm(Frozen):
             )
         if found.api_base or found.api_key:
             return found
-        usual = self.models.get(self.model) or ModelEntry(model=self.model or OFFLINE)
+        usual = self.models.get(self.model) or ModelSettings(model=self.model or OFFLINE)
         if _provider(found.model) != _provider(usual.model):
             return found
         if not usual.api_base and not usual.api_key:

@@ -8,19 +8,28 @@ from pathlib import Path
 
 from pydantic import BaseModel, SecretStr, ValidationError
 
-from gateway.errors import SettingsMistake
-from gateway.settings import names, sources
-from gateway.settings.blocks import Block, Kinds
-from gateway.settings.chat_mistakes import wrong_chats
-from gateway.settings.mistakes import errors_by_path, explain, sentence
-from gateway.settings.model import Settings
-from gateway.settings.resolve import Blocks, block_kinds, block_model, merge, models_of, resolve, spelled, successor
-from gateway.settings.sources import Leaf
-from gateway.settings.twins import wrong_twins
+from gateway.errors import SettingsError
+from gateway.settings import setting_names, sources
+from gateway.settings.channel_blocks import ChannelSettings, InstalledPlugins
+from gateway.settings.cross_checks import check_chats
+from gateway.settings.error_messages import error_line, errors_by_path, explain_error
+from gateway.settings.resolve import (
+    Blocks,
+    apply_rename,
+    block_kinds,
+    block_model,
+    merge,
+    models_of,
+    normalize_names,
+    resolve,
+)
+from gateway.settings.settings_model import Settings
+from gateway.settings.sources import SettingLeaf
+from gateway.settings.twins import check_shared_tokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
+class SettingsReport:
     """What reading the settings came to; `settings` is None when there are mistakes."""
 
     home: Path
@@ -30,25 +39,25 @@ class Report:
     warnings: tuple[str, ...]
 
     def require(self) -> Settings:
-        """Return the settings; raise SettingsMistake with one line when anything is wrong."""
+        """Return the settings; raise SettingsError with one line when anything is wrong."""
         if self.settings is None:
             more = len(self.mistakes) - 1
             rest = f" (and {more} more: `parlour doctor` names them all)" if more else ""
-            raise SettingsMistake(self.mistakes[0] + rest)
+            raise SettingsError(self.mistakes[0] + rest)
         return self.settings
 
 
-def load_settings(environment: Mapping[str, str], kinds: Kinds | None = None) -> Settings:
-    """Return the settings; raise SettingsMistake with one line when anything is wrong."""
+def load_settings(environment: Mapping[str, str], kinds: InstalledPlugins | None = None) -> Settings:
+    """Return the settings; raise SettingsError with one line when anything is wrong."""
     return check_settings(environment, kinds).require()
 
 
-def check_settings(environment: Mapping[str, str], kinds: Kinds | None = None) -> Report:
+def check_settings(environment: Mapping[str, str], kinds: InstalledPlugins | None = None) -> SettingsReport:
     """Read every source and say everything that is wrong; never raises for a setting."""
-    reading = _Reading(kinds or Kinds.installed())
+    reading = _SettingsReader(kinds or InstalledPlugins.installed())
     home = home_of(environment)
     settings = reading.run(environment, home)
-    return Report(
+    return SettingsReport(
         home=home,
         file=reading.file,
         settings=None if reading.mistakes else settings,
@@ -76,17 +85,17 @@ def secret_values(settings: object) -> Iterator[str]:
 
 
 @dataclass
-class _Reading:
+class _SettingsReader:
     """One pass over the sources, collecting what is wrong on the way."""
 
-    kinds: Kinds
+    kinds: InstalledPlugins
     file: Path | None = None
     mistakes: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
 
     def run(self, environment: Mapping[str, str], home: Path) -> Settings | None:
         # The weakest source first: later ones win.
-        readers: tuple[Callable[[], Iterable[Leaf]], ...] = (
+        readers: tuple[Callable[[], Iterable[SettingLeaf]], ...] = (
             lambda: self._read_file(home),
             lambda: sources.read_secrets(home),
             lambda: sources.read_environment(environment),
@@ -101,45 +110,45 @@ class _Reading:
             self._explain(wrong, (), tree, places)
             return None
         self._check_owners(settings, places)
-        self.mistakes += wrong_chats(settings, places, self.kinds)
-        self.mistakes += wrong_twins(settings, places)
+        self.mistakes += check_chats(settings, places, self.kinds)
+        self.mistakes += check_shared_tokens(settings, places)
         return settings
 
-    def _read_file(self, home: Path) -> Iterable[Leaf]:
+    def _read_file(self, home: Path) -> Iterable[SettingLeaf]:
         self.file = sources.find_file(home)
         return sources.read_file(self.file) if self.file else ()
 
-    def _all(self, read: Callable[[], Iterable[Leaf]]) -> list[Leaf]:
+    def _all(self, read: Callable[[], Iterable[SettingLeaf]]) -> list[SettingLeaf]:
         try:
             return list(read())
-        except SettingsMistake as wrong:
+        except SettingsError as wrong:
             self.mistakes.append(str(wrong))
             return []
 
-    def _spelled(self, leaves: Iterable[Leaf]) -> list[Leaf]:
+    def _spelled(self, leaves: Iterable[SettingLeaf]) -> list[SettingLeaf]:
         found = []
         for leaf in leaves:
-            current, warning = successor(spelled(leaf))
+            current, warning = apply_rename(normalize_names(leaf))
             self.warnings += [warning] if warning else []
             found.append(current)
         return found
 
-    def _blocks(self, leaves: Iterable[Leaf]) -> dict[str, type[Block]]:
+    def _blocks(self, leaves: Iterable[SettingLeaf]) -> dict[str, type[ChannelSettings]]:
         models = {}
         for name, (kind, place) in block_kinds(leaves, self.kinds).items():
             try:
                 models[name] = block_model(name, kind, place, self.kinds)
-            except SettingsMistake as wrong:
+            except SettingsError as wrong:
                 self.mistakes.append(str(wrong))
         return models
 
-    def _resolved(self, leaves: Iterable[Leaf], blocks: Blocks) -> list[Leaf]:
+    def _resolved(self, leaves: Iterable[SettingLeaf], blocks: Blocks) -> list[SettingLeaf]:
         """Return the leaves of one source under known names; one setting said twice is a mistake."""
-        seen: dict[tuple[str, ...], Leaf] = {}
+        seen: dict[tuple[str, ...], SettingLeaf] = {}
         for leaf in leaves:
             try:
                 known = resolve(leaf, blocks)
-            except SettingsMistake as wrong:
+            except SettingsError as wrong:
                 self.mistakes.append(str(wrong))
                 continue
             if known is None:
@@ -149,7 +158,9 @@ class _Reading:
                 self.mistakes.append(f"{leaf.place}: {twin.place} sets the same; keep one of them")
         return list(seen.values())
 
-    def _channels(self, raw: object, blocks: Blocks, places: Mapping[tuple[str, ...], str]) -> dict[str, Block]:
+    def _channels(
+        self, raw: object, blocks: Blocks, places: Mapping[tuple[str, ...], str]
+    ) -> dict[str, ChannelSettings]:
         values = raw if isinstance(raw, dict) else {}
         found = {}
         for name, model in blocks.items():
@@ -174,17 +185,17 @@ class _Reading:
             value = tree
             for name in path:
                 value = value.get(name) if isinstance(value, dict) else None
-            text = explain(error, value)
-            place = places.get(whole) or (names.variable(".".join(whole)) if path else "")
+            text = explain_error(error, value)
+            place = places.get(whole) or (setting_names.environment_name(".".join(whole)) if path else "")
             if not path and prefix:
                 place = ".".join(prefix)
-            self.mistakes.append(sentence(place, text))
+            self.mistakes.append(error_line(place, text))
 
     def _check_owners(self, settings: Settings, places: Mapping[tuple[str, ...], str]) -> None:
         for owner in settings.owners:
             channel = owner.partition(":")[0]
             if channel not in settings.channels and channel not in self.kinds.known():
-                near = names.nearest(channel, [*settings.channels, *self.kinds.known()], ())
+                near = setting_names.suggest_name(channel, [*settings.channels, *self.kinds.known()], ())
                 guess = f"; did you mean {near}?" if near else ""
                 place = places.get(("owners",), "owners")
                 self.mistakes.append(f"{place}: {owner!r} names the channel {channel!r}, which there is not{guess}")

@@ -8,36 +8,36 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
-from gateway.errors import SettingsMistake
-from gateway.settings import names
-from gateway.settings.blocks import ALWAYS_THERE, BLOCK_NAME, Block, Kinds
-from gateway.settings.chat import ChatSettings
-from gateway.settings.model import Settings
-from gateway.settings.sources import Leaf, read_secret_file
-from gateway.settings.types import split_list
+from gateway.errors import SettingsError
+from gateway.settings import setting_names
+from gateway.settings.channel_blocks import ALWAYS_THERE, BLOCK_NAME, ChannelSettings, InstalledPlugins
+from gateway.settings.chat_settings import ChatSettings
+from gateway.settings.setting_types import split_list
+from gateway.settings.settings_model import Settings
+from gateway.settings.sources import SettingLeaf, read_secret_file
 
-Blocks = Mapping[str, type[Block]]
+Blocks = Mapping[str, type[ChannelSettings]]
 _MODELS = ("llm", "models")
 
 
-def spelled(leaf: Leaf) -> Leaf:
+def normalize_names(leaf: SettingLeaf) -> SettingLeaf:
     """Return the leaf with its names spelled as the models spell them; block and chat names keep theirs."""
     path = list(leaf.path)
     for at, name in enumerate(path):
         is_name = (at == 1 and path[0] in ("channels", "chats")) or (at == 2 and path[:2] == ["llm", "models"])
         if not is_name:
-            path[at] = names.snake(name)
+            path[at] = setting_names.snake(name)
         elif leaf.is_environment and path[0] == "channels":
             path[at] = name.replace("_", "-")
     return replace(leaf, path=tuple(path))
 
 
-def models_of(sources: Sequence[Sequence[Leaf]]) -> list[list[Leaf]]:
+def models_of(sources: Sequence[Sequence[SettingLeaf]]) -> list[list[SettingLeaf]]:
     """Return the sources, weakest first, with `llm.models` as a group in all of them.
 
     It may be a list of names, or give each name a model's name alone. A list replaces what weaker sources say.
     """
-    found: list[list[Leaf]] = []
+    found: list[list[SettingLeaf]] = []
     for source in sources:
         if any(leaf.path == _MODELS and leaf.value not in (None, {}) for leaf in source):
             found = [[leaf for leaf in weaker if leaf.path[:2] != _MODELS] for weaker in found]
@@ -45,7 +45,7 @@ def models_of(sources: Sequence[Sequence[Leaf]]) -> list[list[Leaf]]:
     return found
 
 
-def _entries(leaf: Leaf) -> Iterator[Leaf]:
+def _entries(leaf: SettingLeaf) -> Iterator[SettingLeaf]:
     """Yield *leaf*, or what it says of `llm.models` in fewer words. Raises nothing: what is no list is told later."""
     if leaf.path[:2] == _MODELS and len(leaf.path) == 3 and isinstance(leaf.value, str):
         yield replace(leaf, path=(*leaf.path, "model"))
@@ -67,36 +67,36 @@ def _listed(value: object) -> list[str] | None:
     return [name.strip() for name in names_in] if is_list else None  # type: ignore[attr-defined]
 
 
-def successor(leaf: Leaf) -> tuple[Leaf, str]:
+def apply_rename(leaf: SettingLeaf) -> tuple[SettingLeaf, str]:
     """Return the leaf under the name that replaced its own, and the warning; or itself and ""."""
-    new = names.RETIRED.get(".".join(leaf.path))
+    new = setting_names.RETIRED.get(".".join(leaf.path))
     if new is None:
         return leaf, ""
-    warning = f"{leaf.place} is now called {written(new, leaf)}; rename it"
+    warning = f"{leaf.place} is now called {spell_like(new, leaf)}; rename it"
     return replace(leaf, path=tuple(new.split("."))), warning
 
 
-def written(path: str, like: Leaf) -> str:
+def spell_like(path: str, like: SettingLeaf) -> str:
     """Return a dotted name in the manner of the source *like* came from."""
-    return names.variable(path) if like.is_environment else path
+    return setting_names.environment_name(path) if like.is_environment else path
 
 
-def block_model(name: str, kind: str, place: str, kinds: Kinds) -> type[Block]:
-    """Return the model of the block *name*; raise SettingsMistake when its name or kind is none."""
+def block_model(name: str, kind: str, place: str, kinds: InstalledPlugins) -> type[ChannelSettings]:
+    """Return the model of the block *name*; raise SettingsError when its name or kind is none."""
     if not BLOCK_NAME.match(name):
         near = name.lower().replace("_", "-")
         mend = f"write {near}" if BLOCK_NAME.match(near) else "use a-z, 0-9 and -, a letter first"
-        raise SettingsMistake(f"{place}: {name!r} is no name for a channel block; {mend}")
+        raise SettingsError(f"{place}: {name!r} is no name for a channel block; {mend}")
     model = kinds.model(kind)
     if model is None:
-        near = names.nearest(kind, kinds.known(), ())
+        near = setting_names.suggest_name(kind, kinds.known(), ())
         guess = f"did you mean {near}?" if near else f"there are {', '.join(kinds.known())}"
         own = f" (a block of another name says its kind: channels.{name}.kind)" if kind == name else ""
-        raise SettingsMistake(f"{place}: there is no kind of channel called {kind!r}; {guess}{own}")
+        raise SettingsError(f"{place}: there is no kind of channel called {kind!r}; {guess}{own}")
     return model
 
 
-def block_kinds(leaves: Iterable[Leaf], kinds: Kinds) -> dict[str, tuple[str, str]]:
+def block_kinds(leaves: Iterable[SettingLeaf], kinds: InstalledPlugins) -> dict[str, tuple[str, str]]:
     """Return each block's kind and where the block is first spoken of. Its own name is its kind unless it says."""
     found = {name: (name, f"channels.{name}") for name in ALWAYS_THERE if name in kinds.known()}
     for leaf in leaves:
@@ -108,11 +108,11 @@ def block_kinds(leaves: Iterable[Leaf], kinds: Kinds) -> dict[str, tuple[str, st
     return found
 
 
-def resolve(leaf: Leaf, blocks: Blocks) -> Leaf | None:
+def resolve(leaf: SettingLeaf, blocks: Blocks) -> SettingLeaf | None:
     """Return the leaf under its known path, a `_file` read.
 
     None when it says nothing (null, an empty group, or part of a block that was refused already).
-    Raises SettingsMistake when the name is unknown, or the shape is not the name's.
+    Raises SettingsError when the name is unknown, or the shape is not the name's.
     """
     if leaf.path[0] not in ("channels", "chats"):
         return _resolve(leaf, 0, Settings, blocks)
@@ -122,53 +122,53 @@ def resolve(leaf: Leaf, blocks: Blocks) -> Leaf | None:
     return _resolve(leaf, 2, model, blocks) if model else None
 
 
-def _nothing(leaf: Leaf) -> Leaf | None:
+def _nothing(leaf: SettingLeaf) -> SettingLeaf | None:
     """A group may be empty (`telegram:` with nothing below it); it is not one value."""
     if leaf.value not in (None, {}):
-        raise SettingsMistake(f"{leaf.place} must be a group of settings, not one value")
+        raise SettingsError(f"{leaf.place} must be a group of settings, not one value")
     return None
 
 
-def _resolve(leaf: Leaf, at: int, model: type[BaseModel], blocks: Blocks) -> Leaf | None:
+def _resolve(leaf: SettingLeaf, at: int, model: type[BaseModel], blocks: Blocks) -> SettingLeaf | None:
     name, is_last = leaf.path[at], at + 1 == len(leaf.path)
     if at == 0 and name == "home":
-        raise SettingsMistake(f"{leaf.place}: the home folder is chosen by PARLOUR_HOME alone; remove it here")
+        raise SettingsError(f"{leaf.place}: the home folder is chosen by PARLOUR_HOME alone; remove it here")
     if name not in model.model_fields:
         return _read_file(leaf, at, model, blocks)
-    entry = names.entries_of(model, name)
+    entry = setting_names.entries_of(model, name)
     if entry is not None and len(leaf.path) > at + 2:
         return _resolve(leaf, at + 2, entry, blocks)
     if entry is not None:
         return _nothing(leaf)
-    group = names.group_of(model, name)
+    group = setting_names.group_of(model, name)
     if group is not None:
         return _nothing(leaf) if is_last else _resolve(leaf, at + 1, group, blocks)
     if not is_last:
-        raise SettingsMistake(f"{leaf.place}: {'.'.join(leaf.path[: at + 1])} is one value, not a group of settings")
+        raise SettingsError(f"{leaf.place}: {'.'.join(leaf.path[: at + 1])} is one value, not a group of settings")
     return None if leaf.value is None else leaf
 
 
-def _read_file(leaf: Leaf, at: int, model: type[BaseModel], blocks: Blocks) -> Leaf:
+def _read_file(leaf: SettingLeaf, at: int, model: type[BaseModel], blocks: Blocks) -> SettingLeaf:
     """A secret's `<name>_file` names the file that holds it; anything else is unknown."""
     name = leaf.path[at]
     secret = name.removesuffix("_file")
-    if secret == name or not names.is_secret(model, secret) or at + 1 < len(leaf.path):
-        raise SettingsMistake(_unknown(leaf, at, model, blocks))
+    if secret == name or not setting_names.is_secret(model, secret) or at + 1 < len(leaf.path):
+        raise SettingsError(_unknown(leaf, at, model, blocks))
     value = read_secret_file(Path(str(leaf.value)).expanduser(), leaf.place)
     return replace(leaf, path=(*leaf.path[:-1], secret), value=value)
 
 
-def _unknown(leaf: Leaf, at: int, model: type[BaseModel], blocks: Blocks) -> str:
+def _unknown(leaf: SettingLeaf, at: int, model: type[BaseModel], blocks: Blocks) -> str:
     siblings = [name for name in model.model_fields if (at, name) != (0, "home")]
-    near = names.nearest(".".join(leaf.path[: at + 1]), siblings, ())
+    near = setting_names.suggest_name(".".join(leaf.path[: at + 1]), siblings, ())
     if near:
         near = ".".join((near, *leaf.path[at + 1 :]))
-    near = near or names.nearest(".".join(leaf.path), (), names.known_paths(blocks))
-    guess = f"did you mean {written(near, leaf)}?" if near else f"known here: {', '.join(siblings)}"
+    near = near or setting_names.suggest_name(".".join(leaf.path), (), setting_names.known_paths(blocks))
+    guess = f"did you mean {spell_like(near, leaf)}?" if near else f"known here: {', '.join(siblings)}"
     return f"{leaf.place} is no setting of Parlour; {guess}"
 
 
-def merge(leaves: Iterator[Leaf]) -> tuple[dict[str, object], dict[tuple[str, ...], str]]:
+def merge(leaves: Iterator[SettingLeaf]) -> tuple[dict[str, object], dict[tuple[str, ...], str]]:
     """Return the tree of values and each value's place; later leaves win."""
     tree: dict[str, object] = {}
     places: dict[tuple[str, ...], str] = {}

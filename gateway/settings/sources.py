@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from gateway.errors import SettingsMistake
-from gateway.settings.mistakes import RepeatedName
+from gateway.errors import SettingsError
+from gateway.settings.error_messages import DuplicateKey
 
 PREFIX = "PARLOUR_"
 HOME = "PARLOUR_HOME"
@@ -23,7 +23,7 @@ _LARGEST = 1_048_576  # bytes of a settings file; more is a mistake, not a confi
 
 
 @dataclass(frozen=True, slots=True)
-class Leaf:
+class SettingLeaf:
     """One value where it was written."""
 
     path: tuple[str, ...]
@@ -32,7 +32,7 @@ class Leaf:
     is_environment: bool = False
 
 
-def read_environment(environment: Mapping[str, str]) -> Iterator[Leaf]:
+def read_environment(environment: Mapping[str, str]) -> Iterator[SettingLeaf]:
     """Yield what the variables with our prefix say; PARLOUR_HOME is not among them."""
     for name, value in sorted(environment.items()):
         upper = name.upper()
@@ -40,7 +40,7 @@ def read_environment(environment: Mapping[str, str]) -> Iterator[Leaf]:
             yield from _from_name(upper.removeprefix(PREFIX), value, name)
 
 
-def read_secrets(home: Path) -> Iterator[Leaf]:
+def read_secrets(home: Path) -> Iterator[SettingLeaf]:
     """Yield each file of the home's secrets folder; its name is that of the variable, with or without prefix."""
     folder = home / SECRETS
     try:
@@ -48,7 +48,7 @@ def read_secrets(home: Path) -> Iterator[Leaf]:
     except (FileNotFoundError, NotADirectoryError):
         return
     except OSError as wrong:
-        raise SettingsMistake(
+        raise SettingsError(
             f"{folder} cannot be read ({wrong.strerror}); give it to the user who runs Parlour"
         ) from None
     for file in files:
@@ -62,11 +62,9 @@ def read_secret_file(file: Path, place: str) -> str:
     try:
         text = file.read_text("utf-8-sig")
     except UnicodeDecodeError:
-        raise SettingsMistake(f"{place}: {file} is no text; put the secret in it as one line") from None
+        raise SettingsError(f"{place}: {file} is no text; put the secret in it as one line") from None
     except OSError as wrong:
-        raise SettingsMistake(
-            f"{place}: {file} cannot be read ({wrong.strerror}); mend the path or its rights"
-        ) from None
+        raise SettingsError(f"{place}: {file} cannot be read ({wrong.strerror}); mend the path or its rights") from None
     return text.rstrip("\r\n")
 
 
@@ -75,32 +73,30 @@ def find_file(home: Path) -> Path | None:
     found = [home / name for name in FILE_NAMES if (home / name).exists()]
     if len(found) > 1:
         names = " and ".join(file.name for file in found)
-        raise SettingsMistake(f"{home} holds {names}; keep one of them, or nobody knows which counts")
+        raise SettingsError(f"{home} holds {names}; keep one of them, or nobody knows which counts")
     return found[0] if found else None
 
 
-def read_file(file: Path) -> Iterator[Leaf]:
+def read_file(file: Path) -> Iterator[SettingLeaf]:
     """Yield the leaves of a settings file."""
     try:
         if file.stat().st_size > _LARGEST:
-            raise SettingsMistake(f"{file} is larger than 1 MB; it is no settings file")
+            raise SettingsError(f"{file} is larger than 1 MB; it is no settings file")
         text = file.read_text("utf-8-sig")
     except UnicodeDecodeError:
-        raise SettingsMistake(f"{file} is not UTF-8; save it as UTF-8") from None
+        raise SettingsError(f"{file} is not UTF-8; save it as UTF-8") from None
     except OSError as wrong:
-        raise SettingsMistake(
-            f"{file} cannot be read ({wrong.strerror}); give it to the user who runs Parlour"
-        ) from None
+        raise SettingsError(f"{file} cannot be read ({wrong.strerror}); give it to the user who runs Parlour") from None
     yield from read_text(file, text)
 
 
-def read_text(file: Path, text: str) -> Iterator[Leaf]:
+def read_text(file: Path, text: str) -> Iterator[SettingLeaf]:
     """Yield the leaves of a settings file's *text*; the file's name says its format."""
     tree = _parse(file, text)
     if tree is None:
         return
     if not isinstance(tree, dict):
-        raise SettingsMistake(f"{file} must hold names with values, such as `llm:` with `model:` below it")
+        raise SettingsError(f"{file} must hold names with values, such as `llm:` with `model:` below it")
     yield from _leaves(tree, (), file.name)
 
 
@@ -112,18 +108,18 @@ def _parse(file: Path, text: str) -> object:
             import tomllib
 
             return tomllib.loads(text)
-        from gateway.settings.yaml import parse_yaml
+        from gateway.settings.yaml_loader import parse_yaml
 
         return parse_yaml(text)
     except RecursionError:
-        raise SettingsMistake(f"{file} is nested too deeply; it is no settings file") from None
+        raise SettingsError(f"{file} is nested too deeply; it is no settings file") from None
     except ValueError as wrong:
         # Parsers may quote the line that is wrong, and a line may hold a secret: only the position is told.
-        raise SettingsMistake(f"{file} cannot be read as {file.suffix[1:].upper()}: {_position(wrong)}") from None
+        raise SettingsError(f"{file} cannot be read as {file.suffix[1:].upper()}: {_position(wrong)}") from None
 
 
 def _position(wrong: ValueError) -> str:
-    if isinstance(wrong, RepeatedName):
+    if isinstance(wrong, DuplicateKey):
         return f"{wrong} stands there twice; keep one"
     line = getattr(wrong, "lineno", None)
     if line is None and "(at line " in str(wrong):
@@ -135,27 +131,27 @@ def _once(pairs: list[tuple[str, object]]) -> dict[str, object]:
     found: dict[str, object] = {}
     for name, value in pairs:
         if name in found:
-            raise RepeatedName(name)
+            raise DuplicateKey(name)
         found[name] = value
     return found
 
 
-def _from_name(name: str, value: str, place: str) -> Iterator[Leaf]:
+def _from_name(name: str, value: str, place: str) -> Iterator[SettingLeaf]:
     path = tuple(part.lower() for part in name.split("__"))
     if value.lstrip().startswith("{"):
         try:
             tree = json.loads(value, object_pairs_hook=_once)
         except ValueError:
-            raise SettingsMistake(f"{place} begins like JSON and is none; mend the braces and quotes") from None
+            raise SettingsError(f"{place} begins like JSON and is none; mend the braces and quotes") from None
         yield from (replace(leaf, is_environment=True) for leaf in _leaves(tree, path, place))
         return
-    yield Leaf(path, value, place, is_environment=True)
+    yield SettingLeaf(path, value, place, is_environment=True)
 
 
-def _leaves(tree: Mapping[object, object], path: tuple[str, ...], file: str) -> Iterator[Leaf]:
+def _leaves(tree: Mapping[object, object], path: tuple[str, ...], file: str) -> Iterator[SettingLeaf]:
     for name, value in tree.items():
         here = (*path, str(name))
         if isinstance(value, dict) and value:
             yield from _leaves(value, here, file)
         else:
-            yield Leaf(here, value, f"{'.'.join(here)} in {file}")
+            yield SettingLeaf(here, value, f"{'.'.join(here)} in {file}")

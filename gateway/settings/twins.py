@@ -6,11 +6,11 @@ from collections.abc import Mapping
 
 from pydantic import SecretStr
 
-from gateway.settings.blocks import Block
-from gateway.settings.model import Settings
+from gateway.settings.channel_blocks import ChannelSettings
+from gateway.settings.settings_model import Settings
 
 
-def wrong_twins(settings: Settings, places: Mapping[tuple[str, ...], str]) -> list[str]:
+def check_shared_tokens(settings: Settings, places: Mapping[tuple[str, ...], str]) -> list[str]:
     """Return a line for each token that a second enabled block has as well; no line repeats it."""
     found: list[str] = []
     seen: dict[tuple[str, str, str], str] = {}
@@ -26,7 +26,7 @@ def wrong_twins(settings: Settings, places: Mapping[tuple[str, ...], str]) -> li
     return found
 
 
-def _tokens(block: Block) -> list[tuple[str, str]]:
+def _tokens(block: ChannelSettings) -> list[tuple[str, str]]:
     values = ((field, getattr(block, field, None)) for field in block.one_bot)
     return [
         (field, value.get_secret_value()) for field, value in values if block.enabled and isinstance(value, SecretStr)

@@ -12,12 +12,12 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from gateway.errors import SettingsMistake, StoreDown
+from gateway.errors import SettingsError, StoreUnavailable
 from gateway.journal_file import fault_line
-from gateway.ports.store import Limits, Store
+from gateway.ports.store import Store, StoreLimits
 from gateway.store import schema
-from gateway.store.base import Clock, utc_now
-from gateway.store.store import SqliteStore, assemble
+from gateway.store.engine import Clock, utc_now
+from gateway.store.sqlite_store import SqliteStore, assemble
 from gateway.store.writer import BatchWriter
 
 FILE = "journal.db"
@@ -25,21 +25,21 @@ FILE = "journal.db"
 Connect = Callable[[Path], sqlite3.Connection]
 
 
-async def open_store(home: Path, url: str, limits: Limits) -> Store:
+async def open_store(home: Path, url: str, limits: StoreLimits) -> Store:
     """Open the embedded store of *home*, made when missing, with what the last run left in its wake-ups.
 
-    The caller holds the home's lock. Raises StoreDown when the file is damaged or cannot be
-    written, NewerData when a newer Parlour wrote it, SettingsMistake when *url* is another engine's.
+    The caller holds the home's lock. Raises StoreUnavailable when the file is damaged or cannot be
+    written, SchemaTooNew when a newer Parlour wrote it, SettingsError when *url* is another engine's.
     """
     if url:
-        raise SettingsMistake(
+        raise SettingsError(
             f"store.url: {url.partition(':')[0]!r} is not this store; leave it empty for the embedded one"
         )
     return await open_file(home / FILE, limits)
 
 
 async def open_file(
-    path: Path, limits: Limits, *, clock: Clock = utc_now, connect: Connect = schema.connect
+    path: Path, limits: StoreLimits, *, clock: Clock = utc_now, connect: Connect = schema.connect
 ) -> SqliteStore:
     """Open the store in one file; *clock* and *connect* are for those who bring their own time or their own faults."""
     is_prepared = False
@@ -63,7 +63,7 @@ async def open_file(
     try:
         await writer.open()
     except (sqlite3.Error, OSError) as error:
-        raise StoreDown(fault_line(path, error)) from error
+        raise StoreUnavailable(fault_line(path, error)) from error
     try:
         return await assemble(writer, limits, clock, partial(copy_file, path), path=path)
     except BaseException:

@@ -9,10 +9,10 @@ from datetime import timedelta
 from types import MappingProxyType
 from typing import Any
 
-from gateway.ports.access import AuditLine, Change, Member, Standing
-from gateway.store.base import Engine
+from gateway.ports.access import AccessChange, AccessEntry, AccessStatus, AuditEntry
+from gateway.store.engine import StoreEngine
 from gateway.store.inbox import enqueue
-from gateway.store.rows import micros, moment, quote, unquote
+from gateway.store.row_codec import micros, moment, quote, unquote
 
 KEEP_AUDIT = timedelta(days=365)
 
@@ -26,22 +26,22 @@ _LINES = (
 
 
 @dataclass(slots=True)
-class Known:
+class AccessSnapshot:
     """What is read from memory."""
 
-    members: dict[tuple[str, str], Member] = field(default_factory=dict)
+    members: dict[tuple[str, str], AccessEntry] = field(default_factory=dict)
     notes: dict[str, str] = field(default_factory=dict)
     edition: int = 0
 
 
-def load(database: sqlite3.Connection) -> Known:
+def load(database: sqlite3.Connection) -> AccessSnapshot:
     """Read what is kept in memory."""
     found = database.execute("SELECT channel, who, standing, decided_by, at, name FROM access")
     members = [
-        Member(
+        AccessEntry(
             channel=unquote(channel),
             who=unquote(who),
-            standing=Standing(standing),
+            standing=AccessStatus(standing),
             by=unquote(by),
             at=moment(at),
             name=unquote(name),
@@ -49,7 +49,7 @@ def load(database: sqlite3.Connection) -> Known:
         for channel, who, standing, by, at, name in found
     ]
     notes = database.execute("SELECT name, value FROM access_note")
-    return Known(
+    return AccessSnapshot(
         {(each.channel, each.who): each for each in members},
         {unquote(name): unquote(value) for name, value in notes},
     )
@@ -58,11 +58,11 @@ def load(database: sqlite3.Connection) -> Known:
 class SqliteAccess:
     """Implements `Access` over the writer."""
 
-    def __init__(self, engine: Engine, known: Known) -> None:
+    def __init__(self, engine: StoreEngine, known: AccessSnapshot) -> None:
         self._engine = engine
         self._known = known
 
-    def members(self) -> Mapping[tuple[str, str], Member]:
+    def members(self) -> Mapping[tuple[str, str], AccessEntry]:
         """Return every decision in force."""
         return MappingProxyType(self._known.members)
 
@@ -74,19 +74,19 @@ class SqliteAccess:
         """Return a number that grows with every change of `members`."""
         return self._known.edition
 
-    async def change(self, change: Change) -> bool:
+    async def change(self, change: AccessChange) -> bool:
         """Write *change* durably, then let it count."""
         return await self._engine.writer.submit(
             lambda database: write(database, change), lambda done: self._adopt(change) if done else None
         )
 
-    async def audit(self, *, limit: int, about: str = "") -> Sequence[AuditLine]:
+    async def audit(self, *, limit: int, about: str = "") -> Sequence[AuditEntry]:
         """Return lines, the newest first."""
         columns = (*(quote(about),) * 3, limit)
         found = await self._engine.writer.submit(lambda database: database.execute(_LINES, columns).fetchall())
         return [_read_line(each) for each in found]
 
-    def _adopt(self, change: Change) -> None:
+    def _adopt(self, change: AccessChange) -> None:
         known = self._known
         for each in change.put:
             known.members[each.channel, each.who] = each
@@ -108,7 +108,7 @@ class SqliteAccess:
 # -- in one transaction ----------------------------------------------------------------------------------
 
 
-def write(database: sqlite3.Connection, change: Change) -> bool:
+def write(database: sqlite3.Connection, change: AccessChange) -> bool:
     """Write all of *change*, or nothing and False."""
     if change.spends is not None:
         name, value = change.spends
@@ -130,13 +130,13 @@ def write(database: sqlite3.Connection, change: Change) -> bool:
         else:
             database.execute("DELETE FROM access_note WHERE name = ?", (quote(name),))
     if change.line is not None:
-        write_line(database, change.line)
+        insert_audit_entry(database, change.line)
     for message in change.told:
         enqueue(database, message)
     return True
 
 
-def write_line(database: sqlite3.Connection, line: AuditLine) -> None:
+def insert_audit_entry(database: sqlite3.Connection, line: AuditEntry) -> None:
     """Write an audit line, once for its id."""
     names = (line.by, line.where, line.what, line.whom, line.outcome)
     database.execute(_INSERT_LINE, (quote(line.id), micros(line.at), *(quote(each) for each in names)))
@@ -148,9 +148,9 @@ def prune(database: sqlite3.Connection, now: int) -> int:
     return database.execute("DELETE FROM audit WHERE at < ?", (now - age,)).rowcount
 
 
-def _read_line(columns: tuple[Any, ...]) -> AuditLine:
+def _read_line(columns: tuple[Any, ...]) -> AuditEntry:
     ident, at, by, where, what, whom, outcome = columns
-    return AuditLine(
+    return AuditEntry(
         id=unquote(ident),
         at=moment(at),
         by=unquote(by),

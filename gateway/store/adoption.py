@@ -15,8 +15,8 @@ from pathlib import Path
 
 from gateway.journal_file import OpenChoice, read_only
 from gateway.ports.journal import SessionRow
-from gateway.store.lanes import list_sessions
-from gateway.store.rows import write_key
+from gateway.store.row_codec import write_key
+from gateway.store.session_queue import list_sessions
 
 _SET = "INSERT OR REPLACE INTO meta (name, value) VALUES (?, ?)"
 _OPEN_ROWS = "SELECT count(*) FROM inbox WHERE ended_at IS NULL AND state != 'noted'"

@@ -10,10 +10,10 @@ from itertools import takewhile
 from typing import Any
 
 from gateway.events import OutboundMessage, SessionKey
-from gateway.ports.alerts import Alert, GivenUp, Heard, Post
-from gateway.store.base import Engine
+from gateway.ports.alerts import AbandonedTurn, Alert, NotificationState, WebhookPost
+from gateway.store.engine import StoreEngine
 from gateway.store.inbox import enqueue
-from gateway.store.rows import micros, moment, read_json, read_key, unquote, write_json
+from gateway.store.row_codec import micros, moment, read_json, read_key, unquote, write_json
 
 OURS = "a"  # a notice's id begins with it where a turn's begins with t
 STRANGERS = "s"  # so does a line's to somebody who was not let in: whether they read it is their own affair
@@ -32,7 +32,7 @@ _UNHEARD = (
 )
 
 
-def look(database: sqlite3.Connection) -> tuple[Alert, ...]:
+def load_alerts(database: sqlite3.Connection) -> tuple[Alert, ...]:
     """Return every cause, the latest trouble first; also for who reads a journal that nobody writes."""
     found = database.execute("SELECT cause, since, payload FROM alert ORDER BY since DESC, cause")
     return tuple(_read(*columns) for columns in found)
@@ -41,12 +41,12 @@ def look(database: sqlite3.Connection) -> tuple[Alert, ...]:
 class SqliteAlerts:
     """What was told, durably (see the Alerts port)."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: StoreEngine) -> None:
         self._engine = engine
 
     async def all(self) -> tuple[Alert, ...]:
         """Return every cause that was ever noted."""
-        return await self._engine.writer.submit(look)
+        return await self._engine.writer.submit(load_alerts)
 
     async def note(
         self, alert: Alert, *, notices: Sequence[OutboundMessage] = (), posts: Sequence[str] = (), at: datetime
@@ -67,19 +67,21 @@ class SqliteAlerts:
         for key in keys:
             self._engine.chats.put(key)
 
-    async def posts(self, *, due: datetime, limit: int) -> tuple[Post, ...]:
+    async def posts(self, *, due: datetime, limit: int) -> tuple[WebhookPost, ...]:
         """Return what is to be posted by now, in order."""
         found = await self._engine.writer.submit(lambda database: database.execute(_QUEUED, (limit,)).fetchall())
         ready = takewhile(lambda columns: columns[4] <= micros(due), found)
-        return tuple(Post(seq=seq, body=body, at=moment(at), attempts=tries) for seq, body, at, tries, _ in ready)
+        return tuple(
+            WebhookPost(seq=seq, body=body, at=moment(at), attempts=tries) for seq, body, at, tries, _ in ready
+        )
 
-    async def posted(self, post: Post) -> None:
+    async def mark_posted(self, post: WebhookPost) -> None:
         """Forget *post*."""
         await self._engine.writer.submit(
             lambda database: database.execute("DELETE FROM alert_post WHERE seq = ?", (post.seq,)).close()
         )
 
-    async def put_off(self, post: Post, until: datetime) -> None:
+    async def postpone(self, post: WebhookPost, until: datetime) -> None:
         """Count an attempt that failed."""
         arguments = (post.attempts + 1, micros(until), post.seq)
         change = "UPDATE alert_post SET attempts = ?, due_at = ? WHERE seq = ?"
@@ -97,18 +99,18 @@ class SqliteAlerts:
         found = await self._engine.writer.submit(lambda database: database.execute(_UNHEARD, wanted).fetchall())
         return frozenset(read_key(key) for (key,) in found)
 
-    async def given_up(self, after: str) -> tuple[tuple[GivenUp, ...], str]:
+    async def given_up(self, after: str) -> tuple[tuple[AbandonedTurn, ...], str]:
         """Return the turns that lost something since the mark *after*."""
         return await self._engine.writer.submit(lambda database: _given_up(database, after))
 
 
-def _given_up(database: sqlite3.Connection, after: str) -> tuple[tuple[GivenUp, ...], str]:
+def _given_up(database: sqlite3.Connection, after: str) -> tuple[tuple[AbandonedTurn, ...], str]:
     if not after:
         (latest,) = database.execute("SELECT max(at) FROM dead").fetchone()
         return (), str(latest or 0)
     found = database.execute(_GIVEN_UP, (int(after), OURS, STRANGERS)).fetchall()
     letters = tuple(
-        GivenUp(turn=unquote(turn), chat=unquote(key), reason=unquote(reason), at=moment(at))
+        AbandonedTurn(turn=unquote(turn), chat=unquote(key), reason=unquote(reason), at=moment(at))
         for turn, key, reason, at in found
     )
     return letters, str(max((at for *_, at in found), default=int(after)))
@@ -127,7 +129,7 @@ def _write(alert: Alert) -> str:
     return write_json(fields)
 
 
-def _write_heard(heard: Heard) -> dict[str, Any]:
+def _write_heard(heard: NotificationState) -> dict[str, Any]:
     at = micros(heard.at) if heard.at is not None else None
     return {**asdict(heard), "at": at}
 
@@ -147,6 +149,6 @@ def _read(cause: str, since: int, payload: str) -> Alert:
     )
 
 
-def _read_heard(fields: Mapping[str, Any]) -> Heard:
+def _read_heard(fields: Mapping[str, Any]) -> NotificationState:
     at = moment(fields["at"]) if fields["at"] is not None else None
-    return Heard(**{**fields, "at": at, "notices": tuple(fields["notices"])})
+    return NotificationState(**{**fields, "at": at, "notices": tuple(fields["notices"])})

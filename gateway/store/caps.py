@@ -6,9 +6,9 @@ import sqlite3
 from collections.abc import Iterable
 from datetime import datetime
 
-from gateway.ports.caps import Begun, Counted, Spent, Told
-from gateway.store.base import Engine
-from gateway.store.rows import micros, moment, quote, sql, unquote, write_json
+from gateway.ports.caps import CapNotice, CapUsage, SpentTokens, StartedTurn
+from gateway.store.engine import StoreEngine
+from gateway.store.row_codec import micros, moment, quote, sql, unquote, write_json
 
 _OURS = "AND turn != '' AND purpose IN (SELECT value FROM json_each(?2))"
 _BEGUN = sql("SELECT turn, person, chat, is_own, min(at) FROM usage WHERE at > ?1", _OURS, "GROUP BY turn")
@@ -23,23 +23,23 @@ _ENDED = "DELETE FROM cap_told WHERE name = ? AND NOT (until = ? AND most = ?)"
 _FORGET = "DELETE FROM cap_told WHERE substr(name, instr(name, '/') + 1) = ?1 OR chat = ?1"
 
 
-class SqliteCapRows:
+class SqliteCapUsage:
     """Implements `CapRows` over the writer."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: StoreEngine) -> None:
         self._engine = engine
 
-    async def counted(self, *, window: datetime, day: datetime, purposes: Iterable[str]) -> Counted:
+    async def load_usage(self, *, window: datetime, day: datetime, purposes: Iterable[str]) -> CapUsage:
         """Return what the running windows hold."""
         wanted = write_json(sorted(purposes))
 
-        def read(database: sqlite3.Connection) -> Counted:
+        def read(database: sqlite3.Connection) -> CapUsage:
             begun = database.execute(_BEGUN, (micros(window), wanted)).fetchall()
             spent = database.execute(_SPENT, (micros(day), wanted)).fetchall()
             told = database.execute(_TOLD).fetchall()
-            return Counted(
+            return CapUsage(
                 begun=tuple(
-                    Begun(
+                    StartedTurn(
                         turn=unquote(turn),
                         person=unquote(person),
                         chat=unquote(chat),
@@ -49,11 +49,11 @@ class SqliteCapRows:
                     for turn, person, chat, is_own, at in begun
                 ),
                 spent=tuple(
-                    Spent(person=unquote(person), chat=unquote(chat), is_own=bool(is_own), tokens=tokens)
+                    SpentTokens(person=unquote(person), chat=unquote(chat), is_own=bool(is_own), tokens=tokens)
                     for person, chat, is_own, tokens in spent
                 ),
                 told=tuple(
-                    Told(name=unquote(name), chat=unquote(chat), until=moment(until), limit=most)
+                    CapNotice(name=unquote(name), chat=unquote(chat), until=moment(until), limit=most)
                     for name, chat, until, most in told
                 ),
             )
@@ -61,7 +61,7 @@ class SqliteCapRows:
         return await self._engine.writer.submit(read)
 
 
-def tell(database: sqlite3.Connection, told: Iterable[Told]) -> None:
+def mark_notified(database: sqlite3.Connection, told: Iterable[CapNotice]) -> None:
     """Note who is being told, and forget their window before."""
     told = tuple(told)
     database.executemany(_ENDED, [(quote(each.name), micros(each.until), each.limit) for each in told])

@@ -6,7 +6,7 @@ import sqlite3
 from typing import Any
 
 from gateway.ports.journal import Job
-from gateway.store.rows import micros, quote, write_json
+from gateway.store.row_codec import micros, quote, write_json
 
 
 def encode_job(job: Job) -> tuple[Any, ...]:

@@ -16,9 +16,10 @@ from gateway.events import (
     SessionKey,
     turn_id,
 )
-from gateway.ports.journal import Acceptance, AcceptedAs, InboxRow, Job
+from gateway.i18n import translate
+from gateway.ports.journal import AcceptOutcome, AcceptResult, InboxRow, Job
 from gateway.store.due import encode_job, put_job
-from gateway.store.rows import (
+from gateway.store.row_codec import (
     moment,
     quote,
     read_inbound,
@@ -31,7 +32,6 @@ from gateway.store.rows import (
     write_outbound,
 )
 from gateway.store.suspects import CRASHES
-from gateway.words import say
 
 MINUTE = 60_000_000  # microseconds
 DELETED = "\0deleted"  # the revision under which a deletion is remembered
@@ -87,7 +87,7 @@ def read_row(columns: tuple[Any, ...]) -> InboxRow:
     )
 
 
-class Headroom:
+class BacklogLimit:
     """Says whether the whole backlog is full without counting it at every message.
 
     A count of c rows says that the next limit - c messages fit, whatever else happens.
@@ -106,7 +106,7 @@ class Headroom:
 
 
 @dataclass(frozen=True, slots=True)
-class Accepting:
+class EncodedMessage:
     """A message, encoded before it is queued, so that one that cannot be encoded is nobody else's trouble."""
 
     message: InboundMessage
@@ -122,12 +122,14 @@ class Accepting:
     language: str  # of what the chat is told when it is full
 
 
-def encode(message: InboundMessage, *, role: Role, is_control: bool, at: int, sent_at: int, language: str) -> Accepting:
+def encode(
+    message: InboundMessage, *, role: Role, is_control: bool, at: int, sent_at: int, language: str
+) -> EncodedMessage:
     """Prepare *message* for `accept`."""
     keys: tuple[str, ...] = (message.logical_key,)
     if not message.message_id and message.event_ids:
         keys = tuple(f"event/{event}" for event in message.event_ids)
-    return Accepting(
+    return EncodedMessage(
         message=message,
         key=write_key(message.key),
         payload=write_inbound(message),
@@ -143,17 +145,17 @@ def encode(message: InboundMessage, *, role: Role, is_control: bool, at: int, se
 
 
 @dataclass(frozen=True, slots=True)
-class Accepted:
+class AcceptEffect:
     """What accept did, and whom it wakes."""
 
-    acceptance: Acceptance
+    acceptance: AcceptResult
     lane: SessionKey | None = None
     control: InboxRow | None = None
     chat: SessionKey | None = None
     has_job: bool = False
 
 
-def accept(database: sqlite3.Connection, new: Accepting, per_chat: int, headroom: Headroom) -> Accepted:
+def accept(database: sqlite3.Connection, new: EncodedMessage, per_chat: int, headroom: BacklogLimit) -> AcceptEffect:
     """Store *new* once."""
     for name in new.names:
         known = database.execute(_KNOWN, (name,)).fetchall()
@@ -162,25 +164,25 @@ def accept(database: sqlite3.Connection, new: Accepting, per_chat: int, headroom
     if new.message.kind is InboundKind.DELETION:
         # Nothing of it was ever here (a stranger's message, say), or it was so long ago that only files know it.
         has_job = _take_back(database, new)
-        return Accepted(Acceptance(outcome=AcceptedAs.DUPLICATE, seq=0), has_job=has_job)
+        return AcceptEffect(AcceptResult(outcome=AcceptOutcome.DUPLICATE, seq=0), has_job=has_job)
     if new.is_control:
         pending = int(database.execute(_COUNT_CONTROLS, (new.key,)).fetchone()[0])
         if pending >= per_chat or _has_their_share(database, new, pending, per_chat, _COUNT_CONTROLS_OF_SENDER):
             return _refuse(database, new, pending, per_chat)
         seq = _insert(database, new, "control")
         row = InboxRow(seq=seq, message=new.message, accepted_at=moment(new.at), role=new.role, is_control=True)
-        return Accepted(Acceptance(outcome=AcceptedAs.NEW, seq=seq), control=row)
+        return AcceptEffect(AcceptResult(outcome=AcceptOutcome.NEW, seq=seq), control=row)
     queued = int(database.execute(COUNT_WAITING, (new.key,)).fetchone()[0])
     has_share = _has_their_share(database, new, queued, per_chat, _COUNT_OF_SENDER)
     if queued >= per_chat or has_share or not headroom.take(database):
         return _refuse(database, new, queued, per_chat)
     seq = _insert(database, new, "waiting")
-    acceptance = Acceptance(outcome=AcceptedAs.NEW, seq=seq, queued=queued + 1)
-    return Accepted(acceptance, lane=new.message.key)
+    acceptance = AcceptResult(outcome=AcceptOutcome.NEW, seq=seq, queued=queued + 1)
+    return AcceptEffect(acceptance, lane=new.message.key)
 
 
 def _has_their_share(
-    database: sqlite3.Connection, new: Accepting, queued: int, per_chat: int, count_of_sender: str
+    database: sqlite3.Connection, new: EncodedMessage, queued: int, per_chat: int, count_of_sender: str
 ) -> bool:
     """Return True if the sender fills half of a shared chat's queue: the other half is for everybody else."""
     half = (per_chat + 1) // 2
@@ -190,7 +192,7 @@ def _has_their_share(
     return int(found[0]) >= half
 
 
-def _insert(database: sqlite3.Connection, new: Accepting, state: str) -> int:
+def _insert(database: sqlite3.Connection, new: EncodedMessage, state: str) -> int:
     message = new.message
     ended_at = new.at if state == "refused" else None
     cursor = database.execute(
@@ -217,7 +219,7 @@ def _insert(database: sqlite3.Connection, new: Accepting, state: str) -> int:
     return seq
 
 
-def _accept_known(database: sqlite3.Connection, new: Accepting, known: list[tuple[str, int]]) -> Accepted:
+def _accept_known(database: sqlite3.Connection, new: EncodedMessage, known: list[tuple[str, int]]) -> AcceptEffect:
     seq = known[0][1]
     # An original that comes after its edit is late, not newer.
     if not new.message.message_id or not new.revision or any(revision == new.revision for revision, _ in known):
@@ -237,10 +239,10 @@ def _accept_known(database: sqlite3.Connection, new: Accepting, known: list[tupl
         # What was taken back goes at once; a turn that runs still needs it, and then it goes with the others.
         database.execute(_BLANK_ONE, (seq,))
         has_job = _take_back(database, new, note)
-    return Accepted(Acceptance(outcome=AcceptedAs.NOTED, seq=seq), has_job=has_job)
+    return AcceptEffect(AcceptResult(outcome=AcceptOutcome.NOTED, seq=seq), has_job=has_job)
 
 
-def _take_back(database: sqlite3.Connection, new: Accepting, note: int = 0) -> bool:
+def _take_back(database: sqlite3.Connection, new: EncodedMessage, note: int = 0) -> bool:
     """Queue what takes the message out of files and memory; nothing where no conversation ever was."""
     found = database.execute("SELECT scope FROM session WHERE key = ?", (new.key,)).fetchone()
     if found is None:
@@ -256,16 +258,16 @@ def _take_back(database: sqlite3.Connection, new: Accepting, note: int = 0) -> b
     return True
 
 
-def _unchanged(database: sqlite3.Connection, new: Accepting, seq: int) -> Accepted:
+def _unchanged(database: sqlite3.Connection, new: EncodedMessage, seq: int) -> AcceptEffect:
     queued = int(database.execute(COUNT_WAITING, (new.key,)).fetchone()[0])
-    return Accepted(Acceptance(outcome=AcceptedAs.DUPLICATE, seq=seq, queued=queued))
+    return AcceptEffect(AcceptResult(outcome=AcceptOutcome.DUPLICATE, seq=seq, queued=queued))
 
 
-def _change_waiting(database: sqlite3.Connection, new: Accepting, seq: int, payload: str) -> Accepted:
+def _change_waiting(database: sqlite3.Connection, new: EncodedMessage, seq: int, payload: str) -> AcceptEffect:
     if new.revision == DELETED:
         database.execute("UPDATE inbox SET state = 'stopped', ended_at = ? WHERE seq = ?", (new.at, seq))
         database.execute(_BLANK_ONE, (seq,))
-        outcome = AcceptedAs.DELETED
+        outcome = AcceptOutcome.DELETED
     else:
         before = read_inbound(payload)
         # Its place in the lane and its turn are the first delivery's; what it says is the edit's.
@@ -274,17 +276,17 @@ def _change_waiting(database: sqlite3.Connection, new: Accepting, seq: int, payl
             "UPDATE inbox SET payload = ?, length = ?, role = ? WHERE seq = ?",
             (write_inbound(after), new.length, new.role.value, seq),
         )
-        outcome = AcceptedAs.EDITED
+        outcome = AcceptOutcome.EDITED
     queued = int(database.execute(COUNT_WAITING, (new.key,)).fetchone()[0])
-    return Accepted(Acceptance(outcome=outcome, seq=seq, queued=queued))
+    return AcceptEffect(AcceptResult(outcome=outcome, seq=seq, queued=queued))
 
 
-def _refuse(database: sqlite3.Connection, new: Accepting, queued: int, limit: int) -> Accepted:
+def _refuse(database: sqlite3.Connection, new: EncodedMessage, queued: int, limit: int) -> AcceptEffect:
     seq = _insert(database, new, "refused")
-    acceptance = Acceptance(outcome=AcceptedAs.FULL, seq=seq, queued=queued)
+    acceptance = AcceptResult(outcome=AcceptOutcome.FULL, seq=seq, queued=queued)
     found = database.execute("SELECT told_at FROM lane WHERE key = ?", (new.key,)).fetchone()
     if found is not None and 0 <= new.at - found[0] < MINUTE:
-        return Accepted(acceptance)
+        return AcceptEffect(acceptance)
     database.execute(
         "INSERT INTO lane (key, told_at) VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET told_at = excluded.told_at",
         (new.key, new.at),
@@ -292,12 +294,12 @@ def _refuse(database: sqlite3.Connection, new: Accepting, queued: int, limit: in
     line = OutboundMessage(
         id=f"{turn_id(new.message)}.1",
         key=new.message.key,
-        text=say("pool.full", new.language, limit=limit),
+        text=translate("pool.full", new.language, limit=limit),
         kind=OutboundKind.NOTICE,
         reply_to=new.message.message_id,
     )
     enqueue(database, line)
-    return Accepted(acceptance, chat=new.message.key)
+    return AcceptEffect(acceptance, chat=new.message.key)
 
 
 def enqueue(database: sqlite3.Connection, message: OutboundMessage) -> None:
@@ -342,7 +344,7 @@ def drop(database: sqlite3.Connection, key: str, sender: str, at: int) -> int:
     return len(dropped)
 
 
-def open_lanes(database: sqlite3.Connection) -> list[SessionKey]:
+def ready_sessions(database: sqlite3.Connection) -> list[SessionKey]:
     """Return the keys that have unclaimed rows, the longest waiting first."""
     found = database.execute(
         "SELECT key FROM inbox WHERE state IN ('waiting', 'stamped') AND ended_at IS NULL "

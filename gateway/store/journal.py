@@ -10,26 +10,26 @@ from typing import Any, TypeVar
 
 import structlog
 
-from gateway.errors import LeaseLost, StoreDown
+from gateway.errors import LeaseLost, StoreUnavailable
 from gateway.events import InboundMessage, OutboundMessage, Role, SessionKey
 from gateway.ports.journal import (
     CALL_NOTED_AFTER,
-    Acceptance,
-    Commit,
+    AcceptResult,
     InboxRow,
-    Lease,
     SessionRow,
-    Step,
+    TurnCommit,
+    TurnLease,
     TurnRecord,
-    TurnStory,
+    TurnStep,
+    TurnTrace,
     UsageRow,
 )
-from gateway.store import inbox, lanes, suspects, turns, views
-from gateway.store.base import Engine, new_transcript
-from gateway.store.lanes import HeldBack
-from gateway.store.rows import micros, quote, write_key, write_lines
+from gateway.store import inbox, inspection, session_queue, suspects, turn_commits
+from gateway.store.engine import StoreEngine, new_transcript
+from gateway.store.row_codec import micros, quote, write_key, write_lines
+from gateway.store.session_queue import MergeDelay
 from gateway.store.suspects import SuspectHead
-from gateway.store.turns import Committed, Committing
+from gateway.store.turn_commits import CommitEffect, EncodedCommit
 from gateway.store.usage import encode_usage, insert_usage, settle_usage
 
 log = structlog.get_logger(__name__)
@@ -42,13 +42,13 @@ _RETRY_SECONDS = 1.0  # a key whose claim failed with the disk is offered again
 class SqliteJournal:
     """Inbox, lanes, tool steps and the commit (see the Journal port)."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: StoreEngine) -> None:
         self._engine = engine
         self._calls: dict[str, asyncio.TimerHandle | None] = {}  # under way; None = its estimate is stored
 
     async def accept(
         self, message: InboundMessage, *, role: Role, is_control: bool, language: str = "en"
-    ) -> Acceptance:
+    ) -> AcceptResult:
         """Make *message* durable, once."""
         engine = self._engine
         sent_at = micros(message.sent_at)
@@ -61,9 +61,9 @@ class SqliteJournal:
         )
         return accepted.acceptance
 
-    def _accepted(self, accepted: inbox.Accepted) -> None:
+    def _accepted(self, accepted: inbox.AcceptEffect) -> None:
         if accepted.lane is not None:
-            self._engine.wake_lane(accepted.lane)
+            self._engine.wake_session(accepted.lane)
         if accepted.control is not None:
             self._engine.offer_control(accepted.control)
         if accepted.chat is not None:
@@ -71,34 +71,36 @@ class SqliteJournal:
         if accepted.has_job:
             self._engine.queued_job.set()
 
-    def lanes(self) -> AsyncIterator[SessionKey]:
+    def ready_sessions(self) -> AsyncIterator[SessionKey]:
         """Yield each key that has unclaimed lane rows."""
         return self._engine.lanes.stream()
 
-    def controls(self) -> AsyncIterator[InboxRow]:
+    def control_rows(self) -> AsyncIterator[InboxRow]:
         """Yield each control row as it is accepted."""
         return self._engine.controls.stream()
 
-    async def claim(self, key: SessionKey) -> Lease | None:
+    async def claim(self, key: SessionKey) -> TurnLease | None:
         """Take the lane's next turn; a claim that nobody waits for any more is given back."""
         engine = self._engine
         column, now = write_key(key), engine.now()
         future = engine.writer.submit(
-            lambda database: lanes.claim(database, key, column, engine.owner, engine.limits, now, new_transcript),
+            lambda database: session_queue.claim(
+                database, key, column, engine.owner, engine.limits, now, new_transcript
+            ),
             partial(self._claimed, key),
         )
         try:
             found = await self._unless_cancelled(future)
-        except StoreDown:
-            engine.wake_later(_RETRY_SECONDS, partial(engine.wake_lane, key))
+        except StoreUnavailable:
+            engine.wake_at(_RETRY_SECONDS, partial(engine.wake_session, key))
             raise
-        return self._with_doubt(found) if isinstance(found, Lease) else None
+        return self._with_doubt(found) if isinstance(found, TurnLease) else None
 
-    def _claimed(self, key: SessionKey, found: Lease | HeldBack | SuspectHead | None) -> None:
-        if isinstance(found, Lease):
+    def _claimed(self, key: SessionKey, found: TurnLease | MergeDelay | SuspectHead | None) -> None:
+        if isinstance(found, TurnLease):
             self._engine.held[key] = found.epoch
-        elif isinstance(found, HeldBack):
-            self._engine.wake_later(found.seconds, partial(self._engine.wake_lane, key))
+        elif isinstance(found, MergeDelay):
+            self._engine.wake_at(found.seconds, partial(self._engine.wake_session, key))
         elif found is not None:
             self._engine.suspected.set()
 
@@ -107,21 +109,23 @@ class SqliteJournal:
         await self._engine.suspected.wait()
         self._engine.suspected.clear()
 
-    async def claim_suspect(self, *, is_alone: bool) -> Lease | InboxRow | None:
+    async def claim_suspect(self, *, is_alone: bool) -> TurnLease | InboxRow | None:
         """Take the suspect with the fewest attempts; a claim that nobody waits for any more is given back."""
         engine, now = self._engine, self._engine.now()
         future = engine.writer.submit(
-            lambda database: lanes.claim_suspect(database, engine.owner, now, new_transcript, is_alone=is_alone),
-            lambda found: self._claimed(found.key, found) if isinstance(found, Lease) else None,
+            lambda database: session_queue.claim_suspect(
+                database, engine.owner, now, new_transcript, is_alone=is_alone
+            ),
+            lambda found: self._claimed(found.key, found) if isinstance(found, TurnLease) else None,
         )
         try:
             found = await self._unless_cancelled(future)
-        except StoreDown:
-            engine.wake_later(_RETRY_SECONDS, engine.suspected.set)
+        except StoreUnavailable:
+            engine.wake_at(_RETRY_SECONDS, engine.suspected.set)
             raise
-        return self._with_doubt(found) if isinstance(found, Lease) else found
+        return self._with_doubt(found) if isinstance(found, TurnLease) else found
 
-    def _with_doubt(self, lease: Lease) -> Lease:
+    def _with_doubt(self, lease: TurnLease) -> TurnLease:
         """Return *lease* with what is known of its answer: rows of before a restore may have had theirs."""
         return replace(lease, is_uncertain=self._engine.adopted.covers(row.seq for row in lease.rows))
 
@@ -142,81 +146,88 @@ class SqliteJournal:
         if future.cancelled() or future.exception() is not None:
             return
         lease = future.result()
-        if isinstance(lease, Lease):
+        if isinstance(lease, TurnLease):
             returned = self._release(lease, attempt_counts=False)
             returned.add_done_callback(lambda done: done.cancelled() or done.exception())
 
-    async def steer(self, lease: Lease) -> tuple[InboxRow, ...]:
+    async def steer(self, lease: TurnLease) -> tuple[InboxRow, ...]:
         """Take into the running turn what its own sender wrote meanwhile."""
         engine, column = self._engine, write_key(lease.key)
         return await engine.writer.submit(
-            lambda database: lanes.steer(database, lease, column, engine.owner, engine.limits)
+            lambda database: session_queue.steer(database, lease, column, engine.owner, engine.limits)
         )
 
-    async def step(self, lease: Lease, step: Step) -> None:
+    async def step(self, lease: TurnLease, step: TurnStep) -> None:
         """Store one step, once."""
         engine, column = self._engine, write_key(lease.key)
         body = write_lines(step.lines, step.blobs)
-        await engine.writer.submit(lambda database: lanes.store_step(database, lease, column, engine.owner, step, body))
+        await engine.writer.submit(
+            lambda database: session_queue.store_step(database, lease, column, engine.owner, step, body)
+        )
 
-    async def commit(self, lease: Lease, commit: Commit) -> TurnRecord:
+    async def commit(self, lease: TurnLease, commit: TurnCommit) -> TurnRecord:
         """Store the record, end its rows, enqueue outbound and jobs; happens even if the caller is cancelled."""
         engine = self._engine
-        new = turns.encode(commit, engine.now())
-        committed: Committed = await engine.writer.submit(
-            lambda database: turns.commit_turn(database, lease, new, engine.owner), partial(self._committed, lease, new)
+        new = turn_commits.encode(commit, engine.now())
+        committed: CommitEffect = await engine.writer.submit(
+            lambda database: turn_commits.commit_turn(database, lease, new, engine.owner),
+            partial(self._committed, lease, new),
         )
         if committed.fault:
             raise LeaseLost(committed.fault)
         return committed.record
 
-    def _committed(self, lease: Lease, new: Committing, committed: Committed) -> None:
+    def _committed(self, lease: TurnLease, new: EncodedCommit, committed: CommitEffect) -> None:
         if committed.fault:
             log.warning("journal.commit_refused", key=str(lease.key), turn=lease.turn, reason=committed.fault)
         if committed.is_new or committed.fault:
             self._engine.free_lane(lease.key, has_more=committed.more)
         self._recorded(new, committed)
 
-    def _recorded(self, new: Committing, committed: Committed) -> None:
+    def _recorded(self, new: EncodedCommit, committed: CommitEffect) -> None:
         if not committed.is_new:
             return
         engine = self._engine
         engine.recorded.set()
-        for key in turns.chats_of(new.commit):
+        for key in turn_commits.chats_of(new.commit):
             engine.chats.put(key)
         if new.jobs:
             engine.queued_job.set()
 
-    async def settle(self, row: InboxRow, commit: Commit) -> TurnRecord:
+    async def settle(self, row: InboxRow, commit: TurnCommit) -> TurnRecord:
         """Commit a control row's record outside the lane."""
-        new = turns.encode(commit, self._engine.now())
-        committed: Committed = await self._engine.writer.submit(
-            lambda database: turns.settle_row(database, new, row.seq), partial(self._recorded, new)
+        new = turn_commits.encode(commit, self._engine.now())
+        committed: CommitEffect = await self._engine.writer.submit(
+            lambda database: turn_commits.settle_row(database, new, row.seq), partial(self._recorded, new)
         )
         return committed.record
 
     async def append(self, record: TurnRecord, outbound: Sequence[OutboundMessage] = ()) -> None:
         """Commit lines that belong to no inbox row, and what is said beside them (the Records port's)."""
-        new = turns.encode(Commit(record=record, outbound=tuple(outbound)), self._engine.now())
-        await self._engine.writer.submit(lambda database: turns.settle_row(database, new), partial(self._recorded, new))
+        new = turn_commits.encode(TurnCommit(record=record, outbound=tuple(outbound)), self._engine.now())
+        await self._engine.writer.submit(
+            lambda database: turn_commits.settle_row(database, new), partial(self._recorded, new)
+        )
 
     async def append_for(self, note: int, record: TurnRecord) -> bool:
         """Commit lines that end a note which no turn has taken up (the Records port's)."""
-        new = turns.encode(Commit(record=record), self._engine.now())
+        new = turn_commits.encode(TurnCommit(record=record), self._engine.now())
         committed = await self._engine.writer.submit(
-            lambda database: turns.settle_note(database, new, note),
+            lambda database: turn_commits.settle_note(database, new, note),
             lambda done: self._recorded(new, done) if done is not None else None,
         )
         return committed is not None
 
-    async def release(self, lease: Lease, *, attempt_counts: bool) -> None:
+    async def release(self, lease: TurnLease, *, attempt_counts: bool) -> None:
         """Give the rows back to the lane, steps kept."""
         await self._release(lease, attempt_counts=attempt_counts)
 
-    def _release(self, lease: Lease, *, attempt_counts: bool) -> asyncio.Future[None]:
+    def _release(self, lease: TurnLease, *, attempt_counts: bool) -> asyncio.Future[None]:
         engine, column = self._engine, write_key(lease.key)
         return engine.writer.submit(
-            lambda database: lanes.release(database, lease, column, engine.owner, attempt_counts=attempt_counts),
+            lambda database: session_queue.release(
+                database, lease, column, engine.owner, attempt_counts=attempt_counts
+            ),
             lambda _: engine.free_lane(lease.key, has_more=True),
         )
 
@@ -224,7 +235,7 @@ class SqliteJournal:
         """Return the key's session, made when missing."""
         column, now = write_key(key), self._engine.now()
         return await self._engine.writer.submit(
-            lambda database: lanes.open_session(database, key, column, now, new_transcript)
+            lambda database: session_queue.open_session(database, key, column, now, new_transcript)
         )
 
     async def waiting(self, key: SessionKey, *, sender: str = "") -> tuple[InboxRow, ...]:
@@ -246,7 +257,7 @@ class SqliteJournal:
 
         def note() -> None:
             self._calls[usage.call] = None
-            self._engine.writer.post(lambda database: insert_usage(database, columns))
+            self._engine.writer.submit_nowait(lambda database: insert_usage(database, columns))
 
         timer = asyncio.get_running_loop().call_later(CALL_NOTED_AFTER.total_seconds(), note)
         self._calls[usage.call] = timer
@@ -257,18 +268,18 @@ class SqliteJournal:
         timer = self._calls.pop(usage.call, None)
         if timer is not None:
             timer.cancel()
-        self._engine.writer.post(lambda database: settle_usage(database, columns))
+        self._engine.writer.submit_nowait(lambda database: settle_usage(database, columns))
 
-    async def story(self, reference: str) -> TurnStory | None:
+    async def trace(self, reference: str) -> TurnTrace | None:
         """Return what is known of the turn whose id begins with *reference*."""
-        return await self._engine.writer.submit(lambda database: views.story(database, quote(reference)))
+        return await self._engine.writer.submit(lambda database: inspection.trace_turn(database, quote(reference)))
 
     async def last_turn(self, key: SessionKey) -> TurnRecord | None:
         """Return the key's last answered turn of the current transcript."""
-        return await self._engine.writer.submit(lambda database: turns.last_turn(database, write_key(key)))
+        return await self._engine.writer.submit(lambda database: turn_commits.last_turn(database, write_key(key)))
 
     async def depth(self) -> Mapping[str, Any]:
         """Return counters for /status, /readyz and metrics."""
         now = self._engine.now()
-        counted = await self._engine.writer.submit(lambda database: views.depth(database, now))
+        counted = await self._engine.writer.submit(lambda database: inspection.queue_depth(database, now))
         return counted | {"unclean_stops": self._engine.unclean_stops, "commits": self._engine.writer.commits}

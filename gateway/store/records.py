@@ -10,12 +10,12 @@ from datetime import datetime, timedelta
 from types import MappingProxyType
 
 from gateway.events import OutboundMessage, SessionKey
-from gateway.ports.journal import InboxRow, Job, JobCount, SessionRow, StoredRecord, TurnRecord
-from gateway.store import lanes, turns
-from gateway.store.base import Engine
+from gateway.ports.journal import InboxRow, Job, JobQueueStats, SessionRow, StoredRecord, TurnRecord
+from gateway.store import session_queue, turn_commits
 from gateway.store.due import encode_job, put_job
+from gateway.store.engine import StoreEngine
 from gateway.store.journal import SqliteJournal
-from gateway.store.rows import micros, moment, quote, read_json, read_key, sql, unquote, write_json, write_key
+from gateway.store.row_codec import micros, moment, quote, read_json, read_key, sql, unquote, write_json, write_key
 from gateway.store.suspects import KILLED
 
 _JOB = "id, kind, scope, payload, due_at, attempts"
@@ -41,16 +41,16 @@ def choosers(database: sqlite3.Connection) -> dict[SessionKey, str]:
     return {read_key(key): unquote(scope) for key, scope in database.execute(_CHOOSERS)}
 
 
-class SqliteRecords:
+class SqliteTurnRecords:
     """Where the transcript projector pulls from (see the Records port)."""
 
-    def __init__(self, engine: Engine, journal: SqliteJournal) -> None:
+    def __init__(self, engine: StoreEngine, journal: SqliteJournal) -> None:
         self._engine = engine
         self._journal = journal
 
     async def unprojected(self, after: int, limit: int) -> tuple[StoredRecord, ...]:
         """Return committed records that are in no file yet."""
-        return await self._engine.writer.submit(lambda database: turns.unprojected(database, after, limit))
+        return await self._engine.writer.submit(lambda database: turn_commits.unprojected(database, after, limit))
 
     async def wait_unprojected(self) -> None:
         """Return when a record was committed since the last call (or since start)."""
@@ -66,15 +66,17 @@ class SqliteRecords:
 
     async def pending(self, key: SessionKey) -> tuple[StoredRecord, ...]:
         """Return the key's unprojected records."""
-        return await self._engine.writer.submit(lambda database: turns.pending(database, write_key(key)))
+        return await self._engine.writer.submit(lambda database: turn_commits.pending(database, write_key(key)))
 
     async def append(self, record: TurnRecord, *, outbound: Sequence[OutboundMessage] = ()) -> None:
         """Commit lines that belong to no inbox row, and what is said beside them."""
         await self._journal.append(record, outbound)
 
-    async def untold(self, key: SessionKey, note: int) -> InboxRow | None:
+    async def pending_notes(self, key: SessionKey, note: int) -> InboxRow | None:
         """Return the note (an edit or deletion that came after its turn) while no turn has taken it up."""
-        return await self._engine.writer.submit(lambda database: lanes.untold(database, write_key(key), note))
+        return await self._engine.writer.submit(
+            lambda database: session_queue.pending_note(database, write_key(key), note)
+        )
 
     async def append_for(self, note: int, record: TurnRecord) -> bool:
         """Commit lines and end the note that they come of; False, and nothing, when a turn has taken it up."""
@@ -82,7 +84,7 @@ class SqliteRecords:
 
     async def sessions(self) -> tuple[SessionRow, ...]:
         """Return every session, the most recently used first."""
-        return await self._engine.writer.submit(lanes.list_sessions)
+        return await self._engine.writer.submit(session_queue.list_sessions)
 
 
 def _lease_jobs(database: sqlite3.Connection, now: int, kinds: str, limit: int) -> tuple[Job, ...]:
@@ -108,7 +110,7 @@ def _read_job(columns: tuple[str, str, str, str, int, int]) -> Job:
 class SqliteJobs:
     """Durable background work (see the Jobs port)."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: StoreEngine) -> None:
         self._engine = engine
 
     async def put(self, job: Job) -> None:
@@ -148,12 +150,12 @@ class SqliteJobs:
             lambda _: self._engine.queued_job.set(),
         )
 
-    async def count(self) -> tuple[JobCount, ...]:
+    async def count(self) -> tuple[JobQueueStats, ...]:
         """Return how the unfinished jobs stand, by kind."""
         now = self._engine.now()
         found = await self._engine.writer.submit(lambda database: database.execute(_COUNT, (now,)).fetchall())
         return tuple(
-            JobCount(
+            JobQueueStats(
                 kind=kind,
                 waiting=waiting,
                 lag_seconds=max(0.0, (now - oldest) / 1_000_000) if oldest is not None else 0.0,
@@ -170,10 +172,12 @@ class SqliteJobs:
         self._engine.queued_job.clear()
 
 
-class SqlitePeople:
+class SqlitePreferences:
     """What people and chats have chosen (see the People port); read from memory."""
 
-    def __init__(self, engine: Engine, known: dict[str, dict[str, str]], choosers: Mapping[SessionKey, str]) -> None:
+    def __init__(
+        self, engine: StoreEngine, known: dict[str, dict[str, str]], choosers: Mapping[SessionKey, str]
+    ) -> None:
         self._engine = engine
         self._known = known
         self._choosers = choosers
@@ -210,7 +214,7 @@ class SqlitePeople:
 class SqliteChannelState:
     """One channel block's notes (see the ChannelState port)."""
 
-    def __init__(self, engine: Engine, channel: str) -> None:
+    def __init__(self, engine: StoreEngine, channel: str) -> None:
         self._engine = engine
         self._channel = channel
 

@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 import structlog
 
-from gateway.errors import NewerData, StoreDown
+from gateway.errors import SchemaTooNew, StoreUnavailable
 from gateway.journal_file import damaged_line
 from gateway.store.link_tables import migrate as link_tables
 from gateway.store.people_tables import migrate as people_tables
@@ -196,15 +196,15 @@ def connect(path: Path, factory: type[sqlite3.Connection] = sqlite3.Connection) 
 def prepare(connection: sqlite3.Connection, path: Path | None, migrations: Sequence[Migration] = MIGRATIONS) -> None:
     """Check the file and bring it to this version, once per start; nothing is changed in a newer one.
 
-    The snapshot to go back to is the home's (gateway/upgrade.py), which is taken before the store is opened.
-    Raises StoreDown for a damaged file and NewerData for one from a newer Parlour.
+    The snapshot to go back to is the home's (gateway/home_migration.py), which is taken before the store is opened.
+    Raises StoreUnavailable for a damaged file and SchemaTooNew for one from a newer Parlour.
     """
     found = connection.execute("PRAGMA quick_check(1)").fetchone()
     if found[0] != "ok":
-        raise StoreDown(damaged_line(path))
+        raise StoreUnavailable(damaged_line(path))
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     if version > len(migrations):
-        raise NewerData(_newer_line(path, version, len(migrations)))
+        raise SchemaTooNew(_newer_line(path, version, len(migrations)))
     if version == len(migrations):
         return
     for step in range(version, len(migrations)):

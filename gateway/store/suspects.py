@@ -25,7 +25,7 @@ from __future__ import annotations
 import sqlite3
 from dataclasses import dataclass
 
-from gateway.store.rows import sql
+from gateway.store.row_codec import sql
 
 CRASHES = 2  # unclean stops in flight that make a suspect
 KILLED = "killed"  # the reason of a job that was leased at an unclean stop

@@ -43,7 +43,7 @@ def is_fault(error: BaseException) -> bool:
 
 
 @dataclass(slots=True)
-class Batch:
+class BatchResult:
     """What became of a batch: an outcome per operation, as far as it came before the fault."""
 
     results: list[Any] = field(default_factory=list)  # a value, or the operation's own error
@@ -51,9 +51,9 @@ class Batch:
     commits: int = 0  # transactions that changed something, each of them synced
 
 
-def transact(connection: sqlite3.Connection, operations: Sequence[Operation[Any]]) -> Batch:
+def run_batch(connection: sqlite3.Connection, operations: Sequence[Operation[Any]]) -> BatchResult:
     """Run *operations* in one transaction; one by one when one of them is bad."""
-    batch = Batch()
+    batch = BatchResult()
     try:
         before = connection.total_changes
         connection.execute("BEGIN IMMEDIATE")
@@ -67,25 +67,25 @@ def transact(connection: sqlite3.Connection, operations: Sequence[Operation[Any]
     except Exception as error:  # noqa: BLE001 - the batch boundary: one bad operation fails none of its neighbours
         _roll_back(connection)
         if is_fault(error):
-            return Batch(fault=error)
+            return BatchResult(fault=error)
         if len(operations) == 1:
-            return Batch(results=[error])
+            return BatchResult(results=[error])
         return _one_by_one(connection, operations)
     return batch
 
 
-def untransacted(connection: sqlite3.Connection, operation: Operation[Any]) -> Batch:
+def run_outside_transaction(connection: sqlite3.Connection, operation: Operation[Any]) -> BatchResult:
     """Run one *operation* that makes its own transactions, or none."""
     try:
-        return Batch(results=[operation(connection)])
+        return BatchResult(results=[operation(connection)])
     except Exception as error:  # noqa: BLE001 - the batch boundary, as above
-        return Batch(fault=error) if is_fault(error) else Batch(results=[error])
+        return BatchResult(fault=error) if is_fault(error) else BatchResult(results=[error])
 
 
-def _one_by_one(connection: sqlite3.Connection, operations: Sequence[Operation[Any]]) -> Batch:
-    batch = Batch()
+def _one_by_one(connection: sqlite3.Connection, operations: Sequence[Operation[Any]]) -> BatchResult:
+    batch = BatchResult()
     for operation in operations:
-        single = transact(connection, (operation,))
+        single = run_batch(connection, (operation,))
         batch.results += single.results
         batch.commits += single.commits
         if single.fault is not None:

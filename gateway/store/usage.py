@@ -9,8 +9,8 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 from gateway.ports.journal import UsageRow
-from gateway.store.base import Engine
-from gateway.store.rows import micros, moment, quote, sql, unquote, write_json
+from gateway.store.engine import StoreEngine
+from gateway.store.row_codec import micros, moment, quote, sql, unquote, write_json
 
 _AT_ONCE = 62  # days folded in one operation: turns' writes come between two of them
 
@@ -104,7 +104,7 @@ def usage_of(database: sqlite3.Connection, turn: str) -> tuple[UsageRow, ...]:
 class SqliteUsage:
     """Sums over usage rows (see the Usage port)."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: StoreEngine) -> None:
         self._engine = engine
 
     async def totals(self, *, since: datetime, person: str = "", chat: str = "") -> tuple[Mapping[str, Any], ...]:

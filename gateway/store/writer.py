@@ -13,8 +13,8 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 import aiosqlite
 import structlog
 
-from gateway.errors import ParlourError, StoreDown
-from gateway.store.transaction import Batch, Operation, transact, untransacted
+from gateway.errors import ParlourError, StoreUnavailable
+from gateway.store.transaction import BatchResult, Operation, run_batch, run_outside_transaction
 
 log = structlog.get_logger(__name__)
 
@@ -25,7 +25,7 @@ _AT_ONCE = 1_000  # operations in one transaction; more would only make the firs
 _FIRST_DELAY, _LONGEST_DELAY = 0.05, 5.0  # seconds between attempts to open a broken store again
 
 
-class Writer(Protocol):
+class StoreWriter(Protocol):
     """Where every operation on the database goes, in the order of the calls."""
 
     commits: int  # transactions that changed something, since the start
@@ -38,11 +38,11 @@ class Writer(Protocol):
         """
         ...
 
-    def post(self, operation: Operation[object]) -> None:
+    def submit_nowait(self, operation: Operation[object]) -> None:
         """Queue *operation*, to be kept until it could be stored."""
         ...
 
-    def alone(self, operation: Operation[T]) -> asyncio.Future[T]:
+    def submit_exclusive(self, operation: Operation[T]) -> asyncio.Future[T]:
         """Queue *operation* to be run outside any transaction; what was asked before it is stored before it."""
         ...
 
@@ -59,7 +59,7 @@ class Writer(Protocol):
 
 
 @dataclass(slots=True)
-class _Entry:
+class _QueuedOperation:
     operation: Operation[Any]
     future: asyncio.Future[Any] | None = None  # None = posted: kept until it is stored
     then: Callable[[Any], None] | None = None
@@ -80,7 +80,7 @@ def settle_entry(future: asyncio.Future[Any] | None, then: Callable[[Any], None]
         future.set_result(result)
 
 
-class _Connection(aiosqlite.Connection):
+class _WriterConnection(aiosqlite.Connection):
     """aiosqlite's thread and connection, with a door for a whole batch: one hop, not one per statement."""
 
     def __init__(self, connector: Connector) -> None:
@@ -90,7 +90,7 @@ class _Connection(aiosqlite.Connection):
         self._stopped: asyncio.Future[Any] | None = None
 
     @classmethod
-    async def open(cls, connector: Connector) -> _Connection:
+    async def open(cls, connector: Connector) -> _WriterConnection:
         """Start the thread and open the file; when that fails, the thread has ended before the error is raised."""
         connection = cls(connector)
         try:
@@ -106,21 +106,21 @@ class _Connection(aiosqlite.Connection):
         self._stopped = super().stop()
         return self._stopped
 
-    async def run(self, operations: Sequence[Operation[Any]]) -> Batch:
+    async def run(self, operations: Sequence[Operation[Any]]) -> BatchResult:
         """Run a batch on the connection's thread."""
-        batch: Batch = await self._execute(transact, self._conn, operations)  # type: ignore[no-untyped-call]
+        batch: BatchResult = await self._execute(run_batch, self._conn, operations)  # type: ignore[no-untyped-call]
         return batch
 
-    async def run_alone(self, operation: Operation[Any]) -> Batch:
+    async def run_alone(self, operation: Operation[Any]) -> BatchResult:
         """Run one operation on the connection's thread, outside any transaction."""
-        batch: Batch = await self._execute(untransacted, self._conn, operation)  # type: ignore[no-untyped-call]
+        batch: BatchResult = await self._execute(run_outside_transaction, self._conn, operation)  # type: ignore[no-untyped-call]
         return batch
 
 
 class BatchWriter:
     """The writer of the real store: a task that takes everything queued and commits it at once.
 
-    An I/O error fails the batch with StoreDown and closes the connection (a failed fsync is never
+    An I/O error fails the batch with StoreUnavailable and closes the connection (a failed fsync is never
     tried again on the same one); a later batch opens it anew, with back-off.
     """
 
@@ -128,45 +128,45 @@ class BatchWriter:
         self.commits = 0
         self._connector = connector
         self._loop = asyncio.get_running_loop()
-        self._connection: _Connection | None = None
-        self._queue: deque[_Entry] = deque()
-        self._batch: list[_Entry] = []
-        self._kept: list[_Entry] = []
+        self._connection: _WriterConnection | None = None
+        self._queue: deque[_QueuedOperation] = deque()
+        self._batch: list[_QueuedOperation] = []
+        self._kept: list[_QueuedOperation] = []
         self._waiter: asyncio.Future[None] | None = None
         self._task: asyncio.Task[None] | None = None
-        self._reopened: _Entry | None = None
+        self._reopened: _QueuedOperation | None = None
         self._is_closing = False
         self._delay = 0.0
         self._retry_at = 0.0
 
     async def open(self) -> None:
         """Open the file and start writing; raise what opening raises."""
-        self._connection = await _Connection.open(self._connector)
+        self._connection = await _WriterConnection.open(self._connector)
         self._task = asyncio.create_task(self._serve(), name="journal writer")
 
     def submit(self, operation: Operation[T], then: Callable[[T], None] | None = None) -> asyncio.Future[T]:
         """Queue *operation* (see Writer)."""
         if self._is_closing:
-            raise StoreDown("the journal is closed")
+            raise StoreUnavailable("the journal is closed")
         future: asyncio.Future[T] = self._loop.create_future()
-        self._queue.append(_Entry(operation, future, then))
+        self._queue.append(_QueuedOperation(operation, future, then))
         self._wake()
         return future
 
-    def alone(self, operation: Operation[T]) -> asyncio.Future[T]:
+    def submit_exclusive(self, operation: Operation[T]) -> asyncio.Future[T]:
         """Queue *operation* to be run outside any transaction (see Writer)."""
         future = self.submit(operation)
         self._queue[-1].is_alone = True
         return future
 
-    def post(self, operation: Operation[object]) -> None:
+    def submit_nowait(self, operation: Operation[object]) -> None:
         """Queue *operation*, to be kept until it could be stored."""
-        self._queue.append(_Entry(operation))
+        self._queue.append(_QueuedOperation(operation))
         self._wake()
 
     def when_reopened(self, operation: Operation[T], then: Callable[[T], None]) -> None:
         """Run *operation* first whenever the file was opened again after a fault (see Writer)."""
-        self._reopened = _Entry(operation, None, then)
+        self._reopened = _QueuedOperation(operation, None, then)
 
     async def close(self, last: Operation[object]) -> None:
         """Write what is queued and *last*, then close; a store that is down is closed as it is."""
@@ -176,7 +176,7 @@ class BatchWriter:
         if not self._is_closing:
             done = self.submit(last)
             self._is_closing = True
-            with contextlib.suppress(StoreDown):
+            with contextlib.suppress(StoreUnavailable):
                 await done
         await task
         if self._kept:
@@ -201,7 +201,7 @@ class BatchWriter:
             log.exception("store.writer_failed")
         finally:  # nobody may wait for a writer that is gone
             self._is_closing = True
-            self._fail([*self._batch, *self._queue], StoreDown("the journal's writer has ended"))
+            self._fail([*self._batch, *self._queue], StoreUnavailable("the journal's writer has ended"))
 
     @staticmethod
     async def _gather() -> None:
@@ -220,7 +220,7 @@ class BatchWriter:
         if timer is not None:
             timer.cancel()
 
-    def _next_batch(self) -> list[_Entry]:
+    def _next_batch(self) -> list[_QueuedOperation]:
         if self._queue and self._queue[0].is_alone:
             return [self._queue.popleft()]
         batch, self._kept = self._kept, []
@@ -228,12 +228,12 @@ class BatchWriter:
             batch.append(self._queue.popleft())
         return batch
 
-    async def _store(self, entries: list[_Entry]) -> None:
+    async def _store(self, entries: list[_QueuedOperation]) -> None:
         connection = self._connection
         if connection is None:
             connection = await self._reconnect()
         if connection is None:
-            self._fail(entries, StoreDown("the journal cannot be written now"))
+            self._fail(entries, StoreUnavailable("the journal cannot be written now"))
             return
         if entries[0].is_alone:
             batch = await connection.run_alone(entries[0].operation)
@@ -246,14 +246,14 @@ class BatchWriter:
             self._delay = 0.0
             return
         await self._break(batch.fault)
-        self._fail(entries[len(batch.results) :], StoreDown(f"the journal cannot be written: {batch.fault}"))
+        self._fail(entries[len(batch.results) :], StoreUnavailable(f"the journal cannot be written: {batch.fault}"))
 
     async def _break(self, fault: Exception) -> None:
         log.error("store.down", error=str(fault))
         self._back_off()
         await self._disconnect()
 
-    def _fail(self, entries: Sequence[_Entry], error: StoreDown) -> None:
+    def _fail(self, entries: Sequence[_QueuedOperation], error: StoreUnavailable) -> None:
         for entry in entries:
             if entry.future is None:
                 self._kept.append(entry)
@@ -265,11 +265,11 @@ class BatchWriter:
         self._retry_at = self._loop.time() + self._delay
         self._delay = min(max(2 * self._delay, _FIRST_DELAY), _LONGEST_DELAY)
 
-    async def _reconnect(self) -> _Connection | None:
+    async def _reconnect(self) -> _WriterConnection | None:
         if self._loop.time() < self._retry_at:
             return None
         try:
-            connection = await _Connection.open(self._connector)
+            connection = await _WriterConnection.open(self._connector)
         except (sqlite3.Error, OSError, ParlourError) as error:
             log.error("store.still_down", error=str(error))  # noqa: TRY400 - the line says all; a trace repeats it
             self._back_off()

@@ -5,29 +5,29 @@
 `write_list` walk it), and `plain` is the dialect of no platform. `weight` is what reading a text costs.
 """
 
-from gateway.text.choices import in_rows as in_rows
-from gateway.text.choices import with_commands as with_commands
+from gateway.text.button_text import append_commands as append_commands
+from gateway.text.button_text import button_rows as button_rows
 from gateway.text.command_text import as_one_word as as_one_word
 from gateway.text.command_text import find_command as find_command
-from gateway.text.dialect import prefixed as prefixed
-from gateway.text.dialect import write_blocks as write_blocks
-from gateway.text.dialect import write_list as write_list
 from gateway.text.link_labels import names_other_host as names_other_host
+from gateway.text.markdown_tree import MarkdownNode as MarkdownNode
+from gateway.text.markdown_tree import NodeKind as NodeKind
+from gateway.text.markdown_tree import parse as parse
+from gateway.text.markup_writer import prefix_lines as prefix_lines
+from gateway.text.markup_writer import write_blocks as write_blocks
+from gateway.text.markup_writer import write_list as write_list
 from gateway.text.packing import PartWriter as PartWriter
 from gateway.text.packing import WrittenPart as WrittenPart
 from gateway.text.packing import pack as pack
-from gateway.text.plain import plain as plain
-from gateway.text.plain import plain_tree as plain_tree
-from gateway.text.splitter import Cut as Cut
+from gateway.text.plain_text import plain_tree as plain_tree
+from gateway.text.plain_text import render_plain as render_plain
 from gateway.text.splitter import PartSplitter as PartSplitter
-from gateway.text.splitter import bound as bound
-from gateway.text.splitter import cuts as cuts
+from gateway.text.splitter import TextChunk as TextChunk
+from gateway.text.splitter import iter_chunks as iter_chunks
 from gateway.text.splitter import split as split
+from gateway.text.splitter import split_bounded as split_bounded
 from gateway.text.tables import table_lines as table_lines
-from gateway.text.tree import Kind as Kind
-from gateway.text.tree import Node as Node
-from gateway.text.tree import parse as parse
-from gateway.text.units import Unit as Unit
-from gateway.text.units import clean as clean
-from gateway.text.units import width as width
+from gateway.text.text_units import LengthUnit as LengthUnit
+from gateway.text.text_units import sanitize as sanitize
+from gateway.text.text_units import width as width
 from gateway.text.weight import weight as weight

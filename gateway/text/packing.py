@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 
-from gateway.text.splitter import PartSplitter, cuts
+from gateway.text.splitter import PartSplitter, iter_chunks
 from gateway.text.tables import begins_in_table, open_head
-from gateway.text.units import Unit, clean, width
+from gateway.text.text_units import LengthUnit, sanitize, width
 from gateway.text.weight import MOST, weight
 
 _SMALLEST = 120  # units; a part of so much source is shown as it stands rather than cut again
@@ -30,7 +30,7 @@ class PartWriter:
     """How one platform writes a part. Both functions are pure and linear in what they are given."""
 
     limit: int  # of a part's source, in `unit`
-    unit: Unit = Unit.CHARACTERS
+    unit: LengthUnit = LengthUnit.CHARACTERS
     max_parts: int
     write: Callable[[str], WrittenPart]  # reads Markdown
     literal: Callable[[str], WrittenPart]  # shows it as it stands; fits whenever the source is short
@@ -45,7 +45,7 @@ def pack(markdown: str, writer: PartWriter, *, note: str, least: int = 0) -> lis
     """
     # No part holds more than `limit` characters, so that the rest is out of reach, four times over for blank lines.
     size = 4 * writer.limit * (writer.max_parts + 1)
-    packer = _Packer(clean(markdown[:size]), writer, least)
+    packer = _Packer(sanitize(markdown[:size]), writer, least)
     parts = list(islice(packer.parts(), writer.max_parts + 1))
     if len(parts) <= writer.max_parts and len(markdown) <= size:
         return [written for _, written in parts]
@@ -129,7 +129,7 @@ class _Packer:
         """Return as much of *source* as fits above *note*."""
         unit, room = self._writer.unit, self._writer.limit - width(f"\n\n{note}", self._writer.unit)
         while source and room >= _SMALLEST:
-            cut = next(cuts(source, limit=room, unit=unit))
+            cut = next(iter_chunks(source, limit=room, unit=unit))
             written = self._write(f"{cut.text}\n\n{note}")
             if written.fill <= 1:
                 return written

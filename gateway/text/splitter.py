@@ -9,9 +9,9 @@ from itertools import islice
 
 import regex
 
-from gateway.text.fences import Fence, Fences
-from gateway.text.units import WIDEST, Unit, boundary, clean, reach, width
-from gateway.words import FALLBACK, say
+from gateway.i18n import FALLBACK, translate
+from gateway.text.code_fences import CodeFence, CodeFences
+from gateway.text.text_units import WIDEST, LengthUnit, fit_index, grapheme_boundary, sanitize, width
 
 _BLANK_LINES = re.compile(r"(?:[ \t]*+\n)*+")
 # What continues a grapheme cluster must not begin a part; anything else may, after a space or a full stop.
@@ -26,7 +26,7 @@ _FLOOR = 0.4  # a part shorter than this share of the room is not worth a pretti
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class TextChunk:
     """One part: ``source[start:end]``, whitespace trimmed at its edges, between what was added.
 
     The cuts of a text tile it but for whitespace. `opening` reopens a fence or a quote, `closing` closes a fence.
@@ -44,18 +44,18 @@ class Cut:
         return f"{self.opening}{self.body}{self.closing}"
 
 
-def split(markdown: str, *, limit: int, unit: Unit = Unit.CHARACTERS) -> list[str]:
+def split(markdown: str, *, limit: int, unit: LengthUnit = LengthUnit.CHARACTERS) -> list[str]:
     """Cut *markdown* into parts of at most *limit* units; an empty list for blank text.
 
     Prefers the end of a paragraph, then of a line, a sentence, a word. A code fence that must be cut is
     closed and reopened with its info string, within the limit. A grapheme cluster is cut only when it
     is longer than the limit itself. Linear in the text. *limit* holds at least one character.
     """
-    return [cut.text for cut in cuts(clean(markdown), limit=limit, unit=unit)]
+    return [cut.text for cut in iter_chunks(sanitize(markdown), limit=limit, unit=unit)]
 
 
-def bound(
-    markdown: str, *, limit: int, unit: Unit = Unit.CHARACTERS, max_parts: int = 40, note: str | None = None
+def split_bounded(
+    markdown: str, *, limit: int, unit: LengthUnit = LengthUnit.CHARACTERS, max_parts: int = 40, note: str | None = None
 ) -> list[str]:
     """Split like `split` into at most *max_parts*; what is cut off is replaced by a visible line.
 
@@ -64,21 +64,21 @@ def bound(
     """
     # No part holds more than `limit` characters, so that the rest is out of reach, four times over for blank lines.
     size = 4 * limit * (max_parts + 1)
-    source = clean(markdown[:size])
-    parts = [cut.text for cut in islice(cuts(source, limit=limit, unit=unit), max_parts + 1)]
+    source = sanitize(markdown[:size])
+    parts = [cut.text for cut in islice(iter_chunks(source, limit=limit, unit=unit), max_parts + 1)]
     if len(parts) <= max_parts and len(markdown) <= size:
         return parts
-    note = say("delivery.cut", FALLBACK) if note is None else note
+    note = translate("delivery.cut", FALLBACK) if note is None else note
     kept, last = parts[: max_parts - 1], parts[max_parts - 1 : max_parts]
     room = limit - width(f"\n\n{note}", unit)
     if not last or room < WIDEST[unit]:
-        return [*kept, note[: reach(note, 0, limit, unit)]]
+        return [*kept, note[: fit_index(note, 0, limit, unit)]]
     return [*kept, f"{split(last[0], limit=room, unit=unit)[0]}\n\n{note}"]
 
 
-def cuts(text: str, *, limit: int, unit: Unit = Unit.CHARACTERS) -> Iterator[Cut]:
+def iter_chunks(text: str, *, limit: int, unit: LengthUnit = LengthUnit.CHARACTERS) -> Iterator[TextChunk]:
     """Yield the parts of clean *text* one by one; raise ValueError when not even a character fits."""
-    unit = Unit(unit)
+    unit = LengthUnit(unit)
     if limit < WIDEST[unit]:
         raise ValueError(f"a limit of {limit} {unit} does not hold every character")
     splitter = PartSplitter(text, unit)
@@ -93,11 +93,11 @@ def cuts(text: str, *, limit: int, unit: Unit = Unit.CHARACTERS) -> Iterator[Cut
 class PartSplitter:
     """Cuts one text, part after part."""
 
-    def __init__(self, text: str, unit: Unit) -> None:
+    def __init__(self, text: str, unit: LengthUnit) -> None:
         self._text = text
         self._limit = 0  # of the part that is being cut
         self._unit = unit
-        self._fences = Fences(text)
+        self._fences = CodeFences(text)
         self._first = _match_end(_BLANK_LINES, text, 0)
         self._line = 0  # where the line of the last start begins
         self._line_of = 0  # that start
@@ -111,7 +111,7 @@ class PartSplitter:
             place = _match_end(_SPACES, self._text, place)
         return _match_end(_BLANK_LINES, self._text, place)
 
-    def cut(self, start: int, limit: int, least: int = 0) -> Cut:
+    def cut(self, start: int, limit: int, least: int = 0) -> TextChunk:
         """Return the part of at most *limit* units that begins at *start*, and ends not before *least* where it can."""
         self._limit = limit
         opening = self._opening(start)
@@ -120,18 +120,18 @@ class PartSplitter:
         if end > start:
             return self._build(start, end, opening)
         # The next cluster does not fit beside what a fence adds, or not at all.
-        end = reach(self._text, start, self._limit, self._unit)
-        end = max(boundary(self._text, start, end), start) if end < len(self._text) else end
-        end = end if end > start else reach(self._text, start, self._limit, self._unit)
-        return Cut(start, end, "", self._text[start:end], "")
+        end = fit_index(self._text, start, self._limit, self._unit)
+        end = max(grapheme_boundary(self._text, start, end), start) if end < len(self._text) else end
+        end = end if end > start else fit_index(self._text, start, self._limit, self._unit)
+        return TextChunk(start, end, "", self._text[start:end], "")
 
     # What is added around a part
 
-    def _body_around(self, place: int) -> Fence | None:
+    def _body_around(self, place: int) -> CodeFence | None:
         fence = self._fences.around(place)
         return fence if fence and fence.body <= place < fence.close else None
 
-    def _frame(self, fence: Fence) -> tuple[str, str]:
+    def _frame(self, fence: CodeFence) -> tuple[str, str]:
         """Return what reopens and what closes *fence*; nothing when that would eat half the limit."""
         for opener in (fence.opener, f"{fence.closer}\n"):
             if width(opener, self._unit) + width(fence.closer, self._unit) + 1 <= self._limit // 2:
@@ -159,7 +159,7 @@ class PartSplitter:
             self._line = newline + 1
         return self._line
 
-    def _build(self, start: int, end: int, opening: str) -> Cut:
+    def _build(self, start: int, end: int, opening: str) -> TextChunk:
         fence = self._fences.around(end)
         if fence and fence.body < end <= fence.close:
             body = self._text[start:end]
@@ -168,9 +168,9 @@ class PartSplitter:
                 closing = f"\n{closing}"
             # The fence's own last line is the closing just added.
             end = fence.end if end == fence.close and closing else end
-            return Cut(start, end, opening, self._dedent(start, body), closing)
+            return TextChunk(start, end, opening, self._dedent(start, body), closing)
         body = self._text[start:end].rstrip()
-        return Cut(start, end, opening, self._dedent(start, body), self._close_open_end(opening, body, end))
+        return TextChunk(start, end, opening, self._dedent(start, body), self._close_open_end(opening, body, end))
 
     def _close_open_end(self, opening: str, body: str, end: int) -> str:
         """Return the closer of a fence that the source itself never closed, where it fits."""
@@ -197,7 +197,7 @@ class PartSplitter:
 
     def _end(self, start: int, room: int, least: int) -> int:
         """Return where the part ends, or *start* when nothing fits."""
-        end = reach(self._text, start, room, self._unit)
+        end = fit_index(self._text, start, room, self._unit)
         if end >= len(self._text):
             return end
         inner = self._inner_end(start, end, room)
@@ -215,7 +215,7 @@ class PartSplitter:
             ):
                 if found > low:
                     return found
-        return boundary(self._text, start, inner)
+        return grapheme_boundary(self._text, start, inner)
 
     def _inner_end(self, start: int, end: int, room: int) -> int:
         """Return how far the part may reach if it ends in the fence around *end*."""
@@ -225,7 +225,7 @@ class PartSplitter:
         closing = self._frame(fence)[1]
         if not closing:
             return end
-        return max(reach(self._text, start, room - width(closing, self._unit) - 1, self._unit), start)
+        return max(fit_index(self._text, start, room - width(closing, self._unit) - 1, self._unit), start)
 
     def _paragraph(self, low: int, high: int) -> int:
         while (newline := self._text.rfind("\n\n", low, high)) >= low:

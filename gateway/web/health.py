@@ -10,15 +10,15 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from gateway.errors import StoreDown
+from gateway.errors import StoreUnavailable
 
 CHECK_EVERY = 1.0  # seconds; asking more often gets the last answer, since each check is a durable write
 
-Check = Callable[[], Awaitable[None]]  # one durable write; raises StoreDown
+Check = Callable[[], Awaitable[None]]  # one durable write; raises StoreUnavailable
 Channels = Callable[[], Mapping[str, bool | None]]  # None = not tried yet, False = degraded
 
 
-class Health:
+class HealthEndpoints:
     """What the two addresses say, from plain callables."""
 
     def __init__(self, *, check: Check, channels: Channels, clock: Callable[[], float] = time.monotonic) -> None:
@@ -47,7 +47,7 @@ class Health:
             if self._clock() - self._checked_at >= CHECK_EVERY:
                 try:
                     await self._check()
-                except StoreDown:
+                except StoreUnavailable:
                     self._writable = False
                 else:
                     self._writable = True

@@ -18,17 +18,17 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from gateway.errors import StoreDown
+from gateway.errors import StoreUnavailable
 from gateway.net.addresses import FORWARDING_HEADERS
 from gateway.net.neighbour import is_service
-from gateway.web.guard import is_loopback
+from gateway.web.origin_guard import is_loopback
 
 log = structlog.get_logger(__name__)
 
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 
 
-class Kind(StrEnum):
+class MetricKind(StrEnum):
     """How a metric moves."""
 
     COUNT = "count"
@@ -37,55 +37,77 @@ class Kind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Metric:
+class MetricDefinition:
     """One row of the table."""
 
     name: str  # as the house says it; Prometheus reads parlour_<name>, and _total after a counter
-    kind: Kind
+    kind: MetricKind
     labels: tuple[str, ...]
     text: str
 
 
 METRICS = (
-    Metric("accepted", Kind.COUNT, ("outcome",), "Messages at the journal: new, duplicate, edited, noted, full."),
-    Metric("rejected", Kind.COUNT, ("reason",), "Messages that were not admitted."),
-    Metric("quarantined", Kind.COUNT, ("channel",), "Platform events that could not be read, or that broke us."),
-    Metric("turns", Kind.COUNT, ("outcome",), "Turns by end state."),
-    Metric("turn_failures", Kind.COUNT, ("failure",), "Turns that ended with a line of ours instead of an answer."),
-    Metric("turn_seconds", Kind.TIME, (), "From claim to commit."),
-    Metric("model_calls", Kind.COUNT, ("purpose", "outcome"), "Model calls by what became of them."),
-    Metric("model_seconds", Kind.TIME, ("purpose",), "From request to the end of the answer."),
-    Metric("model_first_seconds", Kind.TIME, ("purpose",), "From request to the first words."),
-    Metric("model_tokens", Kind.COUNT, ("direction",), "Tokens: in, out, and cached among those in."),
-    Metric("model_cost_dollars", Kind.COUNT, (), "Cost of model calls whose price is known, in US dollars."),
-    Metric("model_unpriced", Kind.COUNT, (), "Model calls whose price is unknown."),
-    Metric("capped", Kind.COUNT, ("cap",), "Messages that a cap left unanswered."),
-    Metric("model_cache_hits", Kind.COUNT, (), "Model calls whose prompt was found in the provider's cache."),
-    Metric("tool_calls", Kind.COUNT, ("outcome",), "Tool calls by what became of them."),
-    Metric("tool_seconds", Kind.TIME, (), "Duration of tool calls."),
-    Metric("jobs", Kind.COUNT, ("kind", "outcome"), "Background jobs: done, failed, put_off (waits for its turn)."),
-    Metric("jobs_running", Kind.GAUGE, ("kind",), "Background jobs under way."),
-    Metric("jobs_waiting", Kind.GAUGE, ("kind",), "Background jobs that are due and not taken up."),
-    Metric("jobs_lag_seconds", Kind.GAUGE, ("kind",), "How long the oldest of them has been due."),
-    Metric("jobs_later", Kind.GAUGE, ("kind",), "Background jobs that are not due yet: planned, or put off."),
-    Metric("jobs_last_run_seconds", Kind.GAUGE, ("kind",), "When one last ended, well or not, in seconds since 1970."),
-    Metric("background_tokens", Kind.GAUGE, (), "Tokens that background work has taken today."),
-    Metric("background_tokens_limit", Kind.GAUGE, (), "Tokens that it may take a day; 0 = no limit."),
-    Metric("delivered", Kind.COUNT, ("channel",), "Parts that stand in their chat."),
-    Metric("delivery_retries", Kind.COUNT, ("channel", "reason"), "Parts tried again: later, unknown, format."),
-    Metric("delivery_dead", Kind.COUNT, ("channel",), "Parts that were dead-lettered."),
-    Metric("delivery_seconds", Kind.TIME, ("channel",), "From commit to the platform's receipt."),
-    Metric("preview_edits", Kind.COUNT, ("channel",), "Edits of streaming previews."),
-    Metric("channel_restarts", Kind.COUNT, ("channel",), "Times a channel was begun anew."),
-    Metric("channel_deaf", Kind.COUNT, ("channel",), "Times a channel ran and heard nothing for five minutes."),
-    Metric("channel_ready", Kind.GAUGE, ("channel",), "1 when the channel hears its platform."),
-    Metric("alerts", Kind.COUNT, ("cause", "news"), "What owners were to be told: trouble, over, happened."),
-    Metric("alert_posts", Kind.COUNT, ("outcome",), "Posts to the alert webhook: arrived, failed."),
-    Metric("queued", Kind.GAUGE, (), "Accepted messages that have not ended."),
-    Metric("queue_age_seconds", Kind.GAUGE, (), "Age of the oldest of them."),
-    Metric("undelivered", Kind.GAUGE, (), "Parts that have not reached their chat."),
-    Metric("dead_letters", Kind.GAUGE, (), "Dead letters kept."),
-    Metric("unprojected", Kind.GAUGE, (), "Committed turns that are in no transcript file yet."),
+    MetricDefinition(
+        "accepted", MetricKind.COUNT, ("outcome",), "Messages at the journal: new, duplicate, edited, noted, full."
+    ),
+    MetricDefinition("rejected", MetricKind.COUNT, ("reason",), "Messages that were not admitted."),
+    MetricDefinition(
+        "quarantined", MetricKind.COUNT, ("channel",), "Platform events that could not be read, or that broke us."
+    ),
+    MetricDefinition("turns", MetricKind.COUNT, ("outcome",), "Turns by end state."),
+    MetricDefinition(
+        "turn_failures", MetricKind.COUNT, ("failure",), "Turns that ended with a line of ours instead of an answer."
+    ),
+    MetricDefinition("turn_seconds", MetricKind.TIME, (), "From claim to commit."),
+    MetricDefinition("model_calls", MetricKind.COUNT, ("purpose", "outcome"), "Model calls by what became of them."),
+    MetricDefinition("model_seconds", MetricKind.TIME, ("purpose",), "From request to the end of the answer."),
+    MetricDefinition("model_first_seconds", MetricKind.TIME, ("purpose",), "From request to the first words."),
+    MetricDefinition("model_tokens", MetricKind.COUNT, ("direction",), "Tokens: in, out, and cached among those in."),
+    MetricDefinition(
+        "model_cost_dollars", MetricKind.COUNT, (), "Cost of model calls whose price is known, in US dollars."
+    ),
+    MetricDefinition("model_unpriced", MetricKind.COUNT, (), "Model calls whose price is unknown."),
+    MetricDefinition("capped", MetricKind.COUNT, ("cap",), "Messages that a cap left unanswered."),
+    MetricDefinition(
+        "model_cache_hits", MetricKind.COUNT, (), "Model calls whose prompt was found in the provider's cache."
+    ),
+    MetricDefinition("tool_calls", MetricKind.COUNT, ("outcome",), "Tool calls by what became of them."),
+    MetricDefinition("tool_seconds", MetricKind.TIME, (), "Duration of tool calls."),
+    MetricDefinition(
+        "jobs", MetricKind.COUNT, ("kind", "outcome"), "Background jobs: done, failed, put_off (waits for its turn)."
+    ),
+    MetricDefinition("jobs_running", MetricKind.GAUGE, ("kind",), "Background jobs under way."),
+    MetricDefinition("jobs_waiting", MetricKind.GAUGE, ("kind",), "Background jobs that are due and not taken up."),
+    MetricDefinition("jobs_lag_seconds", MetricKind.GAUGE, ("kind",), "How long the oldest of them has been due."),
+    MetricDefinition(
+        "jobs_later", MetricKind.GAUGE, ("kind",), "Background jobs that are not due yet: planned, or put off."
+    ),
+    MetricDefinition(
+        "jobs_last_run_seconds", MetricKind.GAUGE, ("kind",), "When one last ended, well or not, in seconds since 1970."
+    ),
+    MetricDefinition("background_tokens", MetricKind.GAUGE, (), "Tokens that background work has taken today."),
+    MetricDefinition("background_tokens_limit", MetricKind.GAUGE, (), "Tokens that it may take a day; 0 = no limit."),
+    MetricDefinition("delivered", MetricKind.COUNT, ("channel",), "Parts that stand in their chat."),
+    MetricDefinition(
+        "delivery_retries", MetricKind.COUNT, ("channel", "reason"), "Parts tried again: later, unknown, format."
+    ),
+    MetricDefinition("delivery_dead", MetricKind.COUNT, ("channel",), "Parts that were dead-lettered."),
+    MetricDefinition("delivery_seconds", MetricKind.TIME, ("channel",), "From commit to the platform's receipt."),
+    MetricDefinition("preview_edits", MetricKind.COUNT, ("channel",), "Edits of streaming previews."),
+    MetricDefinition("channel_restarts", MetricKind.COUNT, ("channel",), "Times a channel was begun anew."),
+    MetricDefinition(
+        "channel_deaf", MetricKind.COUNT, ("channel",), "Times a channel ran and heard nothing for five minutes."
+    ),
+    MetricDefinition("channel_ready", MetricKind.GAUGE, ("channel",), "1 when the channel hears its platform."),
+    MetricDefinition(
+        "alerts", MetricKind.COUNT, ("cause", "news"), "What owners were to be told: trouble, over, happened."
+    ),
+    MetricDefinition("alert_posts", MetricKind.COUNT, ("outcome",), "Posts to the alert webhook: arrived, failed."),
+    MetricDefinition("queued", MetricKind.GAUGE, (), "Accepted messages that have not ended."),
+    MetricDefinition("queue_age_seconds", MetricKind.GAUGE, (), "Age of the oldest of them."),
+    MetricDefinition("undelivered", MetricKind.GAUGE, (), "Parts that have not reached their chat."),
+    MetricDefinition("dead_letters", MetricKind.GAUGE, (), "Dead letters kept."),
+    MetricDefinition("unprojected", MetricKind.GAUGE, (), "Committed turns that are in no transcript file yet."),
 )
 # The journal's own words (Journal.depth) and the gauges they are.
 DEPTH = {
@@ -97,14 +119,14 @@ DEPTH = {
 }
 
 
-class PrometheusMeter:
+class PrometheusRecorder:
     """The `Meter` port over one registry of our own.
 
     A name or label that is not in the table is a bug: `strict` (tests) raises KeyError, otherwise it is
     logged once and dropped, since no turn may fail over a figure.
     """
 
-    def __init__(self, *, strict: bool = False, metrics: tuple[Metric, ...] = METRICS) -> None:
+    def __init__(self, *, strict: bool = False, metrics: tuple[MetricDefinition, ...] = METRICS) -> None:
         self.registry = CollectorRegistry()
         ProcessCollector(namespace="parlour", registry=self.registry)
         self._strict = strict
@@ -115,24 +137,24 @@ class PrometheusMeter:
 
     def count(self, name: str, amount: float = 1, /, **labels: str) -> None:
         """Add to a counter."""
-        if (child := self._child(name, Kind.COUNT, labels)) is not None:
+        if (child := self._child(name, MetricKind.COUNT, labels)) is not None:
             child.inc(amount)
 
     def gauge(self, name: str, value: float, /, **labels: str) -> None:
         """Set a gauge."""
-        if (child := self._child(name, Kind.GAUGE, labels)) is not None:
+        if (child := self._child(name, MetricKind.GAUGE, labels)) is not None:
             child.set(value)
 
     def time(self, name: str, seconds: float, /, **labels: str) -> None:
         """Observe a duration."""
-        if (child := self._child(name, Kind.TIME, labels)) is not None:
+        if (child := self._child(name, MetricKind.TIME, labels)) is not None:
             child.observe(seconds)
 
     def text(self) -> bytes:
         """Return everything in Prometheus' text format."""
         return generate_latest(self.registry)
 
-    def _child(self, name: str, kind: Kind, labels: Mapping[str, str]) -> Any:
+    def _child(self, name: str, kind: MetricKind, labels: Mapping[str, str]) -> Any:
         # Every turn counts a dozen times, and prometheus_client checks the labels anew each time.
         key = (name, kind, *labels.items())
         child = self._children.get(key)
@@ -142,7 +164,7 @@ class PrometheusMeter:
                 self._children[key] = child
         return child
 
-    def _find(self, name: str, kind: Kind, labels: Mapping[str, str]) -> Any:
+    def _find(self, name: str, kind: MetricKind, labels: Mapping[str, str]) -> Any:
         metric = self._rows.get(name)
         if metric is None or metric.kind is not kind or set(labels) != set(metric.labels):
             self._complain(name, labels)
@@ -157,19 +179,19 @@ class PrometheusMeter:
             self._complained.add(name)
             log.error("metrics.unknown", name=name, labels=sorted(labels))
 
-    def _collector(self, metric: Metric) -> Any:
+    def _collector(self, metric: MetricDefinition) -> Any:
         name, labels = f"parlour_{metric.name}", metric.labels
         match metric.kind:
-            case Kind.COUNT:
+            case MetricKind.COUNT:
                 return Counter(name, metric.text, labels, registry=self.registry)
-            case Kind.GAUGE:
+            case MetricKind.GAUGE:
                 return Gauge(name, metric.text, labels, registry=self.registry)
-            case Kind.TIME:
+            case MetricKind.TIME:
                 return Histogram(name, metric.text, labels, registry=self.registry, buckets=_SECONDS)
 
 
 def metrics_route(
-    meter: PrometheusMeter, depth: Callable[[], Awaitable[Mapping[str, Any]]], *, token: str = ""
+    meter: PrometheusRecorder, depth: Callable[[], Awaitable[Mapping[str, Any]]], *, token: str = ""
 ) -> Route:
     """Return `/metrics`, for requests from this machine and for those with the bearer *token*, if there is one.
 
@@ -181,7 +203,7 @@ def metrics_route(
             return Response(status_code=401, headers={"WWW-Authenticate": "Bearer"})
         try:
             counters = await depth()
-        except StoreDown:
+        except StoreUnavailable:
             counters = {}  # the rest is still worth reading, now more than ever
         for word, gauge in DEPTH.items():
             if counters.get(word) is not None:

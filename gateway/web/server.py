@@ -13,11 +13,11 @@ from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.routing import BaseRoute
 
-from gateway.errors import UserMistake
-from gateway.web.arrival import Way
+from gateway.errors import UserError
 from gateway.web.connections import ConnectionLimiter, ConnectionLimits, connection_limit
-from gateway.web.guard import Door, Guard, is_loopback
+from gateway.web.forwarded import TrustedProxies
 from gateway.web.listen import cannot_listen
+from gateway.web.origin_guard import OriginGuardMiddleware, OriginPolicy, is_loopback
 from gateway.web.protocols import LimitedHttpProtocol, LimitedServerState, LimitedWebSocketProtocol
 
 log = structlog.get_logger(__name__)
@@ -29,7 +29,7 @@ _BACKLOG = 512  # connections that the kernel holds for us
 _ACCEPTED_AT_ONCE = 16  # before the loop looks at anything else
 
 
-class _Server(uvicorn.Server):
+class _UvicornServer(uvicorn.Server):
     """Uvicorn that says when it has started, and leaves signals alone: SIGTERM is the whole house's affair."""
 
     def __init__(self, config: uvicorn.Config, limiter: ConnectionLimiter, on_started: Callable[[], None]) -> None:
@@ -71,7 +71,7 @@ class WebServer:
     ) -> None:
         """Serve within *limits*, the usual ones when None.
 
-        Raises UserMistake when the public address's path is one of ours, so that nobody could tell them apart.
+        Raises UserError when the public address's path is one of ours, so that nobody could tell them apart.
         """
         self.host = host
         self.port = port  # the real one once bound, when it was 0
@@ -79,7 +79,7 @@ class WebServer:
         way = _way(public_url, trusted_proxies, routes)
         self.app = Starlette(
             routes=list(routes),
-            middleware=[Middleware(Guard, door=Door.of(host, public_url), way=way)],
+            middleware=[Middleware(OriginGuardMiddleware, door=OriginPolicy.of(host, public_url), way=way)],
             max_body_size=1_000_000,
         )
         self.is_private = login == "auto" and is_loopback(host) and not (public_url or trusted_proxies)
@@ -97,17 +97,19 @@ class WebServer:
         return f"http://[{name}]:{port}/" if ":" in name else f"http://{name}:{port}/"
 
     async def bind(self) -> None:
-        """Take the address, so that a wrong one is known before anything else starts; raises UserMistake."""
+        """Take the address, so that a wrong one is known before anything else starts; raises UserError."""
         if self._socket is None:
             self._socket = await self._listen()
             self.port = self._socket.getsockname()[1]
 
     async def serve(self) -> None:
-        """Serve until cancelled, then finish what is under way; raises UserMistake when it cannot bind."""
+        """Serve until cancelled, then finish what is under way; raises UserError when it cannot bind."""
         await self.bind()
         sockets = [self._socket] if self._socket is not None else []
         limits = self._limits or ConnectionLimits(connections=connection_limit())
-        server = _Server(self._config(), ConnectionLimiter(limits, is_proxy=self._way.is_proxy), self._say_started)
+        server = _UvicornServer(
+            self._config(), ConnectionLimiter(limits, is_proxy=self._way.is_proxy), self._say_started
+        )
         serving = asyncio.create_task(server.serve(sockets=sockets), name="web server")
         try:
             await asyncio.shield(serving)
@@ -150,15 +152,15 @@ class WebServer:
             family, _, _, _, address = min(found, key=lambda entry: entry[0] != socket.AF_INET)
             return _bound(family, address)
         except OSError as error:
-            raise UserMistake(cannot_listen(self.host, self.port, error)) from error
+            raise UserError(cannot_listen(self.host, self.port, error)) from error
 
 
-def _way(public_url: str | None, trusted_proxies: Sequence[str], routes: Sequence[BaseRoute]) -> Way:
-    way = Way.of(public_url, trusted_proxies)
+def _way(public_url: str | None, trusted_proxies: Sequence[str], routes: Sequence[BaseRoute]) -> TrustedProxies:
+    way = TrustedProxies.resolve(public_url, trusted_proxies)
     first = way.base.split("/")[1:2]
     taken = {str(getattr(route, "path", "")).split("/")[1] for route in routes}
     if first and first[0] in taken:
-        raise UserMistake(
+        raise UserError(
             f"the path of web.public_url begins with /{first[0]}, as an address of the page's own does;"
             " choose another path, such as /chat"
         )

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from agent.llm.port import ChatReply, ChatRequest, Sink
+from agent.llm.chat_model import ChatReply, ChatRequest, Sink
 from tests.benchmarks.harness import Meter, row
 from tests.benchmarks.past import Chat, Past, live
 from tests.fakes.pocket import InstantModel, Pocket, gateway

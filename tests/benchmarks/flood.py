@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 
-from gateway.ports import Verdict
+from gateway.ports import IntakeVerdict
 from tests.benchmarks.harness import row
 from tests.benchmarks.turns import burst
 from tests.fakes.pocket import InstantModel, gateway
@@ -49,8 +49,8 @@ async def flooded() -> None:
         beside = await answer - begun
         row(
             f"one chat floods {FLOOD}",
-            queued=verdicts.count(Verdict.ACCEPTED),
-            refused=verdicts.count(Verdict.FULL),
+            queued=verdicts.count(IntakeVerdict.ACCEPTED),
+            refused=verdicts.count(IntakeVerdict.FULL),
             alone_ms=alone * 1e3,
             beside_ms=beside * 1e3,
             added_ms=(beside - alone) * 1e3,

@@ -9,8 +9,8 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 
-from agent.llm.port import ChatModel, ChatReply, ChatRequest, ModelConfig, Sink
-from agent.llm.registry import open_model
+from agent.llm.chat_model import ChatModel, ChatReply, ChatRequest, ModelConfig, Sink
+from agent.llm.model_registry import open_model
 from tests.benchmarks.harness import Meter, row
 from tests.benchmarks.turns import burst
 from tests.fakes.pocket import gateway

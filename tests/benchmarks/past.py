@@ -9,16 +9,16 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from agent.memory.files import lines as build
-from agent.memory.files.appender import Entry, TranscriptFile
-from agent.memory.files.blobs import digest_of, put_blobs
-from agent.memory.files.disk import Disk
-from agent.memory.files.documents import FileDocuments, document_path
-from agent.memory.prompt.snapshot import ABILITIES, ScopeMemory
+from agent.memory.prompt.prompt_snapshot import ABILITIES, ScopeMemory
 from agent.memory.scopes import quote, transcript_path
-from agent.tools.registry import Toolbox
+from agent.memory.storage import transcript_lines as build
+from agent.memory.storage.disk import Disk
+from agent.memory.storage.documents import FileDocumentStore, document_path
+from agent.memory.storage.text_blobs import digest_of, put_blobs
+from agent.memory.storage.transcript_writer import TranscriptEntry, TranscriptWriter
+from agent.tools.toolbox import Toolbox
 from gateway.events import SessionKey
-from gateway.ports import EndState, Limits, Line, TurnRecord
+from gateway.ports import Line, MessageOutcome, StoreLimits, TurnRecord
 from gateway.settings import load_settings
 from gateway.store import open_store
 
@@ -80,7 +80,7 @@ async def live(home: Path, past: Past) -> None:
     """Write *past* into a fresh home that no gateway owns yet."""
     abilities, zone = Toolbox.load().abilities, load_settings({"PARLOUR_HOME": str(home)}).timezone
     await asyncio.to_thread(_write_memories, home, past)
-    memory, disk = ScopeMemory(home, FileDocuments(home)), Disk()
+    memory, disk = ScopeMemory(home, FileDocumentStore(home)), Disk()
     template = b""
     for chat in past.all():
         view = await memory.view(chat.scope)
@@ -113,7 +113,7 @@ def _write(path: Path, data: bytes) -> None:
 def _template(home: Path, messages: int, names: dict[str, str], zone: str) -> bytes:
     """Return one transcript, written by the projector's own appender. Long ones have consolidated twice."""
     path = home / "template.jsonl"
-    file = TranscriptFile(Disk(), path, _NO_ID, "pocket:c-----")
+    file = TranscriptWriter(Disk(), path, _NO_ID, "pocket:c-----")
     pointers = {messages - WINDOW: messages - 2 * WINDOW, messages - 2: messages - WINDOW}
     if messages <= 2 * WINDOW:
         pointers = {}
@@ -135,7 +135,7 @@ def _template(home: Path, messages: int, names: dict[str, str], zone: str) -> by
     return data
 
 
-def _turn(at: int, lines: list[Line]) -> Entry:
+def _turn(at: int, lines: list[Line]) -> TranscriptEntry:
     turn, when = f"t{at:016d}", _BEGAN + timedelta(minutes=at)
     lines.append(
         build.message(
@@ -155,15 +155,15 @@ def _turn(at: int, lines: list[Line]) -> Entry:
     return _entry(turn, lines, at, at + 2)
 
 
-def _entry(turn: str, lines: list[Line], low: int, high: int) -> Entry:
+def _entry(turn: str, lines: list[Line], low: int, high: int) -> TranscriptEntry:
     when = _BEGAN + timedelta(minutes=low)
-    end = build.end(turn, from_index=low, to_index=high, inbox=[str(low)], outcome="answered", at=when)
-    return Entry(turn=turn, lines=[*lines, end], from_index=low, to_index=high, at=when)
+    end = build.end_line(turn, from_index=low, to_index=high, inbox=[str(low)], outcome="answered", at=when)
+    return TranscriptEntry(turn=turn, lines=[*lines, end], from_index=low, to_index=high, at=when)
 
 
 async def _remember_sessions(home: Path, past: Past) -> None:
     """Tell the journal of the sessions, by records whose bodies have left it."""
-    store = await open_store(home, "", Limits())
+    store = await open_store(home, "", StoreLimits())
     try:
         await asyncio.gather(*(store.records.append(_record(chat, past.messages)) for chat in past.all()))
         while stored := await store.records.unprojected(0, 500):
@@ -177,7 +177,7 @@ def _record(chat: Chat, messages: int) -> TurnRecord:
         turn=f"tpast{chat.n:012d}",
         key=chat.key,
         transcript=chat.transcript,
-        outcome=EndState.ANSWERED,
+        outcome=MessageOutcome.ANSWERED,
         lines=(),
         from_index=0,
         to_index=messages,

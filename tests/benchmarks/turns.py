@@ -7,7 +7,7 @@ import json
 import time
 from datetime import UTC, datetime
 
-from agent.llm.port import ChatRequest
+from agent.llm.chat_model import ChatRequest
 from tests.benchmarks.harness import Meter, median, percentile, row
 from tests.fakes.pocket import InstantModel, Pocket, gateway
 

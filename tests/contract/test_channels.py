@@ -18,26 +18,26 @@ from typing import Any
 import aiohttp
 import pytest
 
-from channels.console import kind as console_kind
+from channels.console import plugin as console_kind
 from channels.console.adapter import ConsoleChannel
-from channels.console.terminal import inert
-from channels.web import kind as web_kind
+from channels.console.terminal_client import strip_control_characters
+from channels.web import plugin as web_kind
 from gateway.admission import admit, policy_of
-from gateway.app.gate import Gate
+from gateway.app.role_resolver import RoleResolver
 from gateway.errors import FileUnavailable, OutcomeUnknown
 from gateway.events import (
     Attachment,
-    Choice,
     InboundKind,
+    MessageButton,
+    MessagePart,
     OutboundKind,
     OutboundMessage,
-    Part,
     Role,
     SessionKey,
     turn_id,
 )
-from gateway.ports import Accepted, Activity, ChannelKind, InboxRow, KnowsSenders, Verdict
-from gateway.words import say
+from gateway.i18n import translate
+from gateway.ports import ChannelPlugin, ChatActivity, InboxRow, IntakeResult, IntakeVerdict, SupportsSenderLookup
 from tests.fakes.discord_harness import DiscordHarness
 from tests.fakes.platform import Harness, Person, Platform, Shown
 from tests.fakes.slack_harness import SlackHarness
@@ -133,10 +133,10 @@ class FramePerson:
 class WebHarness:
     """The page's channel behind the real server."""
 
-    kind: ChannelKind = web_kind
+    kind: ChannelPlugin = web_kind
 
     @asynccontextmanager
-    async def open(self, house: FakeHouse) -> AsyncIterator[Platform]:
+    async def begin_call(self, house: FakeHouse) -> AsyncIterator[Platform]:
         """Serve the page."""
         async with serve_page(house) as served, aiohttp.ClientSession() as session:
 
@@ -165,12 +165,12 @@ class WebHarness:
 class ConsoleHarness:
     """The terminal's channel over a pair of queues, as over the control socket."""
 
-    kind: ChannelKind = console_kind
+    kind: ChannelPlugin = console_kind
 
     @asynccontextmanager
-    async def open(self, house: FakeHouse) -> AsyncIterator[Platform]:
+    async def begin_call(self, house: FakeHouse) -> AsyncIterator[Platform]:
         """Run the channel."""
-        channel = console_kind.open(house.context("console"))
+        channel = console_kind.begin_call(house.context("console"))
         assert isinstance(channel, ConsoleChannel)
         house.channel = channel
 
@@ -187,7 +187,7 @@ class ConsoleHarness:
                 frame = await typed.get()
                 return "null" if frame is None else frame
 
-            async with _reading(lambda: channel.converse(receive, send), person):
+            async with _reading(lambda: channel.attach(receive, send), person):
                 yield person
 
         async with asyncio.TaskGroup() as services:
@@ -233,7 +233,7 @@ async def house() -> FakeHouse:
 @pytest.fixture
 async def platform(harness: Harness, house: FakeHouse) -> AsyncIterator[Platform]:
     """Bring the channel up."""
-    async with harness.open(house) as platform:
+    async with harness.begin_call(house) as platform:
         yield platform
 
 
@@ -299,19 +299,19 @@ async def test_what_is_not_stored_is_not_confirmed(
     await person.shown.until(lambda: "message-0001" in person.shown.confirmed)
 
 
-@pytest.mark.parametrize("verdict", [Verdict.FULL, Verdict.REJECTED])
+@pytest.mark.parametrize("verdict", [IntakeVerdict.FULL, IntakeVerdict.REJECTED])
 async def test_a_refusal_is_told_in_one_line(
-    platform: Platform, person: Person, house: FakeHouse, verdict: Verdict
+    platform: Platform, person: Person, house: FakeHouse, verdict: IntakeVerdict
 ) -> None:
     """Not taken is said beside the message; the gateway's line where it has one, never the reason's code."""
     needs_windows(platform)
-    house.verdict = Accepted(verdict=verdict, reason="secret_word")
+    house.verdict = IntakeResult(verdict=verdict, reason="secret_word")
     await person.say("hello", "message-0001")
     await person.shown.until(lambda: person.shown.refused == ["message-0001"])
-    house.verdict = Accepted(verdict=verdict, reason="secret_word", line="Come back tomorrow.")
+    house.verdict = IntakeResult(verdict=verdict, reason="secret_word", line="Come back tomorrow.")
     await person.say("hello", "message-0002")
     await person.shown.until(lambda: len(person.shown.refused) == 2)
-    assert person.shown.lines == [say(f"frames.{verdict.value}"), "Come back tomorrow."]
+    assert person.shown.lines == [translate(f"frames.{verdict.value}"), "Come back tomorrow."]
     assert person.shown.confirmed == []
 
 
@@ -343,7 +343,7 @@ async def test_rendering_is_pure_and_within_the_limits(platform: Platform) -> No
     assert [part.id for part in once] == [f"{TURN}.1.{n}" for n in range(1, len(once) + 1)]
     assert 1 < len(once) <= platform.channel.capabilities.max_parts
     assert all(len(part.plain) <= platform.channel.capabilities.text_limit for part in once)
-    assert platform.channel.render(message(platform, "x" * 5_000_000))[-1].plain.endswith(say("delivery.cut"))
+    assert platform.channel.render(message(platform, "x" * 5_000_000))[-1].plain.endswith(translate("delivery.cut"))
 
 
 async def test_a_part_that_is_sent_stands_in_the_chat(platform: Platform, person: Person) -> None:
@@ -358,8 +358,8 @@ async def test_a_part_that_is_sent_stands_in_the_chat(platform: Platform, person
 
 async def test_a_part_without_formatting_stands_as_it_is(platform: Platform, person: Person) -> None:
     """An empty payload means the plain text: what delivery itself says, and what the platform could not format."""
-    line = say("delivery.no_files", name="plan.pdf")
-    part = Part(id=f"{TURN}.1.1", key=platform.key, payload="", plain=line)
+    line = translate("delivery.no_files", name="plan.pdf")
+    part = MessagePart(id=f"{TURN}.1.1", key=platform.key, payload="", plain=line)
     await platform.channel.send(part)
     await person.shown.until(lambda: list(person.shown.messages.values()) == [line])
 
@@ -371,7 +371,9 @@ async def test_a_file_stands_in_the_chat(platform: Platform, person: Person, hou
     stored = Attachment(kind="document", name="plan.bin", size=len(data), blob=blob)
     text = Attachment(kind="document", name="answer.md", size=12, media_type="text/markdown")
     for n, file in enumerate((stored, text), 1):
-        part = Part(id=f"{TURN}.1.{n}", key=platform.key, payload="", plain="" if file.blob else "# Grüße\n", file=file)
+        part = MessagePart(
+            id=f"{TURN}.1.{n}", key=platform.key, payload="", plain="" if file.blob else "# Grüße\n", file=file
+        )
         assert (await platform.channel.send(part)).part == part.id
     await person.shown.until(lambda: len(person.shown.messages) == 2)
     assert await platform.files(person) == [("plan.bin", data), ("answer.md", "# Grüße\n".encode())]
@@ -383,7 +385,7 @@ async def test_a_lost_file_is_no_outcome_that_nobody_knows(platform: Platform) -
         pytest.skip("no files here")
     lost = Attachment(kind="document", name="plan.pdf", size=4, blob=f"people/ann/{'0' * 64}")
     with pytest.raises(FileUnavailable):
-        await platform.channel.send(Part(id=f"{TURN}.1.1", key=platform.key, payload="", plain="", file=lost))
+        await platform.channel.send(MessagePart(id=f"{TURN}.1.1", key=platform.key, payload="", plain="", file=lost))
 
 
 async def test_a_part_sent_again_stands_once(platform: Platform, person: Person) -> None:
@@ -438,13 +440,13 @@ async def test_whoever_comes_in_the_middle_sees_what_is_going_on(platform: Platf
     """A stream and its typing are shown to a window that opens later, and not once they are over."""
     needs_windows(platform)
     (part,) = platform.channel.render(message(platform, "so far", 0, OutboundKind.PREVIEW))
-    await platform.channel.show(Activity(key=platform.key, on=True, text="thinking"))
+    await platform.channel.show(ChatActivity(key=platform.key, on=True, text="thinking"))
     await platform.channel.send(part)
     async with platform.join() as late:
         await late.shown.until(lambda: late.shown.is_busy and late.shown.previews == ["so far"])
     (answer,) = platform.channel.render(message(platform, "done"))
     await platform.channel.send(answer)
-    await platform.channel.show(Activity(key=platform.key, on=False))
+    await platform.channel.show(ChatActivity(key=platform.key, on=False))
     async with platform.join() as later:
         await later.say("hello", "message-0001")
         await later.shown.until(lambda: later.shown.confirmed == ["message-0001"])
@@ -454,12 +456,12 @@ async def test_whoever_comes_in_the_middle_sees_what_is_going_on(platform: Platf
 
 async def test_typing_ends(platform: Platform, person: Person) -> None:
     """Activity that began ends on every path; ending twice is harmless, and it never raises."""
-    await platform.channel.show(Activity(key=platform.key, on=True))
+    await platform.channel.show(ChatActivity(key=platform.key, on=True))
     await person.shown.until(lambda: person.shown.is_busy)
-    await platform.channel.show(Activity(key=platform.key, on=False))
-    await platform.channel.show(Activity(key=platform.key, on=False))
+    await platform.channel.show(ChatActivity(key=platform.key, on=False))
+    await platform.channel.show(ChatActivity(key=platform.key, on=False))
     await person.shown.until(lambda: not person.shown.is_busy)
-    await platform.channel.show(Activity(key=SessionKey(platform.key.channel, "nobody"), on=False))
+    await platform.channel.show(ChatActivity(key=SessionKey(platform.key.channel, "nobody"), on=False))
 
 
 async def test_hostile_text_comes_out_inert(platform: Platform, person: Person) -> None:
@@ -471,7 +473,7 @@ async def test_hostile_text_comes_out_inert(platform: Platform, person: Person) 
     shown.encode()
     assert not re.search("[\x00\x07\x1b]", shown)
     assert shown.endswith("end")
-    assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e]", inert(shown))
+    assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e]", strip_control_characters(shown))
 
 
 async def test_hostile_text_in_is_storable(person: Person, house: FakeHouse) -> None:
@@ -519,7 +521,11 @@ async def test_a_press_is_the_command_said_by_whoever_pressed(
     if not platform.channel.capabilities.choices:
         assert platform.channel.name == "console"
         return
-    choices = (Choice("Yes", "/memory approve e7"), Choice("No", "/memory reject e7"), Choice("Later", "/help", 1))
+    choices = (
+        MessageButton("Yes", "/memory approve e7"),
+        MessageButton("No", "/memory reject e7"),
+        MessageButton("Later", "/help", 1),
+    )
     (part,) = platform.channel.render(message(platform, "Shall I?", kind=OutboundKind.NOTICE))
     receipt = await platform.channel.send(replace(part, choices=choices))
     await person.shown.until(lambda: person.shown.buttons == [["Yes", "No"], ["Later"]])
@@ -539,7 +545,11 @@ async def test_a_press_that_is_settled_takes_its_row_away(platform: Platform, pe
     """The answer to a press says that it is settled: that row goes and the others stay."""
     if not platform.channel.capabilities.choices or platform.has_windows:
         pytest.skip("the page's own script does it: tests/e2e/test_page_buttons.py")
-    choices = (Choice("Yes", "/memory approve e7"), Choice("No", "/memory reject e7"), Choice("Later", "/help", 1))
+    choices = (
+        MessageButton("Yes", "/memory approve e7"),
+        MessageButton("No", "/memory reject e7"),
+        MessageButton("Later", "/help", 1),
+    )
     (part,) = platform.channel.render(message(platform, "Shall I?", kind=OutboundKind.NOTICE))
     await platform.channel.send(replace(part, choices=choices))
     await person.shown.until(lambda: bool(person.shown.buttons))
@@ -558,15 +568,15 @@ async def test_an_admin_look_up_that_fails_grants_nothing(platform: Platform, pe
     """
     channel = platform.channel
     if platform.unknown is None:
-        assert not isinstance(channel, KnowsSenders)
+        assert not isinstance(channel, SupportsSenderLookup)
         return
     await person.say("/new", "message-0001")
     heard = (await house.wait_deliveries(1))[0]
     as_admin = replace(heard, kind=InboundKind.COMMAND, sender=replace(heard.sender, is_admin=True))
     row = InboxRow(seq=1, message=platform.unknown(as_admin), accepted_at=heard.sent_at, role=Role.STEWARD)
     policy = policy_of(channel.name, [heard.sender.id], [], "open")
-    gate = Gate(lambda message: admit(message, policy), {channel.name: channel})
-    assert await gate.role(row) is Role.ANYONE
+    gate = RoleResolver(lambda message: admit(message, policy), {channel.name: channel})
+    assert await gate.current_role(row) is Role.ANYONE
 
 
 async def test_a_channel_is_ready_while_it_runs(platform: Platform) -> None:

@@ -8,9 +8,9 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 
-from agent.llm.client import ModelClient
-from agent.llm.port import ChatModel, ModelConfig
-from agent.llm.registry import open_model
+from agent.llm.chat_model import ChatModel, ModelConfig
+from agent.llm.model_client import ModelClient
+from agent.llm.model_registry import open_model
 from tests.fakes.llm import Tally, Usages, request
 from tests.fakes.openai_server import open_server
 

@@ -9,37 +9,37 @@ from pathlib import Path
 
 import pytest
 
-from agent.memory.files.disk import Disk
-from agent.memory.files.documents import FileDocuments
-from agent.memory.files.lines import utc_now
-from agent.memory.versioning.keeping import Keeper
-from agent.memory.versioning.versions import Versions
-from gateway.ports import Documents
+from agent.memory.storage.disk import Disk
+from agent.memory.storage.documents import FileDocumentStore
+from agent.memory.storage.transcript_lines import utc_now
+from agent.memory.versioning.version_keeper import VersionKeeper
+from agent.memory.versioning.version_store import VersionStore
+from gateway.ports import DocumentStore
 
 SCOPE = "people/telegram%3a42"
 
 
-def versioned(home: Path) -> Documents:
+def versioned(home: Path) -> DocumentStore:
     """Files whose every change is kept."""
-    return FileDocuments(home, keeper=Keeper(home, Disk(), Versions(home), now=utc_now))
+    return FileDocumentStore(home, keeper=VersionKeeper(home, Disk(), VersionStore(home), now=utc_now))
 
 
-BACKENDS: dict[str, Callable[[Path], Documents]] = {"files": FileDocuments, "versioned files": versioned}
+BACKENDS: dict[str, Callable[[Path], DocumentStore]] = {"files": FileDocumentStore, "versioned files": versioned}
 
 
 @pytest.fixture(params=list(BACKENDS))
-def documents(request: pytest.FixtureRequest, tmp_path: Path) -> Documents:
+def documents(request: pytest.FixtureRequest, tmp_path: Path) -> DocumentStore:
     """A backend with nothing in it."""
     return BACKENDS[request.param](tmp_path)
 
 
-async def test_what_was_never_written_is_empty(documents: Documents) -> None:
+async def test_what_was_never_written_is_empty(documents: DocumentStore) -> None:
     """No text, no rev, no error."""
     document = await documents.read(SCOPE, "MEMORY.md")
     assert (document.name, document.text, document.rev) == ("MEMORY.md", "", "")
 
 
-async def test_what_was_written_is_read(documents: Documents) -> None:
+async def test_what_was_written_is_read(documents: DocumentStore) -> None:
     """The rev is the sha256 of the bytes, from the write and from the read alike."""
     text = "- likes tea\n- ü€😀\n"
     written = await documents.write(SCOPE, "MEMORY.md", text, was="", why="t1")
@@ -48,7 +48,7 @@ async def test_what_was_written_is_read(documents: Documents) -> None:
     assert await documents.read(SCOPE, "MEMORY.md") == written
 
 
-async def test_whoever_is_late_changes_nothing(documents: Documents) -> None:
+async def test_whoever_is_late_changes_nothing(documents: DocumentStore) -> None:
     """A write over a text that has changed, or that is there although it was not, is refused."""
     first = await documents.write(SCOPE, "MEMORY.md", "one\n", was="", why="t1")
     assert first is not None
@@ -57,7 +57,7 @@ async def test_whoever_is_late_changes_nothing(documents: Documents) -> None:
     assert await documents.read(SCOPE, "MEMORY.md") == first
 
 
-async def test_of_many_at_once_exactly_one_is_first(documents: Documents) -> None:
+async def test_of_many_at_once_exactly_one_is_first(documents: DocumentStore) -> None:
     """Compare and set is one step, whoever else is at it."""
     written = await asyncio.gather(
         *(documents.write(SCOPE, "MEMORY.md", f"{n}\n", was="", why=f"t{n}") for n in range(20))
@@ -66,7 +66,7 @@ async def test_of_many_at_once_exactly_one_is_first(documents: Documents) -> Non
     assert await documents.read(SCOPE, "MEMORY.md") == winner
 
 
-async def test_scopes_and_names_are_apart(documents: Documents) -> None:
+async def test_scopes_and_names_are_apart(documents: DocumentStore) -> None:
     """Nobody reads another's text."""
     await documents.write(SCOPE, "MEMORY.md", "mine\n", was="", why="t1")
     for scope, name in (
@@ -79,14 +79,14 @@ async def test_scopes_and_names_are_apart(documents: Documents) -> None:
 
 
 @pytest.mark.parametrize("scope", ["..", "people/..", "people/a/b", "people/A"])
-async def test_what_is_no_scope_is_refused(documents: Documents, scope: str) -> None:
+async def test_what_is_no_scope_is_refused(documents: DocumentStore, scope: str) -> None:
     """A mistake in the caller is loud, never a file elsewhere."""
     with pytest.raises(ValueError, match="not a scope"):
         await documents.write(scope, "MEMORY.md", "x", was="", why="t1")
 
 
 @pytest.mark.parametrize("name", ["../MEMORY.md", "a/b.md", ".hidden", "", "x\0"])
-async def test_what_is_no_name_is_refused(documents: Documents, name: str) -> None:
+async def test_what_is_no_name_is_refused(documents: DocumentStore, name: str) -> None:
     """The same for names."""
     with pytest.raises(ValueError, match="not a document"):
         await documents.read(SCOPE, name)

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from gateway.events import ChatKind, InboundMessage, OutboundMessage, Role, Sender, SessionKey
-from gateway.ports import Commit, EndState, Job, Limits, Store, TurnRecord, UsageRow
-from gateway.ports.erasing import Reach
+from gateway.ports import Job, MessageOutcome, Store, StoreLimits, TurnCommit, TurnRecord, UsageRow
+from gateway.ports.erasure import ErasureFilter
 from gateway.store import open_store
 
 ROOM = SessionKey("pocket", "room")
@@ -49,7 +49,7 @@ async def answered(store: Store, text: str, sender: str, n: int) -> TurnRecord:
         turn=lease.turn,
         key=ROOM,
         transcript=lease.session.transcript,
-        outcome=EndState.ANSWERED,
+        outcome=MessageOutcome.ANSWERED,
         lines=({"i": at, "turn": lease.turn, "role": "user", "content": text},),
         from_index=at,
         to_index=at + 1,
@@ -59,7 +59,7 @@ async def answered(store: Store, text: str, sender: str, n: int) -> TurnRecord:
     )
     job = Job(id=f"remember:{n}", kind="remember", scope="chats/room", payload={"fact": text}, due_at=NOW)
     answer = OutboundMessage(id=f"{lease.turn}.1", key=ROOM, text=f"you said {text}")
-    return await store.journal.commit(lease, Commit(record=record, outbound=(answer,), jobs=(job,)))
+    return await store.journal.commit(lease, TurnCommit(record=record, outbound=(answer,), jobs=(job,)))
 
 
 def raw(home: Path) -> bytes:
@@ -69,7 +69,7 @@ def raw(home: Path) -> bytes:
 
 async def test_words_leave_rows_pages_and_log(tmp_path: Path) -> None:
     """Inbox, record, outbox, job and what deleted rows left: nothing of it is in any byte after the scrub."""
-    store = await open_store(tmp_path, "", Limits())
+    store = await open_store(tmp_path, "", StoreLimits())
     try:
         record = await answered(store, f"my {WORD} leaks", "ann", 1)
         await say(store, f"and the {WORD} again", "ann", 2)
@@ -79,7 +79,7 @@ async def test_words_leave_rows_pages_and_log(tmp_path: Path) -> None:
         await store.jobs.put(gone)
         await store.jobs.finish(gone)
         assert WORD.encode() in raw(tmp_path)
-        reach = Reach(keys=frozenset({ROOM}), scope="chats/room")
+        reach = ErasureFilter(keys=frozenset({ROOM}), scope="chats/room")
         assert await store.erasing.redact(reach, without) >= 4
         assert await store.erasing.redact(reach, without) == 0
         assert await store.erasing.scrub()
@@ -94,12 +94,12 @@ async def test_words_leave_rows_pages_and_log(tmp_path: Path) -> None:
 
 async def test_a_member_reaches_their_own_turns_alone(tmp_path: Path) -> None:
     """Bob's message, his answer and his job stay when Ann takes hers back; what came after *upto* stays too."""
-    store = await open_store(tmp_path, "", Limits())
+    store = await open_store(tmp_path, "", StoreLimits())
     try:
         await answered(store, f"ann's {WORD}", "ann", 1)
         await answered(store, f"bob's {WORD}", "bob", 2)
         await say(store, f"ann's later {WORD}", "ann", 3)
-        await store.erasing.redact(Reach(keys=frozenset({ROOM}), sender="ann", upto=2), without)
+        await store.erasing.redact(ErasureFilter(keys=frozenset({ROOM}), sender="ann", upto=2), without)
         with sqlite3.connect(tmp_path / "journal.db") as look:
             inbox = [payload for (payload,) in look.execute("SELECT payload FROM inbox ORDER BY seq")]
             outbox = [payload for (payload,) in look.execute("SELECT payload FROM outbox ORDER BY seq")]
@@ -111,7 +111,7 @@ async def test_a_member_reaches_their_own_turns_alone(tmp_path: Path) -> None:
 
 async def test_who_is_forgotten_is_in_no_sum_of_theirs_and_the_house_adds_up(tmp_path: Path) -> None:
     """Usage loses the person and keeps the tokens; a session goes only when nothing is going on in it."""
-    store = await open_store(tmp_path, "", Limits())
+    store = await open_store(tmp_path, "", StoreLimits())
     try:
         await answered(store, "hello", "ann", 1)
         row = UsageRow(
@@ -139,7 +139,7 @@ async def test_who_is_forgotten_is_in_no_sum_of_theirs_and_the_house_adds_up(tmp
 
 async def test_a_reader_puts_the_scrub_off(tmp_path: Path) -> None:
     """While a backup reads, nobody waits for it: the scrub says no, and does it when asked again."""
-    store = await open_store(tmp_path, "", Limits())
+    store = await open_store(tmp_path, "", StoreLimits())
     try:
         await answered(store, WORD, "ann", 1)
         reader = sqlite3.connect(tmp_path / "journal.db", isolation_level=None)

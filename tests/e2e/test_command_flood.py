@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from gateway.events import Part, Receipt
-from gateway.ports import Channel, ChannelContext, Verdict
+from gateway.events import DeliveryReceipt, MessagePart
+from gateway.ports import Channel, ChannelContext, IntakeVerdict
 from tests.fakes.pocket import InstantModel, Pocket, PocketChannel, PocketKind, gateway
 
 FLOOD = 2_000
@@ -19,7 +19,7 @@ class SlowChat(PocketChannel):
         super().__init__(context)
         self.gate = asyncio.Event()
 
-    async def send(self, part: Part, *, marked: bool = False) -> Receipt:
+    async def send(self, part: MessagePart, *, marked: bool = False) -> DeliveryReceipt:
         """Wait where the chat is slow."""
         if part.key.chat == "flood":
             await self.gate.wait()
@@ -29,7 +29,7 @@ class SlowChat(PocketChannel):
 class SlowKind(PocketKind):
     """Opens the slow platform."""
 
-    def open(self, context: ChannelContext) -> Channel:
+    def begin_call(self, context: ChannelContext) -> Channel:
         """Build the channel."""
         self.channel = SlowChat(context)
         return self.channel
@@ -38,7 +38,7 @@ class SlowKind(PocketKind):
 async def flood(pocket: Pocket) -> int:
     """Let Mal send 2,000 commands in a group; return how many were taken."""
     said = [await pocket.channel.say("flood", "/status", sender="mal", group=True) for _ in range(FLOOD)]
-    return sum(accepted.verdict is Verdict.ACCEPTED for accepted, _ in said)
+    return sum(accepted.verdict is IntakeVerdict.ACCEPTED for accepted, _ in said)
 
 
 async def all_committed(pocket: Pocket) -> None:
@@ -60,7 +60,7 @@ async def test_two_thousand_commands_delay_nobody() -> None:
         assert "flood" not in slow.posts
         _, question = await pocket.channel.say("flood", "what about the roof?", group=True)
         accepted, _ = await pocket.channel.say("flood", "/help", group=True)
-        assert accepted.verdict is Verdict.ACCEPTED
+        assert accepted.verdict is IntakeVerdict.ACCEPTED
         await all_committed(pocket)
         slow.gate.set()
         await question

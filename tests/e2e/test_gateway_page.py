@@ -7,8 +7,8 @@ from pathlib import Path
 import aiohttp
 from playwright.async_api import FilePayload, expect
 
-from gateway.ports.installed import operator_command
-from gateway.words import say
+from gateway.i18n import translate
+from gateway.ports.entry_points import operator_command
 from tests.e2e.browser import open_browser
 from tests.fakes.gateway import gateway
 from tests.fakes.openai_server import Answer, open_server
@@ -144,7 +144,7 @@ async def test_health_and_metrics_of_the_whole_house(tmp_path: Path) -> None:
 async def test_a_stopped_answer_stays_on_the_page(tmp_path: Path) -> None:
     """The Stop button in the middle of a stream: the words stay, marked, in one line; a kill changes nothing."""
     tale = " ".join(f"word{n}" for n in range(2_000))
-    here = say("delivery.stopped_here")
+    here = translate("delivery.stopped_here")
     async with (
         open_server([Answer(text=tale, pieces=8, gap=0.02)]) as model,
         open_browser() as browser,

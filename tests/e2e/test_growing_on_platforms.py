@@ -7,10 +7,10 @@ from itertools import pairwise
 import pytest
 
 from gateway.delivery.growth import GrowingText
-from gateway.events import OutboundKind, OutboundMessage, Part
-from gateway.text import Unit
+from gateway.events import MessagePart, OutboundKind, OutboundMessage
+from gateway.i18n import translate
+from gateway.text import LengthUnit
 from gateway.text.redaction import SecretRedactor
-from gateway.words import say
 from tests.fakes.discord_harness import DiscordHarness
 from tests.fakes.platform import Harness
 from tests.fakes.slack_harness import SlackHarness
@@ -26,16 +26,16 @@ STEPS = 30
 @pytest.mark.parametrize("harness", HARNESSES, ids=lambda harness: harness.kind.name)
 async def test_what_stands_in_the_chat_only_grows(harness: Harness) -> None:
     """30,000 characters: each edit that the server took shows more, the full one says so, the answer begins with it."""
-    async with harness.open(FakeHouse()) as platform, platform.join() as ann:
+    async with harness.begin_call(FakeHouse()) as platform, platform.join() as ann:
         channel, able = platform.channel, platform.channel.capabilities
 
-        def render(text: str, row: int = 0, least: int = 0) -> list[Part]:
+        def render(text: str, row: int = 0, least: int = 0) -> list[MessagePart]:
             kind = OutboundKind.ANSWER if row else OutboundKind.PREVIEW
             message = OutboundMessage(id=f"{TURN}.{row}", key=platform.key, text=text, kind=kind)
             return list(channel.render(message, least=least))
 
-        note = say("delivery.goes_on")
-        growing = GrowingText(render, SecretRedactor(), limit=able.text_limit, unit=Unit(able.unit), note=note)
+        note = translate("delivery.goes_on")
+        growing = GrowingText(render, SecretRedactor(), limit=able.text_limit, unit=LengthUnit(able.unit), note=note)
         ident = ""
         for n in range(1, STEPS + 1):
             part = growing.grow(LONG[: 4_500 * n // STEPS])

@@ -16,11 +16,11 @@ from pathlib import Path
 import pytest
 import typer
 
-from gateway.commands.init import Init, Options
-from gateway.commands.init_talk import Nobody
-from gateway.errors import SettingsMistake, UserMistake
-from gateway.ports.setup import Finding
-from gateway.settings import Kinds, check_settings
+from gateway.commands.init import InitOptions, InitWizard
+from gateway.commands.init_prompts import UnattendedPrompter
+from gateway.errors import SettingsError, UserError
+from gateway.ports.setup import SetupFinding
+from gateway.settings import InstalledPlugins, check_settings
 from tests.fakes.gateway import COMMAND
 from tests.fakes.openai_server import Answer, FakeOpenAI, Fault, open_server
 from tests.fakes.parrot import TOKEN, Aviary, ParrotKind, ParrotSettings, in_the_background, open_aviary
@@ -29,10 +29,10 @@ from tests.fakes.settings import kinds as real_kinds
 KEY = "sk-canary-0123456789abcdef"
 
 
-def kinds() -> Kinds:
+def kinds() -> InstalledPlugins:
     """Return the real kinds and the parrot."""
     real = real_kinds()
-    return Kinds({**real.models, "parrot": lambda: ParrotSettings}, real.adapters | {"parrot"})
+    return InstalledPlugins({**real.models, "parrot": lambda: ParrotSettings}, real.adapters | {"parrot"})
 
 
 class Person:
@@ -48,7 +48,7 @@ class Person:
     def say(self, text: str, *, look: str = "") -> None:
         self.seen.append(text)
 
-    def show(self, finding: Finding) -> None:
+    def show(self, finding: SetupFinding) -> None:
         self.seen.append(f"{finding.level}: {finding.text}")
 
     def ask(self, text: str, *, default: str = "", is_secret: bool = False, variable: str = "") -> str:
@@ -57,7 +57,7 @@ class Person:
     def choose(self, text: str, options: Sequence[str]) -> str:
         return self._answer(text, "/".join(options)) or options[0]
 
-    def agrees(self, text: str, *, default: bool) -> bool:
+    def confirm(self, text: str, *, default: bool) -> bool:
         return (self._answer(text, "y" if default else "n") or ("y" if default else "n")) == "y"
 
     def _answer(self, text: str, shown: str) -> str:
@@ -100,9 +100,9 @@ def environment(home: Path, aviary: Aviary) -> dict[str, str]:
     }
 
 
-def init(environment: Mapping[str, str], talk: Person | Nobody, options: Options | None = None) -> None:
+def init(environment: Mapping[str, str], talk: Person | UnattendedPrompter, options: InitOptions | None = None) -> None:
     """Run it with the parrot as the one platform."""
-    Init(environment, talk, options or Options(), kinds=kinds(), setups={"parrot": ParrotKind()}).run()
+    InitWizard(environment, talk, options or InitOptions(), kinds=kinds(), setups={"parrot": ParrotKind()}).run()
 
 
 def files(home: Path) -> dict[str, str]:
@@ -278,7 +278,7 @@ def test_what_cannot_be_added_to_is_said_before_anything_is_asked(
     """A file of a shape we cannot write is left alone, in one line."""
     home.mkdir()
     (home / name).write_text(text)
-    with pytest.raises(UserMistake, match=re.escape(line)):
+    with pytest.raises(UserError, match=re.escape(line)):
         init(environment, Person({}))
     assert (home / name).read_text() == text
 
@@ -310,7 +310,7 @@ def test_a_script_takes_everything_from_the_environment(
         "PARLOUR_CHANNELS__PARROT__TOKEN_FILE": str(ring),
         "PARLOUR_CHANNELS__PARROT__ALLOW_FROM": "501",
     }
-    init(environment, Nobody(keeps=False), Options(owners=("parrot:501",), timezone="Europe/Berlin"))
+    init(environment, UnattendedPrompter(keeps=False), InitOptions(owners=("parrot:501",), timezone="Europe/Berlin"))
     plain = {"PARLOUR_HOME": str(home)}
     settings = check_settings(plain, kinds()).require()
     assert settings.channels["parrot"].allow_from == ("501",)
@@ -324,21 +324,25 @@ def test_a_script_ends_where_something_is_wrong(keeps: bool, home: Path, environ
     """A token that the platform refuses ends it and is not written, unless it was told to keep such."""
     environment["PARLOUR_CHANNELS__PARROT__TOKEN"] = "parrot-unknown"
     if keeps:
-        init(environment, Nobody(keeps=True))
+        init(environment, UnattendedPrompter(keeps=True))
     else:
-        with pytest.raises(UserMistake, match="nothing of this step was written"):
-            init(environment, Nobody(keeps=False))
+        with pytest.raises(UserError, match="nothing of this step was written"):
+            init(environment, UnattendedPrompter(keeps=False))
     assert (home / "secrets/channels__parrot__token").exists() is keeps
 
 
 def test_a_script_is_told_what_is_missing(environment: dict[str, str]) -> None:
     """The variable's name, since there is nobody to ask; and a platform that is none is named."""
-    with pytest.raises(UserMistake, match="PARLOUR_CHANNELS__PARROT__TOKEN is needed"):
-        init(environment, Nobody(keeps=False))
-    with pytest.raises(UserMistake, match="no platform called 'parot'"):
-        init(environment, Nobody(keeps=False), Options(platforms=("parot",)))
-    with pytest.raises((SettingsMistake, UserMistake)):
-        init({"PARLOUR_HOME": environment["PARLOUR_HOME"]}, Nobody(keeps=False), Options(owners=("nobody",)))
+    with pytest.raises(UserError, match="PARLOUR_CHANNELS__PARROT__TOKEN is needed"):
+        init(environment, UnattendedPrompter(keeps=False))
+    with pytest.raises(UserError, match="no platform called 'parot'"):
+        init(environment, UnattendedPrompter(keeps=False), InitOptions(platforms=("parot",)))
+    with pytest.raises((SettingsError, UserError)):
+        init(
+            {"PARLOUR_HOME": environment["PARLOUR_HOME"]},
+            UnattendedPrompter(keeps=False),
+            InitOptions(owners=("nobody",)),
+        )
 
 
 def test_a_full_disk_is_said_and_nothing_stands_half(
@@ -366,7 +370,7 @@ def test_a_home_that_cannot_be_is_said_before_anything_is_asked(home: Path, envi
     """Nobody types a key first and learns then that it has no place."""
     home.touch()
     person = Person({})
-    with pytest.raises(UserMistake, match="is not a folder"):
+    with pytest.raises(UserError, match="is not a folder"):
         init(environment, person)
     assert not person.seen
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.commands.init import Init, Options, installed_setups
+from gateway.commands.init import InitOptions, InitWizard, installed_setups
 from gateway.settings import load_settings
 from tests.e2e.test_init import Person, files
 from tests.fakes.discord_server import Discord, open_discord
@@ -69,7 +69,7 @@ def test_three_platforms_are_set_up_from_nothing(
             "Owner": ["telegram:42"],
         }
     )
-    Init(environment, person, Options()).run()
+    InitWizard(environment, person, InitOptions()).run()
     wrong = [line for line in person.seen if line.startswith("wrong: ")]
     reasons = ["Discord refuses the token", "Slack", "without the scope chat:write", "Telegram refuses the token"]
     assert len(wrong) == 4, person.told
@@ -91,6 +91,6 @@ def test_three_platforms_are_set_up_from_nothing(
     allowed = {name: block.allow_from for name, block in settings.channels.items() if name in installed_setups()}
     assert allowed == {"discord": ("501501501501501501",), "slack": ("U0ANN00000",), "telegram": ("42",)}
     again = Person({"Correct it": ["keep"]})
-    Init(environment, again, Options()).run()
+    InitWizard(environment, again, InitOptions()).run()
     assert files(tmp_path / "home") == written
     assert "Nothing had to be written." in again.told

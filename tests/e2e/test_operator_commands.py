@@ -42,7 +42,7 @@ class Operator:
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> set[str]:
     """Collect the names of the operations that go over a socket."""
-    from gateway.commands import asking
+    from gateway.commands import control_client
     from gateway.control import call
 
     names: set[str] = set()
@@ -51,7 +51,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> set[str]:
         names.add(name)
         return call(connection, name, arguments)
 
-    monkeypatch.setattr(asking, "call", noted)
+    monkeypatch.setattr(control_client, "call", noted)
     return names
 
 

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from playwright.async_api import Browser, FilePayload, Page, expect
 
-from gateway.errors import StoreDown
-from gateway.events import Attachment, OutboundKind, OutboundMessage, Part
-from gateway.ports import Accepted, ShownLine, Verdict
-from gateway.words import catalogue
+from gateway.errors import StoreUnavailable
+from gateway.events import Attachment, MessagePart, OutboundKind, OutboundMessage
+from gateway.i18n import load_catalogue
+from gateway.ports import DisplayedMessage, IntakeResult, IntakeVerdict
 from tests.e2e.browser import open_browser
 from tests.fakes.web import FakeHouse, Served, serve_page
 
@@ -146,10 +146,10 @@ async def test_a_confirmation_that_was_lost_makes_no_second_message(browser: Bro
     """Stored, but the server died before it could say so: the resend carries the same id."""
 
     class DiesAfterStoring(FakeHouse):
-        async def receive(self, message: Any) -> Accepted:
+        async def receive(self, message: Any) -> IntakeResult:
             answer = await super().receive(message)
             if len(self.deliveries) == 1:
-                raise StoreDown("killed between the commit and the confirmation")
+                raise StoreUnavailable("killed between the commit and the confirmation")
             return answer
 
     house = DiesAfterStoring(answer=house.answer)
@@ -168,7 +168,7 @@ async def test_a_message_that_is_not_taken_says_why_and_can_be_sent_again(
     browser: Browser, served: Served, house: FakeHouse
 ) -> None:
     """A full queue is told beside the message it was told for."""
-    house.verdict = Accepted(verdict=Verdict.FULL)
+    house.verdict = IntakeResult(verdict=IntakeVerdict.FULL)
     page = await visit(browser, served.url)
     await say(page, "too much")
     await expect(page.locator(".line.user")).to_have_attribute("data-state", "refused")
@@ -379,7 +379,7 @@ async def test_a_resend_that_may_repeat_says_so(browser: Browser, served: Served
     )
     await served.channel.send(part)
     await served.channel.send(part, marked=True)
-    await expect(page.locator(".line.assistant .note")).to_have_text(catalogue("en")["delivery.may_repeat"])
+    await expect(page.locator(".line.assistant .note")).to_have_text(load_catalogue("en")["delivery.may_repeat"])
     await expect(page.locator(".line.assistant")).to_have_count(1)
 
 
@@ -392,7 +392,7 @@ async def test_a_file_is_a_link_that_saves_it(browser: Browser, served: Served, 
     await say(page, "the plan, please")
     await expect(page.locator(".line.assistant strong")).to_have_text("the plan, please")
     turn = house.lines[-1].turn
-    await served.channel.send(Part(id=f"{turn}.1.2", key=served.key, payload="", plain="", file=file))
+    await served.channel.send(MessagePart(id=f"{turn}.1.2", key=served.key, payload="", plain="", file=file))
     link = page.locator(".line.assistant a.file")
     await expect(link).to_contain_text("<b>plan</b>.html 41 byte")
     async with page.expect_download() as download:
@@ -412,7 +412,7 @@ async def test_a_line_without_formatting_is_shown_as_it_is(browser: Browser, ser
     """What delivery says of a file that is missing is text, whatever its name looks like."""
     page = await visit(browser, served.url)
     line = "(A file belongs here, **x** <img src=x>, but I do not have it any more.)"
-    await served.channel.send(Part(id="t.1.2", key=served.key, payload="", plain=line))
+    await served.channel.send(MessagePart(id="t.1.2", key=served.key, payload="", plain=line))
     await expect(page.locator(".line.assistant .body")).to_have_text(line)
     await expect(page.locator(".line.assistant strong")).to_have_count(0)
 
@@ -459,7 +459,7 @@ async def test_a_file_is_dropped_onto_the_page(browser: Browser, house: FakeHous
         await page.evaluate(drop, ["dragover", 1])
         await expect(page.locator("#drop")).to_be_visible()
         await page.evaluate(drop, ["drop", 0])
-        await expect(page.locator("#trouble")).to_have_text(catalogue("en")["web.upload_empty"])
+        await expect(page.locator("#trouble")).to_have_text(load_catalogue("en")["web.upload_empty"])
         await expect(page.locator("#attached")).to_be_hidden()
         await page.evaluate(drop, ["drop", 2_000])
         await expect(page.locator('#attached [data-state="ready"]')).to_contain_text("photo.png")
@@ -502,10 +502,10 @@ async def test_the_page_speaks_the_language_of_the_chat(
     """Its words, dates and numbers, and what a screen reader is told, are the chat's, whatever the browser's are."""
     house.language = language
     house.lines.append(
-        ShownLine(id="l1", turn="t1", role="user", text="hello", at=datetime(2026, 1, 2, 12, tzinfo=UTC))
+        DisplayedMessage(id="l1", turn="t1", role="user", text="hello", at=datetime(2026, 1, 2, 12, tzinfo=UTC))
     )
     page = await visit(browser, served.url, locale=spoken)
-    words = catalogue(language)
+    words = load_catalogue(language)
     assert await page.locator("html").get_attribute("lang") == language
     await expect(page.locator("#text")).to_have_attribute("placeholder", words["web.placeholder"])
     await expect(page.locator("#state-text")).to_have_text(words["web.state_online"])

@@ -4,27 +4,27 @@ from __future__ import annotations
 
 from playwright.async_api import Browser, Page, expect
 
-from gateway.events import Choice, InboundKind, OutboundKind, OutboundMessage, Part, turn_id
-from gateway.ports import Accepted, Verdict
+from gateway.events import InboundKind, MessageButton, MessagePart, OutboundKind, OutboundMessage, turn_id
+from gateway.ports import IntakeResult, IntakeVerdict
 from tests.e2e.browser import open_browser
 from tests.e2e.test_page import visit
 from tests.fakes.web import FakeHouse, Served, serve_page
 
 CHOICES = (
-    Choice("Yes (1)", "/memory approve e7"),
-    Choice("No (1)", "/memory reject e7"),
-    Choice("Yes (2)", "/memory approve e8", 1),
-    Choice("No (2)", "/memory reject e8", 1),
+    MessageButton("Yes (1)", "/memory approve e7"),
+    MessageButton("No (1)", "/memory reject e7"),
+    MessageButton("Yes (2)", "/memory approve e8", 1),
+    MessageButton("No (2)", "/memory reject e8", 1),
 )
 
 
 async def show(
-    served: Served, text: str, turn: str, *, choices: tuple[Choice, ...] = (), settles: bool = False
+    served: Served, text: str, turn: str, *, choices: tuple[MessageButton, ...] = (), settles: bool = False
 ) -> None:
     """Send a notice to the page's chat."""
     row = OutboundMessage(id=f"{turn}.1", key=served.key, text=text, kind=OutboundKind.NOTICE)
     (part,) = served.channel.render(row)
-    sent = Part(
+    sent = MessagePart(
         id=part.id,
         key=part.key,
         payload=part.payload,
@@ -58,12 +58,12 @@ async def test_a_press_is_a_command_and_its_row_goes_when_it_is_settled() -> Non
         await expect(page.locator(".buttons")).to_have_count(1)
         await expect(page.locator(".line.user")).to_have_count(0)
         # What is not taken can be tried again, and an answer that settles nothing leaves the button, too.
-        house.verdict = Accepted(verdict=Verdict.REJECTED, reason="stranger", line="Ask Ann to let you in.")
+        house.verdict = IntakeResult(verdict=IntakeVerdict.REJECTED, reason="stranger", line="Ask Ann to let you in.")
         button = page.get_by_role("button", name="Yes (2)")
         await button.click()
         await expect(page.locator("#trouble")).to_have_text("Ask Ann to let you in.")
         await expect(button).to_be_enabled()
-        house.verdict = Accepted(verdict=Verdict.ACCEPTED)
+        house.verdict = IntakeResult(verdict=IntakeVerdict.ACCEPTED)
         await button.click()
         heard = (await house.wait_deliveries(3))[2]
         assert heard.text == "/memory approve e8"

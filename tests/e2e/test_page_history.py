@@ -7,16 +7,16 @@ from datetime import UTC, datetime, timedelta
 from playwright.async_api import expect
 
 from channels.web.adapter import MOST_WINDOWS
-from gateway.ports import ShownLine
-from gateway.words import say
+from gateway.i18n import translate
+from gateway.ports import DisplayedMessage
 from tests.e2e.browser import open_browser
 from tests.fakes.web import FakeHouse, serve_page
 
 
-def line(n: int, text: str, at: datetime) -> ShownLine:
+def line(n: int, text: str, at: datetime) -> DisplayedMessage:
     """Return a line of the history."""
     role = "assistant" if n % 2 else "user"
-    return ShownLine(id=f"t{n}/0", turn=f"t{n}", role=role, text=text, at=at, message_id=f"message-{n:04d}")
+    return DisplayedMessage(id=f"t{n}/0", turn=f"t{n}", role=role, text=text, at=at, message_id=f"message-{n:04d}")
 
 
 async def test_scrolling_up_brings_the_rest_without_moving_what_is_read() -> None:
@@ -58,7 +58,7 @@ async def test_a_window_too_many_says_why_and_comes_in_when_it_can() -> None:
         await opener.wait_for_function("() => window.more.every((each) => each.readyState === 1)")
         page = await context.new_page()
         await page.goto(served.url)
-        await expect(page.locator("#trouble")).to_have_text(say("frames.windows", most=MOST_WINDOWS))
+        await expect(page.locator("#trouble")).to_have_text(translate("frames.windows", most=MOST_WINDOWS))
         await expect(page.locator("#state")).to_have_attribute("data-state", "offline")
         await opener.evaluate("() => window.more.forEach((each) => each.close())")
         await expect(page.locator("#state")).to_have_attribute("data-state", "online", timeout=20_000)

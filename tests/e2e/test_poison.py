@@ -12,8 +12,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from gateway import quarantine
-from gateway.commands.offline import findings
-from gateway.words import say
+from gateway.commands.doctor import collect_findings
+from gateway.i18n import translate
 from tests.fakes.gateway import COMMAND
 from tests.fakes.poisoned import GIBBERISH, POISON
 from tests.fakes.relay import Relay, open_relay
@@ -72,19 +72,19 @@ async def test_an_event_that_kills_is_set_aside_and_its_neighbours_are_answered(
             process.send_signal(signal.SIGTERM)
             assert await process.wait() == 0, (tmp_path / "log").read_text()
         (notice,) = relay.chat("poisoned")
-        assert notice.text == say("pool.set_aside", "en")
+        assert notice.text == translate("pool.set_aside", "en")
         turns = {
             chat: {part.key.partition(".")[0] for part in relay.chat(chat)} for chat in ("before", "after", "late")
         }
         assert [len(answered) for answered in turns.values()] == [1, 1, 1]
-        odd, killer = quarantine.look(home / "quarantine")
+        odd, killer = quarantine.list_events(home / "quarantine")
         assert (odd.channel, odd.reason) == ("relay", "a text that is none")
         assert killer.reason == "it was being handled when the process was killed"
         assert stat.S_IMODE(killer.file.stat().st_mode) == 0o600
         log = (tmp_path / "log").read_text()
         assert POISON not in log
         assert GIBBERISH not in log
-        told = [f async for f in findings({"PARLOUR_HOME": str(home)}, is_offline=True, asks_model=False)]
+        told = [f async for f in collect_findings({"PARLOUR_HOME": str(home)}, is_offline=True, asks_model=False)]
         lines = [finding.text for finding in told if finding.name == "quarantine"]
         assert len(lines) == 2
         assert str(killer.file) in lines[1]
@@ -95,4 +95,4 @@ async def test_an_event_that_kills_is_set_aside_and_its_neighbours_are_answered(
             assert await operate(home, "quarantine", "replay", killer.file.stem) == 0
             while len(relay.chat("poisoned")) < 2:
                 await relay.wait_changed()
-            assert [event.reason for event in quarantine.look(home / "quarantine")] == ["a text that is none"]
+            assert [event.reason for event in quarantine.list_events(home / "quarantine")] == ["a text that is none"]

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from agent.tools.port import Tool, ToolContext, tool
+from agent.tools.tool import Tool, ToolContext, tool
 from gateway.events import InboundKind, SessionKey
 from tests.fakes.openai_server import Answer, Call, FakeOpenAI, open_server
 from tests.fakes.pocket import Pocket, gateway

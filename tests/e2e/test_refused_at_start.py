@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from gateway.doctor.platforms import verify
-from gateway.ports import Level
-from gateway.ports.installed import installed
+from gateway.doctor.platform_checks import verify
+from gateway.i18n import translate
+from gateway.ports import SetupLevel
+from gateway.ports.entry_points import load_entry_points
 from gateway.settings import load_settings
-from gateway.words import say
 from tests.fakes.discord_facts import TOKEN
 from tests.fakes.discord_server import open_discord
 from tests.fakes.gateway import GatewayProcess, gateway
@@ -100,7 +100,8 @@ async def test_a_refused_token_at_the_first_start_is_one_line(tmp_path: Path) ->
 async def test_a_refused_token_is_told_to_owners_as_what_it_is() -> None:
     """At the first start nothing was any other way before: no language says "no longer"."""
     told = {
-        language: say("alerts.channel_token", language, channel="telegram") for language in ("en", "de", "es", "zh")
+        language: translate("alerts.channel_token", language, channel="telegram")
+        for language in ("en", "de", "es", "zh")
     }
     assert not [each for each in told.values() if re.search("no longer|nicht mehr|ya no|不再", each)]
 
@@ -161,9 +162,9 @@ async def test_the_doctor_still_knows_a_bad_token() -> None:
 
 async def asked(name: str, environment: dict[str, str]) -> list[str]:
     """Return what the doctor finds wrong with a block by asking."""
-    (entry,) = [each for each in installed("parlour.channels") if each.name == name]
+    (entry,) = [each for each in load_entry_points("parlour.channels") if each.name == name]
     block = load_settings(environment).channels[name]
-    return [each.text for each in await verify(entry.load(), block, {}) if each.level is Level.WRONG]
+    return [each.text for each in await verify(entry.load(), block, {}) if each.level is SetupLevel.WRONG]
 
 
 async def test_a_missing_intent_is_what_the_page_says(tmp_path: Path) -> None:

@@ -52,7 +52,9 @@ async def run_on(home: Path) -> list[str]:
     zone = {"PARLOUR_TIMEZONE": "Europe/Berlin"}
     async with gateway(home=home, model=InstantModel(), environment=zone) as house:
         await house.idle()
-        return [line.text for line in await house.app.sessions.shown(SessionKey("web", "owner"), limit=100)]
+        return [
+            line.text for line in await house.app.sessions.displayed_messages(SessionKey("web", "owner"), limit=100)
+        ]
 
 
 async def test_a_home_of_then_goes_on_today_and_back_again(old: Path) -> None:

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from gateway.backup import backup
-from gateway.commands.offline import findings
+from gateway.commands.doctor import collect_findings
+from gateway.i18n import translate
 from gateway.journal_file import OpenChoice
 from gateway.restore import BackupContents, restore
-from gateway.words import say
 from tests.e2e.discord.test_gateway_discord import house as discord_house
 from tests.fakes.discord_facts import ANN as DISCORD_ANN
 from tests.fakes.discord_server import open_discord
@@ -27,7 +27,7 @@ from tests.fakes.slack_server import DM, slack_server
 from tests.fakes.telegram_gateway import house as telegram_house
 from tests.fakes.telegram_server import open_telegram
 
-MARK = say("delivery.may_repeat")
+MARK = translate("delivery.may_repeat")
 NO_REACTION = {"PARLOUR_CHANNELS__SLACK__REACTION": ""}
 
 
@@ -93,7 +93,7 @@ async def answered_after_the_backup(scene: Scene, folder: Path) -> Path:
     async with scene.live(home, model) as pocket:
         scene.ask("What did we decide?")
         await model.asked.wait()
-        await backup(pocket.app.home, pocket.app.store, target, still=pocket.app.still())
+        await backup(pocket.app.home, pocket.app.store, target, still=pocket.app.pause_writes())
         model.go_on.set()
         await pocket.idle()
     assert len(scene.shown()) == 1
@@ -134,7 +134,7 @@ async def test_a_restored_home_was_not_killed(tmp_path: Path) -> None:
     async with SCENES["telegram"]() as scene:
         source = await answered_after_the_backup(scene, tmp_path)
         await asyncio.to_thread(restore, source, tmp_path / "home", force=True)
-        found = [each async for each in findings(environment, is_offline=True, asks_model=False)]
+        found = [each async for each in collect_findings(environment, is_offline=True, asks_model=False)]
         assert not [each for each in found if each.name == "stops"]
         async with scene.live(tmp_path / "home", HeldModel(held=False)) as pocket:
             assert (await pocket.app.store.journal.depth())["unclean_stops"] == 0

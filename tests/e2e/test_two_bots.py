@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from channels.slack import kind as slack_kind
-from channels.telegram import kind as telegram_kind
+from channels.slack import plugin as slack_kind
+from channels.telegram import plugin as telegram_kind
 from tests.fakes.discord_facts import ANN as DISCORD_ANN
 from tests.fakes.discord_facts import BOT as DISCORD_BOT
 from tests.fakes.discord_facts import GENERAL

@@ -8,17 +8,17 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from gateway.alerts import Watch, Ways
-from gateway.alerts.book import STALE, is_untold
-from gateway.alerts.watch import Audiences, Source
-from gateway.alerts.wording import Origin
-from gateway.delivery import Deliverer
+from gateway.access.pairing_service import OwnerAddress
+from gateway.alerts import AlertMonitor, OwnerDirectory
+from gateway.alerts.alert_messages import WebhookOrigin
+from gateway.alerts.alert_state import STALE, is_unnotified
+from gateway.alerts.monitor import AlertRecipients, Source
+from gateway.delivery import OutboxDispatcher
 from gateway.events import SessionKey
-from gateway.people.pairing import OwnerAt
 from gateway.store.outbox import SqliteOutbox
-from gateway.store.store import SqliteStore
+from gateway.store.sqlite_store import SqliteStore
 from gateway.store.transaction import Operation
-from gateway.web.metrics import PrometheusMeter
+from gateway.web.metrics import PrometheusRecorder
 from tests.fakes.channel import KEYED, FakeChannel, Platform
 from tests.fakes.clock import Clock
 from tests.fakes.store import InlineWriter, kill, open_inline_store
@@ -58,27 +58,27 @@ class Alerting:
             name: FakeChannel(platform, name=name, capabilities=_ABLE) for name, platform in self.platforms.items()
         }
         self.channels["web"].watched = False
-        meter = PrometheusMeter(strict=True)
-        self.deliverer = Deliverer(self.store.outbox, self.channels, meter=meter, now=self.clock.now)
-        ways = Ways(
+        meter = PrometheusRecorder(strict=True)
+        self.deliverer = OutboxDispatcher(self.store.outbox, self.channels, meter=meter, now=self.clock.now)
+        ways = OwnerDirectory(
             people=self._people,
             channels=self.channels,
             hears=lambda: self.hears,
             unheard=lambda: self.store.alerts.unheard(self.clock.now() - STALE),
             pages=self.pages,
         )
-        audiences = Audiences(
+        audiences = AlertRecipients(
             ways=ways,
             manner=lambda _: (self.language, "Europe/Berlin"),
             posts=self.posts,
-            origin=Origin(host="house", version="1.2.3"),
+            origin=WebhookOrigin(host="house", version="1.2.3"),
             posted=self.posted,
         )
-        self.watch = Watch(self.store.alerts, self.sources(self), audiences, meter=meter, now=self.clock.now)
+        self.watch = AlertMonitor(self.store.alerts, self.sources(self), audiences, meter=meter, now=self.clock.now)
         self.tasks = [asyncio.create_task(self.deliverer.run()), asyncio.create_task(self.watch.run())]
 
-    async def _people(self) -> list[list[OwnerAt]]:
-        return [[OwnerAt(key, key.chat) for key in keys] for keys in self.owners]
+    async def _people(self) -> list[list[OwnerAddress]]:
+        return [[OwnerAddress(key, key.chat) for key in keys] for keys in self.owners]
 
     @property
     def writer(self) -> InlineWriter:
@@ -127,7 +127,7 @@ class Alerting:
     async def standing(self) -> list[str]:
         """Return how each cause that was told or should be stands, and how many addresses know of it."""
         alerts = [alert for alert in await self.store.alerts.all() if alert.line]
-        return [f"{each.cause}: {'untold' if is_untold(each) else 'told'}, {each.owners.told}" for each in alerts]
+        return [f"{each.cause}: {'untold' if is_unnotified(each) else 'told'}, {each.owners.told}" for each in alerts]
 
     async def until(self, minutes: float) -> None:
         """Let the clock run to so many minutes since the test began, or to the death of the process."""

@@ -18,7 +18,7 @@ import json
 import sys
 from pathlib import Path
 
-from agent.llm.port import ChatReply, ChatRequest, Sink, Tokens, ToolCall
+from agent.llm.chat_model import ChatReply, ChatRequest, Sink, TokenUsage, ToolCall
 from tests.fakes.pocket import Pocket, gateway
 
 SCOPE = "people/pocket%3aann"
@@ -54,7 +54,7 @@ class Model:
         return self._reply("", (ToolCall("c1", name, json.dumps(said)),))
 
     def _reply(self, text: str, calls: tuple[ToolCall, ...]) -> ChatReply:
-        return ChatReply(text=text, tool_calls=calls, model=self.name, tokens=Tokens(1, 1), cost=0.0)
+        return ChatReply(text=text, tool_calls=calls, model=self.name, tokens=TokenUsage(1, 1), cost=0.0)
 
     async def warm(self) -> None:
         """Nothing to load."""

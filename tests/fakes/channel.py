@@ -21,13 +21,13 @@ from datetime import UTC, datetime, timedelta
 from enum import Enum, auto
 
 from gateway.errors import FileUnavailable, FormatRefused, OutcomeUnknown, RetryLater, SendRefused
-from gateway.events import OutboundMessage, Part, Receipt, SessionKey
-from gateway.ports import Activity, Capabilities
-from gateway.text import Unit, bound, plain
-from gateway.words import say
+from gateway.events import DeliveryReceipt, MessagePart, OutboundMessage, SessionKey
+from gateway.i18n import translate
+from gateway.ports import ChannelCapabilities, ChatActivity
+from gateway.text import LengthUnit, render_plain, split_bounded
 
-PLAIN = Capabilities(text_limit=100)
-RINGING = Capabilities(
+PLAIN = ChannelCapabilities(text_limit=100)
+RINGING = ChannelCapabilities(
     text_limit=100, edits=True, rings=True, preview_every=timedelta(seconds=1), shows_activity=True, max_parts=8
 )
 KEYED = replace(RINGING, send_key=True)
@@ -116,7 +116,9 @@ class Platform:
             self.news.clear()
             await self.news.wait()
 
-    async def call(self, what: str, part: Part, act: Callable[[], Receipt | None]) -> Receipt | None:
+    async def call(
+        self, what: str, part: MessagePart, act: Callable[[], DeliveryReceipt | None]
+    ) -> DeliveryReceipt | None:
         """Do one call, or what is planned for it."""
         text = part.payload or part.plain
         self.calls.append(Call(asyncio.get_running_loop().time(), what, part.key.chat, part.id, text))
@@ -128,7 +130,7 @@ class Platform:
         finally:
             self.news.set()
 
-    def _take(self, what: str, part: Part) -> _Planned | None:
+    def _take(self, what: str, part: MessagePart) -> _Planned | None:
         for planned in self._planned:
             if planned.what in ("", what) and planned.chat in ("", part.key.chat):
                 if planned.fault is Fault.FORMAT and not part.payload:
@@ -139,7 +141,9 @@ class Platform:
                 return planned
         return None
 
-    async def _suffer(self, planned: _Planned | None, act: Callable[[], Receipt | None]) -> Receipt | None:
+    async def _suffer(
+        self, planned: _Planned | None, act: Callable[[], DeliveryReceipt | None]
+    ) -> DeliveryReceipt | None:
         match planned.fault if planned else None:
             case Fault.LATER:
                 assert planned is not None
@@ -159,7 +163,7 @@ class Platform:
                 await asyncio.Event().wait()
         return act()
 
-    def post(self, part: Part, text: str, *, is_marked: bool, is_keyed: bool, file: bytes | None = None) -> str:
+    def post(self, part: MessagePart, text: str, *, is_marked: bool, is_keyed: bool, file: bytes | None = None) -> str:
         """Put a message into its chat; a known key gives the message that stands there."""
         chat = self.chats[part.key.chat]
         if is_keyed:
@@ -182,11 +186,11 @@ class Platform:
         )
         return str(self._ids)
 
-    def find(self, part: Part) -> str | None:
+    def find(self, part: MessagePart) -> str | None:
         """Return the message that *part* stands in, if any."""
         return next((posted.id for posted in self.chats[part.key.chat] if posted.part == part.id), None)
 
-    def change(self, message_id: str, part: Part, text: str) -> None:
+    def change(self, message_id: str, part: MessagePart, text: str) -> None:
         """Edit a message; raise SendRefused when it is gone."""
         for posted in self.chats[part.key.chat]:
             if posted.id == message_id:
@@ -200,12 +204,14 @@ class Platform:
 class FakeChannel:
     """One process's channel to a `Platform`. Its dialect: the payload is Markdown, plain is without marks."""
 
-    def __init__(self, platform: Platform, *, name: str = "telegram", capabilities: Capabilities = PLAIN) -> None:
+    def __init__(
+        self, platform: Platform, *, name: str = "telegram", capabilities: ChannelCapabilities = PLAIN
+    ) -> None:
         self.name = name
         self.capabilities = capabilities
         self.platform = platform
         self.now: Callable[[], datetime] = lambda: datetime.now(UTC)
-        self.activities: list[Activity] = []
+        self.activities: list[ChatActivity] = []
         self.watched = True
         self.breaks_rendering = False
 
@@ -226,22 +232,22 @@ class FakeChannel:
         shown = [activity.on for activity in self.activities if activity.key == key]
         return bool(shown) and shown[-1]
 
-    def render(self, message: OutboundMessage, *, least: int = 0) -> Sequence[Part]:
+    def render(self, message: OutboundMessage, *, least: int = 0) -> Sequence[MessagePart]:
         """Cut *message* by the capabilities."""
         if self.breaks_rendering:
             raise ValueError("a bug in the codec")
-        pieces = bound(
+        pieces = split_bounded(
             message.text,
             limit=self.capabilities.text_limit,
-            unit=Unit(self.capabilities.unit),
+            unit=LengthUnit(self.capabilities.unit),
             max_parts=self.capabilities.max_parts,
         )
         return [
-            Part(
+            MessagePart(
                 id=f"{message.id}.{n}",
                 key=message.key,
                 payload=piece,
-                plain=plain(piece),
+                plain=render_plain(piece),
                 reply_to=message.reply_to,
                 visible_to=message.visible_to,
                 kind=message.kind,
@@ -249,7 +255,7 @@ class FakeChannel:
             for n, piece in enumerate(pieces, 1)
         ]
 
-    async def send(self, part: Part, *, marked: bool = False) -> Receipt:
+    async def send(self, part: MessagePart, *, marked: bool = False) -> DeliveryReceipt:
         """Post *part*."""
         text, file = part.payload or part.plain, None
         if part.file is not None:
@@ -258,9 +264,9 @@ class FakeChannel:
             if file is None:
                 raise FileUnavailable("it is lost")
         if marked:
-            text = f"{say('delivery.may_repeat')}\n{text}"
+            text = f"{translate('delivery.may_repeat')}\n{text}"
 
-        def act() -> Receipt:
+        def act() -> DeliveryReceipt:
             keyed = self.capabilities.send_key
             return self._receipt(part, self.platform.post(part, text, is_marked=marked, is_keyed=keyed, file=file))
 
@@ -268,10 +274,10 @@ class FakeChannel:
         assert receipt is not None
         return receipt
 
-    async def edit(self, message_id: str, part: Part) -> Receipt:
+    async def edit(self, message_id: str, part: MessagePart) -> DeliveryReceipt:
         """Edit what stands under *message_id*."""
 
-        def act() -> Receipt:
+        def act() -> DeliveryReceipt:
             self.platform.change(message_id, part, part.payload or part.plain)
             return self._receipt(part, message_id)
 
@@ -279,10 +285,10 @@ class FakeChannel:
         assert receipt is not None
         return receipt
 
-    async def find(self, part: Part) -> Receipt | None:
+    async def find(self, part: MessagePart) -> DeliveryReceipt | None:
         """Read the chat back, where the platform can."""
 
-        def act() -> Receipt | None:
+        def act() -> DeliveryReceipt | None:
             if not self.platform.finds:
                 raise OutcomeUnknown("no history here")
             found = self.platform.find(part)
@@ -290,12 +296,12 @@ class FakeChannel:
 
         return await self.platform.call("find", part, act)
 
-    async def show(self, activity: Activity) -> None:
+    async def show(self, activity: ChatActivity) -> None:
         """Note what is shown."""
         self.activities.append(activity)
 
     async def close(self) -> None:
         """Nothing to release."""
 
-    def _receipt(self, part: Part, message_id: str) -> Receipt:
-        return Receipt(part=part.id, message_id=message_id, at=self.now())
+    def _receipt(self, part: MessagePart, message_id: str) -> DeliveryReceipt:
+        return DeliveryReceipt(part=part.id, message_id=message_id, at=self.now())

@@ -7,22 +7,22 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-from agent.llm.port import ChatReply, ChatRequest, Sink, Tokens, ToolCall
+from agent.llm.chat_model import ChatReply, ChatRequest, Sink, TokenUsage, ToolCall
 from agent.memory.consolidation.consolidator import Consolidator
-from agent.memory.consolidation.reading import Passages
-from agent.memory.consolidation.revising import Reviser
-from agent.memory.consolidation.slice import Slice
-from agent.memory.files import lines as build
-from agent.memory.files.disk import Disk
-from agent.memory.files.documents import FileDocuments
-from agent.memory.files.projector import Projector
-from agent.memory.history.log import HistoryLog
-from agent.memory.noting.flushing import Flushes
-from agent.memory.prompt.due import consolidation
+from agent.memory.consolidation.memory_reviser import MemoryReviser
+from agent.memory.consolidation.message_range import MessageRange
+from agent.memory.consolidation.message_reader import MessageReader
+from agent.memory.history.history_log import HistoryLog
+from agent.memory.notes.flush_jobs import FlushJobs
+from agent.memory.prompt.due_jobs import consolidation_job
 from agent.memory.scopes import scope_folder
+from agent.memory.storage import transcript_lines as build
+from agent.memory.storage.disk import Disk
+from agent.memory.storage.documents import FileDocumentStore
+from agent.memory.storage.transcript_projector import TranscriptProjector
 from gateway.errors import ContextOverflow, ModelUnreachable
 from gateway.events import SessionKey
-from gateway.ports import EndState, Job, SessionRow, TurnRecord
+from gateway.ports import Job, MessageOutcome, SessionRow, TurnRecord
 from tests.fakes.memory import ANN, SCOPE, START, TRANSCRIPT, Crash, FakeJobs, FakeRecords, turn_name
 
 TURNS = 6
@@ -52,13 +52,13 @@ class Model:
         self.is_asked.set()
         self.shown.append(shown)
         if request.purpose == "flush":
-            return ChatReply(text=self.bullets, tool_calls=(), model=self.name, tokens=Tokens(1, 1), cost=0.0)
+            return ChatReply(text=self.bullets, tool_calls=(), model=self.name, tokens=TokenUsage(1, 1), cost=0.0)
         if self.fails:
             self.fails -= 1
             raise ModelUnreachable("down")
         saved = {"history_entry": "[2026-11-21 21:00] They talked.", "memory_update": "- old fact\n- new fact"}
         call = ToolCall("c", "save_memory", json.dumps(saved))
-        return ChatReply(text="", tool_calls=(call,), model=self.name, tokens=Tokens(1, 1), cost=0.0)
+        return ChatReply(text="", tool_calls=(call,), model=self.name, tokens=TokenUsage(1, 1), cost=0.0)
 
     async def warm(self) -> None:
         """Nothing."""
@@ -124,7 +124,7 @@ class World:
                     key=ANN,
                     transcript=TRANSCRIPT,
                     scope=SCOPE,
-                    outcome=EndState.ANSWERED,
+                    outcome=MessageOutcome.ANSWERED,
                     lines=said,
                     from_index=2 * n,
                     to_index=2 * n + 2,
@@ -136,8 +136,8 @@ class World:
     def consolidator(self, disk: Disk | None = None) -> Consolidator:
         """Return what a process has after its start."""
         disk = disk or self.disk
-        projector = Projector(self.home, self.records, disk=self.disk)
-        documents = FileDocuments(self.home, disk=disk)
+        projector = TranscriptProjector(self.home, self.records, disk=self.disk)
+        documents = FileDocumentStore(self.home, disk=disk)
 
         async def session(key: SessionKey) -> SessionRow:
             return self.records.rows[key]
@@ -145,12 +145,12 @@ class World:
         return Consolidator(
             home=self.home,
             jobs=self.jobs,
-            passages=Passages(self.home, self.records, flush=projector.flush),
+            passages=MessageReader(self.home, self.records, flush=projector.flush),
             records=self.records,
             session=session,
             adopt=self.adopt,
             writing=asyncio.Lock(),
-            reviser=Reviser(self.home, documents, now=lambda: START, disk=disk),
+            reviser=MemoryReviser(self.home, documents, now=lambda: START, disk=disk),
             model=self.model,
             zone=lambda _: "UTC",
             now=lambda: START,
@@ -167,14 +167,16 @@ class World:
     async def _room(self) -> int:
         return self.room
 
-    def flushes(self, disk: Disk | None = None, *, zone: str = "UTC") -> Flushes:
+    def flushes(self, disk: Disk | None = None, *, zone: str = "UTC") -> FlushJobs:
         """Return what does the flushes of such a process."""
         disk = disk or self.disk
-        return Flushes(
+        return FlushJobs(
             home=self.home,
             jobs=self.jobs,
-            passages=Passages(self.home, self.records, flush=Projector(self.home, self.records, disk=self.disk).flush),
-            reviser=Reviser(self.home, FileDocuments(self.home, disk=disk), now=lambda: START, disk=disk),
+            passages=MessageReader(
+                self.home, self.records, flush=TranscriptProjector(self.home, self.records, disk=self.disk).flush
+            ),
+            reviser=MemoryReviser(self.home, FileDocumentStore(self.home, disk=disk), now=lambda: START, disk=disk),
             writing=asyncio.Lock(),
             model=self.model,
             zone=lambda _: zone,
@@ -183,7 +185,7 @@ class World:
             disk=disk,
         )
 
-    async def run(self, *workers: Consolidator | Flushes) -> None:
+    async def run(self, *workers: Consolidator | FlushJobs) -> None:
         """Run every job that is there to its end, as the background does."""
         handlers = {kind: handler for each in workers for kind, handler in {**each.slow, **each.quick}.items()}
         while jobs := [job for job in self.jobs.jobs.values() if job.kind in handlers]:
@@ -208,6 +210,6 @@ class World:
 async def begin(home: Path, *, turns: int = TURNS, until: int = 8, **fields: str) -> World:
     """Return a world with a fact in memory and a consolidation of its first messages due, eight by default."""
     world = World(home, turns=turns, **fields)
-    await FileDocuments(home).write(SCOPE, "MEMORY.md", "- old fact\n", was="", why="t")
-    await world.jobs.put(consolidation(ANN, SCOPE, TRANSCRIPT, Slice(0, until), START))
+    await FileDocumentStore(home).write(SCOPE, "MEMORY.md", "- old fact\n", was="", why="t")
+    await world.jobs.put(consolidation_job(ANN, SCOPE, TRANSCRIPT, MessageRange(0, until), START))
     return world

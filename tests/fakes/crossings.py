@@ -13,11 +13,11 @@ from pathlib import Path
 from string import ascii_lowercase
 from typing import Any
 
-from agent.llm.port import ChatReply, ChatRequest, Sink, Tokens, ToolCall
+from agent.llm.chat_model import ChatReply, ChatRequest, Sink, TokenUsage, ToolCall
 from agent.memory.scopes import quote
-from agent.memory.versioning.versions import Versions
+from agent.memory.versioning.version_store import VersionStore
 from gateway.events import SessionKey
-from gateway.ports import Links
+from gateway.ports import AccountLinkStore
 
 CANARY = re.compile(r"kanari[a-z]{4}vogel")  # no clock and no id spells it
 _ECHOED = 60
@@ -31,7 +31,7 @@ class Watch:
     crossings: list[tuple[str, str]] = field(default_factory=list)
     looks: int = 0
     seen: int = 0
-    links: Links | None = None
+    links: AccountLinkStore | None = None
     _names: Iterator[str] = field(default_factory=lambda: map("".join, product(ascii_lowercase, repeat=4)))
 
     def canary(self, owner: str) -> str:
@@ -85,10 +85,10 @@ class Hijacked:
         if self.attacks and request.messages[-1].get("role") != "tool":
             calls = tuple(self._attack(tool["function"]) for tool in request.tools)
             if calls:
-                return ChatReply(text="", tool_calls=calls, model=self.name, tokens=Tokens(1, 1), cost=0.0)
+                return ChatReply(text="", tool_calls=calls, model=self.name, tokens=TokenUsage(1, 1), cost=0.0)
         known = list(dict.fromkeys(CANARY.findall(sent)))[-_ECHOED:]
         text = f"I know {' '.join(known) or 'nothing'}"
-        return ChatReply(text=text, tool_calls=(), model=self.name, tokens=Tokens(1, 1), cost=0.0)
+        return ChatReply(text=text, tool_calls=(), model=self.name, tokens=TokenUsage(1, 1), cost=0.0)
 
     def _attack(self, tool: Mapping[str, Any]) -> ToolCall:
         n = next(self._n)
@@ -114,7 +114,7 @@ class Hijacked:
         name = str(tools[0]["function"]["name"]) if tools else "save_memory"
         arguments = saved if name == "save_memory" else {"slug": "talk", "summary": saved["history_entry"]}
         call = ToolCall("s", name, json.dumps(arguments))
-        return ChatReply(text="", tool_calls=(call,), model=self.name, tokens=Tokens(1, 1), cost=0.0)
+        return ChatReply(text="", tool_calls=(call,), model=self.name, tokens=TokenUsage(1, 1), cost=0.0)
 
     async def warm(self) -> None:
         """Nothing to load."""
@@ -166,7 +166,7 @@ def look_at_files(watch: Watch, home: Path) -> None:
                 if path.is_file():
                     for text in _texts(path):
                         watch.look(str(path.relative_to(home)), owners, text)
-            for version, texts in Versions(home).every(f"{area}/{folder.name}"):
+            for version, texts in VersionStore(home).every(f"{area}/{folder.name}"):
                 for data in texts.values():
                     watch.look(f"{folder.name} version {version.short}", owners, data.decode())
     for path in sorted((home / "shared").rglob("*")) if (home / "shared").is_dir() else ():

@@ -142,11 +142,11 @@ def _run(order: Order) -> None:
 
 
 async def _serve(order: Order) -> None:
-    from gateway.app import Plugins, run
+    from gateway.app import ExtraPlugins, run
     from gateway.settings import load_settings
 
     settings = load_settings(_environment(order))
-    await run(settings, plugins=Plugins(models=(_model(order),)))
+    await run(settings, plugins=ExtraPlugins(models=(_model(order),)))
 
 
 def _environment(order: Order) -> Mapping[str, str]:
@@ -162,7 +162,7 @@ def _environment(order: Order) -> Mapping[str, str]:
 
 
 def _model(order: Order) -> Any:
-    from agent.llm.port import ChatReply, ChatRequest, Sink, Tokens
+    from agent.llm.chat_model import ChatReply, ChatRequest, Sink, TokenUsage
 
     class Parrot:
         """Repeats what it was asked, or begins to and stops."""
@@ -176,7 +176,7 @@ def _model(order: Order) -> Any:
                 sink(text)
             if order.holds:
                 await asyncio.Event().wait()
-            return ChatReply(text=text, tool_calls=(), model=self.name, tokens=Tokens(), cost=None)
+            return ChatReply(text=text, tool_calls=(), model=self.name, tokens=TokenUsage(), cost=None)
 
         async def warm(self) -> None:
             """There is nothing to load."""

@@ -8,12 +8,12 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
-from channels.discord import kind
+from channels.discord import plugin
 from channels.discord.adapter import DiscordChannel
 from channels.discord.settings import DiscordSettings
-from gateway.events import ChatKind, InboundKind, InboundMessage, OutboundKind, Part, Receipt, SessionKey
-from gateway.ports import Accepted, ChannelKind, Verdict
-from gateway.settings.blocks import combined
+from gateway.events import ChatKind, DeliveryReceipt, InboundKind, InboundMessage, MessagePart, OutboundKind, SessionKey
+from gateway.ports import ChannelPlugin, IntakeResult, IntakeVerdict
+from gateway.settings.channel_blocks import combine_models
 from tests.fakes.discord_facts import ADMIN_ROLE, ANN, BOT, GENERAL, GUILD, TOKEN, buttons
 from tests.fakes.discord_server import Discord, open_discord
 from tests.fakes.platform import Person, Platform, Shown
@@ -23,7 +23,7 @@ from tests.fakes.web import FakeHouse
 def block(discord: Discord, **fields: Any) -> Any:
     """Return the settings that point at *discord*."""
     addresses = {"api_url": f"http://{discord.base}/api/v10", "gateway_url": f"ws://{discord.base}/gateway"}
-    return combined(DiscordSettings)(**{"token": TOKEN, "commands": "off", **addresses, **fields})
+    return combine_models(DiscordSettings)(**{"token": TOKEN, "commands": "off", **addresses, **fields})
 
 
 class NotedChannel(DiscordChannel):
@@ -35,12 +35,12 @@ class NotedChannel(DiscordChannel):
     final: set[str]
     confirmed: list[str]
 
-    def _answered(self, chat: str, message: InboundMessage, accepted: Accepted) -> None:
-        if accepted.verdict is Verdict.ACCEPTED and message.kind is InboundKind.MESSAGE and not message.revision:
+    def _answered(self, chat: str, message: InboundMessage, accepted: IntakeResult) -> None:
+        if accepted.verdict is IntakeVerdict.ACCEPTED and message.kind is InboundKind.MESSAGE and not message.revision:
             self.confirmed.append(message.message_id)
         super()._answered(chat, message, accepted)
 
-    async def edit(self, message_id: str, part: Part) -> Receipt:
+    async def edit(self, message_id: str, part: MessagePart) -> DeliveryReceipt:
         """Edit, and note what it became."""
         if part.kind is not OutboundKind.PREVIEW:
             self.final.add(message_id)
@@ -141,7 +141,7 @@ class DiscordPerson:
 class DiscordHarness:
     """The real channel before a Discord on this machine."""
 
-    kind: ChannelKind = kind
+    kind: ChannelPlugin = plugin
 
     def __init__(self) -> None:
         self.channel: NotedChannel | None = None
@@ -166,7 +166,7 @@ class DiscordHarness:
         return f"message-{(int(ident) - self._first) >> 22:04}"
 
     @asynccontextmanager
-    async def open(self, house: FakeHouse) -> AsyncIterator[Platform]:
+    async def begin_call(self, house: FakeHouse) -> AsyncIterator[Platform]:
         """Run the channel."""
         async with open_discord(Discord(typing_lasts=0.1)) as discord:
             self._first = int(discord.snowflake()) >> 22 << 22

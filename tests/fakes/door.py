@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-from gateway.ports import Joined, PlatformEvent
+from gateway.ports import MembershipChange, PlatformEvent
 
 
 class OpenDoor:
@@ -17,5 +17,5 @@ class OpenDoor:
         assert event.id
         await work()
 
-    async def joined(self, place: Joined) -> None:
+    async def membership_changed(self, place: MembershipChange) -> None:
         """Nobody here asks where we are."""

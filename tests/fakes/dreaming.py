@@ -10,20 +10,20 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from agent.llm.port import ChatReply, ChatRequest, Sink, Tokens, ToolCall
-from agent.memory.dream.applying import Applier
+from agent.llm.chat_model import ChatReply, ChatRequest, Sink, TokenUsage, ToolCall
+from agent.memory.approvals.staged_changes import StagedChange, StagedChangeStore
+from agent.memory.dream.dream_applier import DreamApplier
+from agent.memory.dream.dream_notifier import DreamNotifier, DreamRequester
+from agent.memory.dream.dream_prompt import EDIT_MEMORY
+from agent.memory.dream.dream_state import DREAM
 from agent.memory.dream.dreamer import Dreamer
-from agent.memory.dream.prompt import EDIT_MEMORY
-from agent.memory.dream.state import DREAM
-from agent.memory.dream.telling import Asked, Teller
-from agent.memory.files.disk import Disk
-from agent.memory.files.documents import FileDocuments, document_path
-from agent.memory.history.log import HistoryEntry, HistoryLog
+from agent.memory.history.history_log import HistoryEntry, HistoryLog
+from agent.memory.jobs.job_runner import RetryJobLater
 from agent.memory.scopes import scope_folder
-from agent.memory.versioning.keeping import Keeper
-from agent.memory.versioning.versions import Version, Versions
-from agent.memory.waiting.staging import Staging, Waiting
-from agent.memory.work.background import Later
+from agent.memory.storage.disk import Disk
+from agent.memory.storage.documents import FileDocumentStore, document_path
+from agent.memory.versioning.version_keeper import VersionKeeper
+from agent.memory.versioning.version_store import DocumentVersion, VersionStore
 from gateway.events import OutboundMessage, SessionKey
 from gateway.ports import Job, SessionRow, TurnRecord
 from tests.fakes.memory import ANN, SCOPE, START, TRANSCRIPT, FakeJobs, FakeRecords, FaultyDisk
@@ -73,7 +73,7 @@ class DreamModel:
             raise answer
         calls = () if isinstance(answer, str) else (ToolCall("c", EDIT_MEMORY, json.dumps(answer)),)
         text = answer if isinstance(answer, str) else ""
-        return ChatReply(text=text, tool_calls=calls, model=self.name, tokens=Tokens(100, 10), cost=0.0)
+        return ChatReply(text=text, tool_calls=calls, model=self.name, tokens=TokenUsage(100, 10), cost=0.0)
 
     async def warm(self) -> None:
         """Nothing."""
@@ -132,7 +132,7 @@ class DreamWorld:
         self.jobs = DyingJobs()
         self.records = DyingRecords()
         self.model = DreamModel(*answers)
-        self.versions = Versions(home)
+        self.versions = VersionStore(home)
         self.now = START
 
     def write(self, name: str, text: str) -> None:
@@ -175,8 +175,8 @@ class DreamWorld:
         """Return what a process has after its start."""
         self.jobs.disk = self.records.disk = disk if isinstance(disk, FaultyDisk) else None
         disk = disk or Disk()
-        keeper = Keeper(self.home, disk, self.versions, now=lambda: self.now)
-        documents = FileDocuments(self.home, disk=disk, keeper=keeper)
+        keeper = VersionKeeper(self.home, disk, self.versions, now=lambda: self.now)
+        documents = FileDocumentStore(self.home, disk=disk, keeper=keeper)
 
         async def session(key: SessionKey) -> SessionRow:
             return SessionRow(key=key, transcript=TRANSCRIPT, next_index=0, created_at=START, scope=self.scope)
@@ -185,10 +185,10 @@ class DreamWorld:
             home=self.home,
             jobs=self.jobs,
             model=self.model,
-            applier=Applier(
+            applier=DreamApplier(
                 home=self.home, documents=documents, versions=self.versions, now=lambda: self.now, disk=disk
             ),
-            teller=Teller(records=self.records, session=session, now=lambda: self.now),
+            teller=DreamNotifier(records=self.records, session=session, now=lambda: self.now),
             writing=asyncio.Lock(),
             zone=lambda _: "Europe/Berlin",
             now=lambda: self.now,
@@ -202,15 +202,15 @@ class DreamWorld:
             id=f"{DREAM}:turn{n}",
             kind=DREAM,
             scope=self.scope,
-            payload=Asked(key=str(ANN), reply_to="m1").payload(),
+            payload=DreamRequester(key=str(ANN), reply_to="m1").payload(),
             due_at=self.now,
         )
         await self.jobs.put(job)
         return job
 
-    async def run(self, dreamer: Dreamer, most: int = 5) -> list[Later]:
+    async def run(self, dreamer: Dreamer, most: int = 5) -> list[RetryJobLater]:
         """Run the jobs that are there as the background does, whenever they are due; return why some were put off."""
-        put_off: list[Later] = []
+        put_off: list[RetryJobLater] = []
         for _ in range(most):
             for job in list(self.jobs.jobs.values()):
                 later = await dreamer.run(job)
@@ -230,13 +230,15 @@ class DreamWorld:
         await self.run(dreamer)
         return dreamer
 
-    def commits(self) -> list[Version]:
+    def commits(self) -> list[DocumentVersion]:
         """Return Dream's versions, the newest first."""
         return [each for each in self.versions.log(self.scope, limit=100) if each.why.startswith("dream: ")]
 
-    async def waiting(self) -> list[Waiting]:
+    async def waiting(self) -> list[StagedChange]:
         """Return what waits for a yes."""
-        return await Staging(self.home, FileDocuments(self.home), now=lambda: self.now).waiting(self.scope)
+        return await StagedChangeStore(self.home, FileDocumentStore(self.home), now=lambda: self.now).waiting(
+            self.scope
+        )
 
     @property
     def reports(self) -> list[str]:

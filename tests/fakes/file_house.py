@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gateway.admission import Policy
+from gateway.admission import AdmissionPolicy
 from gateway.events import SessionKey
 from tests.fakes.openai_server import FakeOpenAI, Script, chatter, open_server
 from tests.fakes.pocket import Pocket, gateway
@@ -57,7 +57,7 @@ class House:
 
 @asynccontextmanager
 async def house(
-    script: Script = chatter, *, home: Path | None = None, policy: Policy | None = None, **environment: str
+    script: Script = chatter, *, home: Path | None = None, policy: AdmissionPolicy | None = None, **environment: str
 ) -> AsyncIterator[House]:
     """Run a gateway whose model sees."""
     async with open_server(script) as server:

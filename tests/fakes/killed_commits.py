@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from agent.memory.versioning.versions import Versions
+from agent.memory.versioning.version_store import VersionStore
 
 SCOPE = "people/telegram%3a42"
 AT = datetime(2026, 11, 22, 9, 0, tzinfo=UTC)
@@ -24,7 +24,7 @@ _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 
 def keep(home: Path, why: str = "second") -> None:
     """Keep the version that the kills fall into."""
-    Versions(home).keep(SCOPE, TEXTS, why=why, at=AT + timedelta(minutes=1))
+    VersionStore(home).save_version(SCOPE, TEXTS, why=why, at=AT + timedelta(minutes=1))
 
 
 def _die_at(number: int) -> None:
@@ -42,7 +42,9 @@ def _die_at(number: int) -> None:
 
 def main(folder: Path) -> None:
     """Kill until nothing is left to be killed at."""
-    Versions(folder / "imports").keep(SCOPE, TEXTS, why="none", at=AT)  # the library is loaded once, not in each child
+    VersionStore(folder / "imports").save_version(
+        SCOPE, TEXTS, why="none", at=AT
+    )  # the library is loaded once, not in each child
     shutil.rmtree(folder / "imports")
     number, status = 0, -1
     while status:

@@ -7,18 +7,18 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
-from gateway.admission import Policy, Reason, Rejected, policy_of
+from gateway.access.chat_approvals import ChatApprovals
+from gateway.access.note_store import NoteStore
+from gateway.access.pairing_service import OwnerAddress, PairingService
+from gateway.access.unknown_senders import UnknownSenderHandler
+from gateway.admission import AdmissionPolicy, Rejected, RejectionReason, policy_of
 from gateway.events import ChatKind, InboundMessage, OutboundMessage, Sender, SessionKey
-from gateway.people.notes import Notes
-from gateway.people.pairing import OwnerAt, PairingDesk
-from gateway.people.places import Places
-from gateway.people.strangers import Strangers
-from gateway.ports import Joined, Store
-from gateway.ports.access import Decider
+from gateway.ports import MembershipChange, Store
+from gateway.ports.access import DecisionActor
 from tests.fakes.meter import FakeMeter
 
 OWNER = SessionKey("telegram", "42")
-POLICIES: Mapping[str, Policy] = {
+POLICIES: Mapping[str, AdmissionPolicy] = {
     "telegram": policy_of("telegram", ["42"], ["telegram:42"], "mention"),
     "slack": policy_of("slack", ["U1", "team:T1"], [], "mention"),
     "quiet": policy_of("quiet", [], [], "off"),
@@ -41,13 +41,13 @@ class Door:
         """*owner*: one can be asked in a chat; *owned*: there is one at all."""
         self.store = store
         self._now = now
-        notes = Notes(store.access)
+        notes = NoteStore(store.access)
 
-        async def at(_: str) -> OwnerAt | None:
-            return OwnerAt(OWNER) if owner else None
+        async def at(_: str) -> OwnerAddress | None:
+            return OwnerAddress(OWNER) if owner else None
 
-        self.pairing = PairingDesk(notes, now=now)
-        self.strangers = Strangers(
+        self.pairing = PairingService(notes, now=now)
+        self.strangers = UnknownSenderHandler(
             notes,
             has_owner=lambda: owned,
             has_pairing=lambda _: pairs,
@@ -55,9 +55,9 @@ class Door:
             meter=FakeMeter(),
             now=now,
         )
-        self.places = Places(notes, POLICIES, owner=at, now=now, decided=lambda place: DECIDED.get(place.entry))
+        self.places = ChatApprovals(notes, POLICIES, owner=at, now=now, decided=lambda place: DECIDED.get(place.entry))
 
-    async def knock(self, sender: str, *, reason: Reason = Reason.STRANGER, **facts: Any) -> str:
+    async def knock(self, sender: str, *, reason: RejectionReason = RejectionReason.STRANGER, **facts: Any) -> str:
         """Let a stranger write; return the line that is said on the spot, if one is."""
         base = InboundMessage(
             key=SessionKey("telegram", sender),
@@ -67,8 +67,8 @@ class Door:
             sent_at=self._now(),
         )
         message = replace(base, **facts)
-        decision = self.places.worded(message, Rejected(reason=reason, would_admit=""))
-        met = await self.strangers.meet(message, decision)
+        decision = self.places.question_text(message, Rejected(reason=reason, would_admit=""))
+        met = await self.strangers.intercept(message, decision)
         return "" if met is None else met.line
 
     async def in_group(self, sender: str, chat: str = "-100", **facts: Any) -> str:
@@ -83,7 +83,7 @@ class Door:
     async def joined(self, chat: str = "-100", *, channel: str = "telegram", **facts: Any) -> None:
         """Be added to a place, by Mal unless said otherwise."""
         by = Sender(id="66", name="Mal")
-        place = Joined(channel=channel, id=chat, chat=chat, title="Team `x` <!here>", by=by)
+        place = MembershipChange(channel=channel, id=chat, chat=chat, title="Team `x` <!here>", by=by)
         await self.places.joined(replace(place, **facts))
 
     async def told(self, key: SessionKey) -> list[OutboundMessage]:
@@ -99,6 +99,6 @@ class Door:
         (text,) = await self.said_to(sender)
         return text.partition("code is ")[2].partition(",")[0]
 
-    def by(self, turn: str, who: str = "telegram:42") -> Decider:
+    def by(self, turn: str, who: str = "telegram:42") -> DecisionActor:
         """Return an owner who decides in a turn."""
-        return Decider(by=who, where=str(OWNER), id=turn)
+        return DecisionActor(by=who, where=str(OWNER), id=turn)

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from agent.llm.port import ChatReply, ChatRequest
-from agent.tools.port import ToolContext, bind
-from agent.tools.registry import Toolbox
+from agent.llm.chat_model import ChatReply, ChatRequest
+from agent.tools.tool import ToolContext, bind_recall
+from agent.tools.toolbox import Toolbox
 from gateway.events import Sender, SessionKey
-from gateway.ports import MEMORY, Hit, Hits
+from gateway.ports import MEMORY, SearchHit, SearchHits
 
 NOW = datetime(2026, 11, 21, 21, 0, tzinfo=UTC)
 
@@ -51,7 +51,7 @@ class Usages:
         self.opened: list[str] = []  # models
         self.closed = 0
 
-    def open(self, request: ChatRequest, model: str) -> Entry:
+    def begin_call(self, request: ChatRequest, model: str) -> Entry:
         """Open a call."""
         self.opened.append(model)
         return Entry(self, request)
@@ -76,20 +76,20 @@ class Entry:
 class Shelf:
     """A `SearchIndex` over hits by scope: everything whose text holds a word of the query."""
 
-    def __init__(self, hits: Mapping[str, Sequence[Hit]] | None = None) -> None:
+    def __init__(self, hits: Mapping[str, Sequence[SearchHit]] | None = None) -> None:
         self.hits = dict(hits or {})
         self.asked: list[tuple[str, str]] = []
 
     async def search(
         self, scope: str, query: str, *, project: str = MEMORY, limit: int = 10, patience: float | None = None
-    ) -> Hits:
+    ) -> SearchHits:
         """Look through one scope."""
         self.asked.append((scope, query))
         words = query.lower().split()
         found = [hit for hit in self._in(scope, project) if any(word in hit.text.lower() for word in words)]
-        return Hits(found[:limit])
+        return SearchHits(found[:limit])
 
-    async def read(self, scope: str, source: str, line: int, *, project: str = MEMORY) -> Sequence[Hit]:
+    async def read(self, scope: str, source: str, line: int, *, project: str = MEMORY) -> Sequence[SearchHit]:
         """Return the lines of one place and the next."""
         return [hit for hit in self._in(scope, project) if hit.source == source and 0 <= hit.line - line <= 1]
 
@@ -100,7 +100,7 @@ class Shelf:
     def note(self, scope: str) -> None:
         """Nothing is kept."""
 
-    def _in(self, scope: str, project: str) -> Sequence[Hit]:
+    def _in(self, scope: str, project: str) -> Sequence[SearchHit]:
         folder = "" if project == MEMORY else f"docs/{project}/"
         return [hit for hit in self.hits.get(scope, ()) if hit.source.startswith(folder or hit.source)]
 
@@ -125,7 +125,7 @@ def context(shelf: Shelf | None = None, *, scope: str = "people/ann", staged: li
         turn="tabc",
         call="call_0",
         now=NOW,
-        recall=bind(shelf or Shelf(), scope),
+        recall=bind_recall(shelf or Shelf(), scope),
         remember=kept.append,
     )
 

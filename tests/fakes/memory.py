@@ -14,11 +14,11 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from agent.memory.files import lines as build
-from agent.memory.files.disk import Disk
-from gateway.errors import StoreDown
+from agent.memory.storage import transcript_lines as build
+from agent.memory.storage.disk import Disk
+from gateway.errors import StoreUnavailable
 from gateway.events import OutboundMessage, SessionKey
-from gateway.ports import EndState, InboxRow, Job, JobCount, Line, SessionRow, StoredRecord, TurnRecord
+from gateway.ports import InboxRow, Job, JobQueueStats, Line, MessageOutcome, SessionRow, StoredRecord, TurnRecord
 
 START = datetime(2026, 11, 21, 21, 0, tzinfo=UTC)
 ANN = SessionKey("telegram", "42")
@@ -87,7 +87,7 @@ class FakeRecords:
             self.said += outbound
         self.commit(record)
 
-    async def untold(self, key: SessionKey, note: int) -> InboxRow | None:
+    async def pending_notes(self, key: SessionKey, note: int) -> InboxRow | None:
         """Return a note that was put here."""
         return self.notes.get(note)
 
@@ -106,7 +106,7 @@ class FakeRecords:
 
     def _check(self) -> None:
         if self.is_down:
-            raise StoreDown("the fake is down")
+            raise StoreUnavailable("the fake is down")
 
 
 class FakeJobs:
@@ -155,14 +155,14 @@ class FakeJobs:
                 attempts=job.attempts + counts,
             )
 
-    async def count(self) -> tuple[JobCount, ...]:
+    async def count(self) -> tuple[JobQueueStats, ...]:
         """Count what is not taken up, by kind."""
         free: dict[str, list[Job]] = {}
         for job in self.jobs.values():
             mine = free.setdefault(job.kind, [])
             mine += [] if job.id in self.leased else [job]
         return tuple(
-            JobCount(
+            JobQueueStats(
                 kind=kind,
                 waiting=sum(job.due_at <= self.now for job in mine),
                 lag_seconds=max([0.0, *((self.now - job.due_at).total_seconds() for job in mine)]),
@@ -304,8 +304,8 @@ def exchange(
         add("assistant", "", tool_calls=[call])
         add("tool", f"result {k}", tool_call_id=f"c{n}.{k}", name="look")
     add("assistant", answered or f"answer {n}")
-    outcome = fields.pop("outcome", EndState.ANSWERED)
-    end = build.end(turn, from_index=start, to_index=i, inbox=[str(n)], outcome=str(outcome), at=at)
+    outcome = fields.pop("outcome", MessageOutcome.ANSWERED)
+    end = build.end_line(turn, from_index=start, to_index=i, inbox=[str(n)], outcome=str(outcome), at=at)
     given: dict[str, Any] = {"key": ANN, "transcript": TRANSCRIPT, "scope": SCOPE}
     return TurnRecord(
         turn=turn,

@@ -13,7 +13,7 @@ import aiohttp
 from aiohttp import web
 from pydantic import BaseModel, SecretStr, field_validator
 
-from gateway.ports.setup import Finding, Level, Question
+from gateway.ports.setup import SetupFinding, SetupLevel, SetupQuestion
 
 TOKEN = "parrot-canary-0123456789"
 _Held = TypeVar("_Held")
@@ -66,19 +66,19 @@ class ParrotSettings(BaseModel):
 
 
 class ParrotKind:
-    """Implements `gateway.ports.setup.SetsUp`."""
+    """Implements `gateway.ports.setup.SupportsSetup`."""
 
     title = "Parrot"
     steps: Sequence[str] = ("Open the cage.", "Copy the ring's number.")
 
-    def questions(self) -> Sequence[Question]:
+    def questions(self) -> Sequence[SetupQuestion]:
         """A token, who may write, and nothing else."""
         return (
-            Question(setting="token", text="Ring", help="It stands on the leg.", is_secret=True),
-            Question(setting="allow_from", text="Who may write", is_optional=True),
+            SetupQuestion(setting="token", text="Ring", help="It stands on the leg.", is_secret=True),
+            SetupQuestion(setting="allow_from", text="Who may write", is_optional=True),
         )
 
-    async def verify(self, settings: Any, environment: Mapping[str, str]) -> Sequence[Finding]:
+    async def verify(self, settings: Any, environment: Mapping[str, str]) -> Sequence[SetupFinding]:
         """Ask the platform whose token it is, and what is missing."""
         headers = {"Authorization": f"Bot {settings.token.get_secret_value()}"}
         async with (
@@ -86,11 +86,11 @@ class ParrotKind:
             session.get(f"{settings.base_url}/me", headers=headers) as answer,
         ):
             if answer.status == 401:
-                return [Finding(level=Level.WRONG, text="the ring is not known; read it again", id="token")]
+                return [SetupFinding(level=SetupLevel.WRONG, text="the ring is not known; read it again", id="token")]
             me = await answer.json()
         if me["missing"]:
-            return [Finding(level=Level.WARNING, text=f"it cannot {me['missing']}; click Teach", id="rights")]
-        return [Finding(level=Level.GOOD, text=f"this is {me['name']}", id="token")]
+            return [SetupFinding(level=SetupLevel.WARNING, text=f"it cannot {me['missing']}; click Teach", id="rights")]
+        return [SetupFinding(level=SetupLevel.GOOD, text=f"this is {me['name']}", id="token")]
 
 
 @contextmanager

@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from channels.telegram.settings import TelegramSettings
-from gateway.admission import Admitted, Decision, Policy, admit, policy_of
+from gateway.access.access_control import AccessControlService
+from gateway.access.access_roster import AccessRoster, PlatformAccount
+from gateway.access.owner_claims import OwnerClaims
+from gateway.admission import AdmissionPolicy, Admitted, Decision, admit, policy_of
 from gateway.events import InboundMessage, Role, Sender, SessionKey
-from gateway.people.claims import Claims
-from gateway.people.decisions import Decisions
-from gateway.people.roster import PlatformAccount, Roster
 from gateway.ports import Store, in_english
-from gateway.settings.blocks import wrong_entry
+from gateway.settings.channel_blocks import entry_error
 from tests.fakes.turns import START, Wall
 
 KINDS = {"telegram": "telegram", "telegram-work": "telegram", "slack": "slack", "web": "web"}
@@ -25,18 +25,18 @@ class Door:
 
     store: Store
     wall: Wall
-    roster: Roster
+    roster: AccessRoster
     links: dict[PlatformAccount, Sequence[PlatformAccount]] = field(default_factory=dict)
 
     @property
-    def decisions(self) -> Decisions:
+    def decisions(self) -> AccessControlService:
         """What owners decide."""
-        return Decisions(self.roster, self.linked, now=self.wall.now, wrong=_wrong)
+        return AccessControlService(self.roster, self.linked, now=self.wall.now, wrong=_wrong)
 
     @property
-    def claims(self) -> Claims:
+    def claims(self) -> OwnerClaims:
         """Codes of owners to be."""
-        return Claims(self.roster, now=self.wall.now, language=in_english)
+        return OwnerClaims(self.roster, now=self.wall.now, language=in_english)
 
     def linked(self, channel: str, user: str) -> Sequence[PlatformAccount]:
         """Return all accounts of somebody who has several."""
@@ -54,7 +54,7 @@ class Door:
 
 
 def _wrong(channel: str, entry: str) -> str:
-    return wrong_entry(entry, TelegramSettings.entry_shapes) if KINDS[channel] == "telegram" else ""
+    return entry_error(entry, TelegramSettings.entry_shapes) if KINDS[channel] == "telegram" else ""
 
 
 def door(
@@ -62,11 +62,11 @@ def door(
 ) -> Door:
     """Return a door with two Telegram bots, a Slack workspace and the page."""
     entries = allow or {}
-    policies: dict[str, Policy] = {
+    policies: dict[str, AdmissionPolicy] = {
         name: policy_of(name, entries.get(name, ()), owners, "mention", is_local=kind == "web")
         for name, kind in KINDS.items()
     }
-    return Door(store=store, wall=wall, roster=Roster(store.access, policies, KINDS, named=owners))
+    return Door(store=store, wall=wall, roster=AccessRoster(store.access, policies, KINDS, named=owners))
 
 
 def direct(user: str, text: str = "hello", *, channel: str = "telegram", **fields: Any) -> InboundMessage:

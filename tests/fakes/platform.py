@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from gateway.events import InboundMessage, SessionKey
-from gateway.ports import Channel, ChannelKind
+from gateway.ports import Channel, ChannelPlugin
 from tests.fakes.web import FakeHouse
 
 
@@ -73,8 +73,8 @@ class Platform:
 class Harness(Protocol):
     """One kind of channel under test."""
 
-    kind: ChannelKind
+    kind: ChannelPlugin
 
-    def open(self, house: FakeHouse) -> AbstractAsyncContextManager[Platform]:
+    def begin_call(self, house: FakeHouse) -> AbstractAsyncContextManager[Platform]:
         """Bring the channel up in front of *house*."""
         ...

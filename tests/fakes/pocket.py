@@ -15,23 +15,23 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from agent.llm.port import ChatReply, ChatRequest, Sink, Tokens, ToolCall
-from gateway.admission import Policy
-from gateway.app import App, ExtraChannel, Plugins, open_app, serve
+from agent.llm.chat_model import ChatReply, ChatRequest, Sink, TokenUsage, ToolCall
+from gateway.admission import AdmissionPolicy
+from gateway.app import ExtraChannel, ExtraPlugins, GatewayApp, open_app, serve
 from gateway.events import (
     Attachment,
     ChatKind,
+    DeliveryReceipt,
     InboundKind,
     InboundMessage,
+    MessagePart,
     OutboundKind,
     OutboundMessage,
-    Part,
-    Receipt,
     Sender,
     SessionKey,
 )
-from gateway.ports import Accepted, Activity, Capabilities, Channel, ChannelContext
-from gateway.settings import Kinds, load_settings
+from gateway.ports import Channel, ChannelCapabilities, ChannelContext, ChatActivity, IntakeResult
+from gateway.settings import InstalledPlugins, load_settings
 from gateway.text import find_command
 
 
@@ -53,14 +53,14 @@ class InstantModel:
         text = f"answer to: {str(request.messages[-1]['content'])[-80:]}"
         if sink is not None:
             sink(text)
-        return ChatReply(text=text, tool_calls=(), model=self.name, tokens=Tokens(10, 10, 0), cost=0.0)
+        return ChatReply(text=text, tool_calls=(), model=self.name, tokens=TokenUsage(10, 10, 0), cost=0.0)
 
     def _summary(self, request: ChatRequest) -> ChatReply:
         shown = str(request.messages[-1]["content"])
         memory = shown.partition("Long-term Memory\n")[2].partition("\n\n## Conversation")[0]
         saved = json.dumps({"history_entry": "They talked.", "memory_update": memory or "(empty)"})
         call = ToolCall("save", "save_memory", saved)
-        return ChatReply(text="", tool_calls=(call,), model=self.name, tokens=Tokens(10, 10, 0), cost=0.0)
+        return ChatReply(text="", tool_calls=(call,), model=self.name, tokens=TokenUsage(10, 10, 0), cost=0.0)
 
     async def warm(self) -> None:
         """Nothing to load."""
@@ -69,8 +69,10 @@ class InstantModel:
         """Nothing to close."""
 
 
-PLAIN = Capabilities(text_limit=4_000)
-STREAMING = Capabilities(text_limit=4_000, edits=True, preview_every=timedelta(milliseconds=1), shows_activity=True)
+PLAIN = ChannelCapabilities(text_limit=4_000)
+STREAMING = ChannelCapabilities(
+    text_limit=4_000, edits=True, preview_every=timedelta(milliseconds=1), shows_activity=True
+)
 
 
 @dataclass(slots=True)
@@ -88,11 +90,11 @@ class Post:
 class PocketChannel:
     """A platform inside the process: what is sent is noted, and wakes whoever waits for that answer."""
 
-    def __init__(self, context: ChannelContext, capabilities: Capabilities = PLAIN) -> None:
+    def __init__(self, context: ChannelContext, capabilities: ChannelCapabilities = PLAIN) -> None:
         self.name = context.name
         self.capabilities = capabilities
         self.posts: dict[str, list[Post]] = {}
-        self.activities: list[Activity] = []
+        self.activities: list[ChatActivity] = []
         self._posted = asyncio.Condition()
         self._intake = context.intake
         self._numbers = count(time.time_ns())  # a restarted platform does not begin at 1 again
@@ -124,7 +126,7 @@ class PocketChannel:
         is_addressed: bool = False,
         guild: str = "",
         attachments: Sequence[Attachment] = (),
-    ) -> tuple[Accepted, asyncio.Future[float]]:
+    ) -> tuple[IntakeResult, asyncio.Future[float]]:
         """Hand a message over; the future is done when it is answered, with the time of the clock then."""
         number = number or f"{next(self._numbers):020d}"
         message = InboundMessage(
@@ -173,10 +175,10 @@ class PocketChannel:
         """Somebody looks on where there is something to see."""
         return self.capabilities.preview_every is not None
 
-    def render(self, message: OutboundMessage, *, least: int = 0) -> Sequence[Part]:
+    def render(self, message: OutboundMessage, *, least: int = 0) -> Sequence[MessagePart]:
         """One part, as it stands."""
         return [
-            Part(
+            MessagePart(
                 id=f"{message.id}.1",
                 key=message.key,
                 payload=message.text,
@@ -187,7 +189,7 @@ class PocketChannel:
             )
         ]
 
-    async def send(self, part: Part, *, marked: bool = False) -> Receipt:
+    async def send(self, part: MessagePart, *, marked: bool = False) -> DeliveryReceipt:
         """Note the time."""
         self.sent += 1
         self.order.setdefault(part.key.chat, []).append(part.reply_to)
@@ -195,17 +197,17 @@ class PocketChannel:
         post = Post(str(self.sent), part.plain, part.kind, part.reply_to, part.visible_to)
         self.posts.setdefault(part.key.chat, []).append(post)
         await self._note(part)
-        return Receipt(part=part.id, message_id=post.id, at=datetime.now(UTC))
+        return DeliveryReceipt(part=part.id, message_id=post.id, at=datetime.now(UTC))
 
-    async def edit(self, message_id: str, part: Part) -> Receipt:
+    async def edit(self, message_id: str, part: MessagePart) -> DeliveryReceipt:
         """Replace a text; what it was is kept."""
         post = next(post for post in self.posts[part.key.chat] if post.id == message_id)
         post.was.append(post.text)
         post.text, post.kind = part.plain, part.kind
         await self._note(part)
-        return Receipt(part=part.id, message_id=message_id, at=datetime.now(UTC))
+        return DeliveryReceipt(part=part.id, message_id=message_id, at=datetime.now(UTC))
 
-    async def _note(self, part: Part) -> None:
+    async def _note(self, part: MessagePart) -> None:
         """Wake who waits: a preview is no answer yet."""
         if part.kind is not OutboundKind.PREVIEW:
             future = self._waiting.pop(part.reply_to, None)
@@ -214,11 +216,11 @@ class PocketChannel:
         async with self._posted:
             self._posted.notify_all()
 
-    async def find(self, part: Part) -> Receipt | None:
+    async def find(self, part: MessagePart) -> DeliveryReceipt | None:
         """Say that it never arrived."""
         return None
 
-    async def show(self, activity: Activity) -> None:
+    async def show(self, activity: ChatActivity) -> None:
         """Note what is shown."""
         self.activities.append(activity)
 
@@ -232,11 +234,11 @@ class PocketKind:
     name = "pocket"
     settings: type[Any] = dict
 
-    def __init__(self, capabilities: Capabilities = PLAIN) -> None:
+    def __init__(self, capabilities: ChannelCapabilities = PLAIN) -> None:
         self.channel: PocketChannel | None = None
         self._capabilities = capabilities
 
-    def open(self, context: ChannelContext) -> Channel:
+    def begin_call(self, context: ChannelContext) -> Channel:
         """Build the channel."""
         self.channel = PocketChannel(context, self._capabilities)
         return self.channel
@@ -254,7 +256,7 @@ class PocketKind:
 class Pocket:
     """A gateway at work."""
 
-    app: App
+    app: GatewayApp
     channel: PocketChannel
     home: Path
 
@@ -284,9 +286,9 @@ def _copy(source: str, target: str) -> None:
             raise
 
 
-def _installed(tools: Sequence[Any]) -> Kinds:
+def _installed(tools: Sequence[Any]) -> InstalledPlugins:
     """Return what is installed, the pocket's channel and the caller's tools with it, so that settings may name them."""
-    kinds = Kinds.installed()
+    kinds = InstalledPlugins.installed()
     return replace(
         kinds,
         adapters=kinds.adapters | {"pocket"},
@@ -308,8 +310,8 @@ async def gateway(
     model: Any = None,
     tools: Sequence[Any] = (),
     environment: Mapping[str, str] | None = None,
-    capabilities: Capabilities = PLAIN,
-    policy: Policy | None = None,
+    capabilities: ChannelCapabilities = PLAIN,
+    policy: AdmissionPolicy | None = None,
     kind: PocketKind | None = None,
 ) -> AsyncIterator[Pocket]:
     """Run the whole gateway, web server included, on a fresh home (or *home*)."""
@@ -326,9 +328,9 @@ async def gateway(
             _installed(tools),
         )
         kind = kind or PocketKind(capabilities)
-        policy = policy or Policy(channel="pocket", is_local=True, owners=Everybody())
+        policy = policy or AdmissionPolicy(channel="pocket", is_local=True, owners=Everybody())
         extra = ExtraChannel(name="pocket", kind=kind, settings=None, policy=policy)
-        plugins = Plugins(channels=(extra,), tools=tools, models=() if model is None else (model,))
+        plugins = ExtraPlugins(channels=(extra,), tools=tools, models=() if model is None else (model,))
         stop, ready = asyncio.Event(), asyncio.Event()
         async with open_app(settings, plugins=plugins) as app:
             serving = asyncio.create_task(serve(app, stop, ready=lambda _: ready.set()))

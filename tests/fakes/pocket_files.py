@@ -9,8 +9,17 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from gateway.errors import FileUnavailable
-from gateway.events import Attachment, ChatKind, InboundMessage, OutboundMessage, Part, Receipt, Sender, SessionKey
-from gateway.ports import Capabilities, Channel, ChannelContext
+from gateway.events import (
+    Attachment,
+    ChatKind,
+    DeliveryReceipt,
+    InboundMessage,
+    MessagePart,
+    OutboundMessage,
+    Sender,
+    SessionKey,
+)
+from gateway.ports import Channel, ChannelCapabilities, ChannelContext
 from tests.fakes.pocket import PLAIN, PocketChannel, PocketKind
 
 WITH_FILES = replace(PLAIN, file_limit=1_000_000)
@@ -62,9 +71,9 @@ class Shelf:
 
 
 class FilePocket(PocketChannel):
-    """`HasFiles` and `HasHistory`, over a shelf."""
+    """`SupportsFiles` and `SupportsHistory`, over a shelf."""
 
-    def __init__(self, context: ChannelContext, capabilities: Capabilities, shelf: Shelf) -> None:
+    def __init__(self, context: ChannelContext, capabilities: ChannelCapabilities, shelf: Shelf) -> None:
         super().__init__(context, capabilities)
         self.shelf = shelf
         self.arrived: list[Sent] = []
@@ -83,7 +92,9 @@ class FilePocket(PocketChannel):
         for start in range(0, len(data), PIECE):
             yield data[start : start + PIECE]
 
-    async def before(self, message: InboundMessage, *, since: datetime | None, limit: int) -> Sequence[InboundMessage]:
+    async def messages_before(
+        self, message: InboundMessage, *, since: datetime | None, limit: int
+    ) -> Sequence[InboundMessage]:
         """Return what was said, as the port promises: a thread's start, the newest *limit*, nothing old."""
         self.shelf.asked.append((message.message_id, since))
         said = [each for each in self.shelf.said.get(message.key.chat, []) if each.sent_at < message.sent_at]
@@ -91,12 +102,12 @@ class FilePocket(PocketChannel):
         start = fresh[:1] if message.key.thread and len(fresh) > limit else []
         return [*start, *fresh[-limit:]]
 
-    def render(self, message: OutboundMessage, *, least: int = 0) -> Sequence[Part]:
+    def render(self, message: OutboundMessage, *, least: int = 0) -> Sequence[MessagePart]:
         """Note what kind of chat it goes to."""
         self.kinds[message.key.chat] = message.chat_kind
         return super().render(message)
 
-    async def send(self, part: Part, *, marked: bool = False) -> Receipt:
+    async def send(self, part: MessagePart, *, marked: bool = False) -> DeliveryReceipt:
         """Take a file's bytes, or a text as ever."""
         if part.file is not None:
             data = await self._blobs.get(part.file.blob) if part.file.blob else part.plain.encode()
@@ -108,12 +119,12 @@ class FilePocket(PocketChannel):
 class FilePocketKind(PocketKind):
     """Opens a `FilePocket`."""
 
-    def __init__(self, shelf: Shelf, capabilities: Capabilities = WITH_FILES) -> None:
+    def __init__(self, shelf: Shelf, capabilities: ChannelCapabilities = WITH_FILES) -> None:
         super().__init__(capabilities)
         self.shelf = shelf
         self._limits = capabilities
 
-    def open(self, context: ChannelContext) -> Channel:
+    def begin_call(self, context: ChannelContext) -> Channel:
         """Build the channel."""
         self.channel = FilePocket(context, self._limits, self.shelf)
         return self.channel

@@ -13,9 +13,9 @@ import signal
 import sys
 from typing import Any
 
-from gateway.admission import Entry, Policy
-from gateway.app import ExtraChannel, Plugins, run
-from gateway.errors import OutcomeUnknown, RetryLater, StoreDown, Unreadable
+from gateway.admission import AdmissionPolicy, AllowEntry
+from gateway.app import ExtraChannel, ExtraPlugins, run
+from gateway.errors import OutcomeUnknown, RetryLater, StoreUnavailable, UnreadableEvent
 from gateway.logs import configure_logs
 from gateway.ports import Channel, ChannelContext, EventOrigin, PlatformEvent
 from gateway.settings import Settings
@@ -39,7 +39,7 @@ class CarefulChannel(RelayChannel):
                 for update in news[:1] if self._intake.is_cautious else news:
                     await self._take(update)
                     self._accepted = update["update"]
-            except (RetryLater, OutcomeUnknown, StoreDown):
+            except (RetryLater, OutcomeUnknown, StoreUnavailable):
                 self._is_ready = False
                 await asyncio.sleep(_PAUSE)
 
@@ -54,14 +54,14 @@ class CarefulChannel(RelayChannel):
         if POISON in update["text"] and not CURED:
             os.kill(os.getpid(), signal.SIGKILL)
         if GIBBERISH in update["text"]:
-            raise Unreadable("a text that is none")
+            raise UnreadableEvent("a text that is none")
         await self._intake.receive(self._parse(update))
 
 
 class CarefulKind(RelayKind):
     """The kind of it."""
 
-    def open(self, context: ChannelContext) -> Channel:
+    def begin_call(self, context: ChannelContext) -> Channel:
         """Build the channel."""
         return CarefulChannel(context.name, context.settings, context.intake)
 
@@ -73,10 +73,10 @@ def main(home: str, relay: str) -> None:
         name="relay",
         kind=CarefulKind(),
         settings=RelaySettings(base_url=relay),
-        policy=Policy(channel="relay", entries=frozenset({Entry.parse("*")})),
+        policy=AdmissionPolicy(channel="relay", entries=frozenset({AllowEntry.parse("*")})),
     )
     settings = Settings.model_validate({"home": home, "timezone": "UTC", "web": {"port": 0}})
-    asyncio.run(run(settings, plugins=Plugins(channels=(channel,))))
+    asyncio.run(run(settings, plugins=ExtraPlugins(channels=(channel,))))
 
 
 if __name__ == "__main__":

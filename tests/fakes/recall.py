@@ -7,25 +7,27 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from agent.memory.search.embedding.port import Matrix, unit_length
-from agent.memory.search.engine import Reading
-from agent.memory.search.unit import Source, Unit
+from agent.memory.search.embedding.embedder import Matrix, normalize_rows
+from agent.memory.search.recall_engine import SourceReading
+from agent.memory.search.search_unit import SearchUnit, UnitSource
 from gateway.errors import ModelUnreachable
 
 
 class Shelf:
     """`Sources` over lists of units; `reads` counts what was asked for, as (name, since)."""
 
-    def __init__(self, **files: Sequence[Unit]) -> None:
-        self.files: dict[Source, list[Unit]] = {Source(name=name): list(units) for name, units in files.items()}
+    def __init__(self, **files: Sequence[SearchUnit]) -> None:
+        self.files: dict[UnitSource, list[SearchUnit]] = {
+            UnitSource(name=name): list(units) for name, units in files.items()
+        }
         self.reads: list[tuple[str, str]] = []
-        self.versions: dict[Source, int] = {}
+        self.versions: dict[UnitSource, int] = {}
 
-    def marks(self) -> Mapping[Source, str]:
+    def marks(self) -> Mapping[UnitSource, str]:
         """Return how long each list is, and how often it was changed inside."""
         return {source: f"{self.versions.get(source, 0)}:{len(units)}" for source, units in self.files.items()}
 
-    def read(self, source: Source, since: str) -> Reading:
+    def read(self, source: UnitSource, since: str) -> SourceReading:
         """Return what is new where the list only grew, all of it otherwise."""
         self.reads.append((source.name, since))
         if source not in self.files:
@@ -33,12 +35,12 @@ class Shelf:
         mark = self.marks()[source]
         version, _, count = since.partition(":")
         if since and version == mark.partition(":")[0]:
-            return Reading(units=self.files[source][int(count) :], mark=mark, is_more=True)
-        return Reading(units=self.files[source], mark=mark)
+            return SourceReading(units=self.files[source][int(count) :], mark=mark, is_more=True)
+        return SourceReading(units=self.files[source], mark=mark)
 
-    def change(self, name: str, units: Sequence[Unit]) -> None:
+    def change(self, name: str, units: Sequence[SearchUnit]) -> None:
         """Replace a list as an editor would."""
-        source = Source(name=name)
+        source = UnitSource(name=name)
         self.files[source] = list(units)
         self.versions[source] = self.versions.get(source, 0) + 1
 
@@ -58,7 +60,7 @@ class LetterEmbedder:
             raise ModelUnreachable(f"{self.name}: nobody answers")
         self.asked += texts
         rows = [[text.lower().count(letter) for letter in self._letters] for text in texts]
-        return unit_length(np.array(rows, dtype=np.float32).reshape(len(texts), len(self._letters)))
+        return normalize_rows(np.array(rows, dtype=np.float32).reshape(len(texts), len(self._letters)))
 
     async def close(self) -> None:
         """Do nothing."""

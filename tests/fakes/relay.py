@@ -17,9 +17,9 @@ import aiohttp
 from aiohttp import web
 from pydantic import BaseModel
 
-from gateway.errors import OutcomeUnknown, RetryLater, SendRefused, StoreDown
-from gateway.events import InboundMessage, OutboundMessage, Part, Receipt, Sender, SessionKey
-from gateway.ports import Activity, Capabilities, Channel, ChannelContext, Intake
+from gateway.errors import OutcomeUnknown, RetryLater, SendRefused, StoreUnavailable
+from gateway.events import DeliveryReceipt, InboundMessage, MessagePart, OutboundMessage, Sender, SessionKey
+from gateway.ports import Channel, ChannelCapabilities, ChannelContext, ChatActivity, Intake
 from gateway.text import find_command, split
 
 TEXT_LIMIT = 160  # characters; small, so that an answer of a few sentences makes two parts
@@ -162,7 +162,7 @@ class RelayChannel:
 
     def __init__(self, name: str, settings: RelaySettings, intake: Intake) -> None:
         self.name = name
-        self.capabilities = Capabilities(
+        self.capabilities = ChannelCapabilities(
             text_limit=TEXT_LIMIT,
             edits=True,
             send_key=settings.send_key,
@@ -183,7 +183,7 @@ class RelayChannel:
                 for update in news:
                     await self._intake.receive(self._parse(update))
                     self._accepted = update["update"]
-            except (RetryLater, OutcomeUnknown, StoreDown):
+            except (RetryLater, OutcomeUnknown, StoreUnavailable):
                 self._is_ready = False
                 await asyncio.sleep(_PAUSE)
 
@@ -195,11 +195,11 @@ class RelayChannel:
         """Every chat here is looked at."""
         return True
 
-    def render(self, message: OutboundMessage, *, least: int = 0) -> Sequence[Part]:
+    def render(self, message: OutboundMessage, *, least: int = 0) -> Sequence[MessagePart]:
         """Cut at the platform's length."""
         pieces = split(message.text, limit=TEXT_LIMIT)
         return [
-            Part(
+            MessagePart(
                 id=f"{message.id}.{n}",
                 key=message.key,
                 payload=piece,
@@ -211,23 +211,23 @@ class RelayChannel:
             for n, piece in enumerate(pieces, 1)
         ]
 
-    async def send(self, part: Part, *, marked: bool = False) -> Receipt:
+    async def send(self, part: MessagePart, *, marked: bool = False) -> DeliveryReceipt:
         """Post; the platform shows the mark itself."""
         body = {"chat": part.key.chat, "text": part.payload or part.plain, "key": part.id, "marked": marked}
         return _receipt(part, await self._call("POST", "/messages", body))
 
-    async def edit(self, message_id: str, part: Part) -> Receipt:
+    async def edit(self, message_id: str, part: MessagePart) -> DeliveryReceipt:
         """Replace a message's text."""
         return _receipt(part, await self._call("PUT", f"/messages/{message_id}", {"text": part.payload or part.plain}))
 
-    async def find(self, part: Part) -> Receipt | None:
+    async def find(self, part: MessagePart) -> DeliveryReceipt | None:
         """Ask by key, where the platform has keys."""
         if not self.capabilities.send_key:
             raise OutcomeUnknown("this platform knows no keys")
         found = await self._call("GET", f"/keys/{part.id}")
         return _receipt(part, found) if found["id"] else None
 
-    async def show(self, activity: Activity) -> None:
+    async def show(self, activity: ChatActivity) -> None:
         """Nothing to show: the platform has no typing."""
 
     async def close(self) -> None:
@@ -259,8 +259,8 @@ class RelayChannel:
             raise OutcomeUnknown(type(error).__name__) from error
 
 
-def _receipt(part: Part, reply: Mapping[str, Any]) -> Receipt:
-    return Receipt(part=part.id, message_id=reply["id"], at=datetime.now(UTC))
+def _receipt(part: MessagePart, reply: Mapping[str, Any]) -> DeliveryReceipt:
+    return DeliveryReceipt(part=part.id, message_id=reply["id"], at=datetime.now(UTC))
 
 
 class RelayKind:
@@ -269,7 +269,7 @@ class RelayKind:
     name = "relay"
     settings: type[Any] = RelaySettings
 
-    def open(self, context: ChannelContext) -> Channel:
+    def begin_call(self, context: ChannelContext) -> Channel:
         """Build the channel; it connects when it runs."""
         return RelayChannel(context.name, context.settings, context.intake)
 

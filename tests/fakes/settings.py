@@ -9,15 +9,15 @@ from channels.discord.settings import DiscordSettings
 from channels.slack.settings import SlackSettings
 from channels.telegram.settings import TelegramSettings
 from channels.web.settings import WebSettings
-from gateway.settings import Kinds
+from gateway.settings import InstalledPlugins
 
 TELEGRAM_TOKEN = "123456789:AAH-canary_canary-canary_canary-xyz"
 ALL = ("web", "console", "telegram", "slack", "discord")
 
 
-def kinds(adapters: Iterable[str] = ALL) -> Kinds:
+def kinds(adapters: Iterable[str] = ALL) -> InstalledPlugins:
     """Return every kind's real model, with the adapters that a test wants."""
-    return Kinds(
+    return InstalledPlugins(
         {
             "web": lambda: WebSettings,
             "console": lambda: ConsoleSettings,

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from channels.slack import kind
+from channels.slack import plugin
 from channels.slack.adapter import SlackChannel
-from channels.slack.pace import Paces
+from channels.slack.rate_limit import SlackRateLimits
 from channels.slack.settings import SlackSettings
 from gateway.errors import RetryLater
-from gateway.events import OutboundKind, OutboundMessage, Part, SessionKey
-from gateway.settings.blocks import Block, combined
+from gateway.events import MessagePart, OutboundKind, OutboundMessage, SessionKey
+from gateway.settings.channel_blocks import ChannelSettings, combine_models
 from tests.fakes.slack_server import APP_TOKEN, BOT_TOKEN, SlackServer, slack_server
 from tests.fakes.web import FakeHouse
 
@@ -23,10 +23,10 @@ TURN = "tabcdefghijklmnop"
 PING = timedelta(milliseconds=200)
 
 
-def settings(server: SlackServer, **more: Any) -> Block:
+def settings(server: SlackServer, **more: Any) -> ChannelSettings:
     """Return a block that leads to *server*."""
     tokens = {"bot_token": BOT_TOKEN, "app_token": APP_TOKEN}
-    return combined(SlackSettings).model_validate(
+    return combine_models(SlackSettings).model_validate(
         {"kind": "slack", **tokens, "base_url": f"{server.base}/api/", **more}
     )
 
@@ -50,17 +50,17 @@ class Slack:
     channel: SlackChannel
     house: FakeHouse
 
-    def render(self, place: str, text: str, **more: Any) -> list[Part]:
+    def render(self, place: str, text: str, **more: Any) -> list[MessagePart]:
         """Cut *text* for a place."""
         return list(self.channel.render(message(place, text, **more)))
 
 
 def build(server: SlackServer, house: FakeHouse, **more: Any) -> SlackChannel:
     """Return a channel that is not connected yet."""
-    built = kind.open(house.context("slack", settings(server, **more)))
+    built = plugin.begin_call(house.context("slack", settings(server, **more)))
     assert isinstance(built, SlackChannel)
     built._ping = PING
-    built._speech.posts = Paces(1_000, 0.001)
+    built._speech.posts = SlackRateLimits(1_000, 0.001)
     house.channel = built
     return built
 

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from agent.llm.port import ChatReply, ChatRequest, Sink
+from agent.llm.chat_model import ChatReply, ChatRequest, Sink
 from tests.fakes.pocket import InstantModel, Pocket, gateway
 from tests.fakes.slack_server import ANN, APP_TOKEN, BOB, BOT_TOKEN, BOT_USER, SlackServer
 

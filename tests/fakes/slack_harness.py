@@ -8,9 +8,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
-from channels.slack import kind
+from channels.slack import plugin
 from gateway.events import ChatKind, InboundMessage, SessionKey
-from gateway.ports import ChannelKind
+from gateway.ports import ChannelPlugin
 from tests.fakes.platform import Person, Platform, Shown
 from tests.fakes.slack import slack
 from tests.fakes.slack_buttons import buttons
@@ -89,10 +89,10 @@ class SlackPerson:
 class SlackHarness:
     """The real channel before a workspace on this machine."""
 
-    kind: ChannelKind = kind
+    kind: ChannelPlugin = plugin
 
     @asynccontextmanager
-    async def open(self, house: FakeHouse) -> AsyncIterator[Platform]:
+    async def begin_call(self, house: FakeHouse) -> AsyncIterator[Platform]:
         """Run the channel."""
         async with slack(house, reaction="") as up:
             up.server.say(DM, ANN, "so", ts=_ROOT, quiet=True)

@@ -6,14 +6,14 @@ import asyncio
 from collections.abc import Iterable
 from typing import Any
 
-from agent.llm.port import ChatReply, ChatRequest, Sink
-from agent.llm.scripted import Scripted, ScriptedModel
+from agent.llm.chat_model import ChatReply, ChatRequest, Sink
+from agent.llm.scripted_model import ScriptedModel, ScriptEntry
 
 
 class Stage:
     """Says *script* in turn, then ``answer <n>`` for ever; call n waits for `go(n)` when it is in *held*."""
 
-    def __init__(self, *script: Scripted | str, held: Iterable[int] = ()) -> None:
+    def __init__(self, *script: ScriptEntry | str, held: Iterable[int] = ()) -> None:
         self.name = "stage"
         self.asked: list[ChatRequest] = []
         self.script = list(script)
@@ -29,7 +29,7 @@ class Stage:
         if n in self._gates:
             await self._gates[n].wait()
         entry = self.script[n - 1] if n <= len(self.script) else f"answer {n}"
-        scripted = Scripted(text=entry) if isinstance(entry, str) else entry
+        scripted = ScriptEntry(text=entry) if isinstance(entry, str) else entry
         return await ScriptedModel((scripted,), name=self.name).complete(request, sink=sink)
 
     async def called(self, n: int) -> ChatRequest:
@@ -49,9 +49,9 @@ class Stage:
         """Nothing to close."""
 
 
-def calls(*named: tuple[str, str], text: str = "") -> Scripted:
+def calls(*named: tuple[str, str], text: str = "") -> ScriptEntry:
     """An entry that calls tools: (name, raw arguments) each."""
-    return Scripted(text=text, calls=named)
+    return ScriptEntry(text=text, calls=named)
 
 
 def users(request: ChatRequest) -> list[str]:

@@ -6,11 +6,11 @@ import asyncio
 from datetime import datetime, timedelta
 from pathlib import Path
 
-from agent.memory.consolidation.merge import Left, Staged, Why
-from agent.memory.consolidation.pending import stage
-from agent.memory.files.disk import Disk
-from agent.memory.files.lines import utc_now
+from agent.memory.consolidation.consolidation_state import stage_for_approval
+from agent.memory.consolidation.merge import OmittedEntry, ReviewReason, StagedRemoval
 from agent.memory.scopes import scope_folder
+from agent.memory.storage.disk import Disk
+from agent.memory.storage.transcript_lines import utc_now
 from gateway.ports import Job
 from tests.fakes.pocket import Pocket
 
@@ -35,15 +35,15 @@ async def staged(
 
 def put_aside(home: Path, scope: str, session: str, *, name: str, fact: str, at: datetime) -> None:
     """Write what waits, and nothing else."""
-    waiting = Staged(why=Why.MANY, removals=(), additions=(f"- {fact}",))
-    stage(scope_folder(home, scope) / "memory", Disk(), name, "untrusted", at, waiting, session=session)
+    waiting = StagedRemoval(why=ReviewReason.MANY, removals=(), additions=(f"- {fact}",))
+    stage_for_approval(scope_folder(home, scope) / "memory", Disk(), name, "untrusted", at, waiting, session=session)
 
 
 def removal(home: Path, scope: str, session: str, *, line: str, person: str, name: str = "ebbbbbbbbbbbbbbbb") -> None:
     """Have a removal wait that came of words that *person* took back."""
-    waiting = Staged(why=Why.MANY, removals=(Left(raw=line, context=()),))
+    waiting = StagedRemoval(why=ReviewReason.MANY, removals=(OmittedEntry(raw=line, context=()),))
     folder = scope_folder(home, scope) / "memory"
-    stage(folder, Disk(), name, "deleted", utc_now(), waiting, session=session, person=person)
+    stage_for_approval(folder, Disk(), name, "deleted", utc_now(), waiting, session=session, person=person)
 
 
 async def look(pocket: Pocket, scope: str, name: str) -> None:

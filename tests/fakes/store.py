@@ -15,19 +15,19 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from gateway.errors import StoreDown
-from gateway.ports.store import Limits
+from gateway.errors import StoreUnavailable
+from gateway.ports.store import StoreLimits
 from gateway.store import copy_file, schema
-from gateway.store.base import Clock, utc_now
-from gateway.store.store import SqliteStore, assemble
-from gateway.store.transaction import Batch, Operation, transact
+from gateway.store.engine import Clock, utc_now
+from gateway.store.sqlite_store import SqliteStore, assemble
+from gateway.store.transaction import BatchResult, Operation, run_batch
 from gateway.store.writer import settle_entry
 
 T = TypeVar("T")
 
 
 class InlineWriter:
-    """A Writer without thread and queue. Set `fault` and every operation fails with StoreDown."""
+    """A Writer without thread and queue. Set `fault` and every operation fails with StoreUnavailable."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self.connection = connection
@@ -39,17 +39,17 @@ class InlineWriter:
     def submit(self, operation: Operation[T], then: Callable[[T], None] | None = None) -> asyncio.Future[T]:
         """Run *operation* now; the future is done one turn of the loop later."""
         if self._is_closed:
-            raise StoreDown("the journal is closed")
+            raise StoreUnavailable("the journal is closed")
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         if self.fault is not None:
-            _later(future, StoreDown(str(self.fault)))
+            _later(future, StoreUnavailable(str(self.fault)))
             return future
         for posted in self._posted:
             self._transact(posted)
         self._posted.clear()
         batch = self._transact(operation)
         if batch.fault is not None:
-            _later(future, StoreDown(str(batch.fault)))
+            _later(future, StoreUnavailable(str(batch.fault)))
             return future
         result = batch.results[0]
         if not isinstance(result, Exception) and then is not None:
@@ -57,13 +57,13 @@ class InlineWriter:
         _later(future, result)
         return future
 
-    def alone(self, operation: Operation[T]) -> asyncio.Future[T]:
+    def submit_exclusive(self, operation: Operation[T]) -> asyncio.Future[T]:
         """Run *operation* now, outside any transaction."""
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         _later(future, operation(self.connection))
         return future
 
-    def post(self, operation: Operation[object]) -> None:
+    def submit_nowait(self, operation: Operation[object]) -> None:
         """Run *operation* now, or before the next one that can run."""
         self._posted.append(operation)
         if self.fault is None:
@@ -82,8 +82,8 @@ class InlineWriter:
         self._is_closed = True
         self.connection.close()
 
-    def _transact(self, operation: Operation[object]) -> Batch:
-        batch = transact(self.connection, (operation,))
+    def _transact(self, operation: Operation[object]) -> BatchResult:
+        batch = run_batch(self.connection, (operation,))
         self.commits += batch.commits
         return batch
 
@@ -93,7 +93,7 @@ def _later(future: asyncio.Future[T], result: object) -> None:
 
 
 async def open_inline_store(
-    path: Path | None = None, limits: Limits | None = None, *, clock: Clock = utc_now
+    path: Path | None = None, limits: StoreLimits | None = None, *, clock: Clock = utc_now
 ) -> SqliteStore:
     """Open a store that needs no thread, in memory unless *path* is given; ``clock=clock.now`` for virtual time."""
     if path is None:  # a backup reads it from another thread
@@ -104,7 +104,7 @@ async def open_inline_store(
         connection = schema.connect(path)
         copy = partial(copy_file, path)
     schema.prepare(connection, path)
-    return await assemble(InlineWriter(connection), limits or Limits(), clock, copy)
+    return await assemble(InlineWriter(connection), limits or StoreLimits(), clock, copy)
 
 
 def kill(path: Path, into: Path) -> Path:

@@ -11,13 +11,13 @@ from typing import Any
 from pydantic import SecretStr
 
 from channels.telegram.adapter import TelegramChannel
-from channels.telegram.patience import Waits
+from channels.telegram.retry import RetryDelays
 from channels.telegram.settings import TelegramSettings
-from gateway.settings.blocks import combined
+from gateway.settings.channel_blocks import combine_models
 from tests.fakes.telegram_server import TelegramServer
 from tests.fakes.web import FakeHouse
 
-QUICK = Waits(store=0.01, first=0.01, longest=0.02, conflict=0.05, watch=0.05, press=0.05)
+QUICK = RetryDelays(store=0.01, first=0.01, longest=0.02, conflict=0.05, watch=0.05, press=0.05)
 
 
 @dataclass
@@ -31,7 +31,7 @@ class Line:
 
 def block(server: TelegramServer, **fields: Any) -> Any:
     """Return a channel block that leads to *server*."""
-    model = combined(TelegramSettings)
+    model = combine_models(TelegramSettings)
     return model(
         **{
             "kind": "telegram",

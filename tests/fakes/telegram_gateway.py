@@ -8,7 +8,7 @@ from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
-from agent.llm.port import ChatReply, ChatRequest, Sink, Tokens
+from agent.llm.chat_model import ChatReply, ChatRequest, Sink, TokenUsage
 from tests.fakes.pocket import Pocket, gateway
 from tests.fakes.telegram_server import TelegramServer
 
@@ -40,7 +40,7 @@ class Parrot:
         await self.go_on.wait()
         if sink is not None:
             sink(text[len(text) * 2 // 3 :])
-        return ChatReply(text=text, tool_calls=(), model=self.name, tokens=Tokens(10, 10, 0), cost=0.0)
+        return ChatReply(text=text, tool_calls=(), model=self.name, tokens=TokenUsage(10, 10, 0), cost=0.0)
 
     async def warm(self) -> None:
         """Nothing to load."""

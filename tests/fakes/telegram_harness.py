@@ -7,12 +7,12 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
-from channels.telegram import kind
+from channels.telegram import plugin
 from channels.telegram.adapter import TelegramChannel
-from channels.telegram.patience import Waits
-from gateway.events import InboundMessage, Part, Receipt, SessionKey
-from gateway.ports import Activity, ChannelContext, ChannelKind
-from gateway.words import say
+from channels.telegram.retry import RetryDelays
+from gateway.events import DeliveryReceipt, InboundMessage, MessagePart, SessionKey
+from gateway.i18n import translate
+from gateway.ports import ChannelContext, ChannelPlugin, ChatActivity
 from tests.fakes.platform import Person, Platform, Shown
 from tests.fakes.telegram_channel import QUICK, block
 from tests.fakes.telegram_server import START, Fault, TelegramServer, open_telegram
@@ -29,25 +29,25 @@ def _number(ident: str) -> str:
 class NotedChannel(TelegramChannel):
     """The real channel; notes which part a message shows, since nobody on the platform can tell."""
 
-    def __init__(self, context: ChannelContext, server: TelegramServer, waits: Waits) -> None:
+    def __init__(self, context: ChannelContext, server: TelegramServer, waits: RetryDelays) -> None:
         super().__init__(context, waits=waits, typing=0.05)
         self.server = server
         self.parts: dict[str, str] = {}
 
-    async def send(self, part: Part, *, marked: bool = False) -> Receipt:
+    async def send(self, part: MessagePart, *, marked: bool = False) -> DeliveryReceipt:
         """Send, and note it."""
         return self._note(await super().send(part, marked=marked))
 
-    async def edit(self, message_id: str, part: Part) -> Receipt:
+    async def edit(self, message_id: str, part: MessagePart) -> DeliveryReceipt:
         """Edit, and note it."""
         return self._note(await super().edit(message_id, part))
 
-    async def show(self, activity: Activity) -> None:
+    async def show(self, activity: ChatActivity) -> None:
         """Show, and note whether something is kept up."""
         await super().show(activity)
         self.server.changed()
 
-    def _note(self, receipt: Receipt) -> Receipt:
+    def _note(self, receipt: DeliveryReceipt) -> DeliveryReceipt:
         self.parts[receipt.message_id] = receipt.part
         self.server.changed()
         return receipt
@@ -105,7 +105,7 @@ class TelegramPerson:
                 shown.previews += [post.text] if shown.previews[-1:] != [post.text] else []
             elif part:
                 shown.messages[str(post.id)] = post.text
-                shown.marked += [part] if post.text.endswith(say("delivery.may_repeat")) else []
+                shown.marked += [part] if post.text.endswith(translate("delivery.may_repeat")) else []
 
 
 _KEY = f"{_GROUP}/{_TOPIC}"
@@ -114,10 +114,10 @@ _KEY = f"{_GROUP}/{_TOPIC}"
 class TelegramHarness:
     """The real channel before a server on this machine."""
 
-    kind: ChannelKind = kind
+    kind: ChannelPlugin = plugin
 
     @asynccontextmanager
-    async def open(self, house: FakeHouse) -> AsyncIterator[Platform]:
+    async def begin_call(self, house: FakeHouse) -> AsyncIterator[Platform]:
         """Run the channel."""
         async with open_telegram() as server:
             server.chat(_GROUP).topics = {_TOPIC}

@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from agent.llm.port import ChatReply, ChatRequest, Sink, Tokens, ToolCall
+from agent.llm.chat_model import ChatReply, ChatRequest, Sink, TokenUsage, ToolCall
 
 
 class Listening:
@@ -39,7 +39,7 @@ class Listening:
 
     def _reply(self, text: str, tool: str = "", arguments: dict[str, Any] | None = None) -> ChatReply:
         calls = (ToolCall("c1", tool, json.dumps(arguments)),) if tool else ()
-        return ChatReply(text=text, tool_calls=calls, model=self.name, tokens=Tokens(1, 1), cost=0.0)
+        return ChatReply(text=text, tool_calls=calls, model=self.name, tokens=TokenUsage(1, 1), cost=0.0)
 
     async def warm(self) -> None:
         """Nothing to load."""

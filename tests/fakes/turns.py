@@ -5,8 +5,27 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from gateway.events import InboundMessage, OutboundMessage, Part, Receipt, Role, Sender, SessionKey, turn_id
-from gateway.ports.journal import Acceptance, Commit, EndState, InboxRow, Job, Lease, SessionRow, TurnRecord, UsageRow
+from gateway.events import (
+    DeliveryReceipt,
+    InboundMessage,
+    MessagePart,
+    OutboundMessage,
+    Role,
+    Sender,
+    SessionKey,
+    turn_id,
+)
+from gateway.ports.journal import (
+    AcceptResult,
+    InboxRow,
+    Job,
+    MessageOutcome,
+    SessionRow,
+    TurnCommit,
+    TurnLease,
+    TurnRecord,
+    UsageRow,
+)
 from gateway.ports.store import Store
 
 START = datetime(2026, 11, 21, 21, 0, tzinfo=UTC)
@@ -38,15 +57,15 @@ def said(text: str = "hello", **fields: Any) -> InboundMessage:
     )
 
 
-async def accept(store: Store, message: InboundMessage, *, is_control: bool = False) -> Acceptance:
+async def accept(store: Store, message: InboundMessage, *, is_control: bool = False) -> AcceptResult:
     """Accept *message* from anyone."""
     return await store.journal.accept(message, role=Role.ANYONE, is_control=is_control)
 
 
-async def claim(store: Store, key: SessionKey = ANN) -> Lease:
+async def claim(store: Store, key: SessionKey = ANN) -> TurnLease:
     """Claim the lane's next turn, which must be there, also as the suspect that it may be."""
     lease = await store.journal.claim(key) or await store.journal.claim_suspect(is_alone=True)
-    assert isinstance(lease, Lease), f"nothing to claim in {key}"
+    assert isinstance(lease, TurnLease), f"nothing to claim in {key}"
     assert lease.key == key
     return lease
 
@@ -54,16 +73,16 @@ async def claim(store: Store, key: SessionKey = ANN) -> Lease:
 async def settle(store: Store, row: InboxRow, text: str) -> TurnRecord:
     """Commit *text* as the reply to a control row."""
     session = await store.journal.session(row.message.key)
-    lease = Lease(key=row.message.key, turn=turn_id(row.message), epoch=0, rows=(row,), session=session)
+    lease = TurnLease(key=row.message.key, turn=turn_id(row.message), epoch=0, rows=(row,), session=session)
     commit = answered(lease, text, to_index=session.next_index)
     return await store.journal.settle(row, commit)
 
 
-def answered(lease: Lease, *texts: str, **fields: Any) -> Commit:
+def answered(lease: TurnLease, *texts: str, **fields: Any) -> TurnCommit:
     """Return the commit of *lease*: one user line, one answer line, one outbound message per text."""
     start = lease.session.next_index
     jobs: tuple[Job, ...] = fields.pop("jobs", ())
-    given: dict[str, Any] = {"outcome": EndState.ANSWERED, "to_index": start + 2, "from_index": start}
+    given: dict[str, Any] = {"outcome": MessageOutcome.ANSWERED, "to_index": start + 2, "from_index": start}
     record = TurnRecord(
         turn=lease.turn,
         key=lease.key,
@@ -77,10 +96,10 @@ def answered(lease: Lease, *texts: str, **fields: Any) -> Commit:
         at=START,
         **(given | fields),
     )
-    return Commit(record=record, outbound=outbound(lease, *texts), jobs=jobs)
+    return TurnCommit(record=record, outbound=outbound(lease, *texts), jobs=jobs)
 
 
-def outbound(lease: Lease, *texts: str) -> tuple[OutboundMessage, ...]:
+def outbound(lease: TurnLease, *texts: str) -> tuple[OutboundMessage, ...]:
     """Return the turn's messages, rows 1 and up."""
     return tuple(
         OutboundMessage(id=f"{lease.turn}.{row}", key=lease.key, text=text) for row, text in enumerate(texts, 1)
@@ -90,7 +109,7 @@ def outbound(lease: Lease, *texts: str) -> tuple[OutboundMessage, ...]:
 def plain_record(turn: str, session: SessionRow, **fields: Any) -> TurnRecord:
     """Return a record that takes no index, as commands and pointer lines make them."""
     given: dict[str, Any] = {
-        "outcome": EndState.ANSWERED,
+        "outcome": MessageOutcome.ANSWERED,
         "lines": ({"kind": "command", "turn": turn},),
         "inbox": (),
         "from_index": session.next_index,
@@ -99,7 +118,7 @@ def plain_record(turn: str, session: SessionRow, **fields: Any) -> TurnRecord:
     return TurnRecord(turn=turn, key=session.key, transcript=session.transcript, at=START, **(given | fields))
 
 
-async def answer(store: Store, message: InboundMessage, *texts: str) -> Lease:
+async def answer(store: Store, message: InboundMessage, *texts: str) -> TurnLease:
     """Accept, claim and commit *message* with *texts* as the answer."""
     await accept(store, message)
     lease = await claim(store, message.key)
@@ -107,17 +126,17 @@ async def answer(store: Store, message: InboundMessage, *texts: str) -> Lease:
     return lease
 
 
-def parts_of(message: OutboundMessage, count: int) -> list[Part]:
+def parts_of(message: OutboundMessage, count: int) -> list[MessagePart]:
     """Cut *message* into *count* equal parts."""
     return [
-        Part(id=f"{message.id}.{n}", key=message.key, payload=f"{message.text} {n}", plain=f"{message.text} {n}")
+        MessagePart(id=f"{message.id}.{n}", key=message.key, payload=f"{message.text} {n}", plain=f"{message.text} {n}")
         for n in range(1, count + 1)
     ]
 
 
-def receipt(part: Part, message_id: str = "900") -> Receipt:
+def receipt(part: MessagePart, message_id: str = "900") -> DeliveryReceipt:
     """Return the platform's word for *part*."""
-    return Receipt(part=part.id, message_id=message_id, at=START)
+    return DeliveryReceipt(part=part.id, message_id=message_id, at=START)
 
 
 def spent(turn: str, **fields: Any) -> UsageRow:

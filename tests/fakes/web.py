@@ -10,20 +10,20 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from channels.web import kind as web_kind
+from channels.web import plugin as web_kind
 from channels.web.adapter import WebChannel
-from gateway.errors import FileUnavailable, StoreDown, Unreadable
+from gateway.errors import FileUnavailable, StoreUnavailable, UnreadableEvent
 from gateway.events import InboundMessage, OutboundKind, OutboundMessage, SessionKey, turn_id
 from gateway.ports import (
-    Accepted,
-    Activity,
     Channel,
     ChannelContext,
-    Joined,
+    ChatActivity,
+    DisplayedMessage,
+    IntakeResult,
+    IntakeVerdict,
+    MembershipChange,
     PlatformEvent,
     SessionInfo,
-    ShownLine,
-    Verdict,
 )
 from gateway.web.connections import ConnectionLimits
 from gateway.web.server import WebServer
@@ -90,11 +90,11 @@ class FakeHouse:
     answer: Answer | None = None
     deliveries: list[InboundMessage] = field(default_factory=list)  # everything handed in, repeats included
     accepted: list[InboundMessage] = field(default_factory=list)
-    places: list[Joined] = field(default_factory=list)  # where we were added, or are gone from
-    lines: list[ShownLine] = field(default_factory=list)
+    places: list[MembershipChange] = field(default_factory=list)  # where we were added, or are gone from
+    lines: list[DisplayedMessage] = field(default_factory=list)
     is_down: bool = False
     is_broken: bool = False
-    verdict: Accepted | None = None  # given instead of accepting
+    verdict: IntakeResult | None = None  # given instead of accepting
     go_on: asyncio.Event = field(default_factory=asyncio.Event)
     channel: Channel | None = None
     unanswered: set[str] = field(default_factory=set)  # ids of messages whose turns have not ended
@@ -136,15 +136,15 @@ class FakeHouse:
         """Run *work*; what cannot be read is set aside, and bugs come through."""
         try:
             await work()
-        except Unreadable as error:
+        except UnreadableEvent as error:
             self.quarantined[event.id] = str(error)
 
-    async def receive(self, message: InboundMessage) -> Accepted:
+    async def receive(self, message: InboundMessage) -> IntakeResult:
         """Take *message* in as the gateway would."""
         self.deliveries.append(message)
         self._news.set()
         if self.is_down:
-            raise StoreDown("the disk is full")
+            raise StoreUnavailable("the disk is full")
         if self.is_broken:
             raise RuntimeError("a bug")
         if self.verdict is not None:
@@ -156,16 +156,16 @@ class FakeHouse:
                 task = asyncio.create_task(self.think(message, self.answer(message.text)), name="fake answer")
                 self._answers.add(task)
                 task.add_done_callback(self._answers.discard)
-        return Accepted(verdict=Verdict.ACCEPTED)
+        return IntakeResult(verdict=IntakeVerdict.ACCEPTED)
 
-    async def joined(self, place: Joined) -> None:
+    async def membership_changed(self, place: MembershipChange) -> None:
         """Note that we were added to *place*, or are gone from it."""
         if self.is_down:
-            raise StoreDown("the disk is full")
+            raise StoreUnavailable("the disk is full")
         self.places.append(place)
         self._news.set()
 
-    async def wait_places(self, number: int) -> list[Joined]:
+    async def wait_places(self, number: int) -> list[MembershipChange]:
         """Return when *number* places were told."""
         while len(self.places) < number:
             self._news.clear()
@@ -181,7 +181,7 @@ class FakeHouse:
 
     # Sessions
 
-    async def shown(self, key: SessionKey, *, limit: int) -> tuple[ShownLine, ...]:
+    async def displayed_messages(self, key: SessionKey, *, limit: int) -> tuple[DisplayedMessage, ...]:
         """Return what people saw."""
         assert key.chat
         return tuple(self.lines[-limit:])
@@ -196,7 +196,7 @@ class FakeHouse:
         """Answer as pool and delivery would: typing, a preview, the commit, the answer in its place."""
         assert self.channel is not None
         turn = turn_id(message)
-        await self.channel.show(Activity(key=message.key, on=True))
+        await self.channel.show(ChatActivity(key=message.key, on=True))
         preview = OutboundMessage(
             id=f"{turn}.0", key=message.key, text=text[: len(text) // 2], kind=OutboundKind.PREVIEW
         )
@@ -206,8 +206,8 @@ class FakeHouse:
         self.lines = [
             replace(line, state="done") if line.message_id == message.message_id else line for line in self.lines
         ]
-        self.lines.append(ShownLine(id=f"{turn}/1", turn=turn, role="assistant", text=text, at=message.sent_at))
-        await self.channel.show(Activity(key=message.key, on=False))
+        self.lines.append(DisplayedMessage(id=f"{turn}/1", turn=turn, role="assistant", text=text, at=message.sent_at))
+        await self.channel.show(ChatActivity(key=message.key, on=False))
         for part in self.channel.render(OutboundMessage(id=f"{turn}.1", key=message.key, text=text)):
             if receipt is not None:
                 await self.channel.edit(receipt.message_id, part)
@@ -216,8 +216,8 @@ class FakeHouse:
                 await self.channel.send(part)
 
 
-def _line(message: InboundMessage) -> ShownLine:
-    return ShownLine(
+def _line(message: InboundMessage) -> DisplayedMessage:
+    return DisplayedMessage(
         id=f"{turn_id(message)}/0",
         turn=turn_id(message),
         role="user",
@@ -259,7 +259,7 @@ async def serve_page(
     limits: ConnectionLimits | None = None,
 ) -> AsyncIterator[Served]:
     """Run the real channel on the real server in front of *house*; leaving it is a shutdown."""
-    channel = web_kind.open(house.context("web"))
+    channel = web_kind.begin_call(house.context("web"))
     assert isinstance(channel, WebChannel)
     house.channel = channel
     routes = web_kind.routes(channel)

@@ -12,10 +12,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
-from agent.tools.port import Tool, ToolContext, tool
-from gateway.admission import Entry, Policy
-from gateway.app import App, ExtraChannel, Plugins, open_app, run, serve
-from gateway.errors import StoreDown
+from agent.tools.tool import Tool, ToolContext, tool
+from gateway.admission import AdmissionPolicy, AllowEntry
+from gateway.app import ExtraChannel, ExtraPlugins, GatewayApp, open_app, run, serve
+from gateway.errors import StoreUnavailable
 from gateway.settings import Settings
 from tests.fakes.relay import RelayKind, RelaySettings
 from tests.faults.order import CHANNEL, Order, traces
@@ -70,18 +70,18 @@ def settings_of(order: Order) -> Settings:
     return Settings.model_validate(values)
 
 
-def plugins_of(order: Order) -> Plugins:
+def plugins_of(order: Order) -> ExtraPlugins:
     """Return the channel of the platform, and the tools."""
     models = (ThinModel(order.model),) if order.is_thin else ()
     channel = _relay(order) if order.platform == CHANNEL else platform_channel(order)
-    return Plugins(channels=(channel,), tools=tools(Path(order.root)), models=models)
+    return ExtraPlugins(channels=(channel,), tools=tools(Path(order.root)), models=models)
 
 
 def _relay(order: Order) -> ExtraChannel:
     """Return the relay channel, open to everybody unless somebody owns it."""
     block = RelaySettings(base_url=order.base, send_key=order.send_key, preview_seconds=order.preview_seconds)
-    everybody = frozenset() if order.owner else frozenset({Entry.parse("*")})
-    policy = Policy(channel=CHANNEL, entries=everybody, owners=frozenset({order.owner} - {""}))
+    everybody = frozenset() if order.owner else frozenset({AllowEntry.parse("*")})
+    policy = AdmissionPolicy(channel=CHANNEL, entries=everybody, owners=frozenset({order.owner} - {""}))
     return ExtraChannel(name=CHANNEL, kind=RelayKind(), settings=block, policy=policy)
 
 
@@ -93,7 +93,7 @@ class Child:
         self._connection = connection
         self._shim = Shim()
         self._stop = asyncio.Event()
-        self._app: App | None = None
+        self._app: GatewayApp | None = None
         self._settling: asyncio.Task[None] | None = None
 
     async def live(self) -> None:
@@ -125,11 +125,11 @@ class Child:
     def _arm(self) -> None:
         self._shim.arm(Mode(self._order.mode), self._order.at)
 
-    def _ready(self, app: App) -> None:
+    def _ready(self, app: GatewayApp) -> None:
         self._app = app
         self._settling = asyncio.create_task(self._settle(app), name="settle")
 
-    async def _settle(self, app: App) -> None:
+    async def _settle(self, app: GatewayApp) -> None:
         """Begin to count when the channel hears its platform and is quiet: from there on it is the message's way."""
         if not self._order.whole_life:
             if self._order.platform != CHANNEL:
@@ -138,12 +138,12 @@ class Child:
                 self._arm()
         self._tell(ready=True)
 
-    async def _wait_quiet(self, app: App) -> None:
+    async def _wait_quiet(self, app: GatewayApp) -> None:
         self._shim.arm(Mode.COUNT, 0)
         counted, quiet = -1, 0
         while quiet < _QUIET or not is_up(app.channels[self._order.platform]):
-            quiet = quiet + 1 if self._shim.counted == counted else 0
-            counted = self._shim.counted
+            quiet = quiet + 1 if self._shim.load_usage == counted else 0
+            counted = self._shim.load_usage
             await asyncio.sleep(_LOOK_AGAIN)
 
     def _tell(self, **news: Any) -> None:
@@ -162,7 +162,7 @@ class Child:
             elif what == "finish":
                 if not self._order.whole_life:
                     self._shim.disarm()
-                self._tell(idle=True, counted=self._shim.counted, points=list(self._shim.points()))
+                self._tell(idle=True, counted=self._shim.load_usage, points=list(self._shim.points()))
                 self._stop.set()
 
     async def _owners_code(self) -> str:
@@ -175,7 +175,7 @@ class Child:
     async def _wait_idle(self) -> None:
         assert self._app is not None
         while True:
-            with suppress(StoreDown):  # a broken disk is not idle
+            with suppress(StoreUnavailable):  # a broken disk is not idle
                 depth = await self._app.store.journal.depth()
                 if not (depth["queued"] or depth["undelivered"] or depth["unprojected"]):
                     return

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gateway.words import say
+from gateway.i18n import translate
 from tests.faults.order import traces
 from tests.faults.peers import LAST_WORD, Asked, Peers
 from tests.faults.shim import Mode
@@ -190,7 +190,7 @@ def _parts(answer: str, stage: Stage) -> list[Callable[[Seen], bool]]:
 
 
 def _is_beginning(text: str, whole: str) -> bool:
-    line = say("delivery.in_the_file")
+    line = translate("delivery.in_the_file")
     said = _flat(text.removesuffix(line))
     return text.endswith(line) and len(said) > 500 and whole.startswith(said)
 

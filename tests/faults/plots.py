@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from gateway.words import say
+from gateway.i18n import translate
 from tests.fakes.openai_server import Answer
 from tests.fakes.relay import Relay
 from tests.faults.nursery import Line
@@ -92,7 +92,7 @@ class LettingIn(Plot):
         await self.see(MAL, "Your code is")
         asked = await self.see(OWNER, "/pair yes")
         self.write(OWNER, _PRESS.findall(asked)[0])
-        await self.see(MAL, say("strangers.welcome"))
+        await self.see(MAL, translate("strangers.welcome"))
         await self.see(OWNER, "may write to me")
         self.write(MAL, THANKS)
         await self.see(MAL, _ANSWERS[THANKS])
@@ -101,7 +101,7 @@ class LettingIn(Plot):
         """One member, one line of the audit, and each sentence once."""
         return [
             *self.shows(OWNER, _ANSWERS[HELLO], "May they?", "/pair yes", "may write to me"),
-            *self.shows(MAL, "Your code is", say("strangers.welcome"), _ANSWERS[THANKS]),
+            *self.shows(MAL, "Your code is", translate("strangers.welcome"), _ANSWERS[THANKS]),
             *_rows(journal, "SELECT who, standing FROM access", [(MAL, "paired")]),
             *_rows(journal, "SELECT what, whom FROM audit", [("pair yes", f"relay:{MAL}")]),
             *_rows(journal, "SELECT count(*) FROM access_note WHERE name LIKE 'pair:%'", [(0,)]),
@@ -122,13 +122,13 @@ class Claiming(Plot):
     async def play(self) -> None:
         """Send it, and see that it counts."""
         self.write(OWNER, self.code)
-        await self.see(OWNER, say("people.owner_now")[:40])
+        await self.see(OWNER, translate("people.owner_now")[:40])
         await self.confirmed()
 
     def wrong(self, journal: sqlite3.Connection, asked: int) -> list[str]:
         """One owner, one line of the audit, one sentence; and the code was nobody's message."""
         return [
-            *self.shows(OWNER, say("people.owner_now")[:40]),
+            *self.shows(OWNER, translate("people.owner_now")[:40]),
             *_rows(journal, "SELECT who, standing FROM access", [(OWNER, "owner")]),
             *_rows(journal, "SELECT what, whom FROM audit", [("owner claim", f"relay:{OWNER}")]),
             *_rows(journal, "SELECT count(*) FROM inbox", [(0,)]),

@@ -18,7 +18,7 @@ from channels.telegram.settings import TelegramSettings
 from gateway.admission import policy_of
 from gateway.app import ExtraChannel
 from gateway.ports import Channel, ChannelContext
-from gateway.settings.blocks import combined
+from gateway.settings.channel_blocks import combine_models
 from tests.fakes import discord_facts, slack_server, telegram_server
 from tests.fakes.telegram_channel import QUICK
 from tests.fakes.telegram_gateway import TEAM
@@ -66,7 +66,7 @@ class _Kind:
     preview: timedelta
     notes: Mapping[str, str]
 
-    def open(self, context: ChannelContext) -> Channel:
+    def begin_call(self, context: ChannelContext) -> Channel:
         """Build the real channel."""
         channel = self.make(context)
         channel.capabilities = replace(channel.capabilities, preview_every=self.preview)
@@ -106,7 +106,7 @@ def is_up(channel: Channel) -> bool:
 def platform_channel(order: Order) -> ExtraChannel:
     """Return the channel that *order* names, as its settings block would make it."""
     platform = _PLATFORMS[order.platform]
-    block = combined(platform.settings).model_validate({"kind": order.platform, **platform.fields(order.base)})
+    block = combine_models(platform.settings).model_validate({"kind": order.platform, **platform.fields(order.base)})
     kind = _Kind(
         order.platform, platform.settings, platform.make, timedelta(seconds=order.preview_seconds), order.notes
     )

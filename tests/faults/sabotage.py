@@ -10,14 +10,14 @@ import secrets
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from agent.tools.registry import Toolbox
+from agent.tools.toolbox import Toolbox
 from channels.discord.adapter import DiscordChannel
-from channels.discord.rest import Rest
+from channels.discord.api import DiscordApi
 from channels.slack.adapter import SlackChannel
 from channels.telegram.adapter import TelegramChannel
-from gateway.events import InboundMessage, Part, Receipt
+from gateway.events import DeliveryReceipt, InboundMessage, MessagePart
 from gateway.intake import GatewayIntake
-from gateway.ports import Accepted, Lease, Step, Verdict
+from gateway.ports import IntakeResult, IntakeVerdict, TurnLease, TurnStep
 from gateway.store.journal import SqliteJournal
 from tests.fakes.door import OpenDoor
 from tests.fakes.relay import RelayChannel
@@ -33,7 +33,7 @@ def _acks_early() -> None:
         intake = self._intake
 
         class Eager(OpenDoor):
-            async def receive(self, message: InboundMessage) -> Accepted:
+            async def receive(self, message: InboundMessage) -> IntakeResult:
                 channel._accepted = int(message.message_id)
                 await channel._call("GET", f"/updates?after={message.message_id}&wait=0")
                 return await intake.receive(message)
@@ -48,7 +48,7 @@ def _acks_early() -> None:
 def _forgets_steps() -> None:
     """Store no step, so that a second attempt begins at the beginning."""
 
-    async def step(self: SqliteJournal, lease: Lease, step: Step) -> None:
+    async def step(self: SqliteJournal, lease: TurnLease, step: TurnStep) -> None:
         """Store nothing."""
 
     SqliteJournal.step = step  # type: ignore[method-assign]
@@ -72,16 +72,16 @@ def _marks_nothing() -> None:
 def _stores_later() -> None:
     """Say that a message is durable a moment before it is."""
     receive = GatewayIntake.receive
-    later: set[asyncio.Task[Accepted]] = set()
+    later: set[asyncio.Task[IntakeResult]] = set()
 
-    async def store(self: GatewayIntake, message: InboundMessage) -> Accepted:
+    async def store(self: GatewayIntake, message: InboundMessage) -> IntakeResult:
         await asyncio.sleep(_MOMENT)
         return await receive(self, message)
 
-    async def hasty(self: GatewayIntake, message: InboundMessage) -> Accepted:
+    async def hasty(self: GatewayIntake, message: InboundMessage) -> IntakeResult:
         task = asyncio.create_task(store(self, message))
         later.add(task)
-        return Accepted(verdict=Verdict.ACCEPTED)
+        return IntakeResult(verdict=IntakeVerdict.ACCEPTED)
 
     GatewayIntake.receive = hasty  # type: ignore[method-assign]
 
@@ -89,24 +89,24 @@ def _stores_later() -> None:
 def _asks_nobody() -> None:
     """Take for granted that what is not known to stand in a chat does not, and send it under another key."""
 
-    async def nothing(self: Any, part: Part) -> Receipt | None:
+    async def nothing(self: Any, part: MessagePart) -> DeliveryReceipt | None:
         """Find nothing."""
 
     for channel in (SlackChannel, DiscordChannel):
         channel.find = nothing  # type: ignore[method-assign]
-    post = Rest.post
+    post = DiscordApi.post
 
-    async def other(self: Rest, chat: str, text: str, *, nonce: str, **more: Any) -> str:
+    async def other(self: DiscordApi, chat: str, text: str, *, nonce: str, **more: Any) -> str:
         return await post(self, chat, text, nonce=secrets.token_hex(8), **more)
 
-    Rest.post = other  # type: ignore[method-assign]
+    DiscordApi.post = other  # type: ignore[method-assign]
 
 
 def _telegram_marks_nothing() -> None:
     """Send again what may stand there, without a word."""
     send = TelegramChannel.send
 
-    async def unmarked(self: TelegramChannel, part: Part, *, marked: bool = False) -> Receipt:
+    async def unmarked(self: TelegramChannel, part: MessagePart, *, marked: bool = False) -> DeliveryReceipt:
         return await send(self, part)
 
     TelegramChannel.send = unmarked  # type: ignore[method-assign]

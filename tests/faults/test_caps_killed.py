@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from contextlib import closing
 from typing import Any
 
-from gateway.people.caps import FIRST_TURNS
+from gateway.access.usage_caps import FIRST_TURNS
 from tests.fakes.openai_server import Answer, Fault, open_server
 from tests.fakes.relay import open_relay
 from tests.faults.nursery import Zygote

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.upgrade import open_home
+from gateway.home_migration import open_home
 
 _COMMAND = """
 import sys

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from gateway.words import say
+from gateway.i18n import translate
 from tests.fakes.openai_server import Answer, FakeOpenAI, open_server
 from tests.fakes.relay import Relay, open_relay
 from tests.faults.matrix import spread
@@ -59,7 +59,7 @@ class House:
             await self._begin(line)
             self.relay.say("c0", "/new")
             if mode is Mode.COUNT:
-                await self._shown(say("commands.new"))
+                await self._shown(translate("commands.new"))
                 line.tell("finish")
                 return int((await line.wait("idle"))["counted"])
             assert (await line.wait("exit"))["exit"] == -9
@@ -76,7 +76,7 @@ class House:
         """Ask on, undisturbed; return the request that this made."""
         async with open_line(self._zygote, self.order()) as line:
             assert await line.wait("ready"), self.log()
-            await self._shown(say("commands.new"))
+            await self._shown(translate("commands.new"))
             self.relay.say("c0", NEW)
             while not any(NEW.encode() in body for body in self.model.bodies):
                 await self.relay.wait_changed()
@@ -117,4 +117,4 @@ async def test_new_loses_nothing_at_a_crash(zygote: Zygote, kill: int) -> None:
         assert archive not in house.transcripts_with(NEW)
         asked_to_summarise = [body for body in model.bodies if OLD.encode() in body][1:]
         assert len(house.summaries_due()) == 1 or asked_to_summarise
-        assert len([message for message in relay.chat("c0") if say("commands.new") in message.text]) == 1
+        assert len([message for message in relay.chat("c0") if translate("commands.new") in message.text]) == 1

@@ -7,7 +7,7 @@ from typing import Any
 
 import aiohttp
 
-from agent.llm.port import ChatReply, ChatRequest, Sink, Tokens, ToolCall
+from agent.llm.chat_model import ChatReply, ChatRequest, Sink, TokenUsage, ToolCall
 from gateway.errors import ModelUnreachable
 
 
@@ -42,7 +42,7 @@ class ThinModel:
             text=text,
             tool_calls=tuple(ToolCall(call["id"], call["name"], call["arguments"]) for call in calls.values()),
             model=self.name,
-            tokens=Tokens(),
+            tokens=TokenUsage(),
             cost=None,
         )
 

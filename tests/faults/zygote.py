@@ -29,11 +29,11 @@ from litellm.types.utils import ModelResponseStream
 from openai import AsyncOpenAI
 from openai.types.chat import ChatCompletionMessageParam, ChatCompletionToolUnionParam
 
+from agent.llm.chat_model import ModelConfig
 from agent.llm.litellm_model import LitellmModel
-from agent.llm.port import ModelConfig
-from agent.memory.files import disk
-from gateway.errors import UserMistake
-from gateway.ports.installed import installed
+from agent.memory.storage import disk
+from gateway.errors import UserError
+from gateway.ports.entry_points import load_entry_points
 from tests.faults.child import Child
 from tests.faults.order import Order
 
@@ -118,7 +118,7 @@ def _import_the_rest() -> None:
         wanted = names.read().split()
     os.waitpid(pid, 0)
     for group in _GROUPS:
-        installed(group)  # read once here, not once a life
+        load_entry_points(group)  # read once here, not once a life
     for name in wanted:
         if name not in sys.modules and name != "__mp_main__":
             with suppress(ImportError):  # made at run time, not to be found again
@@ -174,7 +174,7 @@ def _fork(connection: socket.socket, others: list[socket.socket]) -> int:
         disk._RUN = secrets.token_hex(4)  # what an import draws anew in every process that was not forked
         asyncio.run(Child(order, connection).live())
         status = 0
-    except UserMistake as mistake:
+    except UserError as mistake:
         print(mistake, file=sys.stderr)
         status = 2
     except BaseException:  # noqa: BLE001 - a forked process must never return into the zygote's loop

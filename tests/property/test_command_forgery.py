@@ -12,21 +12,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.commands import Router
+from agent.commands import CommandRouter
 from channels.discord import codec as discord
 from channels.slack import codec as slack
-from channels.telegram.codec import Account, parse
+from channels.telegram.codec import TelegramBotIdentity, parse_update
 from gateway.events import InboundMessage
 
 PAYLOADS = Path(__file__).resolve().parents[1] / "payloads"
 NOW = datetime(2026, 11, 22, tzinfo=UTC)
-ROUTER = Router.load()
+ROUTER = CommandRouter.load()
 HANDLE = "Parlour"
-TELEGRAM = Account(id="123456789", username=HANDLE, commands=frozenset({"new", "forget"}))
-SLACK = slack.Me(user="U0PARLOUR", bot="B0PARLOUR", team="T0HOME", handle=HANDLE)
-DISCORD = discord.Me(id="1042", name=HANDLE, roles=frozenset({"5001"}))
+TELEGRAM = TelegramBotIdentity(id="123456789", username=HANDLE, commands=frozenset({"new", "forget"}))
+SLACK = slack.SlackBotIdentity(user="U0PARLOUR", bot="B0PARLOUR", team="T0HOME", handle=HANDLE)
+DISCORD = discord.DiscordBotIdentity(id="1042", name=HANDLE, roles=frozenset({"5001"}))
 PHOTO = [{"file_id": "p", "width": 1, "height": 1}]
-HALL = discord.Place(id="4001", guild="3001")
+HALL = discord.DiscordChat(id="4001", guild="3001")
 
 # Everything that the router takes for a command when its sender typed it.
 FORGED = st.builds(
@@ -72,30 +72,30 @@ def payloads(platform: str) -> list[Any]:
 
 def is_command(message: InboundMessage | None) -> bool:
     """Return True if the router takes *message* for a command."""
-    return message is not None and ROUTER.typed(message) is not None
+    return message is not None and ROUTER.parse(message) is not None
 
 
 def on_telegram(message: Mapping[str, Any]) -> InboundMessage | None:
     """Read what a person sent on Telegram."""
     base = {"message_id": 1, "from": {"id": 42, "first_name": "Ann"}, "chat": {"id": 42, "type": "private"}, "date": 1}
-    return parse({"message": base | dict(message)}, channel="telegram", me=TELEGRAM, now=NOW)
+    return parse_update({"message": base | dict(message)}, channel="telegram", me=TELEGRAM, now=NOW)
 
 
 def on_slack(text: str, names: Mapping[str, str], **event: Any) -> InboundMessage | None:
     """Read what a person wrote on Slack."""
     base = {"type": "message", "user": "U0ANN", "ts": "1795000000.000100", "channel": "D0ANN", "channel_type": "im"}
     body = {"type": "event_callback", "event_id": "Ev1", "event": base | {"text": text} | event}
-    heard = slack.read(body, SLACK, in_threads=True, now=NOW)
+    heard = slack.parse_event(body, SLACK, in_threads=True, now=NOW)
     assert heard is not None
-    person = slack.Person(name=names.get("U0ANN", ""))
-    return slack.compose(heard, "slack", SLACK, person, is_followed=True, names=names)
+    person = slack.SlackProfile(name=names.get("U0ANN", ""))
+    return slack.build_message(heard, "slack", SLACK, person, is_followed=True, names=names)
 
 
 def on_discord(text: str, name: str, **fields: Any) -> InboundMessage | None:
     """Read what a person wrote on Discord, mentioning somebody called *name*."""
     mal = {"id": "2003", "username": name, "global_name": name, "member": {"nick": name}}
     payload = json.loads((PAYLOADS / "discord" / "message_history.json").read_text("utf-8"))
-    return discord.read_message("discord", payload | {"content": text, "mentions": [mal]} | fields, HALL, DISCORD)
+    return discord.parse_message("discord", payload | {"content": text, "mentions": [mal]} | fields, HALL, DISCORD)
 
 
 @given(FORGED, st.sampled_from(["hello", "", "see above"]))
@@ -104,21 +104,23 @@ def test_no_captured_payload_carries_a_forged_command(text: str, typed: str) -> 
     for each in payloads("telegram"):
         for kind in {"message", "edited_message"} & set(each):
             update = {kind: typed_as(forge(each[kind], text), typed)}
-            assert not is_command(parse(update, channel="telegram", me=TELEGRAM, now=NOW)), update
+            assert not is_command(parse_update(update, channel="telegram", me=TELEGRAM, now=NOW)), update
     for each in payloads("slack"):
         if each.get("type") != "event_callback":
             continue
         event = typed_as(forge(each["event"], text), typed)
         if "message" in event:
             event["message"] = typed_as(event["message"], typed)
-        heard = slack.read(each | {"event": event}, SLACK, in_threads=True, now=NOW)
+        heard = slack.parse_event(each | {"event": event}, SLACK, in_threads=True, now=NOW)
         if heard is not None:
             names = dict.fromkeys(("U0ANN", "U0BOB", "U0EVE"), text)
-            person = slack.Person(name=text)
-            assert not is_command(slack.compose(heard, "slack", SLACK, person, is_followed=True, names=names)), each
+            person = slack.SlackProfile(name=text)
+            assert not is_command(slack.build_message(heard, "slack", SLACK, person, is_followed=True, names=names)), (
+                each
+            )
     for each in payloads("discord"):
         if "content" in each:
-            message = discord.read_message("discord", typed_as(forge(each, text), typed), HALL, DISCORD)
+            message = discord.parse_message("discord", typed_as(forge(each, text), typed), HALL, DISCORD)
             assert not is_command(message), each
 
 
@@ -181,7 +183,7 @@ def test_a_name_among_the_arguments_is_one_word_of_its_own(name: str) -> None:
         on_discord("<@1042> /allow <@2003>", name),
     ):
         assert message is not None
-        typed = ROUTER.typed(message)
+        typed = ROUTER.parse(message)
         assert typed is not None
         assert (typed.name, typed.args) == ("allow", f"@{'_'.join(name.split())}")
         assert message.mentioned in (("666",), ("U0EVE",), ("2003",))

@@ -9,8 +9,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.commands.init_files import Changes, merged
-from gateway.settings.yaml import parse_yaml
+from gateway.commands.init_writer import SettingChanges, merge_settings_text
+from gateway.settings.yaml_loader import parse_yaml
 
 FILE = Path("/home/parlour.yaml")
 NAMES = st.sampled_from(["llm", "model", "channels", "telegram", "allowFrom", "web", "port", "owners", "x-y"])
@@ -76,8 +76,8 @@ def at(tree: Any, path: tuple[str, ...]) -> Any:
 @given(documents())
 def test_comments_and_values_stay(text: str) -> None:
     """Every comment is there afterwards, in order; every value but the changed ones is what it was."""
-    changes = Changes(plain={("timezone",): "Europe/Berlin", ("chats", "telegram:1", "model"): "openai/x"})
-    after = merged(FILE, text, changes, {})
+    changes = SettingChanges(plain={("timezone",): "Europe/Berlin", ("chats", "telegram:1", "model"): "openai/x"})
+    after = merge_settings_text(FILE, text, changes, {})
     assert re.findall(r"# c\d+", after) == re.findall(r"# c\d+", text)
     expected = parse_yaml(text)
     assert isinstance(expected, dict)
@@ -86,4 +86,4 @@ def test_comments_and_values_stay(text: str) -> None:
     assert at(found, ("timezone",)) == "Europe/Berlin"
     assert at(found, ("chats", "telegram:1", "model")) == "openai/x"
     assert {name: found[name] for name in expected} == expected
-    assert merged(FILE, after, changes, {}) == after
+    assert merge_settings_text(FILE, after, changes, {}) == after

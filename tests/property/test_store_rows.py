@@ -14,16 +14,16 @@ from hypothesis import strategies as st
 from gateway.events import (
     Attachment,
     ChatKind,
-    Choice,
     InboundKind,
     InboundMessage,
+    MessageButton,
+    MessagePart,
     OutboundKind,
     OutboundMessage,
-    Part,
     Sender,
     SessionKey,
 )
-from gateway.store import rows
+from gateway.store import row_codec
 
 T = TypeVar("T")
 
@@ -62,7 +62,7 @@ ATTACHMENT = every(
     Attachment, kind=TEXT, name=TEXT, size=st.integers(0, 2**53), media_type=TEXT, url=TEXT, blob=TEXT, caption=TEXT
 )
 CHOICE = every(
-    Choice,
+    MessageButton,
     label=TEXT.filter(bool),
     command=st.from_regex(r"/[a-z][ -~]{0,62}\Z", fullmatch=True),
     row=st.integers(0, 4),
@@ -110,7 +110,7 @@ OUTBOUND = every(
     rings=FLAG,
 )
 PART = every(
-    Part,
+    MessagePart,
     id=TEXT,
     key=KEY,
     payload=TEXT,
@@ -141,7 +141,7 @@ def through_sqlite(text: str) -> str:
 @given(INBOUND)
 def test_inbound_round_trip(message: InboundMessage) -> None:
     """An inbound message comes back as it was."""
-    assert rows.read_inbound(through_sqlite(rows.write_inbound(message))) == message
+    assert row_codec.read_inbound(through_sqlite(row_codec.write_inbound(message))) == message
 
 
 def released_row(text: str, kind: InboundKind, *mentioned: str) -> str:
@@ -156,56 +156,58 @@ def released_row(text: str, kind: InboundKind, *mentioned: str) -> str:
         bot="Parlour",
         mentioned=mentioned,
     )
-    fields = rows.read_json(rows.write_inbound(message))
+    fields = row_codec.read_json(row_codec.write_inbound(message))
     fields.pop("command", None)
-    return rows.write_json(fields)
+    return row_codec.write_json(fields)
 
 
 @pytest.mark.parametrize("kind", [InboundKind.COMMAND, InboundKind.BUTTON])
 def test_a_command_of_a_released_row_is_still_one(kind: InboundKind) -> None:
     """What waited at the upgrade is run; a row that names somebody is not, since its text may be their name."""
-    assert rows.read_inbound(released_row("/memory approve e1", kind)).command == "/memory approve e1"
-    assert rows.read_inbound(released_row("@Parlour stop", kind)).command == "stop"
-    assert rows.read_inbound(released_row("/forget everything yes", kind, "2003")).command == ""
+    assert row_codec.read_inbound(released_row("/memory approve e1", kind)).command == "/memory approve e1"
+    assert row_codec.read_inbound(released_row("@Parlour stop", kind)).command == "stop"
+    assert row_codec.read_inbound(released_row("/forget everything yes", kind, "2003")).command == ""
 
 
 def test_a_text_of_a_released_row_is_no_command() -> None:
     """What the release took for a message stays one."""
-    assert rows.read_inbound(released_row("/etc is a folder", InboundKind.MESSAGE)).command == ""
+    assert row_codec.read_inbound(released_row("/etc is a folder", InboundKind.MESSAGE)).command == ""
 
 
 @given(OUTBOUND)
 def test_outbound_round_trip(message: OutboundMessage) -> None:
     """An outbound message comes back as it was."""
-    assert rows.read_outbound(message.id, message.key, through_sqlite(rows.write_outbound(message))) == message
+    assert (
+        row_codec.read_outbound(message.id, message.key, through_sqlite(row_codec.write_outbound(message))) == message
+    )
 
 
 @given(PART)
-def test_part_round_trip(part: Part) -> None:
+def test_part_round_trip(part: MessagePart) -> None:
     """A part comes back as it was."""
-    assert rows.read_part(part.id, part.key, through_sqlite(rows.write_part(part))) == part
+    assert row_codec.read_part(part.id, part.key, through_sqlite(row_codec.write_part(part))) == part
 
 
 @given(LINES, st.dictionaries(TEXT, TEXT, max_size=2))
 def test_lines_round_trip(lines: tuple[dict[str, object], ...], blobs: dict[str, str]) -> None:
     """A record's lines and blobs come back as they were."""
-    assert rows.read_lines(through_sqlite(rows.write_lines(lines, blobs))) == (lines, blobs)
+    assert row_codec.read_lines(through_sqlite(row_codec.write_lines(lines, blobs))) == (lines, blobs)
 
 
 @given(st.text(st.characters()))
 def test_columns_round_trip(text: str) -> None:
     """A column's text comes back as it was, and two texts never share a column."""
     joined = join_pairs(text)
-    assert rows.unquote(through_sqlite(rows.quote(joined))) == joined
+    assert row_codec.unquote(through_sqlite(row_codec.quote(joined))) == joined
 
 
 @given(KEY)
 def test_keys_round_trip(key: SessionKey) -> None:
     """A session key comes back as it was."""
-    assert rows.read_key(through_sqlite(rows.write_key(key))) == key
+    assert row_codec.read_key(through_sqlite(row_codec.write_key(key))) == key
 
 
 @given(TIME)
 def test_times_round_trip(time: datetime) -> None:
     """A time comes back to the microsecond."""
-    assert rows.moment(rows.micros(time)) == time
+    assert row_codec.moment(row_codec.micros(time)) == time

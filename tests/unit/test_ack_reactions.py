@@ -10,7 +10,7 @@ from datetime import timedelta
 import pytest
 
 from channels.reactions import AckReaction, AckReactions
-from gateway.errors import OutcomeUnknown, RetryLater, SendFailed, SendRefused, StoreDown
+from gateway.errors import OutcomeUnknown, RetryLater, SendFailed, SendRefused, StoreUnavailable
 from gateway.events import SessionKey
 from tests.fakes.clock import Clock
 from tests.fakes.web import FakeHouse
@@ -148,7 +148,7 @@ async def test_a_full_disk_costs_the_reaction_and_nothing_else(clock: Clock, mon
     house, wall = FakeHouse(), Wall()
 
     async def full(*_: object) -> None:
-        raise StoreDown("disk full")
+        raise StoreUnavailable("disk full")
 
     async with reactions(house, wall) as run:
         run.add(ANN, "1", "1")

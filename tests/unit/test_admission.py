@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 
 from gateway.admission import (
     NO_FACTS,
+    AdmissionFacts,
+    AdmissionPolicy,
     Admitted,
-    Entry,
-    Facts,
+    AllowEntry,
     GroupPolicy,
-    Policy,
-    Reason,
     Rejected,
+    RejectionReason,
     admit,
     policy_of,
 )
@@ -39,7 +39,7 @@ def in_group(sender: Sender | str = "501", chat: str = "-100", **facts: Any) -> 
     return message(sender, chat, **{"chat_kind": ChatKind.GROUP, "is_addressed": True, **facts})
 
 
-def policy(*entries: str, group: str = "mention", owners: tuple[str, ...] = ()) -> Policy:
+def policy(*entries: str, group: str = "mention", owners: tuple[str, ...] = ()) -> AdmissionPolicy:
     """Return the policy of a block with these entries."""
     return policy_of("telegram", entries, owners, group)
 
@@ -49,7 +49,7 @@ def role(decision: Admitted | Rejected) -> Role | None:
     return decision.role if isinstance(decision, Admitted) else None
 
 
-def reason(decision: Admitted | Rejected) -> Reason | None:
+def reason(decision: Admitted | Rejected) -> RejectionReason | None:
     """Return why somebody was rejected."""
     return decision.reason if isinstance(decision, Rejected) else None
 
@@ -57,29 +57,29 @@ def reason(decision: Admitted | Rejected) -> Reason | None:
 def test_closed_by_default() -> None:
     """Without an entry nobody is heard, and the operator is told what would admit them."""
     decision = admit(message(), policy())
-    assert decision == Rejected(reason=Reason.STRANGER, would_admit="501 in channels.telegram.allow_from")
+    assert decision == Rejected(reason=RejectionReason.STRANGER, would_admit="501 in channels.telegram.allow_from")
 
 
 @pytest.mark.parametrize("kind", [kind for kind in InboundKind if kind is not InboundKind.JOB])
 def test_every_kind_of_event_is_judged(kind: InboundKind) -> None:
     """Attack 8: a stranger's button, deletion or edit is as little heard as their message."""
-    assert reason(admit(message(kind=kind), policy("7"))) is Reason.STRANGER
+    assert reason(admit(message(kind=kind), policy("7"))) is RejectionReason.STRANGER
 
 
 @pytest.mark.parametrize(
     ("sender", "expected"),
     [
-        (Sender(id="501", is_self=True), Reason.SELF),
-        (Sender(id="501", is_bot=True), Reason.BOT),
-        (Sender(id=""), Reason.NOBODY),
-        (Sender(id="501 "), Reason.NOBODY),
-        (Sender(id="*"), Reason.NOBODY),
-        (Sender(id="7", name="501"), Reason.STRANGER),
-        (Sender(id="\uff15\uff10\uff11"), Reason.NOBODY),
+        (Sender(id="501", is_self=True), RejectionReason.SELF),
+        (Sender(id="501", is_bot=True), RejectionReason.BOT),
+        (Sender(id=""), RejectionReason.NOBODY),
+        (Sender(id="501 "), RejectionReason.NOBODY),
+        (Sender(id="*"), RejectionReason.NOBODY),
+        (Sender(id="7", name="501"), RejectionReason.STRANGER),
+        (Sender(id="\uff15\uff10\uff11"), RejectionReason.NOBODY),
     ],
     ids=["self", "bot", "nobody", "blank", "star", "name", "full-width"],
 )
-def test_nature_and_names_never_admit(sender: Sender, expected: Reason) -> None:
+def test_nature_and_names_never_admit(sender: Sender, expected: RejectionReason) -> None:
     """Attacks 4-7: ourselves, bots, nobody, and a name equal to an allowed id are refused, in any place."""
     allowed = policy("501", owners=("telegram:501",))
     assert reason(admit(message(sender), allowed)) is expected
@@ -109,38 +109,38 @@ def test_a_place_admits_there_only(entry: str, facts: dict[str, Any], person: di
     sender = Sender(id="501", **person)
     assert role(admit(in_group(sender, **facts), policy(entry))) is Role.ANYONE
     assert role(admit(in_group(sender, chat="-100/77", **facts), policy(entry))) is Role.ANYONE
-    assert reason(admit(message(sender, **facts), policy(entry))) is Reason.STRANGER
+    assert reason(admit(message(sender, **facts), policy(entry))) is RejectionReason.STRANGER
     other = in_group(Sender(id="501"), chat="-1001", guild="91")
-    assert reason(admit(other, policy(entry))) is Reason.STRANGER
+    assert reason(admit(other, policy(entry))) is RejectionReason.STRANGER
 
 
 def test_a_team_admits_in_direct_messages_too() -> None:
     """team: is the workspace: its members write to the bot directly as well."""
     member = Sender(id="U1", team="T1")
     assert role(admit(message(member), policy("team:T1"))) is Role.STEWARD
-    assert reason(admit(message(replace(member, team="T2")), policy("team:T1"))) is Reason.STRANGER
+    assert reason(admit(message(replace(member, team="T2")), policy("team:T1"))) is RejectionReason.STRANGER
 
 
 def test_a_guest_is_a_stranger_unless_named() -> None:
     """A Slack guest is admitted by their own id, by no team and no chat."""
     guest = Sender(id="U1", team="T1", is_guest=True)
-    assert reason(admit(in_group(guest, chat="C1"), policy("team:T1", "chat:C1"))) is Reason.GUEST
+    assert reason(admit(in_group(guest, chat="C1"), policy("team:T1", "chat:C1"))) is RejectionReason.GUEST
     assert role(admit(in_group(guest, chat="C1"), policy("U1"))) is Role.ANYONE
 
 
 def test_the_star_admits_everybody_who_is_somebody() -> None:
     """`*` opens the door to all senders, and still to no bot."""
     assert role(admit(message("9", "9"), policy("*"))) is Role.STEWARD
-    assert reason(admit(message(Sender(id="9", is_bot=True)), policy("*"))) is Reason.BOT
+    assert reason(admit(message(Sender(id="9", is_bot=True)), policy("*"))) is RejectionReason.BOT
 
 
 def test_group_policies() -> None:
     """mention: only what is addressed to us; open: everything; off: nothing, the owner's words included."""
     overheard = in_group(is_addressed=False)
-    assert reason(admit(overheard, policy("501"))) is Reason.NOT_ADDRESSED
+    assert reason(admit(overheard, policy("501"))) is RejectionReason.NOT_ADDRESSED
     assert role(admit(overheard, policy("501", group="open"))) is Role.ANYONE
     off = policy("501", group="off", owners=("telegram:501",))
-    assert reason(admit(in_group(), off)) is Reason.GROUPS_OFF
+    assert reason(admit(in_group(), off)) is RejectionReason.GROUPS_OFF
     assert role(admit(message(), off)) is Role.OWNER
 
 
@@ -154,25 +154,30 @@ def test_looked_up_facts_replace_those_of_the_event() -> None:
     """A role revoked since the event was written no longer admits, and another person's facts never do."""
     sender = Sender(id="501", roles=("3",))
     asked = in_group(sender, guild="9")
-    assert role(admit(asked, policy("role:3"), Facts(sender=Sender(id="501")))) is None
-    assert role(admit(asked, policy("role:3"), Facts(sender=Sender(id="502")))) is Role.ANYONE
-    assert reason(admit(message(Sender(id="1", is_bot=True)), policy("1"), Facts(sender=Sender(id="1")))) is Reason.BOT
+    assert role(admit(asked, policy("role:3"), AdmissionFacts(sender=Sender(id="501")))) is None
+    assert role(admit(asked, policy("role:3"), AdmissionFacts(sender=Sender(id="502")))) is Role.ANYONE
+    assert (
+        reason(admit(message(Sender(id="1", is_bot=True)), policy("1"), AdmissionFacts(sender=Sender(id="1"))))
+        is RejectionReason.BOT
+    )
 
 
 def test_paired_people_and_claimed_owners_come_by_facts() -> None:
     """What an owner approved and who claimed ownership is stored, not configured."""
-    assert role(admit(message(), policy(), Facts(entries=frozenset({Entry.parse("501")})))) is Role.STEWARD
-    assert role(admit(message(), policy(), Facts(owners=frozenset({"501"})))) is Role.OWNER
+    assert (
+        role(admit(message(), policy(), AdmissionFacts(entries=frozenset({AllowEntry.parse("501")})))) is Role.STEWARD
+    )
+    assert role(admit(message(), policy(), AdmissionFacts(owners=frozenset({"501"})))) is Role.OWNER
 
 
 def test_local_channels_know_the_owner_by_their_door() -> None:
     """Whoever sits at this machine is the owner; who got a code for a name decides about their own chat alone."""
-    local = Policy(channel="web", is_local=True)
+    local = AdmissionPolicy(channel="web", is_local=True)
     assert role(admit(message("owner", "owner"), local)) is Role.OWNER
     assert admit(message("ann", "ann"), local) == Admitted(role=Role.STEWARD, is_named=True)
     assert role(admit(message("ann", "ann"), replace(local, owners=frozenset({"ann"})))) is Role.OWNER
-    assert role(admit(message("ann", "ann"), local, Facts(owners=frozenset({"ann"})))) is Role.OWNER
-    assert isinstance(admit(message("ann", "ann"), local, Facts(blocked_as="telegram:7")), Rejected)
+    assert role(admit(message("ann", "ann"), local, AdmissionFacts(owners=frozenset({"ann"})))) is Role.OWNER
+    assert isinstance(admit(message("ann", "ann"), local, AdmissionFacts(blocked_as="telegram:7")), Rejected)
     elsewhere = policy("owner")
     assert role(admit(message("owner", "owner"), elsewhere)) is Role.STEWARD
 
@@ -211,7 +216,7 @@ def test_no_text_but_the_id_itself_admits(ident: str, name: str, chat: str, is_g
 def test_an_entry_is_an_id_or_an_error(text: str) -> None:
     """Whatever passes as an entry is printable ASCII; nothing else is quietly made to fit."""
     try:
-        entry = Entry.parse(text)
+        entry = AllowEntry.parse(text)
     except ValueError:
         return
     assert entry.id.isascii()
@@ -228,5 +233,5 @@ def test_a_deletion_without_a_name_takes_back_what_was_admitted() -> None:
     """Discord names nobody in a deletion; a named stranger's is still a stranger's."""
     nameless = in_group(Sender(id=""), kind=InboundKind.DELETION, text="")
     assert role(admit(nameless, policy())) is Role.ANYONE
-    assert reason(admit(in_group("9", kind=InboundKind.DELETION), policy())) is Reason.STRANGER
-    assert reason(admit(in_group(Sender(id="")), policy())) is Reason.NOBODY
+    assert reason(admit(in_group("9", kind=InboundKind.DELETION), policy())) is RejectionReason.STRANGER
+    assert reason(admit(in_group(Sender(id="")), policy())) is RejectionReason.NOBODY

@@ -15,14 +15,14 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from agent.commands import Router
-from agent.llm.port import ChatRequest, ModelConfig
-from agent.tools.port import Tool, ToolContext, bind
+from agent.commands import CommandRouter
+from agent.llm.chat_model import ChatRequest, ModelConfig
+from agent.tools.tool import Tool, ToolContext, bind_recall
 from gateway.errors import SendRefused, ToolFailed
 from gateway.events import InboundMessage, OutboundMessage, Sender, SessionKey
-from gateway.ports import Accepted, ChannelContext, Verdict
-from gateway.settings import Block, Kinds, Settings, check_settings
-from gateway.web.metrics import METRICS, Kind
+from gateway.ports import ChannelContext, IntakeResult, IntakeVerdict
+from gateway.settings import ChannelSettings, InstalledPlugins, Settings, check_settings
+from gateway.web.metrics import METRICS, MetricKind
 from tests import links
 from tests.fakes.door import OpenDoor
 from tests.fakes.llm import Shelf
@@ -78,14 +78,14 @@ def test_every_field_of_a_channel_block_is_on_the_settings_page() -> None:
     """The common part of a block, and what each kind adds to it, with their defaults."""
     blocks = DOCS["docs/settings.md"].partition("## Channel blocks")[2].partition("## One chat")[0]
     page = {cells[0].strip("`"): cells[1] for cells in rows(blocks)}
-    for name, field in Block.model_fields.items():
+    for name, field in ChannelSettings.model_fields.items():
         assert page[name] == written(field.default), name
-    kinds = Kinds.installed()
+    kinds = InstalledPlugins.installed()
     for kind in kinds.known():
         model = kinds.model(kind)
         assert model is not None
         for name, field in model.model_fields.items():
-            if name not in Block.model_fields or field.default != Block.model_fields[name].default:
+            if name not in ChannelSettings.model_fields or field.default != ChannelSettings.model_fields[name].default:
                 assert page[f"PARLOUR_CHANNELS__{kind}__{name}".upper()] == written(field.default)
 
 
@@ -119,7 +119,7 @@ def test_the_example_of_an_environment_names_known_knobs(tmp_path: Path) -> None
 
 def test_every_metric_is_on_the_operating_page() -> None:
     """docs/operating.md has each metric under the name Prometheus shows, with its labels."""
-    suffix = {Kind.COUNT: "_total", Kind.GAUGE: "", Kind.TIME: ""}
+    suffix = {MetricKind.COUNT: "_total", MetricKind.GAUGE: "", MetricKind.TIME: ""}
     ours = {f"parlour_{metric.name}{suffix[metric.kind]}": ", ".join(metric.labels) for metric in METRICS}
     page = {
         cells[0].strip("`"): cells[1] for cells in rows(DOCS["docs/operating.md"]) if cells[0].startswith("`parlour_")
@@ -165,7 +165,7 @@ async def test_the_tool_example_runs(monkeypatch: pytest.MonkeyPatch) -> None:
         turn="t",
         call="c",
         now=datetime.now(UTC),
-        recall=bind(Shelf(), "people/console%3ame"),
+        recall=bind_recall(Shelf(), "people/console%3ame"),
         remember=kept.append,
     )
     assert (await roll.run(context, sides=6, dice=3)).count(" ") == 2
@@ -195,10 +195,10 @@ class Door(OpenDoor):
     def __init__(self) -> None:
         self.heard: asyncio.Queue[InboundMessage] = asyncio.Queue()
 
-    async def receive(self, message: InboundMessage) -> Accepted:
+    async def receive(self, message: InboundMessage) -> IntakeResult:
         """Take *message*."""
         await self.heard.put(message)
-        return Accepted(verdict=Verdict.ACCEPTED)
+        return IntakeResult(verdict=IntakeVerdict.ACCEPTED)
 
 
 async def test_the_channel_example_hears_and_answers(monkeypatch: pytest.MonkeyPatch, unused_tcp_port: int) -> None:
@@ -236,5 +236,5 @@ async def test_the_channel_example_hears_and_answers(monkeypatch: pytest.MonkeyP
 def test_every_command_stands_on_a_page_for_people() -> None:
     """Whoever writes to the bot, or is admin where it is, finds each command there."""
     told = DOCS["docs/using.md"] + DOCS["docs/admins.md"]
-    missing = [each.name for each in Router.load().commands if not re.search(rf"`/{each.name}\b", told)]
+    missing = [each.name for each in CommandRouter.load().commands if not re.search(rf"`/{each.name}\b", told)]
     assert not missing

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from channels.slack.codec import origin_of as slack_origin
-from channels.telegram.codec import Account, parse
+from channels.telegram.codec import TelegramBotIdentity, parse_update
 from channels.telegram.codec import origin_of as telegram_origin
-from gateway.errors import Unreadable
+from gateway.errors import UnreadableEvent
 from gateway.events import ChatKind
 from gateway.ports import EventOrigin
 
@@ -28,8 +28,10 @@ def test_telegrams_origin_is_the_parsed_messages(file: Path) -> None:
     if origin is None:
         return
     try:
-        heard = parse(update, channel="telegram", me=Account(id="1", username="b"), now=datetime.now(UTC))
-    except Unreadable:
+        heard = parse_update(
+            update, channel="telegram", me=TelegramBotIdentity(id="1", username="b"), now=datetime.now(UTC)
+        )
+    except UnreadableEvent:
         return
     if heard is not None and heard.sender.id:
         assert (origin.chat, origin.sender) == (heard.key.chat, heard.sender.id)

@@ -6,14 +6,14 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
-from gateway.web.metrics import DEPTH, METRICS, Kind
+from gateway.web.metrics import DEPTH, METRICS, MetricKind
 
 ROOT = Path(__file__).resolve().parents[2]
 ROWS = {metric.name: metric for metric in METRICS}
-KINDS = {"count": Kind.COUNT, "gauge": Kind.GAUGE, "time": Kind.TIME}
+KINDS = {"count": MetricKind.COUNT, "gauge": MetricKind.GAUGE, "time": MetricKind.TIME}
 
 
-def reports() -> Iterator[tuple[str, Kind, str, frozenset[str | None]]]:
+def reports() -> Iterator[tuple[str, MetricKind, str, frozenset[str | None]]]:
     """Yield place, kind, name and labels of every call of a Meter that names its figure."""
     for package in ("gateway", "channels", "agent"):
         for path in sorted((ROOT / package).rglob("*.py")):

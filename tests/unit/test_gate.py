@@ -9,14 +9,14 @@ from typing import Any, cast
 
 import pytest
 
-from gateway.admission import Admitted, Entry, Policy, Rejected, admit
-from gateway.app.gate import Gate
+from gateway.admission import AdmissionPolicy, Admitted, AllowEntry, Rejected, admit
+from gateway.app.role_resolver import RoleResolver
 from gateway.errors import RetryLater
 from gateway.events import ChatKind, InboundKind, InboundMessage, Role, Sender, SessionKey
 from gateway.ports import Channel, InboxRow
 from tests.fakes.clock import EPOCH, Clock
 
-POLICY = Policy(channel="pocket", entries=frozenset(map(Entry.parse, ("role:7", "42", "chat:open"))))
+POLICY = AdmissionPolicy(channel="pocket", entries=frozenset(map(AllowEntry.parse, ("role:7", "42", "chat:open"))))
 MESSAGE = InboundMessage(
     key=SessionKey("pocket", "hall"),
     message_id="1",
@@ -58,7 +58,7 @@ def judge(message: InboundMessage) -> Admitted | Rejected:
 async def judged(channel: Any, message: InboundMessage = MESSAGE, *, role: Role = Role.ANYONE) -> Role | None:
     """Judge a row that was let in when it came."""
     row = InboxRow(seq=1, message=message, accepted_at=EPOCH, role=role)
-    return await Gate(judge, {"pocket": cast("Channel", channel)}).role(row)
+    return await RoleResolver(judge, {"pocket": cast("Channel", channel)}).current_role(row)
 
 
 async def test_a_role_that_was_taken_away_no_longer_counts() -> None:

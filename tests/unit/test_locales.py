@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from gateway.chat_locales import ChatLocales
 from gateway.events import ChatKind, InboundMessage, Sender, SessionKey
-from gateway.locales import ChatLocales
 from tests.fakes.turns import START
 
 DM, ROOM, THREAD = SessionKey("slack", "D1"), SessionKey("slack", "C1"), SessionKey("slack", "C1/1.2")
@@ -68,7 +68,7 @@ async def test_a_direct_chat_is_known_by_who_spoke_there() -> None:
     choices.chosen = {"people/ann": {"language": "de"}, "people/42": {"language": "es"}}
     here = locales(choices)
     assert here.language(DM) == "en"
-    assert await here.heard(message(DM)) == "de"
+    assert await here.observe_language(message(DM)) == "de"
     assert here.language(DM) == "de"
     assert here.language(OTHER) == "es"  # a Telegram direct chat has its person's id
     assert here.language(THREAD) == "en"
@@ -78,7 +78,7 @@ async def test_what_was_decided_for_a_server_counts_once_the_server_is_known() -
     """A chat's key does not say which server it is in; a message does, for its threads too."""
     here = locales(Choices(), {"guild:7": "zh Asia/Shanghai"})
     assert here.language(ROOM) == "en"
-    await here.heard(message(ROOM, guild="7", group=True))
+    await here.observe_language(message(ROOM, guild="7", group=True))
     assert (here.language(ROOM), here.language(THREAD)) == ("zh", "zh")
     assert (here.clock(ROOM), here.zone("chats/slack:C1")) == ("Asia/Shanghai", "Asia/Shanghai")
 
@@ -88,13 +88,13 @@ async def test_the_clock_is_chosen_then_decided_then_the_profiles_then_the_usual
     choices = Choices()
     here = locales(choices, {str(OTHER): "en Asia/Tokyo"})
     assert here.clock(DM) == "UTC"
-    await here.heard(message(DM, zone="Asia/Kolkata"))
+    await here.observe_language(message(DM, zone="Asia/Kolkata"))
     assert (here.clock(DM), here.zone("people/ann")) == ("Asia/Kolkata", "Asia/Kolkata")
-    await here.heard(message(OTHER))
+    await here.observe_language(message(OTHER))
     assert here.zone("people/ann") == "Asia/Tokyo"
     await choices.prefer("people/ann", "timezone", "Europe/Berlin")
     assert (here.clock(DM), here.zone("people/ann")) == ("Europe/Berlin", "Europe/Berlin")
-    await here.heard(message(ROOM, zone="Asia/Kolkata", group=True))
+    await here.observe_language(message(ROOM, zone="Asia/Kolkata", group=True))
     assert here.zone("chats/slack:C1") == "UTC"
 
 
@@ -103,6 +103,6 @@ async def test_a_profile_is_written_when_it_is_news_and_is_a_zone() -> None:
     choices = Choices()
     here = locales(choices)
     for zone in ("Asia/Kolkata", "Asia/Kolkata", "", "Mars/Olympus"):
-        await here.heard(message(DM, zone=zone))
+        await here.observe_language(message(DM, zone=zone))
     assert choices.writes == 1
     assert here.zone("people/ann") == "Asia/Kolkata"

@@ -11,9 +11,9 @@ from rich.cells import cell_len
 from channels.discord.codec import render as for_discord
 from channels.slack.codec import render as for_slack
 from channels.telegram.codec import render as for_telegram
-from gateway.events import OutboundMessage, Part, SessionKey
+from gateway.events import MessagePart, OutboundMessage, SessionKey
 
-PLATFORMS: dict[str, Callable[[OutboundMessage], Sequence[Part]]] = {
+PLATFORMS: dict[str, Callable[[OutboundMessage], Sequence[MessagePart]]] = {
     "telegram": for_telegram,
     "discord": for_discord,
     "slack": lambda message: for_slack(message, max_parts=40),
@@ -32,7 +32,7 @@ def rendered(platform: str, text: str) -> list[str]:
     return [_text_of(part) for part in PLATFORMS[platform](message)]
 
 
-def _text_of(part: Part) -> str:
+def _text_of(part: MessagePart) -> str:
     return str(json.loads(part.payload)["text"]) if part.payload.startswith('{"text"') else part.payload
 
 

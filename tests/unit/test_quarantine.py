@@ -21,11 +21,11 @@ import pytest
 import structlog
 from structlog.typing import Processor
 
-from gateway.errors import ParlourError, RetryLater, StoreDown, Unreadable, UserMistake
+from gateway.errors import ParlourError, RetryLater, StoreUnavailable, UnreadableEvent, UserError
 from gateway.ports import EventOrigin, PlatformEvent
-from gateway.quarantine import CALM, Quarantine, count, look
-from gateway.quarantine import folder as files
-from gateway.quarantine.keeper import _name
+from gateway.quarantine import CALM, Quarantine, count, list_events
+from gateway.quarantine import quarantine_folder as files
+from gateway.quarantine.quarantine import _name
 from tests.fakes.clock import Clock
 from tests.fakes.meter import FakeMeter
 
@@ -65,13 +65,13 @@ def names(folder: Path) -> list[str]:
 async def test_what_cannot_be_read_is_set_aside_and_passed_over(tmp_path: Path) -> None:
     """The platform is told at once; come again, also after a restart, the event is not even looked at."""
     folder, meter = tmp_path / "quarantine", FakeMeter()
-    work = Work(Unreadable("a message without a sender"))
+    work = Work(UnreadableEvent("a message without a sender"))
     keeper = quarantine(folder, meter=meter)
     await keeper.handle(event(), work)
     await keeper.handle(event(), work)
     await quarantine(folder).handle(event(), work)
     assert work.times == 1
-    (kept,) = look(folder)
+    (kept,) = list_events(folder)
     assert (kept.channel, kept.reason, kept.at) == ("telegram", "a message without a sender", NOW.isoformat())
     assert json.loads(kept.file.read_text())["raw"] == event().raw
     assert meter.total("quarantined") == count(folder) == 1
@@ -93,11 +93,13 @@ async def test_a_bug_raises_twice_and_is_then_set_aside(tmp_path: Path) -> None:
             await keeper.handle(event(), bug)
     assert names(tmp_path) == []
     await keeper.handle(event(), bug)
-    (kept,) = look(tmp_path)
+    (kept,) = list_events(tmp_path)
     assert kept.reason == "it broke us 3 times: KeyError"
 
 
-@pytest.mark.parametrize("error", [StoreDown("full"), RetryLater(timedelta(1)), ExceptionGroup("x", [StoreDown("y")])])
+@pytest.mark.parametrize(
+    "error", [StoreUnavailable("full"), RetryLater(timedelta(1)), ExceptionGroup("x", [StoreUnavailable("y")])]
+)
 async def test_what_is_not_the_events_fault_counts_for_nothing(error: Exception, tmp_path: Path) -> None:
     """A store that is down for a hundred tries passes through each time, and the event is taken when it is back."""
     keeper = quarantine(tmp_path)
@@ -113,10 +115,10 @@ async def test_what_is_not_the_events_fault_counts_for_nothing(error: Exception,
 async def test_unreadable_out_of_a_task_group_is_unreadable(tmp_path: Path) -> None:
     """An adapter may work in a task group; only when other errors came too does the event come again."""
     keeper = quarantine(tmp_path)
-    await keeper.handle(event(), Work(ExceptionGroup("x", [Unreadable("no text")])))
-    assert [kept.reason for kept in look(tmp_path)] == ["no text"]
+    await keeper.handle(event(), Work(ExceptionGroup("x", [UnreadableEvent("no text")])))
+    assert [kept.reason for kept in list_events(tmp_path)] == ["no text"]
     with pytest.raises(ExceptionGroup):
-        await keeper.handle(event(2), Work(ExceptionGroup("x", [Unreadable("no text"), StoreDown("full")])))
+        await keeper.handle(event(2), Work(ExceptionGroup("x", [UnreadableEvent("no text"), StoreUnavailable("full")])))
 
 
 async def test_no_word_of_an_event_is_logged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,10 +127,10 @@ async def test_no_word_of_an_event_is_logged(tmp_path: Path, monkeypatch: pytest
     # A logger of its own: what another test configured may be bound to the module's by now.
     processors: list[Processor] = [structlog.processors.format_exc_info, structlog.processors.KeyValueRenderer()]
     logger = structlog.wrap_logger(structlog.PrintLogger(told), processors=processors)
-    for module in ("keeper", "folder"):
+    for module in ("quarantine", "quarantine_folder"):
         monkeypatch.setattr(f"gateway.quarantine.{module}.log", logger)
     keeper = quarantine(tmp_path)
-    for number, error in enumerate((Unreadable("odd"), KeyError("canary")), 1):
+    for number, error in enumerate((UnreadableEvent("odd"), KeyError("canary")), 1):
         for _ in range(3):
             try:
                 await keeper.handle(event(number), Work(error))
@@ -150,9 +152,9 @@ async def test_a_disk_that_will_not_have_it_is_a_store_that_is_down(
 
     monkeypatch.setattr(os, "fsync", full)
     for stops in (0, 2):
-        work = Work(Unreadable("odd"))
+        work = Work(UnreadableEvent("odd"))
         keeper = quarantine(folder, unclean_stops=stops)
-        with pytest.raises(StoreDown, match="No space left"):
+        with pytest.raises(StoreUnavailable, match="No space left"):
             await keeper.handle(event(), work)
         assert work.times == (1 if stops == 0 else 0)
         assert names(folder) == []
@@ -179,8 +181,8 @@ async def test_while_cautious_the_event_is_on_disk_during_the_work(tmp_path: Pat
         os.umask(before)
     assert seen == [(".working", 0o600, 0o700)]
     assert names(folder) == []
-    with pytest.raises(StoreDown):
-        await keeper.handle(event(), Work(StoreDown("full")))
+    with pytest.raises(StoreUnavailable):
+        await keeper.handle(event(), Work(StoreUnavailable("full")))
     assert names(folder) == []
 
 
@@ -281,13 +283,13 @@ async def test_an_event_is_kept_up_to_64_kb_whatever_it_is_made_of(tmp_path: Pat
     """Megabytes, emoji and half surrogate pairs: the file stays below 64 KB and a little, and can be read."""
     keeper = quarantine(tmp_path)
     for number, sign in enumerate(("a", "😀", "\ud800", "\x00", '"')):
-        await keeper.handle(event(number, raw=sign * 1_000_000), Work(Unreadable("odd")))
-    await keeper.handle(event("9" * 100_000), Work(Unreadable("odd")))
+        await keeper.handle(event(number, raw=sign * 1_000_000), Work(UnreadableEvent("odd")))
+    await keeper.handle(event("9" * 100_000), Work(UnreadableEvent("odd")))
     assert count(tmp_path) == 6
-    for kept in look(tmp_path):
+    for kept in list_events(tmp_path):
         assert kept.reason == "odd"
         assert kept.file.stat().st_size < files.LONGEST + 2_000
-    sizes = [len(json.loads(kept.file.read_text())["raw"]) for kept in look(tmp_path)]
+    sizes = [len(json.loads(kept.file.read_text())["raw"]) for kept in list_events(tmp_path)]
     assert max(sizes) == files.LONGEST
 
 
@@ -296,23 +298,23 @@ async def test_the_newest_thousand_are_kept_without_reading_the_folder(
 ) -> None:
     """A flood costs the same for every event; what leaves the folder leaves the memory, and after a restart too."""
     monkeypatch.setattr(files, "MOST", 5)
-    monkeypatch.setattr("gateway.quarantine.keeper.MOST", 5)
+    monkeypatch.setattr("gateway.quarantine.quarantine.MOST", 5)
     keeper = quarantine(tmp_path)
     with monkeypatch.context() as patch:
         patch.setattr(os, "scandir", lambda _: pytest.fail("the folder was read for an event"))
         for number in range(12):
-            await keeper.handle(event(number), Work(Unreadable(str(number))))
+            await keeper.handle(event(number), Work(UnreadableEvent(str(number))))
             os.utime(keeper._folder.path / f"{list(keeper._kept)[-1]}.json", (number, number))
-    assert [kept.reason for kept in look(tmp_path)] == ["11", "10", "9", "8", "7"]
+    assert [kept.reason for kept in list_events(tmp_path)] == ["11", "10", "9", "8", "7"]
     assert len(keeper._kept) == 5
     monkeypatch.setattr(files, "MOST", 3)
     quarantine(tmp_path)
-    assert [kept.reason for kept in look(tmp_path)] == ["11", "10", "9"]
+    assert [kept.reason for kept in list_events(tmp_path)] == ["11", "10", "9"]
 
 
 async def test_what_broke_us_once_is_forgotten_in_a_flood(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Events that break us once and never come again do not fill the memory."""
-    monkeypatch.setattr("gateway.quarantine.keeper.MOST", 5)
+    monkeypatch.setattr("gateway.quarantine.quarantine.MOST", 5)
     keeper = quarantine(tmp_path)
     for number in range(50):
         with pytest.raises(KeyError):
@@ -323,13 +325,13 @@ async def test_what_broke_us_once_is_forgotten_in_a_flood(tmp_path: Path, monkey
 async def test_events_without_an_id_do_not_silence_each_other(tmp_path: Path) -> None:
     """An event with an empty id is known by its text; a channel's name cannot pass for another's."""
     keeper = quarantine(tmp_path)
-    await keeper.handle(event("", raw="one"), Work(Unreadable("odd")))
+    await keeper.handle(event("", raw="one"), Work(UnreadableEvent("odd")))
     for other in (event("", raw="two"), event("1", channel="telegram-work"), event("../../x\0", channel="telegram")):
         work = Work()
         await keeper.handle(other, work)
         assert work.times == 1
-    await keeper.handle(event("../../x\0"), Work(Unreadable("odd")))
-    assert {kept.file.parent for kept in look(tmp_path)} == {tmp_path}
+    await keeper.handle(event("../../x\0"), Work(UnreadableEvent("odd")))
+    assert {kept.file.parent for kept in list_events(tmp_path)} == {tmp_path}
     assert len(names(tmp_path)) == 2
 
 
@@ -337,7 +339,7 @@ async def test_what_is_old_is_pruned_and_what_is_dropped_is_handled_again(tmp_pa
     """90 days, as dead letters are; an operator who mended the bug drops the event, and its next coming counts."""
     keeper = quarantine(tmp_path)
     for number in (1, 2, 3):
-        await keeper.handle(event(number), Work(Unreadable(str(number))))
+        await keeper.handle(event(number), Work(UnreadableEvent(str(number))))
     old, recent, dropped = list(keeper._kept)
     for name, days in ((old, 91), (recent, 89), (dropped, 1)):
         at = (NOW - timedelta(days=days)).timestamp()
@@ -345,7 +347,7 @@ async def test_what_is_old_is_pruned_and_what_is_dropped_is_handled_again(tmp_pa
     assert await keeper.prune() == 1
     assert await keeper.drop(dropped)
     assert not await keeper.drop("../schema")
-    assert [kept.reason for kept in look(tmp_path)] == ["2"]
+    assert [kept.reason for kept in list_events(tmp_path)] == ["2"]
     for number, times in ((1, 1), (2, 0), (3, 1)):
         work = Work()
         await keeper.handle(event(number), work)
@@ -359,14 +361,14 @@ def test_a_folder_that_cannot_be_used_is_one_line(tmp_path: Path) -> None:
     (folder / "x.working").mkdir()
     (folder / "x.json").mkdir()
     (folder / "x.json" / "y").touch()
-    with pytest.raises(UserMistake, match="give it to the user who runs Parlour"):
+    with pytest.raises(UserError, match="give it to the user who runs Parlour"):
         quarantine(folder)
 
 
 def test_a_file_that_cannot_be_read_is_still_counted(tmp_path: Path) -> None:
     """Somebody's editor left half a file: the operator is told, and the event stays passed over."""
     (tmp_path / "telegram-0123.json").write_text("{")
-    (kept,) = look(tmp_path)
+    (kept,) = list_events(tmp_path)
     assert (kept.channel, kept.reason) == ("telegram", "the file itself cannot be read")
 
 
@@ -403,7 +405,7 @@ def test_an_event_that_kills_the_process_twice_is_set_aside_at_the_next_start(tm
         assert [Path(name).suffix for name in names(tmp_path)] == suffixes
     again = subprocess.run(command, capture_output=True, text=True, check=True)  # noqa: S603
     assert again.stdout.endswith("passed over\n")
-    (kept,) = look(tmp_path)
+    (kept,) = list_events(tmp_path)
     assert (kept.channel, kept.reason) == ("telegram", "it was being handled when the process was killed")
     for stem, found in (("slack-0123", 0), ("slack-0123", 1)):
         (tmp_path / f"{stem}.working").write_text("{}")
@@ -444,9 +446,9 @@ async def test_an_event_is_replayed_from_its_file(tmp_path: Path) -> None:
     keeper = quarantine(tmp_path)
     origin = EventOrigin(chat="42", sender="ann", message_id="7", is_direct=True)
     first = replace(event(1), origin=origin)
-    await keeper.handle(first, Work(Unreadable("odd")))
+    await keeper.handle(first, Work(UnreadableEvent("odd")))
     write_working(keeper, event(2))
-    await keeper.handle(event(3, raw="x" * 1_000_000), Work(Unreadable("long")))
+    await keeper.handle(event(3, raw="x" * 1_000_000), Work(UnreadableEvent("long")))
     keeper = quarantine(tmp_path)
     taken: list[PlatformEvent] = []
 
@@ -458,7 +460,7 @@ async def test_an_event_is_replayed_from_its_file(tmp_path: Path) -> None:
         assert await keeper.replay(_name(each), work)
     assert taken == [first, event(2)]
     assert names(tmp_path) == [f"{_name(event(3))}.json"]
-    with pytest.raises(UserMistake, match="longer than what is kept"):
+    with pytest.raises(UserError, match="longer than what is kept"):
         await keeper.replay(_name(event(3)), work)
     assert not await keeper.replay("../schema", work)
     fine = Work()
@@ -469,7 +471,7 @@ async def test_an_event_is_replayed_from_its_file(tmp_path: Path) -> None:
 async def test_a_replay_that_fails_or_kills_leaves_it_set_aside(tmp_path: Path) -> None:
     """Nothing is lost by trying, and a replayed poison needs no second kill."""
     keeper = quarantine(tmp_path)
-    await keeper.handle(event(), Work(Unreadable("odd")))
+    await keeper.handle(event(), Work(UnreadableEvent("odd")))
 
     async def break_down(_: PlatformEvent) -> None:
         raise KeyError("canary")
@@ -479,14 +481,14 @@ async def test_a_replay_that_fails_or_kills_leaves_it_set_aside(tmp_path: Path) 
     assert names(tmp_path) == [f"{_name(event())}.json"]
     write_working(keeper, event())
     assert quarantine(tmp_path).struck_names == []
-    assert [kept.reason for kept in look(tmp_path)] == [files.KILLED]
+    assert [kept.reason for kept in list_events(tmp_path)] == [files.KILLED]
 
 
 async def test_who_is_to_be_told_is_known_until_they_were(tmp_path: Path) -> None:
     """Of an event that killed twice or broke us three times the origin is offered, after a restart too."""
     origin = EventOrigin(chat="42", sender="ann")
     keeper = quarantine(tmp_path)
-    await keeper.handle(replace(event(1), origin=origin), Work(Unreadable("odd")))
+    await keeper.handle(replace(event(1), origin=origin), Work(UnreadableEvent("odd")))
     assert not keeper.news.is_set()
     broken = replace(event(2), origin=origin)
     for _ in range(2):

@@ -11,30 +11,30 @@ from string import Formatter
 
 import pytest
 
-from agent.llm.choices import Origin
-from channels.web.login import Outcome
-from channels.web.uploads import Why
-from gateway.alerts.wording import REASONS
+from agent.llm.model_catalog import ModelChoiceOrigin
+from channels.web.logins import LoginOutcome
+from channels.web.uploads import UploadRefusalReason
+from gateway.alerts.alert_messages import REASONS
 from gateway.events import Role
-from gateway.ports import Verdict
-from gateway.ports.caps import Cap
-from gateway.words import FALLBACK, catalogue, say
-from gateway.words.failures import FAILURES
-from gateway.words.languages import LANGUAGES
+from gateway.i18n import FALLBACK, load_catalogue, translate
+from gateway.i18n.failures import FAILURES
+from gateway.i18n.languages import LANGUAGES
+from gateway.ports import IntakeVerdict
+from gateway.ports.caps import CapKind
 from tests import sentences
 
 ROOT = Path(__file__).resolve().parents[2]
 
 # What an f-string's field can be, so that each key it makes is known. A new pattern is entered here.
 FIELDS = {
-    "caps.{}": {cap.word for cap in Cap},
-    "usage.{}": {f"{how}_{cap.word}" for how in ("left", "spent") for cap in Cap if not cap.is_own},
+    "caps.{}": {cap.word for cap in CapKind},
+    "usage.{}": {f"{how}_{cap.word}" for how in ("left", "spent") for cap in CapKind if not cap.is_own},
     "alerts.because_{}": {name for name, _ in REASONS} | {"other"},
     "alerts.over_{}": {"channel", "delay", "model", "disk", "cap"},
     "memory.{}_done": {"approve", "reject"},
     "asking.{}": {"yes", "no"},
     "asking.why_{}": {"untrusted", "many", "deleted"},
-    "model.{}": {origin.value for origin in Origin},
+    "model.{}": {origin.value for origin in ModelChoiceOrigin},
     "settings.{}": {"everywhere", "block", "chosen"},
     "forget.everything_{}": {"own", "chat"},
     "forget.erased_{}": {"own", "chat"},
@@ -43,10 +43,10 @@ FIELDS = {
     "strangers.{}": {"yes", "no"},
     "strangers.decided_{}": {"let_in", "kept_out", "place_open", "place_shut"},
     "failures.{}": {failure.name for failure in FAILURES},
-    "frames.{}": {verdict.value for verdict in Verdict if verdict is not Verdict.ACCEPTED},
+    "frames.{}": {verdict.value for verdict in IntakeVerdict if verdict is not IntakeVerdict.ACCEPTED},
     "commands.only_{}": {role.value for role in Role if role is not Role.ANYONE},
-    "web.upload_{}": {why.value for why in Why},
-    "web.login_{}": {outcome.value for outcome in Outcome if outcome is not Outcome.WELCOME},
+    "web.upload_{}": {why.value for why in UploadRefusalReason},
+    "web.login_{}": {outcome.value for outcome in LoginOutcome if outcome is not LoginOutcome.WELCOME},
 }
 
 
@@ -57,7 +57,7 @@ def test_no_sentence_stands_outside_the_catalogue() -> None:
         for path in sentences.files(ROOT)
         for sentence in sentences.find(path.read_text("utf-8"), has_frames=path.relative_to(ROOT).parts[0] != "agent")
     ]
-    assert not out_of_place, "move it to gateway/words/en and say() it"
+    assert not out_of_place, "move it to gateway/i18n/en and say() it"
 
 
 PLANTED = [
@@ -69,7 +69,7 @@ PLANTED = [
     'line = ("It is " "late now")\nAccepted(verdict=v, line=line)',
     'frame = {"type": "trouble", "line": "That went badly wrong"}',
     'Reply(text="\\n".join(["These are my commands", *lines]))',
-    'ShownLine(id="x", text="Only {} are left".format(n))',
+    'DisplayedMessage(id="x", text="Only {} are left".format(n))',
 ]
 
 
@@ -100,7 +100,7 @@ def test_what_is_no_sentence_for_people_is_left_alone(source: str) -> None:
 
 def test_operators_lines_may_stand_where_they_arise(tmp_path: Path) -> None:
     """Settings, doctor, the CLI and logs speak English to whoever runs the gateway (ADR 2)."""
-    for name in ("gateway/cli/run.py", "gateway/doctor.py", "channels/web/settings.py", "gateway/words/en/web.py"):
+    for name in ("gateway/cli/run.py", "gateway/doctor.py", "channels/web/settings.py", "gateway/i18n/en/web.py"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text('Reply("This is for the operator")')
     assert not list(sentences.files(tmp_path))
@@ -129,7 +129,7 @@ def keys_of(node: ast.expr) -> set[str] | None:
 
 def is_key(text: str) -> bool:
     """Say whether *text* is written like a key of one of the catalogue's areas."""
-    areas = {key.partition(".")[0] for key in catalogue(FALLBACK)}
+    areas = {key.partition(".")[0] for key in load_catalogue(FALLBACK)}
     return text.partition(".")[0] in areas and re.fullmatch(r"[a-z]+\.[a-z0-9_{}]+", text) is not None
 
 
@@ -168,7 +168,7 @@ def calls_of_say() -> Iterator[tuple[str, ast.Call]]:
 
 def test_every_key_that_is_said_is_in_the_catalogue() -> None:
     """A misspelt key would only be noticed by the person who should have read the sentence."""
-    known = catalogue(FALLBACK).keys()
+    known = load_catalogue(FALLBACK).keys()
     for place, call in calls_of_say():
         keys = keys_of(call.args[0])
         assert keys is None or keys <= known, f"{place}: {sorted(keys - known)}"
@@ -191,7 +191,7 @@ def test_every_sentence_gets_the_fields_it_names() -> None:
         if None in given:
             continue  # **fields: only a run can know
         for key in keys_of(call.args[0]) or ():
-            named = {name for _, name, _, _ in Formatter().parse(catalogue(FALLBACK)[key]) if name}
+            named = {name for _, name, _, _ in Formatter().parse(load_catalogue(FALLBACK)[key]) if name}
             # Sentences without fields pass as they are, and one pattern may serve several sentences.
             assert named <= given, f"{place}: {key} needs {sorted(named - {str(name) for name in given})}"
 
@@ -208,15 +208,15 @@ def test_every_sentence_of_the_catalogue_is_used() -> None:
     )
     # The page is given the whole area and uses names without it, some made of a prefix and a state.
     made = tuple(re.findall(r"words\[`([a-z_]+)\$\{", page))
-    area = {key.removeprefix("web.") for key in catalogue(FALLBACK) if key.startswith("web.")}
+    area = {key.removeprefix("web.") for key in load_catalogue(FALLBACK) if key.startswith("web.")}
     used |= {f"web.{name}" for name in area if name.startswith(made) or re.search(rf"\b{name}\b", page)}
-    assert sorted(catalogue(FALLBACK).keys() - used) == []
+    assert sorted(load_catalogue(FALLBACK).keys() - used) == []
 
 
 def test_every_area_of_the_catalogue_is_read() -> None:
-    """A module of sentences that gateway/words/__init__.py does not name would be silent."""
-    areas = {path.stem for path in (ROOT / "gateway/words" / FALLBACK).glob("*.py")} - {"__init__"}
-    assert areas == {key.partition(".")[0] for key in catalogue(FALLBACK)}
+    """A module of sentences that gateway/i18n/__init__.py does not name would be silent."""
+    areas = {path.stem for path in (ROOT / "gateway/i18n" / FALLBACK).glob("*.py")} - {"__init__"}
+    assert areas == {key.partition(".")[0] for key in load_catalogue(FALLBACK)}
 
 
 def test_the_page_has_no_sentence_of_its_own() -> None:
@@ -236,6 +236,6 @@ def test_the_page_has_no_sentence_of_its_own() -> None:
 
 def test_an_unknown_language_is_english_and_an_unknown_key_an_error() -> None:
     """Nobody is left without a sentence, and nobody is shown a key."""
-    assert say("commands.new", "xx") == say("commands.new")
+    assert translate("commands.new", "xx") == translate("commands.new")
     with pytest.raises(KeyError):
-        say("commands.no_such_sentence")
+        translate("commands.no_such_sentence")

@@ -10,8 +10,8 @@ from datetime import timedelta
 import pytest
 from structlog.testing import capture_logs
 
-from gateway.errors import LoginRefused, RetryLater, SettingsMistake
-from gateway.services import DEAF_AFTER, Supervisor
+from gateway.errors import LoginRefused, RetryLater, SettingsError
+from gateway.supervisor import DEAF_AFTER, Supervisor
 from tests.fakes.channel import FakeChannel, Platform
 from tests.fakes.clock import Clock
 from tests.fakes.meter import FakeMeter
@@ -150,7 +150,7 @@ async def test_what_only_a_person_can_mend_is_one_line_in_the_log(clock: Clock) 
     with capture_logs() as logs:
         async with supervised({"telegram": ears}, FakeMeter()):
             await asyncio.sleep(600)
-            ears.why = SettingsMistake("mend that")
+            ears.why = SettingsError("mend that")
             await asyncio.sleep(200)
             ears.lasts, ears.hears = (lambda: 400.0), (lambda: True)
             await asyncio.sleep(1000)

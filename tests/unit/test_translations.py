@@ -12,14 +12,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.words import FALLBACK, catalogue, say
-from gateway.words.figures import clock, day, file_size, moment, span
-from gateway.words.languages import LANGUAGES, base, listed, named, own_name
+from gateway.i18n import FALLBACK, load_catalogue, translate
+from gateway.i18n.formats import format_day, format_duration, format_file_size, format_moment, format_time_of_day
+from gateway.i18n.languages import LANGUAGES, list_languages, own_name, parse_language, resolve_language
 
 OTHERS = [language for language in LANGUAGES if language != FALLBACK]
 _LONGEST_MARK = 100  # characters: Telegram keeps 120 free for it in every part, Discord 110
 _LONGEST_STATUS = 50  # of Slack's assistant.threads.setStatus
-_LONGEST_LABEL = 40  # gateway.events.Choice, less what numbers a button
+_LONGEST_LABEL = 40  # gateway.events.MessageButton, less what numbers a button
 _LABELS = ("asking.yes", "asking.no", "links.yes", "links.no", "strangers.yes", "strangers.no", "model.as_before")
 # What is typed is the same in every language: a command, a setting, a tool of ours.
 _TYPED = re.compile(r"(?<![\w/<])/[a-z][a-z-]+|--[a-z]+|PARLOUR_\w+|parlour(?: --?[a-z]+| [a-z]+)+(?=`)")
@@ -44,8 +44,8 @@ def shape(template: str) -> tuple[object, ...]:
 @pytest.mark.parametrize("language", OTHERS)
 def test_a_language_says_all_that_english_says_and_nothing_else(language: str) -> None:
     """Who chose a language is not spoken to in another; a sentence that English lost is nobody's any more."""
-    assert sorted(catalogue(FALLBACK).keys() - catalogue(language).keys()) == []
-    assert sorted(catalogue(language).keys() - catalogue(FALLBACK).keys()) == []
+    assert sorted(load_catalogue(FALLBACK).keys() - load_catalogue(language).keys()) == []
+    assert sorted(load_catalogue(language).keys() - load_catalogue(FALLBACK).keys()) == []
 
 
 @pytest.mark.parametrize("language", OTHERS)
@@ -53,8 +53,8 @@ def test_the_fields_and_what_is_typed_are_those_of_english(language: str) -> Non
     """A field that English does not give would raise in the middle of a sentence; a command is the same everywhere."""
     unlike = {
         key: text
-        for key, template in catalogue(FALLBACK).items()
-        if (text := catalogue(language).get(key)) and shape(text) != shape(template)
+        for key, template in load_catalogue(FALLBACK).items()
+        if (text := load_catalogue(language).get(key)) and shape(text) != shape(template)
     }
     assert unlike == {}
 
@@ -63,10 +63,10 @@ def test_the_fields_and_what_is_typed_are_those_of_english(language: str) -> Non
 def test_every_sentence_of_every_language_can_be_said(count: int, word: str) -> None:
     """Whatever number or word a field takes, the sentence comes out whole: no field left, no sign of a plural."""
     for language in LANGUAGES:
-        for key, template in catalogue(language).items():
+        for key, template in load_catalogue(language).items():
             named = fields(template)
             given = {name: count if any(named[name]) else word for name in named}
-            said = say(key, language, **given)
+            said = translate(key, language, **given)
             assert said, (language, key)
             if named and not any(sign in word for sign in "{}|#"):
                 assert not re.search(r"[{}|]|#(?! )", said), (language, key, said)
@@ -82,42 +82,44 @@ def test_one_and_several_have_their_nouns() -> None:
     }
     for language, expected in stopped.items():
         for count, words in zip((1, 2, 12_345), expected, strict=True):
-            assert words in say("commands.stopped_queue", language, queued=count)
+            assert words in translate("commands.stopped_queue", language, queued=count)
 
 
 def test_days_times_spans_and_sizes_are_the_languages() -> None:
     """What is shown of a moment is local, and in the order that its readers expect."""
     at = datetime(2026, 3, 29, 0, 59, tzinfo=UTC)  # a minute before the clocks of Berlin go forward
-    assert moment(at, "Europe/Berlin") == "2026-03-29 01:59"
-    assert moment(at + timedelta(minutes=1), "Europe/Berlin", "de") == "29.03.2026 03:00"
-    assert moment(at, "Pacific/Kiritimati", "es") == "29/03/2026 14:59"
-    assert moment(at, "Asia/Kolkata", "zh") == "2026年3月29日 06:29"
-    assert clock(at, "Europe/Berlin", "de") == "01:59 Uhr"
-    assert day(date(2026, 1, 2), "de") == "02.01.2026"
-    assert [span(timedelta(days=1, hours=2, minutes=3), each) for each in LANGUAGES] == [
+    assert format_moment(at, "Europe/Berlin") == "2026-03-29 01:59"
+    assert format_moment(at + timedelta(minutes=1), "Europe/Berlin", "de") == "29.03.2026 03:00"
+    assert format_moment(at, "Pacific/Kiritimati", "es") == "29/03/2026 14:59"
+    assert format_moment(at, "Asia/Kolkata", "zh") == "2026年3月29日 06:29"
+    assert format_time_of_day(at, "Europe/Berlin", "de") == "01:59 Uhr"
+    assert format_day(date(2026, 1, 2), "de") == "02.01.2026"
+    assert [format_duration(timedelta(days=1, hours=2, minutes=3), each) for each in LANGUAGES] == [
         "1d 2h 3m", "1 Tag, 2 Std., 3 Min.", "1 d 2 h 3 min", "1 天 2 小时 3 分钟",
     ]  # fmt: skip
-    assert span(timedelta(seconds=59), "de") == "0 Std. 0 Min."
-    assert [file_size(1_550_000, each) for each in LANGUAGES] == ["1.6 MB", "1,6 MB", "1,6 MB", "1.6 MB"]
+    assert format_duration(timedelta(seconds=59), "de") == "0 Std. 0 Min."
+    assert [format_file_size(1_550_000, each) for each in LANGUAGES] == ["1.6 MB", "1,6 MB", "1,6 MB", "1.6 MB"]
 
 
 def test_what_a_language_lacks_is_english(monkeypatch: pytest.MonkeyPatch) -> None:
     """A sentence without a translation is said in English, nouns and numbers included."""
-    lacking = {key: text for key, text in catalogue("de").items() if key != "commands.stopped_queue"}
-    monkeypatch.setattr("gateway.words.catalogue", lambda language: lacking if language == "de" else catalogue("en"))
-    assert say("commands.stopped_queue", "de", queued=1_000) == (
+    lacking = {key: text for key, text in load_catalogue("de").items() if key != "commands.stopped_queue"}
+    monkeypatch.setattr(
+        "gateway.i18n.load_catalogue", lambda language: lacking if language == "de" else load_catalogue("en")
+    )
+    assert translate("commands.stopped_queue", "de", queued=1_000) == (
         "1,000 waiting messages were dropped; nothing was running."
     )
-    assert say("commands.stopped_turn", "de") == "Abgebrochen."
+    assert translate("commands.stopped_turn", "de") == "Abgebrochen."
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_short_sentences_are_short_in_every_language(language: str) -> None:
     """A mark joins a part that was cut without it, a status and a button have little room."""
-    assert len(say("delivery.may_repeat", language).encode("utf-16-le")) // 2 <= _LONGEST_MARK
-    assert len(say("slack.thinking", language)) <= _LONGEST_STATUS
+    assert len(translate("delivery.may_repeat", language).encode("utf-16-le")) // 2 <= _LONGEST_MARK
+    assert len(translate("slack.thinking", language)) <= _LONGEST_STATUS
     for key in _LABELS:
-        assert 0 < len(say(key, language)) <= _LONGEST_LABEL
+        assert 0 < len(translate(key, language)) <= _LONGEST_LABEL
 
 
 @pytest.mark.parametrize(
@@ -130,19 +132,20 @@ def test_short_sentences_are_short_in_every_language(language: str) -> None:
 )  # fmt: skip
 def test_a_language_is_known_by_code_region_and_name(text: str, language: str) -> None:
     """People write what they call it, in whatever language they have; a region is its language."""
-    assert named(text) == language
+    assert parse_language(text) == language
 
 
 def test_the_languages_there_are_can_be_listed() -> None:
     """Each is named by itself, and is a package of its own that knows its own name."""
-    assert [base(code) for code in LANGUAGES] == list(LANGUAGES)
-    assert listed() == "de (Deutsch), en (English), es (español), zh (简体中文)"
+    assert [resolve_language(code) for code in LANGUAGES] == list(LANGUAGES)
+    assert list_languages() == "de (Deutsch), en (English), es (español), zh (简体中文)"
     assert own_name("de") == "Deutsch"
 
 
 def test_a_language_that_nobody_speaks_is_not_loaded() -> None:
     """English costs no start-up or memory for the others."""
     check = (
-        "import sys, gateway.words as w; w.say('commands.new'); sys.exit('gateway.words.de.commands' in sys.modules)"
+        "import sys, gateway.i18n as w; w.translate('commands.new');"
+        " sys.exit('gateway.i18n.de.commands' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", check], check=False).returncode == 0  # noqa: S603 - our own words

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from agent.memory.consolidation.prompt import SAVE_MEMORY
+from agent.memory.consolidation.consolidation_prompt import SAVE_MEMORY
 
 MOST_CHARACTERS = 400_000  # of both texts; a memory is a fraction of it
 Read = TypeVar("Read")
@@ -19,7 +19,7 @@ _CONTROLS = {code: None for code in (*range(32), 127) if chr(code) not in "\n\t"
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ConsolidationAnswer:
     """What a consolidation says: neither text is empty."""
 
     history_entry: str
@@ -27,13 +27,13 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
-class Unusable:
+class UnusableAnswer:
     """Why an answer cannot be used: for the log, without a word of it."""
 
     reason: str
 
 
-def read_answer(content: object, tool_calls: object) -> Answer | Unusable:
+def parse_answer(content: object, tool_calls: object) -> ConsolidationAnswer | UnusableAnswer:
     """Return what the model said by calling the tool, or as JSON in its text; else why it cannot be used.
 
     *tool_calls* as providers give them: objects with `name` and `arguments`, or OpenAI's mappings. The arguments
@@ -43,8 +43,8 @@ def read_answer(content: object, tool_calls: object) -> Answer | Unusable:
 
 
 def read_call(
-    content: object, tool_calls: object, tool: str, read: Callable[[Mapping[str, Any]], Read | Unusable]
-) -> Read | Unusable:
+    content: object, tool_calls: object, tool: str, read: Callable[[Mapping[str, Any]], Read | UnusableAnswer]
+) -> Read | UnusableAnswer:
     """Return what *read* makes of the first object it can use: the arguments of a call of *tool*, or JSON in the text.
 
     The arguments may be an object, a JSON string, or a list of one of these; *read* never raises.
@@ -55,17 +55,17 @@ def read_call(
             reason = reason or "another tool was called"
             continue
         found = _object(arguments)
-        made = found if isinstance(found, Unusable) else read(found)
-        if not isinstance(made, Unusable):
+        made = found if isinstance(found, UnusableAnswer) else read(found)
+        if not isinstance(made, UnusableAnswer):
             return made
         reason = made.reason
     for text in _texts(content):
         found = _object(text)
-        made = found if isinstance(found, Unusable) else read(found)
-        if not isinstance(made, Unusable):
+        made = found if isinstance(found, UnusableAnswer) else read(found)
+        if not isinstance(made, UnusableAnswer):
             return made
         reason = reason or made.reason
-    return Unusable(reason or "no tool call and no JSON")
+    return UnusableAnswer(reason or "no tool call and no JSON")
 
 
 def _calls(tool_calls: object) -> Iterator[tuple[object, object]]:
@@ -108,30 +108,30 @@ def _texts(content: object) -> Iterator[str]:
         position = end - 1
 
 
-def _object(value: Any, depth: int = 0) -> Mapping[str, Any] | Unusable:
+def _object(value: Any, depth: int = 0) -> Mapping[str, Any] | UnusableAnswer:
     if depth > _MOST_NESTED:
-        return Unusable("arguments in arguments")
+        return UnusableAnswer("arguments in arguments")
     if isinstance(value, str):
         if len(value) > MOST_CHARACTERS:
-            return Unusable("too long")
+            return UnusableAnswer("too long")
         try:
             return _object(json.loads(value, strict=False), depth + 1)
         except (ValueError, RecursionError):
-            return Unusable("no JSON")
+            return UnusableAnswer("no JSON")
     if isinstance(value, list | tuple):
-        return _object(value[0], depth + 1) if len(value) == 1 else Unusable("a list of several")
-    return value if isinstance(value, dict) else Unusable("no object")
+        return _object(value[0], depth + 1) if len(value) == 1 else UnusableAnswer("a list of several")
+    return value if isinstance(value, dict) else UnusableAnswer("no object")
 
 
-def _answer(value: Mapping[str, Any]) -> Answer | Unusable:
+def _answer(value: Mapping[str, Any]) -> ConsolidationAnswer | UnusableAnswer:
     texts = [value.get(name) for name in ("history_entry", "memory_update")]
     missing = [name for name, text in zip(("history_entry", "memory_update"), texts, strict=True) if not _says(text)]
     if missing:
-        return Unusable(f"{' and '.join(missing)} missing")
+        return UnusableAnswer(f"{' and '.join(missing)} missing")
     entry, update = (clean(str(text)) for text in texts)
     if len(entry) + len(update) > MOST_CHARACTERS:
-        return Unusable("too long")
-    return Answer(entry, update)
+        return UnusableAnswer("too long")
+    return ConsolidationAnswer(entry, update)
 
 
 def _says(text: object) -> bool:

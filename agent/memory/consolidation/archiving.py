@@ -9,9 +9,9 @@ from datetime import timedelta
 
 import structlog
 
-from agent.memory.prompt.due import APPLY
-from agent.memory.work.background import Later
-from gateway.ports import Job, Jobs
+from agent.memory.jobs.job_runner import RetryJobLater
+from agent.memory.prompt.due_jobs import APPLY
+from gateway.ports import Job, JobQueue
 
 log = structlog.get_logger(__name__)
 
@@ -19,7 +19,7 @@ _LATER = timedelta(hours=1)
 _TRIES = 24  # while a consolidation of the same conversation is under way
 
 
-async def archive_now(job: Job, do: Callable[[Job], Awaitable[Later | None]], jobs: Jobs) -> bool:
+async def archive_now(job: Job, do: Callable[[Job], Awaitable[RetryJobLater | None]], jobs: JobQueue) -> bool:
     """Do now what *job*, a `summarise`, would do later; say whether all of the conversation is safe in memory.
 
     What the model answered is stored and stands in MEMORY.md and the history on return. False changes nothing.
@@ -37,8 +37,8 @@ async def archive_now(job: Job, do: Callable[[Job], Awaitable[Later | None]], jo
     return later is None
 
 
-async def _do(job: Job, do: Callable[[Job], Awaitable[Later | None]], jobs: Jobs) -> Later | None:
-    later: Later | None = None
+async def _do(job: Job, do: Callable[[Job], Awaitable[RetryJobLater | None]], jobs: JobQueue) -> RetryJobLater | None:
+    later: RetryJobLater | None = None
     for _ in range(_TRIES):
         later, is_more = await do(job), False
         for each in await jobs.pending_in(job.scope):

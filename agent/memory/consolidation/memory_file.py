@@ -9,9 +9,9 @@ from pathlib import Path
 import structlog
 
 from agent.memory.consolidation.revise import conflict_copy
-from agent.memory.consolidation.three_way import Conflict
-from agent.memory.files.disk import Disk
-from agent.memory.files.documents import read_text
+from agent.memory.consolidation.three_way_merge import MergeConflict
+from agent.memory.storage.disk import Disk
+from agent.memory.storage.documents import read_text
 
 log = structlog.get_logger(__name__)
 
@@ -62,7 +62,7 @@ class MemoryFile:
         self._written = _rev(data)
         return self._written
 
-    def keep_conflicts(self, conflicts: tuple[Conflict, ...], name: str = MEMORY_MD) -> None:
+    def keep_conflicts(self, conflicts: tuple[MergeConflict, ...], name: str = MEMORY_MD) -> None:
         """Keep what we would have written into the document *name*, where a person wrote something else."""
         if conflicts:
             data = conflict_copy(conflicts).encode("utf-8", "replace")

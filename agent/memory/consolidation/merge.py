@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from agent.memory.consolidation.entries import Entry, Kind, parse, render
-from agent.memory.consolidation.place import Board, Node
-from agent.memory.consolidation.succession import Reading, is_heir, is_same, said
+from agent.memory.consolidation.entry_matching import AnalyzedEntry, analyzed_replaces, extract_words, is_same
+from agent.memory.consolidation.entry_placement import MergedDocument, PlacedEntry
+from agent.memory.consolidation.memory_entries import EntryKind, MemoryEntry, parse, render
 
 MOST_REMOVED_SHARE = 0.25
 MOST_REMOVED = 3
@@ -21,7 +21,7 @@ _ENDLESS = 4  # budgets: a longer text is no memory, and is not looked into
 NOTHING_YET = "(empty)"  # what the prompt shows for an empty memory; a model may give it back
 
 
-class Why(StrEnum):
+class ReviewReason(StrEnum):
     """Why a removal waits for review."""
 
     MANY = "many"  # more than a quarter of the entries, and more than three
@@ -30,7 +30,7 @@ class Why(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Left:
+class OmittedEntry:
     """An entry of the old text that the new one leaves out, and the headings and items it stands under."""
 
     raw: str
@@ -38,44 +38,44 @@ class Left:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Staged:
+class StagedRemoval:
     """What waits for a yes. Nothing of it was done; letting it lapse keeps what was there."""
 
-    why: Why
-    removals: tuple[Left, ...] = ()
+    why: ReviewReason
+    removals: tuple[OmittedEntry, ...] = ()
     additions: tuple[str, ...] = ()  # what had no room even so
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Merged:
+class MergeResult:
     """What becomes of MEMORY.md. The strings are entries as they stand in the texts (`Entry.raw`)."""
 
     text: str
     added: tuple[str, ...] = ()
     reworded: tuple[tuple[str, str], ...] = ()  # (old, new); several old ones may have become one
     put_back: tuple[str, ...] = ()
-    staged: Staged | None = None
+    staged: StagedRemoval | None = None
 
 
-def merge(current: str, proposed: str, *, budget: int) -> Merged:
+def merge(current: str, proposed: str, *, budget: int) -> MergeResult:
     """Return *current* with what *proposed* adds and rewords; what it leaves out is put back in its place.
 
     *budget* is in characters. Additions stand also beyond it, up to once more the budget; what is beyond that waits
     with the removals. Pure, and near to linear in the length of the texts.
     """
     if len(proposed) > _ENDLESS * max(budget, len(current)):
-        return Merged(text=current, staged=Staged(why=Why.OVER_BUDGET, additions=(proposed,)))
+        return MergeResult(text=current, staged=StagedRemoval(why=ReviewReason.OVER_BUDGET, additions=(proposed,)))
     old = parse(current)
     new = parse("" if proposed.strip() == NOTHING_YET else proposed)
     if not new:
         left = [old[n] for n in statements(old)]
-        return Merged(text=current, staged=_stage(Why.EMPTY, left) if left else None)
-    heirs = find_heirs(old, new)
+        return MergeResult(text=current, staged=_stage(ReviewReason.EMPTY, left) if left else None)
+    heirs = match_entries(old, new)
     stated = statements(old)
     lost = [n for n in stated if n not in heirs]
     added = _additions(old, new, heirs)
-    nodes = [Node(entry) for entry in new]
-    board = Board(old, nodes)
+    nodes = [PlacedEntry(entry) for entry in new]
+    board = MergedDocument(old, nodes)
     for n, heir in heirs.items():
         board.found(n, nodes[heir])
     repeated = _repeated(new, added)
@@ -96,10 +96,12 @@ def merge(current: str, proposed: str, *, budget: int) -> Merged:
     if len(text) > limit:
         text = render(board.entries(without={nodes[n] for n in added[fitting:]}))
     if len(text) > limit:  # it is the rewordings that are endless
-        return Merged(text=current, staged=_stage(Why.OVER_BUDGET, [old[n] for n in lost], [new[n] for n in added]))
+        return MergeResult(
+            text=current, staged=_stage(ReviewReason.OVER_BUDGET, [old[n] for n in lost], [new[n] for n in added])
+        )
     overflow = [new[n] for n in added[fitting:]]
     why = _why(len(lost), len(stated), is_over=len(proposed) > budget)
-    return Merged(
+    return MergeResult(
         text=text,
         added=tuple(new[n].raw for n in added[:fitting]),
         reworded=tuple(
@@ -110,27 +112,27 @@ def merge(current: str, proposed: str, *, budget: int) -> Merged:
     )
 
 
-def _why(lost: int, stated: int, *, is_over: bool) -> Why | None:
+def _why(lost: int, stated: int, *, is_over: bool) -> ReviewReason | None:
     if is_over:
-        return Why.OVER_BUDGET
-    return Why.MANY if lost > MOST_REMOVED and lost > stated * MOST_REMOVED_SHARE else None
+        return ReviewReason.OVER_BUDGET
+    return ReviewReason.MANY if lost > MOST_REMOVED and lost > stated * MOST_REMOVED_SHARE else None
 
 
-def _stage(why: Why, left: Sequence[Entry], additions: Sequence[Entry] = ()) -> Staged:
-    return Staged(
+def _stage(why: ReviewReason, left: Sequence[MemoryEntry], additions: Sequence[MemoryEntry] = ()) -> StagedRemoval:
+    return StagedRemoval(
         why=why,
-        removals=tuple(Left(entry.raw, entry.context) for entry in left),
+        removals=tuple(OmittedEntry(entry.raw, entry.context) for entry in left),
         additions=tuple(entry.raw for entry in additions),
     )
 
 
-def _text(current: str, old: list[Entry], kept: list[Entry]) -> str:
+def _text(current: str, old: list[MemoryEntry], kept: list[MemoryEntry]) -> str:
     if [(each.raw, each.context) for each in old] == [(each.raw, each.context) for each in kept]:
         return current  # another blank line is no change
     return render(kept)
 
 
-def _fitting(new: list[Entry], added: list[int], excess: int) -> int:
+def _fitting(new: list[MemoryEntry], added: list[int], excess: int) -> int:
     """Return how many of the additions stay so that *excess* characters go; the last ones go first."""
     fitting = len(added)
     while fitting > 0 and excess > 0:
@@ -142,46 +144,46 @@ def _fitting(new: list[Entry], added: list[int], excess: int) -> int:
 # -- who lives on where ----------------------------------------------------------------------------
 
 
-def statements(entries: Sequence[Entry]) -> list[int]:
+def statements(entries: Sequence[MemoryEntry]) -> list[int]:
     """Return the indices of what says something by itself; of headings, those with nothing under them."""
     found = []
     for n, entry in enumerate(entries):
-        if entry.kind is Kind.RULE or not entry.text:
+        if entry.kind is EntryKind.RULE or not entry.text:
             continue
-        if entry.kind is Kind.HEADING:
+        if entry.kind is EntryKind.HEADING:
             below = entries[n + 1] if n + 1 < len(entries) else None
-            if below is not None and (below.kind is not Kind.HEADING or below.level > entry.level):
+            if below is not None and (below.kind is not EntryKind.HEADING or below.level > entry.level):
                 continue
         found.append(n)
     return found
 
 
-def find_heirs(old: Sequence[Entry], new: Sequence[Entry]) -> dict[int, int]:
+def match_entries(old: Sequence[MemoryEntry], new: Sequence[MemoryEntry]) -> dict[int, int]:
     """Return for each old entry the new one that it lives on in: the same under the same heading first."""
-    index = _Index(new)
+    index = _WordIndex(new)
     heirs: dict[int, int] = {}
     for n, entry in enumerate(old):
         known = index.same(entry)
         if known is not None:
             heirs[n] = known
             continue
-        reading = Reading(entry)
-        fitting = [m for m in index.candidates(reading) if is_heir(index.readings[m], reading)]
+        reading = AnalyzedEntry(entry)
+        fitting = [m for m in index.candidates(reading) if analyzed_replaces(index.readings[m], reading)]
         if fitting:
             heirs[n] = min(fitting, key=lambda m: _distance(entry, new[m]))
     return heirs
 
 
-def _distance(old: Entry, new: Entry) -> tuple[bool, bool, bool, int]:
+def _distance(old: MemoryEntry, new: MemoryEntry) -> tuple[bool, bool, bool, int]:
     return (new.kind is not old.kind, not is_same(old, new), new.context != old.context, len(new.raw))
 
 
-class _Index:
+class _WordIndex:
     """Finds the few entries that may hold all words of another one: names as they are, others by their beginnings."""
 
-    def __init__(self, entries: Sequence[Entry]) -> None:
-        self.readings = [Reading(entry) for entry in entries]
-        self._same: dict[tuple[Kind, str, tuple[str, ...]], int] = {}
+    def __init__(self, entries: Sequence[MemoryEntry]) -> None:
+        self.readings = [AnalyzedEntry(entry) for entry in entries]
+        self._same: dict[tuple[EntryKind, str, tuple[str, ...]], int] = {}
         self._by_word: defaultdict[str, set[int]] = defaultdict(set)
         self._by_raw: defaultdict[str, list[int]] = defaultdict(list)
         for n, reading in enumerate(self.readings):
@@ -192,54 +194,58 @@ class _Index:
                 self._by_word[word].add(n)
                 self._by_word[f"{word[:3]} "].add(n)
 
-    def same(self, entry: Entry) -> int | None:
+    def same(self, entry: MemoryEntry) -> int | None:
         """Return where this very entry stands under the same headings."""
         return self._same.get((entry.kind, entry.raw, entry.context))
 
-    def candidates(self, reading: Reading) -> list[int]:
+    def candidates(self, reading: AnalyzedEntry) -> list[int]:
         """Return the entries worth comparing, in their order."""
         own = reading.said
-        if reading.entry.kind is Kind.FENCE or not own.words:
+        if reading.entry.kind is EntryKind.FENCE or not own.words:
             return self._by_raw.get(reading.entry.raw.strip(), [])
         # The first word is often capitalised for no reason, and may be inflected.
         keys = [*own.exact[1:], *(f"{word[:3]} " for word in own.carrying or own.words)]
         return sorted(set.intersection(*(self._by_word.get(key, set()) for key in keys)))
 
 
-def _additions(old: Sequence[Entry], new: Sequence[Entry], heirs: dict[int, int]) -> list[int]:
+def _additions(old: Sequence[MemoryEntry], new: Sequence[MemoryEntry], heirs: dict[int, int]) -> list[int]:
     """Return the indices of new entries that say something of which nothing stood in the old text."""
     taken = set(heirs.values())
-    already = {said(entry.text).words for entry in old}
-    codes = {entry.raw for entry in old if entry.kind is Kind.FENCE}
+    already = {extract_words(entry.text).words for entry in old}
+    codes = {entry.raw for entry in old if entry.kind is EntryKind.FENCE}
     return [
         m
         for m in statements(new)
         if m not in taken
-        and (new[m].raw not in codes if new[m].kind is Kind.FENCE else said(new[m].text).words not in already)
+        and (
+            new[m].raw not in codes
+            if new[m].kind is EntryKind.FENCE
+            else extract_words(new[m].text).words not in already
+        )
     ]
 
 
-def _repeated(new: Sequence[Entry], added: list[int]) -> set[int]:
+def _repeated(new: Sequence[MemoryEntry], added: list[int]) -> set[int]:
     """Return the additions that say again, in the same place, what another one says."""
     seen: set[tuple[str, tuple[str, ...]]] = set()
     found = set()
     for m in added:
         key = (new[m].raw, new[m].context)
-        if key in seen and new[m].kind is not Kind.HEADING:
+        if key in seen and new[m].kind is not EntryKind.HEADING:
             found.add(m)
         seen.add(key)
     return found
 
 
-def _stumps(old: list[Entry], new: list[Entry], lost: list[int], added: list[int]) -> dict[int, int]:
+def _stumps(old: list[MemoryEntry], new: list[MemoryEntry], lost: list[int], added: list[int]) -> dict[int, int]:
     """Return for lost entries the new one that is but a piece of them: a cut line, or half of what was known."""
     found: dict[int, int] = {}
-    index = _Index([old[n] for n in lost])
+    index = _WordIndex([old[n] for n in lost])
     texts = [old[n].text for n in lost]
     for m in added:
-        if new[m].kind is Kind.HEADING:
+        if new[m].kind is EntryKind.HEADING:
             continue
-        piece = Reading(new[m])
+        piece = AnalyzedEntry(new[m])
         cut = [k for k, text in enumerate(texts) if text.startswith(piece.text)]
         for k in dict.fromkeys([*cut, *index.candidates(piece)]):
             whole = index.readings[k]
@@ -249,11 +255,11 @@ def _stumps(old: list[Entry], new: list[Entry], lost: list[int], added: list[int
     return found
 
 
-def _is_piece(piece: Reading, whole: Reading) -> bool:
+def _is_piece(piece: AnalyzedEntry, whole: AnalyzedEntry) -> bool:
     """Return True if *whole* says all of *piece* in its own words; what only its headings say is no statement."""
     if not piece.text or not all(word in whole.around for word in piece.around):
         return False
     if whole.text.startswith(piece.text):
         return True
-    alone = Reading(replace(whole.entry, headings=(), parents=()))
-    return is_heir(whole, piece) and all(map(alone.says, piece.said.carrying))
+    alone = AnalyzedEntry(replace(whole.entry, headings=(), parents=()))
+    return analyzed_replaces(whole, piece) and all(map(alone.says, piece.said.carrying))

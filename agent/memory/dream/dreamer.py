@@ -15,21 +15,29 @@ from zoneinfo import ZoneInfo
 
 import structlog
 
-from agent.llm.port import ChatModel
-from agent.memory.consolidation.answer import Unusable
-from agent.memory.dream.applying import Applier, Report
-from agent.memory.dream.prompt import Material, shown_in
-from agent.memory.dream.schedule import Schedule
-from agent.memory.dream.state import DREAM, Run, Sitting, State, begun, is_untrusted, names_of
-from agent.memory.dream.telling import Asked, Teller
-from agent.memory.dream.thinking import DEADLINE, Thinker
-from agent.memory.files.disk import Disk
-from agent.memory.history.log import HistoryEntry, HistoryLog
-from agent.memory.provider import ModelProvider
+from agent.llm.chat_model import ChatModel
+from agent.memory.consolidation.answer import UnusableAnswer
+from agent.memory.dream.dream_applier import DreamApplier, DreamReport
+from agent.memory.dream.dream_notifier import DreamNotifier, DreamRequester
+from agent.memory.dream.dream_phases import DEADLINE, DreamPhaseRunner
+from agent.memory.dream.dream_prompt import DreamMaterial, shown_in
+from agent.memory.dream.dream_state import (
+    DREAM,
+    DreamPass,
+    DreamRun,
+    DreamStateStore,
+    is_untrusted,
+    names_of,
+    start_run,
+)
+from agent.memory.dream.schedule import DreamSchedule
+from agent.memory.history.history_log import HistoryEntry, HistoryLog
+from agent.memory.jobs.job_runner import Handler, RetryJobLater
+from agent.memory.model_provider import ModelProvider
 from agent.memory.scopes import scope_folder
-from agent.memory.work.background import Handler, Later
-from gateway.errors import StoreDown
-from gateway.ports import Job, Jobs
+from agent.memory.storage.disk import Disk
+from gateway.errors import StoreUnavailable
+from gateway.ports import Job, JobQueue
 
 log = structlog.get_logger(__name__)
 
@@ -44,7 +52,7 @@ async def _unbounded() -> int:
     return 0
 
 
-class _ForgottenMeanwhile(Exception):
+class _ConcurrentErasure(Exception):
     """Something of the scope was forgotten while a model thought about it: nothing of that may count."""
 
 
@@ -53,14 +61,14 @@ class Dreamer:
     """Does the jobs of the kind `dream`. *writing* is held while files change, and never while a model thinks."""
 
     home: Path
-    jobs: Jobs
+    jobs: JobQueue
     model: ChatModel
-    applier: Applier
-    teller: Teller
+    applier: DreamApplier
+    teller: DreamNotifier
     writing: asyncio.Lock
     zone: Callable[[str], str]
     now: Callable[[], datetime]
-    schedule: Schedule = field(default_factory=Schedule)
+    schedule: DreamSchedule = field(default_factory=DreamSchedule)
     is_scheduled: bool = True  # else it runs when somebody asks for it
     is_one: bool = False  # the home itself is the one scope; what lies in others' folders is nobody's to read
     max_batch_size: int = 20
@@ -97,7 +105,7 @@ class Dreamer:
 
     def _after(self, handler: Handler) -> Handler:
 
-        async def run(job: Job) -> Later | None:
+        async def run(job: Job) -> RetryJobLater | None:
             later = await handler(job)
             if later is None:
                 await self.expect(job.scope)
@@ -112,34 +120,34 @@ class Dreamer:
         try:
             for scope in await asyncio.to_thread(self._behind):
                 await self.expect(scope)
-        except (StoreDown, OSError) as error:  # the next entry, or the next start, makes it good
+        except (StoreUnavailable, OSError) as error:  # the next entry, or the next start, makes it good
             log.warning("dream.not_caught_up", error=type(error).__name__)
 
-    async def run(self, job: Job) -> Later | None:
+    async def run(self, job: Job) -> RetryJobLater | None:
         """Dream once over the scope's new entries; a wish for it is answered in the chat it came from."""
         if job.scope in self._at_work:
-            return Later(_NOT_YET, "the scope is dreaming already", counts=False)
+            return RetryJobLater(_NOT_YET, "the scope is dreaming already", counts=False)
         self._at_work.add(job.scope)
         try:
             return await self._run(job)
-        except _ForgottenMeanwhile:
-            return Later(_NOT_YET, "something was forgotten meanwhile", counts=False)
+        except _ConcurrentErasure:
+            return RetryJobLater(_NOT_YET, "something was forgotten meanwhile", counts=False)
         finally:
             self._at_work.discard(job.scope)
 
     # -- one run -----------------------------------------------------------------------------------
 
-    async def _run(self, job: Job) -> Later | None:
-        asked = Asked.of(job)
+    async def _run(self, job: Job) -> RetryJobLater | None:
+        asked = DreamRequester.of(job)
         run = await self._resume(job.scope) or await self._begin(job.scope)
         if run is None:
-            await self.teller.tell(job, asked, Report())
+            await self.teller.send_report(job, asked, DreamReport())
             return None
         entries = await asyncio.to_thread(self._entries, job.scope, run)
         for n, sitting in enumerate(run.sittings):
             mine = [each for each in entries if is_untrusted(each) is sitting.is_untrusted]
             thought = await self._think(job, run, n, mine)
-            if isinstance(thought, Unusable):
+            if isinstance(thought, UnusableAnswer):
                 return await self._failed(job, asked, thought)
             run = thought
         async with self.writing:
@@ -148,14 +156,14 @@ class Dreamer:
             is_applied = await asyncio.to_thread(lambda: self._history(job.scope).dream_cursor) >= run.to
             report = await self.applier.apply(job.scope, run, entries, stages=not is_applied)
             await asyncio.to_thread(self._point, job.scope, run.to)
-        await self.teller.tell(job, asked, report)
+        await self.teller.send_report(job, asked, report)
         await asyncio.to_thread(self._state(job.scope).drop)
         if await asyncio.to_thread(lambda: self._history(job.scope).after(run.to, 1)):
             await self.expect(job.scope)
         log.info("dream.done", scope=job.scope, entries=report.entries, changes=report.changes, waits=report.waits)
         return None
 
-    async def _resume(self, scope: str) -> Run | None:
+    async def _resume(self, scope: str) -> DreamRun | None:
         """Return the run that a crash or a failure interrupted, if it still counts."""
         run = await asyncio.to_thread(self._state(scope).load)
         if run is None:
@@ -166,45 +174,45 @@ class Dreamer:
         await asyncio.to_thread(self._state(scope).drop)
         return None
 
-    async def _begin(self, scope: str) -> Run | None:
+    async def _begin(self, scope: str) -> DreamRun | None:
         """Return the run over the next batch; None when there is nothing new."""
         history = self._history(scope)
         after = await asyncio.to_thread(lambda: history.dream_cursor)
         epoch = await self.applier.epoch(scope)
         found = await asyncio.to_thread(history.after, after, self.max_batch_size)
         entries = _batch(found, shown_in(await self.room()))
-        return begun(after, epoch, await self.applier.texts(scope), entries) if entries else None
+        return start_run(after, epoch, await self.applier.texts(scope), entries) if entries else None
 
-    async def _think(self, job: Job, run: Run, n: int, entries: list[HistoryEntry]) -> Run | Unusable:
+    async def _think(self, job: Job, run: DreamRun, n: int, entries: list[HistoryEntry]) -> DreamRun | UnusableAnswer:
         """Return the run with its *n*th sitting done."""
 
-        async def save(sitting: Sitting) -> None:
+        async def save(sitting: DreamPass) -> None:
             async with self.writing:
                 await self._check(job.scope, run)
                 await asyncio.to_thread(self._state(job.scope).save, run.with_sitting(n, sitting))
 
         provider = ModelProvider(model=self.model, purpose=DREAM, turn=job.id, key=entries[-1].session)
-        thinker = Thinker(
+        thinker = DreamPhaseRunner(
             provider=provider, model=self.model.name, max_iterations=self.max_iterations, deadline=self.deadline
         )
         today = f"{self.now().astimezone(ZoneInfo(self.zone(job.scope))):%A %Y-%m-%d}"
-        new = Material(entries=entries, today=today, shown=shown_in(await self.room()))
-        thought = await thinker.think(run.sittings[n], run.base, new, save)
-        return thought if isinstance(thought, Unusable) else run.with_sitting(n, thought)
+        new = DreamMaterial(entries=entries, today=today, shown=shown_in(await self.room()))
+        thought = await thinker.run_phases(run.sittings[n], run.base, new, save)
+        return thought if isinstance(thought, UnusableAnswer) else run.with_sitting(n, thought)
 
-    async def _failed(self, job: Job, asked: Asked | None, why: Unusable) -> Later | None:
+    async def _failed(self, job: Job, asked: DreamRequester | None, why: UnusableAnswer) -> RetryJobLater | None:
         """Try again later, with what is paid for kept; who asked for it is told at once and waits for nothing."""
         if asked is not None:
             log.warning("dream.failed", scope=job.scope, reason=why.reason)
             await self.expect(job.scope)
-            await self.teller.tell(job, asked, Report(failed=True))
+            await self.teller.send_report(job, asked, DreamReport(failed=True))
             return None
         failures = job.attempts + 1
         if failures <= _BACKS_OFF:  # then it was said; metrics go on counting
             log.warning("dream.failed", scope=job.scope, reason=why.reason, failures=failures)
         if failures == _BACKS_OFF:
             log.warning("dream.backs_off", scope=job.scope, at_most=f"{_LONGEST_WAIT}")
-        return Later(self._wait(job.scope, failures), why.reason)
+        return RetryJobLater(self._wait(job.scope, failures), why.reason)
 
     def _wait(self, scope: str, failures: int) -> timedelta:
         """Return how long to wait after so many failures in a row."""
@@ -213,15 +221,15 @@ class Dreamer:
         interval = self.schedule.next(self.now(), self.zone(scope)) - self.now()
         return max(interval, min(interval * 2.0 ** min(failures - _BACKS_OFF, 20), _LONGEST_WAIT))
 
-    async def _check(self, scope: str, run: Run) -> None:
+    async def _check(self, scope: str, run: DreamRun) -> None:
         """Under the lock: raise when something was forgotten since *run* began."""
         if run.epoch != await self.applier.epoch(scope):
             await asyncio.to_thread(self._state(scope).drop)
-            raise _ForgottenMeanwhile
+            raise _ConcurrentErasure
 
     # -- files; these block ------------------------------------------------------------------------
 
-    def _entries(self, scope: str, run: Run) -> list[HistoryEntry]:
+    def _entries(self, scope: str, run: DreamRun) -> list[HistoryEntry]:
         return [each for each in self._history(scope).after(run.after) if each.cursor <= run.to]
 
     def _point(self, scope: str, cursor: int) -> None:
@@ -244,8 +252,8 @@ class Dreamer:
     def _history(self, scope: str) -> HistoryLog:
         return HistoryLog(scope_folder(self.home, scope) / "memory", self.disk, now=self.now)
 
-    def _state(self, scope: str) -> State:
-        return State(scope_folder(self.home, scope) / "memory", self.disk)
+    def _state(self, scope: str) -> DreamStateStore:
+        return DreamStateStore(scope_folder(self.home, scope) / "memory", self.disk)
 
 
 def _batch(entries: tuple[HistoryEntry, ...], room: int) -> list[HistoryEntry]:

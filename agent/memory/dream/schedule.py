@@ -10,7 +10,7 @@ from cronsim import CronSim
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Schedule:
+class DreamSchedule:
     """The operator's decision. A *cron* line wins, and goes by the scope's own clock."""
 
     interval: timedelta = timedelta(hours=2)

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from agent.memory.consolidation.slice import Slice
-from agent.memory.files import lines as build
-from agent.memory.files.lines import kind_of, to_messages
-from agent.memory.prompt.tokens import BYTES_PER_TOKEN, weigh_all
-from agent.memory.prompt.trimming import trimmed_by
-from agent.memory.prompt.window import KEPT_WITHOUT_WINDOW, Turn, Window, render
+from agent.memory.consolidation.message_range import MessageRange
+from agent.memory.prompt.prompt_window import KEPT_WITHOUT_WINDOW, PromptWindow, WindowTurn, render
+from agent.memory.prompt.token_estimate import BYTES_PER_TOKEN, estimate_messages
+from agent.memory.prompt.trim_lines import apply_trim
+from agent.memory.storage import transcript_lines as build
+from agent.memory.storage.transcript_lines import kind_of, to_messages
 from gateway.ports import Line
 
 MARK_EVERY = 100  # messages between marks, when the window itself does not move
@@ -24,7 +24,7 @@ _LEAST_SHOWN = 200  # characters: less of a message tells nobody anything
 
 
 @dataclass(frozen=True, slots=True)
-class Compaction:
+class CompactionPlan:
     """What has to be recorded so that the prompt fits, usually nothing, and where replay starts with it."""
 
     replay_from: int
@@ -32,7 +32,7 @@ class Compaction:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Room:
+class PromptLimit:
     """What a prompt may weigh; *taken* of it stands before the first message: the system prompt, the tools."""
 
     tokens: int  # 0 = nobody knows, and nothing is bounded
@@ -40,8 +40,14 @@ class Room:
 
 
 def compact(
-    turns: Sequence[Turn], said: Sequence[Line], room: Room, *, start: int, replay_from: int, consolidated: int
-) -> Compaction:
+    turns: Sequence[WindowTurn],
+    said: Sequence[Line],
+    room: PromptLimit,
+    *,
+    start: int,
+    replay_from: int,
+    consolidated: int,
+) -> CompactionPlan:
     """Return what makes history and *said* (the lines of the turn at hand, from index *start* on) fit *room*.
 
     In this order, as far as it takes: old tool bodies go; the window moves, at the beginning of a turn, until half
@@ -49,8 +55,10 @@ def compact(
     """
     weight = room.taken + sum(turn.weight for turn in turns) + weigh_lines(said)
     if not room.tokens or weight <= room.tokens:
-        return Compaction(replay_from)
-    plan = _Plan([Turn(each.low, each.high, each.lines, each.weight) for each in turns], list(said), room.taken, start)
+        return CompactionPlan(replay_from)
+    plan = _Compactor(
+        [WindowTurn(each.low, each.high, each.lines, each.weight) for each in turns], list(said), room.taken, start
+    )
     plan.drop_bodies()
     moved = plan.move(room.tokens) if plan.weight > room.tokens * 3 // 4 else 0
     if plan.weight > room.tokens:
@@ -58,10 +66,12 @@ def compact(
     if plan.weight > room.tokens:
         plan.cut(room.tokens)
     mark = (build.mark(moved, consolidated),) if moved > replay_from else ()
-    return Compaction(max(moved, replay_from), (*plan.lines, *mark))
+    return CompactionPlan(max(moved, replay_from), (*plan.lines, *mark))
 
 
-def overdue(turns: Sequence[Turn], room: Room, *, replay_from: int, consolidated: int) -> Slice | None:
+def overdue(
+    turns: Sequence[WindowTurn], room: PromptLimit, *, replay_from: int, consolidated: int
+) -> MessageRange | None:
     """Return what is to be summarised of a window by its weight, up to where a turn begins and half the room is free.
 
     Due when the next prompt is expected not to fit, and when something has left the window unsummarised. The
@@ -75,10 +85,10 @@ def overdue(turns: Sequence[Turn], room: Room, *, replay_from: int, consolidated
                 break
             left -= turn.weight
             end = max(end, turn.high)
-    return Slice(consolidated, end) if end > consolidated else None
+    return MessageRange(consolidated, end) if end > consolidated else None
 
 
-def mark_due(state: Window, from_index: int, to_index: int, *, window: int, consolidates: bool) -> Line | None:
+def mark_due(state: PromptWindow, from_index: int, to_index: int, *, window: int, consolidates: bool) -> Line | None:
     """Return the mark that the count of messages asks for once a turn of these indices is there.
 
     Where nothing consolidates, a full window's replay start moves by half of it, to the beginning of a
@@ -99,7 +109,7 @@ def mark_due(state: Window, from_index: int, to_index: int, *, window: int, cons
     return None
 
 
-def _turn_start(state: Window, aim: int, upcoming: int) -> int:
+def _turn_start(state: PromptWindow, aim: int, upcoming: int) -> int:
     """Return where the turn that holds index *aim* begins, or the next one where that moves nothing."""
     starts = [turn.low for turn in state.turns if turn.high > turn.low] + [upcoming]
     before = [start for start in starts if start <= aim]
@@ -108,7 +118,7 @@ def _turn_start(state: Window, aim: int, upcoming: int) -> int:
     return next((start for start in starts if start > state.replay_from), state.replay_from)
 
 
-def fits(turns: Sequence[Turn], room: Room, *, threshold: int = 0) -> bool:
+def fits(turns: Sequence[WindowTurn], room: PromptLimit, *, threshold: int = 0) -> bool:
     """Say whether the next prompt is expected to stay within *room*, and *threshold* below its bound."""
     expected = room.taken + sum(turn.weight for turn in turns) + room.tokens // GROWTH
     return not room.tokens or expected <= room.tokens - min(threshold, room.tokens // 2)
@@ -116,14 +126,14 @@ def fits(turns: Sequence[Turn], room: Room, *, threshold: int = 0) -> bool:
 
 def weigh_lines(lines: Sequence[Line]) -> int:
     """Return what lines weigh as they are sent."""
-    return weigh_all(message for line in lines for message in to_messages(line))
+    return estimate_messages(message for line in lines for message in to_messages(line))
 
 
 @dataclass(slots=True)
-class _Plan:
+class _Compactor:
     """A prompt that is made lighter, step by step; each step that helps leaves its line."""
 
-    turns: list[Turn]
+    turns: list[WindowTurn]
     said: list[Line]
     taken: int
     start: int
@@ -179,7 +189,9 @@ class _Plan:
             self.turns, self.said = tried.turns, tried.said
             self.lines.append(trim)
 
-    def _with(self, trim: Line) -> _Plan:
-        turns = [Turn(turn.low, turn.high, [trimmed_by(trim, line) for line in turn.lines]) for turn in self.turns]
+    def _with(self, trim: Line) -> _Compactor:
+        turns = [
+            WindowTurn(turn.low, turn.high, [apply_trim(trim, line) for line in turn.lines]) for turn in self.turns
+        ]
         render(turns)
-        return _Plan(turns, [trimmed_by(trim, line) for line in self.said], self.taken, self.start)
+        return _Compactor(turns, [apply_trim(trim, line) for line in self.said], self.taken, self.start)

@@ -8,30 +8,30 @@ from datetime import datetime
 
 import structlog
 
-from agent.memory.consolidation.slice import Keep, Slice, is_due, take
-from agent.memory.files.blobs import Blobs
-from agent.memory.files.lines import kind_of
-from agent.memory.prompt.compaction import Compaction, Room, compact, fits, mark_due, overdue, weigh_lines
-from agent.memory.prompt.speaker_names import SpeakerNames
-from agent.memory.prompt.tokens import weigh_all
-from agent.memory.prompt.window import (
-    Ballast,
+from agent.memory.consolidation.message_range import KeepPolicy, MessageRange, is_due, next_range
+from agent.memory.prompt.compaction import CompactionPlan, PromptLimit, compact, fits, mark_due, overdue, weigh_lines
+from agent.memory.prompt.prompt_window import (
+    AuxiliaryContent,
     Message,
-    Snapshot,
-    Turn,
-    Window,
-    ballast,
+    PromptSnapshot,
+    PromptWindow,
+    WindowTurn,
+    auxiliary_content,
     digests_of,
     fold,
     kept_lines,
-    last_heard,
     last_messages,
     last_turns,
+    last_user_message_at,
     render,
     says,
     snapshot_of,
     taken_back,
 )
+from agent.memory.prompt.speaker_names import SpeakerNames
+from agent.memory.prompt.token_estimate import estimate_messages
+from agent.memory.storage.text_blobs import TextBlobCache
+from agent.memory.storage.transcript_lines import kind_of
 from gateway.events import SessionKey
 from gateway.ports import Line, TurnRecord
 
@@ -53,9 +53,9 @@ class Conversation:
         *,
         next_index: int,
         window: int,
-        blobs: Blobs,
+        blobs: TextBlobCache,
         consolidates: bool = False,
-        keep: Keep = Keep.HALF,
+        keep: KeepPolicy = KeepPolicy.HALF,
         flush: int | None = None,
     ) -> None:
         """Begin empty; *flush* is how many tokens below its budget the window is flushed at, None = never."""
@@ -69,14 +69,14 @@ class Conversation:
         self.speaker_names = SpeakerNames()
         self.seen_rev = ""  # a state of memory that was compared and brought nothing new
         self._blobs = blobs
-        self._state = Window()
-        self._snapshot: Snapshot | None = None
+        self._state = PromptWindow()
+        self._snapshot: PromptSnapshot | None = None
         self._messages: list[Message] = []
         self._deltas: list[Line] = []
-        self._ballast = Ballast()
+        self._ballast = AuxiliaryContent()
         self._weight = self._room = self._overhead = 0
         self._flush = flush
-        self._peeked: tuple[TurnRecord, Window] | None = None
+        self._peeked: tuple[TurnRecord, PromptWindow] | None = None
         self._flushed = -1  # the cycle that a flush was asked for in
 
     def allow(self, room: int, overhead: int) -> None:
@@ -84,14 +84,14 @@ class Conversation:
         self._room, self._overhead = room, overhead
 
     @property
-    def room(self) -> Room:
+    def room(self) -> PromptLimit:
         """What a prompt may weigh, and what the system prompt and the tools take of it."""
-        return Room(tokens=self._room, taken=self._overhead + (self._snapshot.weight if self._snapshot else 0))
+        return PromptLimit(tokens=self._room, taken=self._overhead + (self._snapshot.weight if self._snapshot else 0))
 
     @property
     def weight(self) -> int:
         """What `messages` weigh; costs nothing that grows with the conversation."""
-        return self._weight if self.window else weigh_all(self.messages)
+        return self._weight if self.window else estimate_messages(self.messages)
 
     @property
     def messages(self) -> Sequence[Message]:
@@ -101,7 +101,7 @@ class Conversation:
         return last_messages(self._messages, self._state)
 
     @property
-    def snapshot(self) -> Snapshot | None:
+    def snapshot(self) -> PromptSnapshot | None:
         """The snapshot in force, None before the first turn or when its texts are lost."""
         return self._snapshot
 
@@ -143,14 +143,14 @@ class Conversation:
     @property
     def last_heard(self) -> datetime | None:
         """When the newest message of a person was sent, as far as the window knows."""
-        return last_heard(self._state.turns)
+        return last_user_message_at(self._state.turns)
 
     @property
     def lines(self) -> Sequence[Line]:
         """The lines of the window, oldest first."""
         return [line for turn in self._state.turns for line in turn.lines]
 
-    def snapshot_with(self, lines: Sequence[Line], blobs: Mapping[str, str]) -> Snapshot:
+    def snapshot_with(self, lines: Sequence[Line], blobs: Mapping[str, str]) -> PromptSnapshot:
         """Return the snapshot in force once *lines* (a turn's opening) are part of the conversation."""
         for line in reversed(lines):
             if kind_of(line) == "snapshot":
@@ -174,11 +174,11 @@ class Conversation:
 
     def weight_with(self, lines: Sequence[Line]) -> int:
         """Return what `messages_with` weigh; usually `weight`."""
-        return weigh_all(self.messages_with(lines)) if self._is_changed_by(lines) else self.weight
+        return estimate_messages(self.messages_with(lines)) if self._is_changed_by(lines) else self.weight
 
     def compacted(
-        self, said: Sequence[Line], start: int, *, after: Sequence[Line] = (), room: Room | None = None
-    ) -> Compaction:
+        self, said: Sequence[Line], start: int, *, after: Sequence[Line] = (), room: PromptLimit | None = None
+    ) -> CompactionPlan:
         """Return what has to be recorded so that the next prompt fits; usually nothing.
 
         *said* are the lines of the turn at hand, from index *start* on; what stands in *after* is decided already.
@@ -188,7 +188,7 @@ class Conversation:
             state = self._after(after)
             render(state.turns)
         elif not room.tokens or room.taken + self.weight + weigh_lines(said) <= room.tokens:
-            return Compaction(state.replay_from)  # the usual: nothing that grows is looked at
+            return CompactionPlan(state.replay_from)  # the usual: nothing that grows is looked at
         turns = state.turns if self.window else last_turns(state)
         where = {"start": start, "replay_from": state.replay_from, "consolidated": state.consolidated}
         return compact(turns, said, room, **where)
@@ -205,16 +205,16 @@ class Conversation:
         """Return the mark that is due once a turn of these indices is there; usually none."""
         return mark_due(self._state, from_index, to_index, window=self.window, consolidates=self.consolidates)
 
-    def due(self, to_index: int, record: TurnRecord | None = None) -> Slice | None:
+    def due(self, to_index: int, record: TurnRecord | None = None) -> MessageRange | None:
         """Return what is to be consolidated once there are *to_index* messages; usually nothing.
 
         By count, and by the weight that the window has with *record*, its newest turn: whichever takes more.
         """
         if not self.consolidates:
             return None
-        taken: list[Slice | None] = [None]
+        taken: list[MessageRange | None] = [None]
         if is_due(to_index, self.consolidated, self.window, self._keep):
-            taken.append(take(to_index, self.consolidated, self.window, self._keep))
+            taken.append(next_range(to_index, self.consolidated, self.window, self._keep))
         if record is not None and self._room:
             after = self._next(record)
             taken.append(
@@ -222,7 +222,7 @@ class Conversation:
             )
         return max(filter(None, taken), key=lambda each: each.end, default=None)
 
-    def flush_due(self, record: TurnRecord) -> Slice | None:
+    def flush_due(self, record: TurnRecord) -> MessageRange | None:
         """Return what is to be looked through for lasting facts before a compaction by weight; once in each cycle."""
         if not self.consolidates or self._flush is None or not self._room or self._flushed == self.consolidated:
             return None
@@ -232,7 +232,7 @@ class Conversation:
         if not is_near or record.to_index <= self.consolidated:
             return None
         self._flushed = self.consolidated
-        return Slice(self.consolidated, record.to_index)
+        return MessageRange(self.consolidated, record.to_index)
 
     def adopt(self, record: TurnRecord) -> None:
         """Take in a committed record of this transcript; the same one twice is once. Costs what is new."""
@@ -253,12 +253,12 @@ class Conversation:
                 self._load_snapshot(record.blobs)
             self._show()
         else:
-            turn = Turn(record.from_index, record.to_index, kept_lines(lines))
+            turn = WindowTurn(record.from_index, record.to_index, kept_lines(lines))
             if turn.lines:
                 self._state.turns.append(turn)
                 self._messages.extend(render([turn]))
                 self._weight += turn.weight
-                self._ballast += ballast([turn])
+                self._ballast += auxiliary_content([turn])
                 self._deltas.extend(line for line in turn.lines if kind_of(line) == "delta")
         self.next_index = max(self.next_index, record.to_index)
 
@@ -269,7 +269,7 @@ class Conversation:
             return record.to_index <= self.next_index
         return record.turn in self._state.taken
 
-    def restore(self, state: Window, blobs: Mapping[str, str]) -> None:
+    def restore(self, state: PromptWindow, blobs: Mapping[str, str]) -> None:
         """Begin with what a cold read found."""
         self._state = state
         self._load_snapshot(blobs)
@@ -280,7 +280,7 @@ class Conversation:
     def _show(self) -> None:
         self._messages = render(self._state.turns)
         self._weight = sum(turn.weight for turn in self._state.turns)
-        self._ballast = ballast(self._state.turns)
+        self._ballast = auxiliary_content(self._state.turns)
         self._deltas = [line for turn in self._state.turns for line in turn.lines if kind_of(line) == "delta"]
 
     def _load_snapshot(self, texts: Mapping[str, str]) -> None:
@@ -297,23 +297,23 @@ class Conversation:
         gone = taken_back(lines)
         return bool(gone) and any(says(turn, gone) for turn in self._state.turns)
 
-    def _next(self, record: TurnRecord) -> Window:
+    def _next(self, record: TurnRecord) -> PromptWindow:
         """Return the state once *record* is there, every turn weighed; what is there already is not touched."""
         if self._peeked is None or self._peeked[0] is not record:
             if self._is_changed_by(record.lines):
                 state = self._after(record.lines, record)
                 render(state.turns)
             else:
-                turn = Turn(record.from_index, record.to_index, kept_lines(record.lines))
+                turn = WindowTurn(record.from_index, record.to_index, kept_lines(record.lines))
                 render([turn])
                 state = replace(self._state, turns=[*self._state.turns, turn])
             self._peeked = (record, state)
         return self._peeked[1]
 
-    def _after(self, lines: Sequence[Line], record: TurnRecord | None = None) -> Window:
+    def _after(self, lines: Sequence[Line], record: TurnRecord | None = None) -> PromptWindow:
         """Return the state with *lines* of a new turn; the old one stays as it is."""
-        state = Window(
-            [Turn(turn.low, turn.high, list(turn.lines), turn.weight) for turn in self._state.turns],
+        state = PromptWindow(
+            [WindowTurn(turn.low, turn.high, list(turn.lines), turn.weight) for turn in self._state.turns],
             self._state.replay_from,
             self._state.anchor_at,
             self._state.consolidated,

@@ -13,13 +13,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from agent.attachments.facts import ASIDE, UNTRUSTED, facts_in
+from agent.attachments.file_facts import ASIDE, UNTRUSTED, facts_in
 
 TAINTED = "tainted"
 _WORDS = ("text", "said")  # of a file's fact: what was read in it, what was heard
 
 
-def brings_words(line: Mapping[str, Any]) -> bool:
+def is_tainted_line(line: Mapping[str, Any]) -> bool:
     """Say whether *line* puts words of others before the bot, or what it said with them in view."""
     if line.get(TAINTED):
         return True
@@ -38,12 +38,12 @@ def origin_of_words(line: Mapping[str, Any]) -> str:
     return TAINTED if line.get(TAINTED) else UNTRUSTED if line.get("origin") == UNTRUSTED else ""
 
 
-def bring_words(lines: Iterable[Mapping[str, Any]]) -> bool:
+def has_tainted_line(lines: Iterable[Mapping[str, Any]]) -> bool:
     """Say whether any of *lines* does."""
-    return any(brings_words(line) for line in lines)
+    return any(is_tainted_line(line) for line in lines)
 
 
-def trusted(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+def strip_untrusted(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """Return *messages*, as many and in their places, with nothing left in them that is not taken on trust.
 
     Kept are words of people whom the chat admits, and what the bot said while no words of others stood before it.
@@ -52,7 +52,7 @@ def trusted(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     kept: list[Mapping[str, Any]] = []
     is_tainted = False  # for lines that were written before they were flagged, or elsewhere
     for message in messages:
-        is_tainted = is_tainted or brings_words(message)
+        is_tainted = is_tainted or is_tainted_line(message)
         is_bots = message.get("role") == "assistant"
         is_left_out = message.get("origin") == UNTRUSTED or (is_bots and is_tainted)
         kept.append(_without_words(message, all_of_it=is_left_out))

@@ -10,13 +10,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, tzinfo
 
-from agent.memory.search.cues import Cue, Trait
-from agent.memory.search.dates import Named
-from agent.memory.search.question import Question
+from agent.memory.search.query import SearchQuery
+from agent.memory.search.query_cues import QueryCue, UnitTrait
+from agent.memory.search.query_dates import TimeRange
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Weights:
+class RankingWeights:
     """What each part counts."""
 
     unit: float = 0.7  # the unit's own words
@@ -32,11 +32,11 @@ class Weights:
     question: float = -0.15  # ends by asking
 
 
-DEFAULT = Weights()
+DEFAULT = RankingWeights()
 
 
 @dataclass(slots=True)
-class Candidate:
+class RankedCandidate:
     """A unit with what the parts say of it."""
 
     id: int
@@ -54,19 +54,19 @@ class Candidate:
 
 
 def rank(
-    candidates: Sequence[Candidate],
-    question: Question,
-    weights: Weights = DEFAULT,
+    candidates: Sequence[RankedCandidate],
+    question: SearchQuery,
+    weights: RankingWeights = DEFAULT,
     *,
     names: frozenset[str] = frozenset(),
     zone: tzinfo = UTC,
     best: Mapping[str, float] | None = None,
-) -> list[Candidate]:
+) -> list[RankedCandidate]:
     """Score *candidates* and return them, best first; of equals the newer.
 
     *best* is what the parts are divided by, where several indexes answer one question.
     """
-    tops = best or tops_of(candidates)
+    tops = best or best_scores(candidates)
     cue = int(question.cue)
     for each in candidates:
         each.score = (
@@ -81,12 +81,12 @@ def rank(
         for each in candidates:
             if each.at is not None and _is_then(each.at, question.times, zone):
                 each.score += weights.date
-    if Cue.LATEST in question.cue and weights.latest:
+    if QueryCue.LATEST in question.cue and weights.latest:
         _prefer_newer(candidates, weights.latest)
     return sorted(candidates, key=lambda each: (-each.score, -(each.at or 0.0), each.id))
 
 
-def tops_of(candidates: Sequence[Candidate]) -> dict[str, float]:
+def best_scores(candidates: Sequence[RankedCandidate]) -> dict[str, float]:
     """Return the best of each part; 1 where nobody has any."""
     return {
         "unit": max([each.unit for each in candidates], default=0.0) or 1.0,
@@ -97,7 +97,7 @@ def tops_of(candidates: Sequence[Candidate]) -> dict[str, float]:
     }
 
 
-def _cues(each: Candidate, cue: int, weights: Weights, names: frozenset[str]) -> float:
+def _cues(each: RankedCandidate, cue: int, weights: RankingWeights, names: frozenset[str]) -> float:
     # Plain numbers: this runs for a thousand candidates.
     score = 0.0
     if each.who in names or (not names and each.role in _ASKED[cue & _ROLES]):
@@ -112,23 +112,23 @@ def _cues(each: Candidate, cue: int, weights: Weights, names: frozenset[str]) ->
     return score
 
 
-_TIME, _SHORT, _QUESTION = int(Trait.TIME), int(Trait.SHORT), int(Trait.QUESTION)
-_WHEN, _ROLES = int(Cue.WHEN), int(Cue.SELF | Cue.OTHER)
+_TIME, _SHORT, _QUESTION = int(UnitTrait.TIME), int(UnitTrait.SHORT), int(UnitTrait.QUESTION)
+_WHEN, _ROLES = int(QueryCue.WHEN), int(QueryCue.SELF | QueryCue.OTHER)
 # Whose words a question without a name asks for.
 _ASKED: Mapping[int, tuple[str, ...]] = {
     0: (),
-    int(Cue.SELF): ("user",),
-    int(Cue.OTHER): ("assistant",),
+    int(QueryCue.SELF): ("user",),
+    int(QueryCue.OTHER): ("assistant",),
     _ROLES: ("user", "assistant"),
 }
 
 
-def _is_then(at: float, times: Sequence[Named], zone: tzinfo) -> bool:
+def _is_then(at: float, times: Sequence[TimeRange], zone: tzinfo) -> bool:
     local = datetime.fromtimestamp(at, zone)
     return any(time.covers(local) for time in times)
 
 
-def _prefer_newer(candidates: Sequence[Candidate], weight: float) -> None:
+def _prefer_newer(candidates: Sequence[RankedCandidate], weight: float) -> None:
     """Among those that answer at all, let the newest have *weight* more than the oldest."""
     good = max((each.score for each in candidates), default=0.0) / 2
     times = sorted({each.at for each in candidates if each.at is not None and each.score >= good})

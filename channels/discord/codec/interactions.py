@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from channels.discord.codec.parse import Me, Place, Profile, moment_of, place_of
+from channels.discord.codec.parse import DiscordBotIdentity, DiscordChat, GuildProfile, moment_of, place_of
 from gateway.events import ChatKind, InboundKind, InboundMessage, Sender, SessionKey
-from gateway.text import clean, find_command
+from gateway.text import find_command, sanitize
 
 _COMMAND, _BUTTON = 2, 3  # interaction types
 _CHAT_INPUT = 1
@@ -19,7 +19,7 @@ _ANSWER, _DEFERRED_ANSWER, _DEFERRED_UPDATE = 4, 5, 6  # callback types
 _EPHEMERAL = 1 << 6
 
 
-def read_interaction(channel: str, payload: Mapping[str, Any], me: Me) -> InboundMessage | None:
+def parse_interaction(channel: str, payload: Mapping[str, Any], me: DiscordBotIdentity) -> InboundMessage | None:
     """Read an interaction object; None for the kinds we never asked for. It speaks to us by what it is."""
     data, kind = payload["data"], payload["type"]
     if kind == _COMMAND and data.get("type", _CHAT_INPUT) == _CHAT_INPUT:
@@ -35,8 +35,8 @@ def read_interaction(channel: str, payload: Mapping[str, Any], me: Me) -> Inboun
         key=SessionKey(channel, place.chat),
         message_id="",
         sender=_sender(payload),
-        text=clean(text),
-        command=clean(text) if of_kind is InboundKind.BUTTON else find_command(clean(text), me.handle),
+        text=sanitize(text),
+        command=sanitize(text) if of_kind is InboundKind.BUTTON else find_command(sanitize(text), me.handle),
         sent_at=moment_of(ident),
         kind=of_kind,
         chat_kind=ChatKind.DIRECT if place.is_direct else ChatKind.GROUP,
@@ -50,7 +50,7 @@ def read_interaction(channel: str, payload: Mapping[str, Any], me: Me) -> Inboun
     )
 
 
-def first_answer(message: InboundMessage) -> Mapping[str, Any]:
+def initial_response(message: InboundMessage) -> Mapping[str, Any]:
     """Return what Discord is told within three seconds.
 
     In a shared chat "is thinking" is shown to the sender alone, since what follows may be theirs alone.
@@ -61,12 +61,12 @@ def first_answer(message: InboundMessage) -> Mapping[str, Any]:
     return {"type": _DEFERRED_ANSWER, **flags}
 
 
-def whole_answer(line: str) -> Mapping[str, Any]:
+def final_response(line: str) -> Mapping[str, Any]:
     """Return an answer that is one line, for the sender alone."""
     return {"type": _ANSWER, "data": {"content": line, "flags": _EPHEMERAL, "allowed_mentions": {"parse": []}}}
 
 
-def _place(payload: Mapping[str, Any]) -> Place:
+def _place(payload: Mapping[str, Any]) -> DiscordChat:
     guild = str(payload.get("guild_id") or "")
     channel = {"guild_id": guild, **(payload.get("channel") or {}), "id": payload["channel_id"]}
     return place_of({"type": 0 if guild else 1, **channel})
@@ -76,14 +76,14 @@ def _sender(payload: Mapping[str, Any]) -> Sender:
     member = payload.get("member") or {}
     user = member.get("user") or payload["user"]
     rights = int(member.get("permissions") or 0)  # in that channel, its overwrites counted in
-    profile = Profile(
+    profile = GuildProfile(
         roles=tuple(str(role) for role in member.get("roles") or ()),
         name=str(member.get("nick") or user.get("global_name") or user.get("username") or ""),
         is_admin=bool(rights & (_ADMINISTRATOR | _MANAGE_CHANNELS | _MANAGE_GUILD)),
     )
     return Sender(
         id=str(int(user["id"])),
-        name=clean(profile.name),
+        name=sanitize(profile.name),
         is_bot=bool(user.get("bot")),
         is_admin=profile.is_admin,
         roles=profile.roles,

@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, TypeAlias
 
 from gateway.events import UNKNOWN, Attachment, ChatKind, InboundKind, InboundMessage, Sender, SessionKey
-from gateway.text import as_one_word, clean, find_command
+from gateway.text import as_one_word, find_command, sanitize
 
 Payload: TypeAlias = Mapping[str, Any]
 
@@ -30,7 +30,7 @@ _MENTION = re.compile(r"<@!?(\d+)>|<@&(\d+)>|<#(\d+)>")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class DiscordChat:
     """A Discord channel: a direct message, a guild's channel, or a thread (a forum post is one)."""
 
     id: str
@@ -47,7 +47,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Me:
+class DiscordBotIdentity:
     """Who we are there."""
 
     id: str
@@ -61,7 +61,7 @@ class Me:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Profile:
+class GuildProfile:
     """What a guild knows of a sender beyond the message: looked up where the payload lacks it."""
 
     roles: tuple[str, ...] = ()
@@ -71,7 +71,7 @@ class Profile:
 
 
 @dataclass(frozen=True, slots=True)
-class FileAddress:
+class DiscordFileRef:
     """Where a file is, and which message of ours to ask when its signed address has ended."""
 
     chat: str
@@ -84,7 +84,7 @@ class FileAddress:
         return f"{self.chat}/{self.message}/{self.attachment} {self.url}"
 
     @classmethod
-    def read(cls, line: str) -> FileAddress:
+    def read(cls, line: str) -> DiscordFileRef:
         """Undo `written`; raise ValueError for what is none."""
         place, blank, url = line.partition(" ")
         chat, message, attachment = place.split("/")
@@ -103,11 +103,11 @@ def snowflake_at(moment: datetime) -> int:
     return max(int((moment - _EPOCH) / timedelta(milliseconds=1)), 0) << 22
 
 
-def place_of(payload: Payload) -> Place:
+def place_of(payload: Payload) -> DiscordChat:
     """Read a channel object."""
     kind = payload["type"]
     is_thread = kind in _THREADS
-    return Place(
+    return DiscordChat(
         id=str(int(payload["id"])),
         guild=str(payload.get("guild_id") or ""),
         parent=str(payload.get("parent_id") or "") if is_thread else "",
@@ -117,10 +117,10 @@ def place_of(payload: Payload) -> Place:
     )
 
 
-def place_beside(message: InboundMessage) -> Place:
+def place_beside(message: InboundMessage) -> DiscordChat:
     """Return the place of what was said before *message*, for whoever reads on from there."""
     thread = message.key.thread
-    return Place(
+    return DiscordChat(
         id=thread or message.key.chat,
         guild=message.guild,
         parent=message.key.parent.chat if thread else "",
@@ -129,7 +129,7 @@ def place_beside(message: InboundMessage) -> Place:
     )
 
 
-def is_ours(payload: Payload, me: Me) -> bool:
+def is_ours(payload: Payload, me: DiscordBotIdentity) -> bool:
     """Say whether we wrote this message ourselves."""
     return str(payload["author"]["id"]) == me.id
 
@@ -139,8 +139,8 @@ def changes_nothing(update: Payload) -> bool:
     return not update.get("edited_timestamp") or "content" not in update or "author" not in update
 
 
-def read_message(
-    channel: str, payload: Payload, place: Place, me: Me, profile: Profile | None = None
+def parse_message(
+    channel: str, payload: Payload, place: DiscordChat, me: DiscordBotIdentity, profile: GuildProfile | None = None
 ) -> InboundMessage | None:
     """Read a message object; None for our own and for what is no person's words (joins, pins, boosts).
 
@@ -173,7 +173,7 @@ def read_message(
     )
 
 
-def read_deletion(channel: str, ident: str, place: Place, at: datetime) -> InboundMessage:
+def read_deletion(channel: str, ident: str, place: DiscordChat, at: datetime) -> InboundMessage:
     """Return the deletion of message *ident*; Discord does not say whose it was."""
     return InboundMessage(
         key=SessionKey(channel, place.chat),
@@ -188,21 +188,21 @@ def read_deletion(channel: str, ident: str, place: Place, at: datetime) -> Inbou
     )
 
 
-def turns_away(payload: Payload, me: Me) -> bool:
+def mentions_others(payload: Payload, me: DiscordBotIdentity) -> bool:
     """Say whether the message addresses somebody else: it mentions people and none of them is us."""
     named = [str(user["id"]) for user in payload.get("mentions") or ()]
     answered = payload.get("referenced_message") or {}
     return bool(named) and me.id not in named and not _addresses(payload, answered, me)
 
 
-def _sender(payload: Payload, profile: Profile | None) -> Sender:
+def _sender(payload: Payload, profile: GuildProfile | None) -> Sender:
     author = payload["author"]
     member = payload.get("member") or {}
-    known = profile or Profile(roles=tuple(str(role) for role in member.get("roles") or ()))
+    known = profile or GuildProfile(roles=tuple(str(role) for role in member.get("roles") or ()))
     name = known.name or member.get("nick") or author.get("global_name") or author.get("username") or ""
     return Sender(
         id=str(int(author["id"])),
-        name=clean(str(name)),
+        name=sanitize(str(name)),
         is_bot=bool(author.get("bot")) or bool(author.get("system")) or "webhook_id" in payload,
         is_admin=known.is_admin,
         is_guest=known.is_gone,
@@ -210,7 +210,7 @@ def _sender(payload: Payload, profile: Profile | None) -> Sender:
     )
 
 
-def _addresses(payload: Payload, answered: Payload, me: Me) -> bool:
+def _addresses(payload: Payload, answered: Payload, me: DiscordBotIdentity) -> bool:
     if any(str(user["id"]) == me.id for user in payload.get("mentions") or ()):
         return True
     if any(str(role) in me.roles for role in payload.get("mention_roles") or ()):
@@ -218,7 +218,7 @@ def _addresses(payload: Payload, answered: Payload, me: Me) -> bool:
     return str((answered.get("author") or {}).get("id")) == me.id
 
 
-def _command(payload: Payload, me: Me) -> str:
+def _command(payload: Payload, me: DiscordBotIdentity) -> str:
     """Return what the sender typed as a command: read from the raw content, in which nobody's name is."""
 
     def ours(found: re.Match[str]) -> str:
@@ -226,10 +226,10 @@ def _command(payload: Payload, me: Me) -> str:
         return f"@{me.handle}" if user == me.id or role in me.roles else found[0]
 
     typed = _MENTION.sub(ours, str(payload.get("content") or ""))
-    return find_command(clean(typed), me.handle, lambda text: _readable(text, payload, me))
+    return find_command(sanitize(typed), me.handle, lambda text: _readable(text, payload, me))
 
 
-def _readable(text: str, payload: Payload, me: Me) -> str:
+def _readable(text: str, payload: Payload, me: DiscordBotIdentity) -> str:
     """Write mentions as people read them."""
     names = {str(user["id"]): as_one_word(_name(user)) for user in payload.get("mentions") or ()}
     names[me.id] = me.handle
@@ -242,10 +242,10 @@ def _readable(text: str, payload: Payload, me: Me) -> str:
             return f"@{names[user]}"
         return f"#{channel}" if channel else found[0]
 
-    return clean(_MENTION.sub(named, text)).strip()
+    return sanitize(_MENTION.sub(named, text)).strip()
 
 
-def _named(payload: Payload, me: Me) -> tuple[str, ...]:
+def _named(payload: Payload, me: DiscordBotIdentity) -> tuple[str, ...]:
     """Return whom the words mention; that a reply calls its author is not in them."""
     text = str(payload.get("content") or "")
     return tuple(dict.fromkeys(found[1] for found in _MENTION.finditer(text) if found[1] not in (None, me.id)))
@@ -256,14 +256,14 @@ def _name(user: Payload) -> str:
     return str(member.get("nick") or user.get("global_name") or user.get("username") or user["id"])
 
 
-def _quoted(payload: Payload, answered: Payload, me: Me) -> str:
+def _quoted(payload: Payload, answered: Payload, me: DiscordBotIdentity) -> str:
     if (payload.get("message_reference") or {}).get("type") == _FORWARD:
         answered = next((each.get("message") or {} for each in payload.get("message_snapshots") or ()), {})
     text = _readable(str(answered.get("content") or ""), answered, me)
     return text if len(text) <= _QUOTED else f"{text[: _QUOTED - 1]}…"
 
 
-def _quoted_by(payload: Payload, answered: Payload, me: Me) -> str:
+def _quoted_by(payload: Payload, answered: Payload, me: DiscordBotIdentity) -> str:
     """Return whose words are quoted; of a forward Discord does not say."""
     if (payload.get("message_reference") or {}).get("type") == _FORWARD:
         return UNKNOWN
@@ -275,13 +275,13 @@ def _attachment(payload: Payload, message: Payload) -> Attachment:
     media = str(payload.get("content_type") or "").partition(";")[0].strip().lower()
     return Attachment(
         kind=_kind(media, message),
-        name=clean(str(payload.get("filename") or "file")),
+        name=sanitize(str(payload.get("filename") or "file")),
         size=int(payload.get("size") or 0),
         media_type=media,
-        url=FileAddress(
+        url=DiscordFileRef(
             str(message["channel_id"]), str(message["id"]), str(payload.get("id") or ""), str(payload.get("url") or "")
         ).written(),
-        caption=clean(str(payload.get("description") or "")),
+        caption=sanitize(str(payload.get("description") or "")),
     )
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from channels.discord.codec.dialect import literal, write, write_tree
-from gateway.events import OutboundMessage, Part
+from channels.discord.codec.markup import literal, render_markup, write_tree
+from gateway.events import MessagePart, OutboundMessage
+from gateway.i18n import FALLBACK, translate
+from gateway.i18n.languages import LANGUAGES
 from gateway.text import PartWriter, WrittenPart, pack, parse, plain_tree
-from gateway.words import FALLBACK, say
-from gateway.words.languages import LANGUAGES
 
 LIMIT = 2_000  # characters of a message (docs.discord.com/developers/resources/message, content)
 FILE_LIMIT = 10 << 20  # bytes of a file, where a server has no boosts
@@ -15,13 +15,13 @@ _MARK_ROOM = 110  # for the line that says a part may repeat: it joins a part th
 _ROOM = LIMIT - _MARK_ROOM
 
 
-def render(message: OutboundMessage, language: str = FALLBACK, *, least: int = 0) -> list[Part]:
+def render(message: OutboundMessage, language: str = FALLBACK, *, least: int = 0) -> list[MessagePart]:
     """Cut and write *message*, and say in *language* where it is cut; pure.
 
     Each part holds enough room for the mark of a resend, the first one the first *least* characters, where they fit.
     """
     return [
-        Part(
+        MessagePart(
             id=f"{message.id}.{n}",
             key=message.key,
             payload=part.payload,
@@ -30,7 +30,7 @@ def render(message: OutboundMessage, language: str = FALLBACK, *, least: int = 0
             visible_to=message.visible_to,
             kind=message.kind,
         )
-        for n, part in enumerate(pack(message.text, _WRITER, note=say("delivery.cut", language), least=least), 1)
+        for n, part in enumerate(pack(message.text, _WRITER, note=translate("delivery.cut", language), least=least), 1)
     ]
 
 
@@ -51,17 +51,17 @@ def _literal(text: str) -> WrittenPart:
 _WRITER = PartWriter(limit=_ROOM, max_parts=MOST_PARTS, write=_write, literal=_literal)
 
 
-def written(part: Part, *, marked: bool = False, language: str = FALLBACK) -> str:
+def message_content(part: MessagePart, *, marked: bool = False, language: str = FALLBACK) -> str:
     """Return what is sent for *part*; a marked one says so first."""
     text = part.payload or part.plain
     if part.file is not None:
-        text = write(part.file.caption)[:_ROOM]
-    return f"{say('delivery.may_repeat', language)}\n{text}"[:LIMIT] if marked else text
+        text = render_markup(part.file.caption)[:_ROOM]
+    return f"{translate('delivery.may_repeat', language)}\n{text}"[:LIMIT] if marked else text
 
 
-def is_the_same(content: str, part: Part) -> bool:
+def matches_part(content: str, part: MessagePart) -> bool:
     """Say whether a message that stands in a chat is *part*, marked or not; Discord trims what it is sent."""
     standing = content.strip()
     for language in LANGUAGES:  # it may have been another one's when it was sent
-        standing = standing.removeprefix(say("delivery.may_repeat", language)).strip()
+        standing = standing.removeprefix(translate("delivery.may_repeat", language)).strip()
     return bool(standing) and standing in (part.payload.strip(), part.plain.strip())

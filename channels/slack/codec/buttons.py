@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gateway.events import Choice
-from gateway.text import in_rows, split
+from gateway.events import MessageButton
+from gateway.text import button_rows, split
 
 _SECTION = 2_900  # characters; Slack takes 3,000 in a section's text
 _ROW = "parlour-row-"  # then a number: the id of a row's block
@@ -18,7 +18,7 @@ ACTION = "parlour-"  # then a number: the id of a button
 
 
 @dataclass(frozen=True, slots=True)
-class Press:
+class SlackButtonPress:
     """Where a button was pressed, and what its message is without that button's row."""
 
     chat: str
@@ -30,14 +30,14 @@ class Press:
     response_url: str  # where a message that one person alone sees can be changed; "" for any other
 
 
-def blocks(text: str, choices: Sequence[Choice], *, is_plain: bool) -> list[dict[str, Any]]:
+def blocks(text: str, choices: Sequence[MessageButton], *, is_plain: bool) -> list[dict[str, Any]]:
     """Return *text* (mrkdwn) and the buttons below it. With blocks, Slack shows no text beside them."""
     kind = "plain_text" if is_plain else "mrkdwn"
     shown: list[dict[str, Any]] = [
         {"type": "section", "text": {"type": kind, "text": piece}} for piece in split(text, limit=_SECTION)
     ]
     number = 0
-    for n, row in enumerate(in_rows(choices)):
+    for n, row in enumerate(button_rows(choices)):
         buttons = []
         for choice in row:
             buttons.append(
@@ -58,7 +58,7 @@ def is_press(body: Mapping[str, Any]) -> bool:
     return body.get("type") == "block_actions"
 
 
-def press_of(body: Mapping[str, Any]) -> Press | None:
+def parse_press(body: Mapping[str, Any]) -> SlackButtonPress | None:
     """Return what was pressed; None for what is no button of ours. Raises KeyError and the like for other shapes."""
     action = body["actions"][0]
     if action.get("type") != "button" or not str(action["action_id"]).startswith(ACTION):
@@ -68,7 +68,7 @@ def press_of(body: Mapping[str, Any]) -> Press | None:
     ts = str(container["message_ts"])
     thread = str(container.get("thread_ts") or message.get("thread_ts") or "")
     pressed = action.get("block_id")
-    return Press(
+    return SlackButtonPress(
         chat=str(container["channel_id"]),
         ts=ts,
         thread="" if thread == ts else thread,

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from gateway.events import Attachment
-from gateway.text import as_one_word, clean, find_command
+from gateway.text import as_one_word, find_command, sanitize
 
 # Field of the message, our kind, a name where the platform gives none, the media type where it gives none.
 _FILES = (
@@ -23,11 +23,11 @@ _NOT_TYPED = frozenset({"text_mention", "text_link", "blockquote", "expandable_b
 FILE_SCHEME = "telegram-file:"  # the address that holds the token is asked for when the file is fetched
 
 
-def spoken(message: Mapping[str, Any]) -> str:
+def message_text(message: Mapping[str, Any]) -> str:
     """Return the words of a message, hidden addresses written out, or what stands for them; "" for none."""
     if "text" in message or "caption" in message:
-        return clean(_with_addresses(message))
-    return clean(_other(message))
+        return sanitize(_with_addresses(message))
+    return sanitize(_other(message))
 
 
 def typed_command(message: Mapping[str, Any], user: str, handle: str) -> str:
@@ -50,7 +50,7 @@ def typed_command(message: Mapping[str, Any], user: str, handle: str) -> str:
             else:
                 word = f"@{handle if _whose(entity) == user else word}"
             units = units[: 2 * start] + word.encode("utf-16-le", "surrogatepass") + units[2 * end :]
-    return find_command(clean(_decoded(units)), handle)
+    return find_command(sanitize(_decoded(units)), handle)
 
 
 def _head(units: bytes, message: Mapping[str, Any], user: str, handle: str) -> int:
@@ -65,7 +65,7 @@ def _head(units: bytes, message: Mapping[str, Any], user: str, handle: str) -> i
     return mention + len(rest) - len(rest.lstrip())
 
 
-def words(message: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
+def iter_entities(message: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
     """Yield each entity of a message: its type, its text, and the id of the user it names, or ""."""
     units = _units(message)
     for entity in _entities(message):
@@ -98,12 +98,12 @@ def _sticker(sticker: Mapping[str, Any]) -> tuple[str, str, str]:
 
 
 def _attachment(file: Mapping[str, Any], kind: str, name: str, media_type: str, caption: str = "") -> Attachment:
-    media_type = clean(str(file.get("mime_type") or media_type))
+    media_type = sanitize(str(file.get("mime_type") or media_type))
     if kind == "document" and media_type.partition("/")[0] in ("image", "audio", "video"):
         kind = media_type.partition("/")[0]  # sent "as a file", to keep it as it is
     return Attachment(
         kind=kind,
-        name=clean(str(file.get("file_name") or name)),
+        name=sanitize(str(file.get("file_name") or name)),
         size=int(file.get("file_size", 0)),
         media_type=media_type,
         url=f"{FILE_SCHEME}{file['file_id']}",

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from channels.telegram.codec.content import attachments, spoken, typed_command, words
-from gateway.errors import Unreadable
+from channels.telegram.codec.content import attachments, iter_entities, message_text, typed_command
+from gateway.errors import UnreadableEvent
 from gateway.events import UNKNOWN, ChatKind, InboundKind, InboundMessage, Sender, SessionKey
 from gateway.ports import EventOrigin
-from gateway.text import clean
+from gateway.text import sanitize
 
 KINDS = {"private": ChatKind.DIRECT, "group": ChatKind.GROUP, "supergroup": ChatKind.GROUP}
 _NAMED = 64  # characters of a name
@@ -23,7 +23,7 @@ _QUOTED = 4_000  # characters of a quoted text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Account:
+class TelegramBotIdentity:
     """What a codec has to know of the bot: who it is, and which plain commands in a group are meant for it."""
 
     id: str
@@ -31,7 +31,9 @@ class Account:
     commands: frozenset[str] = frozenset()
 
 
-def parse(update: Mapping[str, Any], *, channel: str, me: Account, now: datetime) -> InboundMessage | None:
+def parse_update(
+    update: Mapping[str, Any], *, channel: str, me: TelegramBotIdentity, now: datetime
+) -> InboundMessage | None:
     """Return what a person did, or None for what is no affair of ours; raise Unreadable.
 
     An edit is the same message with the time of the edit as its revision. Being added to a group is the
@@ -47,13 +49,13 @@ def parse(update: Mapping[str, Any], *, channel: str, me: Account, now: datetime
         if "my_chat_member" in update:
             return _added(update["my_chat_member"], channel, me)
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError, OSError) as error:
-        raise Unreadable(f"{type(error).__name__} in {', '.join(sorted(map(str, update)))[:200]}") from None
+        raise UnreadableEvent(f"{type(error).__name__} in {', '.join(sorted(map(str, update)))[:200]}") from None
     return None
 
 
-def _message(message: Mapping[str, Any], channel: str, me: Account) -> InboundMessage | None:
+def _message(message: Mapping[str, Any], channel: str, me: TelegramBotIdentity) -> InboundMessage | None:
     chat_kind = KINDS.get(message["chat"]["type"])
-    text, files = spoken(message), attachments(message)
+    text, files = message_text(message), attachments(message)
     if chat_kind is None or not (text or files):
         return None  # a broadcast channel, or a service message
     original = _original(message)
@@ -71,7 +73,7 @@ def _message(message: Mapping[str, Any], channel: str, me: Account) -> InboundMe
         is_addressed=chat_kind is ChatKind.DIRECT or _is_for_us(message, original, me),
         album=str(message.get("media_group_id", "")),
         reply_to=str(int(original["message_id"])) if original else "",
-        mentioned=tuple(user for kind, _, user in words(message) if kind == "text_mention" and user != me.id),
+        mentioned=tuple(user for kind, _, user in iter_entities(message) if kind == "text_mention" and user != me.id),
         quoted=_quoted(message, original),
         quoted_by=_quoted_by(message, original, me),
         is_forwarded=_is_others(message),
@@ -79,7 +81,7 @@ def _message(message: Mapping[str, Any], channel: str, me: Account) -> InboundMe
     )
 
 
-def _button(query: Mapping[str, Any], channel: str, me: Account, now: datetime) -> InboundMessage | None:
+def _button(query: Mapping[str, Any], channel: str, me: TelegramBotIdentity, now: datetime) -> InboundMessage | None:
     message, data = query.get("message"), query.get("data")
     if not message or not data or message["chat"]["type"] not in KINDS:
         return None
@@ -88,8 +90,8 @@ def _button(query: Mapping[str, Any], channel: str, me: Account, now: datetime) 
         message_id="",
         event_ids=(f"button/{query['id']}",),
         sender=person_of(query["from"], me),
-        text=clean(data),
-        command=clean(data),
+        text=sanitize(data),
+        command=sanitize(data),
         sent_at=now,
         kind=InboundKind.BUTTON,
         chat_kind=KINDS[message["chat"]["type"]],
@@ -99,7 +101,7 @@ def _button(query: Mapping[str, Any], channel: str, me: Account, now: datetime) 
     )
 
 
-def query_of(update: Mapping[str, Any]) -> str:
+def callback_query_id(update: Mapping[str, Any]) -> str:
     """Return under which id Telegram waits for the answer to a press."""
     return str(update["callback_query"]["id"])
 
@@ -112,7 +114,7 @@ def rows_left(update: Mapping[str, Any]) -> list[list[Mapping[str, Any]]]:
     return [row for row in rows if row and all(each["callback_data"] != query["data"] for each in row)]
 
 
-def _added(change: Mapping[str, Any], channel: str, me: Account) -> InboundMessage | None:
+def _added(change: Mapping[str, Any], channel: str, me: TelegramBotIdentity) -> InboundMessage | None:
     old, new = change["old_chat_member"]["status"], change["new_chat_member"]["status"]
     is_group = KINDS.get(change["chat"]["type"]) is ChatKind.GROUP
     if not is_group or old not in ("left", "kicked") or new not in ("member", "administrator"):
@@ -160,7 +162,7 @@ def origin_of(update: Mapping[str, Any]) -> EventOrigin | None:
     return None
 
 
-def is_arrival(message: InboundMessage) -> bool:
+def is_bot_added(message: InboundMessage) -> bool:
     """Say whether *message* stands for our being added to a group."""
     return any(event.startswith(_ADDED) for event in message.event_ids)
 
@@ -172,20 +174,20 @@ def _key(message: Mapping[str, Any], channel: str) -> SessionKey:
     return SessionKey(channel, f"{chat}/{int(topic)}" if topic else chat)
 
 
-def _sender(message: Mapping[str, Any], me: Account) -> Sender:
+def _sender(message: Mapping[str, Any], me: TelegramBotIdentity) -> Sender:
     # Who speaks as a chat (an anonymous admin, a linked channel) is nobody: Telegram hides who it was.
     if "sender_chat" in message or "from" not in message:
         return Sender(id="")
     return person_of(message["from"], me)
 
 
-def person_of(user: Mapping[str, Any], me: Account) -> Sender:
+def person_of(user: Mapping[str, Any], me: TelegramBotIdentity) -> Sender:
     """Read a user object; raises KeyError and the like for what is none."""
     ident = str(int(user["id"]))
     names = (user.get("first_name"), user.get("last_name"))
     name = " ".join(str(each) for each in names if each) or str(user.get("username", ""))
     return Sender(
-        id=ident, name=clean(name)[:_NAMED], is_bot=bool(user.get("is_bot", False)), is_self=bool(ident == me.id)
+        id=ident, name=sanitize(name)[:_NAMED], is_bot=bool(user.get("is_bot", False)), is_self=bool(ident == me.id)
     )
 
 
@@ -201,11 +203,11 @@ def _quoted(message: Mapping[str, Any], original: Mapping[str, Any] | None) -> s
     """Return the words that are answered: the part a person picked, else the whole."""
     picked = message.get("quote")
     if picked:
-        return clean(picked["text"])[:_QUOTED]
-    return spoken(original)[:_QUOTED] if original else ""
+        return sanitize(picked["text"])[:_QUOTED]
+    return message_text(original)[:_QUOTED] if original else ""
 
 
-def _quoted_by(message: Mapping[str, Any], original: Mapping[str, Any] | None, me: Account) -> str:
+def _quoted_by(message: Mapping[str, Any], original: Mapping[str, Any] | None, me: TelegramBotIdentity) -> str:
     """Return whose words are answered; what was passed on, or said as a chat, is nobody's that we know."""
     if not original:
         return UNKNOWN if "quote" in message else ""
@@ -224,13 +226,13 @@ def _is_others(message: Mapping[str, Any]) -> bool:
     return own is None or own != message.get("from", {}).get("id")
 
 
-def _is_for_us(message: Mapping[str, Any], original: Mapping[str, Any] | None, me: Account) -> bool:
+def _is_for_us(message: Mapping[str, Any], original: Mapping[str, Any] | None, me: TelegramBotIdentity) -> bool:
     if original and str(original.get("from", {}).get("id")) == me.id:
         return True
-    return any(_names_us(kind, word, user, me) for kind, word, user in words(message))
+    return any(_names_us(kind, word, user, me) for kind, word, user in iter_entities(message))
 
 
-def _names_us(kind: str, word: str, user: str, me: Account) -> bool:
+def _names_us(kind: str, word: str, user: str, me: TelegramBotIdentity) -> bool:
     handle = f"@{me.username}".lower()
     match kind:
         case "mention":

@@ -6,10 +6,10 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from channels.telegram.codec.entities import Entity, Styled, styled_tree
-from gateway.events import OutboundMessage, Part
-from gateway.text import PartWriter, Unit, WrittenPart, pack, parse, plain_tree, split, width
-from gateway.words import FALLBACK, say
+from channels.telegram.codec.markup import FormattedText, TextEntity, styled_tree
+from gateway.events import MessagePart, OutboundMessage
+from gateway.i18n import FALLBACK, translate
+from gateway.text import LengthUnit, PartWriter, WrittenPart, pack, parse, plain_tree, split, width
 
 _PLATFORM_LIMIT = 4096  # UTF-16 units after entities parsing (constants.MessageLimit)
 _ENTITIES = 100  # what comes after them is shown without its setting
@@ -19,20 +19,20 @@ LIMIT = _PLATFORM_LIMIT - 120
 
 
 @dataclass(frozen=True, slots=True)
-class Outgoing:
+class OutgoingText:
     """What one call shows: the text and its entities as Telegram's own objects."""
 
     text: str
     entities: tuple[dict[str, Any], ...] = ()
 
 
-def render(message: OutboundMessage, language: str = FALLBACK, *, least: int = 0) -> list[Part]:
+def render(message: OutboundMessage, language: str = FALLBACK, *, least: int = 0) -> list[MessagePart]:
     """Cut and format *message*, and say in *language* where it is cut; nothing but a blank text gives no part.
 
     The first part holds the first *least* characters, where they fit.
     """
     return [
-        Part(
+        MessagePart(
             id=f"{message.id}.{n}",
             key=message.key,
             payload=part.payload,
@@ -41,11 +41,11 @@ def render(message: OutboundMessage, language: str = FALLBACK, *, least: int = 0
             visible_to=message.visible_to,
             kind=message.kind,
         )
-        for n, part in enumerate(pack(message.text, _WRITER, note=say("delivery.cut", language), least=least), 1)
+        for n, part in enumerate(pack(message.text, _WRITER, note=translate("delivery.cut", language), least=least), 1)
     ]
 
 
-def outgoing(part: Part, *, marked: bool = False, language: str = FALLBACK) -> Outgoing:
+def build_outgoing(part: MessagePart, *, marked: bool = False, language: str = FALLBACK) -> OutgoingText:
     """Return what *part* shows; an empty payload is its plain text, *marked* adds that it may repeat another."""
     if part.payload:
         read = json.loads(part.payload)
@@ -53,37 +53,39 @@ def outgoing(part: Part, *, marked: bool = False, language: str = FALLBACK) -> O
     else:
         text, entities = part.plain, ()
     if not marked:
-        return Outgoing(text, entities)
-    mark = f"\n\n{say('delivery.may_repeat', language)}"
-    if width(text + mark, Unit.UTF16) > _PLATFORM_LIMIT:  # a part that another version of us has cut
-        text = split(text, limit=_PLATFORM_LIMIT - width(mark, Unit.UTF16), unit=Unit.UTF16)[0]
+        return OutgoingText(text, entities)
+    mark = f"\n\n{translate('delivery.may_repeat', language)}"
+    if width(text + mark, LengthUnit.UTF16) > _PLATFORM_LIMIT:  # a part that another version of us has cut
+        text = split(text, limit=_PLATFORM_LIMIT - width(mark, LengthUnit.UTF16), unit=LengthUnit.UTF16)[0]
         entities = ()
-    return Outgoing(text + mark, entities)
+    return OutgoingText(text + mark, entities)
 
 
 def _write(markdown: str) -> WrittenPart:
     tree = parse(markdown)
     shown = styled_tree(tree)
     if not shown.text.strip():
-        shown = Styled(markdown.strip())
+        shown = FormattedText(markdown.strip())
     text = plain_tree(tree)
-    fill = max(width(shown.text, Unit.UTF16) / LIMIT, len(shown.entities) / _ENTITIES)
-    return WrittenPart(_payload(shown), text if text.strip() and width(text, Unit.UTF16) <= LIMIT else shown.text, fill)
+    fill = max(width(shown.text, LengthUnit.UTF16) / LIMIT, len(shown.entities) / _ENTITIES)
+    return WrittenPart(
+        _payload(shown), text if text.strip() and width(text, LengthUnit.UTF16) <= LIMIT else shown.text, fill
+    )
 
 
 def _literal(text: str) -> WrittenPart:
-    return WrittenPart("", text, width(text, Unit.UTF16) / LIMIT)
+    return WrittenPart("", text, width(text, LengthUnit.UTF16) / LIMIT)
 
 
-_WRITER = PartWriter(limit=LIMIT, unit=Unit.UTF16, max_parts=MAX_PARTS, write=_write, literal=_literal)
+_WRITER = PartWriter(limit=LIMIT, unit=LengthUnit.UTF16, max_parts=MAX_PARTS, write=_write, literal=_literal)
 
 
-def _payload(shown: Styled) -> str:
+def _payload(shown: FormattedText) -> str:
     entities = [_entity(entity) for entity in shown.entities]
     return json.dumps({"text": shown.text, "entities": entities}, ensure_ascii=False, separators=(",", ":"))
 
 
-def _entity(entity: Entity) -> dict[str, Any]:
+def _entity(entity: TextEntity) -> dict[str, Any]:
     fields: dict[str, Any] = {"type": entity.type, "offset": entity.offset, "length": entity.length}
     if entity.extra:
         fields["url" if entity.type == "text_link" else "language"] = entity.extra

@@ -18,9 +18,9 @@ from pathlib import Path
 
 import numpy as np
 
-from agent.memory.search.embedding.local import LocalEmbedder
+from agent.memory.search.embedding.local_embedder import LocalEmbedder
 from agent.memory.search.ranking import DEFAULT
-from agent.memory.search.seed import Seed
+from agent.memory.search.seed_ranking import SeedProfile
 from gateway.logs import configure_logs
 from tests.benchmarks.harness import memory_mb, percentile
 from tests.benchmarks.recall import scale, twins
@@ -77,8 +77,8 @@ def _locomo(chats: Sequence[Chat], embed: Embed | None, *, has_ablations: bool) 
     measure(plain("FTS5 porter, turn", "porter unicode61"), asked, None)
     found = {}
     if embed is not None:
-        measure(seeds("seed profile: .7/.3, chunks 512/64", Seed()), asked, embed)
-        aged = Seed(memory_half_life=_DECAY, docs_half_life=_DECAY)
+        measure(seeds("seed profile: .7/.3, chunks 512/64", SeedProfile()), asked, embed)
+        aged = SeedProfile(memory_half_life=_DECAY, docs_half_life=_DECAY)
         measure(seeds("seed profile, memory ages by half in 30 days", aged), asked, embed)
         found["default"] = measure(ours("**default, with the model**"), asked, embed)
     found["no model"] = measure(ours("**default, no model**", has_vectors=False), asked, embed)

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import numpy as np
 
-from agent.memory.search.embedding.port import Matrix, unit_length
-from agent.memory.search.engine import Reading, RecallEngine, Scope
-from agent.memory.search.unit import Source, Unit
+from agent.memory.search.embedding.embedder import Matrix, normalize_rows
+from agent.memory.search.recall_engine import IndexedScope, RecallEngine, SourceReading
+from agent.memory.search.search_unit import SearchUnit, UnitSource
 from tests.benchmarks.harness import memory_mb, percentile
 from tests.benchmarks.recall.locomo import Chat
 
@@ -40,7 +40,7 @@ class RandomEmbedder:
     async def embed(self, texts: Sequence[str], *, is_question: bool = False) -> Matrix:
         """Return random rows of length 1."""
         rows = self._random.standard_normal((len(texts), _DIMENSIONS)).astype(np.float32)
-        return unit_length(rows)
+        return normalize_rows(rows)
 
     async def close(self) -> None:
         """Do nothing."""
@@ -50,19 +50,19 @@ class RandomEmbedder:
 class Grown:
     """A scope that grows by a message at a time."""
 
-    units: list[Unit]
+    units: list[SearchUnit]
 
-    def marks(self) -> Mapping[Source, str]:
+    def marks(self) -> Mapping[UnitSource, str]:
         """Return one long conversation."""
-        return {Source(name="sessions/long.jsonl"): str(len(self.units))}
+        return {UnitSource(name="sessions/long.jsonl"): str(len(self.units))}
 
-    def read(self, source: Source, since: str) -> Reading:
+    def read(self, source: UnitSource, since: str) -> SourceReading:
         """Return what came since."""
         start = int(since or 0)
-        return Reading(units=self.units[start:], mark=str(len(self.units)), is_more=start > 0)
+        return SourceReading(units=self.units[start:], mark=str(len(self.units)), is_more=start > 0)
 
 
-def _messages(count: int, chats: Sequence[Chat]) -> Iterator[Unit]:
+def _messages(count: int, chats: Sequence[Chat]) -> Iterator[SearchUnit]:
     """Yield real turns again and again with other rare words, or words by Zipf's law where there is no set."""
     chance = random.Random(7)  # noqa: S311 - the same text each time
     at = datetime(2020, 1, 1, tzinfo=UTC)
@@ -75,7 +75,9 @@ def _messages(count: int, chats: Sequence[Chat]) -> Iterator[Unit]:
             text, who = " ".join(words), turn.who
         else:
             text, who = " ".join(f"w{rank}" if rank > 10 else _COMMON_WORDS[rank - 1] for rank in ranks[n]), "Ann"
-        yield Unit(text=text, line=n + 1, at=at + timedelta(minutes=3 * n), who=who, role="user", group=str(n // 30))
+        yield SearchUnit(
+            text=text, line=n + 1, at=at + timedelta(minutes=3 * n), who=who, role="user", group=str(n // 30)
+        )
 
 
 def _questions(chats: Sequence[Chat]) -> list[str]:
@@ -102,20 +104,20 @@ def print_table(count: int, chats: Sequence[Chat]) -> None:
         asyncio.run(_measure(Path(folder) / "index.db", units, _questions(chats)))
 
 
-async def _measure(path: Path, units: list[Unit], questions: Sequence[str]) -> None:
+async def _measure(path: Path, units: list[SearchUnit], questions: Sequence[str]) -> None:
     grown = Grown(units)
-    scope = Scope(path, grown)
+    scope = IndexedScope(path, grown)
     engine = RecallEngine(embedder=RandomEmbedder())
     started, cpu = time.perf_counter(), time.process_time()
     await engine.sync(scope)
     built, built_cpu = time.perf_counter() - started, time.process_time() - cpu
-    await engine.settled(path)
+    await engine.wait_idle(path)
     embedded = time.perf_counter() - started - built
     await engine.close()
 
     engine = RecallEngine(embedder=RandomEmbedder())
     await _row("first question after a start", engine, [scope], questions[:1])
-    await engine.settled(path)
+    await engine.wait_idle(path)
     await _row("with vectors, hot", engine, [scope], questions)
     idle = await _lag_beside(asyncio.sleep(2))
     worst = await _lag_beside(_row("with vectors, two at once", engine, [scope], questions, at_once=2))
@@ -133,7 +135,7 @@ async def _measure(path: Path, units: list[Unit], questions: Sequence[str]) -> N
 
 
 async def _row(
-    name: str, engine: RecallEngine, scopes: Sequence[Scope], questions: Sequence[str], *, at_once: int = 1
+    name: str, engine: RecallEngine, scopes: Sequence[IndexedScope], questions: Sequence[str], *, at_once: int = 1
 ) -> None:
     times: list[float] = []
     processor: list[float] = []
@@ -149,16 +151,16 @@ async def _row(
     _print(name, times, processor)
 
 
-async def _grow(engine: RecallEngine, scope: Scope, grown: Grown) -> None:
+async def _grow(engine: RecallEngine, scope: IndexedScope, grown: Grown) -> None:
     times, processor, source = [], [], next(iter(grown.marks()))
     rests: list[float] = []
     for n in range(_ADDED):
         if n % _CALM_AFTER == 0:
             started = time.perf_counter()
-            await engine.tidy(scope)
+            await engine.compact(scope)
             rests.append(time.perf_counter() - started)
         last = grown.units[-1]
-        grown.units.append(Unit(text=f"{last.text} {n}", line=last.line + 1, at=last.at, who="Ann", role="user"))
+        grown.units.append(SearchUnit(text=f"{last.text} {n}", line=last.line + 1, at=last.at, who="Ann", role="user"))
         started, cpu = time.perf_counter(), time.process_time()
         await engine.sync(scope, only=[source])
         times.append(time.perf_counter() - started)

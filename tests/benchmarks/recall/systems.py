@@ -13,14 +13,14 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from agent.memory.search.cutting import chunks
-from agent.memory.search.finding import order
-from agent.memory.search.index import ScopeIndex
-from agent.memory.search.languages import STOP
-from agent.memory.search.question import read_question
-from agent.memory.search.ranking import DEFAULT, Weights
-from agent.memory.search.seed import Seed
-from agent.memory.search.unit import Source, Unit
+from agent.memory.search.chunking import chunks
+from agent.memory.search.language_data import STOP
+from agent.memory.search.query import parse_query
+from agent.memory.search.ranking import DEFAULT, RankingWeights
+from agent.memory.search.result_selection import rank_candidates
+from agent.memory.search.scope_index import ScopeIndex
+from agent.memory.search.search_unit import SearchUnit, UnitSource
+from agent.memory.search.seed_ranking import SeedProfile
 from tests.benchmarks.recall.locomo import Asked, Chat, Turn
 from tests.benchmarks.recall.measures import Result
 
@@ -65,7 +65,7 @@ def _result(turns: Sequence[Turn], prefix: str = "") -> Result:
 # -- ours ------------------------------------------------------------------------------------------------
 
 
-def ours(name: str, weights: Weights = DEFAULT, *, is_one: bool = False, has_vectors: bool = True) -> System:
+def ours(name: str, weights: RankingWeights = DEFAULT, *, is_one: bool = False, has_vectors: bool = True) -> System:
     """Return our engine with *weights*; *is_one* puts all conversations into one index."""
 
     @contextmanager
@@ -83,9 +83,9 @@ def ours(name: str, weights: Weights = DEFAULT, *, is_one: bool = False, has_vec
 
             def ask(chat: Chat, asked: Asked) -> list[Result]:
                 index = indexes["all" if is_one else chat.name]
-                question = read_question(asked.text)
+                question = parse_query(asked.text)
                 vector = embed([asked.text])[asked.text] if embed and has_vectors else None
-                ranked = order([index.gather(question, vector)], question, weights=weights)[:_SHOWN]
+                ranked = rank_candidates([index.query(question, vector)], question, weights=weights)[:_SHOWN]
                 passages = index.passages([each.id for _, each in ranked])
                 found = []
                 for _, each in ranked:
@@ -99,22 +99,24 @@ def ours(name: str, weights: Weights = DEFAULT, *, is_one: bool = False, has_vec
     return System(name=name, open=opened)
 
 
-def _units(chat: Chat) -> list[Unit]:
+def _units(chat: Chat) -> list[SearchUnit]:
     return [
-        Unit(text=turn.text, line=n, at=turn.at, who=turn.who, role="user", group=turn.session)
+        SearchUnit(text=turn.text, line=n, at=turn.at, who=turn.who, role="user", group=turn.session)
         for n, turn in enumerate(chat.turns, start=1)
     ]
 
 
-def _fill(index: ScopeIndex, name: str, units: Sequence[Unit], embed: Embed | None) -> None:
+def _fill(index: ScopeIndex, name: str, units: Sequence[SearchUnit], embed: Embed | None) -> None:
     index.use_model("benchmark" if embed else "")
-    changes = index.put(Source(name=name), units)
+    changes = index.put(UnitSource(name=name), units)
     if embed is not None:
-        vectors = embed([unit.meant for unit in units])
-        index.embed("benchmark", {id_: vectors[unit.meant] for id_, unit in zip(changes.came, units, strict=True)})
+        vectors = embed([unit.embedding_text for unit in units])
+        index.embed(
+            "benchmark", {id_: vectors[unit.embedding_text] for id_, unit in zip(changes.came, units, strict=True)}
+        )
 
 
-def seeds(name: str, seed: Seed) -> System:
+def seeds(name: str, seed: SeedProfile) -> System:
     """Return the seed profile: each session a file of lines, in chunks."""
 
     @contextmanager
@@ -130,9 +132,9 @@ def seeds(name: str, seed: Seed) -> System:
                     _fill(index, session, cut, embed)
 
             def ask(chat: Chat, asked: Asked) -> list[Result]:
-                index, question = indexes[chat.name], read_question(asked.text)
+                index, question = indexes[chat.name], parse_query(asked.text)
                 vector = embed([asked.text])[asked.text] if embed else None
-                ranked = order([index.gather(question, vector)], question, seed=seed, now=NOW)
+                ranked = rank_candidates([index.query(question, vector)], question, seed=seed, now=NOW)
                 passages = index.passages([each.id for _, each in ranked])
                 sessions = _sessions(chat)
                 found = []

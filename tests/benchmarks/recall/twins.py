@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from agent.memory.search.finding import order
-from agent.memory.search.index import ScopeIndex
-from agent.memory.search.question import read_question
-from agent.memory.search.unit import Source, Unit
+from agent.memory.search.query import parse_query
+from agent.memory.search.result_selection import rank_candidates
+from agent.memory.search.scope_index import ScopeIndex
+from agent.memory.search.search_unit import SearchUnit, UnitSource
 
 LANGUAGES = ("en", "de", "ru", "zh")
 _START = datetime(2024, 1, 1, tzinfo=UTC)
@@ -49,7 +49,7 @@ def _measure(folder: Path, *, is_mixed: bool) -> Iterator[tuple[str, Found]]:
         if not is_mixed:
             index = ScopeIndex(folder / f"{language}.db", is_new=True)
         if index is not None:
-            index.put(Source(name=language), _units(facts))
+            index.put(UnitSource(name=language), _units(facts))
     for column, language in enumerate(LANGUAGES):
         one = index if is_mixed else ScopeIndex(folder / f"{language}.db")
         if one is not None:
@@ -60,10 +60,10 @@ def _measure(folder: Path, *, is_mixed: bool) -> Iterator[tuple[str, Found]]:
         index.close()
 
 
-def _units(facts: list[str]) -> list[Unit]:
+def _units(facts: list[str]) -> list[SearchUnit]:
     # Days apart, so that no fact is another's context.
     return [
-        Unit(text=fact, line=n, at=_START + timedelta(days=n), who="Ann", role="user", group=str(n))
+        SearchUnit(text=fact, line=n, at=_START + timedelta(days=n), who="Ann", role="user", group=str(n))
         for n, fact in enumerate(facts, start=1)
     ]
 
@@ -71,8 +71,8 @@ def _units(facts: list[str]) -> list[Unit]:
 def _ask(index: ScopeIndex, language: str, questions: list[str]) -> Found:
     places = []
     for n, text in enumerate(questions, start=1):
-        question = read_question(text)
-        ranked = [each.id for _, each in order([index.gather(question)], question)[:10]]
+        question = parse_query(text)
+        ranked = [each.id for _, each in rank_candidates([index.query(question)], question)[:10]]
         passages = index.passages(ranked)
         found = [passages[each].line for each in ranked if passages[each].source.name == language]
         places.append(found.index(n) + 1 if n in found else 99)

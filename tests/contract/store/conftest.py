@@ -8,9 +8,9 @@ from typing import Protocol
 
 import pytest
 
-from gateway.ports.store import Limits, Store
+from gateway.ports.store import Store, StoreLimits
 from gateway.store import open_file
-from gateway.store.base import Clock
+from gateway.store.engine import Clock
 from tests.fakes.store import kill, open_inline_store
 from tests.fakes.turns import Wall
 
@@ -20,7 +20,7 @@ class House(Protocol):
 
     wall: Wall
 
-    async def open(self, limits: Limits | None = None, clock: Clock | None = None) -> Store:
+    async def begin_call(self, limits: StoreLimits | None = None, clock: Clock | None = None) -> Store:
         """Open the store as a process that starts would."""
         ...
 
@@ -41,9 +41,9 @@ class SqliteHouse:
         self._path.parent.mkdir()
         self._opened: list[Store] = []
 
-    async def open(self, limits: Limits | None = None, clock: Clock | None = None) -> Store:
+    async def begin_call(self, limits: StoreLimits | None = None, clock: Clock | None = None) -> Store:
         """Open the store as a process that starts would."""
-        limits, clock = limits or Limits(), clock or self.wall.now
+        limits, clock = limits or StoreLimits(), clock or self.wall.now
         store: Store
         if self._is_inline:
             store = await open_inline_store(self._path, limits, clock=clock)
@@ -80,4 +80,4 @@ async def house(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
 @pytest.fixture
 async def store(house: House) -> Store:
     """Return an open store with the default limits."""
-    return await house.open()
+    return await house.begin_call()

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from gateway.events import ChatKind, InboundKind, InboundMessage, OutboundKind, Role, Sender, SessionKey, turn_id
-from gateway.ports.journal import AcceptedAs, EndState, InboxRow, TurnRecord
-from gateway.ports.store import Limits, Store
+from gateway.ports.journal import AcceptOutcome, InboxRow, MessageOutcome, TurnRecord
+from gateway.ports.store import Store, StoreLimits
 from tests.contract.store.conftest import House
 from tests.fakes.turns import ANN, BOB, START, accept, answer, answered, claim, parts_of, receipt, said, settle
 
@@ -19,14 +19,14 @@ LATE = START + timedelta(days=3650)
 
 async def test_a_new_message_is_there_after_a_kill(house: House) -> None:
     """What accept has confirmed survives a kill, whole."""
-    store = await house.open()
+    store = await house.begin_call()
     message = said("hällo 👋", reply_to="7", quoted="before", event_ids=("e1",), is_addressed=True)
     acceptance = await store.journal.accept(message, role=Role.STEWARD, is_control=False)
     await house.kill()
-    store = await house.open()
-    assert await anext(store.journal.lanes()) == ANN
+    store = await house.begin_call()
+    assert await anext(store.journal.ready_sessions()) == ANN
     lease = await claim(store)
-    assert acceptance.outcome is AcceptedAs.NEW
+    assert acceptance.outcome is AcceptOutcome.NEW
     assert [(row.seq, row.message, row.role) for row in lease.rows] == [(acceptance.seq, message, Role.STEWARD)]
 
 
@@ -34,39 +34,41 @@ async def test_a_redelivery_is_a_duplicate_with_the_first_number(store: Store) -
     """The logical key decides, whatever event ids the redelivery carries."""
     first = await accept(store, said(event_ids=("e1",)))
     again = await accept(store, said(event_ids=("e2",)))
-    assert (again.outcome, again.seq, again.queued) == (AcceptedAs.DUPLICATE, first.seq, 1)
+    assert (again.outcome, again.seq, again.queued) == (AcceptOutcome.DUPLICATE, first.seq, 1)
 
 
 async def test_a_redelivery_after_the_answer_stays_a_duplicate(house: House) -> None:
     """An answered message that is delivered again, even after a restart, makes no second turn."""
-    store = await house.open()
+    store = await house.begin_call()
     await answer(store, said(), "answer")
     await house.kill()
-    store = await house.open()
-    assert (await accept(store, said())).outcome is AcceptedAs.DUPLICATE
+    store = await house.begin_call()
+    assert (await accept(store, said())).outcome is AcceptOutcome.DUPLICATE
     assert await store.journal.claim(ANN) is None
 
 
 async def test_event_ids_do_not_decide_where_there_is_a_message_id(store: Store) -> None:
     """A repeated event id (Telegram's update ids restart) does not swallow another message."""
     await accept(store, said(id="1", event_ids=("e1",)))
-    assert (await accept(store, said(id="2", event_ids=("e1",)))).outcome is AcceptedAs.NEW
+    assert (await accept(store, said(id="2", event_ids=("e1",)))).outcome is AcceptOutcome.NEW
 
 
 async def test_any_of_a_buttons_event_ids_decides(store: Store) -> None:
     """Without a message id one known event id makes a duplicate."""
     button = said("yes", id="", kind=InboundKind.BUTTON, event_ids=("a", "b"))
     await accept(store, button, is_control=True)
-    assert (await accept(store, replace(button, event_ids=("b", "c")), is_control=True)).outcome is AcceptedAs.DUPLICATE
-    assert (await accept(store, replace(button, event_ids=("c",)), is_control=True)).outcome is AcceptedAs.NEW
+    assert (
+        await accept(store, replace(button, event_ids=("b", "c")), is_control=True)
+    ).outcome is AcceptOutcome.DUPLICATE
+    assert (await accept(store, replace(button, event_ids=("c",)), is_control=True)).outcome is AcceptOutcome.NEW
 
 
 async def test_the_same_message_id_in_another_chat_or_account_is_new(store: Store) -> None:
     """Keys hold the block, the bot account and the chat."""
     await accept(store, said())
-    assert (await accept(store, said(key=BOB))).outcome is AcceptedAs.NEW
-    assert (await accept(store, said(key=SessionKey("telegram-work", "42")))).outcome is AcceptedAs.NEW
-    assert (await accept(store, said(account="second"))).outcome is AcceptedAs.NEW
+    assert (await accept(store, said(key=BOB))).outcome is AcceptOutcome.NEW
+    assert (await accept(store, said(key=SessionKey("telegram-work", "42")))).outcome is AcceptOutcome.NEW
+    assert (await accept(store, said(account="second"))).outcome is AcceptOutcome.NEW
 
 
 async def test_an_edit_of_a_waiting_message_replaces_its_text(store: Store) -> None:
@@ -74,8 +76,8 @@ async def test_an_edit_of_a_waiting_message_replaces_its_text(store: Store) -> N
     await accept(store, said("one", id="1", event_ids=("e",)))
     await accept(store, said("two", id="2", second=1))
     edit = said("ONE", id="1", revision="r2", second=9)
-    assert (await accept(store, edit)).outcome is AcceptedAs.EDITED
-    assert (await accept(store, edit)).outcome is AcceptedAs.DUPLICATE
+    assert (await accept(store, edit)).outcome is AcceptOutcome.EDITED
+    assert (await accept(store, edit)).outcome is AcceptOutcome.DUPLICATE
     lease = await claim(store)
     message = lease.rows[0].message
     assert (message.text, message.revision, message.sent_at, message.event_ids) == ("ONE", "r2", START, ("e",))
@@ -85,7 +87,7 @@ async def test_an_edit_of_a_waiting_message_replaces_its_text(store: Store) -> N
 async def test_an_original_after_its_edit_changes_nothing(store: Store) -> None:
     """A late first revision does not take the edit back."""
     await accept(store, said("new", revision="r2"))
-    assert (await accept(store, said("old"))).outcome is AcceptedAs.DUPLICATE
+    assert (await accept(store, said("old"))).outcome is AcceptOutcome.DUPLICATE
     assert (await claim(store)).rows[0].message.text == "new"
 
 
@@ -93,7 +95,7 @@ async def test_an_edit_after_the_claim_is_noted_for_the_next_turn(store: Store) 
     """It opens no turn, and ends with the turn it was told to."""
     await accept(store, said("one"))
     lease = await claim(store)
-    assert (await accept(store, said("ONE", revision="r2"))).outcome is AcceptedAs.NOTED
+    assert (await accept(store, said("ONE", revision="r2"))).outcome is AcceptOutcome.NOTED
     await store.journal.commit(lease, answered(lease))
     assert await store.journal.claim(ANN) is None
     await accept(store, said("two", id="2"))
@@ -121,25 +123,25 @@ async def test_a_deletion_ends_a_waiting_message(store: Store) -> None:
     """Nobody answers what was taken back, and its redelivery stays a duplicate."""
     await accept(store, said())
     deletion = said("", kind=InboundKind.DELETION)
-    assert (await accept(store, deletion)).outcome is AcceptedAs.DELETED
-    assert (await accept(store, deletion)).outcome is AcceptedAs.DUPLICATE
-    assert (await accept(store, said())).outcome is AcceptedAs.DUPLICATE
-    assert (await accept(store, said("edit", revision="r2"))).outcome is AcceptedAs.DUPLICATE
+    assert (await accept(store, deletion)).outcome is AcceptOutcome.DELETED
+    assert (await accept(store, deletion)).outcome is AcceptOutcome.DUPLICATE
+    assert (await accept(store, said())).outcome is AcceptOutcome.DUPLICATE
+    assert (await accept(store, said("edit", revision="r2"))).outcome is AcceptOutcome.DUPLICATE
     assert await store.journal.claim(ANN) is None
 
 
 async def test_a_deletion_of_something_unknown_stores_nothing(store: Store) -> None:
     """A stranger's deleted message leaves no row."""
     acceptance = await accept(store, said("", kind=InboundKind.DELETION))
-    assert (acceptance.outcome, acceptance.seq) == (AcceptedAs.DUPLICATE, 0)
-    assert (await accept(store, said())).outcome is AcceptedAs.NEW
+    assert (acceptance.outcome, acceptance.seq) == (AcceptOutcome.DUPLICATE, 0)
+    assert (await accept(store, said())).outcome is AcceptOutcome.NEW
 
 
 async def test_a_full_chat_is_refused_and_told_once_a_minute(house: House) -> None:
     """Past the limit rows are stored as refused; the chat reads one line per minute."""
-    store = await house.open(Limits(queued_per_chat=2))
+    store = await house.begin_call(StoreLimits(queued_per_chat=2))
     outcomes = [(await accept(store, said(id=str(n)))).outcome for n in range(5)]
-    assert outcomes == [AcceptedAs.NEW] * 2 + [AcceptedAs.FULL] * 3
+    assert outcomes == [AcceptOutcome.NEW] * 2 + [AcceptOutcome.FULL] * 3
     told = await store.outbox.undelivered(ANN)
     assert [(each.message.id, each.message.kind) for each in told] == [
         (f"{turn_id(said(id='2'))}.1", OutboundKind.NOTICE)
@@ -148,80 +150,80 @@ async def test_a_full_chat_is_refused_and_told_once_a_minute(house: House) -> No
     house.wall.advance(minutes=1)
     await accept(store, said(id="9"))
     assert len(await store.outbox.undelivered(ANN)) == 2
-    assert (await accept(store, said(id="9"))).outcome is AcceptedAs.DUPLICATE
+    assert (await accept(store, said(id="9"))).outcome is AcceptOutcome.DUPLICATE
 
 
 async def test_one_sender_fills_at_most_half_of_a_shared_chats_queue(house: House) -> None:
     """The other half is for everybody else; a direct chat has one sender, and all of it is theirs."""
-    store = await house.open(Limits(queued_per_chat=6))
+    store = await house.begin_call(StoreLimits(queued_per_chat=6))
     group: dict[str, Any] = {"key": BOB, "chat_kind": ChatKind.GROUP}
     outcomes = [(await accept(store, said(id=f"a{n}", by="ann", **group))).outcome for n in range(5)]
-    assert outcomes == [AcceptedAs.NEW] * 3 + [AcceptedAs.FULL] * 2
+    assert outcomes == [AcceptOutcome.NEW] * 3 + [AcceptOutcome.FULL] * 2
     others = [(await accept(store, said(id=f"{by}{n}", by=by, **group))).outcome for by in "xyz" for n in range(2)]
-    assert others == [AcceptedAs.NEW] * 3 + [AcceptedAs.FULL] * 3
+    assert others == [AcceptOutcome.NEW] * 3 + [AcceptOutcome.FULL] * 3
     direct = [(await accept(store, said(id=f"d{n}"))).outcome for n in range(7)]
-    assert direct == [AcceptedAs.NEW] * 6 + [AcceptedAs.FULL]
+    assert direct == [AcceptOutcome.NEW] * 6 + [AcceptOutcome.FULL]
 
 
 async def test_a_full_chat_does_not_stop_another_one_or_a_command(house: House) -> None:
     """Limits are per chat, and control rows pass."""
-    store = await house.open(Limits(queued_per_chat=1))
+    store = await house.begin_call(StoreLimits(queued_per_chat=1))
     await accept(store, said(id="1"))
     await accept(store, said(id="2"))
-    assert (await accept(store, said("/stop", id="3"), is_control=True)).outcome is AcceptedAs.NEW
-    assert (await accept(store, said(key=BOB))).outcome is AcceptedAs.NEW
+    assert (await accept(store, said("/stop", id="3"), is_control=True)).outcome is AcceptOutcome.NEW
+    assert (await accept(store, said(key=BOB))).outcome is AcceptOutcome.NEW
 
 
 async def test_commands_wait_in_a_limited_number(house: House) -> None:
     """A command waits until its reply is on its way; of a shared chat's limit one sender has half."""
-    store = await house.open(Limits(queued_per_chat=4))
+    store = await house.begin_call(StoreLimits(queued_per_chat=4))
     group: dict[str, Any] = {"key": BOB, "chat_kind": ChatKind.GROUP}
 
-    async def command(number: int, by: str) -> AcceptedAs:
+    async def command(number: int, by: str) -> AcceptOutcome:
         return (await accept(store, said("/status", id=f"{by}{number}", by=by, **group), is_control=True)).outcome
 
-    assert [await command(n, "mal") for n in range(4)] == [AcceptedAs.NEW] * 2 + [AcceptedAs.FULL] * 2
-    rows = [await anext(store.journal.controls()) for _ in range(2)]
+    assert [await command(n, "mal") for n in range(4)] == [AcceptOutcome.NEW] * 2 + [AcceptOutcome.FULL] * 2
+    rows = [await anext(store.journal.control_rows()) for _ in range(2)]
     for row in rows:
         await settle(store, row, "status")
-    assert await command(5, "mal") is AcceptedAs.FULL  # their replies are not sent yet
-    assert [await command(n, "ann") for n in range(3)] == [AcceptedAs.NEW] * 2 + [AcceptedAs.FULL]
-    assert (await accept(store, said(id="hello", by="mal", **group))).outcome is AcceptedAs.NEW
+    assert await command(5, "mal") is AcceptOutcome.FULL  # their replies are not sent yet
+    assert [await command(n, "ann") for n in range(3)] == [AcceptOutcome.NEW] * 2 + [AcceptOutcome.FULL]
+    assert (await accept(store, said(id="hello", by="mal", **group))).outcome is AcceptOutcome.NEW
     for row in rows:
         waiting = [each.message for each in await store.outbox.undelivered(BOB)]
         reply = next(each for each in waiting if each.turn == turn_id(row.message))
         (part,) = parts_of(reply, 1)
         await store.outbox.freeze(reply, [part])
         await store.outbox.sent(receipt(part))
-    assert await command(6, "mal") is AcceptedAs.NEW
+    assert await command(6, "mal") is AcceptOutcome.NEW
 
 
 @pytest.mark.parametrize("claimed", [0, 2])
 async def test_the_whole_backlog_has_a_limit(house: House, claimed: int) -> None:
     """It is exact, and what was claimed leaves room again."""
-    store = await house.open(Limits(queued=5))
+    store = await house.begin_call(StoreLimits(queued=5))
     keys = [SessionKey("telegram", str(n)) for n in range(9)]
     for key in keys[:5]:
         await accept(store, said(key=key))
     for key in keys[:claimed]:
         await claim(store, key)
     outcomes = [(await accept(store, said(key=key))).outcome for key in keys[5:]]
-    assert outcomes == [AcceptedAs.NEW] * claimed + [AcceptedAs.FULL] * (4 - claimed)
+    assert outcomes == [AcceptOutcome.NEW] * claimed + [AcceptOutcome.FULL] * (4 - claimed)
 
 
 async def test_a_control_row_comes_out_of_controls_alone(house: House) -> None:
     """It never waits in the lane, and is offered again after a kill; after a second one it is a suspect."""
-    store = await house.open()
+    store = await house.begin_call()
     await accept(store, said("/stop"), is_control=True)
-    row = await anext(store.journal.controls())
+    row = await anext(store.journal.control_rows())
     assert (row.message.text, row.is_control, row.attempts) == ("/stop", True, 0)
     assert await store.journal.claim(ANN) is None
     await house.kill()
-    store = await house.open()
-    again = await anext(store.journal.controls())
+    store = await house.begin_call()
+    again = await anext(store.journal.control_rows())
     assert (again.seq, again.is_control, again.attempts) == (row.seq, True, 0)  # only what runs alone is charged
     await house.kill()
-    store = await house.open()
+    store = await house.begin_call()
     suspect = await store.journal.claim_suspect(is_alone=True)
     assert isinstance(suspect, InboxRow)
     assert (suspect.seq, suspect.is_control, suspect.attempts) == (row.seq, True, 1)
@@ -238,8 +240,8 @@ async def test_strange_text_is_kept_as_it_is(store: Store, text: str) -> None:
         key=key, message_id=f"1{text}", sender=Sender(id=f"ann{text}", name=text), text=text, sent_at=START
     )
     await accept(store, message)
-    assert (await accept(store, message)).outcome is AcceptedAs.DUPLICATE
-    assert await anext(store.journal.lanes()) == key
+    assert (await accept(store, message)).outcome is AcceptOutcome.DUPLICATE
+    assert await anext(store.journal.ready_sessions()) == key
     lease = await claim(store, key)
     assert lease.rows[0].message == message
     await store.journal.commit(lease, answered(lease, text))
@@ -253,9 +255,9 @@ async def test_a_dead_letter_and_its_message_stay_known(store: Store) -> None:
     """A message that was set aside is not tried again when its platform repeats it, and the story tells why."""
     await accept(store, said())
     lease = await claim(store)
-    await store.journal.commit(lease, answered(lease, outcome=EndState.DEAD, failure="poison"))
-    assert (await accept(store, said())).outcome is AcceptedAs.DUPLICATE
-    story = await store.journal.story(lease.turn[:8])
+    await store.journal.commit(lease, answered(lease, outcome=MessageOutcome.DEAD, failure="poison"))
+    assert (await accept(store, said())).outcome is AcceptOutcome.DUPLICATE
+    story = await store.journal.trace(lease.turn[:8])
     assert story is not None
     assert [(dead.id, dead.reason) for dead in story.dead] == [(f"inbox:{lease.rows[0].seq}", "poison")]
     assert story.inbox[0]["state"] == "dead"
@@ -263,7 +265,7 @@ async def test_a_dead_letter_and_its_message_stay_known(store: Store) -> None:
 
 async def test_texts_go_after_a_week_and_keys_after_a_month(house: House) -> None:
     """Until then a redelivery is a duplicate; numbers are never given twice."""
-    store = await house.open()
+    store = await house.begin_call()
     first = await answer(store, said("secret"), "answer")
     await accept(store, said("waiting", id="2"))
     await store.records.projected([record.seq for record in await store.records.unprojected(0, 10)])
@@ -272,11 +274,11 @@ async def test_texts_go_after_a_week_and_keys_after_a_month(house: House) -> Non
     assert (await claim(store)).rows[0].message.text == "waiting"  # only what has ended is blanked
     house.wall.advance(days=21)
     await store.prune()
-    assert (await accept(store, said("secret"))).outcome is AcceptedAs.DUPLICATE
+    assert (await accept(store, said("secret"))).outcome is AcceptOutcome.DUPLICATE
     house.wall.advance(days=2)
     assert await store.prune() > 0
     again = await accept(store, said("secret"))
-    assert again.outcome is AcceptedAs.NEW
+    assert again.outcome is AcceptOutcome.NEW
     assert again.seq > first.rows[0].seq
 
 
@@ -287,7 +289,7 @@ async def test_a_deletion_is_due_at_once_and_told_once(store: Store) -> None:
     (job,) = await store.jobs.due(LATE, 5, kinds=("deleted",))
     note = job.payload["note"]
     assert (job.payload["key"], job.payload["mid"]) == (str(ANN), said().message_id)
-    told = await store.records.untold(ANN, note)
+    told = await store.records.pending_notes(ANN, note)
     assert told is not None
     assert told.message.kind is InboundKind.DELETION
     session = await store.journal.session(ANN)
@@ -295,7 +297,7 @@ async def test_a_deletion_is_due_at_once_and_told_once(store: Store) -> None:
         turn="dabcdefgh",
         key=ANN,
         transcript=session.transcript,
-        outcome=EndState.MERGED,
+        outcome=MessageOutcome.MERGED,
         lines=(),
         from_index=session.next_index,
         to_index=session.next_index,
@@ -305,7 +307,7 @@ async def test_a_deletion_is_due_at_once_and_told_once(store: Store) -> None:
     )
     assert await store.records.append_for(note, record)
     assert not await store.records.append_for(note, replace(record, turn="dother"))
-    assert await store.records.untold(ANN, note) is None
+    assert await store.records.pending_notes(ANN, note) is None
     await accept(store, said("two", id="2"))
     assert (await claim(store)).notes == ()
 
@@ -316,7 +318,7 @@ async def test_a_turn_that_took_a_deletion_up_keeps_it(store: Store) -> None:
     await accept(store, said("", kind=InboundKind.DELETION))
     await accept(store, said("two", id="2"))
     lease = await claim(store)
-    assert await store.records.untold(ANN, lease.notes[0].seq) is None
+    assert await store.records.pending_notes(ANN, lease.notes[0].seq) is None
 
 
 async def test_a_deletion_of_what_only_files_know_is_due_too(store: Store) -> None:

@@ -9,7 +9,7 @@ import pytest
 from gateway.events import SessionKey
 from gateway.journal_file import OpenChoice, lost_journal, read_stamp
 from gateway.ports.outbox import PartState
-from gateway.ports.store import Limits, Store
+from gateway.ports.store import Store, StoreLimits
 from gateway.store import FILE, open_file
 from gateway.store.adoption import OpenWork, mark_adopted
 from tests.fakes.store import kill
@@ -20,7 +20,7 @@ CARL = SessionKey("telegram", "77")
 
 async def opened(path: Path) -> Store:
     """Open the store at the time of the messages."""
-    return await open_file(path, Limits(), clock=lambda: START)
+    return await open_file(path, StoreLimits(), clock=lambda: START)
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import timedelta
 
 from gateway.events import OutboundKind, OutboundMessage, SessionKey
-from gateway.ports import Alert, Heard
+from gateway.ports import Alert, NotificationState
 from tests.contract.store.conftest import House
 from tests.fakes.turns import accept, answer, parts_of, said
 
@@ -20,7 +20,7 @@ def notice(id_: str = "aaaaaaaaaaaaaaaaa.1") -> OutboundMessage:
 
 async def test_a_cause_its_notice_and_its_post_are_one_write(house: House) -> None:
     """After a kill all three are there; noted again, the notice stands once."""
-    store = await house.open()
+    store = await house.begin_call()
     at = house.wall.now()
     alert = Alert(
         cause="disk",
@@ -30,12 +30,14 @@ async def test_a_cause_its_notice_and_its_post_are_one_write(house: House) -> No
         fields={"free": 7},
         level="critical",
         mark="m",
-        owners=Heard(stage=2, at=at, worst=2, waiting=3, told=2, is_owed=True, notices=("a1", "a2"), counted=2, lost=1),
+        owners=NotificationState(
+            stage=2, at=at, worst=2, waiting=3, told=2, is_owed=True, notices=("a1", "a2"), counted=2, lost=1
+        ),
     )
     await store.alerts.note(alert, notices=[notice()], posts=["{}"], at=at)
     await store.alerts.note(alert, notices=[notice()], at=at)
     await house.kill()
-    store = await house.open()
+    store = await house.begin_call()
     assert await store.alerts.all() == (alert,)
     (delivery,) = await store.outbox.undelivered(OWNER)
     assert delivery.message == notice()
@@ -45,21 +47,21 @@ async def test_a_cause_its_notice_and_its_post_are_one_write(house: House) -> No
 
 async def test_a_post_waits_until_it_is_due_and_goes_when_it_arrived(house: House) -> None:
     """What is put off comes back later with its attempts counted; what stands behind it keeps its place."""
-    store = await house.open()
+    store = await house.begin_call()
     at = house.wall.now()
     await store.alerts.note(Alert(cause="disk", since=at), posts=["1", "2"], at=at)
     first, second = await store.alerts.posts(due=at, limit=10)
-    await store.alerts.put_off(first, at + timedelta(minutes=1))
+    await store.alerts.postpone(first, at + timedelta(minutes=1))
     assert await store.alerts.posts(due=at, limit=10) == ()
     later = at + timedelta(minutes=1)
     assert await store.alerts.posts(due=later, limit=10) == (replace(first, attempts=1), second)
-    await store.alerts.posted(first)
+    await store.alerts.mark_posted(first)
     assert await store.alerts.posts(due=at, limit=10) == (second,)
 
 
 async def test_what_was_given_up_is_told_once_and_our_own_notices_never(house: House) -> None:
     """From a mark on: a line per turn, none of what stood there before, none of what we said to owners ourselves."""
-    store = await house.open()
+    store = await house.begin_call()
     _, mark = await store.alerts.given_up("")
     await answer(store, said(), "one")
     key = said().key
@@ -67,11 +69,11 @@ async def test_what_was_given_up_is_told_once_and_our_own_notices_never(house: H
     assert delivery is not None
     parts = parts_of(delivery.message, 2)
     await store.outbox.freeze(delivery.message, parts)
-    await store.outbox.bury(parts[0], "403 blocked")
+    await store.outbox.dead_letter(parts[0], "403 blocked")
     await store.alerts.note(Alert(cause="disk", since=house.wall.now()), notices=[notice()], at=house.wall.now())
     ours = parts_of(notice(), 1)
     await store.outbox.freeze(notice(), ours)
-    await store.outbox.bury(ours[0], "403 blocked")
+    await store.outbox.dead_letter(ours[0], "403 blocked")
     assert await store.alerts.dead(["a", notice().turn]) == {notice().turn}
     assert await store.alerts.unheard(house.wall.now()) == {OWNER}
     assert await store.alerts.unheard(house.wall.now() + timedelta(seconds=1)) == frozenset()

@@ -9,7 +9,7 @@ import pytest
 
 from gateway.errors import LeaseLost
 from gateway.events import OutboundKind, OutboundMessage
-from gateway.ports.journal import Commit, EndState, Job, Step
+from gateway.ports.journal import Job, MessageOutcome, TurnCommit, TurnStep
 from gateway.ports.store import Store
 from tests.contract.store.conftest import House
 from tests.fakes.turns import (
@@ -32,20 +32,20 @@ JOB = Job(id="j1", kind="remember", scope="people/ann", payload={"fact": "tea"},
 
 async def test_a_commit_is_all_there_after_a_kill(house: House) -> None:
     """Record, rows, outbound, jobs, usage and session stand together."""
-    store = await house.open()
+    store = await house.begin_call()
     await accept(store, said())
     lease = await claim(store)
-    await store.journal.step(lease, Step(n=0, kind="opening", lines=()))
+    await store.journal.step(lease, TurnStep(n=0, kind="opening", lines=()))
     store.journal.spend(spent(lease.turn))
     commit = answered(lease, "one", "two", jobs=(JOB,), blobs={"sha": "text"})
     assert await store.journal.commit(lease, commit) == commit.record
     await house.kill()
-    store = await house.open()
+    store = await house.begin_call()
     assert [stored.record for stored in await store.records.unprojected(0, 10)] == [commit.record]
     assert [each.message for each in await store.outbox.undelivered(ANN)] == list(outbound(lease, "one", "two"))
     assert await store.jobs.pending_in("people/ann") == (JOB,)
     assert (await store.journal.session(ANN)).next_index == 2
-    story = await store.journal.story(lease.turn)
+    story = await store.journal.trace(lease.turn)
     assert story is not None
     assert (story.steps, len(story.usage), story.inbox[0]["state"]) == ((), 1, "answered")
     assert await store.journal.claim(ANN) is None
@@ -67,7 +67,7 @@ async def test_a_commit_happens_even_if_its_caller_is_cancelled(store: Store) ->
     """/stop after the commit has begun is "already answered"; the lane goes on."""
     await accept(store, said(id="1"))
     await accept(store, said(id="2"))
-    lanes = store.journal.lanes()
+    lanes = store.journal.ready_sessions()
     await anext(lanes)
     lease = await claim(store)
     task = asyncio.create_task(store.journal.commit(lease, answered(lease, "one")))
@@ -87,9 +87,9 @@ async def test_a_commit_for_a_session_that_moved_on_does_not_count(store: Store)
         lease = await claim(store)
         attempts.append((lease.rows[0].is_lone, lease.rows[0].attempts))
         await accept(store, said("/new", id=f"new{n}"), is_control=True)
-        row = await anext(store.journal.controls())
+        row = await anext(store.journal.control_rows())
         new = plain_record(f"tnew{n}", lease.session, inbox=(row.seq,), new_transcript=f"fresh{n}")
-        await store.journal.settle(row, Commit(record=new))
+        await store.journal.settle(row, TurnCommit(record=new))
         with pytest.raises(LeaseLost):
             await store.journal.commit(lease, answered(lease, "old"))
     assert attempts == [(False, 0), (False, 0), (True, 1), (True, 2)]
@@ -104,15 +104,15 @@ async def test_a_control_row_is_settled_beside_a_running_turn(store: Store) -> N
     await accept(store, said(id="1"))
     lease = await claim(store)
     await accept(store, said("/status", id="2"), is_control=True)
-    row = await anext(store.journal.controls())
+    row = await anext(store.journal.control_rows())
     session = await store.journal.session(ANN)
     assert session == lease.session
     record = plain_record("tstatus", session, inbox=(row.seq,))
-    assert await store.journal.settle(row, Commit(record=record)) == record
-    assert await store.journal.settle(row, Commit(record=record)) == record
+    assert await store.journal.settle(row, TurnCommit(record=record)) == record
+    assert await store.journal.settle(row, TurnCommit(record=record)) == record
     await store.journal.commit(lease, answered(lease))
     assert [stored.record.turn for stored in await store.records.pending(ANN)] == ["tstatus", lease.turn]
-    story = await store.journal.story("tstatus")
+    story = await store.journal.trace("tstatus")
     assert story is not None
     assert story.inbox[0]["state"] == "answered"
 
@@ -155,7 +155,7 @@ async def test_the_last_answered_turn_is_found(store: Store) -> None:
     first = await answer(store, said(id="1"), "one")
     await accept(store, said(id="2"))
     lease = await claim(store)
-    await store.journal.commit(lease, answered(lease, outcome=EndState.STOPPED))
+    await store.journal.commit(lease, answered(lease, outcome=MessageOutcome.STOPPED))
     await store.records.append(plain_record("tstatus", await store.journal.session(ANN)))
     last = await store.journal.last_turn(ANN)
     assert last is not None
@@ -168,7 +168,7 @@ async def test_the_last_answered_turn_is_found(store: Store) -> None:
 
 async def test_projected_bodies_leave_the_journal(house: House) -> None:
     """Records come in commit order, after a number, of a key; what is projected comes no more."""
-    store = await house.open()
+    store = await house.begin_call()
     turns = [(await answer(store, said(id=str(n), key=key), "x")).turn for n, key in enumerate((ANN, BOB, ANN))]
     records = await store.records.unprojected(0, 10)
     assert [stored.record.turn for stored in records] == turns
@@ -176,7 +176,7 @@ async def test_projected_bodies_leave_the_journal(house: House) -> None:
     assert [stored.record.turn for stored in await store.records.pending(ANN)] == [turns[0], turns[2]]
     await store.records.projected([stored.seq for stored in records[:2]])
     await house.kill()
-    store = await house.open()
+    store = await house.begin_call()
     assert [stored.record.turn for stored in await store.records.unprojected(0, 10)] == [turns[2]]
     assert (await store.records.pending(BOB)) == ()
 
@@ -193,7 +193,7 @@ async def test_the_projector_is_woken_at_start_and_by_each_commit(store: Store) 
 
 async def test_sessions_are_listed_most_recent_first(house: House) -> None:
     """A commit makes its session the most recently used."""
-    store = await house.open()
+    store = await house.begin_call()
     await answer(store, said(id="1"), "x")
     house.wall.advance(seconds=1)
     await answer(store, said(id="2", key=BOB), "x")
@@ -208,18 +208,18 @@ async def test_a_story_needs_a_reference_that_fits_one_turn(store: Store) -> Non
     """A prefix is enough; an empty, unknown or shared one finds nothing."""
     lease = await answer(store, said(), "x")
     await answer(store, said(id="2"), "x")
-    story = await store.journal.story(lease.turn[:8])
+    story = await store.journal.trace(lease.turn[:8])
     assert story is not None
     assert (story.turn, story.key) == (lease.turn, ANN)
     assert story.record is not None
     assert story.record["outcome"] == "answered"
     for reference in ("", "t", "zzz", lease.turn + "x"):
-        assert await store.journal.story(reference) is None
+        assert await store.journal.trace(reference) is None
 
 
 async def test_jobs_are_leased_until_finished_or_put_off(house: House) -> None:
     """Due ones, oldest first, once per process; a restart offers them again; order in a scope is kept."""
-    store = await house.open()
+    store = await house.begin_call()
     later = Job(id="j2", kind="remember", scope="people/ann", payload={}, due_at=START - timedelta(seconds=9))
     future = Job(id="j3", kind="remember", scope="", payload={}, due_at=START + timedelta(hours=1))
     for job in (JOB, later, future, JOB):
@@ -234,7 +234,7 @@ async def test_jobs_are_leased_until_finished_or_put_off(house: House) -> None:
     (again,) = await store.jobs.due(START + timedelta(minutes=1), 10, kinds=KINDS)
     assert (again.id, again.attempts) == ("j2", 1)
     await house.kill()
-    store = await house.open()
+    store = await house.begin_call()
     assert await store.jobs.due(START + timedelta(hours=2), 10, kinds=("summarise",)) == ()
     assert [job.id for job in await store.jobs.due(START + timedelta(hours=2), 1, kinds=KINDS)] == ["j2"]
 
@@ -268,7 +268,7 @@ async def test_usage_adds_up_by_purpose_and_model(store: Store) -> None:
 
 async def test_choices_and_notes_survive(house: House) -> None:
     """Preferences are served from memory; an empty value removes; channels keep their notes apart."""
-    store = await house.open()
+    store = await house.begin_call()
     await store.people.prefer("people/ann", "zone", "Europe/Berlin")
     await store.people.prefer("people/ann", "language", "de")
     await store.people.prefer("people/ann", "language", "")
@@ -277,7 +277,7 @@ async def test_choices_and_notes_survive(house: House) -> None:
     await store.state("slack").save("gone", None)
     assert store.people.preferences("people/ann") == {"zone": "Europe/Berlin"}
     await house.kill()
-    store = await house.open()
+    store = await house.begin_call()
     assert store.people.preferences("people/ann") == {"zone": "Europe/Berlin"}
     assert store.people.preferences("people/bob") == {}
     assert await store.state("slack").load("mark") == "17\ud800"

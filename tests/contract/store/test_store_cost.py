@@ -5,8 +5,8 @@ from __future__ import annotations
 import sqlite3
 from pathlib import Path
 
-from gateway.ports.journal import Step
-from gateway.ports.store import Limits
+from gateway.ports.journal import TurnStep
+from gateway.ports.store import StoreLimits
 from gateway.store import FILE, open_file, schema, suspects
 from tests.fakes.turns import ANN, accept, answered, claim, parts_of, receipt, said, spent
 
@@ -24,11 +24,13 @@ async def test_no_statement_of_a_turn_scans_a_table(tmp_path: Path) -> None:
             statements.add(statement)
             return super().executemany(statement, *parameters)  # type: ignore[arg-type]
 
-    store = await open_file(tmp_path / FILE, Limits(), connect=lambda path: schema.connect(path, factory=Connection))
+    store = await open_file(
+        tmp_path / FILE, StoreLimits(), connect=lambda path: schema.connect(path, factory=Connection)
+    )
     statements.clear()
     await accept(store, said())
     lease = await claim(store)
-    await store.journal.step(lease, Step(n=0, kind="opening", lines=()))
+    await store.journal.step(lease, TurnStep(n=0, kind="opening", lines=()))
     await store.journal.steer(lease)
     await accept(store, said(revision="2"))
     store.journal.spend(spent(lease.turn))

@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from gateway.errors import LeaseLost, StoreDown
+from gateway.errors import LeaseLost, StoreUnavailable
 from gateway.events import Role
-from gateway.ports.journal import AcceptedAs
-from gateway.ports.store import Limits
+from gateway.ports.journal import AcceptOutcome
+from gateway.ports.store import StoreLimits
 from gateway.store import FILE, open_file, schema
-from gateway.store.store import SqliteStore
+from gateway.store.sqlite_store import SqliteStore
 from gateway.store.transaction import is_fault
 from gateway.store.writer import BatchWriter
 from tests.fakes.store import kill
@@ -48,7 +48,7 @@ class Disk:
             def execute(self, statement: str, *parameters: Any) -> sqlite3.Cursor:
                 if statement == "COMMIT" and disk.loses_replies:
                     super().execute(statement)
-                disk.meet(statement)
+                disk.intercept(statement)
                 return super().execute(statement, *parameters)
 
         return Connection
@@ -57,7 +57,7 @@ class Disk:
         """Return when a statement that begins so is run from now on."""
         await self._asked.setdefault(beginning, asyncio.Event()).wait()
 
-    def meet(self, statement: str) -> None:
+    def intercept(self, statement: str) -> None:
         """Count a statement, or fail it."""
         self.commits += statement == "COMMIT"
         for beginning, event in self._asked.items():
@@ -78,7 +78,7 @@ async def disk() -> Disk:
 @pytest.fixture
 async def store(tmp_path: Path, disk: Disk) -> AsyncIterator[SqliteStore]:
     """Return a store on *disk*."""
-    opened = await open_file(tmp_path / FILE, Limits(), clock=lambda: START, connect=disk.connect)
+    opened = await open_file(tmp_path / FILE, StoreLimits(), clock=lambda: START, connect=disk.connect)
     yield opened
     disk.fault = None
     await opened.close()
@@ -88,7 +88,7 @@ async def test_what_waits_together_is_one_transaction(store: SqliteStore, disk: 
     """A hundred messages cost a commit or two, not a hundred."""
     before = disk.commits
     accepted = await asyncio.gather(*(accept(store, said(id=str(n))) for n in range(100)))
-    assert [each.outcome for each in accepted] == [AcceptedAs.NEW] * 100
+    assert [each.outcome for each in accepted] == [AcceptOutcome.NEW] * 100
     assert disk.commits - before <= 2
 
 
@@ -142,27 +142,27 @@ FAULTS = [
 async def test_a_disk_fault_confirms_nothing_and_ends(
     store: SqliteStore, disk: Disk, fault: tuple[str, int], tmp_path: Path
 ) -> None:
-    """Everybody in the batch hears StoreDown, the connection is not used again, and all works once the disk does."""
+    """Everybody in the batch gets StoreUnavailable; the connection is not used again; all works once the disk does."""
     await accept(store, said(id="0"))
     disk.fault = fault
     results = await asyncio.gather(*(accept(store, said(id=str(n))) for n in range(1, 4)), return_exceptions=True)
-    assert {type(result) for result in results} == {StoreDown}
+    assert {type(result) for result in results} == {StoreUnavailable}
     assert disk.opened == 1
     disk.fault = None
     again = [await accept(store, said(id=str(n))) for n in range(4)]
-    assert [each.outcome for each in again] == [AcceptedAs.DUPLICATE] + [AcceptedAs.NEW] * 3
+    assert [each.outcome for each in again] == [AcceptOutcome.DUPLICATE] + [AcceptOutcome.NEW] * 3
     assert disk.opened == 2
     async with contextlib.AsyncExitStack() as stack:
-        killed = await open_file(kill(tmp_path / FILE, tmp_path / "killed"), Limits())
+        killed = await open_file(kill(tmp_path / FILE, tmp_path / "killed"), StoreLimits())
         stack.push_async_callback(killed.close)
         assert len(await killed.journal.waiting(ANN)) == 4
 
 
 @contextlib.contextmanager
 def lost_reply(disk: Disk) -> Iterator[None]:
-    """What is committed in here stands in the file, and its caller hears StoreDown."""
+    """What is committed in here stands in the file, and its caller hears StoreUnavailable."""
     disk.fault, disk.loses_replies = ("COMMIT", sqlite3.SQLITE_IOERR_FSYNC), True
-    with pytest.raises(StoreDown):
+    with pytest.raises(StoreUnavailable):
         yield
     disk.fault, disk.loses_replies = None, False
 
@@ -171,18 +171,18 @@ async def test_an_accept_whose_reply_was_lost_wakes_all_the_same(store: SqliteSt
     """The redelivery is a duplicate; lane and control row are offered."""
     with lost_reply(disk):
         await accept(store, said(id="1"))
-    assert (await accept(store, said(id="1"))).outcome is AcceptedAs.DUPLICATE
+    assert (await accept(store, said(id="1"))).outcome is AcceptOutcome.DUPLICATE
     with lost_reply(disk):
         await accept(store, said("/stop", id="2"), is_control=True)
-    assert (await accept(store, said("/stop", id="2"), is_control=True)).outcome is AcceptedAs.DUPLICATE
-    assert await asyncio.wait_for(anext(store.journal.lanes()), 10) == ANN
-    assert (await asyncio.wait_for(anext(store.journal.controls()), 10)).message.text == "/stop"
+    assert (await accept(store, said("/stop", id="2"), is_control=True)).outcome is AcceptOutcome.DUPLICATE
+    assert await asyncio.wait_for(anext(store.journal.ready_sessions()), 10) == ANN
+    assert (await asyncio.wait_for(anext(store.journal.control_rows()), 10)).message.text == "/stop"
 
 
 async def test_a_claim_whose_reply_was_lost_is_given_back(store: SqliteStore, disk: Disk) -> None:
     """A lane never belongs to a worker that does not know."""
     await accept(store, said())
-    lanes = store.journal.lanes()
+    lanes = store.journal.ready_sessions()
     await anext(lanes)
     with lost_reply(disk):
         await store.journal.claim(ANN)
@@ -194,7 +194,7 @@ async def test_a_commit_whose_reply_was_lost_is_recognised(store: SqliteStore, d
     """Made again it returns what stands; lane, chat and projector are woken even if nobody makes it again."""
     await accept(store, said(id="1"))
     await accept(store, said(id="2"))
-    lanes, chats = store.journal.lanes(), store.outbox.chats()
+    lanes, chats = store.journal.ready_sessions(), store.outbox.chats()
     await anext(lanes)
     lease = await claim(store)
     await store.records.wait_unprojected()
@@ -215,7 +215,7 @@ async def test_a_lane_in_work_stays_in_work_after_a_fault(store: SqliteStore, di
     await accept(store, said(id="1"))
     lease = await claim(store)
     disk.fault = ("COMMIT", sqlite3.SQLITE_IOERR_FSYNC)
-    with pytest.raises(StoreDown):
+    with pytest.raises(StoreUnavailable):
         await store.check()
     disk.fault = None
     await accept(store, said(id="2"))
@@ -224,10 +224,10 @@ async def test_a_lane_in_work_stays_in_work_after_a_fault(store: SqliteStore, di
 
 
 async def test_a_disk_that_stays_broken_is_asked_less_often(store: SqliteStore, disk: Disk) -> None:
-    """Callers hear StoreDown at once; between attempts nothing touches the disk."""
+    """Callers hear StoreUnavailable at once; between attempts nothing touches the disk."""
     disk.fault = ("BEGIN", sqlite3.SQLITE_IOERR)
     for n in range(200):
-        with pytest.raises(StoreDown):
+        with pytest.raises(StoreUnavailable):
             await accept(store, said(id=str(n)))
     assert disk.opened < 20
 
@@ -236,7 +236,7 @@ async def test_a_usage_row_outlives_a_fault(store: SqliteStore, disk: Disk) -> N
     """What was spent is stored when the disk is back, without anybody asking again."""
     disk.fault = ("COMMIT", sqlite3.SQLITE_FULL)
     store.journal.spend(spent("t1"))
-    with pytest.raises(StoreDown):
+    with pytest.raises(StoreUnavailable):
         await store.check()
     store.journal.spend(spent("t2"))
     disk.fault = None
@@ -248,10 +248,10 @@ async def test_a_usage_row_outlives_a_fault(store: SqliteStore, disk: Disk) -> N
 async def test_a_lane_is_offered_again_after_a_failed_claim(store: SqliteStore, disk: Disk) -> None:
     """The wake-up that a fault used up comes back."""
     await accept(store, said())
-    lanes = store.journal.lanes()
+    lanes = store.journal.ready_sessions()
     assert await anext(lanes) == ANN
     disk.fault = ("BEGIN", sqlite3.SQLITE_IOERR)
-    with pytest.raises(StoreDown):
+    with pytest.raises(StoreUnavailable):
         await store.journal.claim(ANN)
     disk.fault = None
     assert await asyncio.wait_for(anext(lanes), 10) == ANN
@@ -262,7 +262,7 @@ async def test_a_commit_that_met_a_fault_can_be_made_again(store: SqliteStore, d
     await accept(store, said())
     lease = await claim(store)
     disk.fault = ("DELETE FROM step", sqlite3.SQLITE_FULL)
-    with pytest.raises(StoreDown):
+    with pytest.raises(StoreUnavailable):
         await store.journal.commit(lease, answered(lease, "one"))
     disk.fault = None
     assert await store.outbox.undelivered(ANN) == ()
@@ -279,17 +279,17 @@ async def test_a_full_file_system_confirms_nothing_and_recovers(tmp_path: Path) 
         connection.execute(f"PRAGMA max_page_count = {limits[0]}")
         return connection
 
-    store = await open_file(tmp_path / FILE, Limits(), connect=connect)
+    store = await open_file(tmp_path / FILE, StoreLimits(), connect=connect)
     await accept(store, said(id="1"))
     limits[0] = 1  # SQLite takes the present size as the least
-    with pytest.raises(StoreDown):
+    with pytest.raises(StoreUnavailable):
         await store._engine.writer.submit(_fill)
-    with pytest.raises(StoreDown):
+    with pytest.raises(StoreUnavailable):
         await accept(store, said("x" * 1_000_000, id="2"))
     limits[0] = 1_000_000
     async with asyncio.timeout(30):
         while True:
-            with contextlib.suppress(StoreDown):
+            with contextlib.suppress(StoreUnavailable):
                 await accept(store, said("x" * 1_000_000, id="2"))
                 break
             await asyncio.sleep(0)
@@ -312,16 +312,16 @@ def test_only_the_disks_errors_are_faults() -> None:
 
 
 async def test_close_writes_what_is_queued_and_ends_the_streams(tmp_path: Path) -> None:
-    """Nothing that was asked for before close is lost; afterwards everything is StoreDown."""
-    store = await open_file(tmp_path / FILE, Limits())
-    lanes = store.journal.lanes()
+    """Nothing that was asked for before close is lost; afterwards everything is StoreUnavailable."""
+    store = await open_file(tmp_path / FILE, StoreLimits())
+    lanes = store.journal.ready_sessions()
     pending = [asyncio.ensure_future(accept(store, said(id=str(n)))) for n in range(20)]
     await asyncio.sleep(0)  # they have asked
     await store.close()
     await store.close()
-    assert {(await each).outcome for each in pending} == {AcceptedAs.NEW}
+    assert {(await each).outcome for each in pending} == {AcceptOutcome.NEW}
     assert [key async for key in lanes] == [ANN]
-    with pytest.raises(StoreDown):
+    with pytest.raises(StoreUnavailable):
         await store.check()
 
 
@@ -333,11 +333,11 @@ async def test_a_cancelled_accept_is_stored_all_the_same(store: SqliteStore) -> 
     with pytest.raises(asyncio.CancelledError):
         await task
     assert len(await store.journal.waiting(ANN)) == 1
-    assert await anext(store.journal.lanes()) == ANN
+    assert await anext(store.journal.ready_sessions()) == ANN
 
 
 async def test_a_writer_that_ends_by_a_bug_leaves_nobody_waiting(tmp_path: Path) -> None:
-    """Even then every caller hears StoreDown."""
+    """Even then every caller hears StoreUnavailable."""
 
     def broken(_: object) -> None:
         raise RuntimeError("a bug in a wake-up")
@@ -346,8 +346,8 @@ async def test_a_writer_that_ends_by_a_bug_leaves_nobody_waiting(tmp_path: Path)
     await writer.open()
     first = writer.submit(lambda database: None, broken)
     second = writer.submit(lambda database: None)
-    with pytest.raises(StoreDown):
+    with pytest.raises(StoreUnavailable):
         await asyncio.wait_for(asyncio.gather(first, second), 10)
-    with pytest.raises(StoreDown):
+    with pytest.raises(StoreUnavailable):
         writer.submit(lambda database: None)
     await writer.close(lambda database: None)

@@ -13,18 +13,18 @@ from pathlib import Path
 
 import pytest
 
-from gateway.errors import NewerData, SettingsMistake, StoreDown
+from gateway.errors import SchemaTooNew, SettingsError, StoreUnavailable
 from gateway.events import InboundKind
-from gateway.ports.store import Limits
+from gateway.ports.store import StoreLimits
 from gateway.store import FILE, open_file, open_store, schema
-from gateway.store.store import SqliteStore
+from gateway.store.sqlite_store import SqliteStore
 from tests.fakes.turns import ANN, BOB, START, Wall, accept, answer, parts_of, said
 
 
 @pytest.fixture
 async def store(tmp_path: Path) -> AsyncIterator[SqliteStore]:
     """Return an open store."""
-    opened = await open_file(tmp_path / FILE, Limits())
+    opened = await open_file(tmp_path / FILE, StoreLimits())
     yield opened
     await opened.close()
 
@@ -34,7 +34,7 @@ async def test_the_files_are_private(tmp_path: Path) -> None:
     before = os.umask(0)
     try:
         home = tmp_path / "home"
-        store = await open_store(home, "", Limits())
+        store = await open_store(home, "", StoreLimits())
         await accept(store, said())
         await store.backup(tmp_path / "backups" / "journal.db")
         modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in home.iterdir()}
@@ -55,22 +55,22 @@ async def test_a_backup_is_of_one_instant_while_others_write(store: SqliteStore,
     await store.backup(target)
     await writing
     assert [path.name for path in target.parent.iterdir()] == [FILE]
-    restored = await open_file(target, Limits())
+    restored = await open_file(target, StoreLimits())
     assert [each.message.text for each in await restored.outbox.undelivered(ANN)] == ["one"]
     await restored.close()
 
 
 async def test_a_backup_that_cannot_be_written_says_so(store: SqliteStore, tmp_path: Path) -> None:
-    """It is a plain StoreDown and touches nothing that was there."""
+    """It is a plain StoreUnavailable and touches nothing that was there."""
     (tmp_path / "file").write_text("mine")
-    with pytest.raises(StoreDown, match="could not be written"):
+    with pytest.raises(StoreUnavailable, match="could not be written"):
         await store.backup(tmp_path / "file" / "backup.db")
     assert (tmp_path / "file").read_text() == "mine"
 
 
 async def test_a_damaged_file_is_refused_with_a_line_that_helps(tmp_path: Path) -> None:
     """Nothing is overwritten, whether a page or the head is broken."""
-    store = await open_file(tmp_path / FILE, Limits())
+    store = await open_file(tmp_path / FILE, StoreLimits())
     for n in range(50):
         await answer(store, said("x" * 1_000, id=str(n)), "y")
     await store.close()
@@ -79,18 +79,18 @@ async def test_a_damaged_file_is_refused_with_a_line_that_helps(tmp_path: Path) 
     middle = len(whole) // 2
     for damaged in (whole[: middle - 3_000] + b"\xff" * 6_000 + whole[middle + 3_000 :], b"no database" * 100):
         path.write_bytes(damaged)
-        with pytest.raises(StoreDown, match="parlour restore"):
-            await open_file(path, Limits())
+        with pytest.raises(StoreUnavailable, match="parlour restore"):
+            await open_file(path, StoreLimits())
         assert path.read_bytes() == damaged
     path.write_bytes(whole)
-    store = await open_file(path, Limits())
+    store = await open_file(path, StoreLimits())
     await store.close()
 
 
 async def test_no_word_of_a_message_stays_in_the_inbox_after_a_week(tmp_path: Path) -> None:
     """Neither what was said nor the command that it is."""
     wall = Wall()
-    store = await open_file(tmp_path / FILE, Limits(), clock=wall.now)
+    store = await open_file(tmp_path / FILE, StoreLimits(), clock=wall.now)
     await answer(store, said("/remember a secret", command="/remember a secret", kind=InboundKind.COMMAND), "done")
     await store.records.projected([record.seq for record in await store.records.unprojected(0, 10)])
     wall.advance(days=8)
@@ -103,14 +103,14 @@ async def test_no_word_of_a_message_stays_in_the_inbox_after_a_week(tmp_path: Pa
 
 async def test_newer_data_is_refused_untouched(tmp_path: Path) -> None:
     """The line names the way back."""
-    store = await open_file(tmp_path / FILE, Limits())
+    store = await open_file(tmp_path / FILE, StoreLimits())
     await store.close()
     database = sqlite3.connect(tmp_path / FILE)
     database.execute("PRAGMA user_version = 99")
     database.close()
     before = (tmp_path / FILE).read_bytes()
-    with pytest.raises(NewerData, match=r"schema 99.*parlour restore"):
-        await open_file(tmp_path / FILE, Limits())
+    with pytest.raises(SchemaTooNew, match=r"schema 99.*parlour restore"):
+        await open_file(tmp_path / FILE, StoreLimits())
     assert (tmp_path / FILE).read_bytes() == before
 
 
@@ -135,29 +135,29 @@ def test_a_migration_is_all_or_nothing(tmp_path: Path) -> None:
 
 async def test_another_engines_url_is_refused(tmp_path: Path) -> None:
     """And a secret in it is not repeated."""
-    with pytest.raises(SettingsMistake) as caught:
-        await open_store(tmp_path, "postgresql://ann:secret@host/db", Limits())
+    with pytest.raises(SettingsError) as caught:
+        await open_store(tmp_path, "postgresql://ann:secret@host/db", StoreLimits())
     assert "secret" not in str(caught.value)
     assert not await asyncio.to_thread((tmp_path / FILE).exists)
 
 
 async def test_an_unwritable_place_is_a_plain_line(tmp_path: Path) -> None:
-    """A home that cannot be made is StoreDown, not a traceback of SQLite's."""
+    """A home that cannot be made is StoreUnavailable, not a traceback of SQLite's."""
     (tmp_path / "file").write_text("")
-    with pytest.raises(StoreDown, match="cannot be opened"):
-        await open_store(tmp_path / "file" / "home", "", Limits())
+    with pytest.raises(StoreUnavailable, match="cannot be opened"):
+        await open_store(tmp_path / "file" / "home", "", StoreLimits())
 
 
 async def test_old_dead_letters_are_forgotten_after_ninety_days(tmp_path: Path) -> None:
     """The operator has a quarter of a year to look at them."""
     time = [START]
-    store = await open_file(tmp_path / FILE, Limits(), clock=lambda: time[0])
+    store = await open_file(tmp_path / FILE, StoreLimits(), clock=lambda: time[0])
     await answer(store, said(), "one")
     delivery = await store.outbox.next(ANN)
     assert delivery is not None
     (part,) = parts_of(delivery.message, 1)
     await store.outbox.freeze(delivery.message, [part])
-    await store.outbox.bury(part, "blocked")
+    await store.outbox.dead_letter(part, "blocked")
     for days, left in ((89, 1), (91, 0)):
         time[0] = START + timedelta(days=days)
         await store.prune()

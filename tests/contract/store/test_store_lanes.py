@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from gateway.errors import LeaseLost
-from gateway.events import InboundKind, OutboundKind, Part, SessionKey, turn_id
-from gateway.ports.journal import AcceptedAs, EndState, Step
-from gateway.ports.store import Limits, Store
-from gateway.store.base import utc_now
+from gateway.events import InboundKind, MessagePart, OutboundKind, SessionKey, turn_id
+from gateway.ports.journal import AcceptOutcome, MessageOutcome, TurnStep
+from gateway.ports.store import Store, StoreLimits
+from gateway.store.engine import utc_now
 from tests.contract.store.conftest import House
 from tests.fakes.clock import Clock
 from tests.fakes.store import open_inline_store
@@ -56,12 +56,12 @@ async def test_a_lane_has_one_owner(store: Store) -> None:
 
 async def test_lanes_yields_the_backlog_then_what_comes(house: House) -> None:
     """Each key once, the longest waiting first; and again when a commit leaves more."""
-    store = await house.open()
+    store = await house.begin_call()
     await accept(store, said(key=BOB))
     await accept_texts(store, "a", "b")
     await house.kill()
-    store = await house.open()
-    lanes = store.journal.lanes()
+    store = await house.begin_call()
+    lanes = store.journal.ready_sessions()
     assert [await anext(lanes), await anext(lanes)] == [BOB, ANN]
     lease = await claim(store)
     await store.journal.commit(lease, answered(lease))
@@ -71,7 +71,7 @@ async def test_lanes_yields_the_backlog_then_what_comes(house: House) -> None:
 async def test_lanes_is_quiet_while_a_lane_is_worked_on(store: Store) -> None:
     """What comes meanwhile wakes nobody before the turn is done."""
     await accept(store, said(id="1"))
-    lanes = store.journal.lanes()
+    lanes = store.journal.ready_sessions()
     assert await anext(lanes) == ANN
     lease = await claim(store)
     await accept(store, said(id="2"))
@@ -81,10 +81,10 @@ async def test_lanes_is_quiet_while_a_lane_is_worked_on(store: Store) -> None:
     assert await anext(lanes) == ANN
 
 
-SPLIT = Limits(merge="split")
-BURST = Limits(merge="burst", burst=3)
-MERGES: dict[str, tuple[Limits, list[tuple[str, dict[str, Any]]], list[list[str]]]] = {
-    "off": (Limits(merge="off"), [("a", {}), ("b", {})], [["a"], ["b"]]),
+SPLIT = StoreLimits(merge="split")
+BURST = StoreLimits(merge="burst", burst=3)
+MERGES: dict[str, tuple[StoreLimits, list[tuple[str, dict[str, Any]]], list[list[str]]]] = {
+    "off": (StoreLimits(merge="off"), [("a", {}), ("b", {})], [["a"], ["b"]]),
     "two short messages": (SPLIT, [("a", {}), ("b", {})], [["a"], ["b"]]),
     "a split paste": (SPLIT, [(LONG, {}), (LONG, {"second": 1}), ("end", {"second": 3})], [[LONG, LONG, "end"]]),
     "too late for the paste": (SPLIT, [(LONG, {}), ("end", {"second": 3})], [[LONG], ["end"]]),
@@ -104,7 +104,7 @@ MERGES: dict[str, tuple[Limits, list[tuple[str, dict[str, Any]]], list[list[str]
 async def test_one_senders_parts_merge(house: House, name: str) -> None:
     """A turn is one sender's; its id is its first row's."""
     limits, messages, expected = MERGES[name]
-    store = await house.open(limits)
+    store = await house.begin_call(limits)
     for n, (text, fields) in enumerate(messages, 1):
         await accept(store, said(text, id=str(n), **fields))
     house.wall.advance(seconds=10)
@@ -122,7 +122,7 @@ ABSENCES: dict[str, tuple[float, list[list[str]]]] = {
 async def test_a_backlog_is_one_turn_per_sender(house: House, name: str) -> None:
     """What waited beyond ten minutes is one turn per sender up to a command of theirs; before that all is as usual."""
     minutes, expected = ABSENCES[name]
-    store = await house.open(SPLIT)
+    store = await house.begin_call(SPLIT)
     for n, (text, by) in enumerate([("a1", "ann"), ("b1", "bob"), ("a2", "ann")]):
         await accept(store, said(text, id=str(n), by=by, second=n))
     await accept(store, said("/x", id="3", kind=InboundKind.COMMAND, second=3))
@@ -138,7 +138,7 @@ async def test_rows_of_a_merged_turn_end_as_answered_and_merged(store: Store) ->
     lease = await claim(store)
     assert lease.turn == turn_id(lease.rows[0].message)
     record = await store.journal.commit(lease, answered(lease))
-    story = await store.journal.story(lease.turn)
+    story = await store.journal.trace(lease.turn)
     assert story is not None
     assert [row["state"] for row in story.inbox] == ["answered", "merged"]
     assert record.inbox == tuple(row.seq for row in lease.rows)
@@ -147,9 +147,9 @@ async def test_rows_of_a_merged_turn_end_as_answered_and_merged(store: Store) ->
 @pytest.mark.parametrize("fields", [{"album": "7"}, {"text": LONG}], ids=["album", "paste"])
 async def test_a_part_waits_for_the_rest(house: House, fields: dict[str, str]) -> None:
     """Claim holds back what may not be whole, and the lane is offered again when the window is over."""
-    store = await house.open(Limits(split_seconds=0.02), clock=utc_now)
+    store = await house.begin_call(StoreLimits(split_seconds=0.02), clock=utc_now)
     await accept(store, said(id="1", **fields))
-    lanes = store.journal.lanes()
+    lanes = store.journal.ready_sessions()
     assert await anext(lanes) == ANN
     lease = await store.journal.claim(ANN)
     while lease is None:  # a slow machine may have used the window up before the first claim
@@ -161,7 +161,7 @@ async def test_a_part_waits_for_the_rest(house: House, fields: dict[str, str]) -
 async def test_the_window_lasts_two_seconds(clock: Clock) -> None:
     """Exactly as long as the setting says, and the second part opens it again."""
     store = await open_inline_store(clock=clock.now)
-    lanes = store.journal.lanes()
+    lanes = store.journal.ready_sessions()
     await accept(store, said(LONG, id="1"))
     await anext(lanes)
     assert await store.journal.claim(ANN) is None
@@ -178,7 +178,7 @@ async def test_the_window_lasts_two_seconds(clock: Clock) -> None:
 
 async def test_a_clock_that_went_back_holds_nobody_up(house: House) -> None:
     """A part from the future is claimed at once."""
-    store = await house.open()
+    store = await house.begin_call()
     await accept(store, said(LONG))
     house.wall.advance(hours=-1)
     assert await store.journal.claim(ANN) is not None
@@ -208,7 +208,7 @@ async def test_what_was_steered_but_not_answered_waits_again(store: Store) -> No
     await accept(store, said("b", id="2"))
     await store.journal.steer(lease)
     await store.journal.commit(lease, answered(lease))
-    lanes = store.journal.lanes()
+    lanes = store.journal.ready_sessions()
     assert await anext(lanes) == ANN
     assert [row.message.text for row in (await claim(store)).rows] == ["b"]
 
@@ -217,9 +217,9 @@ async def test_a_given_back_turn_is_claimed_again_exactly(store: Store) -> None:
     """Same turn, same rows, its steps; nothing newer joins, even before it in time."""
     await accept_texts(store, LONG, "end")
     lease = await claim(store)
-    step = Step(n=0, kind="opening", lines=({"role": "user"},), blobs={"sha": "text"})
+    step = TurnStep(n=0, kind="opening", lines=({"role": "user"},), blobs={"sha": "text"})
     await store.journal.step(lease, step)
-    await store.journal.step(lease, Step(n=0, kind="opening", lines=({"role": "other"},)))
+    await store.journal.step(lease, TurnStep(n=0, kind="opening", lines=({"role": "other"},)))
     await accept(store, said("earlier", id="0", second=-5))
     await store.journal.release(lease, attempt_counts=False)
     again = await claim(store)
@@ -232,7 +232,7 @@ async def test_a_given_back_turn_is_claimed_again_exactly(store: Store) -> None:
 
 async def test_a_lost_lease_writes_nothing(house: House) -> None:
     """After another claim of the lane, everything under the old lease raises LeaseLost."""
-    store = await house.open()
+    store = await house.begin_call()
     await accept(store, said())
     old = await claim(store)
     await store.journal.release(old, attempt_counts=False)
@@ -240,7 +240,7 @@ async def test_a_lost_lease_writes_nothing(house: House) -> None:
     with pytest.raises(LeaseLost):
         await store.journal.commit(old, answered(old, "stale"))
     with pytest.raises(LeaseLost):
-        await store.journal.step(old, Step(n=0, kind="opening", lines=()))
+        await store.journal.step(old, TurnStep(n=0, kind="opening", lines=()))
     with pytest.raises(LeaseLost):
         await store.journal.release(old, attempt_counts=True)
     with pytest.raises(LeaseLost):
@@ -251,19 +251,19 @@ async def test_a_lost_lease_writes_nothing(house: House) -> None:
 
 async def test_the_lease_of_a_process_that_died_is_lost(house: House) -> None:
     """A restart takes the lanes; the old epoch is worth nothing."""
-    store = await house.open()
+    store = await house.begin_call()
     await accept(store, said())
     old = await claim(store)
     await house.kill()
-    store = await house.open()
+    store = await house.begin_call()
     with pytest.raises(LeaseLost):
         await store.journal.commit(old, answered(old))
     assert (await claim(store)).turn == old.turn
 
 
-async def run_and_die(house: House, limits: Limits | None = None) -> tuple[bool, int, str]:
+async def run_and_die(house: House, limits: StoreLimits | None = None) -> tuple[bool, int, str]:
     """Start, claim Ann's turn, die in it; return how it was claimed."""
-    store = await house.open(limits)
+    store = await house.begin_call(limits)
     lease = await claim(store)
     await house.kill()
     row = lease.rows[0]
@@ -272,7 +272,7 @@ async def run_and_die(house: House, limits: Limits | None = None) -> tuple[bool,
 
 async def test_two_unclean_stops_make_a_row_lone_and_only_then_attempts_count(house: House) -> None:
     """Counted before the work: usual, usual, then alone for the first, second and third time."""
-    store = await house.open()
+    store = await house.begin_call()
     await accept(store, said())
     await house.kill()
     runs = [await run_and_die(house) for _ in range(5)]
@@ -282,13 +282,13 @@ async def test_two_unclean_stops_make_a_row_lone_and_only_then_attempts_count(ho
 
 async def test_a_row_that_was_not_in_flight_is_innocent(house: House) -> None:
     """Waiting through crashes counts nothing."""
-    store = await house.open()
+    store = await house.begin_call()
     await accept(store, said())
     await accept(store, said(key=BOB))
     await house.kill()
     for _ in range(3):
         await run_and_die(house)
-    store = await house.open()
+    store = await house.begin_call()
     row = (await claim(store, BOB)).rows[0]
     assert (row.is_lone, row.attempts) == (False, 0)
     assert (await store.journal.depth())["unclean_stops"] == 4
@@ -296,12 +296,12 @@ async def test_a_row_that_was_not_in_flight_is_innocent(house: House) -> None:
 
 async def test_a_chosen_stop_gives_the_attempt_back(house: House) -> None:
     """A lone turn that was released by choice has the attempts it had before."""
-    store = await house.open()
+    store = await house.begin_call()
     await accept(store, said())
     await house.kill()
     for _ in range(2):
         await run_and_die(house)
-    store = await house.open()
+    store = await house.begin_call()
     await store.journal.release(await claim(store), attempt_counts=False)
     lease = await claim(store)
     assert lease.rows[0].attempts == 1
@@ -311,14 +311,14 @@ async def test_a_chosen_stop_gives_the_attempt_back(house: House) -> None:
 
 async def test_a_clean_close_counts_nothing_and_forgives(house: House) -> None:
     """A row in flight at a clean close runs as usual, and the unclean stops in a row begin at none."""
-    store = await house.open()
+    store = await house.begin_call()
     await accept(store, said())
     await house.kill()
     await run_and_die(house)
-    store = await house.open()
+    store = await house.begin_call()
     await claim(store)
     await store.close()
-    store = await house.open()
+    store = await house.begin_call()
     assert (await store.journal.depth())["unclean_stops"] == 0
     assert (await claim(store)).rows[0].is_lone is False
 
@@ -342,11 +342,11 @@ async def test_drop_ends_what_nobody_has_claimed(store: Store) -> None:
     await accept(store, said("c", id="3"))
     assert await store.journal.drop(ANN, sender="bob") == 1
     assert await store.journal.drop(ANN) == 1
-    await store.journal.step(lease, Step(n=0, kind="opening", lines=()))
+    await store.journal.step(lease, TurnStep(n=0, kind="opening", lines=()))
     await store.journal.release(lease, attempt_counts=False)
     assert await store.journal.drop(ANN) == 1
     assert await store.journal.claim(ANN) is None
-    assert (await accept(store, said("a", id="1"))).outcome is AcceptedAs.DUPLICATE
+    assert (await accept(store, said("a", id="1"))).outcome is AcceptOutcome.DUPLICATE
 
 
 @pytest.mark.parametrize("begun", ["a step", "a preview"])
@@ -356,10 +356,10 @@ async def test_drop_leaves_a_turn_that_has_begun(store: Store, begun: str) -> No
     lease = await claim(store)
     await accept(store, said("b", id="2"))
     if begun == "a step":
-        await store.journal.step(lease, Step(n=0, kind="opening", lines=()))
-        await store.journal.step(lease, Step(n=1, kind="intent", lines=(), call="c1"))
+        await store.journal.step(lease, TurnStep(n=0, kind="opening", lines=()))
+        await store.journal.step(lease, TurnStep(n=1, kind="intent", lines=(), call="c1"))
     else:
-        part = Part(id=f"{lease.turn}.0.1", key=ANN, payload="Once", plain="Once", kind=OutboundKind.PREVIEW)
+        part = MessagePart(id=f"{lease.turn}.0.1", key=ANN, payload="Once", plain="Once", kind=OutboundKind.PREVIEW)
         await store.outbox.preview(lease, part)
     await store.journal.release(lease, attempt_counts=False)
     assert await store.journal.drop(ANN) == 1
@@ -371,7 +371,7 @@ async def test_drop_leaves_a_turn_that_has_begun(store: Store, begun: str) -> No
 async def test_a_claim_that_nobody_waits_for_is_given_back(store: Store) -> None:
     """A cancelled claim leaves no lane behind that its worker does not know of."""
     await accept(store, said())
-    lanes = store.journal.lanes()
+    lanes = store.journal.ready_sessions()
     await anext(lanes)
     task = asyncio.create_task(store.journal.claim(ANN))
     await asyncio.sleep(0)  # it has asked
@@ -384,10 +384,10 @@ async def test_a_claim_that_nobody_waits_for_is_given_back(store: Store) -> None
 
 async def test_depth_counts_what_waits(house: House) -> None:
     """Queue, age, undelivered, dead and unprojected are visible."""
-    store = await house.open()
+    store = await house.begin_call()
     await accept(store, said("a", id="1"))
     lease = await claim(store)
-    await store.journal.commit(lease, answered(lease, "answer", outcome=EndState.DEAD, failure="poison"))
+    await store.journal.commit(lease, answered(lease, "answer", outcome=MessageOutcome.DEAD, failure="poison"))
     await accept(store, said("b", id="2"))
     house.wall.advance(seconds=30)
     depth = await store.journal.depth()
@@ -415,5 +415,5 @@ async def test_many_chats_are_offered_in_turn(store: Store) -> None:
     others = [SessionKey("telegram", str(n)) for n in range(100, 103)]
     for key in others:
         await accept(store, said(key=key))
-    lanes = store.journal.lanes()
+    lanes = store.journal.ready_sessions()
     assert [await anext(lanes) for _ in range(4)] == [ANN, *others]

@@ -6,15 +6,15 @@ from dataclasses import replace
 from datetime import timedelta
 
 from gateway.events import SessionKey
-from gateway.ports import EndState, Job, Move, TurnRecord
+from gateway.ports import Job, MessageOutcome, ScopeMove, TurnRecord
 from gateway.ports.store import Store
 from tests.contract.store.conftest import House
 from tests.fakes.turns import START
 
 ANN, BOB = "telegram%3a42", "slack%3at1%3au7"
 CHATS = {ANN: SessionKey("telegram", "42"), BOB: SessionKey("slack", "D1")}
-LINK = Move(id="link:1", kind="link", source=f"people/{BOB}", target=f"people/{ANN}", at=START)
-UNLINK = Move(
+LINK = ScopeMove(id="link:1", kind="link", source=f"people/{BOB}", target=f"people/{ANN}", at=START)
+UNLINK = ScopeMove(
     id="unlink:1",
     kind="unlink",
     source=f"people/{ANN}",
@@ -33,7 +33,7 @@ async def talked(store: Store, account: str) -> None:
         key=key,
         transcript=session.transcript,
         scope=f"people/{account}",
-        outcome=EndState.ANSWERED,
+        outcome=MessageOutcome.ANSWERED,
         lines=(),
         from_index=0,
         to_index=2,
@@ -49,7 +49,7 @@ async def talked(store: Store, account: str) -> None:
 
 async def test_linked_accounts_are_one_person_with_everything_there_is_of_them(house: House) -> None:
     """Sessions, jobs and whose chat is whose; doing it again changes nothing; a kill neither."""
-    store = await house.open()
+    store = await house.begin_call()
     for account in (ANN, BOB):
         await talked(store, account)
     await store.people.prefer(f"people/{BOB}", "timezone", "Europe/Berlin")
@@ -59,7 +59,7 @@ async def test_linked_accounts_are_one_person_with_everything_there_is_of_them(h
         await store.links.link(LINK)
     assert store.people.preferences(f"people/{ANN}") == {"language": "te", "timezone": "Europe/Berlin"}
     await house.kill()
-    store = await house.open()
+    store = await house.begin_call()
     assert store.people.preferences(f"people/{ANN}") == {"language": "te", "timezone": "Europe/Berlin"}
     assert store.links.person(BOB) == ANN
     assert [each.identity for each in store.links.accounts(ANN)] == [ANN, BOB]
@@ -74,7 +74,7 @@ async def test_linked_accounts_are_one_person_with_everything_there_is_of_them(h
 
 async def test_unlinked_each_has_their_own_and_begins_anew(house: House) -> None:
     """Chats go with their account, every conversation has a new transcript, and the old ones are to be summarised."""
-    store = await house.open()
+    store = await house.begin_call()
     for account in (ANN, BOB):
         await talked(store, account)
     before = {row.key: row.transcript for row in await store.records.sessions()}
@@ -117,7 +117,7 @@ async def test_a_late_pointer_does_not_say_where_a_session_stands(store: Store) 
         key=CHATS[ANN],
         transcript="anothertranscrip",
         scope="people/elsewhere",
-        outcome=EndState.ANSWERED,
+        outcome=MessageOutcome.ANSWERED,
         lines=(),
         from_index=session.next_index,
         to_index=session.next_index,

@@ -8,27 +8,27 @@ from datetime import timedelta
 import pytest
 
 from gateway.errors import LeaseLost
-from gateway.events import Attachment, OutboundMessage, Part, SessionKey
-from gateway.ports.journal import Lease
-from gateway.ports.outbox import Delivery, PartState
+from gateway.events import Attachment, MessagePart, OutboundMessage, SessionKey
+from gateway.ports.journal import TurnLease
+from gateway.ports.outbox import PartState, PendingDelivery
 from gateway.ports.store import Store
 from tests.contract.store.conftest import House
 from tests.fakes.turns import ANN, BOB, START, accept, answer, answered, claim, parts_of, receipt, said, settle
 
 
-async def oldest(store: Store) -> Delivery:
+async def oldest(store: Store) -> PendingDelivery:
     """Return Ann's oldest message, which must be there."""
     delivery = await store.outbox.next(ANN)
     assert delivery is not None
     return delivery
 
 
-def states(delivery: Delivery) -> list[PartState]:
+def states(delivery: PendingDelivery) -> list[PartState]:
     """Return the states of a delivery's parts."""
     return [row.state for row in delivery.parts]
 
 
-async def frozen(store: Store, count: int) -> tuple[OutboundMessage, list[Part]]:
+async def frozen(store: Store, count: int) -> tuple[OutboundMessage, list[MessagePart]]:
     """Answer Ann and freeze the answer's parts."""
     await answer(store, said(), "answer")
     message = (await oldest(store)).message
@@ -57,16 +57,16 @@ async def test_messages_come_in_commit_order(store: Store) -> None:
 
 async def test_replies_to_commands_give_way_to_answers(house: House) -> None:
     """An answer goes before replies that wait, behind the one that is being sent, and a kill changes nothing of it."""
-    store = await house.open()
+    store = await house.begin_call()
     for n in range(3):
         await accept(store, said("/status", id=f"c{n}"), is_control=True)
-        await settle(store, await anext(store.journal.controls()), f"status {n}")
+        await settle(store, await anext(store.journal.control_rows()), f"status {n}")
     first = await store.outbox.next(ANN)
     assert first is not None
     await store.outbox.freeze(first.message, parts_of(first.message, 2))
     await answer(store, said(), "answer")
     await house.kill()
-    store = await house.open()
+    store = await house.begin_call()
     assert await anext(store.outbox.chats()) == ANN
     waiting = [each.message.text for each in await store.outbox.undelivered(ANN)]
     assert waiting == ["status 0", "answer", "status 1", "status 2"]
@@ -77,14 +77,14 @@ async def test_replies_to_commands_give_way_to_answers(house: House) -> None:
 
 async def test_parts_are_frozen_once(house: House) -> None:
     """Another cut after a restart changes nothing: what the first stored is sent."""
-    store = await house.open()
+    store = await house.begin_call()
     message, parts = await frozen(store, 3)
     again = await store.outbox.freeze(message, parts_of(message, 1))
     assert [row.part for row in again] == parts
     assert [row.state for row in again] == [PartState.SENDING, PartState.PENDING, PartState.PENDING]
     assert [row.attempts for row in again] == [1, 0, 0]
     await house.kill()
-    store = await house.open()
+    store = await house.begin_call()
     assert await anext(store.outbox.chats()) == ANN
     delivery = await oldest(store)
     assert [row.part for row in delivery.parts] == parts
@@ -93,11 +93,11 @@ async def test_parts_are_frozen_once(house: House) -> None:
 
 async def test_a_receipt_marks_the_next_part_in_one_write(house: House) -> None:
     """After a kill exactly the part that was on its way is unknown."""
-    store = await house.open()
+    store = await house.begin_call()
     _, parts = await frozen(store, 3)
     await store.outbox.sent(receipt(parts[0], "901"), then=parts[1])
     await house.kill()
-    store = await house.open()
+    store = await house.begin_call()
     delivery = await oldest(store)
     assert states(delivery) == [PartState.SENT, PartState.UNKNOWN, PartState.PENDING]
     assert delivery.parts[0].message_id == "901"
@@ -112,26 +112,26 @@ async def test_a_receipt_marks_the_next_part_in_one_write(house: House) -> None:
 async def test_what_became_of_a_part_is_kept(store: Store) -> None:
     """Unsure is unknown, unsent is pending again; neither ends the message or touches what is sent."""
     _, parts = await frozen(store, 2)
-    await store.outbox.unsure(parts[0], "connection lost")
+    await store.outbox.mark_uncertain(parts[0], "connection lost")
     assert states(await oldest(store)) == [PartState.UNKNOWN, PartState.PENDING]
     await store.outbox.unsent(parts[0], "429")
     assert states(await oldest(store)) == [PartState.PENDING, PartState.PENDING]
     await store.outbox.sending(parts[0])
     await store.outbox.sent(receipt(parts[0]), then=parts[1])
-    await store.outbox.unsure(parts[0], "late")
+    await store.outbox.mark_uncertain(parts[0], "late")
     assert states(await oldest(store)) == [PartState.SENT, PartState.SENDING]
 
 
 async def test_a_placeholder_is_remembered(house: House) -> None:
     """Where a part is going to stand survives a kill and every state but the last; the receipt has the last word."""
-    store = await house.open()
+    store = await house.begin_call()
     _, parts = await frozen(store, 2)
     assert (await oldest(store)).parts[0].message_id == ""
     await store.outbox.placed(parts[0], "700")
     row = (await oldest(store)).parts[0]
     assert (row.state, row.message_id) == (PartState.SENDING, "700")
     await house.kill()
-    store = await house.open()
+    store = await house.begin_call()
     row = (await oldest(store)).parts[0]
     assert (row.state, row.message_id) == (PartState.UNKNOWN, "700")
     await store.outbox.unsent(parts[0], "429")
@@ -165,10 +165,10 @@ async def test_a_refused_part_ends_its_message(store: Store) -> None:
     parts = parts_of(message, 3)
     await store.outbox.freeze(message, parts)
     await store.outbox.sent(receipt(parts[0]), then=parts[1])
-    await store.outbox.bury(parts[1], "blocked")
+    await store.outbox.dead_letter(parts[1], "blocked")
     assert await anext(chats) == ANN
     assert (await oldest(store)).message.text == "two"
-    story = await store.journal.story(message.turn)
+    story = await store.journal.trace(message.turn)
     assert story is not None
     assert [(dead.id, dead.key, dead.reason) for dead in story.dead] == [
         (parts[1].id, ANN, "blocked"),
@@ -179,7 +179,7 @@ async def test_a_refused_part_ends_its_message(store: Store) -> None:
 
 async def test_dead_letters_are_told_by_channel_and_reason(house: House) -> None:
     """Chats of one channel are one line, whoever they were; the latest reason stands first."""
-    store = await house.open()
+    store = await house.begin_call()
     deaths = [(ANN, "blocked"), (BOB, "blocked"), (SessionKey("slack", "C1/9"), "channel_not_found")]
     for minute, (key, reason) in enumerate(deaths):
         house.wall.advance(minutes=minute)
@@ -188,7 +188,7 @@ async def test_dead_letters_are_told_by_channel_and_reason(house: House) -> None
         assert delivery is not None
         parts = [replace(part, key=key) for part in parts_of(delivery.message, 2)]
         await store.outbox.freeze(delivery.message, parts)
-        await store.outbox.bury(parts[0], reason)
+        await store.outbox.dead_letter(parts[0], reason)
     groups = await store.outbox.dead(limit=10)
     assert [(group.channel, group.reason, group.count) for group in groups] == [
         ("slack", "channel_not_found", 2),
@@ -205,21 +205,21 @@ async def test_a_message_of_no_parts_is_delivered(store: Store) -> None:
     assert (await oldest(store)).message.text == "two"
 
 
-def preview_part(lease: Lease) -> Part:
+def preview_part(lease: TurnLease) -> MessagePart:
     """Return the turn's row 0."""
-    return Part(id=f"{lease.turn}.0.1", key=lease.key, payload="so far", plain="so far")
+    return MessagePart(id=f"{lease.turn}.0.1", key=lease.key, payload="so far", plain="so far")
 
 
 async def test_a_preview_is_adopted_by_the_first_message(house: House) -> None:
     """It never comes out of next; it survives a kill as unknown, and one message takes it over."""
-    store = await house.open()
+    store = await house.begin_call()
     await accept(store, said())
     lease = await claim(store)
     row = await store.outbox.preview(lease, preview_part(lease))
     assert (row.state, row.attempts) == (PartState.SENDING, 1)
     assert await store.outbox.next(ANN) is None
     await house.kill()
-    store = await house.open()
+    store = await house.begin_call()
     assert await store.outbox.next(ANN) is None
     lease = await claim(store)
     again = await store.outbox.preview(lease, preview_part(lease))
@@ -309,6 +309,6 @@ async def test_purge_blanks_then_forgets(store: Store) -> None:
     assert (row.part.payload, row.state) == ("", PartState.SENT)
     assert (await oldest(store)).message.text == "waiting"
     assert await store.outbox.purge(START + timedelta(days=24)) >= 1
-    story = await store.journal.story(message.turn)
+    story = await store.journal.trace(message.turn)
     assert story is not None
     assert story.parts == ()

@@ -8,13 +8,13 @@ from datetime import timedelta
 from typing import Any
 
 from gateway.events import SessionKey
-from gateway.ports.caps import Told
+from gateway.ports.caps import CapNotice
 from gateway.ports.journal import CALL_NOTED_AFTER
-from gateway.ports.store import Limits, Store
+from gateway.ports.store import Store, StoreLimits
 from tests.contract.store.conftest import House
 from tests.fakes.turns import ANN, START, accept, answered, claim, said, spent
 
-BERLIN = Limits(zone="Europe/Berlin")
+BERLIN = StoreLimits(zone="Europe/Berlin")
 
 
 async def by(store: Store, group: str, *, days: int = 400) -> list[tuple[Any, ...]]:
@@ -43,7 +43,7 @@ async def test_days_are_those_of_the_zone_and_stay_right_when_their_rows_are_fol
 
     22:30 in UTC is 23:30 in Berlin in winter, and in summer it is tomorrow.
     """
-    store = await house.open(BERLIN)
+    store = await house.begin_call(BERLIN)
     for day in range(0, 300, 3):
         at = START - timedelta(days=day) + timedelta(hours=1, minutes=30)
         for n in range(4):
@@ -65,7 +65,7 @@ async def test_days_are_those_of_the_zone_and_stay_right_when_their_rows_are_fol
 
 async def test_a_call_that_is_cut_off_stands_in_the_rows(house: House) -> None:
     """Begun and never ended, it is there after a kill with its estimate; ended, with what it took, once."""
-    store = await house.open()
+    store = await house.begin_call()
     await accept(store, said())
     lease = await claim(store)
     store.journal.calling(spent(lease.turn, call="a.1", tokens_in=500, tokens_out=0))
@@ -77,7 +77,7 @@ async def test_a_call_that_is_cut_off_stands_in_the_rows(house: House) -> None:
     await asyncio.sleep(2 * CALL_NOTED_AFTER.total_seconds())
     await store.check()
     await house.kill()
-    store = await house.open()
+    store = await house.begin_call()
     assert [(row.tokens_in, row.call) for row in await usage(store, lease.turn)] == [(480, ""), (600, "a.2")]
 
 
@@ -97,20 +97,20 @@ async def test_a_quick_call_costs_no_transaction_more(store: Store) -> None:
 
 async def test_what_caps_count_is_there_after_a_kill(house: House) -> None:
     """Turns since a moment, tokens of a day, and who was told: told with the commit that tells them, or not at all."""
-    store = await house.open()
+    store = await house.begin_call()
     await accept(store, said())
     lease = await claim(store)
     store.journal.spend(spent(lease.turn, at=START - timedelta(minutes=9)))
     store.journal.spend(spent(lease.turn, is_own=True))
     store.journal.spend(spent("t9", at=START - timedelta(minutes=11), purpose="transcription"))
     store.journal.spend(spent("job", purpose="dream"))
-    told = Told(name="person-turns/ann", chat=str(ANN), until=START + timedelta(minutes=1), limit=20)
+    told = CapNotice(name="person-turns/ann", chat=str(ANN), until=START + timedelta(minutes=1), limit=20)
     commit = answered(lease, "one")
     await store.journal.commit(lease, type(commit)(record=commit.record, outbound=commit.outbound, told=(told,)))
     await house.kill()
-    store = await house.open()
+    store = await house.begin_call()
     window, day = START - timedelta(minutes=10), START - timedelta(hours=1)
-    counted = await store.caps.counted(window=window, day=day, purposes={"answer", "transcription"})
+    counted = await store.caps.load_usage(window=window, day=day, purposes={"answer", "transcription"})
     assert [(each.turn, each.at) for each in counted.begun] == [(lease.turn, START - timedelta(minutes=9))]
     assert sorted((each.is_own, each.tokens) for each in counted.spent) == [(False, 24), (True, 12)]
     assert counted.told == (told,)
@@ -120,10 +120,10 @@ async def test_what_caps_count_is_there_after_a_kill(house: House) -> None:
         await accept(store, said(id=str(number)))
         lease = await claim(store)
         await store.journal.commit(lease, replace(answered(lease, "one"), told=(each,)))
-        assert set((await store.caps.counted(window=window, day=day, purposes=())).told) == left
+        assert set((await store.caps.load_usage(window=window, day=day, purposes=())).told) == left
     house.wall.advance(minutes=2)
     await store.prune()
-    assert not (await store.caps.counted(window=window, day=day, purposes={"answer"})).told
+    assert not (await store.caps.load_usage(window=window, day=day, purposes={"answer"})).told
 
 
 async def test_who_is_forgotten_leaves_the_sums(store: Store) -> None:
@@ -132,7 +132,7 @@ async def test_who_is_forgotten_leaves_the_sums(store: Store) -> None:
     lease = await claim(store)
     ends = START + timedelta(minutes=1)
     told = [
-        Told(name=name, chat=chat, until=ends, limit=1)
+        CapNotice(name=name, chat=chat, until=ends, limit=1)
         for name, chat in (("p/ann", "x:1"), (f"c/{ANN}", "x:1"), ("p/bob", "x:1"), ("p/bob", str(ANN)))
     ]
     commit = answered(lease, "one")
@@ -140,7 +140,7 @@ async def test_who_is_forgotten_leaves_the_sums(store: Store) -> None:
     store.journal.spend(spent("t1", person="ann", at=START - timedelta(days=40)))
     await store.prune()
     await store.erasing.unlink(person="ann", keys=[SessionKey("telegram", "42")])
-    left = (await store.caps.counted(window=START, day=START, purposes=())).told
+    left = (await store.caps.load_usage(window=START, day=START, purposes=())).told
     assert [(each.name, each.chat) for each in left] == [("p/bob", "x:1")]
     assert await by(store, "person") == [("", 1, 12, None, 1)]
     assert await by(store, "day") == [("2026-10-12", 1, 12, None, 1)]
@@ -148,6 +148,6 @@ async def test_who_is_forgotten_leaves_the_sums(store: Store) -> None:
 
 async def usage(store: Store, turn: str) -> tuple[Any, ...]:
     """Return the rows of a turn."""
-    story = await store.journal.story(turn)
+    story = await store.journal.trace(turn)
     assert story is not None
     return story.usage

@@ -9,7 +9,7 @@ from typing import Any
 
 from gateway.admission import policy_of
 from gateway.events import SessionKey
-from gateway.ports.access import OPERATOR, Decider
+from gateway.ports.access import OPERATOR, DecisionActor
 from tests.fakes.pocket import InstantModel, Pocket, gateway
 
 OWNER, ANN, BOB = "1", "42", "43"
@@ -140,7 +140,7 @@ async def test_who_is_blocked_while_a_command_waits_is_refused() -> None:
         _, answered = await pocket.channel.say("room", "/new", sender="admin", is_admin=True, **ROOM)
         await reached.wait()
         decisions = pocket.app.people.decisions
-        await decisions.block("pocket:admin", Decider(by=OPERATOR, where="", id="o1"))
+        await decisions.block("pocket:admin", DecisionActor(by=OPERATOR, where="", id="o1"))
         reached.clear()
         _let(pocket)
         await answered

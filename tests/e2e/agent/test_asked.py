@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from agent.memory.files.lines import utc_now
-from agent.memory.waiting.asking import ASKS
-from gateway.admission import Entry, Grants, Policy
-from gateway.errors import StoreDown
+from agent.memory.approvals.approval_questions import ASKS
+from agent.memory.storage.transcript_lines import utc_now
+from gateway.admission import AdmissionGrant, AdmissionPolicy, AllowEntry
+from gateway.errors import StoreUnavailable
 from gateway.events import InboundKind, OutboundKind, SessionKey
-from gateway.ports import Commit, Lease, TurnRecord
+from gateway.ports import TurnCommit, TurnLease, TurnRecord
 from tests.e2e.agent.test_consolidation import Model, at_work, quiet, talk
 from tests.e2e.agent.test_staging import FACTS, forgetful
 from tests.fakes.pocket import Pocket, Post, gateway
@@ -43,7 +43,9 @@ async def test_a_consolidation_that_may_not_remove_asks_in_its_chat() -> None:
         command = question.text.partition("`/memory approve ")[2].partition("`")[0]
         assert (await pocket.channel.ask("ann", f"/memory approve {command}")).startswith("Done.")
         assert memory(pocket, ANN) == "- something new\n"
-        shown = [line.text for line in await pocket.app.sessions.shown(SessionKey("pocket", "ann"), limit=50)]
+        shown = [
+            line.text for line in await pocket.app.sessions.displayed_messages(SessionKey("pocket", "ann"), limit=50)
+        ]
         assert any("/memory approve" in text for text in shown)  # who opens the page later sees what was asked
 
 
@@ -76,10 +78,10 @@ async def test_a_crash_between_the_note_and_the_question_costs_neither(monkeypat
         journal = pocket.app.store.journal
         commit, failed = journal.commit, [0]
 
-        async def full_twice(lease: Lease, what: Commit) -> TurnRecord:
+        async def full_twice(lease: TurnLease, what: TurnCommit) -> TurnRecord:
             if lease.rows[0].message.message_id.startswith(ASKS) and failed[0] < 2:
                 failed[0] += 1
-                raise StoreDown("the disk is full")
+                raise StoreUnavailable("the disk is full")
             return await commit(lease, what)
 
         monkeypatch.setattr(journal, "commit", full_twice)
@@ -151,8 +153,8 @@ async def test_nobody_is_asked_about_another_persons_memory() -> None:
 async def test_in_a_group_a_member_decides_on_losing_their_own_words_alone() -> None:
     """Approvals are for admins; who deleted a message may have what came of it forgotten, and is not quoted."""
     said = {"group": True, "is_addressed": True}
-    members = frozenset(Entry(Grants.USER, name) for name in ("ann", "ben"))
-    async with gateway(model=Model(), policy=Policy(channel="pocket", entries=members)) as pocket:
+    members = frozenset(AllowEntry(AdmissionGrant.USER, name) for name in ("ann", "ben"))
+    async with gateway(model=Model(), policy=AdmissionPolicy(channel="pocket", entries=members)) as pocket:
         await pocket.channel.ask("room", "hello", sender="ben", name="Ben", **said)
         assert await scope_in(pocket, "pocket:room") == ROOM
         folder = pocket.home / ROOM / "memory"

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from agent.memory.history.log import HistoryLog
+from agent.memory.history.history_log import HistoryLog
 from tests.fakes.background_child import SCOPE, WINDOW, Model, left
 from tests.fakes.pocket import gateway
 

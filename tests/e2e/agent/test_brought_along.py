@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gateway.app.importing import take_over
+from gateway.app.imports import run_import
 from tests.fakes import other_bots
 from tests.fakes.pocket import gateway
 from tests.fakes.thinking import Listening
@@ -14,7 +14,7 @@ async def test_archives_and_history_of_theirs_are_found(tmp_path: Path) -> None:
     """What nobody mapped is searched like our own: messages, summaries, notes; in nobody else's scope."""
     theirs = other_bots.nanobot(tmp_path / "theirs")
     async with gateway(model=Listening()) as pocket:
-        await take_over(pocket.app, "nanobot", theirs, person="pocket:ann", mapped={}, is_dry=False)
+        await run_import(pocket.app, "nanobot", theirs, person="pocket:ann", mapped={}, is_dry=False)
         for words, said in (
             ("boat called Nessie", "My boat is Nessie"),
             ("talked about boats", "Talked about boats."),
@@ -30,7 +30,7 @@ async def test_a_chat_goes_on_from_a_conversation_of_theirs(tmp_path: Path) -> N
     theirs, model = other_bots.nanobot(tmp_path / "theirs"), Listening()
     async with gateway(model=model) as pocket:
         mapped = {"telegram:42": "pocket:ann"}
-        await take_over(pocket.app, "nanobot", theirs, person="pocket:ann", mapped=mapped, is_dry=False)
+        await run_import(pocket.app, "nanobot", theirs, person="pocket:ann", mapped=mapped, is_dry=False)
         await pocket.channel.ask("ann", "And now?")
         system, *said = model.prompts[-1]
         assert [str(each["content"])[-18:] for each in said] == [

@@ -14,21 +14,23 @@ from typing import Any
 
 import time_machine
 
-from agent.llm.port import Tokens
-from agent.llm.scripted import Scripted
-from agent.tools.port import ToolContext, tool
-from gateway.admission import Entry, Grants, GroupPolicy, Policy
+from agent.llm.chat_model import TokenUsage
+from agent.llm.scripted_model import ScriptEntry
+from agent.tools.tool import ToolContext, tool
+from gateway.access.usage_caps import COUNTED
+from gateway.admission import AdmissionGrant, AdmissionPolicy, AllowEntry, GroupPolicy
 from gateway.events import InboundKind, OutboundKind, SessionKey
-from gateway.people.caps import COUNTED
-from gateway.words import say
+from gateway.i18n import translate
 from tests.fakes.pocket import Pocket, gateway
 from tests.fakes.stage import Stage
 
-HALL = Policy(channel="pocket", entries=frozenset({Entry(Grants.CHAT, "hall")}), group_policy=GroupPolicy.OPEN)
+HALL = AdmissionPolicy(
+    channel="pocket", entries=frozenset({AllowEntry(AdmissionGrant.CHAT, "hall")}), group_policy=GroupPolicy.OPEN
+)
 NOON = datetime(2026, 11, 21, 11, 0, tzinfo=UTC)
 # Noon in a zone of its own, and a window that nothing is summarised out of.
 BERLIN = {"PARLOUR_TIMEZONE": "Europe/Berlin", "PARLOUR_AGENTS__DEFAULTS__MEMORY_WINDOW": "10000"}
-ANSWER = Scripted(text="answer", tokens=Tokens(100, 10, 80))
+ANSWER = ScriptEntry(text="answer", tokens=TokenUsage(100, 10, 80))
 MEMBERS = int(os.environ.get("HALL_MEMBERS", "10"))  # who say one thing each in the hour; 2,000 take minutes
 KILLED_AT = 8 + MEMBERS // 13  # the call of a life that it is killed at: ten of them fit into the hour
 
@@ -49,7 +51,7 @@ async def used(pocket: Pocket) -> tuple[int, int]:
 
 async def turns(pocket: Pocket) -> Counter[str]:
     """Return how many turns of each person asked a model since noon."""
-    counted = await pocket.app.store.caps.counted(window=NOON, day=NOON, purposes=COUNTED)
+    counted = await pocket.app.store.caps.load_usage(window=NOON, day=NOON, purposes=COUNTED)
     return Counter(each.person.removeprefix("pocket%3a") for each in counted.begun)
 
 
@@ -157,14 +159,14 @@ async def test_a_burst_holds_up_nobody() -> None:
         assert len(model.asked) == 20 + 1 + 1
         assert await turns(pocket) == Counter(bob=20, eve=1, ann=1)
         [line] = notices(pocket)
-        assert line == say("caps.person_turns", limit=20, until="12:10")
+        assert line == translate("caps.person_turns", limit=20, until="12:10")
         assert pocket.channel.posts["hall"][-1].text == f"answer {len(model.asked)}"
         assert len(pocket.channel.posts["hall"]) == 20 + 1 + 1
         [refused] = pocket.app.refusals.recent()
         assert (refused.sender, refused.times) == ("bob", 30)
         assert 'parlour_capped_total{cap="person-turns"} 30.0' in pocket.app.meter.text().decode()
         # What people see of it survives: each of them wrote what they wrote.
-        shown = await pocket.app.sessions.shown(SessionKey("pocket", "hall"), limit=200)
+        shown = await pocket.app.sessions.displayed_messages(SessionKey("pocket", "hall"), limit=200)
         assert {f"b{n}" for n in range(50)} <= {line.text for line in shown}
 
 
@@ -193,7 +195,7 @@ async def test_who_is_past_a_cap_still_has_the_commands() -> None:
         assert "12:10" in await pocket.channel.ask("hall", "two", **bob)
         for n in range(30):
             assert "Today: 1 model call" in await pocket.channel.ask("hall", "/usage", number=f"u{n}", **bob)
-        assert await pocket.channel.ask("hall", "/stop", **bob) == say("commands.nothing_to_stop")
+        assert await pocket.channel.ask("hall", "/stop", **bob) == translate("commands.nothing_to_stop")
         traveller.shift(timedelta(minutes=10))
         assert await pocket.channel.ask("hall", "three", sent_at=datetime.now(UTC), **bob) == "answer 2"
 
@@ -205,14 +207,14 @@ async def test_tools_without_end_stop_at_the_cap() -> None:
     async def look(_: ToolContext) -> str:
         return "seen"
 
-    steps = [Scripted(calls=(("look", f'{{"n": {n}}}'),), tokens=Tokens(4_900, 100, 0)) for n in range(25)]
+    steps = [ScriptEntry(calls=(("look", f'{{"n": {n}}}'),), tokens=TokenUsage(4_900, 100, 0)) for n in range(25)]
     model = Stage(*steps)
     async with at_noon(model=model, tools=[look], environment={"PARLOUR_CAPS__PERSON_TOKENS_PER_DAY": "20000"}) as (
         pocket,
         traveller,
     ):
         line = await pocket.channel.ask("hall", "look around", sender="bob", group=True)
-        assert line == say("caps.person_tokens", until="2026-11-22 00:00")
+        assert line == translate("caps.person_tokens", until="2026-11-22 00:00")
         await pocket.channel.say("hall", "and now?", sender="bob", group=True)
         await pocket.idle()
         assert len(model.asked) == 4
@@ -233,7 +235,7 @@ async def test_what_asks_itself_stops() -> None:
             await pocket.app.submit(SessionKey("pocket", "hall"), "do it again")
             await pocket.idle()
         assert len(model.asked) == 1 + 20
-        assert notices(pocket) == [say("caps.own_turns", limit=20, until="12:10")]
+        assert notices(pocket) == [translate("caps.own_turns", limit=20, until="12:10")]
 
 
 async def test_a_retry_is_no_way_round() -> None:
@@ -256,7 +258,7 @@ async def test_a_place_has_caps_of_its_own() -> None:
         for n in range(3):
             await pocket.channel.ask(f"hall/{n}", f"m{n}", sender="bob", group=True)
         assert len(model.asked) == 2
-        assert notices(pocket, "hall/2") == [say("caps.chat_turns", limit=2, until="12:10")]
+        assert notices(pocket, "hall/2") == [translate("caps.chat_turns", limit=2, until="12:10")]
         usage = await pocket.channel.ask("hall", "/usage", sender="bob", group=True)
         assert "This chat's 2 questions within ten minutes are used up until 12:10" in usage
         assert "You can ask" not in usage
@@ -264,9 +266,9 @@ async def test_a_place_has_caps_of_its_own() -> None:
 
 async def test_who_is_let_in_by_name_has_no_cap() -> None:
     """The same chat, twenty-five questions each: who is named is answered all of them, who came in by the place 20."""
-    named = Policy(
+    named = AdmissionPolicy(
         channel="pocket",
-        entries=frozenset({Entry(Grants.CHAT, "hall"), Entry(Grants.USER, "ann")}),
+        entries=frozenset({AllowEntry(AdmissionGrant.CHAT, "hall"), AllowEntry(AdmissionGrant.USER, "ann")}),
         group_policy=GroupPolicy.OPEN,
     )
     model = Stage()

@@ -8,22 +8,26 @@ from pathlib import Path
 
 import pytest
 
-from agent.tools.port import ToolContext, tool
-from gateway.admission import Entry, Grants, GroupPolicy, Policy
-from gateway.app.app import App
-from gateway.errors import UserMistake
+from agent.tools.tool import ToolContext, tool
+from gateway.admission import AdmissionGrant, AdmissionPolicy, AllowEntry, GroupPolicy
+from gateway.app.app import GatewayApp
+from gateway.errors import UserError
 from gateway.events import SessionKey
-from gateway.words import say
+from gateway.i18n import translate
 from tests.fakes.pocket import gateway
 from tests.fakes.stage import Stage, calls, users
 
 KEY = SessionKey("pocket", "c")
-TEAM = Policy(channel="pocket", entries=frozenset({Entry(Grants.EVERYONE)}), group_policy=GroupPolicy.OPEN)
+TEAM = AdmissionPolicy(
+    channel="pocket", entries=frozenset({AllowEntry(AdmissionGrant.EVERYONE)}), group_policy=GroupPolicy.OPEN
+)
 
 
-async def history(app: App, chat: str = "c") -> list[tuple[str, str]]:
+async def history(app: GatewayApp, chat: str = "c") -> list[tuple[str, str]]:
     """Return role and text of what people see."""
-    return [(line.role, line.text) for line in await app.sessions.shown(SessionKey("pocket", chat), limit=100)]
+    return [
+        (line.role, line.text) for line in await app.sessions.displayed_messages(SessionKey("pocket", chat), limit=100)
+    ]
 
 
 async def test_stop_ends_the_turn_and_the_queue_and_says_how_many() -> None:
@@ -33,12 +37,12 @@ async def test_stop_ends_the_turn_and_the_queue_and_says_how_many() -> None:
         for n in range(3):
             await pocket.channel.say("c", f"m{n}")
         await model.called(1)
-        assert await pocket.channel.ask("c", "/stop") == say("commands.stopped", queued=2)
+        assert await pocket.channel.ask("c", "/stop") == translate("commands.stopped", queued=2)
         await pocket.idle()
-        assert say("commands.stopped_turn") in [post.text for post in pocket.channel.posts["c"]]
+        assert translate("commands.stopped_turn") in [post.text for post in pocket.channel.posts["c"]]
         assert await pocket.channel.ask("c", "later") == "answer 2"
         assert users(model.asked[1]) == ["m0", "later"]
-        assert await pocket.channel.ask("c", "/stop") == say("commands.nothing_to_stop")
+        assert await pocket.channel.ask("c", "/stop") == translate("commands.nothing_to_stop")
 
 
 async def test_stop_of_a_queue_alone() -> None:
@@ -49,13 +53,13 @@ async def test_stop_of_a_queue_alone() -> None:
         await model.called(1)
         await pocket.channel.say("c", "bobs", sender="bob", group=True)
         stopped = await pocket.channel.ask("c", "!stop", sender="bob", group=True)
-        assert stopped == say("commands.stopped_queue", queued=1)
+        assert stopped == translate("commands.stopped_queue", queued=1)
         nothing = await pocket.channel.ask("c", "@parlour_bot stop", sender="bob", group=True)
-        assert nothing == say("commands.nothing_to_stop")
+        assert nothing == translate("commands.nothing_to_stop")
         # Where nothing waited, the end of the turn says all there is to say: one line, not two.
         await pocket.channel.say("c", "/stop@parlour_bot", sender="eve", group=True, is_admin=True)
         await pocket.idle()
-        assert pocket.channel.posts["c"][-1].text == say("commands.stopped_turn")
+        assert pocket.channel.posts["c"][-1].text == translate("commands.stopped_turn")
 
 
 async def test_stop_after_the_commit_began_is_too_late() -> None:
@@ -67,7 +71,7 @@ async def test_stop_after_the_commit_began_is_too_late() -> None:
         running = pocket.app.pool.running(KEY)
         assert running is not None
         running.is_committing = True
-        assert await pocket.channel.ask("c", "/stop") == say("commands.already_answered")
+        assert await pocket.channel.ask("c", "/stop") == translate("commands.already_answered")
         running.is_committing = False
         model.go(1)
         await answer
@@ -103,7 +107,7 @@ async def test_new_renames_the_transcript_and_answers_at_once() -> None:
         await pocket.channel.ask("c", "old words")
         await pocket.idle()
         session = await pocket.app.store.journal.session(KEY)
-        assert await pocket.channel.ask("c", "/new", number="9") == say("commands.new")
+        assert await pocket.channel.ask("c", "/new", number="9") == translate("commands.new")
         await pocket.channel.say("c", "/new", number="9")
         await pocket.idle()
         archives = [path.name for path in pocket.home.rglob(f"{session.transcript}.t*.jsonl")]
@@ -123,11 +127,11 @@ async def test_retry_answers_the_last_message_again() -> None:
     """A retry is a turn of its own that says what it supersedes; a retry of a retry too; commands are passed over."""
     model = Stage()
     async with gateway(model=model) as pocket:
-        assert await pocket.channel.ask("c", "/retry") == say("commands.nothing_to_retry")
+        assert await pocket.channel.ask("c", "/retry") == translate("commands.nothing_to_retry")
         await pocket.channel.ask("c", "hello")
         await pocket.channel.ask("c", "/queue")
         for n in (2, 3):
-            assert await pocket.channel.ask("c", "/retry") == say("commands.retry")
+            assert await pocket.channel.ask("c", "/retry") == translate("commands.retry")
             await model.called(n)
             await pocket.idle()
         assert [users(request)[-1] for request in model.asked] == ["hello"] * 3
@@ -136,7 +140,9 @@ async def test_retry_answers_the_last_message_again() -> None:
         original = (await pocket.app.store.records.sessions())[0].key
         last = await pocket.app.store.journal.last_turn(original)
         assert last is not None
-        first = next(line.turn for line in await pocket.app.sessions.shown(KEY, limit=50) if line.text == "hello")
+        first = next(
+            line.turn for line in await pocket.app.sessions.displayed_messages(KEY, limit=50) if line.text == "hello"
+        )
         assert last.supersedes == first
 
 
@@ -147,14 +153,14 @@ async def test_status_queue_usage_and_help_answer_while_a_turn_runs() -> None:
         await pocket.channel.say("c", "long")
         await model.called(1)
         await pocket.channel.say("c", "next")
-        assert await pocket.channel.ask("c", "/queue") == say("commands.queue", running=1, waiting=1)
+        assert await pocket.channel.ask("c", "/queue") == translate("commands.queue", running=1, waiting=1)
         assert "model stage" in await pocket.channel.ask("c", "/status")
         assert "model call" in await pocket.channel.ask("c", "/usage")
         assert "/timezone" in await pocket.channel.ask("c", "/help")
-        assert await pocket.channel.ask("c", "/start") == say("commands.start")
+        assert await pocket.channel.ask("c", "/start") == translate("commands.start")
         model.go(1)
         await pocket.idle()
-        assert await pocket.channel.ask("c", "/queue") == say("commands.queue_empty")
+        assert await pocket.channel.ask("c", "/queue") == translate("commands.queue_empty")
 
 
 async def test_queue_names_the_tool_at_work() -> None:
@@ -170,7 +176,7 @@ async def test_queue_names_the_tool_at_work() -> None:
     async with gateway(model=Stage(calls(("dig", "{}"))), tools=[dig]) as pocket:
         _, answer = await pocket.channel.say("c", "dig")
         await begun.wait()
-        assert say("commands.queue_doing", tool="dig") in await pocket.channel.ask("c", "/queue")
+        assert translate("commands.queue_doing", tool="dig") in await pocket.channel.ask("c", "/queue")
         go.set()
         await answer
 
@@ -180,11 +186,11 @@ async def test_a_new_time_zone_takes_a_new_snapshot() -> None:
     model = Stage()
     async with gateway(model=model, environment={"PARLOUR_TIMEZONE": "UTC"}) as pocket:
         await pocket.channel.ask("c", "before")
-        assert await pocket.channel.ask("c", "/timezone") == say("commands.timezone", zone="UTC")
-        assert await pocket.channel.ask("c", "/timezone Nowhere/Land") == say(
+        assert await pocket.channel.ask("c", "/timezone") == translate("commands.timezone", zone="UTC")
+        assert await pocket.channel.ask("c", "/timezone Nowhere/Land") == translate(
             "commands.timezone_unknown", zone="Nowhere/Land"
         )
-        assert await pocket.channel.ask("c", "/timezone Asia/Kolkata") == say(
+        assert await pocket.channel.ask("c", "/timezone Asia/Kolkata") == translate(
             "commands.timezone_set", zone="Asia/Kolkata"
         )
         await pocket.channel.ask("c", "after")
@@ -205,7 +211,7 @@ async def test_a_private_answer_in_a_group_is_its_askers_alone() -> None:
         text = await pocket.channel.ask("g", "/usage", sender="bob", group=True)
         assert "model call" in text
         refused = await pocket.channel.ask("g", "/timezone Europe/Berlin", sender="bob", group=True)
-        assert refused == say("commands.only_steward", command="timezone")
+        assert refused == translate("commands.only_steward", command="timezone")
         await pocket.idle()
         seen = {post.text: post.visible_to for post in pocket.channel.posts["g"]}
         assert seen[text] == "bob"
@@ -221,8 +227,10 @@ async def test_unknown_commands_and_what_only_looks_like_one() -> None:
     """A near miss is asked about, a far one pointed to /help; paths and other bots' commands go to the model."""
     model = Stage()
     async with gateway(model=model) as pocket:
-        assert await pocket.channel.ask("c", "/stats") == say("commands.did_you_mean", name="stats", near="status")
-        assert await pocket.channel.ask("c", "/frobnicate") == say("commands.unknown", name="frobnicate")
+        assert await pocket.channel.ask("c", "/stats") == translate(
+            "commands.did_you_mean", name="stats", near="status"
+        )
+        assert await pocket.channel.ask("c", "/frobnicate") == translate("commands.unknown", name="frobnicate")
         for n, text in enumerate(["/etc/passwd is readable", "/new@other_bot", "!important"], 1):
             assert await pocket.channel.ask("c", text) == f"answer {n}"
 
@@ -236,9 +244,9 @@ async def test_a_command_that_breaks_is_told_and_ends(monkeypatch: pytest.Monkey
 
         monkeypatch.setattr(type(pocket.app.house), "status", lambda _: broken())
         text = await pocket.channel.ask("c", "/status")
-        assert text.startswith(say("failures.bug"))
+        assert text.startswith(translate("failures.bug"))
         await pocket.idle()
-        story = await pocket.app.store.journal.story(text.rpartition("(ref ")[2].rstrip(")"))
+        story = await pocket.app.store.journal.trace(text.rpartition("(ref ")[2].rstrip(")"))
         assert story is not None
         assert [row["state"] for row in story.inbox] == ["dead"]
 
@@ -252,22 +260,22 @@ async def test_history_shows_what_people_saw_in_its_order() -> None:
         await pocket.channel.say("c", "wait", number="3")
         await model.called(2)
         await pocket.channel.say("c", "and this", number="4")
-        lines = await pocket.app.sessions.shown(KEY, limit=100)
+        lines = await pocket.app.sessions.displayed_messages(KEY, limit=100)
         assert [(line.role, line.text, line.message_id, line.state) for line in lines] == [
             ("user", "hello", "1", "done"),
             ("assistant", "answer 1", "", "done"),
             ("user", "/queue", "2", "done"),
-            ("command", say("commands.queue_empty"), "", "done"),
+            ("command", translate("commands.queue_empty"), "", "done"),
             ("user", "wait", "3", "waiting"),
             ("user", "and this", "4", "waiting"),
         ]
         await pocket.app.projector.flush()
-        assert await pocket.app.sessions.shown(KEY, limit=100) == lines
+        assert await pocket.app.sessions.displayed_messages(KEY, limit=100) == lines
         await pocket.channel.say("c", "/stop", number="5")
         await pocket.idle()
-        roles = [line.role for line in await pocket.app.sessions.shown(KEY, limit=100)]
+        roles = [line.role for line in await pocket.app.sessions.displayed_messages(KEY, limit=100)]
         assert roles.count("notice") == 1
-        assert len({line.id for line in await pocket.app.sessions.shown(KEY, limit=100)}) == len(roles)
+        assert len({line.id for line in await pocket.app.sessions.displayed_messages(KEY, limit=100)}) == len(roles)
 
 
 async def test_memory_of_one_session_is_a_delta_in_another(tmp_path: Path) -> None:
@@ -318,5 +326,5 @@ async def test_a_text_of_ours_lands_in_the_scope_of_its_chat() -> None:
         assert scopes["pocket:g"] == scopes["pocket:g/12"] == "chats/pocket%3ag"
         assert scopes["pocket:d"] == "people/pocket%3aann"
         for unseen in ("-100", "x/1"):
-            with pytest.raises(UserMistake, match="nobody wrote"):
+            with pytest.raises(UserError, match="nobody wrote"):
                 await pocket.app.submit(SessionKey("pocket", unseen), "news")

@@ -9,12 +9,12 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from agent.llm.port import ChatReply, ChatRequest, Sink, Tokens, ToolCall
-from agent.memory.files.chain import Chain
-from agent.memory.files.disk import Disk
-from agent.memory.files.lines import kind_of
-from agent.memory.files.transcript import read_all
-from agent.memory.history.log import HistoryEntry, HistoryLog
+from agent.llm.chat_model import ChatReply, ChatRequest, Sink, TokenUsage, ToolCall
+from agent.memory.history.history_log import HistoryEntry, HistoryLog
+from agent.memory.storage.disk import Disk
+from agent.memory.storage.segments import SegmentChain
+from agent.memory.storage.transcript_lines import kind_of
+from agent.memory.storage.transcript_reader import read_all
 from gateway.errors import ModelUnreachable
 from gateway.ports import Job
 from tests.fakes.pocket import Pocket, gateway
@@ -51,7 +51,7 @@ class Model:
         if request.purpose == "answer":
             self.prompts.append(request.messages)
             said = str(request.messages[-1]["content"])
-            return ChatReply(text=f"re {said[-20:]}", tool_calls=(), model=self.name, tokens=Tokens(1, 1), cost=0.0)
+            return ChatReply(text=f"re {said[-20:]}", tool_calls=(), model=self.name, tokens=TokenUsage(1, 1), cost=0.0)
         self.thinking.set()
         await self.go_on.wait()
         if self.fails:
@@ -62,7 +62,7 @@ class Model:
         memory = shown.partition("Long-term Memory\n")[2].partition("\n\n## Conversation")[0]
         saved = self.summarise(len(self.asked), "" if memory == "(empty)" else memory)
         call = ToolCall("c1", "save_memory", json.dumps(saved))
-        return ChatReply(text="", tool_calls=(call,), model=self.name, tokens=Tokens(1, 1), cost=0.0)
+        return ChatReply(text="", tool_calls=(call,), model=self.name, tokens=TokenUsage(1, 1), cost=0.0)
 
     async def warm(self) -> None:
         """Nothing to load."""
@@ -106,7 +106,7 @@ def entries(home: Path) -> Sequence[HistoryEntry]:
 
 def pointers(home: Path, name: str = "pocket%3aann.jsonl") -> list[int]:
     """Return the pointers in a transcript."""
-    blocks = read_all(Chain(Disk(), home / SCOPE / "sessions" / name)).blocks
+    blocks = read_all(SegmentChain(Disk(), home / SCOPE / "sessions" / name)).blocks
     return [line["last_consolidated"] for block in blocks for line in block.lines if kind_of(line) == "pointer"]
 
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 import structlog
 
-from agent.commands import Router
-from gateway.app import App
+from agent.commands import CommandRouter
+from gateway.app import GatewayApp
 from tests.fakes.crossings import HOSTILE, Hijacked, Watch, look_at_files
 from tests.fakes.linking import link, settled, summarised, unlink
 from tests.fakes.pocket import Pocket, gateway
@@ -28,7 +28,7 @@ ENVIRONMENT = {
 }
 # What destroys, or changes who is who; everything else that is typed is tried on everybody.
 _LEFT_OUT = frozenset({"forget", "link", "new", "remember", "retry", "share", "stop", "unlink", "unshare"})
-COMMANDS = [each.name for each in Router.load().commands if each.name not in _LEFT_OUT]
+COMMANDS = [each.name for each in CommandRouter.load().commands if each.name not in _LEFT_OUT]
 
 
 async def say(pocket: Pocket, account: str, text: str, chat: str = "") -> str:
@@ -62,7 +62,7 @@ def look_at_posts(watch: Watch, pocket: Pocket, since: dict[str, int]) -> None:
         since[chat] = len(posts)
 
 
-def look_at_metrics(watch: Watch, app: App) -> None:
+def look_at_metrics(watch: Watch, app: GatewayApp) -> None:
     """No label and no value holds anybody's words."""
     watch.look("metrics", (), app.meter.text().decode())
 

@@ -9,10 +9,10 @@ from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
-from agent.memory.history.log import HistoryLog
-from agent.memory.waiting.staging import Waiting
-from agent.memory.work.background import Handler, Later
-from gateway.admission import Entry, Grants, GroupPolicy, Policy
+from agent.memory.approvals.staged_changes import StagedChange
+from agent.memory.history.history_log import HistoryLog
+from agent.memory.jobs.job_runner import Handler, RetryJobLater
+from gateway.admission import AdmissionGrant, AdmissionPolicy, AllowEntry, GroupPolicy
 from gateway.events import InboundKind
 from gateway.ports import Job
 from tests.e2e.agent.test_consolidation import SCOPE, Model, at_work, entries, quiet, talk
@@ -46,7 +46,7 @@ def transcripts(home: Path, scope: str = SCOPE) -> str:
     return "\n".join(path.read_text() for path in (home / scope / "sessions").glob("[!.]*"))
 
 
-async def staged(pocket: Pocket, number: int, scope: str = SCOPE) -> Sequence[Waiting]:
+async def staged(pocket: Pocket, number: int, scope: str = SCOPE) -> Sequence[StagedChange]:
     """Return what waits once it is that many things."""
     while True:
         waiting = await pocket.app.house.staging.waiting(scope)
@@ -172,7 +172,7 @@ async def test_a_message_from_before_new_leaves_archive_note_and_raw_archive(tmp
 def _at_once(handler: Handler) -> Handler:
     """Return a summary's handler that has waited for its first two failures."""
 
-    async def run(job: Job) -> Later | None:
+    async def run(job: Job) -> RetryJobLater | None:
         await handler(job)
         return await handler(replace(job, attempts=2))
 
@@ -200,9 +200,9 @@ async def test_a_summary_under_way_is_waited_for() -> None:
 def _soon(handler: Handler) -> Handler:
     """Return a handler that is not waited for long."""
 
-    async def run(job: Job) -> Later | None:
+    async def run(job: Job) -> RetryJobLater | None:
         later = await handler(job)
-        return later and Later(timedelta(milliseconds=10), later.reason, counts=later.counts)
+        return later and RetryJobLater(timedelta(milliseconds=10), later.reason, counts=later.counts)
 
     return run
 
@@ -225,7 +225,9 @@ async def test_killed_in_between_it_is_done_once(tmp_path: Path) -> None:
 
 async def test_in_a_group_only_its_own_scope_is_touched() -> None:
     """The same words in another scope's memory are nobody's business here."""
-    policy = Policy(channel="pocket", entries=frozenset({Entry(Grants.EVERYONE)}), group_policy=GroupPolicy.OPEN)
+    policy = AdmissionPolicy(
+        channel="pocket", entries=frozenset({AllowEntry(AdmissionGrant.EVERYONE)}), group_policy=GroupPolicy.OPEN
+    )
     async with gateway(model=Model(), policy=policy) as pocket:
         await pocket.channel.ask("ann", "/remember my dog is Bello", number="6")
         await pocket.channel.ask("room", "/remember my dog is Bello", group=True, number="7")

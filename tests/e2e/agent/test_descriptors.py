@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from agent.memory.files import projector
-from agent.memory.search import recall
+from agent.memory.search import scope_recall
+from agent.memory.storage import transcript_projector
 from tests.fakes.pocket import Pocket, gateway
 from tests.fakes.stage import Stage
 
@@ -61,8 +61,8 @@ async def test_descriptors_return_to_their_level_after_memory_work(monkeypatch: 
         assert set(grown) <= {"asyncio", "recall-search", "recall-write"}
         assert threads()["asyncio"] <= min(32, (os.cpu_count() or 1) + 4)
         assert (grown["recall-search"], grown["recall-write"]) == (2, 1)
-        monkeypatch.setattr(projector, "IDLE", timedelta(seconds=0.05))
-        monkeypatch.setattr(recall, "IDLE", 0.05)
+        monkeypatch.setattr(transcript_projector, "IDLE", timedelta(seconds=0.05))
+        monkeypatch.setattr(scope_recall, "IDLE", 0.05)
         await pocket.channel.ask("c0", "one more", sender="c0")
         while open_files(pocket.home) - before:  # noqa: ASYNC110 - another thread closes them and rings no event
             await asyncio.sleep(0.01)

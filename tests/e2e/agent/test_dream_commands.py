@@ -9,10 +9,10 @@ from contextlib import asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
 
-from agent.llm.port import ChatReply, ChatRequest, Sink, Tokens
-from agent.memory.files.documents import document_path
-from agent.memory.history.log import HistoryEntry, HistoryLog
-from gateway.admission import Entry, Grants, GroupPolicy, Policy
+from agent.llm.chat_model import ChatReply, ChatRequest, Sink, TokenUsage
+from agent.memory.history.history_log import HistoryEntry, HistoryLog
+from agent.memory.storage.documents import document_path
+from gateway.admission import AdmissionGrant, AdmissionPolicy, AllowEntry, GroupPolicy
 from tests.e2e.agent.test_consolidation import Model as Consolidating
 from tests.e2e.agent.test_consolidation import jobs, talk
 from tests.fakes.dreaming import DreamModel, add, edits, swap
@@ -34,12 +34,14 @@ class Model(Consolidating):
         if request.purpose == "dream":
             return await self.dreams.complete(request, sink=sink)
         if request.purpose == "note":
-            return ChatReply(text="no", tool_calls=(), model=self.name, tokens=Tokens(1, 1), cost=0.0)
+            return ChatReply(text="no", tool_calls=(), model=self.name, tokens=TokenUsage(1, 1), cost=0.0)
         return await super().complete(request, sink=sink)
 
 
 @asynccontextmanager
-async def at_work(model: object, home: Path | None = None, policy: Policy | None = None) -> AsyncIterator[Pocket]:
+async def at_work(
+    model: object, home: Path | None = None, policy: AdmissionPolicy | None = None
+) -> AsyncIterator[Pocket]:
     """Run a gateway with a window of ten messages."""
     window = {"PARLOUR_AGENTS__DEFAULTS__MEMORY_WINDOW": "10"}
     async with gateway(model=model, environment=window, home=home, policy=policy) as pocket:
@@ -148,7 +150,9 @@ async def test_killed_while_it_thinks_it_is_done_after_the_restart(tmp_path: Pat
 
 async def test_in_a_group_the_voice_is_proposed_and_going_back_is_for_its_admins() -> None:
     """What SOUL.md would become waits; answers are seen by their asker alone; a member restores nothing."""
-    policy = Policy(channel="pocket", entries=frozenset({Entry(Grants.EVERYONE)}), group_policy=GroupPolicy.OPEN)
+    policy = AdmissionPolicy(
+        channel="pocket", entries=frozenset({AllowEntry(AdmissionGrant.EVERYONE)}), group_policy=GroupPolicy.OPEN
+    )
     wanted = edits(add("Be brief here.", document="SOUL.md"), add("- the office is in Bonn"))
     async with at_work(Model("study", wanted), policy=policy) as pocket:
         happened(pocket.home, "They moved to Bonn and like short answers.", scope=ROOM)

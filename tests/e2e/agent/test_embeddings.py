@@ -14,8 +14,8 @@ import pytest
 
 from agent.memory.search.embedding import open_embedder
 from gateway.app.operated import operations
-from gateway.commands.offline import findings
-from gateway.doctor import Finding
+from gateway.commands.doctor import collect_findings
+from gateway.doctor import DoctorFinding
 from gateway.errors import ModelFailed
 from tests.fakes.embeddings import Trouble
 from tests.fakes.openai_server import Answer, Call, FakeOpenAI, open_server
@@ -67,7 +67,7 @@ async def told(pocket: Pocket, *texts: str) -> None:
 async def taken_in(pocket: Pocket) -> None:
     """Look for something, so that what is new is taken in; return when vectors were asked for."""
     await pocket.channel.ask("ann", "/search tulips")
-    await pocket.app.recall._memory.settled(pocket.home / SCOPE / "index.db")
+    await pocket.app.recall._memory.wait_idle(pocket.home / SCOPE / "index.db")
 
 
 async def status_of(pocket: Pocket) -> Mapping[str, Any]:
@@ -188,8 +188,8 @@ async def test_a_local_model_that_is_not_there_says_how_to_mend_it(
         assert lines
 
 
-def doctor(home: Path, name: str = "") -> AsyncIterator[Finding]:
+def doctor(home: Path, name: str = "") -> AsyncIterator[DoctorFinding]:
     """Yield what `parlour doctor` has on search."""
     environment = {"PARLOUR_HOME": str(home), "PARLOUR_TOOLS__VECTOR_MEMORY__EMBEDDING_MODEL": name}
-    found = findings(environment, is_offline=True, asks_model=False)
+    found = collect_findings(environment, is_offline=True, asks_model=False)
     return (each async for each in found if each.name == "search")

@@ -9,23 +9,28 @@ from typing import Any
 
 import pytest
 
-from agent.llm.scripted import Scripted
-from agent.tools.port import ToolContext, tool
-from gateway.admission import Entry, Grants, GroupPolicy, Policy
-from gateway.events import InboundKind, SessionKey, reference
-from gateway.words import say
-from gateway.words.failures import BY_NAME, FAILURES, tell
+from agent.llm.scripted_model import ScriptEntry
+from agent.tools.tool import ToolContext, tool
+from gateway.admission import AdmissionGrant, AdmissionPolicy, AllowEntry, GroupPolicy
+from gateway.events import InboundKind, SessionKey, short_turn_id
+from gateway.i18n import translate
+from gateway.i18n.failures import BY_NAME, FAILURES, failure_line
 from tests.fakes.pocket import Pocket, gateway
 from tests.fakes.stage import Stage, calls, users
 from tests.fakes.time_server import open_time_server
 
 KEY = SessionKey("pocket", "c")
-TEAM = Policy(channel="pocket", entries=frozenset({Entry(Grants.EVERYONE)}), group_policy=GroupPolicy.OPEN)
+TEAM = AdmissionPolicy(
+    channel="pocket", entries=frozenset({AllowEntry(AdmissionGrant.EVERYONE)}), group_policy=GroupPolicy.OPEN
+)
 
 
 async def history(pocket: Pocket, chat: str = "c") -> list[tuple[str, str]]:
     """Return role and text of what people see."""
-    return [(line.role, line.text) for line in await pocket.app.sessions.shown(SessionKey("pocket", chat), limit=100)]
+    return [
+        (line.role, line.text)
+        for line in await pocket.app.sessions.displayed_messages(SessionKey("pocket", chat), limit=100)
+    ]
 
 
 def figure(pocket: Pocket, name: str, **labels: str) -> float:
@@ -43,13 +48,13 @@ async def test_what_waited_more_than_a_day_is_told_once_per_chat() -> None:
         await pocket.channel.say("d", "old too", sent_at=old)
         await pocket.idle()
         assert await pocket.channel.ask("c", "new") == "answer 1"
-        assert [post.text for post in pocket.channel.posts["c"]] == [say("pool.expired"), "answer 1"]
-        assert [post.text for post in pocket.channel.posts["d"]] == [say("pool.expired")]
+        assert [post.text for post in pocket.channel.posts["c"]] == [translate("pool.expired"), "answer 1"]
+        assert [post.text for post in pocket.channel.posts["d"]] == [translate("pool.expired")]
         assert users(model.asked[0]) == ["new"]
         await pocket.channel.say("c", "old again", sent_at=old)
         await pocket.idle()
-        assert [post.text for post in pocket.channel.posts["c"]][-1] == say("pool.expired")
-        assert await history(pocket, "d") == [("user", "old too"), ("notice", say("pool.expired"))]
+        assert [post.text for post in pocket.channel.posts["c"]][-1] == translate("pool.expired")
+        assert await history(pocket, "d") == [("user", "old too"), ("notice", translate("pool.expired"))]
 
 
 async def test_a_clock_days_ahead_is_not_told_to_every_chat() -> None:
@@ -62,7 +67,9 @@ async def test_a_clock_days_ahead_is_not_told_to_every_chat() -> None:
                 text = await pocket.channel.ask("c", f"now {n}", sent_at=datetime.now(UTC) - days)
                 assert text == f"answer {n + 1}"
             assert len(server.paths) == 1
-            assert await pocket.channel.ask("d", "old", sent_at=datetime.now(UTC) - 2 * days) == say("pool.expired")
+            assert await pocket.channel.ask("d", "old", sent_at=datetime.now(UTC) - 2 * days) == translate(
+                "pool.expired"
+            )
 
 
 async def test_who_was_revoked_while_waiting_is_told(tmp_path: Path) -> None:
@@ -72,10 +79,10 @@ async def test_who_was_revoked_while_waiting_is_told(tmp_path: Path) -> None:
     async with gateway(home=home, model=first, policy=TEAM, environment=environment) as pocket:
         await pocket.channel.say("c", "hello")
         await first.called(1)
-    async with gateway(home=home, model=second, policy=Policy(channel="pocket")) as pocket:
+    async with gateway(home=home, model=second, policy=AdmissionPolicy(channel="pocket")) as pocket:
         posts = await pocket.channel.posted("c", 1)
         await pocket.idle()
-        assert [post.text for post in posts] == [say("commands.revoked")]
+        assert [post.text for post in posts] == [translate("commands.revoked")]
         assert second.asked == []
         assert figure(pocket, "turns", outcome="refused") == 1
 
@@ -98,8 +105,8 @@ async def test_a_poison_message_runs_alone_and_is_set_aside_after_three_attempts
         assert await pocket.channel.ask("c", "fine") == "answer 1"
         assert len(posts) == 2
         turn = reference_in(posts[0].text)
-        assert posts[0].text == tell(BY_NAME["poison"], turn)
-        story = await pocket.app.store.journal.story(turn)
+        assert posts[0].text == failure_line(BY_NAME["poison"], turn)
+        story = await pocket.app.store.journal.trace(turn)
         assert story is not None
         assert [letter.reason for letter in story.dead] == ["poison"]
         assert users(model.asked[0]) == ["fine"]
@@ -121,16 +128,16 @@ async def breaks(_: ToolContext) -> str:
 @pytest.mark.parametrize("name", [failure.name for failure in FAILURES if failure.error and failure.name != "bug"])
 async def test_each_failure_of_the_model_is_one_line_with_a_reference(name: str) -> None:
     """Whatever the model fails with, its sentence of the table is said once, and the reference tells the story."""
-    model = Stage(*[Scripted(error=name)] * 2)
+    model = Stage(*[ScriptEntry(error=name)] * 2)
     async with gateway(model=model, environment={"PARLOUR_LLM__ATTEMPTS": "1"}) as pocket:
         text = await pocket.channel.ask("c", "hello")
         turn = reference_in(text)
-        assert text == tell(BY_NAME[name], turn)
-        story = await pocket.app.store.journal.story(turn)
+        assert text == failure_line(BY_NAME[name], turn)
+        story = await pocket.app.store.journal.trace(turn)
         assert story is not None
         assert story.record is not None
         assert (story.record["failure"], story.record["outcome"]) == (name, "answered")
-        assert reference(story.turn) == turn
+        assert short_turn_id(story.turn) == turn
         assert figure(pocket, "turn_failures", failure=name) == 1
         assert await history(pocket) == [("user", "hello"), ("notice", text)]
         assert len(pocket.channel.posts["c"]) == 1
@@ -146,7 +153,7 @@ async def test_a_model_that_says_nothing_at_all_is_told_like_an_empty_one() -> N
 
     async with gateway(model=Silent()) as pocket:
         text = await pocket.channel.ask("c", "hello")
-        assert text == tell(BY_NAME["empty"], reference_in(text))
+        assert text == failure_line(BY_NAME["empty"], reference_in(text))
 
 
 async def test_a_bug_in_a_turn_is_told_and_can_be_tried_again() -> None:
@@ -162,9 +169,9 @@ async def test_a_bug_in_a_turn_is_told_and_can_be_tried_again() -> None:
     model = Broken()
     async with gateway(model=model) as pocket:
         text = await pocket.channel.ask("c", "hello")
-        assert text == tell(BY_NAME["bug"], reference_in(text))
+        assert text == failure_line(BY_NAME["bug"], reference_in(text))
         assert await history(pocket) == [("user", "hello"), ("notice", text)]
-        assert await pocket.channel.ask("c", "/retry") == say("commands.retry")
+        assert await pocket.channel.ask("c", "/retry") == translate("commands.retry")
         posts = await pocket.channel.posted("c", 3)
         assert posts[2].text == "answer 2"
         assert users(model.asked[1]) == ["hello"]
@@ -182,12 +189,12 @@ async def test_an_infinite_tool_loop_ends_with_one_line() -> None:
     same = Stage(*[calls(("memory_search", '{"query": "x"}'))] * 40)
     async with gateway(model=same) as pocket:
         text = await pocket.channel.ask("c", "go")
-        assert text == tell(BY_NAME["loop"], reference_in(text))
+        assert text == failure_line(BY_NAME["loop"], reference_in(text))
         assert len(same.asked) == 4
     other = Stage(*[calls(("memory_search", f'{{"query": "{n}"}}')) for n in range(40)])
     async with gateway(model=other) as pocket:
         text = await pocket.channel.ask("c", "go")
-        assert text == tell(BY_NAME["loop"], reference_in(text))
+        assert text == failure_line(BY_NAME["loop"], reference_in(text))
         assert len(other.asked) == 26
 
 

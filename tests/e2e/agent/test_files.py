@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from agent.attachments.names import in_words
-from agent.memory.files.lines import indent_lines
+from agent.attachments.file_names import format_size
 from agent.memory.scopes import attachment_path
-from agent.tools.port import ToolContext, tool
-from gateway.admission import Policy
+from agent.memory.storage.transcript_lines import indent_lines
+from agent.tools.tool import ToolContext, tool
+from gateway.admission import AdmissionPolicy
 from gateway.events import InboundKind
 from gateway.ports import UsageRow
 from tests.fakes import paper
@@ -33,7 +33,7 @@ async def test_a_picture_is_shown_and_rides_until_the_next_snapshot() -> None:
     async with house() as at:
         data = paper.picture(3_000, 2_000, orientation=3)
         said = await at.sends("what is this?", "IMG 01.jpg", data, kind="image", media_type="image/jpeg")
-        assert words(said).endswith(f"what is this?\n  (image IMG 01.jpg, {in_words(len(data))})")
+        assert words(said).endswith(f"what is this?\n  (image IMG 01.jpg, {format_size(len(data))})")
         (shown,) = pictures(said)
         with Image.open(io.BytesIO(shown)) as image:
             assert image.size == (1_568, 1_045)
@@ -85,7 +85,7 @@ async def test_documents_are_read_and_fenced() -> None:
         line = next(line for line in at.lines() if "files" in line)
         assert (line["content"], line["origin"]) == ("sum up", "user")
         assert {fact["origin"] for fact in line["files"]} == {"untrusted"}
-        shown = await at.pocket.app.sessions.shown(KEY, limit=5)
+        shown = await at.pocket.app.sessions.displayed_messages(KEY, limit=5)
         assert "buy tea" not in shown[0].text
         assert "(document notes.md, " in shown[0].text
 
@@ -137,8 +137,8 @@ async def test_voice_that_is_not_heard_is_a_phrase(model: str, fault: Fault | No
 
 async def spent(pocket: Pocket) -> Sequence[UsageRow]:
     """Return the usage rows of the chat's first turn."""
-    lines = await pocket.app.sessions.shown(KEY, limit=10)
-    story = await pocket.app.store.journal.story(lines[0].turn)
+    lines = await pocket.app.sessions.displayed_messages(KEY, limit=10)
+    story = await pocket.app.store.journal.trace(lines[0].turn)
     assert story is not None
     return story.usage
 
@@ -191,7 +191,7 @@ async def test_an_album_is_one_turn(tmp_path: Path) -> None:
 
 async def test_a_stranger_costs_no_download() -> None:
     """Nothing is fetched for who is not admitted."""
-    policy = Policy(channel="pocket")
+    policy = AdmissionPolicy(channel="pocket")
     async with house(policy=policy) as at:
         await at.channel.say("c", "look", attachments=[at.shelf.put("x.txt", b"x")])
         await at.pocket.idle()

@@ -39,7 +39,7 @@ async def test_a_file_is_made_and_sent_with_the_answer() -> None:
         await at.pocket.idle()
         (sent,) = at.channel.arrived
         assert (sent.name, sent.data, sent.media_type) == ("prices.csv", b"tea,3\n", "text/csv")
-        shown = await at.pocket.app.sessions.shown(KEY, limit=5)
+        shown = await at.pocket.app.sessions.displayed_messages(KEY, limit=5)
         assert shown[-1].text == "here you are\n(document prices.csv, 6 bytes)"
         await at.channel.ask("c", "send it again")
         await at.pocket.idle()

@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from agent.memory.consolidation.slice import conversation
-from agent.memory.files import lines as build
-from agent.memory.files.lines import to_messages
+from agent.memory.consolidation.message_range import conversation
 from agent.memory.prompt.speaker_names import SpeakerNames
-from gateway.admission import Entry, Grants, GroupPolicy, Policy
+from agent.memory.storage import transcript_lines as build
+from agent.memory.storage.transcript_lines import to_messages
+from gateway.admission import AdmissionGrant, AdmissionPolicy, AllowEntry, GroupPolicy
 from tests.fakes.openai_server import Answer, FakeOpenAI, open_server
 from tests.fakes.pocket import Pocket, gateway
 from tests.fakes.pocket_files import FilePocketKind, Shelf
@@ -31,8 +31,8 @@ BREAKS = ("\n", "\r\n", "\r", "\u2028", "\u2029", "\x85", "\x0b", "\x0c", "\n\u2
 @asynccontextmanager
 async def group(**environment: str) -> AsyncIterator[tuple[Pocket, FakeOpenAI, Shelf]]:
     """Run the gateway before a scripted model server, for the people of one group."""
-    people = frozenset(Entry(Grants.USER, name) for name in ("ann", "mal"))
-    policy = Policy(channel="pocket", entries=people, group_policy=GroupPolicy.OPEN)
+    people = frozenset(AllowEntry(AdmissionGrant.USER, name) for name in ("ann", "mal"))
+    policy = AdmissionPolicy(channel="pocket", entries=people, group_policy=GroupPolicy.OPEN)
     async with open_server(lambda _, n: Answer(text=f"answer {n}")) as server:
         settings = {"PARLOUR_LLM__MODEL": "openai/test", "PARLOUR_LLM__API_BASE": server.base, **environment}
         shelf = Shelf()

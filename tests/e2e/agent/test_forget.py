@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from agent.memory.versioning.versions import Versions
-from gateway.admission import Entry, Grants, GroupPolicy, Policy
+from agent.memory.versioning.version_store import VersionStore
+from gateway.admission import AdmissionGrant, AdmissionPolicy, AllowEntry, GroupPolicy
 from tests.e2e.agent.test_consolidation import Model, at_work, entries, quiet, talk
 from tests.fakes.canaries import where
 from tests.fakes.pocket import gateway
@@ -92,7 +92,9 @@ async def test_a_consolidation_under_way_does_not_bring_it_back() -> None:
 
 async def test_in_a_group_a_member_takes_back_their_own() -> None:
     """What they said and had kept goes; what others did stays, and the answer says who can clear it."""
-    policy = Policy(channel="pocket", entries=frozenset({Entry(Grants.EVERYONE)}), group_policy=GroupPolicy.OPEN)
+    policy = AdmissionPolicy(
+        channel="pocket", entries=frozenset({AllowEntry(AdmissionGrant.EVERYONE)}), group_policy=GroupPolicy.OPEN
+    )
     async with gateway(policy=policy, model=Model()) as pocket:
         ask = pocket.channel.ask
         await ask("room", "/remember Ann has a zeppelin", group=True, sender="ann")
@@ -113,7 +115,7 @@ async def test_in_a_group_a_member_takes_back_their_own() -> None:
         await pocket.idle()
         left = everything(pocket.home, "chats/pocket%3aroom")
         assert "says Bob" not in left
-        assert Versions(pocket.home).log("chats/pocket%3aroom")[0].by == "pocket%3aeve"
+        assert VersionStore(pocket.home).log("chats/pocket%3aroom")[0].by == "pocket%3aeve"
 
 
 async def test_no_search_finds_it_any_more() -> None:

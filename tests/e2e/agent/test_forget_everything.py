@@ -18,12 +18,12 @@ import pytest
 import structlog
 from typer.testing import CliRunner
 
-from agent.memory.versioning.versions import Versions
-from gateway.admission import Entry, Grants, GroupPolicy, Policy
-from gateway.app import App, open_app
+from agent.memory.versioning.version_store import VersionStore
+from gateway.admission import AdmissionGrant, AdmissionPolicy, AllowEntry, GroupPolicy
+from gateway.app import GatewayApp, open_app
 from gateway.app.operated import operations
 from gateway.cli import app as cli
-from gateway.errors import UserMistake
+from gateway.errors import UserError
 from gateway.settings import load_settings
 from tests.e2e.agent.test_consolidation import SCOPE, WINDOW, Model
 from tests.e2e.agent.test_purge import ROOM, done
@@ -31,7 +31,9 @@ from tests.fakes.canaries import where
 from tests.fakes.pocket import Pocket, gateway
 from tests.fakes.pocket_files import FilePocketKind, Shelf
 
-OPEN = Policy(channel="pocket", entries=frozenset({Entry(Grants.EVERYONE)}), group_policy=GroupPolicy.OPEN)
+OPEN = AdmissionPolicy(
+    channel="pocket", entries=frozenset({AllowEntry(AdmissionGrant.EVERYONE)}), group_policy=GroupPolicy.OPEN
+)
 ANNS, BOBS = "annsquokka", "bobsquokka"
 
 
@@ -44,7 +46,7 @@ async def at_work(home: Path, shelf: Shelf | None = None) -> AsyncIterator[Pocke
 
 
 @asynccontextmanager
-async def opened(home: Path, is_running: bool) -> AsyncIterator[App]:
+async def opened(home: Path, is_running: bool) -> AsyncIterator[GatewayApp]:
     """Run a gateway, or own the home for a moment as a command does where none runs."""
     if is_running:
         async with at_work(home) as pocket:
@@ -163,7 +165,7 @@ async def test_the_operator_forgets_a_person_everywhere(full_home: Path, tmp_pat
         forget = operations(app).named()["people forget"]
         [line] = [line async for line in forget({"person": "pocket:ann"})]
         [again] = [line async for line in forget({"person": "pocket:ann"})]
-        with pytest.raises(UserMistake, match="kind:id"):
+        with pytest.raises(UserError, match="kind:id"):
             [line async for line in forget({"person": "Ann"})]
     assert line["chats"] == [ROOM]
     assert again["chats"] == []
@@ -174,7 +176,7 @@ async def test_the_operator_forgets_a_person_everywhere(full_home: Path, tmp_pat
     assert f"{BOBS}, says bob" in transcript
     assert '"Ann"' not in transcript
     assert (home / ROOM / "memory" / "MEMORY.md").read_text() == f"- the {BOBS} sings\n"
-    assert all(version.by != "pocket%3aann" for version in Versions(home).log(ROOM))
+    assert all(version.by != "pocket%3aann" for version in VersionStore(home).log(ROOM))
     assert not rows(home, "SELECT 1 FROM inbox WHERE sender = 'ann'")
     assert not rows(home, "SELECT 1 FROM preference WHERE subject LIKE '%ann%'")
 

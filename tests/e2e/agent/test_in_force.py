@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from agent.llm.port import ChatReply, ChatRequest, Sink
-from gateway.admission import Policy, policy_of
+from agent.llm.chat_model import ChatReply, ChatRequest, Sink
+from gateway.admission import AdmissionPolicy, policy_of
 from gateway.events import SessionKey
 from tests.fakes.pocket import InstantModel, gateway
 
@@ -51,7 +51,7 @@ def environment(**more: str) -> dict[str, str]:
     }
 
 
-def team() -> Policy:
+def team() -> AdmissionPolicy:
     """Return a policy that lets Ann in, and nobody as an owner."""
     return policy_of("pocket", ["ann", "bob"], [], "mention")
 

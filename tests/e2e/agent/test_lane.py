@@ -7,9 +7,9 @@ import json
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from agent.tools.port import ToolContext, tool
+from agent.tools.tool import ToolContext, tool
 from gateway.events import InboundKind, SessionKey
-from gateway.words import say
+from gateway.i18n import translate
 from tests.fakes.pocket import Pocket, gateway
 from tests.fakes.stage import Stage, calls, users
 
@@ -24,7 +24,7 @@ async def look(_: ToolContext, where: str = "") -> str:
 
 async def outcomes(pocket: Pocket, chat: str) -> list[tuple[str, str]]:
     """Return role and text of what people see."""
-    lines = await pocket.app.sessions.shown(SessionKey("pocket", chat), limit=100)
+    lines = await pocket.app.sessions.displayed_messages(SessionKey("pocket", chat), limit=100)
     return [(line.role, line.text) for line in lines]
 
 
@@ -226,7 +226,7 @@ async def test_a_full_backlog_is_said_once_and_loses_nothing_that_was_taken() ->
         model.go(1)
         await pocket.idle()
         texts = [post.text for post in pocket.channel.posts["c"]]
-        assert texts.count(say("pool.full", limit=3)) == 1
+        assert texts.count(translate("pool.full", limit=3)) == 1
         assert len(texts) == 5
         assert [users(request)[-1] for request in model.asked] == ["m0", "m1", "m2", "m3"]
 

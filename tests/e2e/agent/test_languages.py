@@ -10,17 +10,19 @@ from typing import Any
 
 import pytest
 
-from agent.llm.port import ChatReply, ChatRequest, Sink
-from agent.tools.port import ToolContext, tool
-from gateway.admission import Entry, Grants, GroupPolicy, Policy
+from agent.llm.chat_model import ChatReply, ChatRequest, Sink
+from agent.tools.tool import ToolContext, tool
+from gateway.admission import AdmissionGrant, AdmissionPolicy, AllowEntry, GroupPolicy
 from gateway.errors import ModelRefused
 from gateway.events import SessionKey
-from gateway.words import say
+from gateway.i18n import translate
 from tests.fakes.pocket import PLAIN, Pocket, gateway
 from tests.fakes.stage import Stage, calls, users
 from tests.fakes.staged import staged
 
-TEAM = Policy(channel="pocket", entries=frozenset({Entry(Grants.EVERYONE)}), group_policy=GroupPolicy.OPEN)
+TEAM = AdmissionPolicy(
+    channel="pocket", entries=frozenset({AllowEntry(AdmissionGrant.EVERYONE)}), group_policy=GroupPolicy.OPEN
+)
 TYPED = ("/start", "/frobnicate", "/remember", "/help")
 
 
@@ -40,14 +42,14 @@ async def choose(pocket: Pocket, chat: str, language: str, **facts: Any) -> str:
 async def test_each_of_two_people_is_spoken_to_in_their_own_language() -> None:
     """Answers of commands, refusals, unknown words and buttons' labels: German to one, Spanish to the other."""
     async with gateway(model=Stage()) as pocket:
-        assert await choose(pocket, "ann", "Deutsch") == say("commands.language_set", "de")
-        assert await choose(pocket, "bea", "es", sender="bea") == say("commands.language_set", "es")
+        assert await choose(pocket, "ann", "Deutsch") == translate("commands.language_set", "de")
+        assert await choose(pocket, "bea", "es", sender="bea") == translate("commands.language_set", "es")
         for chat, language in (("ann", "de"), ("bea", "es"), ("cem", "en")):
             told = {text: await pocket.channel.ask(chat, text, sender=chat) for text in TYPED}
-            assert told["/start"] == say("commands.start", language)
-            assert told["/frobnicate"] == say("commands.unknown", language, name="frobnicate")
-            assert told["/remember"] == say("memory.remember_what", language)
-            assert say("commands.help_stop", language) in told["/help"]
+            assert told["/start"] == translate("commands.start", language)
+            assert told["/frobnicate"] == translate("commands.unknown", language, name="frobnicate")
+            assert told["/remember"] == translate("memory.remember_what", language)
+            assert translate("commands.help_stop", language) in told["/help"]
 
 
 async def test_a_failure_is_told_in_the_language_of_who_reads_it() -> None:
@@ -55,9 +57,9 @@ async def test_a_failure_is_told_in_the_language_of_who_reads_it() -> None:
     async with gateway(model=Refusing()) as pocket:
         await choose(pocket, "ann", "de")
         text = await pocket.channel.ask("ann", "hello")
-        assert text.startswith(say("failures.refused", "de"))
+        assert text.startswith(translate("failures.refused", "de"))
         other = await pocket.channel.ask("bea", "hello", sender="bea")
-        assert other.startswith(say("failures.refused", "en"))
+        assert other.startswith(translate("failures.refused", "en"))
 
 
 async def test_a_shared_chat_has_a_language_of_its_own_that_its_admins_choose() -> None:
@@ -65,26 +67,26 @@ async def test_a_shared_chat_has_a_language_of_its_own_that_its_admins_choose() 
     async with gateway(model=Stage(), policy=TEAM) as pocket:
         await choose(pocket, "ann", "de")
         refused = await choose(pocket, "g", "es", group=True)
-        assert refused == say("commands.only_steward", "en", command="language")
-        assert await choose(pocket, "g", "es", sender="bob", group=True, is_admin=True) == say(
+        assert refused == translate("commands.only_steward", "en", command="language")
+        assert await choose(pocket, "g", "es", sender="bob", group=True, is_admin=True) == translate(
             "commands.language_set", "es"
         )
-        assert await pocket.channel.ask("g", "/queue", group=True) == say("commands.queue_empty", "es")
-        assert await pocket.channel.ask("g/7", "/queue", group=True) == say("commands.queue_empty", "es")
-        assert await pocket.channel.ask("ann", "/queue") == say("commands.queue_empty", "de")
+        assert await pocket.channel.ask("g", "/queue", group=True) == translate("commands.queue_empty", "es")
+        assert await pocket.channel.ask("g/7", "/queue", group=True) == translate("commands.queue_empty", "es")
+        assert await pocket.channel.ask("ann", "/queue") == translate("commands.queue_empty", "de")
 
 
 async def test_the_operators_word_is_below_the_chats_own_and_above_the_usual() -> None:
     """PARLOUR_LANGUAGE, then `chats`, then what was chosen; `default` takes a choice back."""
     environment = {"PARLOUR_LANGUAGE": "es-MX", "PARLOUR_CHATS": '{"pocket:vip": {"language": "zh"}}'}
     async with gateway(model=Stage(), environment=environment) as pocket:
-        assert await pocket.channel.ask("ann", "/stop") == say("commands.nothing_to_stop", "es")
-        assert await pocket.channel.ask("vip", "/stop", sender="vip") == say("commands.nothing_to_stop", "zh")
+        assert await pocket.channel.ask("ann", "/stop") == translate("commands.nothing_to_stop", "es")
+        assert await pocket.channel.ask("vip", "/stop", sender="vip") == translate("commands.nothing_to_stop", "zh")
         await choose(pocket, "vip", "english", sender="vip")
-        assert await pocket.channel.ask("vip", "/stop", sender="vip") == say("commands.nothing_to_stop", "en")
-        assert await choose(pocket, "vip", "default", sender="vip") == say("commands.language_set", "zh")
+        assert await pocket.channel.ask("vip", "/stop", sender="vip") == translate("commands.nothing_to_stop", "en")
+        assert await choose(pocket, "vip", "default", sender="vip") == translate("commands.language_set", "zh")
         assert "klingon" in await choose(pocket, "vip", "klingon", sender="vip")
-        assert await pocket.channel.ask("vip", "/stop", sender="vip") == say("commands.nothing_to_stop", "zh")
+        assert await pocket.channel.ask("vip", "/stop", sender="vip") == translate("commands.nothing_to_stop", "zh")
 
 
 async def test_a_choice_outlives_a_restart_and_a_crash(tmp_path: Path) -> None:
@@ -98,7 +100,7 @@ async def test_a_choice_outlives_a_restart_and_a_crash(tmp_path: Path) -> None:
         async with gateway(home=place, model=Stage()) as pocket:
             key = SessionKey("pocket", "a-chat-not-named-after-ann")
             assert pocket.app.house.language(key) == "de"
-            assert await pocket.channel.ask(key.chat, "/stop") == say("commands.nothing_to_stop", "de")
+            assert await pocket.channel.ask(key.chat, "/stop") == translate("commands.nothing_to_stop", "de")
 
 
 async def test_what_is_asked_beside_the_turns_is_in_the_chats_language() -> None:
@@ -109,8 +111,8 @@ async def test_what_is_asked_beside_the_turns_is_in_the_chats_language() -> None
         await pocket.idle()
         asked = pocket.channel.texts["ann"][-1]
         assert "Soll ich" in asked
-        assert f"{say('asking.yes', 'de')}: `/memory approve" in asked
-        assert f"{say('asking.no', 'de')}: `/memory reject" in asked
+        assert f"{translate('asking.yes', 'de')}: `/memory approve" in asked
+        assert f"{translate('asking.no', 'de')}: `/memory reject" in asked
 
 
 async def test_what_delivery_adds_is_in_the_chats_language() -> None:
@@ -127,7 +129,7 @@ async def test_what_delivery_adds_is_in_the_chats_language() -> None:
         await choose(pocket, "ann", "es")
         await pocket.channel.ask("ann", "write it down")
         await pocket.idle()
-        assert say("delivery.no_files", "es", name="note.md") in pocket.channel.texts["ann"]
+        assert translate("delivery.no_files", "es", name="note.md") in pocket.channel.texts["ann"]
 
 
 async def test_the_language_changes_no_byte_of_the_prompt() -> None:
@@ -146,7 +148,7 @@ async def test_words_of_the_offline_model_are_the_chats() -> None:
     """Without a model, what it says instead is in the language of the chat."""
     async with gateway() as pocket:
         await choose(pocket, "ann", "de")
-        assert await pocket.channel.ask("ann", "remember that I like tea") == say(
+        assert await pocket.channel.ask("ann", "remember that I like tea") == translate(
             "offline.remembered", "de", fact="I like tea"
         )
 
@@ -158,13 +160,13 @@ async def test_an_old_message_and_a_full_chat_are_told_in_the_chats_language() -
     async with gateway(model=model, environment=environment) as pocket:
         await choose(pocket, "ann", "es")
         old = datetime.now(UTC) - timedelta(days=2)
-        assert await pocket.channel.ask("ann", "long ago", sent_at=old) == say("pool.expired", "es")
+        assert await pocket.channel.ask("ann", "long ago", sent_at=old) == translate("pool.expired", "es")
         await pocket.channel.say("ann", "one")
         await model.called(1)
         told = [await pocket.channel.say("ann", f"more {n}") for n in range(3)]
         done, _ = await asyncio.wait([each for _, each in told], return_when=asyncio.FIRST_COMPLETED)
         assert done
-        assert say("pool.full", "es", limit=1) in pocket.channel.texts["ann"]
+        assert translate("pool.full", "es", limit=1) in pocket.channel.texts["ann"]
         model.go(1)
         await pocket.idle()
 
@@ -173,7 +175,9 @@ async def test_an_old_message_and_a_full_chat_are_told_in_the_chats_language() -
 async def test_a_city_is_a_time_zone(name: str) -> None:
     """Nobody has to know how IANA writes it; what is told then is told by the clocks there."""
     async with gateway(model=Stage(), environment={"PARLOUR_TIMEZONE": "UTC"}) as pocket:
-        assert await pocket.channel.ask("c", f"/timezone {name}") == say("commands.timezone_set", zone="Europe/Berlin")
+        assert await pocket.channel.ask("c", f"/timezone {name}") == translate(
+            "commands.timezone_set", zone="Europe/Berlin"
+        )
         assert pocket.app.house.zone("people/pocket%3aann") == "Europe/Berlin"
 
 
@@ -181,9 +185,11 @@ async def test_a_misspelt_zone_gets_a_suggestion_and_changes_nothing() -> None:
     """The nearest are named, in the language of the chat; nothing is guessed."""
     async with gateway(model=Stage(), environment={"PARLOUR_TIMEZONE": "UTC"}) as pocket:
         await choose(pocket, "c", "de")
-        assert await pocket.channel.ask("c", "/timezone Brelin") == say(
+        assert await pocket.channel.ask("c", "/timezone Brelin") == translate(
             "commands.timezone_near", "de", zone="Brelin", near="Europe/Berlin"
         )
-        assert await pocket.channel.ask("c", "/timezone") == say("commands.timezone", "de", zone="UTC")
+        assert await pocket.channel.ask("c", "/timezone") == translate("commands.timezone", "de", zone="UTC")
         await pocket.channel.ask("c", "/timezone Kolkata")
-        assert await pocket.channel.ask("c", "/timezone default") == say("commands.timezone_set", "de", zone="UTC")
+        assert await pocket.channel.ask("c", "/timezone default") == translate(
+            "commands.timezone_set", "de", zone="UTC"
+        )

@@ -6,9 +6,9 @@ import asyncio
 from datetime import UTC, datetime
 from pathlib import Path
 
-from agent.llm.port import ChatReply, ChatRequest, Sink
-from agent.memory.versioning.versions import Versions
-from gateway.ports import Move
+from agent.llm.chat_model import ChatReply, ChatRequest, Sink
+from agent.memory.versioning.version_store import VersionStore
+from gateway.ports import ScopeMove
 from tests.e2e.agent.test_consolidation import Model, at_work, talk
 from tests.fakes.linking import code_of, link, settled, summarised, unlink
 from tests.fakes.pocket import Pocket
@@ -20,7 +20,7 @@ def everything(home: Path, scope: str) -> str:
     """Return every file of a scope that is text, versions included."""
     folder = home / scope
     texts = [path.read_text(errors="replace") for path in sorted(folder.rglob("*")) if path.is_file()]
-    kept = Versions(home).every(scope) if folder.is_dir() else []
+    kept = VersionStore(home).every(scope) if folder.is_dir() else []
     return "\n".join([*texts, *(data.decode() for _, each in kept for data in each.values())])
 
 
@@ -165,7 +165,7 @@ async def test_a_kill_between_the_journals_word_and_the_files_is_made_good_at_th
         await say(pocket, "ann", "/remember the zeppelin is red")
         await say(pocket, "bob", "/remember my boat is called Nora")
         await summarised(pocket, ANN, BOB)
-        move = Move(id="link:x", kind="link", source=BOB, target=ANN, at=datetime.now(UTC))
+        move = ScopeMove(id="link:x", kind="link", source=BOB, target=ANN, at=datetime.now(UTC))
         await pocket.app.store.links.link(move)
         copy = pocket.kill(tmp_path / "copy")
         await pocket.app.store.links.moved(move)

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from agent.memory.files.documents import document_path
-from agent.memory.versioning.versions import Versions
-from gateway.admission import Entry, Grants, GroupPolicy, Policy
+from agent.memory.storage.documents import document_path
+from agent.memory.versioning.version_store import VersionStore
+from gateway.admission import AdmissionGrant, AdmissionPolicy, AllowEntry, GroupPolicy
 from tests.fakes.pocket import Pocket, gateway
 
 SCOPE = "people/pocket%3aann"
@@ -112,7 +112,9 @@ async def test_a_persons_own_edit_shows_as_theirs() -> None:
 
 async def test_in_a_shared_chat_undoing_is_for_stewards_and_answers_are_private() -> None:
     """Everybody may look and have something kept; what is printed about memory is seen by its sender alone."""
-    policy = Policy(channel="pocket", entries=frozenset({Entry(Grants.EVERYONE)}), group_policy=GroupPolicy.OPEN)
+    policy = AdmissionPolicy(
+        channel="pocket", entries=frozenset({AllowEntry(AdmissionGrant.EVERYONE)}), group_policy=GroupPolicy.OPEN
+    )
     async with gateway(policy=policy) as pocket:
         ask = pocket.channel.ask
         await ask("room", "/remember the office is in Bonn", group=True)
@@ -142,9 +144,9 @@ CAUSES = {
 async def test_every_kind_of_change_is_said_in_words() -> None:
     """No cause is shown as it is stored: not its ids, not its cursors."""
     async with gateway() as pocket:
-        versions = Versions(pocket.home)
+        versions = VersionStore(pocket.home)
         for n, why in enumerate(CAUSES):
-            versions.keep(SCOPE, {"MEMORY.md": b"- fact %d\n" % n}, why=why, at=datetime.now(UTC))
+            versions.save_version(SCOPE, {"MEMORY.md": b"- fact %d\n" % n}, why=why, at=datetime.now(UTC))
         path = document_path(pocket.home, SCOPE, "MEMORY.md")
         path.write_bytes(b"- fact %d\n" % (len(CAUSES) - 1))
         [log] = await say(pocket, "/memory log")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from agent.memory.history.log import HistoryLog
+from agent.memory.history.history_log import HistoryLog
 from tests.e2e.agent.test_consolidation import SCOPE, Model
 from tests.fakes.pocket import Pocket, gateway
 

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from agent.llm.port import ToolCall
-from agent.llm.scripted import Scripted
-from agent.tools.port import NothingHappened, ToolContext, tool
-from agent.tools.registry import Toolbox
+from agent.llm.chat_model import ToolCall
+from agent.llm.scripted_model import ScriptEntry
+from agent.tools.tool import NothingHappened, ToolContext, tool
+from agent.tools.toolbox import Toolbox
 from gateway.errors import ToolFailed
-from gateway.events import SessionKey, reference
-from gateway.words import say
+from gateway.events import SessionKey, short_turn_id
+from gateway.i18n import translate
 from tests.fakes.clock import Clock
 from tests.fakes.llm import context
 from tests.fakes.pocket import Pocket, gateway
@@ -78,9 +78,9 @@ async def test_a_call_that_fails_after_its_effect_is_not_made_again(after: str) 
         told = await pocket.channel.ask("c", "write to bob")
         assert office.sent == ["bob"]
         assert results(model.asked[2]) == [UNKNOWN, REFUSED]
-        line = say("delivery.outcome_unknown", what="`send_letter`", reference=reference(model.asked[0].turn))
+        line = translate("delivery.outcome_unknown", what="`send_letter`", reference=short_turn_id(model.asked[0].turn))
         assert told == f"I wrote to Bob.\n\n{line}"
-        shown = [each.text for each in await pocket.app.sessions.shown(KEY, limit=9)]
+        shown = [each.text for each in await pocket.app.sessions.displayed_messages(KEY, limit=9)]
         assert shown == ["write to bob", "I wrote to Bob.", line]
 
 
@@ -145,7 +145,7 @@ async def test_stop_does_not_deny_what_ran() -> None:
         await office.begun.wait()
         await pocket.channel.say("c", "/stop")
         await pocket.idle()
-        line = say("delivery.outcome_unknown", what="`send_letter`", reference=reference(model.asked[0].turn))
+        line = translate("delivery.outcome_unknown", what="`send_letter`", reference=short_turn_id(model.asked[0].turn))
         assert any(line in post.text for post in pocket.channel.posts["c"])
         await pocket.channel.ask("c", "and now?")
         assert results(model.asked[1]) == ["stopped while it ran: it may have happened", "stopped by the user"]
@@ -175,7 +175,7 @@ async def test_a_stop_that_a_kill_interrupts_is_repeated_and_denies_nothing(tmp_
     model = Stage()
     async with gateway(home=copy, model=model, tools=[office.tool]) as pocket:
         post = (await pocket.channel.posted("c", 1))[0]
-        assert post.text.startswith(say("commands.stopped_turn"))
+        assert post.text.startswith(translate("commands.stopped_turn"))
         assert "`send_letter`" in post.text
         await pocket.idle()
         await pocket.channel.ask("c", "and now?")
@@ -192,17 +192,17 @@ async def test_a_stopped_turn_keeps_nothing_that_it_staged() -> None:
         await pocket.channel.say("c", "/stop")
         await pocket.idle()
         assert "oolong" not in await memory_of(pocket)
-        assert any(say("delivery.staged_dropped") in post.text for post in pocket.channel.posts["c"])
+        assert any(translate("delivery.staged_dropped") in post.text for post in pocket.channel.posts["c"])
         told = [str(each["content"]) for each in model.asked[2].messages if each["role"] == "assistant"]
         assert told[-1] == "[stopped by the user; nothing of this answer was remembered or sent]"
 
 
 async def test_a_turn_that_fails_keeps_nothing_that_it_staged() -> None:
     """No answer, nothing remembered: /retry begins from the same memory."""
-    model = Stage(calls(("remember", TEA)), Scripted(error="refused"))
+    model = Stage(calls(("remember", TEA)), ScriptEntry(error="refused"))
     async with gateway(model=model) as pocket:
         told = await pocket.channel.ask("c", "I drink oolong")
-        assert told.endswith(say("delivery.staged_dropped"))
+        assert told.endswith(translate("delivery.staged_dropped"))
         assert "oolong" not in await memory_of(pocket)
 
 

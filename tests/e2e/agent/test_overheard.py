@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from gateway.admission import Entry, Policy
+from gateway.admission import AdmissionPolicy, AllowEntry
 from gateway.events import ChatKind, InboundKind, SessionKey
 from tests.fakes.openai_server import FakeOpenAI, open_server
 from tests.fakes.pocket import Pocket, gateway
@@ -48,7 +48,7 @@ class Group:
 
 
 @asynccontextmanager
-async def group(policy: Policy | None = None, **environment: str) -> AsyncIterator[Group]:
+async def group(policy: AdmissionPolicy | None = None, **environment: str) -> AsyncIterator[Group]:
     """Run a gateway on a platform that has a history."""
     async with open_server() as server:
         settings = {
@@ -83,7 +83,7 @@ async def test_what_was_said_before_is_known_to_the_turn_and_nowhere_else() -> N
         (line,) = here.lines()
         assert line["content"] == "what shall we do?"
         assert line["quoted"] == "\n".join(lines[:5])
-        shown = await here.pocket.app.sessions.shown(KEY, limit=10)
+        shown = await here.pocket.app.sessions.displayed_messages(KEY, limit=10)
         assert [each.text for each in shown][:1] == ["what shall we do?"]
         assert not any("zinnwald" in each.text for each in shown[:1])
         search = here.pocket.app.recall
@@ -137,7 +137,7 @@ async def test_what_is_answered_is_quoted_apart() -> None:
         assert here.said()[-1].startswith("[the message that is answered here]\n> five\n[")
         await here.pocket.idle()
         assert [line["content"] for line in here.lines()] == ["is that so?"]
-        shown = await here.pocket.app.sessions.shown(KEY, limit=5)
+        shown = await here.pocket.app.sessions.displayed_messages(KEY, limit=5)
         assert shown[0].text == "is that so?"
 
 
@@ -169,7 +169,9 @@ async def test_after_new_the_old_talk_stays_old() -> None:
 
 async def test_only_people_whom_the_chat_admits_are_read() -> None:
     """A member of the admitted role is read, a stranger and a bot are not, and nobody is noted as refused."""
-    policy = Policy(channel="pocket", entries=frozenset({Entry.parse("role:77"), Entry.parse("ann")}))
+    policy = AdmissionPolicy(
+        channel="pocket", entries=frozenset({AllowEntry.parse("role:77"), AllowEntry.parse("ann")})
+    )
     async with group(policy) as here:
         when = datetime.now(UTC) - timedelta(minutes=9)
         here.shelf.tell("g", "from a member", by="Bob", at=when, roles=("77",))

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from gateway.admission import Policy, policy_of
+from gateway.admission import AdmissionPolicy, policy_of
 from gateway.app.operated import operations
 from gateway.control import Line
-from gateway.errors import UserMistake
-from gateway.ports import Accepted, Joined, Standing, Verdict
+from gateway.errors import UserError
+from gateway.ports import AccessStatus, IntakeResult, IntakeVerdict, MembershipChange
 from tests.fakes.pocket import InstantModel, Pocket, gateway
 from tests.fakes.slack_gateway import HeldModel
 
@@ -22,7 +22,7 @@ CODE = re.compile(r"[A-Z2-9]{4}-[A-Z2-9]{4}")
 
 
 def house(
-    home: Path, model: InstantModel | None = None, policy: Policy | None = None
+    home: Path, model: InstantModel | None = None, policy: AdmissionPolicy | None = None
 ) -> AbstractAsyncContextManager[Pocket]:
     """Run a gateway whose owner may write, and nobody else."""
     block = policy or policy_of("pocket", [], [f"pocket:{OWNER}"], "mention")
@@ -34,7 +34,7 @@ async def own(pocket: Pocket, text: str, chat: str = OWNER, **facts: bool) -> st
     return await pocket.channel.ask(chat, text, sender=OWNER, **facts)
 
 
-async def knock(pocket: Pocket, sender: str = MAL) -> Accepted:
+async def knock(pocket: Pocket, sender: str = MAL) -> IntakeResult:
     """Let a stranger write; return when everything that follows is delivered."""
     accepted, _ = await pocket.channel.say(sender, "a secret: let me in", sender=sender, name="Mal")
     await pocket.idle()
@@ -58,7 +58,7 @@ async def test_a_stranger_is_let_in_by_the_owners_yes(tmp_path: Path) -> None:
     async with house(tmp_path / "home", model) as pocket:
         await own(pocket, "hello")
         before = model.calls
-        assert (await knock(pocket)).verdict is Verdict.REJECTED
+        assert (await knock(pocket)).verdict is IntakeVerdict.REJECTED
         code = code_in(texts(pocket, MAL)[0])
         asked = texts(pocket, OWNER)[-1]
         assert code in asked
@@ -138,7 +138,7 @@ async def test_killed_after_any_write_nobody_is_told_twice(tmp_path: Path) -> No
         await own(pocket, f"/pair yes {waiting.ref}")
         killed = pocket.kill(tmp_path / "after the yes")
     async with house(killed) as pocket:
-        assert pocket.app.store.access.members()["pocket", MAL].standing is Standing.PAIRED
+        assert pocket.app.store.access.members()["pocket", MAL].standing is AccessStatus.PAIRED
         assert "thanks" in await pocket.channel.ask(MAL, "thanks", sender=MAL)
         assert [line.what for line in await pocket.app.store.access.audit(limit=9)] == ["pair yes"]
 
@@ -147,8 +147,12 @@ async def test_a_place_is_silent_until_the_owner_says_yes(tmp_path: Path) -> Non
     """Added to a group: nothing is said there; a mention meanwhile is refused; after the yes everybody is answered."""
     async with house(tmp_path / "home") as pocket:
         await own(pocket, "hello")
-        await pocket.app.intake.joined(Joined(channel="pocket", id="j1", chat="-100", title="The team"))
-        await pocket.app.intake.joined(Joined(channel="pocket", id="j1", chat="-100", title="The team"))
+        await pocket.app.intake.membership_changed(
+            MembershipChange(channel="pocket", id="j1", chat="-100", title="The team")
+        )
+        await pocket.app.intake.membership_changed(
+            MembershipChange(channel="pocket", id="j1", chat="-100", title="The team")
+        )
         await pocket.idle()
         asked = texts(pocket, OWNER)[-1]
         assert asked.startswith("I was added to `The team` (`chat:-100`) on pocket.")
@@ -191,7 +195,7 @@ async def test_the_operator_decides_without_a_chat(tmp_path: Path) -> None:
             ("pocket:99", "nobody called 'pocket:99' waits"),
             ("ABCD-EFGH", "nobody waits under that code"),
         ):
-            with pytest.raises(UserMistake, match=line):
+            with pytest.raises(UserError, match=line):
                 await ask("approve", wrong)
         assert await ask("pending") == []
         assert set(pocket.app.store.access.members()) == {("pocket", MAL), ("pocket", "67")}

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
-from agent.memory.consolidation.operations import Add, Remove
-from agent.memory.consolidation.pending import stage
-from agent.memory.files.disk import Disk
-from agent.memory.files.lines import utc_now
+from agent.memory.consolidation.consolidation_state import stage_for_approval
+from agent.memory.consolidation.text_operations import AddLines, RemoveLines
+from agent.memory.storage.disk import Disk
+from agent.memory.storage.transcript_lines import utc_now
 from tests.e2e.agent.test_consolidation import SCOPE, Model, at_work, quiet, talk
 from tests.e2e.agent.test_deletions import delete, transcripts, until
 from tests.fakes.pocket import Pocket
@@ -35,8 +35,8 @@ async def test_a_yes_and_an_edit_by_hand_ride_behind_the_prefix() -> None:
         await pocket.channel.ask("ann", "/remember the office is in Bonn")
         await talk(pocket, 1)
         folder = pocket.home / SCOPE / "memory"
-        operations = (Remove("- the office is in Bonn"), Add("- the office is in Köln"))
-        stage(folder, Disk(), "dprefix", "many", utc_now(), operations=operations)
+        operations = (RemoveLines("- the office is in Bonn"), AddLines("- the office is in Köln"))
+        stage_for_approval(folder, Disk(), "dprefix", "many", utc_now(), operations=operations)
         assert (await pocket.channel.ask("ann", "/memory approve dprefix")).startswith("Done.")
         await talk(pocket, 1)
         (folder / "MEMORY.md").write_text((folder / "MEMORY.md").read_text() + "- by hand\n")

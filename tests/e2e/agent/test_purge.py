@@ -17,10 +17,10 @@ from typing import Any
 import pytest
 from dulwich.repo import Repo
 
-from agent.llm.port import ChatReply, ChatRequest, Sink
-from agent.memory.history.log import HistoryEntry, HistoryLog
-from agent.memory.versioning.versions import Versions
-from gateway.admission import Entry, Grants, GroupPolicy, Policy
+from agent.llm.chat_model import ChatReply, ChatRequest, Sink
+from agent.memory.history.history_log import HistoryEntry, HistoryLog
+from agent.memory.versioning.version_store import VersionStore
+from gateway.admission import AdmissionGrant, AdmissionPolicy, AllowEntry, GroupPolicy
 from gateway.events import SessionKey
 from tests.e2e.agent.test_consolidation import SCOPE, WINDOW, Model
 from tests.fakes.canaries import ASCII, CANARIES, CYRILLIC, where
@@ -28,7 +28,9 @@ from tests.fakes.pocket import Pocket, gateway
 from tests.fakes.pocket_files import FilePocketKind, Shelf
 
 ROOM = "chats/pocket%3aroom"
-OPEN = Policy(channel="pocket", entries=frozenset({Entry(Grants.EVERYONE)}), group_policy=GroupPolicy.OPEN)
+OPEN = AdmissionPolicy(
+    channel="pocket", entries=frozenset({AllowEntry(AdmissionGrant.EVERYONE)}), group_policy=GroupPolicy.OPEN
+)
 
 
 @asynccontextmanager
@@ -168,7 +170,9 @@ async def test_no_byte_of_the_home_holds_what_was_purged(full_home: Path, tmp_pa
             assert not where(pocket.kill(tmp_path / f"killed-{CANARIES.index(word)}"), word)
         await pocket.channel.ask("ann", "and now?")
         assert not any(word in str(model.prompts[-1]) for word in CANARIES)
-        shown = [line.text for line in await pocket.app.sessions.shown(SessionKey("pocket", "ann"), limit=100)]
+        shown = [
+            line.text for line in await pocket.app.sessions.displayed_messages(SessionKey("pocket", "ann"), limit=100)
+        ]
         assert "/forget … --purge" in shown
     for word in CANARIES:
         assert not where(home, word)
@@ -178,7 +182,7 @@ async def test_no_byte_of_the_home_holds_what_was_purged(full_home: Path, tmp_pa
     assert "- stays" in (memory / "2026-11-20.md").read_text()
     assert "They met." in (memory / "history.jsonl").read_text()
     assert "- my dog is Bello\n" in (memory / "MEMORY.md").read_text()
-    assert b"- my dog is Bello\n" in Versions(home).texts(SCOPE)["MEMORY.md"]
+    assert b"- my dog is Bello\n" in VersionStore(home).texts(SCOPE)["MEMORY.md"]
     assert "something else that stays" in (home / SCOPE / "sessions" / "pocket%3aann.jsonl").read_text()
 
 

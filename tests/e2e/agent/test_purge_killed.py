@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
-from agent.memory.files.disk import Disk
-from agent.memory.forgetting.forgetter import Asker
-from agent.memory.forgetting.words import Wanted
-from agent.memory.versioning.versions import Versions
-from gateway.app import App, open_app
+from agent.memory.erasure.word_eraser import ErasureRequester
+from agent.memory.erasure.word_match import ErasurePattern
+from agent.memory.storage.disk import Disk
+from agent.memory.versioning.version_store import VersionStore
+from gateway.app import GatewayApp, open_app
 from gateway.events import SessionKey
 from gateway.ports import Job
 from gateway.settings import load_settings
@@ -78,7 +78,7 @@ class Mortal:
 
 
 @asynccontextmanager
-async def owned(home: Path) -> AsyncIterator[App]:
+async def owned(home: Path) -> AsyncIterator[GatewayApp]:
     """Own the home as a command does."""
     settings = load_settings({"PARLOUR_HOME": str(home), "PARLOUR_LOG__LEVEL": "error"})
     async with open_app(settings, channels=False) as app:
@@ -88,8 +88,8 @@ async def owned(home: Path) -> AsyncIterator[App]:
 async def begun(home: Path) -> Job:
     """Begin a purge as the command does; its job stands in the journal."""
     async with owned(home) as app:
-        asker = Asker(person="pocket%3aann", sender="ann", may_all=True)
-        wanted = Wanted.of(CYRILLIC)
+        asker = ErasureRequester(person="pocket%3aann", sender="ann", may_all=True)
+        wanted = ErasurePattern.of(CYRILLIC)
         assert wanted is not None
         _, job = await app.house.forgetter.purge(SCOPE, wanted, asker, key=ANN, upto=10**9, turn="tx")
         await app.store.jobs.put(job)
@@ -141,5 +141,5 @@ async def test_killed_at_a_write_the_rerun_completes_it(purging: tuple[Path, Job
                 if each.kind == "scrub":
                     assert await app.house.forgetter.purging.scrub(each) is None
         assert not where(there, CYRILLIC), at
-        assert b"- my dog is Bello\n" in Versions(there).texts(SCOPE)["MEMORY.md"], at
+        assert b"- my dog is Bello\n" in VersionStore(there).texts(SCOPE)["MEMORY.md"], at
         shutil.rmtree(there)

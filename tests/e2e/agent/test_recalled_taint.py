@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from datetime import UTC, datetime
 
-from agent.llm.port import ChatReply, ChatRequest, Sink
+from agent.llm.chat_model import ChatReply, ChatRequest, Sink
 from gateway.events import InboundMessage, Sender, SessionKey
 from tests.e2e.agent.test_consolidation import quiet
 from tests.fakes.pocket import InstantModel, Pocket, gateway

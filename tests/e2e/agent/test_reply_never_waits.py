@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from agent.llm.port import ChatReply, ChatRequest, Sink, Tokens, ToolCall
-from agent.memory.history.log import HistoryLog
+from agent.llm.chat_model import ChatReply, ChatRequest, Sink, TokenUsage, ToolCall
+from agent.memory.history.history_log import HistoryLog
 from gateway.app import build
 from gateway.ports import Store
 from gateway.settings import Settings
@@ -35,14 +35,14 @@ class Thoughtful:
         if request.purpose == "answer":
             self.longest = max(self.longest, request.weight)
             await asyncio.sleep(1)
-            return ChatReply(text="yes", tool_calls=(), model=self.name, tokens=Tokens(1, 1), cost=0.0)
+            return ChatReply(text="yes", tool_calls=(), model=self.name, tokens=TokenUsage(1, 1), cost=0.0)
         self.thinking += 1
         await asyncio.sleep(SLOW)
         if request.purpose == "flush":
-            return ChatReply(text="- a fact", tool_calls=(), model=self.name, tokens=Tokens(1, 1), cost=0.0)
+            return ChatReply(text="- a fact", tool_calls=(), model=self.name, tokens=TokenUsage(1, 1), cost=0.0)
         saved = json.dumps({"history_entry": "They talked.", "memory_update": "- they talked"})
         calls = (ToolCall("c", "save_memory", saved),)
-        return ChatReply(text="", tool_calls=calls, model=self.name, tokens=Tokens(1, 1), cost=0.0)
+        return ChatReply(text="", tool_calls=calls, model=self.name, tokens=TokenUsage(1, 1), cost=0.0)
 
     async def warm(self) -> None:
         """Nothing to load."""

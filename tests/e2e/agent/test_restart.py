@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from agent.tools.port import ToolContext, tool
+from agent.tools.tool import ToolContext, tool
 from gateway.events import SessionKey
+from gateway.i18n import translate
 from gateway.ports import UsageRow
-from gateway.words import say
 from tests.fakes.pocket import Pocket, gateway
 from tests.fakes.stage import Stage, calls, results, users
 
@@ -127,7 +127,7 @@ async def test_a_loop_that_was_noticed_stays_noticed(tmp_path: Path) -> None:
     model = Stage(same)
     async with gateway(home=copy, model=model) as pocket:
         posts = await pocket.channel.posted("c", 1)
-        assert posts[0].text.startswith(say("failures.loop"))
+        assert posts[0].text.startswith(translate("failures.loop"))
         assert len(model.asked) == 1
 
 
@@ -173,8 +173,8 @@ async def test_a_stopped_call_is_paid_for(tmp_path: Path) -> None:
 
 async def spent(pocket: Pocket) -> tuple[UsageRow, ...]:
     """Return the usage rows of the only turn that thought."""
-    lines = await pocket.app.sessions.shown(KEY, limit=10)
+    lines = await pocket.app.sessions.displayed_messages(KEY, limit=10)
     turn = next(line.turn for line in lines if line.role == "user" and not line.text.startswith("/"))
-    story = await pocket.app.store.journal.story(turn)
+    story = await pocket.app.store.journal.trace(turn)
     assert story is not None
     return story.usage

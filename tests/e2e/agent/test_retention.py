@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from agent.memory.files.chain import Chain
-from agent.memory.files.disk import Disk
-from agent.memory.files.lines import FORGOTTEN
-from agent.memory.files.transcript import read_all
-from agent.memory.forgetting.retention import Retention
+from agent.memory.erasure.retention import RetentionJob
+from agent.memory.storage.disk import Disk
+from agent.memory.storage.segments import SegmentChain
+from agent.memory.storage.transcript_lines import FORGOTTEN
+from agent.memory.storage.transcript_reader import read_all
 from gateway.events import SessionKey
 from gateway.ports import Job
 from tests.e2e.agent.test_consolidation import SCOPE, WINDOW, Model
@@ -45,7 +45,7 @@ class CountingDisk(Disk):
         super().overwrite(path, start, data)
 
 
-def at(pocket: Pocket, moment: datetime, disk: Disk | None = None) -> Retention:
+def at(pocket: Pocket, moment: datetime, disk: Disk | None = None) -> RetentionJob:
     """Return the day's work as it is done when *moment* is just as old as what lapses."""
     now = moment + timedelta(days=DAYS)
     mine = pocket.app.house.forgetter.retention
@@ -54,7 +54,7 @@ def at(pocket: Pocket, moment: datetime, disk: Disk | None = None) -> Retention:
 
 def messages(home: Path) -> Sequence[object]:
     """Return what Ann's transcript says, oldest first."""
-    blocks = read_all(Chain(Disk(), home / SCOPE / "sessions" / "pocket%3aann.jsonl")).blocks
+    blocks = read_all(SegmentChain(Disk(), home / SCOPE / "sessions" / "pocket%3aann.jsonl")).blocks
     return [line["content"] for block in blocks for line in block.lines if line.get("role")]
 
 
@@ -74,14 +74,14 @@ async def test_older_lines_leave_and_the_conversation_goes_on(tmp_path: Path) ->
         await ask("ann", f"my {NEW}")
         await done(pocket)
         disk = CountingDisk()
-        assert await at(pocket, middle, disk).lapse(TODAY) is None
+        assert await at(pocket, middle, disk).expire(TODAY) is None
         said = messages(home)
         assert said[:3] == [FORGOTTEN, FORGOTTEN, f"my {NEW}"]
         assert NEW in str(said[3])
         assert not list((home / SCOPE / "attachments").iterdir())
         written = disk.overwritten
         assert written
-        await at(pocket, middle, disk).lapse(TODAY)
+        await at(pocket, middle, disk).expire(TODAY)
         assert disk.overwritten == written
         await ask("ann", "and now?")
         prompt = str(model.prompts[-1])
@@ -112,12 +112,14 @@ async def test_what_is_over_goes_whole_and_begins_anew(tmp_path: Path) -> None:
         (scope / "memory" / "2026-01-01-a-note.md").write_text(OLD)
         line = f'{{"entry":"e1","message":{{"role":"user","content":"{OLD}","timestamp":"2026-01-01T00:00:00Z"}}}}\n'
         (scope / "memory" / "raw.jsonl").write_text(line)
-        await at(pocket, datetime.now(UTC) + timedelta(seconds=5)).lapse(TODAY)
+        await at(pocket, datetime.now(UTC) + timedelta(seconds=5)).expire(TODAY)
         assert not list((scope / "sessions").glob("*.jsonl*"))
         assert not list((scope / "memory").glob("2026-01-01*"))
         assert (scope / "memory" / "raw.jsonl").read_text() == ""
         assert OLD in (scope / "memory" / "MEMORY.md").read_text()
-        before = {line.text for line in await pocket.app.sessions.shown(SessionKey("pocket", "ann"), limit=9)}
+        before = {
+            line.text for line in await pocket.app.sessions.displayed_messages(SessionKey("pocket", "ann"), limit=9)
+        }
         assert before == set()
         assert (await ask("ann", "hello again")).startswith("re ")
         assert f"my {OLD}" not in str(model.prompts[-1])
@@ -131,7 +133,7 @@ async def test_without_the_setting_nothing_lapses(tmp_path: Path) -> None:
         await pocket.channel.ask("ann", f"my {OLD}")
         await pocket.idle()
         assert not [job for job in await pocket.app.store.jobs.pending_in("") if job.kind == "retention"]
-        await dataclasses.replace(at(pocket, datetime.now(UTC) + timedelta(days=400)), days=0).lapse(TODAY)
+        await dataclasses.replace(at(pocket, datetime.now(UTC) + timedelta(days=400)), days=0).expire(TODAY)
         assert OLD in str(messages(pocket.home))
 
 

@@ -15,17 +15,19 @@ from typing import Any
 import aiohttp
 import pytest
 
-from agent.memory.rights.inventory import unknown
-from gateway.admission import Entry, Grants, GroupPolicy, Policy
+from agent.memory.privacy.data_inventory import unknown
+from gateway.admission import AdmissionGrant, AdmissionPolicy, AllowEntry, GroupPolicy
 from gateway.app.operated import operations
-from gateway.errors import UserMistake
-from gateway.ports import Capabilities
+from gateway.errors import UserError
+from gateway.ports import ChannelCapabilities
 from tests.e2e.agent.test_consolidation import SCOPE, WINDOW, Model, quiet, talk
 from tests.e2e.agent.test_purge import lived, planted
 from tests.fakes.pocket import PLAIN, Pocket, gateway
 from tests.fakes.pocket_files import WITH_FILES, FilePocket, FilePocketKind, Shelf
 
-OPEN = Policy(channel="pocket", entries=frozenset({Entry(Grants.EVERYONE)}), group_policy=GroupPolicy.OPEN)
+OPEN = AdmissionPolicy(
+    channel="pocket", entries=frozenset({AllowEntry(AdmissionGrant.EVERYONE)}), group_policy=GroupPolicy.OPEN
+)
 
 
 def unpacked(pocket: Pocket) -> dict[str, bytes]:
@@ -54,7 +56,7 @@ async def arrived(pocket: Pocket, number: int) -> None:
         await asyncio.sleep(0.01)
 
 
-def kind(limits: Capabilities = WITH_FILES) -> FilePocketKind:
+def kind(limits: ChannelCapabilities = WITH_FILES) -> FilePocketKind:
     """Return a platform with files."""
     return FilePocketKind(Shelf(), limits)
 
@@ -235,9 +237,9 @@ async def test_the_operator_can_make_one_where_a_channel_cannot(tmp_path: Path) 
             assert not any(b"canary" in archive.read(name) for name in archive.namelist())
         assert target.stat().st_mode & 0o777 == 0o600
         before = target.read_bytes()
-        with pytest.raises(UserMistake, match="is there already"):
+        with pytest.raises(UserError, match="is there already"):
             [_ async for _ in export(arguments)]
-        with pytest.raises(UserMistake):
+        with pytest.raises(UserError):
             [_ async for _ in export({"person": "pocket:nobody", "file": str(tmp_path / "b.zip")})]
         assert target.read_bytes() == before
     assert names_in(tmp_path) == ["ann.zip"]

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from agent.memory.versioning.versions import Versions
-from gateway.admission import Entry, Grants, Policy
+from agent.memory.versioning.version_store import VersionStore
+from gateway.admission import AdmissionGrant, AdmissionPolicy, AllowEntry
 from tests.e2e.agent.test_consolidation import WINDOW, Model
 from tests.fakes.linking import link, settled, unlink
 from tests.fakes.pocket import Pocket, gateway
 
-OFFICE = Policy(
+OFFICE = AdmissionPolicy(
     channel="pocket",
-    entries=frozenset({Entry(Grants.USER, "ann"), Entry(Grants.USER, "bob"), Entry(Grants.CHAT, "room")}),
+    entries=frozenset(
+        {
+            AllowEntry(AdmissionGrant.USER, "ann"),
+            AllowEntry(AdmissionGrant.USER, "bob"),
+            AllowEntry(AdmissionGrant.CHAT, "room"),
+        }
+    ),
     owners=frozenset({"ann"}),
 )
 SHARED = {**WINDOW, "PARLOUR_MEMORY__ISOLATION": "shared"}
@@ -99,7 +105,7 @@ async def test_one_memory_becomes_the_owners_own_and_is_never_published(tmp_path
             assert "somebody asked me" in await say(pocket, "ann", "/memory why zeppelin")
             assert not (home / "memory").exists()
             assert not (home / "sessions").exists()
-    assert [each.by for each in Versions(home).log("people/pocket%3aann")][-1] == "pocket%3aann"
+    assert [each.by for each in VersionStore(home).log("people/pocket%3aann")][-1] == "pocket%3aann"
 
 
 async def test_strict_to_shared_reads_nobodys_own_memory(tmp_path: Path) -> None:

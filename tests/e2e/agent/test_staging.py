@@ -7,9 +7,9 @@ import re
 from datetime import timedelta
 from pathlib import Path
 
-from agent.memory.files.documents import FileDocuments
-from agent.memory.files.lines import utc_now
-from agent.memory.waiting.staging import LAPSES, Staging
+from agent.memory.approvals.staged_changes import LAPSES, StagedChangeStore
+from agent.memory.storage.documents import FileDocumentStore
+from agent.memory.storage.transcript_lines import utc_now
 from tests.e2e.agent.test_consolidation import Model, at_work, quiet, talk
 
 SCOPE = "people/pocket%3aann"
@@ -70,7 +70,9 @@ async def test_what_was_added_stands_although_the_removals_lapsed() -> None:
         await quiet(pocket)
         [waiting] = await pocket.app.house.staging.waiting(SCOPE)
         assert len(waiting.would_remove) == len(FACTS)
-        late = Staging(pocket.home, FileDocuments(pocket.home), now=lambda: utc_now() + LAPSES + timedelta(hours=1))
+        late = StagedChangeStore(
+            pocket.home, FileDocumentStore(pocket.home), now=lambda: utc_now() + LAPSES + timedelta(hours=1)
+        )
         assert await late.waiting(SCOPE) == []
         assert "Nothing waits" in await pocket.channel.ask("ann", "/memory pending")
         lines = (pocket.home / SCOPE / "memory" / "MEMORY.md").read_text().splitlines()
@@ -86,6 +88,6 @@ async def test_what_nobody_answers_lapses(tmp_path: Path) -> None:
         staged = {"entry": name, "why": "untrusted", "at": (now - age).isoformat(), "proposed": "- x"}
         (folder / f"{name}.json").write_text(json.dumps(staged))
     (folder / "broken.json").write_text("{")
-    staging = Staging(tmp_path, FileDocuments(tmp_path), now=lambda: now)
+    staging = StagedChangeStore(tmp_path, FileDocumentStore(tmp_path), now=lambda: now)
     assert [each.name for each in await staging.waiting(SCOPE)] == ["enew"]
     assert not (folder / "eold.json").exists()

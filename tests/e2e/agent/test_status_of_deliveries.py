@@ -9,9 +9,9 @@ from types import MethodType
 
 import pytest
 
-from gateway.commands.asking import show_status
+from gateway.commands.control_client import show_status
 from gateway.errors import RetryLater
-from gateway.events import Part, Receipt
+from gateway.events import DeliveryReceipt, MessagePart
 from tests.fakes.pocket import Pocket, PocketChannel, gateway
 
 
@@ -19,7 +19,7 @@ def limit(pocket: Pocket, chat: str, wait: timedelta) -> asyncio.Event:
     """Have the platform refuse what goes to *chat*; return what is set when it has."""
     refused, send = asyncio.Event(), pocket.channel.send
 
-    async def limited(_: PocketChannel, part: Part, *, marked: bool = False) -> Receipt:
+    async def limited(_: PocketChannel, part: MessagePart, *, marked: bool = False) -> DeliveryReceipt:
         if part.key.chat == chat:
             refused.set()
             raise RetryLater(wait, "429, too many requests")

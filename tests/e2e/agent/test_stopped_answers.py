@@ -8,17 +8,17 @@ from typing import Any
 
 import pytest
 
-from agent.llm.port import ChatReply, ChatRequest, Sink
-from agent.tools.port import ToolContext, tool
+from agent.llm.chat_model import ChatReply, ChatRequest, Sink
+from agent.tools.tool import ToolContext, tool
 from gateway.events import SessionKey
-from gateway.words import say
+from gateway.i18n import translate
 from tests.fakes.pocket import STREAMING, Pocket, gateway
 from tests.fakes.stage import Stage, calls
 
 KEY = SessionKey("pocket", "c")
 TALE = "Once upon a time there was a kettle that wanted to be a teapot, and"
-HERE = say("delivery.stopped_here")
-STOPPED = say("commands.stopped_turn")
+HERE = translate("delivery.stopped_here")
+STOPPED = translate("commands.stopped_turn")
 
 
 class Narrator(Stage):
@@ -51,7 +51,7 @@ async def texts(pocket: Pocket) -> list[str]:
 
 async def shown(pocket: Pocket) -> list[tuple[str, str]]:
     """Return role and text of what people see in the history."""
-    return [(line.role, line.text) for line in await pocket.app.sessions.shown(KEY, limit=20)]
+    return [(line.role, line.text) for line in await pocket.app.sessions.displayed_messages(KEY, limit=20)]
 
 
 def spoken(request: ChatRequest) -> list[str]:
@@ -124,7 +124,7 @@ async def test_what_waits_is_counted_beside_the_stopped_answer() -> None:
         await model.told.wait()
         await pocket.channel.say("c", "and another")
         await pocket.channel.say("c", "/stop")
-        assert await texts(pocket) == [f"{TALE}\n\n{HERE}", say("commands.stopped", queued=1)]
+        assert await texts(pocket) == [f"{TALE}\n\n{HERE}", translate("commands.stopped", queued=1)]
 
 
 @pytest.mark.parametrize("moment", ["before the stop is stored", "after the stop is stored"])
@@ -164,7 +164,7 @@ async def test_a_kill_between_stop_and_commit_does_not_undo_the_stop(tmp_path: P
         await pocket.channel.until(lambda: standing[0].text != TALE[:40])
         await pocket.idle()
         # /stop, which was not answered yet, may find that it has nothing left to do.
-        said = [post.text for post in pocket.channel.posts["c"] if post.text != say("commands.nothing_to_stop")]
+        said = [post.text for post in pocket.channel.posts["c"] if post.text != translate("commands.nothing_to_stop")]
         assert said == [expected]
         assert (("assistant" if kept else "notice"), expected) in await shown(pocket)
         assert second.asked == []

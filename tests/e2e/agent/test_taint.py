@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from agent.llm.port import ChatReply, ChatRequest, Sink, Tokens, ToolCall
-from agent.tools.port import ToolContext, tool
-from gateway.admission import Entry, Grants, Policy
+from agent.llm.chat_model import ChatReply, ChatRequest, Sink, TokenUsage, ToolCall
+from agent.tools.tool import ToolContext, tool
+from gateway.admission import AdmissionGrant, AdmissionPolicy, AllowEntry
 from gateway.events import Attachment, InboundMessage, Sender, SessionKey
 from tests.e2e.agent.test_consolidation import SCOPE, WINDOW, quiet
 from tests.fakes import paper
@@ -66,7 +66,7 @@ class Hijacked:
         return self._reply(f"Mind: {ORDER}." if ORDER in said else "Well.")
 
     def _reply(self, text: str, *calls: ToolCall) -> ChatReply:
-        return ChatReply(text=text, tool_calls=calls, model=self.name, tokens=Tokens(1, 1), cost=0.0)
+        return ChatReply(text=text, tool_calls=calls, model=self.name, tokens=TokenUsage(1, 1), cost=0.0)
 
     async def warm(self) -> None:
         """Nothing to load."""
@@ -161,7 +161,10 @@ async def test_what_a_page_orders_in_the_very_turn_waits_too() -> None:
 )
 async def test_what_was_passed_on_or_quotes_a_stranger_waits(others: dict[str, Any]) -> None:
     """Somebody else wrote it, whoever brought it."""
-    model, policy = Hijacked(), Policy(channel="pocket", entries=frozenset({Entry(Grants.USER, "ann")}))
+    model, policy = (
+        Hijacked(),
+        AdmissionPolicy(channel="pocket", entries=frozenset({AllowEntry(AdmissionGrant.USER, "ann")})),
+    )
     async with gateway(model=model, policy=policy, environment=WINDOW) as pocket:
         words: dict[str, Any] = {
             "key": SessionKey("pocket", "ann"),
@@ -185,8 +188,8 @@ async def test_what_was_passed_on_or_quotes_a_stranger_waits(others: dict[str, A
 async def test_who_is_admitted_can_be_quoted() -> None:
     """In a chat of colleagues a reply is nothing to click about."""
     model = Hijacked()
-    people = frozenset(Entry(Grants.USER, name) for name in ("ann", "ben"))
-    async with gateway(model=model, policy=Policy(channel="pocket", entries=people)) as pocket:
+    people = frozenset(AllowEntry(AdmissionGrant.USER, name) for name in ("ann", "ben"))
+    async with gateway(model=model, policy=AdmissionPolicy(channel="pocket", entries=people)) as pocket:
         words: dict[str, Any] = {
             "key": SessionKey("pocket", "ann"),
             "sender": Sender(id="ann"),

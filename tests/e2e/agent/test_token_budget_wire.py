@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from agent.memory.files.lines import kind_of
-from agent.memory.history.log import HistoryLog
-from agent.tools.port import Tool, ToolContext, tool
+from agent.memory.history.history_log import HistoryLog
+from agent.memory.storage.transcript_lines import kind_of
+from agent.tools.tool import Tool, ToolContext, tool
 from gateway.events import SessionKey
 from tests.fakes.openai_server import Answer, Call, FakeOpenAI, Fault, open_server
 from tests.fakes.pocket import Pocket, gateway

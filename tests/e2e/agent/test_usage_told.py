@@ -10,16 +10,18 @@ from typing import Any
 
 import pytest
 
-from agent.llm.port import ChatReply, ChatRequest, Sink, Tokens
-from gateway.admission import Entry, Grants, GroupPolicy, Policy
+from agent.llm.chat_model import ChatReply, ChatRequest, Sink, TokenUsage
+from gateway.admission import AdmissionGrant, AdmissionPolicy, AllowEntry, GroupPolicy
 from gateway.app.operated import operations
-from gateway.commands.asking import show_status
+from gateway.commands.control_client import show_status
 from gateway.commands.usage import show_usage
-from gateway.errors import ModelBusy, UserMistake
+from gateway.errors import ModelRateLimited, UserError
 from tests.fakes.gateway import COMMAND
 from tests.fakes.pocket import Pocket, gateway
 
-OPEN = Policy(channel="pocket", entries=frozenset({Entry(Grants.CHAT, "hall")}), group_policy=GroupPolicy.OPEN)
+OPEN = AdmissionPolicy(
+    channel="pocket", entries=frozenset({AllowEntry(AdmissionGrant.CHAT, "hall")}), group_policy=GroupPolicy.OPEN
+)
 PLAIN = {"PARLOUR_TIMEZONE": "UTC", "PARLOUR_CAPS__PERSON_TOKENS_PER_DAY": "100000"}
 
 
@@ -34,9 +36,9 @@ class Priced:
         """Answer, at a price."""
         self.calls += 1
         if self.calls == 1:
-            raise ModelBusy("too many")
+            raise ModelRateLimited("too many")
         cost = None if self.calls == 3 else 0.01
-        return ChatReply(text="answer", tool_calls=(), model=self.name, tokens=Tokens(1_000, 10, 800), cost=cost)
+        return ChatReply(text="answer", tool_calls=(), model=self.name, tokens=TokenUsage(1_000, 10, 800), cost=cost)
 
     async def warm(self) -> None:
         """Nothing to load."""
@@ -76,9 +78,9 @@ async def test_each_request_is_a_row_and_an_unknown_price_is_unknown(
             "pocket:bob": (2, pytest.approx(0.01)),
         }
         assert [line["calls"] for line in await told(pocket, by="purpose")] == [model.calls]
-        with pytest.raises(UserMistake, match="no day"):
+        with pytest.raises(UserError, match="no day"):
             await told(pocket, since="yesterday")
-        with pytest.raises(UserMistake, match="not by 'colour'"):
+        with pytest.raises(UserError, match="not by 'colour'"):
             await told(pocket, by="colour")
         await asyncio.to_thread(show_usage, "person", "7d", as_json=False)
         shown = [line for line in capsys.readouterr().out.splitlines() if "[" not in line]  # nor the log

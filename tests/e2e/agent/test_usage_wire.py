@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from agent.tools.port import ToolContext, tool
+from agent.tools.tool import ToolContext, tool
 from gateway.events import SessionKey
 from tests.fakes.openai_server import Answer, Call, Fault, open_server
 from tests.fakes.pocket import STREAMING, gateway
@@ -61,8 +61,10 @@ async def test_the_rows_add_up_to_what_the_server_was_asked() -> None:
                 else:
                     await pocket.channel.ask("c", what)
                 await pocket.idle()
-                line = [each for each in await pocket.app.sessions.shown(KEY, limit=50) if each.text == what][-1]
-                story = await pocket.app.store.journal.story(line.turn)
+                line = [
+                    each for each in await pocket.app.sessions.displayed_messages(KEY, limit=50) if each.text == what
+                ][-1]
+                story = await pocket.app.store.journal.trace(line.turn)
                 assert story is not None
                 rows[what] = list(story.usage)
                 asked += len(ASKED[what])

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from agent.tools.port import ToolContext, tool
+from agent.tools.tool import ToolContext, tool
 from gateway.events import OutboundKind, SessionKey
+from gateway.i18n import translate
+from gateway.i18n.failures import BY_NAME, failure_line
 from gateway.ports import UsageRow
-from gateway.words import say
-from gateway.words.failures import BY_NAME, tell
 from tests.fakes.openai_server import Answer, Call, FakeOpenAI, Fault, Script, open_server
 from tests.fakes.pocket import PLAIN, STREAMING, Pocket, gateway
 
@@ -53,8 +53,8 @@ def reference_in(text: str) -> str:
 
 async def spent(pocket: Pocket) -> tuple[UsageRow, ...]:
     """Return the usage rows of the chat's first turn."""
-    lines = await pocket.app.sessions.shown(KEY, limit=10)
-    story = await pocket.app.store.journal.story(lines[0].turn)
+    lines = await pocket.app.sessions.displayed_messages(KEY, limit=10)
+    story = await pocket.app.store.journal.trace(lines[0].turn)
     assert story is not None
     return story.usage
 
@@ -208,9 +208,9 @@ async def test_each_fault_is_one_line_with_a_reference(streaming: bool, name: st
     async with wired(script, streaming=streaming) as (pocket, server):
         text = await pocket.channel.ask("c", "hello")
         turn = reference_in(text)
-        assert text == tell(BY_NAME[failure], turn)
+        assert text == failure_line(BY_NAME[failure], turn)
         assert [post.text for post in pocket.channel.posts["c"]] == [text]
-        story = await pocket.app.store.journal.story(turn)
+        story = await pocket.app.store.journal.trace(turn)
         assert story is not None
         assert story.record is not None
         assert story.record["failure"] == failure
@@ -228,7 +228,7 @@ async def test_ten_megabytes_are_cut_and_said_so() -> None:
             await pocket.channel.ask("c", "hello")
             (post,) = pocket.channel.posts["c"]
             assert len(post.text) <= 160_000
-            assert post.text.endswith(say("delivery.cut"))
+            assert post.text.endswith(translate("delivery.cut"))
 
 
 async def test_busy_is_waited_out_as_long_as_it_asks() -> None:
@@ -244,7 +244,7 @@ async def test_eight_errors_in_a_row_are_eight_lines_and_then_an_answer() -> Non
     script: list[Answer | str] = [Answer(fault=Fault.ERROR)] * 8 + ["back"]
     async with wired(script) as (pocket, server):
         texts = [await pocket.channel.ask("c", f"m{n}") for n in range(9)]
-        assert all(text.startswith(say("failures.unreachable")) for text in texts[:8])
+        assert all(text.startswith(translate("failures.unreachable")) for text in texts[:8])
         assert texts[8] == "back"
         assert len(pocket.channel.posts["c"]) == len(server.bodies) == 9
 
@@ -258,7 +258,7 @@ async def test_an_infinite_tool_loop_ends(make: Callable[[int], str]) -> None:
 
     async with wired(script) as (pocket, server):
         text = await pocket.channel.ask("c", "go")
-        assert text == tell(BY_NAME["loop"], reference_in(text))
+        assert text == failure_line(BY_NAME["loop"], reference_in(text))
         assert len(server.bodies) <= 26
         rows = await spent(pocket)
         assert len(rows) == len(server.bodies)
@@ -274,9 +274,9 @@ async def test_a_stopped_call_is_left_and_paid_for() -> None:
         await server.left.wait()
         await pocket.idle()
         assert await pocket.channel.ask("c", "next") == "later"
-        lines = await pocket.app.sessions.shown(KEY, limit=20)
+        lines = await pocket.app.sessions.displayed_messages(KEY, limit=20)
         turn = next(line.turn for line in lines if line.text == "hello")
-        story = await pocket.app.store.journal.story(turn)
+        story = await pocket.app.store.journal.trace(turn)
         assert story is not None
         assert [row.tokens_in > 0 for row in story.usage] == [True]
 

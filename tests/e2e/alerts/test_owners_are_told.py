@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from aiohttp import ClientSession, web
 
-from gateway.doctor import traces
+from gateway.doctor import check_incidents
 from gateway.home import Home
 from tests.fakes.discord_facts import ANN as DISCORD_ANN
 from tests.fakes.discord_server import Discord, open_discord
@@ -85,7 +85,7 @@ async def test_an_owner_who_never_wrote_is_told_of_a_kill_on_each_platform_once(
         pocket.kill(tmp_path / "killed")
     async with world.house(tmp_path / "killed") as pocket:
         await until(world, KILLED, "slack", "telegram", "discord")
-        await pocket.app.alerts.watch.look()
+        await pocket.app.alerts.watch.check_once()
         await pocket.idle()
         assert {name: len(lines) for name, lines in world.told().items()} == {"slack": 1, "telegram": 1, "discord": 1}
         (line,) = await pocket.app.alerts.told()
@@ -102,15 +102,15 @@ async def test_an_owner_whom_telegram_does_not_let_us_write_to_is_told_when_they
     async with world.house(tmp_path / "killed") as pocket:
         watch = pocket.app.alerts.watch
         while not (line := (await pocket.app.alerts.told())[0])["lost"]:
-            watch.nudge()
+            watch.wake()
             await asyncio.sleep(0.02)
         assert (line["cause"], line["told"], line["untold"]) == ("killed", 0, True)
         home = Home(tmp_path / "killed")
-        (found,) = [each async for each in traces(home) if each.id == "alerts.untold"]
+        (found,) = [each async for each in check_incidents(home) if each.id == "alerts.untold"]
         assert "did not arrive); write to the bot once, which Telegram asks for" in found.text
         world.telegram.say("here I am", chat=77, sender=77)
         await within(20, lambda: bool(world.telegram.shown(77)))
-        watch.nudge()
+        watch.wake()
         await within(20, lambda: any(KILLED in each for each in world.telegram.shown(77)))
         (line,) = await pocket.app.alerts.told()
         assert (line["told"], line["untold"]) == (1, False)
@@ -168,7 +168,7 @@ async def test_the_webhook_and_a_page_that_opens_get_the_same(tmp_path: Path) ->
                 session.ws_connect(f"{url}ws", headers={"Origin": url.rstrip("/")}) as page,
             ):
                 assert (await page.receive_json(timeout=20))["type"] == "history"
-                pocket.app.alerts.watch.nudge()
+                pocket.app.alerts.watch.wake()
                 shown = await page.receive_json(timeout=20)
             (line,) = await pocket.app.alerts.told()
     finally:

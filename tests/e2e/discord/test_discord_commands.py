@@ -9,10 +9,10 @@ from datetime import timedelta
 import pytest
 
 from channels.discord.commands import definition
-from gateway.events import ChatKind, InboundKind, InboundMessage, OutboundKind, OutboundMessage, Part, turn_id
-from gateway.ports import Accepted, Verdict
-from gateway.words import say
-from gateway.words.languages import LANGUAGES
+from gateway.events import ChatKind, InboundKind, InboundMessage, MessagePart, OutboundKind, OutboundMessage, turn_id
+from gateway.i18n import translate
+from gateway.i18n.languages import LANGUAGES
+from gateway.ports import IntakeResult, IntakeVerdict
 from tests.fakes.discord_facts import ADMIN_ROLE, ANN, BEN, BOT, GENERAL, GUILD
 from tests.fakes.discord_harness import NotedChannel, connected
 from tests.fakes.discord_interactions import Interaction
@@ -28,7 +28,7 @@ async def registered(house: FakeHouse, discord: Discord, where: str = "global") 
         yield channel
 
 
-def answer(channel: NotedChannel, message: InboundMessage, text: str, *, private: bool = False) -> list[Part]:
+def answer(channel: NotedChannel, message: InboundMessage, text: str, *, private: bool = False) -> list[MessagePart]:
     """Cut what a command answers, as the gateway does."""
     shared = message.chat_kind is ChatKind.GROUP
     row = OutboundMessage(
@@ -89,9 +89,9 @@ def test_every_command_fits_discords_rules() -> None:
             assert [option["required"] for option in each["options"]] == [False]
             assert not {language} & set(each["description_localizations"])
     stop = next(each for each in definition("de") if each["name"] == "stop")
-    assert stop["description"] == say("commands.help_stop", "de")
-    assert stop["description_localizations"]["es-419"] == say("commands.help_stop", "es")
-    assert stop["description_localizations"]["en-GB"] == say("commands.help_stop", "en")
+    assert stop["description"] == translate("commands.help_stop", "de")
+    assert stop["description_localizations"]["es-419"] == translate("commands.help_stop", "es")
+    assert stop["description_localizations"]["en-GB"] == translate("commands.help_stop", "en")
 
 
 async def test_a_command_is_what_one_could_have_typed(discord: Discord, house: FakeHouse) -> None:
@@ -200,7 +200,7 @@ async def test_a_second_delivery_is_no_second_command(discord: Discord, house: F
 
 async def test_a_strangers_command_is_not_even_confirmed(discord: Discord, house: FakeHouse) -> None:
     """No word, no place, no note."""
-    house.verdict = Accepted(verdict=Verdict.REJECTED, reason="stranger")
+    house.verdict = IntakeResult(verdict=IntakeVerdict.REJECTED, reason="stranger")
     async with registered(house, discord):
         used = discord.interactions.use(GENERAL, ANN, "usage")
         discord.interactions.repeat(used)
@@ -212,7 +212,7 @@ async def test_a_strangers_command_is_not_even_confirmed(discord: Discord, house
 
 async def test_a_refused_command_can_be_told_why(discord: Discord, house: FakeHouse) -> None:
     """The line is shown to the sender alone."""
-    house.verdict = Accepted(verdict=Verdict.REJECTED, reason="stranger", line="Ask Ann to let you in.")
+    house.verdict = IntakeResult(verdict=IntakeVerdict.REJECTED, reason="stranger", line="Ask Ann to let you in.")
     async with registered(house, discord):
         discord.interactions.use(GENERAL, BEN, "usage")
         await discord.until(lambda: any(each.kind == "callback" for each in discord.requests))

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from gateway.errors import FileUnavailable, OutcomeUnknown, SendFailed, SendRefused
-from gateway.events import Attachment, InboundMessage, OutboundKind, Part, SessionKey
-from gateway.ports import HasFiles
+from gateway.events import Attachment, InboundMessage, MessagePart, OutboundKind, SessionKey
+from gateway.ports import SupportsFiles
 from tests.fakes.discord_facts import ANN, BOT, GENERAL
 from tests.fakes.discord_harness import NotedChannel, connected
 from tests.fakes.discord_rest import FILE_LIMIT
@@ -38,7 +38,7 @@ async def heard(discord: Discord, house: FakeHouse, *files: dict[str, Any], **fi
 async def test_files_of_a_message_can_be_had_each(discord: Discord, house: FakeHouse) -> None:
     """Nothing is downloaded before it is asked for; then every byte, without our token."""
     async with connected(house, discord) as channel:
-        assert isinstance(channel, HasFiles)
+        assert isinstance(channel, SupportsFiles)
         one = discord.cdn.keep("a cat.png", PICTURE, content_type="image/png")
         two = discord.cdn.keep("said.ogg", b"OggS" * 20, content_type="audio/ogg")
         message = await heard(discord, house, one, two, flags=1 << 13)
@@ -121,12 +121,12 @@ async def test_a_redirect_is_not_followed(discord: Discord, house: FakeHouse) ->
 # Out.
 
 
-async def part_of(house: FakeHouse, data: bytes, **fields: Any) -> Part:
+async def part_of(house: FakeHouse, data: bytes, **fields: Any) -> MessagePart:
     """Return a part that is a file."""
     name = fields.pop("name", "chart.png")
     blob = await house.blobs.put("people/ann", data)
     file = Attachment(kind="image", name=name, size=len(data), blob=blob, caption=fields.pop("caption", ""))
-    return Part(id=f"{TURN}.1.2", key=KEY, payload="", plain="", file=file, kind=OutboundKind.ANSWER, **fields)
+    return MessagePart(id=f"{TURN}.1.2", key=KEY, payload="", plain="", file=file, kind=OutboundKind.ANSWER, **fields)
 
 
 def shown(discord: Discord) -> list[tuple[str, bytes]]:
@@ -155,7 +155,7 @@ async def test_words_can_be_a_file(discord: Discord, house: FakeHouse) -> None:
     """A long answer's `answer.md` has no blob: its words are the bytes."""
     async with connected(house, discord) as channel:
         file = Attachment(kind="document", name="answer.md", size=5, media_type="text/markdown")
-        part = Part(id=f"{TURN}.1.2", key=KEY, payload="", plain="# Hü", file=file)
+        part = MessagePart(id=f"{TURN}.1.2", key=KEY, payload="", plain="# Hü", file=file)
         await channel.send(part)
         assert shown(discord) == [("", "# Hü".encode())]
 

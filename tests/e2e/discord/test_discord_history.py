@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 import pytest
 
 from gateway.events import InboundMessage
-from gateway.ports import HasHistory
+from gateway.ports import SupportsHistory
 from tests.fakes.discord_facts import ANN, BEN, BOT, EVA, GENERAL, TEAM_ROLE
 from tests.fakes.discord_harness import NotedChannel, connected
 from tests.fakes.discord_server import Discord
@@ -27,8 +27,8 @@ async def before(
     channel: NotedChannel, message: InboundMessage, since: datetime | None = None, limit: int = 50
 ) -> list[str]:
     """Return what the channel says was said before."""
-    assert isinstance(channel, HasHistory)
-    said = await channel.before(message, since=since, limit=limit)
+    assert isinstance(channel, SupportsHistory)
+    said = await channel.messages_before(message, since=since, limit=limit)
     assert all(each.key == message.key for each in said)
     return [each.text for each in said]
 
@@ -43,7 +43,7 @@ async def test_what_was_said_before_a_mention_with_who_said_it(discord: Discord,
         discord.say(GENERAL, EVA, "beep", author={**discord.users[EVA], "bot": True})
         discord.say(GENERAL, ANN, f"{CALL} what now?")
         message = await called(house)
-        said = await channel.before(message, since=None, limit=50)
+        said = await channel.messages_before(message, since=None, limit=50)
     assert [(each.sender.name, each.text) for each in said] == [
         ("Ann", "the roof leaks"), ("Benny", "since when?"), ("Eva", "beep"),
     ]  # fmt: skip
@@ -95,12 +95,12 @@ async def test_who_cannot_be_looked_up_has_no_roles(discord: Discord, house: Fak
         discord.say(GENERAL, EVA, "unknown")
         discord.say(GENERAL, ANN, f"{CALL} hello")
         message = await called(house)
-        said = await channel.before(message, since=None, limit=50)
+        said = await channel.messages_before(message, since=None, limit=50)
         assert [each.sender.roles for each in said] == [(TEAM_ROLE,), (TEAM_ROLE,)]  # they spoke just now
         channel._lookups._members.clear()  # as five minutes do
         del discord.members[BEN]
         discord.fail("GET", "members", "503 0", times=2)
-        said = await channel.before(message, since=None, limit=50)
+        said = await channel.messages_before(message, since=None, limit=50)
         assert [(each.sender.roles, each.sender.is_guest) for each in said] == [((), True), ((), True)]
 
 

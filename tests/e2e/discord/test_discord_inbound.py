@@ -7,9 +7,9 @@ from datetime import timedelta
 
 import pytest
 
-from gateway.errors import UserMistake
+from gateway.errors import UserError
 from gateway.events import ChatKind, InboundKind, InboundMessage
-from gateway.ports import Accepted, Verdict
+from gateway.ports import IntakeResult, IntakeVerdict
 from tests.fakes.discord_facts import ADMIN_ROLE, ANN, BEN, BOT, BOT_ROLE, GENERAL, GUILD, RANDOM, TEAM_ROLE
 from tests.fakes.discord_harness import connected, ready
 from tests.fakes.discord_server import Discord
@@ -218,7 +218,7 @@ async def test_a_refusal_of_discords_ends_with_a_line_that_mends_it(
     """A wrong token and a missing intent are told in words, and not tried again at once."""
     discord.token = "another" if what == "token" else discord.token
     discord.allows_content = what == "token"
-    with pytest.raises(UserMistake, match="Reset Token" if what == "token" else "Message Content Intent"):
+    with pytest.raises(UserError, match="Reset Token" if what == "token" else "Message Content Intent"):
         async with connected(house, discord):
             pass
     assert discord.gateway.identified <= 1
@@ -226,7 +226,7 @@ async def test_a_refusal_of_discords_ends_with_a_line_that_mends_it(
 
 async def test_a_stranger_costs_nothing_but_the_reading(discord: Discord, house: FakeHouse) -> None:
     """No reaction, no typing, no word, no durable mark."""
-    house.verdict = Accepted(verdict=Verdict.REJECTED, reason="stranger")
+    house.verdict = IntakeResult(verdict=IntakeVerdict.REJECTED, reason="stranger")
     async with connected(house, discord):
         discord.say(GENERAL, ANN, f"{CALL} hello")
         discord.say(discord.direct(BEN), BEN, "hello")

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.words import say
+from gateway.i18n import translate
 from tests.fakes.discord_child import Nursery, Order, open_nursery
 from tests.fakes.discord_facts import ANN, BEN, BOT, GENERAL, TEAM_ROLE
 from tests.fakes.discord_server import Discord, open_discord
@@ -221,7 +221,7 @@ async def test_killed_with_an_old_preview(nursery: Nursery, tmp_path: Path) -> N
         await house.end()
         await house.live()
         await house.quiet(lambda: len(house.discord.chat(GENERAL)) == 2)
-        assert house.discord.chat(GENERAL)[0] == say("delivery.next_message")
+        assert house.discord.chat(GENERAL)[0] == translate("delivery.next_message")
         assert answers(house)[1] == "@Parlour one"
 
 

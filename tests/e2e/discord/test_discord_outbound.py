@@ -10,9 +10,9 @@ from datetime import timedelta
 import pytest
 
 from gateway.errors import FormatRefused, OutcomeUnknown, RetryLater, SendFailed, SendRefused
-from gateway.events import OutboundMessage, Part, SessionKey
-from gateway.ports import Activity
-from gateway.words import say
+from gateway.events import MessagePart, OutboundMessage, SessionKey
+from gateway.i18n import translate
+from gateway.ports import ChatActivity
 from tests.fakes.discord_facts import ANN, GENERAL, RANDOM
 from tests.fakes.discord_harness import NotedChannel, connected
 from tests.fakes.discord_server import Discord
@@ -29,7 +29,7 @@ async def channel(discord: Discord) -> AsyncIterator[NotedChannel]:
         yield channel
 
 
-def parts(channel: NotedChannel, text: str, **fields: str) -> list[Part]:
+def parts(channel: NotedChannel, text: str, **fields: str) -> list[MessagePart]:
     """Cut an answer to GENERAL."""
     return list(channel.render(OutboundMessage(id=f"{TURN}.1", key=KEY, text=text, **fields)))  # type: ignore[arg-type]
 
@@ -161,22 +161,24 @@ async def test_a_private_answer_is_a_direct_message_or_one_line(
     for part in parts(channel, "your usage: " + "word " * 800, visible_to=ANN):
         await channel.send(part)
     assert len(discord.chat(discord.direct(ANN))) == (3 if takes else 0)
-    assert discord.chat(GENERAL) == ([] if takes else [say("discord.write_privately")])
+    assert discord.chat(GENERAL) == ([] if takes else [translate("discord.write_privately")])
 
 
 async def test_a_marked_resend_says_so(discord: Discord, channel: NotedChannel) -> None:
     """In front, within the limit, even of the longest part."""
     for part in parts(channel, "*" * 5_000):
         await channel.send(part, marked=True)
-    assert all(each.startswith(say("delivery.may_repeat")) and len(each) <= 2_000 for each in discord.chat(GENERAL))
+    assert all(
+        each.startswith(translate("delivery.may_repeat")) and len(each) <= 2_000 for each in discord.chat(GENERAL)
+    )
 
 
 async def test_typing_is_shown_and_never_raises(discord: Discord, channel: NotedChannel) -> None:
     """A chat that is closed to us costs a sign, not a turn."""
     discord.closed.add(RANDOM)
     for chat in (RANDOM, GENERAL):
-        await channel.show(Activity(key=SessionKey("discord", chat), on=True))
+        await channel.show(ChatActivity(key=SessionKey("discord", chat), on=True))
     await discord.until(lambda: discord.is_typing(GENERAL))
     for chat in (RANDOM, GENERAL):
-        await channel.show(Activity(key=SessionKey("discord", chat), on=False))
+        await channel.show(ChatActivity(key=SessionKey("discord", chat), on=False))
     assert not channel._signs._typing

@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 
 from gateway.errors import RetryLater
-from gateway.events import OutboundMessage, Part, SessionKey
+from gateway.events import MessagePart, OutboundMessage, SessionKey
 from tests.fakes.discord_facts import GENERAL, RANDOM
 from tests.fakes.discord_harness import NotedChannel, connected
 from tests.fakes.discord_server import Discord
@@ -17,7 +17,7 @@ from tests.fakes.web import FakeHouse
 WINDOWS = [60.0, 102_737.0]  # seconds; the real service has answered with the second
 
 
-def part(channel: NotedChannel, n: int, chat: str = GENERAL) -> Part:
+def part(channel: NotedChannel, n: int, chat: str = GENERAL) -> MessagePart:
     """Return the only part of the answer number *n*."""
     key = SessionKey("discord", chat)
     (only,) = channel.render(OutboundMessage(id=f"tabcdefghijklmnop.{n}", key=key, text=f"answer {n}"))

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from agent.llm.port import ChatReply, ChatRequest, Sink
+from agent.llm.chat_model import ChatReply, ChatRequest, Sink
 from tests.fakes.discord_facts import ADMIN_ROLE, ANN, BEN, BOT, EVA, GENERAL, RANDOM, TEAM_ROLE, TOKEN
 from tests.fakes.discord_server import Discord
 from tests.fakes.pocket import InstantModel, Pocket, gateway

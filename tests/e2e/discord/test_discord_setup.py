@@ -6,18 +6,18 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from channels.discord import kind, setup
-from gateway.ports import Finding, Level, SetsUp
+from channels.discord import plugin, setup
+from gateway.ports import SetupFinding, SetupLevel, SupportsSetup
 from tests.fakes.discord_facts import BOT
 from tests.fakes.discord_harness import block
 from tests.fakes.discord_server import CONTENT_INTENT, Discord
 
 
-async def found(discord: Discord) -> dict[Level, list[str]]:
+async def found(discord: Discord) -> dict[SetupLevel, list[str]]:
     """Return the findings by level."""
-    findings: dict[Level, list[str]] = {level: [] for level in Level}
-    for each in await kind.verify(block(discord), {}):
-        assert isinstance(each, Finding)
+    findings: dict[SetupLevel, list[str]] = {level: [] for level in SetupLevel}
+    for each in await plugin.verify(block(discord), {}):
+        assert isinstance(each, SetupFinding)
         assert "\n" not in each.text
         findings[each.level].append(each.text)
     return findings
@@ -25,8 +25,8 @@ async def found(discord: Discord) -> dict[Level, list[str]]:
 
 def test_what_is_asked_can_be_answered() -> None:
     """Every question names a field of the block, and the token is a secret."""
-    assert isinstance(kind, SetsUp)
-    assert [(each.setting, each.is_secret) for each in kind.questions()] == [("token", True), ("allow_from", False)]
+    assert isinstance(plugin, SupportsSetup)
+    assert [(each.setting, each.is_secret) for each in plugin.questions()] == [("token", True), ("allow_from", False)]
 
 
 @pytest.mark.parametrize("flags", [CONTENT_INTENT, CONTENT_INTENT << 1], ids=["approved", "limited"])
@@ -34,16 +34,16 @@ async def test_a_block_that_works_has_good_findings_alone(discord: Discord, flag
     """Token, intent, sessions and servers; nothing is changed there."""
     discord.application_flags = flags
     findings = await found(discord)
-    assert len(findings[Level.GOOD]) == 4
-    assert not findings[Level.WRONG]
-    assert not findings[Level.WARNING]
+    assert len(findings[SetupLevel.GOOD]) == 4
+    assert not findings[SetupLevel.WRONG]
+    assert not findings[SetupLevel.WARNING]
     assert {each.method for each in discord.requests} == {"GET"}
 
 
 async def test_a_bot_in_no_server_is_told_its_invite_link(discord: Discord) -> None:
     """The link names the application, both scopes and exactly the rights that are used."""
     discord.has_joined = False
-    (warning,) = (await found(discord))[Level.WARNING]
+    (warning,) = (await found(discord))[SetupLevel.WARNING]
     query = parse_qs(urlsplit(warning.rpartition(" ")[2]).query)
     rights = str(sum(setup.PERMISSIONS.values()))
     assert query == {"client_id": [BOT], "scope": ["bot applications.commands"], "permissions": [rights]}
@@ -53,24 +53,24 @@ async def test_what_is_wrong_says_what_to_click(discord: Discord) -> None:
     """A token that is refused, an intent that is off, a day's sessions used up."""
     discord.application_flags, discord.identifies_left = 0, 0
     findings = await found(discord)
-    assert "Privileged Gateway Intents" in findings[Level.WRONG][0]
-    assert "0 of 1000 sessions" in findings[Level.WRONG][1]
+    assert "Privileged Gateway Intents" in findings[SetupLevel.WRONG][0]
+    assert "0 of 1000 sessions" in findings[SetupLevel.WRONG][1]
     discord.token = "another"
     findings = await found(discord)
-    assert "Reset Token" in findings[Level.WRONG][0]
-    assert not findings[Level.GOOD]
+    assert "Reset Token" in findings[SetupLevel.WRONG][0]
+    assert not findings[SetupLevel.GOOD]
 
 
 @pytest.mark.parametrize("trouble", ["drop", "500 0", "429 0"])
 async def test_a_discord_that_is_not_there_is_a_finding_too(discord: Discord, trouble: str) -> None:
     """Unreachable, broken or busy: one line, no exception."""
     discord.fail("GET", "users", trouble, times=2)
-    (wrong,) = (await found(discord))[Level.WRONG]
+    (wrong,) = (await found(discord))[SetupLevel.WRONG]
     assert "Discord" in wrong
 
 
 async def test_buttons_that_go_elsewhere_are_found(discord: Discord) -> None:
     """An address for interactions takes commands and buttons away from the gateway."""
     discord.interactions_url = "https://other.example/interactions"
-    (warning,) = (await found(discord))[Level.WARNING]
+    (warning,) = (await found(discord))[SetupLevel.WARNING]
     assert "Interactions Endpoint URL" in warning

@@ -9,7 +9,7 @@ import pytest
 
 from gateway.errors import SendFailed
 from gateway.events import InboundKind, InboundMessage, Sender
-from gateway.ports import Joined, KnowsSenders
+from gateway.ports import MembershipChange, SupportsSenderLookup
 from tests.fakes.discord_facts import ADMIN_ROLE, ANN, BEN, BOT, GENERAL, GUILD, RANDOM, TEAM_ROLE
 from tests.fakes.discord_harness import NotedChannel, connected
 from tests.fakes.discord_server import Discord
@@ -30,7 +30,7 @@ async def said(discord: Discord, house: FakeHouse, user: str = BEN, channel: str
 
 async def now(channel: NotedChannel, message: InboundMessage) -> Sender:
     """Return the sender as the channel knows them now."""
-    assert isinstance(channel, KnowsSenders)
+    assert isinstance(channel, SupportsSenderLookup)
     return await channel.sender(message)
 
 
@@ -141,7 +141,9 @@ async def test_being_added_to_a_server_is_told_once(discord: Discord, house: Fak
         (gone,) = await house.wait_places(1)
         discord.join_server(is_in=True)
         (_, here) = await house.wait_places(2)
-    joined = Joined(channel="discord", id=f"place/{GUILD}/2026-01-01T00:00:00+00:00", guild=GUILD, title="Home")
+    joined = MembershipChange(
+        channel="discord", id=f"place/{GUILD}/2026-01-01T00:00:00+00:00", guild=GUILD, title="Home"
+    )
     assert here == joined
     assert here.entry == f"guild:{GUILD}"
     assert gone == replace(joined, id=gone.id, title="", is_gone=True)

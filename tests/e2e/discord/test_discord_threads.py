@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gateway.events import InboundKind, OutboundKind, OutboundMessage, SessionKey
-from gateway.ports import Accepted, Activity, Verdict
+from gateway.ports import ChatActivity, IntakeResult, IntakeVerdict
 from tests.fakes.discord_facts import ANN, BEN, BOT, GENERAL, Fault
 from tests.fakes.discord_harness import NotedChannel, connected
 from tests.fakes.discord_server import Discord
@@ -18,10 +18,10 @@ THREADS = {"reply_in": "thread", "follow_threads": True}
 
 async def answer(channel: NotedChannel, key: SessionKey, text: str, reply_to: str) -> None:
     """Show a preview and put the answer into its place, as delivery does."""
-    await channel.show(Activity(key=key, on=True))
+    await channel.show(ChatActivity(key=key, on=True))
     preview = OutboundMessage(id=f"{TURN}.0", key=key, text="so far", kind=OutboundKind.PREVIEW, reply_to=reply_to)
     receipt = await channel.send(channel.render(preview)[0])
-    await channel.show(Activity(key=key, on=False))
+    await channel.show(ChatActivity(key=key, on=False))
     (part,) = channel.render(OutboundMessage(id=f"{TURN}.1", key=key, text=text, reply_to=reply_to))
     await channel.edit(receipt.message_id, part)
 
@@ -59,13 +59,13 @@ async def test_a_thread_that_is_begun_reads_the_channel_first(discord: Discord, 
         discord.say(GENERAL, BEN, "the roof leaks")
         thread = discord.say(GENERAL, ANN, f"{CALL} what now?")
         call = (await house.wait_deliveries(2))[1]
-        said = await channel.before(call, since=None, limit=50)
+        said = await channel.messages_before(call, since=None, limit=50)
         assert [each.text for each in said] == ["the roof leaks"]
         await discord.until(lambda: thread in discord.channels)
         discord.say(thread, BEN, "since Monday")
         discord.say(thread, ANN, f"{CALL} so?")
         later = (await house.wait_deliveries(4))[3]
-        said = await channel.before(later, since=None, limit=50)
+        said = await channel.messages_before(later, since=None, limit=50)
     assert [each.text for each in said] == ["@Parlour what now?", "since Monday"]
 
 
@@ -138,7 +138,7 @@ async def test_a_restart_before_the_thread_was_begun_begins_it(discord: Discord,
 
 async def test_strangers_begin_no_thread(discord: Discord, house: FakeHouse) -> None:
     """Whoever is not admitted changes nothing on the server."""
-    house.verdict = Accepted(verdict=Verdict.REJECTED, reason="stranger")
+    house.verdict = IntakeResult(verdict=IntakeVerdict.REJECTED, reason="stranger")
     async with connected(house, discord, **THREADS):
         for number in (1, 2):
             discord.say(GENERAL, ANN, f"{CALL} {number}")

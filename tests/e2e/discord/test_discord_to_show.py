@@ -42,7 +42,7 @@ from typing import Any
 
 import pytest
 
-from agent.llm.port import ChatReply, ChatRequest, Sink
+from agent.llm.chat_model import ChatReply, ChatRequest, Sink
 from gateway.events import OutboundKind, OutboundMessage, SessionKey
 from tests.fakes.discord_facts import ANN, BOT, EVA, GENERAL, RANDOM, TOKEN
 from tests.fakes.discord_harness import connected

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from agent.llm.port import ChatReply, ChatRequest, Sink
-from gateway.words import say
+from agent.llm.chat_model import ChatReply, ChatRequest, Sink
+from gateway.i18n import translate
 from tests.fakes.discord_facts import ANN, BEN, BOT, EVA, GENERAL, RANDOM, TOKEN
 from tests.fakes.discord_server import Discord, open_discord
 from tests.fakes.pocket import InstantModel, Pocket, gateway
@@ -154,7 +154,7 @@ async def test_a_stopped_answer_keeps_its_words_and_no_reaction_stays() -> None:
         discord.say(GENERAL, ANN, f"{CALL} !stop")
         await discord.until(lambda: discord.chat(GENERAL) != [words])
         await pocket.idle()
-        assert discord.chat(GENERAL) == [f"{words}\n\n{say('delivery.stopped_here')}"]
+        assert discord.chat(GENERAL) == [f"{words}\n\n{translate('delivery.stopped_here')}"]
         await discord.until(lambda: _reactions(discord) == [])
         model.go_on.set()
 
@@ -194,7 +194,7 @@ async def test_an_empty_bucket_of_a_day_delays_its_chat_and_is_seen() -> None:
         assert delayed.until - delayed.since <= timedelta(minutes=15)
         discord.say(RANDOM, BEN, f"{CALL} !status")
         await discord.until(lambda: discord.chat(RANDOM))
-        assert say("commands.status_delayed", chats=1) in discord.chat(RANDOM)[-1]
+        assert translate("commands.status_delayed", chats=1) in discord.chat(RANDOM)[-1]
         assert len(discord.chat(GENERAL)) == 1
 
 
@@ -209,10 +209,10 @@ async def test_stop_in_a_channel_finds_the_askers_turn_in_its_thread(*, is_nativ
         known = set(discord.channels)
         if is_native:
             used = discord.interactions.use(GENERAL, ANN, "stop")
-            await discord.until(lambda: used.original == say("commands.stopped_turn"))
+            await discord.until(lambda: used.original == translate("commands.stopped_turn"))
         else:
             discord.say(GENERAL, ANN, f"{CALL} stop")
-            await discord.until(lambda: say("commands.stopped_turn") in discord.chat(discord.direct(ANN)))
+            await discord.until(lambda: translate("commands.stopped_turn") in discord.chat(discord.direct(ANN)))
         model.go_on.set()
         await pocket.idle()
         assert model.calls == 0

@@ -14,7 +14,7 @@ import aiohttp
 import pytest
 
 from gateway.app.operated import operations
-from gateway.errors import UserMistake
+from gateway.errors import UserError
 from tests.fakes.pocket import InstantModel, Pocket, gateway
 
 PAGE = {"PARLOUR_WEB__LOGIN": "always"}
@@ -119,10 +119,10 @@ async def test_a_login_that_is_ended_closes_what_is_open() -> None:
             assert [line["who"] for line in await ask(up, "web logins")] == ["owner"]
             assert await owner.say("still here")
         for wrong in ("ann", "", "nobody"):
-            with pytest.raises(UserMistake):
+            with pytest.raises(UserError):
                 await ask(up, "web logout", who=wrong)
         for wrong in ("owner", "Ann", "a/b"):
-            with pytest.raises(UserMistake):
+            with pytest.raises(UserError):
                 await ask(up, "web login", **{"as": wrong})
 
 

@@ -15,11 +15,11 @@ from urllib.parse import urlsplit
 import pytest
 
 from gateway import doctor
-from gateway.commands.offline import findings
-from gateway.delivery import desk
-from gateway.events import Attachment, Part, SessionKey
-from gateway.net.probing import probe
-from gateway.ports.setup import Level
+from gateway.commands.doctor import collect_findings
+from gateway.delivery import delivery_context
+from gateway.events import Attachment, MessagePart, SessionKey
+from gateway.net.proxy_probe import probe_proxy
+from gateway.ports.setup import SetupLevel
 from tests.fakes.discord_facts import ANN as DISCORD_ANN
 from tests.fakes.discord_facts import TOKEN as DISCORD_TOKEN
 from tests.fakes.discord_server import open_discord
@@ -38,7 +38,7 @@ WORDS = b"the cellar key hangs behind the clock"
 
 @pytest.fixture(autouse=True)
 def _in_a_hurry(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(desk, "FIRST_DELAY", 0.05)
+    monkeypatch.setattr(delivery_context, "FIRST_DELAY", 0.05)
     runtime = tmp_path / "runtime"
     runtime.mkdir(mode=0o700)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(runtime))
@@ -79,7 +79,7 @@ async def test_slack_by_socket_mode_with_files_both_ways(tmp_path: Path) -> None
             await up.idle()
             assert len(server.downloads) == 1
             file = Attachment(kind="document", name="answer.md", size=5)
-            part = Part(id="t1234567.1.1", key=SessionKey("slack", DM), payload="", plain="words", file=file)
+            part = MessagePart(id="t1234567.1.1", key=SessionKey("slack", DM), payload="", plain="words", file=file)
             sent = await up.app.channels["slack"].send(part)
             assert server.files[sent.message_id].data == b"words"
 
@@ -136,9 +136,9 @@ async def test_messages_wait_while_the_proxy_is_away_and_nothing_is_lost_or_said
 
 async def test_init_and_doctor_ask_through_the_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a platform says of a token is asked where the gateway will ask; the environment's own proxy is no matter."""
-    from channels.discord import kind as discord_kind
-    from channels.slack import kind as slack_kind
-    from channels.telegram import kind as telegram_kind
+    from channels.discord import plugin as discord_kind
+    from channels.slack import plugin as slack_kind
+    from channels.telegram import plugin as telegram_kind
     from gateway.settings import load_settings
 
     for name in ("HTTPS_PROXY", "HTTP_PROXY", "https_proxy", "http_proxy"):
@@ -163,9 +163,9 @@ async def test_init_and_doctor_ask_through_the_proxy(monkeypatch: pytest.MonkeyP
             address = proxy.url("socks5h")
             for kind in (telegram_kind, slack_kind, discord_kind):
                 found = await kind.verify(settings.channels[kind.name], {"PARLOUR_PROXY": address})
-                assert found[0].level is Level.GOOD, found
+                assert found[0].level is SetupLevel.GOOD, found
             assert proxy.hosts() == set(known)
-            assert await probe(address) == ""
+            assert await probe_proxy(address) == ""
 
 
 async def test_the_doctor_says_that_it_is_the_proxy(tmp_path: Path) -> None:
@@ -178,10 +178,14 @@ async def test_the_doctor_says_that_it_is_the_proxy(tmp_path: Path) -> None:
             "missing": f"socks5h://ann:{PASSWORD}@127.0.0.1:9",
         }.items():
             environment = {"PARLOUR_HOME": str(tmp_path), "PARLOUR_WEB__PORT": "0", "PARLOUR_PROXY": address}
-            lines = [line async for line in findings(environment, is_offline=False, asks_model=False)]
+            lines = [line async for line in collect_findings(environment, is_offline=False, asks_model=False)]
             (told[name],) = [line for line in lines if line.id == "proxy"]
             assert PASSWORD not in str(lines)
-    expected = {"well": doctor.Level.OK, "refused": doctor.Level.FAIL, "missing": doctor.Level.FAIL}
+    expected = {
+        "well": doctor.FindingLevel.OK,
+        "refused": doctor.FindingLevel.FAIL,
+        "missing": doctor.FindingLevel.FAIL,
+    }
     assert {name: line.level for name, line in told.items()} == expected
     assert "refuses user or password" in told["refused"].text
     assert "cannot be reached" in told["missing"].text

@@ -12,7 +12,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
-from agent.llm.port import ChatReply, ChatRequest, Sink, Tokens
+from agent.llm.chat_model import ChatReply, ChatRequest, Sink, TokenUsage
 from tests.fakes import discord_facts, slack_server
 from tests.fakes.discord_rest import Rest
 from tests.fakes.discord_server import Discord, open_discord
@@ -72,7 +72,7 @@ class World(ABC):
         self.turnstile = turnstile
 
     @abstractmethod
-    def open(self) -> AbstractAsyncContextManager[object]:
+    def begin_call(self) -> AbstractAsyncContextManager[object]:
         """Serve the platform."""
 
     @property
@@ -143,7 +143,7 @@ class TelegramWorld(World):
         self.server.per_minute = 1_000
         self.server.chat(TEAM).topics = {7, 8}
 
-    def open(self) -> AbstractAsyncContextManager[object]:
+    def begin_call(self) -> AbstractAsyncContextManager[object]:
         """Serve the Bot API."""
         return open_telegram(self.server)
 
@@ -208,7 +208,7 @@ class SlackWorld(World):
         for place in ("left", "right"):
             self.server.say(slack_server.ROOM, slack_server.BOB, place, ts=self._ROOTS[place], quiet=True)
 
-    def open(self) -> AbstractAsyncContextManager[object]:
+    def begin_call(self) -> AbstractAsyncContextManager[object]:
         """Serve the workspace."""
         return slack_server.slack_server(self.server)
 
@@ -272,7 +272,7 @@ class DiscordWorld(World):
         direct = self.server.direct(discord_facts.ANN)
         self._channels = {"left": discord_facts.GENERAL, "right": discord_facts.RANDOM, "direct": direct}
 
-    def open(self) -> AbstractAsyncContextManager[object]:
+    def begin_call(self) -> AbstractAsyncContextManager[object]:
         """Serve REST and gateway."""
         return open_discord(self.server)
 
@@ -332,7 +332,7 @@ class Storyteller:
         async for text in self._tell(said[-1]):
             if sink is not None:
                 sink(text)
-        return ChatReply(text=text, tool_calls=(), model=self.name, tokens=Tokens(10, 10, 0), cost=0.0)
+        return ChatReply(text=text, tool_calls=(), model=self.name, tokens=TokenUsage(10, 10, 0), cost=0.0)
 
     async def warm(self) -> None:
         """Nothing to load."""

@@ -8,9 +8,9 @@ from typing import Any
 
 from gateway.admission import Admitted, admit, policy_of
 from gateway.app.channels import may_be_read
+from gateway.channel_history import ChannelHistory
 from gateway.events import InboundMessage
-from gateway.overheard import ChannelHistory
-from gateway.ports import HasHistory
+from gateway.ports import SupportsHistory
 from tests.fakes.slack import Slack, running, slack
 from tests.fakes.slack_server import ANN, BOB, BOT_USER, DM, EVE, ROOM, Fault, SlackServer, slack_server
 from tests.fakes.web import FakeHouse
@@ -27,8 +27,8 @@ async def heard(up: Slack, place: str, user: str, text: str, **more: Any) -> Inb
 
 async def before(up: Slack, message: InboundMessage, **more: Any) -> list[str]:
     """Return the words before *message*."""
-    assert isinstance(up.channel, HasHistory)
-    return [each.text for each in await up.channel.before(message, **{"since": None, "limit": 50, **more})]
+    assert isinstance(up.channel, SupportsHistory)
+    return [each.text for each in await up.channel.messages_before(message, **{"since": None, "limit": 50, **more})]
 
 
 async def test_a_thread_is_read_from_its_start_and_the_newest() -> None:
@@ -42,7 +42,7 @@ async def test_a_thread_is_read_from_its_start_and_the_newest() -> None:
         up.server.say(ROOM, EVE, f"<@{ANN}> &amp; <@{BOB}>?", thread=root, quiet=True)
         call = await heard(up, ROOM, ANN, f"{CALL} what do you think?", thread=root)
         up.server.say(ROOM, BOB, "too late", thread=root, quiet=True)
-        said = await up.channel.before(call, since=None, limit=50)
+        said = await up.channel.messages_before(call, since=None, limit=50)
         assert said[0].text == "shall we move the date?"
         assert [each.text for each in said[1:-1]] == [f"reply {n}" for n in range(401, 450)]
         assert said[-1].text == "@Ann & @Bob?"
@@ -75,7 +75,7 @@ async def test_a_mention_in_a_channel_reads_the_channel() -> None:
         call = await heard(up, ROOM, ANN, f"{CALL} hello")
         assert await before(up, call) == [f"word {n}" for n in range(20, 70)]
         assert await before(up, call, limit=3) == ["word 67", "word 68", "word 69"]
-        since = (await up.channel.before(call, since=None, limit=2))[0].sent_at
+        since = (await up.channel.messages_before(call, since=None, limit=2))[0].sent_at
         assert await before(up, call, since=since) == ["word 69"]
         assert await before(up, call, since=since + timedelta(hours=1)) == []
     async with slack(reply_in="channel") as up:
@@ -100,9 +100,9 @@ async def test_only_admitted_people_are_quoted() -> None:
         def admits(message: InboundMessage) -> bool:
             return may_be_read(lambda each: admit(each, policy), message)
 
-        said = await ChannelHistory({"slack": up.channel}, admits=admits).before(call, since=None)
+        said = await ChannelHistory({"slack": up.channel}, admits=admits).messages_before(call, since=None)
         assert [each.text for each in said] == ["from a member"]
-        assert len(await up.channel.before(call, since=None, limit=50)) == 4
+        assert len(await up.channel.messages_before(call, since=None, limit=50)) == 4
 
 
 async def test_where_slack_does_not_say_who_it_was_nobody_is_let_in() -> None:
@@ -112,7 +112,7 @@ async def test_where_slack_does_not_say_who_it_was_nobody_is_let_in() -> None:
             up.server.say(ROOM, BOB, "who am I?", quiet=True)
             call = await heard(up, ROOM, ANN, f"{CALL} hello")
             up.server.faults["users.info"] = [Fault(status=503)]
-            (said,) = await up.channel.before(call, since=None, limit=50)
+            (said,) = await up.channel.messages_before(call, since=None, limit=50)
             assert said.sender.is_guest
             decision = admit(replace(said, is_addressed=True), policy_of("slack", entries, (), "mention"))
             assert isinstance(decision, Admitted) is (BOB in entries)
@@ -148,8 +148,8 @@ async def test_without_the_scope_there_is_nothing_and_no_failure() -> None:
         house = ChannelHistory({"slack": up.channel}, admits=lambda _: True)
         for fault in (Fault(status=429, error="ratelimited", retry_after=30), Fault(status=503)):
             up.server.faults["conversations.history"] = [fault]
-            assert await house.before(call, since=None) == ()
-        assert [each.text for each in await house.before(call, since=None)] == ["word"]
+            assert await house.messages_before(call, since=None) == ()
+        assert [each.text for each in await house.messages_before(call, since=None)] == ["word"]
         up.server.scopes.discard("channels:history")
         for _ in range(2):
             assert await before(up, call) == []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from gateway.errors import StoreDown
+from gateway.errors import StoreUnavailable
 from tests.fakes.slack import eventually, running, slack
 from tests.fakes.slack_server import ANN, BOB, BOT_USER, DM, ROOM, Fault, slack_server
 from tests.fakes.web import FakeHouse
@@ -66,7 +66,7 @@ async def test_what_slack_gave_up_on_is_read_once_it_can_be_stored() -> None:
         up.server.say(DM, ANN, "before")
         await up.server.until(lambda: len(up.server.acks) == 1)
         up.channel._catch_up.every, up.channel._catch_up.given_up_after = 0.02, 0.1
-        up.channel._catch_up.want()
+        up.channel._catch_up.request()
         up.server.ack_within, up.house.is_down = 0.02, True
         up.server.say(DM, ANN, "while the disk was full")
         await up.server.until(lambda: len(up.server.given_up) == 1)
@@ -102,7 +102,7 @@ async def test_the_marks_wait_for_a_store_that_is_down() -> None:
         assert json.loads(up.house.state.notes["marks"]) == {DM: first}
 
         async def save(name: str, value: str | None) -> None:
-            raise StoreDown("the disk is full")
+            raise StoreUnavailable("the disk is full")
 
         keeps, up.house.state.save = up.house.state.save, save  # type: ignore[method-assign]
         second = up.server.say(DM, ANN, "second")

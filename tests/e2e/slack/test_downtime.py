@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from gateway.words import say
+from gateway.i18n import translate
 from tests.fakes.slack_gateway import CALL, HeldModel, house, transcripts
 from tests.fakes.slack_promises import promised
 from tests.fakes.slack_server import ANN, BOB, DM, EVE, ROOM, SlackServer, slack_server
@@ -99,7 +99,7 @@ async def test_down_for_a_day_and_an_hour_with_everything_going_on(tmp_path: Pat
             await pocket.idle()
             kept = transcripts(pocket.home)
         line, answer = server.shown(DM)[answers:]
-        assert line == say("pool.expired")
+        assert line == translate("pool.expired")
         assert answer.endswith("hello, hello")
         (prompt,) = (prompt for prompt in model.prompts if "hello, hello" in prompt)
         assert "never mind me" not in "".join(model.prompts)

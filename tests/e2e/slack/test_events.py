@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from gateway.errors import Unreadable
+from gateway.errors import UnreadableEvent
 from gateway.events import InboundMessage
-from gateway.ports import Accepted, PlatformEvent
-from gateway.quarantine import Quarantine, look
+from gateway.ports import IntakeResult, PlatformEvent
+from gateway.quarantine import Quarantine, list_events
 from tests.fakes.meter import FakeMeter
 from tests.fakes.slack import running, slack
 from tests.fakes.slack_server import ANN, BOB, DM, ROOM, slack_server
@@ -38,7 +38,7 @@ class Hospital(FakeHouse):
         self.ids.append(event.id)
         await self._quarantine.handle(event, work)
 
-    async def receive(self, message: InboundMessage) -> Accepted:
+    async def receive(self, message: InboundMessage) -> IntakeResult:
         """Break on poison; note how many are here at once."""
         self.inside += 1
         self.most_inside = max(self.inside, self.most_inside)
@@ -70,8 +70,8 @@ async def test_what_cannot_be_read_is_quarantined_and_acknowledged(tmp_path: Pat
         server.say(DM, ANN, "after")
         await server.until(lambda: len(server.acks) == len(UNREADABLE) + 2)
         assert sorted(heard.text for heard in house.accepted) == ["after", "before"]
-        assert {each.channel for each in look(tmp_path)} == {"slack"}
-        assert len(look(tmp_path)) == len(UNREADABLE)
+        assert {each.channel for each in list_events(tmp_path)} == {"slack"}
+        assert len(list_events(tmp_path)) == len(UNREADABLE)
         assert set(events) <= set(house.ids)
         assert len(server.deliveries) == len(UNREADABLE) + 2
 
@@ -86,7 +86,7 @@ async def test_what_breaks_us_comes_again_twice_and_is_then_set_aside(tmp_path: 
         await server.until(lambda: len(server.acks) == 2)
         assert house.poisoned == 3
         assert [heard.text for heard in house.accepted] == ["and on"]
-        assert "it broke us 3 times: ZeroDivisionError" in [each.reason for each in look(tmp_path)]
+        assert "it broke us 3 times: ZeroDivisionError" in [each.reason for each in list_events(tmp_path)]
 
 
 @pytest.mark.parametrize("unclean_stops", [0, 2])
@@ -99,7 +99,7 @@ async def test_after_two_kills_events_are_handled_one_at_a_time(tmp_path: Path, 
         await server.until(lambda: len(server.acks) == 4)
         assert len(house.accepted) == 4
         assert (house.most_inside == 1) is (unclean_stops == 2)
-        assert look(tmp_path) == ()
+        assert list_events(tmp_path) == ()
 
 
 async def test_an_event_keeps_its_name(tmp_path: Path) -> None:
@@ -132,10 +132,10 @@ async def test_frames_that_are_no_events_change_nothing() -> None:
 
 def test_unreadable_is_our_own_word() -> None:
     """The codec raises nothing else for a shape that it does not know, and says no word of the payload."""
-    from channels.slack.codec import Me, read
+    from channels.slack.codec import SlackBotIdentity, parse_event
 
-    me = Me(user="U0PARLOUR", bot="B0PARLOUR", team="T0HOME", handle="parlour")
+    me = SlackBotIdentity(user="U0PARLOUR", bot="B0PARLOUR", team="T0HOME", handle="parlour")
     for event in UNREADABLE:
-        with pytest.raises(Unreadable) as error:
-            read({"type": "event_callback", "event": event}, me, in_threads=True, now=datetime.now(UTC))
+        with pytest.raises(UnreadableEvent) as error:
+            parse_event({"type": "event_callback", "event": event}, me, in_threads=True, now=datetime.now(UTC))
         assert DM not in str(error.value)

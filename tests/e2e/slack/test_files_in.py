@@ -7,9 +7,9 @@ from contextlib import aclosing
 import pytest
 from aiohttp import web
 
+from gateway.attachment_fetcher import ChannelAttachmentFetcher
 from gateway.errors import FileUnavailable
 from gateway.events import Attachment, InboundMessage, SessionKey
-from gateway.files import ChannelFiles
 from tests.fakes.slack import Slack, slack
 from tests.fakes.slack_server import ANN, BOT_TOKEN, DM
 
@@ -19,7 +19,7 @@ KEY = SessionKey("slack", DM)
 
 async def fetch(up: Slack, attachment: Attachment, *, most_mb: int = 20) -> bytes:
     """Ask for a file as the agent does."""
-    return await ChannelFiles({"slack": up.channel}, most_mb=most_mb).fetch(KEY, attachment)
+    return await ChannelAttachmentFetcher({"slack": up.channel}, most_mb=most_mb).fetch(KEY, attachment)
 
 
 async def share(up: Slack, *files: dict[str, object], text: str = "look") -> InboundMessage:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from agent.llm.port import ChatReply, ChatRequest, Sink
-from gateway.words import say
+from agent.llm.chat_model import ChatReply, ChatRequest, Sink
+from gateway.i18n import translate
 from tests.fakes.pocket import InstantModel
 from tests.fakes.slack_gateway import CALL, HeldModel, Speaker, house
 from tests.fakes.slack_server import (
@@ -94,8 +94,8 @@ async def test_without_history_a_repeat_says_so() -> None:
             await server.until(lambda: len(server.shown(DM)) == 2)
             await pocket.idle()
         first, second = server.shown(DM)
-        assert say("delivery.may_repeat") not in first
-        assert say("delivery.may_repeat") in second
+        assert translate("delivery.may_repeat") not in first
+        assert translate("delivery.may_repeat") in second
 
 
 async def test_without_history_strict_answers_into_a_placeholder() -> None:
@@ -110,7 +110,7 @@ async def test_without_history_strict_answers_into_a_placeholder() -> None:
             await pocket.idle()
         (answer,) = server.shown(DM)
         assert answer.endswith("once")
-        assert say("delivery.may_repeat") not in answer
+        assert translate("delivery.may_repeat") not in answer
         assert len(server.called("chat.update")) == 2
 
 
@@ -222,7 +222,7 @@ async def test_two_apps_in_one_gateway_are_two_channels() -> None:
 @pytest.mark.parametrize("streaming", ["native", "edit"])
 async def test_a_stopped_answer_keeps_its_words(streaming: str) -> None:
     """In a channel's thread, by Slack's own stream or by edits: the words stay, marked as stopped, and 👀 goes."""
-    words, here = "Once upon a time there was a kettle that wanted to be", say("delivery.stopped_here")
+    words, here = "Once upon a time there was a kettle that wanted to be", translate("delivery.stopped_here")
     model = Speaker(f"{words} a teapot.", first=len(words), held=True)
     settings = {"PARLOUR_CHANNELS__SLACK__STREAMING": streaming}
     async with slack_server() as server, house(server, model=model, environment=settings) as pocket:

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from channels.slack import kind
+from channels.slack import plugin
 from gateway.events import InboundKind
 from gateway.web.server import WebServer
 from tests.fakes.slack import Slack, build, running
@@ -26,7 +26,7 @@ FORM = "application/x-www-form-urlencoded"
 async def called(house: FakeHouse | None = None, server: SlackServer | None = None) -> AsyncIterator[tuple[Slack, str]]:
     """Run the channel in HTTP mode behind the real web server; give it and its address."""
     async with slack_server(server) as there, running(there, house or FakeHouse(), **HTTP) as up:
-        web = WebServer("127.0.0.1", 0, kind.routes(up.channel))
+        web = WebServer("127.0.0.1", 0, plugin.routes(up.channel))
         await web.bind()
         serving = asyncio.create_task(web.serve(), name="web server")
         await web.wait_started()
@@ -147,7 +147,7 @@ async def test_before_slack_knows_us_nothing_is_taken() -> None:
     async with slack_server() as server:
         house_ = FakeHouse()
         channel = build(server, house_, **HTTP)
-        web = WebServer("127.0.0.1", 0, kind.routes(channel))
+        web = WebServer("127.0.0.1", 0, plugin.routes(channel))
         await web.bind()
         serving = asyncio.create_task(web.serve())
         await web.wait_started()

@@ -8,7 +8,7 @@ import pytest
 
 from gateway.errors import ParlourError, RetryLater
 from gateway.events import InboundKind
-from gateway.ports import Accepted, Verdict
+from gateway.ports import IntakeResult, IntakeVerdict
 from tests.fakes.slack import build, eventually, running, slack
 from tests.fakes.slack_server import ANN, BOB, BOT_USER, DM, EVE, ROOM, Fault, SlackServer, slack_server
 from tests.fakes.web import FakeHouse
@@ -109,7 +109,7 @@ async def test_a_stranger_neither_calls_us_in_nor_sends_us_away() -> None:
     """What somebody says whom admission refuses changes nothing about a thread."""
     async with slack() as up:
         ts = up.server.say(ROOM, ANN, "shall we?", quiet=True)
-        up.house.verdict = Accepted(verdict=Verdict.REJECTED, reason="stranger")
+        up.house.verdict = IntakeResult(verdict=IntakeVerdict.REJECTED, reason="stranger")
         up.server.say(ROOM, EVE, f"{CALL} hi", thread=ts)
         await up.server.until(lambda: len(up.server.acks) == 2)
         up.house.verdict = None
@@ -118,7 +118,7 @@ async def test_a_stranger_neither_calls_us_in_nor_sends_us_away() -> None:
         assert not up.house.deliveries[-1].is_addressed
         up.server.say(ROOM, ANN, f"{CALL} you", thread=ts)
         await up.server.until(lambda: len(up.server.acks) == 5)
-        up.house.verdict = Accepted(verdict=Verdict.REJECTED, reason="stranger")
+        up.house.verdict = IntakeResult(verdict=IntakeVerdict.REJECTED, reason="stranger")
         up.server.say(ROOM, EVE, f"<@{BOB}> hi", thread=ts)
         await up.server.until(lambda: len(up.server.acks) == 6)
         up.house.verdict = None
@@ -251,7 +251,7 @@ async def test_where_people_are_named_a_look_up_only_names_them() -> None:
 async def test_a_line_for_the_sender_reaches_them_alone() -> None:
     """What the gateway says beside a message is ephemeral in a channel."""
     async with slack() as up:
-        up.house.verdict = Accepted(verdict=Verdict.REJECTED, reason="capped", line="Come back tomorrow.")
+        up.house.verdict = IntakeResult(verdict=IntakeVerdict.REJECTED, reason="capped", line="Come back tomorrow.")
         up.server.say(ROOM, BOB, f"{CALL} hi")
         await up.server.until(lambda: bool(up.server.places[ROOM].whispers))
         assert up.server.places[ROOM].whispers[0]["user"] == BOB

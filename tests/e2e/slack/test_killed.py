@@ -9,7 +9,7 @@ from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 
-from gateway.words import say
+from gateway.i18n import translate
 from tests.fakes.gateway import gateway as gateway_process
 from tests.fakes.pocket import Pocket
 from tests.fakes.slack_gateway import CALL, Speaker, house, variables
@@ -39,7 +39,7 @@ EXPECTED = {
     "at the end": WHOLE,
 }
 SHORT = "It begins with some words that are worth a notification, and here it ends."
-MARKED = f"_{say('delivery.may_repeat')}_\n{SHORT}"
+MARKED = f"_{translate('delivery.may_repeat')}_\n{SHORT}"
 # Without history scopes nobody can tell whether the preview stood: the answer says that it may repeat it.
 LEAST = {
     "before ack 1": [SHORT],
@@ -196,4 +196,4 @@ async def test_real_kills_cost_and_double_nothing(tmp_path: Path) -> None:
             await server.until(lambda: len(server.shown(DM)) == len(KILLS) + 1)
             assert await process.stop() == 0
         assert len(server.shown(DM)) == len(KILLS) + 1
-        assert not any(say("delivery.may_repeat") in shown for shown in server.shown(DM))
+        assert not any(translate("delivery.may_repeat") in shown for shown in server.shown(DM))

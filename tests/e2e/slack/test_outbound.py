@@ -8,8 +8,8 @@ import pytest
 
 from gateway.errors import OutcomeUnknown, RetryLater, SendFailed, SendRefused
 from gateway.events import OutboundKind, SessionKey
-from gateway.ports import Activity
-from gateway.words import say
+from gateway.i18n import translate
+from gateway.ports import ChatActivity
 from tests.fakes.slack import eventually, slack
 from tests.fakes.slack_server import ANN, BOB, BOT_USER, DM, ROOM, SECRET, Fault
 
@@ -150,7 +150,7 @@ async def test_a_repeat_is_marked() -> None:
     async with slack() as up:
         (part,) = up.render(DM, "hello")
         await up.channel.send(part, marked=True)
-        assert up.server.shown(DM) == [f"_{say('delivery.may_repeat')}_\nhello"]
+        assert up.server.shown(DM) == [f"_{translate('delivery.may_repeat')}_\nhello"]
 
 
 async def test_a_private_answer_is_seen_by_one() -> None:
@@ -174,7 +174,7 @@ async def test_where_slack_refuses_a_private_answer_nobody_else_reads_it() -> No
             with pytest.raises(SendRefused):
                 await up.channel.send(part)
         assert len(parts) > 1
-        assert up.server.shown(ROOM) == [say("slack.write_privately")]
+        assert up.server.shown(ROOM) == [translate("slack.write_privately")]
 
 
 async def test_a_chat_we_are_not_in_is_refused() -> None:
@@ -190,14 +190,14 @@ async def test_a_status_shows_in_threads_and_ends() -> None:
     async with slack() as up:
         ts = up.server.say(ROOM, ANN, "hi", quiet=True)
         key = SessionKey("slack", f"{ROOM}/{ts}")
-        await up.channel.show(Activity(key=key, on=True))
-        assert up.server.statuses == {(ROOM, ts): say("slack.thinking")}
-        await up.channel.show(Activity(key=key, on=False))
+        await up.channel.show(ChatActivity(key=key, on=True))
+        assert up.server.statuses == {(ROOM, ts): translate("slack.thinking")}
+        await up.channel.show(ChatActivity(key=key, on=False))
         assert up.server.statuses == {(ROOM, ts): ""}
-        await up.channel.show(Activity(key=SessionKey("slack", DM), on=True))
+        await up.channel.show(ChatActivity(key=SessionKey("slack", DM), on=True))
         up.server.scopes.discard("assistant:write")
         for _ in range(3):
-            await up.channel.show(Activity(key=key, on=True))
+            await up.channel.show(ChatActivity(key=key, on=True))
         assert len(up.server.called("assistant.threads.setStatus")) == 3
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gateway.errors import StoreDown
+from gateway.errors import StoreUnavailable
 from tests.fakes.slack_buttons import buttons
 from tests.fakes.slack_gateway import CALL, house
 from tests.fakes.slack_push import SIGNING_SECRET
@@ -113,7 +113,7 @@ async def test_a_press_that_is_not_stored_is_not_acknowledged(monkeypatch: pytes
         async def full_once(*arguments: Any, **more: Any) -> Any:
             if not failed:
                 failed.append(True)
-                raise StoreDown("the disk is full")
+                raise StoreUnavailable("the disk is full")
             return await accept(*arguments, **more)
 
         monkeypatch.setattr(journal, "accept", full_once)

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from agent.llm.port import ChatReply, ChatRequest, Sink
-from gateway.errors import ModelGarbled
+from agent.llm.chat_model import ChatReply, ChatRequest, Sink
+from gateway.errors import InvalidModelReply
 from tests.fakes.pocket import InstantModel
 from tests.fakes.slack_gateway import CALL, HeldModel, house
 from tests.fakes.slack_server import ANN, BOB, DM, ROOM, SlackServer, slack_server
@@ -19,7 +19,7 @@ class FailingModel(InstantModel):
 
     async def complete(self, request: ChatRequest, *, sink: Sink | None = None) -> ChatReply:
         """Fail."""
-        raise ModelGarbled("no")
+        raise InvalidModelReply("no")
 
 
 class PairModel(HeldModel):

@@ -5,19 +5,19 @@ from __future__ import annotations
 import pytest
 
 from gateway.errors import FileUnavailable, OutcomeUnknown, RetryLater, SendFailed, SendRefused
-from gateway.events import Attachment, Part, SessionKey
-from gateway.words import say
+from gateway.events import Attachment, MessagePart, SessionKey
+from gateway.i18n import translate
 from tests.fakes.slack import TURN, Slack, build, eventually, slack
 from tests.fakes.slack_server import ANN, BOT_TOKEN, BOT_USER, DM, ROOM, Fault
 
 WORDS = "# The whole answer\n" + "word " * 2_000
 
 
-def file_part(place: str, *, row: int = 1, caption: str = "", visible_to: str = "", blob: str = "") -> Part:
+def file_part(place: str, *, row: int = 1, caption: str = "", visible_to: str = "", blob: str = "") -> MessagePart:
     """Return a part that is a file: an answer's own text, or the bytes of *blob*."""
     file = Attachment(kind="document", name="answer.md", size=len(WORDS), caption=caption, blob=blob)
     key = SessionKey("slack", place)
-    return Part(id=f"{TURN}.{row}.2", key=key, payload="", plain=WORDS, visible_to=visible_to, file=file)
+    return MessagePart(id=f"{TURN}.{row}.2", key=key, payload="", plain=WORDS, visible_to=visible_to, file=file)
 
 
 def shown(up: Slack, place: str = DM) -> list[tuple[str, list[str]]]:
@@ -143,7 +143,7 @@ async def test_a_repeat_says_so() -> None:
     """What may be there twice is marked in its comment."""
     async with slack() as up:
         await up.channel.send(file_part(DM, caption="all of it"), marked=True)
-        assert shown(up) == [(f"_{say('delivery.may_repeat')}_\nall of it", ["answer.md"])]
+        assert shown(up) == [(f"_{translate('delivery.may_repeat')}_\nall of it", ["answer.md"])]
 
 
 FAULTS: list[tuple[str, Fault, type[SendFailed]]] = [
@@ -170,7 +170,7 @@ async def test_without_files_write_a_line_says_so() -> None:
     async with slack() as up:
         up.server.scopes.discard("files:write")
         part = file_part(DM)
-        line = say("slack.no_files", name="answer.md")
+        line = translate("slack.no_files", name="answer.md")
         up.server.faults["chat.postMessage"] = [Fault(does=True, drops=True)]
         with pytest.raises(OutcomeUnknown):
             await up.channel.send(part)
@@ -190,7 +190,7 @@ async def test_a_private_file_is_shown_to_nobody() -> None:
             await up.channel.send(file_part(ROOM, visible_to=ANN))
         assert shown(up, ROOM) == []
         assert [(w["user"], w["text"]) for w in up.server.places[ROOM].whispers] == [
-            (ANN, say("slack.write_privately"))
+            (ANN, translate("slack.write_privately"))
         ]
         await up.channel.send(file_part(DM, visible_to=ANN))
         await eventually(lambda: len(shown(up)) == 1)

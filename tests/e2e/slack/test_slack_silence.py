@@ -14,10 +14,10 @@ from typing import Any
 
 from typer.testing import CliRunner
 
-from channels.slack.pace import Paces
+from channels.slack.rate_limit import SlackRateLimits
 from gateway import cli
-from gateway.errors import UserMistake
-from gateway.ports.access import OPERATOR, Decider
+from gateway.errors import UserError
+from gateway.ports.access import OPERATOR, DecisionActor
 from tests.fakes.pocket import Pocket
 from tests.fakes.slack_buttons import buttons
 from tests.fakes.slack_gateway import CALL, HeldModel, house, variables
@@ -59,7 +59,7 @@ async def gateway(server: SlackServer, home: Path, model: Any) -> AsyncIterator[
     settle(home)
     environment = {"PARLOUR_CHANNELS__SLACK__ALLOW_FROM": f"{ANN},chat:{ROOM}"}
     async with house(server, home=home, model=model, environment=environment) as pocket:
-        pocket.app.channels["slack"]._speech.posts = Paces(1_000, 0.001)  # type: ignore[attr-defined]
+        pocket.app.channels["slack"]._speech.posts = SlackRateLimits(1_000, 0.001)  # type: ignore[attr-defined]
         yield pocket
 
 
@@ -68,12 +68,12 @@ async def parlour(server: SlackServer, home: Path, *words: str) -> str:
     environment = dict.fromkeys(name for name in os.environ if name.startswith("PARLOUR_"))
     run = partial(CliRunner().invoke, cli.app, words, env=environment | variables(server) | {"PARLOUR_HOME": str(home)})
     result = await asyncio.to_thread(run)
-    return str(result.exception) if isinstance(result.exception, UserMistake) else result.output
+    return str(result.exception) if isinstance(result.exception, UserError) else result.output
 
 
 async def the_morning(server: SlackServer, pocket: Pocket) -> None:
     """Let everything happen that is answered by silence, and twice what is answered."""
-    await pocket.app.people.decisions.block(f"slack:{BAD}", Decider(by=OPERATOR, where="", id="b1"))
+    await pocket.app.people.decisions.block(f"slack:{BAD}", DecisionActor(by=OPERATOR, where="", id="b1"))
     server.say(DM, ANN, "good morning")
     await server.until(lambda: len(server.shown(DM)) == 1)
     thread = server.say(ROOM, BOB, f"{CALL} good morning")

@@ -10,7 +10,7 @@ import pytest
 
 from gateway.errors import SendFailed
 from gateway.events import InboundKind, InboundMessage, Sender
-from gateway.ports import Joined, KnowsSenders
+from gateway.ports import MembershipChange, SupportsSenderLookup
 from tests.fakes.slack import Slack, eventually, slack
 from tests.fakes.slack_server import ANN, BOB, BOT_USER, DM, EVE, ROOM, SECRET, TEAM, Fault
 
@@ -26,7 +26,7 @@ async def decision(up: Slack, user: str, place: str = ROOM) -> InboundMessage:
 
 async def now(up: Slack, message: InboundMessage) -> Sender:
     """Return the sender as the channel knows them now."""
-    assert isinstance(up.channel, KnowsSenders)
+    assert isinstance(up.channel, SupportsSenderLookup)
     return await up.channel.sender(message)
 
 
@@ -129,7 +129,7 @@ async def test_being_added_and_taken_away_is_told_with_its_name_and_by_whom() ->
         await up.house.wait_places(2)
         up.server.say(DM, ANN, "hello")
         await up.house.wait_deliveries(1)
-    here = Joined(
+    here = MembershipChange(
         channel="slack",
         id=f"place/{joined}",
         chat=SECRET,

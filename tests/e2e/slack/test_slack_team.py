@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
-from channels.slack.pace import Paces
+from channels.slack.rate_limit import SlackRateLimits
 from tests.e2e.slack.test_slack_buttons import asked
 from tests.fakes.pocket import Pocket
 from tests.fakes.slack_buttons import buttons
@@ -36,7 +36,7 @@ async def workspace() -> AsyncIterator[SlackServer]:
 async def quick(server: SlackServer, model: Any, environment: Mapping[str, str] = QUIET) -> AsyncIterator[Pocket]:
     """Run the gateway; it writes as fast as the workspace takes it."""
     async with house(server, model=model, environment=environment) as pocket:
-        pocket.app.channels["slack"]._speech.posts = Paces(1_000, 0.001)  # type: ignore[attr-defined]
+        pocket.app.channels["slack"]._speech.posts = SlackRateLimits(1_000, 0.001)  # type: ignore[attr-defined]
         yield pocket
 
 

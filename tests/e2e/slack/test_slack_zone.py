@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gateway.words import say
+from gateway.i18n import translate
 from tests.fakes.slack_gateway import CALL, HeldModel, house
 from tests.fakes.slack_server import ANN, BOT_USER, DM, ROOM, slack_server
 
@@ -32,13 +32,13 @@ async def test_a_choice_goes_before_the_profile_and_nonsense_changes_nothing() -
         server.users[ANN]["tz"] = "Mars/Olympus"
         async with house(server, model=model, environment=UTC) as pocket:
             server.say(DM, ANN, "!timezone")
-            await server.until(lambda: say("commands.timezone", zone="UTC").split("`")[0] in said(server))
+            await server.until(lambda: translate("commands.timezone", zone="UTC").split("`")[0] in said(server))
             server.say(DM, ANN, "!timezone Berlin")
-            await server.until(lambda: say("commands.timezone_set", zone="Europe/Berlin") in said(server))
+            await server.until(lambda: translate("commands.timezone_set", zone="Europe/Berlin") in said(server))
             server.users[ANN]["tz"] = "Asia/Kolkata"
             pocket.app.channels["slack"]._ears.people.forget(ANN)  # type: ignore[attr-defined]
             server.say(DM, ANN, "!language de")
-            await server.until(lambda: say("commands.language_set", "de") in said(server))
+            await server.until(lambda: translate("commands.language_set", "de") in said(server))
             server.say(DM, ANN, "!timezone")
             await server.until(lambda: "Europe/Berlin. " in said(server).rpartition("Zeitzone")[2])
 

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.llm.port import ChatReply, ChatRequest, Sink
-from channels.slack.streams import stable
+from agent.llm.chat_model import ChatReply, ChatRequest, Sink
+from channels.slack.streams import stable_prefix
 from gateway.errors import OutcomeUnknown, RetryLater
-from gateway.events import OutboundKind, Part
+from gateway.events import MessagePart, OutboundKind
 from tests.fakes.pocket import InstantModel
 from tests.fakes.slack import Slack, build, slack
 from tests.fakes.slack_gateway import CALL, house
@@ -22,7 +22,7 @@ from tests.fakes.slack_server import ANN, BOT_USER, DM, ROOM, Fault, slack_serve
 NATIVE: dict[str, Any] = {"streaming": "native"}
 
 
-def preview(up: Slack, place: str, text: str, reply_to: str) -> Part:
+def preview(up: Slack, place: str, text: str, reply_to: str) -> MessagePart:
     """Return row 0 with *text*."""
     (part,) = up.render(place, text, row=0, kind=OutboundKind.PREVIEW, reply_to=reply_to)
     return part
@@ -195,6 +195,6 @@ async def test_the_whole_gateway_streams_and_survives_a_kill_in_the_middle(tmp_p
 @given(st.text(alphabet="ab *_`~[]()#>|\n<!@-"))
 def test_what_is_appended_calls_nobody(text: str) -> None:
     """The words that go into a stream are a beginning of the text, and no mention."""
-    kept = stable(text)
+    kept = stable_prefix(text)
     assert text.startswith(kept.replace("<\u200b", "<"))
     assert not any(call in kept for call in ("<!", "<@", "<#"))

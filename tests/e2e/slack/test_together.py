@@ -67,7 +67,7 @@ async def test_what_was_said_before_is_known_to_the_turn_and_nowhere_else() -> N
         assert not any(CANARY in str(line["content"]) for line in said)
         assert [CANARY in str(line.get("quoted", "")) for line in said if line["role"] == "user"] == [True, False]
         key = SessionKey("slack", f"{ROOM}/{root}")
-        shown = await pocket.app.sessions.shown(key, limit=100)
+        shown = await pocket.app.sessions.displayed_messages(key, limit=100)
         assert shown
         assert not any(CANARY in line.text for line in shown)
         search = pocket.app.recall

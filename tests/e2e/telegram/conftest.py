@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from gateway.delivery import desk
+from gateway.delivery import delivery_context
 
 
 @pytest.fixture(autouse=True)
 def _in_a_hurry(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
-    monkeypatch.setattr(desk, "FIRST_DELAY", 0.05)
+    monkeypatch.setattr(delivery_context, "FIRST_DELAY", 0.05)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(_private(tmp_path_factory.getbasetemp() / "runtime")))
 
 

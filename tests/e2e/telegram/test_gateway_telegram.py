@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from gateway.words import say
+from gateway.i18n import translate
 from tests.fakes.telegram_gateway import TEAM, Parrot, house, mention
 from tests.fakes.telegram_server import BOT, Fault, TelegramServer, open_telegram
 
@@ -48,7 +48,7 @@ async def test_a_day_in_the_life(server: TelegramServer) -> None:
     private, help_, group, threaded = server.posts
     assert (private.chat, private.text) == (42, "You said: hello you")
     assert [entity["type"] for entity in private.entities] == ["bold"]
-    assert help_.text.startswith(say("commands.help_title"))
+    assert help_.text.startswith(translate("commands.help_title"))
     assert (group.chat, group.reply_to, group.thread) == (TEAM, 2, None)
     assert (threaded.thread, threaded.text) == (7, "You said: sure?")
     assert len(model.asked) == 3
@@ -118,7 +118,7 @@ async def test_an_answer_whose_reply_was_lost_is_marked(server: TelegramServer) 
         await up.idle()
     first, second = server.shown(42)
     assert first == "You said: hello"
-    assert second == f"You said: hello\n\n{say('delivery.may_repeat')}"
+    assert second == f"You said: hello\n\n{translate('delivery.may_repeat')}"
 
 
 async def test_a_chat_that_must_wait_delays_nobody_else(server: TelegramServer) -> None:
@@ -273,7 +273,7 @@ async def test_a_private_command_answer_stays_private(server: TelegramServer) ->
         await up.idle()
     private, public = server.posts
     assert private.chat == 42
-    assert (public.chat, public.text, public.reply_to) == (TEAM, say("telegram.write_first"), 2)
+    assert (public.chat, public.text, public.reply_to) == (TEAM, translate("telegram.write_first"), 2)
 
 
 async def test_a_stopped_answer_stays_in_its_preview(server: TelegramServer) -> None:
@@ -284,11 +284,13 @@ async def test_a_stopped_answer_stays_in_its_preview(server: TelegramServer) -> 
         server.say("@parlour_bot hello", chat=TEAM, sender=43, **mention("@parlour_bot"))
         await server.until(lambda: len(server.posts) == 1)
         server.say("@parlour_bot stop", chat=TEAM, sender=43, **mention("@parlour_bot"))
-        await server.until(lambda: server.posts[0].text.endswith(say("delivery.stopped_here")))
+        await server.until(lambda: server.posts[0].text.endswith(translate("delivery.stopped_here")))
         await up.idle()
         await server.until(lambda: any(not each.get("reaction") for each in server.reactions))
         (post,) = server.posts
-        assert post.text == f"Well, this is a long answer, with words that are wor\n\n{say('delivery.stopped_here')}"
+        assert (
+            post.text == f"Well, this is a long answer, with words that are wor\n\n{translate('delivery.stopped_here')}"
+        )
         assert post.reply_to == 1
         model.go_on.set()
 
@@ -304,7 +306,7 @@ async def test_a_stopped_answer_of_a_private_chat_is_sent(server: TelegramServer
         await server.until(lambda: len(server.posts) == 1)
         await up.idle()
         assert server.shown(42) == [
-            f"Well, this is a long answer, with words that are wor\n\n{say('delivery.stopped_here')}"
+            f"Well, this is a long answer, with words that are wor\n\n{translate('delivery.stopped_here')}"
         ]
         assert server.drafts == []
         model.go_on.set()

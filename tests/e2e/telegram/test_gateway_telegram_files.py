@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from agent.llm.port import ChatReply, ChatRequest, Sink, Tokens, ToolCall
-from gateway.words import say
+from agent.llm.chat_model import ChatReply, ChatRequest, Sink, TokenUsage, ToolCall
+from gateway.i18n import translate
 from tests.fakes.telegram_gateway import TEAM, Parrot, house, mention
 from tests.fakes.telegram_server import Fault, TelegramServer, open_telegram
 
@@ -124,7 +124,7 @@ class Returner:
 
     async def complete(self, request: ChatRequest, *, sink: Sink | None = None) -> ChatReply:
         """Call the tool first, then answer."""
-        tokens = Tokens(10, 10, 0)
+        tokens = TokenUsage(10, 10, 0)
         if request.messages[-1]["role"] == "tool":
             return ChatReply(text="Here it is.", tool_calls=(), model=self.name, tokens=tokens, cost=0.0)
         call = ToolCall(id="call-1", name="send_file", arguments=json.dumps({"name": self._file}))
@@ -153,7 +153,7 @@ async def test_an_image_comes_back_as_a_photo(server: TelegramServer, fault: str
     for photo in photos:
         assert photo.file is not None
         assert (photo.file.kind, photo.file.data) == ("photo", out.getvalue())
-    mark = say("delivery.may_repeat")
+    mark = translate("delivery.may_repeat")
     assert [photo.text.endswith(mark) for photo in photos] == [False, True][: len(photos)]
 
 

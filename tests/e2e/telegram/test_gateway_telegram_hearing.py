@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gateway.quarantine import look
+from gateway.quarantine import list_events
 from tests.fakes.gateway import free_port
 from tests.fakes.telegram_gateway import TEAM, Parrot, house, mention
 from tests.fakes.telegram_server import TelegramServer, open_telegram
@@ -33,7 +33,7 @@ async def test_a_poison_update_is_set_aside_and_those_beside_it_are_answered(ser
         await server.until(lambda: len(server.posts) == 2)
         await server.until(lambda: not server.updates)
         await up.idle()
-        (kept,) = look(up.home / "quarantine")
+        (kept,) = list_events(up.home / "quarantine")
     assert (kept.channel, kept.reason) == ("telegram", "ValueError in message, update_id")
     assert server.shown(42) + server.shown(43) == ["You said: before", "You said: after"]
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from gateway.words import say
+from gateway.i18n import translate
 from tests.fakes.gateway import free_port
 from tests.fakes.pocket import Pocket
 from tests.fakes.telegram_gateway import TEAM, Parrot, house, mention
@@ -19,7 +19,7 @@ from tests.fakes.telegram_server import Post, TelegramServer, open_telegram
 
 WORDS = "hello, and tell me something that is long enough for a draft"
 ANSWER = f"You said: {WORDS}"
-MARK = say("delivery.may_repeat")
+MARK = translate("delivery.may_repeat")
 MARKED = f"{ANSWER}\n\n{MARK}"
 READ = "I have read it."
 LONG = "\n\n".join(f"Paragraph {n} " + "word " * 60 for n in range(50))

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from agent.llm.port import ChatReply, ChatRequest, Sink, Tokens
+from agent.llm.chat_model import ChatReply, ChatRequest, Sink, TokenUsage
 from gateway.text.redaction import REDACTED
 from tests.fakes.telegram_gateway import TEAM, house, mention
 from tests.fakes.telegram_server import TelegramServer, open_telegram
@@ -33,7 +33,7 @@ class Indiscreet:
                 sink(self.text[:end])
             await asyncio.sleep(0.02)
         await self.go_on.wait()
-        return ChatReply(text=self.text, tool_calls=(), model=self.name, tokens=Tokens(1, 1, 0), cost=0.0)
+        return ChatReply(text=self.text, tool_calls=(), model=self.name, tokens=TokenUsage(1, 1, 0), cost=0.0)
 
     async def warm(self) -> None:
         """Nothing to load."""

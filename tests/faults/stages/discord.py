@@ -13,7 +13,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 from aiohttp import web
 
-from channels.discord.codec import render, written
+from channels.discord.codec import message_content, render
 from gateway.events import OutboundMessage, SessionKey
 from tests.fakes.discord_facts import ANN, BOT, GENERAL
 from tests.fakes.discord_rest import Rest
@@ -59,7 +59,7 @@ class DiscordStage(Stage):
             self.base = self.server.base
             yield
 
-    def open(self) -> AbstractAsyncContextManager[object]:
+    def begin_call(self) -> AbstractAsyncContextManager[object]:
         """Serve REST and the gateway."""
         return self._open()
 
@@ -90,7 +90,7 @@ class DiscordStage(Stage):
     def parts(self, text: str) -> Sequence[str]:
         """Cut as the channel does."""
         message = OutboundMessage(id="t.1", key=SessionKey(self.name, self._chat), text=text)
-        return [written(part) for part in render(message)]
+        return [message_content(part) for part in render(message)]
 
     def is_told(self) -> bool:
         """Discord is told nothing."""

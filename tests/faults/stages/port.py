@@ -8,7 +8,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import ClassVar
 
-from gateway.words import say
+from gateway.i18n import translate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +67,7 @@ class Stage(ABC):
         self.replies = Replies(scene.lose)
 
     @abstractmethod
-    def open(self) -> AbstractAsyncContextManager[object]:
+    def begin_call(self) -> AbstractAsyncContextManager[object]:
         """Serve until the block ends; `base` is known in it."""
 
     @abstractmethod
@@ -123,6 +123,6 @@ class Stage(ABC):
 
 def seen(text: str, file: bytes = b"") -> Seen:
     """Return a message without the line that marks a repeat, wherever the platform puts it."""
-    mark = say("delivery.may_repeat")
+    mark = translate("delivery.may_repeat")
     is_marked = mark in text
     return Seen(text.replace(f"_{mark}_", "").replace(mark, "").strip(), is_marked, file.decode())

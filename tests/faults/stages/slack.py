@@ -60,7 +60,7 @@ class SlackStage(Stage):
             self.base = self.server.base
             yield
 
-    def open(self) -> AbstractAsyncContextManager[object]:
+    def begin_call(self) -> AbstractAsyncContextManager[object]:
         """Serve the workspace."""
         return self._open()
 

@@ -8,9 +8,9 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 from aiohttp import web
 
-from channels.telegram.codec import outgoing, render
+from channels.telegram.codec import build_outgoing, render
 from gateway.events import OutboundMessage, SessionKey
-from gateway.words import say
+from gateway.i18n import translate
 from tests.fakes.telegram_gateway import TEAM, mention
 from tests.fakes.telegram_server import Post, TelegramServer, open_telegram
 from tests.faults.stages.port import Replies, Scene, Seen, Stage, seen
@@ -54,7 +54,7 @@ class TelegramStage(Stage):
             self.base = self.server.base
             yield
 
-    def open(self) -> AbstractAsyncContextManager[object]:
+    def begin_call(self) -> AbstractAsyncContextManager[object]:
         """Serve the Bot API."""
         return self._open()
 
@@ -80,7 +80,7 @@ class TelegramStage(Stage):
 
     @property
     def _said(self) -> list[Post]:
-        return [post for post in self.server.posts if post.text != say("delivery.placeholder")]
+        return [post for post in self.server.posts if post.text != translate("delivery.placeholder")]
 
     def count_orphans(self) -> int:
         """Return how many placeholders nothing was put into."""
@@ -93,7 +93,7 @@ class TelegramStage(Stage):
     def parts(self, text: str) -> Sequence[str]:
         """Cut as the channel does."""
         key = SessionKey(self.name, str(_ANN))
-        return [outgoing(part).text for part in render(OutboundMessage(id="t.1", key=key, text=text))]
+        return [build_outgoing(part).text for part in render(OutboundMessage(id="t.1", key=key, text=text))]
 
     def is_told(self) -> bool:
         """Say whether an offset has confirmed the update."""

@@ -12,13 +12,13 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent.memory.files import lines as build
-from agent.memory.files.projector import Projector
-from agent.memory.prompt.compaction import Room
+from agent.memory.prompt.compaction import PromptLimit
 from agent.memory.prompt.conversation import Conversation
-from agent.memory.prompt.conversations import Conversations
-from agent.memory.prompt.snapshot import MemoryView, opening, system_prompt
-from gateway.ports import EndState, Line, SessionRow, TurnRecord
+from agent.memory.prompt.conversation_cache import ConversationCache
+from agent.memory.prompt.prompt_snapshot import MemoryView, opening, system_prompt
+from agent.memory.storage import transcript_lines as build
+from agent.memory.storage.transcript_projector import TranscriptProjector
+from gateway.ports import Line, MessageOutcome, SessionRow, TurnRecord
 from tests.fakes.memory import ANN, SCOPE, START, TRANSCRIPT, FakeRecords, exchange, turn_name
 
 STEPS = st.lists(
@@ -45,8 +45,8 @@ class House:
         self.home = home
         self.window = window
         self.records = FakeRecords()
-        self.projector = Projector(home, self.records)
-        self.conversations = Conversations(home, self.records, window=window)
+        self.projector = TranscriptProjector(home, self.records)
+        self.conversations = ConversationCache(home, self.records, window=window)
         self.facts: list[str] = []
         self.zone = "Europe/Berlin"
         self.n = 0
@@ -83,14 +83,14 @@ class House:
         conversation = await self.conversations.open(self.row, SCOPE)
         row = self.row
         # A model that takes little now: bodies go, the window moves, texts are cut.
-        room = Room(tokens=(0, 90, 60, 30)[number] if what == "squeeze" else 0, taken=0)
+        room = PromptLimit(tokens=(0, 90, 60, 30)[number] if what == "squeeze" else 0, taken=0)
         fit = conversation.compacted([], row.next_index, room=room)
         begun = opening(
             conversation, self.view, self.zone, abilities="tools", at=row.next_index, replay_from=fit.replay_from
         )
         before: list[Line] = [*begun.lines, *fit.lines]
         if what == "forget":
-            before.append(build.forgotten(f"m{number}"))
+            before.append(build.forgotten_line(f"m{number}"))
         told = conversation.messages_with(before)
         record = exchange(
             self.n,
@@ -119,7 +119,7 @@ class House:
             key=ANN,
             transcript=row.transcript,
             scope=SCOPE,
-            outcome=EndState.ANSWERED,
+            outcome=MessageOutcome.ANSWERED,
             lines=lines,
             from_index=row.next_index,
             to_index=row.next_index,
@@ -139,7 +139,7 @@ def stopped(record: TurnRecord, calls: int) -> TurnRecord:
     asked = [{"id": f"x{k}", "type": "function", "function": {"name": "look", "arguments": "{}"}} for k in range(calls)]
     line = dict(record.lines[-2])
     answer: dict[str, Any] = {**line, "content": "", "tool_calls": asked}
-    return replace(record, lines=(*record.lines[:-2], answer, record.lines[-1]), outcome=EndState.STOPPED)
+    return replace(record, lines=(*record.lines[:-2], answer, record.lines[-1]), outcome=MessageOutcome.STOPPED)
 
 
 def picture(conversation: Conversation) -> str:
@@ -154,7 +154,7 @@ async def _play(home: Path, window: int, steps: list[tuple[str, int]]) -> None:
     for what, number in steps:
         await house.step(what, number)
         hot = await house.conversations.open(house.row, SCOPE)
-        cold = await Conversations(home, house.records, window=window).open(house.row, SCOPE)
+        cold = await ConversationCache(home, house.records, window=window).open(house.row, SCOPE)
         assert cold is not hot
         assert picture(cold) == picture(hot), what
         messages = list(hot.messages)

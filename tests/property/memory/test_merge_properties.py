@@ -17,12 +17,12 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from agent.memory import MemoryStore, Session
-from agent.memory.consolidation.answer import Answer, Unusable, read_answer
-from agent.memory.consolidation.entries import Entry, Kind, parse, render
-from agent.memory.consolidation.merge import NOTHING_YET, Why, merge
+from agent.memory.consolidation.answer import ConsolidationAnswer, UnusableAnswer, parse_answer
+from agent.memory.consolidation.entry_matching import is_same, replaces
+from agent.memory.consolidation.memory_entries import EntryKind, MemoryEntry, parse, render
+from agent.memory.consolidation.merge import NOTHING_YET, ReviewReason, merge
 from agent.memory.consolidation.revise import revise
-from agent.memory.consolidation.succession import is_same, succeeds
-from agent.memory.consolidation.three_way import three_way, without_change
+from agent.memory.consolidation.three_way_merge import revert_change, three_way
 
 BUDGET = 4_000
 _WORDS = "tea coffee Ann Bob Berlin Bern 2024 17 likes prefers Python allergic peanuts to not the dark at 北京 é - # x:"
@@ -71,9 +71,9 @@ def proposals(draw: st.DrawFn) -> tuple[str, str]:
     return current, "\n".join([*kept, *(f"- {each}" for each in new)])
 
 
-def stated(text: str) -> list[Entry]:
+def stated(text: str) -> list[MemoryEntry]:
     """Return what a text says, headings left out."""
-    return [entry for entry in parse(text) if entry.kind not in (Kind.HEADING, Kind.RULE) and entry.text]
+    return [entry for entry in parse(text) if entry.kind not in (EntryKind.HEADING, EntryKind.RULE) and entry.text]
 
 
 @example(("# tea coffee\n\n\n## tea\n\n- tea\n", "- coffee\n"))  # "coffee" stood in a heading that did not come back
@@ -92,9 +92,9 @@ def test_every_entry_has_a_successor_and_every_addition_stands(pair: tuple[str, 
     result = merge(current, proposed, budget=BUDGET)
     after = parse(result.text)
     for old in stated(current):
-        assert any(succeeds(new, old) for new in after), old.raw
+        assert any(replaces(new, old) for new in after), old.raw
     for new in stated("" if proposed.strip() == NOTHING_YET else proposed):
-        assert any(is_same(each, new) or succeeds(each, new) or each.text.startswith(new.text) for each in after), (
+        assert any(is_same(each, new) or replaces(each, new) or each.text.startswith(new.text) for each in after), (
             new.raw
         )
     for raw in result.added:
@@ -109,7 +109,7 @@ def test_what_is_told_is_what_was_done(pair: tuple[str, str]) -> None:
     for raw in result.put_back:
         assert raw in result.text
     lost, before = len(result.put_back), max(len(stated(current)), 1)
-    if result.staged is not None and result.staged.why is Why.MANY:
+    if result.staged is not None and result.staged.why is ReviewReason.MANY:
         assert lost > 3
         assert [left.raw for left in result.staged.removals] == list(result.put_back)
     elif result.staged is None and proposed.strip():
@@ -170,7 +170,7 @@ def test_both_changes_survive_or_it_is_said(base: str, mine: str, theirs: str) -
 @given(memories(), memories())
 def test_a_change_that_nobody_built_on_is_taken_back(before: str, after: str) -> None:
     """Right after it the old text is back, line for line; and what cannot be taken back is refused, never half done."""
-    undone = without_change(before, after, after)
+    undone = revert_change(before, after, after)
     assert undone is not None
     assert {line.rstrip() for line in undone.splitlines()} == {line.rstrip() for line in before.splitlines()}
 
@@ -179,7 +179,7 @@ def test_a_change_that_nobody_built_on_is_taken_back(before: str, after: str) ->
 def test_what_came_later_stays_when_a_change_is_taken_back(before: str, after: str, n: int) -> None:
     """An entry of its own that was added at the end since then is still there, or nothing was done at all."""
     later = f"{after.rstrip()}\n\nA sentence of {n} words that nobody else wrote.\n".lstrip("\n")
-    undone = without_change(before, after, later)
+    undone = revert_change(before, after, later)
     assert undone is None or f"A sentence of {n} words that nobody else wrote." in undone
 
 
@@ -204,12 +204,12 @@ RESPONSES = st.builds(
 @given(RESPONSES)
 def test_no_answer_is_raised_at(response: SimpleNamespace) -> None:
     """It is two texts that say something, or a reason."""
-    read = read_answer(response.content, response.tool_calls)
-    if isinstance(read, Answer):
+    read = parse_answer(response.content, response.tool_calls)
+    if isinstance(read, ConsolidationAnswer):
         assert read.history_entry.strip()
         assert read.memory_update.strip()
     else:
-        assert isinstance(read, Unusable)
+        assert isinstance(read, UnusableAnswer)
         assert read.reason
 
 
@@ -256,4 +256,4 @@ def test_no_message_falls_through(current: str, responses: list[SimpleNamespace]
         assert covered == set(range(len(session.messages)))
         after = parse(MemoryStore(workspace).read_long_term())
         for old in stated(current):
-            assert any(succeeds(new, old) for new in after), old.raw
+            assert any(replaces(new, old) for new in after), old.raw

@@ -8,20 +8,20 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.memory.files import lines as build
-from agent.memory.files.appender import TranscriptFile, entry_of
-from agent.memory.files.chain import Chain
-from agent.memory.files.disk import Disk
-from agent.memory.files.transcript import read_all, read_window
+from agent.memory.storage import transcript_lines as build
+from agent.memory.storage.disk import Disk
+from agent.memory.storage.segments import SegmentChain
+from agent.memory.storage.transcript_reader import read_all, read_window
+from agent.memory.storage.transcript_writer import TranscriptWriter, entry_of
 from gateway.ports import TurnRecord
 from tests.fakes.memory import ANN, TRANSCRIPT, exchange, talk
 
 RECORDS = [*talk(6), exchange(6, 12, tools=1, before=[build.mark(6)]), exchange(7, 16, said="ü€😀")]
 
 
-def _file(path: Path) -> TranscriptFile:
+def _file(path: Path) -> TranscriptWriter:
     unsure = frozenset(record.turn for record in RECORDS)
-    return TranscriptFile(Disk(), path, TRANSCRIPT, str(ANN), unsure=unsure)
+    return TranscriptWriter(Disk(), path, TRANSCRIPT, str(ANN), unsure=unsure)
 
 
 def _write(path: Path, records: list[TurnRecord]) -> list[int]:
@@ -35,7 +35,7 @@ def _write(path: Path, records: list[TurnRecord]) -> list[int]:
 
 
 def _turns(path: Path) -> list[str]:
-    return [block.turn for block in read_all(Chain(Disk(), path)).blocks]
+    return [block.turn for block in read_all(SegmentChain(Disk(), path)).blocks]
 
 
 @given(st.integers(0, 6_000))
@@ -72,4 +72,4 @@ def test_any_damage_costs_at_most_the_lines_it_touches(at: int, damage: bytes) -
         ]
         found = _turns(path)
         assert [turn for turn in found if turn in untouched] == untouched
-        read_window(Chain(Disk(), path))
+        read_window(SegmentChain(Disk(), path))

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from agent.draft import Draft, Staged
-from agent.llm.port import ChatReply, Tokens, ToolCall
-from agent.memory.files import lines as build
+from agent.llm.chat_model import ChatReply, TokenUsage, ToolCall
+from agent.memory.storage import transcript_lines as build
+from agent.turn_draft import StagedEffects, TurnDraft
 from gateway.events import Attachment
-from gateway.ports import EndState, InboxRow, Lease, SessionRow, Step
+from gateway.ports import InboxRow, MessageOutcome, SessionRow, TurnLease, TurnStep
 from tests.fakes.turns import ANN, START, said
 
 CHART = Attachment(
@@ -17,23 +17,23 @@ CHART = Attachment(
 )
 
 
-def lease(*seqs: int, steps: Sequence[Step] = (), notes: Sequence[InboxRow] = ()) -> Lease:
+def lease(*seqs: int, steps: Sequence[TurnStep] = (), notes: Sequence[InboxRow] = ()) -> TurnLease:
     """A lease of rows by number."""
     rows = tuple(InboxRow(seq=seq, message=said(f"m{seq}", id=str(seq)), accepted_at=START) for seq in seqs)
     session = SessionRow(key=ANN, transcript="x" * 16, next_index=7, created_at=START)
-    return Lease(
+    return TurnLease(
         key=ANN, turn="tabc", epoch=1, rows=rows, session=session, steps=tuple(steps), notes=tuple(notes), more=0
     )
 
 
 def reply(*calls: ToolCall, text: str = "") -> ChatReply:
     """A model's message."""
-    return ChatReply(text=text, tool_calls=calls, model="m", tokens=Tokens(), cost=None)
+    return ChatReply(text=text, tool_calls=calls, model="m", tokens=TokenUsage(), cost=None)
 
 
-def opened(at: Lease) -> Draft:
+def opened(at: TurnLease) -> TurnDraft:
     """A draft whose rows are told."""
-    draft = Draft(at, "people/ann")
+    draft = TurnDraft(at, "people/ann")
     lines = [draft.message("user", row.message.text, START) for row in at.rows]
     draft.open(lines, {"d": "text"}, at.rows)
     return draft
@@ -46,22 +46,22 @@ def test_a_resumed_draft_is_the_draft_that_was() -> None:
     assert opening is not None
     asked = first.model(reply(ToolCall("a", "boil", "{}"), ToolCall("b", "ring", "{}"), text="one moment"))
     intent = first.intent(first.open_calls[0])
-    result = first.result(first.open_calls[0], "boiled", Staged(remember=["it boils"], send=[CHART]))
+    result = first.result(first.open_calls[0], "boiled", StagedEffects(remember=["it boils"], send=[CHART]))
     later = InboxRow(seq=3, message=said("more", id="3"), accepted_at=START)
     steer = first.steer([later], [first.message("user", "more", START)])
-    again = Draft(lease(1, 2, 3, steps=[opening, asked, intent, result, steer]), "people/ann")
+    again = TurnDraft(lease(1, 2, 3, steps=[opening, asked, intent, result, steer]), "people/ann")
     assert again.is_resumed
     assert again.messages == first.messages
     assert again.open_calls == first.open_calls == [ToolCall("b", "ring", "{}")]
     assert again.finished_calls == [ToolCall("a", "boil", "{}")]
     assert again.intents == {"a"}
-    assert again.untold == []
+    assert again.unseen_rows == []
     assert again.take_opening() is None
     assert again.jobs("ann", START) == first.jobs("ann", START)
     assert [job.payload["fact"] for job in again.jobs("ann", START)] == ["it boils"]
     assert again.attachments == first.attachments == (CHART,)
-    done = again.record(EndState.ANSWERED, START)
-    assert done == first.record(EndState.ANSWERED, START)
+    done = again.record(MessageOutcome.ANSWERED, START)
+    assert done == first.record(MessageOutcome.ANSWERED, START)
     assert done.inbox == (1, 2, 3)
     assert (done.from_index, done.to_index) == (7, 12)
     assert done.blobs == {"d": "text"}
@@ -72,9 +72,9 @@ def test_rows_that_were_stamped_but_never_told_are_known() -> None:
     first = opened(lease(1))
     opening = first.take_opening()
     assert opening is not None
-    again = Draft(lease(1, 2, steps=[opening]), "people/ann")
-    assert [row.seq for row in again.untold] == [2]
-    assert opened(lease(1, 2)).untold == []
+    again = TurnDraft(lease(1, 2, steps=[opening]), "people/ann")
+    assert [row.seq for row in again.unseen_rows] == [2]
+    assert opened(lease(1, 2)).unseen_rows == []
 
 
 def test_repeated_and_missing_call_ids_become_unique() -> None:
@@ -93,7 +93,7 @@ def test_a_record_ends_with_its_end_and_names_every_row() -> None:
     note = InboxRow(seq=9, message=said("edited", id="1", revision="2"), accepted_at=START)
     draft = opened(replace(lease(1), notes=(note,)))
     draft.add(draft.message("assistant", "hello", START))
-    record = draft.record(EndState.ANSWERED, START, failure="busy", supersedes="told")
+    record = draft.record(MessageOutcome.ANSWERED, START, failure="busy", supersedes="told")
     end = record.lines[-1]
     assert build.kind_of(end) == "end"
     assert (end["from"], end["to"], end["inbox"], end["outcome"]) == (7, 9, ["1", "9"], "answered")

@@ -7,8 +7,8 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as some
 
-from agent.context import head
-from agent.heard import CHARS_PER_TOKEN, MOST_OF_ONE, TOKENS, background, quoted
+from agent.prompt_assembly import message_header
+from agent.quoted_context import CHARS_PER_TOKEN, MOST_OF_ONE, TOKENS, build_quoted, select_background
 from gateway.events import Attachment, InboundMessage, Sender, SessionKey
 from tests.fakes.turns import said
 
@@ -23,7 +23,7 @@ def talk(*texts: str) -> list[InboundMessage]:
 
 def told(messages: list[InboundMessage], *, thread: bool = False) -> str:
     """Return the background as the model reads it."""
-    return background(messages, lambda each: head(each, "UTC"), has_start=thread)
+    return select_background(messages, lambda each: message_header(each, "UTC"), has_start=thread)
 
 
 def test_the_newest_is_kept_and_a_threads_start_before_it() -> None:
@@ -57,7 +57,7 @@ def test_every_line_is_marked(text: str, name: str) -> None:
     """Whatever others write or are called, no line of theirs begins like one of ours."""
     message = replace(said("hello", id="9"), quoted=text, key=SessionKey("slack", "C1/2"))
     heard = replace(said(text, id="1"), sender=Sender(id="bob", name=name))
-    lines = quoted(message, [heard], lambda each: head(each, "UTC")).split("\n")
+    lines = build_quoted(message, [heard], lambda each: message_header(each, "UTC")).split("\n")
     ours = [line for line in lines if line and not line.startswith("> ")]
     assert all(line.startswith(("[background] Said", "[end of the", "[the message that")) for line in ours)
     assert len(ours) == (2 if text.strip() else 0) + (1 if text.strip() else 0)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from agent.house import AgentHouse
-from agent.locks import Slots
-from agent.pool import Pool
-from gateway.events import Part, Receipt
-from gateway.ports import EndState, InboxRow, Lease
+from agent.command_services import AgentCommandServices
+from agent.locks import WorkerSlots
+from agent.worker_pool import WorkerPool
+from gateway.events import DeliveryReceipt, MessagePart
+from gateway.ports import InboxRow, MessageOutcome, TurnLease
 from tests.fakes.clock import Clock
 from tests.fakes.meter import FakeMeter
 from tests.fakes.store import open_inline_store
@@ -16,15 +16,15 @@ from tests.fakes.turns import ANN, accept, answered, claim, said
 class NoWork:
     """A pool's work that nobody asks for."""
 
-    async def take(self, running: object) -> EndState:
+    async def handle_turn(self, running: object) -> MessageOutcome:
         """Never called."""
         raise AssertionError
 
-    async def stopped(self, running: object) -> None:
+    async def handle_stop(self, running: object) -> None:
         """Never called."""
         raise AssertionError
 
-    async def bury(self, lease: Lease) -> None:
+    async def dead_letter(self, lease: TurnLease) -> None:
         """Never called."""
         raise AssertionError
 
@@ -41,8 +41,8 @@ async def test_stop_keeps_what_is_not_on_its_way_yet(clock: Clock) -> None:
     """Of an answer in three parts, one is shown: the others are cancelled, and a `cut` line says which was seen."""
     store = await open_inline_store(clock=clock.now)
     meter = FakeMeter()
-    pool = Pool(store.journal, NoWork(), slots=Slots(1), meter=meter, clock=lambda: clock.seconds)
-    house = AgentHouse(
+    pool = WorkerPool(store.journal, NoWork(), slots=WorkerSlots(1), meter=meter, clock=lambda: clock.seconds)
+    house = AgentCommandServices(
         journal=store.journal,
         outbox=store.outbox,
         records=store.records,
@@ -72,10 +72,11 @@ async def test_stop_keeps_what_is_not_on_its_way_yet(clock: Clock) -> None:
     assert delivery is not None
     answer = delivery.message
     parts = [
-        Part(id=f"{answer.id}.{n}", key=ANN, payload=word, plain=word) for n, word in enumerate(("1", "2", "3"), 1)
+        MessagePart(id=f"{answer.id}.{n}", key=ANN, payload=word, plain=word)
+        for n, word in enumerate(("1", "2", "3"), 1)
     ]
     await store.outbox.freeze(answer, parts)
-    await store.outbox.sent(Receipt(part=parts[0].id, message_id="m1", at=clock.now()))
+    await store.outbox.sent(DeliveryReceipt(part=parts[0].id, message_id="m1", at=clock.now()))
 
     assert await house.stop(ANN, sender="somebody") == (False, 0)  # a member stops their own only
     assert await house.stop(ANN, sender="") == (True, 0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from datetime import timedelta
 
-from agent.locks import KeyLocks, Slots
+from agent.locks import KeyLocks, WorkerSlots
 
 
 async def test_one_key_is_held_by_one_and_the_table_frees_itself() -> None:
@@ -53,12 +53,12 @@ async def _hold_forever(locks: KeyLocks) -> None:
 
 async def test_a_lone_holder_has_every_slot_to_itself() -> None:
     """While one works alone nobody else does, and two who want to be alone do not block each other."""
-    slots = Slots(4)
+    slots = WorkerSlots(4)
     inside: set[str] = set()
     seen: list[frozenset[str]] = []
 
     async def usual(name: str) -> None:
-        async with slots.one():
+        async with slots.acquire():
             inside.add(name)
             seen.append(frozenset(inside))
             await asyncio.sleep(0)

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from agent.llm.choices import ModelDesk, Models, Origin
-from agent.llm.client import ModelClient
-from agent.llm.scripted import ScriptedModel
-from agent.manners import Manners
-from agent.tools.registry import Toolbox
+from agent.chat_profiles import ChatProfiles
+from agent.llm.model_catalog import ModelCatalog, ModelChoiceOrigin, ModelSelector
+from agent.llm.model_client import ModelClient
+from agent.llm.scripted_model import ScriptedModel
+from agent.tools.toolbox import Toolbox
 from gateway.events import SessionKey
-from gateway.settings.chat import ChatSettings
-from gateway.settings.chats import Chats
-from gateway.store.store import SqliteStore
+from gateway.settings.chat_overrides import ChatOverrides
+from gateway.settings.chat_settings import ChatSettings
+from gateway.store.sqlite_store import SqliteStore
 from tests.fakes.clock import Clock
 from tests.fakes.llm import NOW, Tally, Usages
 from tests.fakes.store import open_inline_store
@@ -21,33 +21,36 @@ CHAT = SessionKey("slack", "C042")
 THREAD = SessionKey("slack", "C042/1712.34")
 
 
-def models(*offered: str) -> Models:
+def models(*offered: str) -> ModelCatalog:
     """Return three models, of which *offered* may be chosen."""
     named = {name: _client(f"openai/{name}-1") for name in ("fast", "careful", "dear")}
-    return Models(_client("openai/usual"), named, name="usual", offered=offered or ("fast", "careful"))
+    return ModelCatalog(_client("openai/usual"), named, name="usual", offered=offered or ("fast", "careful"))
 
 
 def _client(name: str) -> ModelClient:
     return ModelClient([ScriptedModel((), name=name)], books=Usages(), meter=Tally(), now=lambda: NOW)
 
 
-async def desk(store: SqliteStore, places: dict[str, ChatSettings] | None = None, *offered: str) -> ModelDesk:
+async def desk(store: SqliteStore, places: dict[str, ChatSettings] | None = None, *offered: str) -> ModelSelector:
     """Return a desk over *store* where *places* are decided."""
-    chats = Chats(places or {})
-    return ModelDesk(models(*offered), store.people, lambda key, guild: chats.of(key, guild).model)
+    chats = ChatOverrides(places or {})
+    return ModelSelector(models(*offered), store.people, lambda key, guild: chats.of(key, guild).model)
 
 
 async def test_a_choice_goes_before_what_was_decided(clock: Clock) -> None:
     """It holds for the chat and all of its threads, until it is taken back."""
     store = await open_inline_store(clock=clock.now)
     models_here = await desk(store, {"slack:C042/1712.34": ChatSettings(model="dear")})
-    assert models_here.in_force(CHAT).origin is Origin.USUAL
-    assert (models_here.in_force(THREAD).name, models_here.in_force(THREAD).origin) == ("dear", Origin.DECIDED)
+    assert models_here.active_model(CHAT).origin is ModelChoiceOrigin.USUAL
+    assert (models_here.active_model(THREAD).name, models_here.active_model(THREAD).origin) == (
+        "dear",
+        ModelChoiceOrigin.DECIDED,
+    )
     await models_here.choose(THREAD, "fast")
-    assert {models_here.in_force(key).name for key in (CHAT, THREAD)} == {"fast"}
-    assert models_here.in_force(SessionKey("slack", "C7")).name == "usual"
+    assert {models_here.active_model(key).name for key in (CHAT, THREAD)} == {"fast"}
+    assert models_here.active_model(SessionKey("slack", "C7")).name == "usual"
     await models_here.choose(CHAT, "")
-    assert models_here.in_force(THREAD).name == "dear"
+    assert models_here.active_model(THREAD).name == "dear"
 
 
 async def test_what_is_not_offered_cannot_be_chosen(clock: Clock) -> None:
@@ -60,19 +63,21 @@ async def test_what_is_not_offered_cannot_be_chosen(clock: Clock) -> None:
         await models_here.choose(CHAT, "dear")
     # Nor does it count what somebody wrote into the journal.
     await store.people.prefer("slack:C042", "model", "dear")
-    found = models_here.in_force(CHAT)
+    found = models_here.active_model(CHAT)
     assert (found.name, found.lost) == ("usual", "dear")
 
 
 async def test_what_we_do_by_ourselves_knows_its_guild(clock: Clock) -> None:
     """A guild's settings hold for a chat that nobody has written in since the start: the guild was noted."""
     store = await open_inline_store(clock=clock.now)
-    chats = Chats({"discord:guild:811": ChatSettings.model_validate({"memory_window": 7, "tools": {"allow": []}})})
+    chats = ChatOverrides(
+        {"discord:guild:811": ChatSettings.model_validate({"memory_window": 7, "tools": {"allow": []}})}
+    )
     chat = SessionKey("discord", "901/5")
 
-    def manners() -> Manners:
-        choices = ModelDesk(models(), store.people, lambda key, guild: chats.of(key, guild).model)
-        return Manners(choices, Toolbox.load(), store.people, chats.of, has_guilds=chats.has_guilds)
+    def manners() -> ChatProfiles:
+        choices = ModelSelector(models(), store.people, lambda key, guild: chats.of(key, guild).model)
+        return ChatProfiles(choices, Toolbox.load(), store.people, chats.of, has_guilds=chats.has_guilds)
 
     before = manners()
     assert before.window(chat) is None

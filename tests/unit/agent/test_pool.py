@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from agent.locks import Slots
-from agent.pool import Pool, Running
+from agent.locks import WorkerSlots
+from agent.worker_pool import RunningTurn, WorkerPool
 from gateway.events import InboundMessage, OutboundMessage, Role, Sender, SessionKey
-from gateway.ports import Commit, EndState, InboxRow, Lease, Limits, TurnRecord
-from gateway.store.store import SqliteStore
+from gateway.ports import InboxRow, MessageOutcome, StoreLimits, TurnCommit, TurnLease, TurnRecord
+from gateway.store.sqlite_store import SqliteStore
 from tests.fakes.clock import Clock
 from tests.fakes.meter import FakeMeter
 from tests.fakes.store import InlineWriter, kill, open_inline_store
@@ -37,7 +37,7 @@ class Clerk:
         self.ending = 0.0  # seconds that ending as stopped takes
         self.is_hopeless = False  # not even a turn's burial works
 
-    async def take(self, running: Running) -> EndState:
+    async def handle_turn(self, running: RunningTurn) -> MessageOutcome:
         lease = running.lease
         text = lease.rows[0].message.text
         self.diary.append(("begin", text, self.clock.seconds))
@@ -47,21 +47,21 @@ class Clerk:
             await asyncio.sleep(self.seconds)
             if text in self.fail:
                 raise RuntimeError("a bug in a tool")
-            await self.commit(lease, EndState.ANSWERED, text)
+            await self.commit(lease, MessageOutcome.ANSWERED, text)
         finally:
             self.at_once -= 1
         self.diary.append(("end", text, self.clock.seconds))
-        return EndState.ANSWERED
+        return MessageOutcome.ANSWERED
 
-    async def stopped(self, running: Running) -> None:
+    async def handle_stop(self, running: RunningTurn) -> None:
         await asyncio.sleep(self.ending)
-        await self.commit(running.lease, EndState.STOPPED, "stopped")
+        await self.commit(running.lease, MessageOutcome.STOPPED, "stopped")
 
-    async def bury(self, lease: Lease) -> None:
+    async def dead_letter(self, lease: TurnLease) -> None:
         self.buried.append(lease.rows[0].message.text)
         if self.is_hopeless:
             raise RuntimeError("a bug in the burial")
-        await self.commit(lease, EndState.DEAD, "set aside")
+        await self.commit(lease, MessageOutcome.DEAD, "set aside")
 
     async def control(self, row: InboxRow) -> None:
         self.controls.append(row.message.text)
@@ -72,7 +72,7 @@ class Clerk:
     async def bury_control(self, row: InboxRow) -> None:
         self.buried.append(row.message.text)
 
-    async def commit(self, lease: Lease, outcome: EndState, text: str) -> None:
+    async def commit(self, lease: TurnLease, outcome: MessageOutcome, text: str) -> None:
         record = TurnRecord(
             turn=lease.turn,
             key=lease.key,
@@ -85,7 +85,7 @@ class Clerk:
             at=self.clock.now(),
         )
         answer = OutboundMessage(id=f"{lease.turn}.1", key=lease.key, text=text)
-        await self.store.journal.commit(lease, Commit(record=record, outbound=(answer,)))
+        await self.store.journal.commit(lease, TurnCommit(record=record, outbound=(answer,)))
 
     def times(self, what: str) -> dict[str, float]:
         return {text: at for kind, text, at in self.diary if kind == what}
@@ -124,7 +124,7 @@ async def leave_suspects(folder: Path, clock: Clock, chats: str, controls: str =
 class Desk:
     """A pool at work over a real (inline) journal."""
 
-    def __init__(self, store: SqliteStore, clerk: Clerk, pool: Pool, clock: Clock, slots: Slots) -> None:
+    def __init__(self, store: SqliteStore, clerk: Clerk, pool: WorkerPool, clock: Clock, slots: WorkerSlots) -> None:
         self.store, self.clerk, self.pool, self.clock, self.slots = store, clerk, pool, clock, slots
 
     async def say(self, chat: str, text: str, *, sender: str = "", is_control: bool = False) -> None:
@@ -137,13 +137,13 @@ class Desk:
 
 @asynccontextmanager
 async def desk(
-    clock: Clock, *, workers: int = 4, seconds: float = 1.0, limits: Limits | None = None, path: Path | None = None
+    clock: Clock, *, workers: int = 4, seconds: float = 1.0, limits: StoreLimits | None = None, path: Path | None = None
 ) -> AsyncIterator[Desk]:
     """Run a pool for the block."""
     store = await open_inline_store(path, limits=limits, clock=clock.now)
     clerk = Clerk(store, clock, seconds=seconds)
-    slots = Slots(workers)
-    pool = Pool(store.journal, clerk, slots=slots, meter=FakeMeter(), clock=lambda: clock.seconds)
+    slots = WorkerSlots(workers)
+    pool = WorkerPool(store.journal, clerk, slots=slots, meter=FakeMeter(), clock=lambda: clock.seconds)
     running = asyncio.create_task(pool.run())
     try:
         yield Desk(store, clerk, pool, clock, slots)

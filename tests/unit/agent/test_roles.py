@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from agent.commands import Command, CommandContext, Reply, Router
+from agent.commands import Command, CommandContext, CommandReply, CommandRouter
 from gateway.events import ChatKind, InboundKind, InboundMessage, Role, Sender, SessionKey
 from gateway.ports import InboxRow
 
 NOW = datetime(2026, 11, 21, 21, 0, tzinfo=UTC)
-ROUTER = Router.load()
+ROUTER = CommandRouter.load()
 ROLES = (Role.ANYONE, Role.STEWARD, Role.OWNER)
 
 # For anyone, steward and owner: `yes` runs, `own` runs on what is the sender's own, `all` on everybody's, `no` is
@@ -107,10 +107,10 @@ class StandIn:
     def __init__(self) -> None:
         self.seen: list[bool] = []
 
-    async def __call__(self, context: CommandContext) -> Reply:
+    async def __call__(self, context: CommandContext) -> CommandReply:
         """Do nothing but note it."""
         self.seen.append(context.may_all)
-        return Reply(text="done")
+        return CommandReply(text="done")
 
 
 class NobodysStaging:
@@ -155,9 +155,9 @@ def context(message: InboundMessage, role: Role, args: str, scope: str = "chats/
 async def outcome(text: str, place: Where, role: Role, kind: InboundKind = InboundKind.COMMAND, **more: str) -> str:
     """Return what becomes of *text* there, in the table's words."""
     ran = StandIn()
-    router = Router([_replaced(each, ran) for each in ROUTER.commands])
+    router = CommandRouter([_replaced(each, ran) for each in ROUTER.commands])
     message = said(text, place, kind)
-    typed = router.typed(message)
+    typed = router.parse(message)
     assert typed is not None
     reply = await router.run(typed, context(message, role, typed.args, **more))
     star = "*" if reply.audit else ""
@@ -210,17 +210,17 @@ async def test_the_refusal_says_who_may() -> None:
     """A member reads that this chat's admins and the owner may; a steward that the owner may."""
     group = PLACES[1]
     message = said("new", group)
-    typed = ROUTER.typed(message)
+    typed = ROUTER.parse(message)
     assert typed is not None
     refused = await ROUTER.run(typed, context(message, Role.ANYONE, ""))
     assert refused.text == "Only an admin of this chat, or the owner of this bot, may use /new here."
     message = said("memory undo abc", group)
-    typed = ROUTER.typed(message)
+    typed = ROUTER.parse(message)
     assert typed is not None
     refused = await ROUTER.run(typed, context(message, Role.ANYONE, typed.args))
     assert "/memory undo here" in refused.text
     message = said("share tea", group)
-    typed = ROUTER.typed(message)
+    typed = ROUTER.parse(message)
     assert typed is not None
     refused = await ROUTER.run(typed, context(message, Role.STEWARD, typed.args))
     assert refused.text == "Only the owner of this bot may use /share."

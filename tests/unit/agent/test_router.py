@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from agent.commands import CommandContext, Router
+from agent.commands import CommandContext, CommandRouter
 from gateway.events import InboundKind, InboundMessage, Role, Sender, SessionKey
 from gateway.ports import InboxRow
 from gateway.text import find_command
 
 NOW = datetime(2026, 11, 21, 21, 0, tzinfo=UTC)
-ROUTER = Router.load()
+ROUTER = CommandRouter.load()
 
 
 def message(text: str, bot: str = "parlour_bot") -> InboundMessage:
@@ -64,7 +64,7 @@ def context(text: str, role: Role) -> CommandContext:
 )
 def test_command_forms(text: str, name: str, args: str) -> None:
     """Slash, bang and mention forms name the same command; an unknown one is still typed as one."""
-    typed = ROUTER.typed(message(text))
+    typed = ROUTER.parse(message(text))
     assert typed is not None
     assert (typed.name, typed.args) == (name, args)
 
@@ -87,20 +87,20 @@ def test_command_forms(text: str, name: str, args: str) -> None:
 )
 def test_not_a_command(text: str) -> None:
     """Paths, emphasis, other bots' commands and sentences go to the model."""
-    assert ROUTER.typed(message(text)) is None
+    assert ROUTER.parse(message(text)) is None
 
 
 def test_without_a_known_handle_no_mention_is_ours() -> None:
     """A channel that tells no handle never takes /cmd@something for its own."""
-    assert ROUTER.typed(message("/help@", bot="")) is None
-    assert ROUTER.typed(message("/help@x", bot="")) is None
+    assert ROUTER.parse(message("/help@", bot="")) is None
+    assert ROUTER.parse(message("/help@x", bot="")) is None
 
 
 def test_buttons_and_jobs_are_no_commands() -> None:
     """Only what a person typed is read as a command."""
     typed = message("/help")
     job = replace(typed, message_id="job:x", kind=InboundKind.JOB)
-    assert ROUTER.typed(job) is None
+    assert ROUTER.parse(job) is None
 
 
 def test_control_commands_do_not_wait() -> None:
@@ -108,14 +108,14 @@ def test_control_commands_do_not_wait() -> None:
     control = {each.name for each in ROUTER.commands if each.is_control}
     assert {"stop", "status", "queue", "help"} <= control
     assert not {"new", "retry"} & control
-    typed = ROUTER.typed(message("/nwe"))
+    typed = ROUTER.parse(message("/nwe"))
     assert typed is not None
     assert ROUTER.is_control(typed)
 
 
 async def test_an_unknown_command_is_met_with_the_nearest() -> None:
     """A slip of the finger gets "did you mean", nonsense gets the way to /help."""
-    slip, nonsense = ROUTER.typed(message("/nwe")), ROUTER.typed(message("/xyzzyplugh"))
+    slip, nonsense = ROUTER.parse(message("/nwe")), ROUTER.parse(message("/xyzzyplugh"))
     assert slip is not None
     assert nonsense is not None
     assert "/new" in (await ROUTER.run(slip, context("/nwe", Role.ANYONE))).text
@@ -124,7 +124,7 @@ async def test_an_unknown_command_is_met_with_the_nearest() -> None:
 
 async def test_help_lists_what_the_sender_may_use() -> None:
     """Every command that covers the role is listed with a sentence of the catalogue."""
-    typed = ROUTER.typed(message("/help"))
+    typed = ROUTER.parse(message("/help"))
     assert typed is not None
     reply = await ROUTER.run(typed, context("/help", Role.OWNER))
     assert all(f"`/{each.name}`" in reply.text for each in ROUTER.commands)
@@ -132,7 +132,7 @@ async def test_help_lists_what_the_sender_may_use() -> None:
 
 def test_what_was_passed_on_is_nobodys_command() -> None:
     """A message that somebody else wrote orders nothing, whoever passes it on."""
-    assert ROUTER.typed(replace(message("/forget everything"), is_forwarded=True)) is None
+    assert ROUTER.parse(replace(message("/forget everything"), is_forwarded=True)) is None
 
 
 @pytest.mark.parametrize(
@@ -142,6 +142,6 @@ def test_what_was_passed_on_is_nobodys_command() -> None:
 def test_approvals_pass_the_queue(text: str, *, passes: bool) -> None:
     """Typed or pressed alike; what is long, or stands on what was said before, waits in its lane."""
     for kind in (InboundKind.MESSAGE, InboundKind.BUTTON):
-        typed = ROUTER.typed(replace(message(text), kind=kind))
+        typed = ROUTER.parse(replace(message(text), kind=kind))
         assert typed is not None
         assert ROUTER.is_control(typed) is passes

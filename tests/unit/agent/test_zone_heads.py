@@ -6,8 +6,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from agent.context import local
-from gateway.words.zones import find
+from agent.prompt_assembly import local
+from gateway.i18n.time_zones import find_zone
 
 SPRING = datetime(2026, 3, 29, 0, 59, tzinfo=UTC)  # a minute before Berlin's clocks go forward
 AUTUMN = datetime(2026, 10, 25, 0, 30, tzinfo=UTC)  # half past two, for the first time
@@ -43,7 +43,7 @@ def test_a_moment_is_told_by_the_clocks_of_its_place(at: datetime, zone: str, he
 )  # fmt: skip
 def test_people_name_zones_by_their_cities(text: str, name: str) -> None:
     """Whatever the case, the blanks and the accents; a city of two names is one zone when their clocks agree."""
-    assert find(text).name == name
+    assert find_zone(text).name == name
 
 
 @pytest.mark.parametrize(
@@ -52,6 +52,6 @@ def test_people_name_zones_by_their_cities(text: str, name: str) -> None:
 )
 def test_what_is_no_zone_is_none_and_what_is_near_is_named(text: str, near: str) -> None:
     """Nothing is guessed: GMT+3 is five hours off in IANA's own spelling of it, so it means nothing here."""
-    found = find(text)
+    found = find_zone(text)
     assert found.name == ""
     assert near in found.near if near else not any("+3" in each for each in found.near)

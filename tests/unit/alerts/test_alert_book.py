@@ -8,7 +8,15 @@ from datetime import UTC, datetime, timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.alerts.book import EVERY, News, Seen, is_untold, moved, news, told
+from gateway.alerts.alert_state import (
+    EVERY,
+    NotificationKind,
+    Observation,
+    due_notification,
+    is_unnotified,
+    mark_notified,
+    update_alert,
+)
 from gateway.ports import Alert
 
 T0 = datetime(2026, 11, 21, 9, 0, tzinfo=UTC)
@@ -24,22 +32,24 @@ class Owner:
 
     def __init__(self) -> None:
         self.alert: Alert | None = None
-        self.heard: list[tuple[float, News, int]] = []
+        self.heard: list[tuple[float, NotificationKind, int]] = []
         self.reachable = True
 
     def see(self, minutes: float, stage: int | None = 0, *, happened: int = 0, ends_from: int = 1) -> None:
         """Let a source say what it sees."""
-        seen = Seen(
+        seen = Observation(
             cause="disk", since=at(minutes), stage=stage, happened=happened, line="alerts.disk_low", ends_from=ends_from
         )
-        alert = moved(self.alert, seen, at(minutes))
-        what = news(alert, alert.owners, at(minutes))
+        alert = update_alert(self.alert, seen, at(minutes))
+        what = due_notification(alert, alert.owners, at(minutes))
         self.alert = alert
         if what is None:
             return
         if self.reachable:
-            self.heard.append((minutes, what, alert.owners.waiting if what is News.HAPPENED else alert.stage))
-        owners = told(alert, alert.owners, what, at(minutes), notices=["a1"] if self.reachable else [])
+            self.heard.append(
+                (minutes, what, alert.owners.waiting if what is NotificationKind.HAPPENED else alert.stage)
+            )
+        owners = mark_notified(alert, alert.owners, what, at(minutes), notices=["a1"] if self.reachable else [])
         self.alert = replace(alert, owners=owners)
 
 
@@ -48,7 +58,11 @@ def test_trouble_is_told_when_it_begins_when_it_is_worse_and_when_it_is_over() -
     owner = Owner()
     for minute, stage in enumerate((0, 1, 1, 2, 2, 1, 2, 0, 0)):
         owner.see(minute, stage)
-    assert owner.heard == [(1, News.TROUBLE, 1), (3, News.TROUBLE, 2), (7, News.OVER, 0)]
+    assert owner.heard == [
+        (1, NotificationKind.TROUBLE, 1),
+        (3, NotificationKind.TROUBLE, 2),
+        (7, NotificationKind.OVER, 0),
+    ]
 
 
 def test_what_comes_and_goes_is_told_once_an_hour() -> None:
@@ -57,9 +71,9 @@ def test_what_comes_and_goes_is_told_once_an_hour() -> None:
     for minute in range(0, 180, 2):
         owner.see(minute, 1)
         owner.see(minute + 1, 0)
-    begun = [minute for minute, what, _ in owner.heard if what is News.TROUBLE]
+    begun = [minute for minute, what, _ in owner.heard if what is NotificationKind.TROUBLE]
     assert begun == [0, 60, 120]
-    assert [minute for minute, what, _ in owner.heard if what is News.OVER] == [1, 61, 121]
+    assert [minute for minute, what, _ in owner.heard if what is NotificationKind.OVER] == [1, 61, 121]
 
 
 def test_trouble_that_began_within_the_hour_and_stays_is_told_at_its_end() -> None:
@@ -67,7 +81,11 @@ def test_trouble_that_began_within_the_hour_and_stays_is_told_at_its_end() -> No
     owner = Owner()
     for minute, stage in ((0, 1), (5, 0), (20, 1), (40, 1), (60, 1), (61, 1)):
         owner.see(minute, stage)
-    assert owner.heard == [(0, News.TROUBLE, 1), (5, News.OVER, 0), (60, News.TROUBLE, 1)]
+    assert owner.heard == [
+        (0, NotificationKind.TROUBLE, 1),
+        (5, NotificationKind.OVER, 0),
+        (60, NotificationKind.TROUBLE, 1),
+    ]
 
 
 def test_what_happens_is_counted_and_told_together() -> None:
@@ -76,7 +94,7 @@ def test_what_happens_is_counted_and_told_together() -> None:
     for minute in (0, 10, 20, 30, 60):
         owner.see(minute, happened=2 if minute == 10 else 1)
     owner.see(200)
-    assert owner.heard == [(0, News.HAPPENED, 1), (60, News.HAPPENED, 5)]
+    assert owner.heard == [(0, NotificationKind.HAPPENED, 1), (60, NotificationKind.HAPPENED, 5)]
 
 
 def test_who_could_not_be_reached_is_told_when_there_is_a_way() -> None:
@@ -85,11 +103,11 @@ def test_who_could_not_be_reached_is_told_when_there_is_a_way() -> None:
     owner.reachable = False
     owner.see(0, 1)
     assert owner.alert is not None
-    assert is_untold(owner.alert)
+    assert is_unnotified(owner.alert)
     owner.reachable = True
     owner.see(3, 1)
     owner.see(5, 0)
-    assert owner.heard == [(3, News.TROUBLE, 1), (5, News.OVER, 0)]
+    assert owner.heard == [(3, NotificationKind.TROUBLE, 1), (5, NotificationKind.OVER, 0)]
     owner = Owner()
     owner.reachable = False
     owner.see(0, 1)
@@ -97,7 +115,7 @@ def test_who_could_not_be_reached_is_told_when_there_is_a_way() -> None:
     owner.reachable = True
     owner.see(6, 0)
     owner.see(7, 0)
-    assert owner.heard == [(6, News.OVER, 0)]
+    assert owner.heard == [(6, NotificationKind.OVER, 0)]
 
 
 def test_what_nobody_could_be_told_for_a_day_is_no_news() -> None:
@@ -116,7 +134,12 @@ def test_an_end_that_interests_nobody_is_not_told_and_the_next_beginning_is() ->
     owner = Owner()
     for minute, stage in ((0, 1), (100, 0), (200, 1), (300, 2), (400, 0)):
         owner.see(minute, stage, ends_from=2)
-    assert [what for _, what, _ in owner.heard] == [News.TROUBLE, News.TROUBLE, News.TROUBLE, News.OVER]
+    assert [what for _, what, _ in owner.heard] == [
+        NotificationKind.TROUBLE,
+        NotificationKind.TROUBLE,
+        NotificationKind.TROUBLE,
+        NotificationKind.OVER,
+    ]
 
 
 def test_a_clock_that_was_set_back_silences_nobody() -> None:
@@ -124,7 +147,7 @@ def test_a_clock_that_was_set_back_silences_nobody() -> None:
     owner = Owner()
     for minute, stage in ((600, 1), (601, 0), (0, 1)):
         owner.see(minute, stage)
-    assert owner.heard[-1] == (0, News.TROUBLE, 1)
+    assert owner.heard[-1] == (0, NotificationKind.TROUBLE, 1)
 
 
 @given(st.lists(st.tuples(st.integers(1, 50), st.sampled_from([None, 0, 1, 2]), st.integers(0, 2)), max_size=40))
@@ -137,10 +160,10 @@ def test_never_more_than_one_beginning_an_hour_and_no_end_without_one(steps: lis
     knows = False
     last: dict[int, float] = {}
     for when, what, stage in owner.heard:
-        if what is News.OVER:
+        if what is NotificationKind.OVER:
             assert knows
             knows = False
-        elif what is News.TROUBLE:
+        elif what is NotificationKind.TROUBLE:
             knows = True
             assert when - last.get(stage, -60) >= EVERY.total_seconds() / 60
             last[stage] = when

@@ -10,24 +10,24 @@ from pathlib import Path
 
 import pytest
 
-from gateway.alerts.book import Seen
-from gateway.alerts.sources import (
+from gateway.alerts.alert_messages import reason
+from gateway.alerts.alert_sources import (
     BurstSource,
     CapSource,
     ChannelSource,
+    CrashSource,
+    DeadLetterSource,
     DiskSource,
-    GivenUpSource,
-    KilledSource,
     ModelSource,
     QuarantineSource,
 )
-from gateway.alerts.watch import Source
-from gateway.alerts.wording import reason
-from gateway.errors import LoginRefused, UserMistake
+from gateway.alerts.alert_state import Observation
+from gateway.alerts.monitor import Source
+from gateway.errors import LoginRefused, UserError
 from gateway.events import SessionKey, turn_id
+from gateway.i18n import translate
 from gateway.ports import Alert, PlatformEvent
-from gateway.quarantine.folder import KEPT, Folder
-from gateway.words import say
+from gateway.quarantine.quarantine_folder import KEPT, QuarantineFolder
 from tests.fakes.alerting import OWNER_HERE, OWNER_THERE, Alerting
 from tests.fakes.channel import Fault
 from tests.fakes.clock import EPOCH, Clock
@@ -37,7 +37,7 @@ DOWN = "I have not heard telegram since 2026-11-21 22:01."
 BACK = "I hear telegram again. I had not since 2026-11-21 22:01."
 
 
-def channels(house: Alerting, refusals: Mapping[str, UserMistake] | None = None) -> Mapping[str, Source]:
+def channels(house: Alerting, refusals: Mapping[str, UserError] | None = None) -> Mapping[str, Source]:
     """Return the source that looks at the channels."""
     return {"channels": ChannelSource(lambda: house.hears, lambda: refusals or {}, house.clock.now)}
 
@@ -122,7 +122,7 @@ async def test_a_crash_loop_tells_once_an_hour(tmp_path: Path, clock: Clock) -> 
     stops = 0
 
     def killed(_: Alerting) -> Mapping[str, Source]:
-        return {"killed": KilledSource(stops, clock.now)}
+        return {"killed": CrashSource(stops, clock.now)}
 
     house = Alerting(tmp_path / "home", clock, killed)
     house.folder.mkdir()
@@ -141,7 +141,7 @@ async def test_a_crash_loop_tells_once_an_hour(tmp_path: Path, clock: Clock) -> 
 
 async def test_what_happened_waits_for_a_way_and_for_its_hour(tmp_path: Path, clock: Clock) -> None:
     """A kill is told when a channel hears, and what followed within the hour when the hour is over."""
-    house = Alerting(tmp_path / "home", clock, lambda house: {"killed": KilledSource(house.runs + 1, clock.now)})
+    house = Alerting(tmp_path / "home", clock, lambda house: {"killed": CrashSource(house.runs + 1, clock.now)})
     house.folder.mkdir()
     house.hears = {"telegram": False, "slack": False}
     await house.start()
@@ -161,14 +161,14 @@ async def test_what_happened_waits_for_a_way_and_for_its_hour(tmp_path: Path, cl
 
 async def test_a_refused_token_is_told_at_once(tmp_path: Path, clock: Clock) -> None:
     """No five minutes' wait: nobody but a person can mend it."""
-    refusals: dict[str, UserMistake] = {}
+    refusals: dict[str, UserError] = {}
     house = Alerting(tmp_path / "home", clock, lambda house: channels(house, refusals))
     house.folder.mkdir()
     await house.start()
     await house.until(1)
     house.hears["telegram"] = False
     refusals["telegram"] = LoginRefused("canary")
-    house.watch.nudge()
+    house.watch.wake()
     await house.until(1.01)
     (line,) = house.told(OWNER_THERE)
     assert line.startswith("telegram does not let me in: it refuses my token.")
@@ -215,9 +215,11 @@ class _Steps:
     def __init__(self, stages: Sequence[int]) -> None:
         self._stages = list(stages)
 
-    async def __call__(self, causes: Mapping[str, Alert]) -> Sequence[Seen]:
+    async def __call__(self, causes: Mapping[str, Alert]) -> Sequence[Observation]:
         stage = self._stages.pop(0) if len(self._stages) > 1 else self._stages[0]
-        return [Seen(cause="disk", since=EPOCH, stage=stage, line="alerts.disk_full", fields={"free": 1_000_000})]
+        return [
+            Observation(cause="disk", since=EPOCH, stage=stage, line="alerts.disk_full", fields={"free": 1_000_000})
+        ]
 
 
 async def test_what_is_for_an_owner_out_of_reach_waits_for_their_channel(tmp_path: Path, clock: Clock) -> None:
@@ -244,7 +246,7 @@ async def test_what_does_not_arrive_was_not_told(tmp_path: Path, clock: Clock) -
     house = Alerting(
         tmp_path / "home",
         clock,
-        lambda house: {"disk": _Steps([2]), "given up": GivenUpSource(house.store.alerts, clock.now)},
+        lambda house: {"disk": _Steps([2]), "given up": DeadLetterSource(house.store.alerts, clock.now)},
         owners=[(OWNER_HERE,)],
     )
     house.folder.mkdir()
@@ -270,7 +272,7 @@ async def test_an_owner_whose_own_chat_fails_makes_no_circle(tmp_path: Path, clo
     house = Alerting(
         tmp_path / "home",
         clock,
-        lambda house: {"given up": GivenUpSource(house.store.alerts, clock.now)},
+        lambda house: {"given up": DeadLetterSource(house.store.alerts, clock.now)},
         owners=[(OWNER_HERE,)],
     )
     house.folder.mkdir()
@@ -289,7 +291,7 @@ async def test_the_other_account_is_told_what_did_not_arrive(tmp_path: Path, clo
     house = Alerting(
         tmp_path / "home",
         clock,
-        lambda _: {"killed": KilledSource(3, clock.now)},
+        lambda _: {"killed": CrashSource(3, clock.now)},
         owners=[(OWNER_HERE, OWNER_THERE)],
     )
     house.folder.mkdir()
@@ -317,7 +319,7 @@ async def test_what_cannot_be_stored_is_told_when_it_can(tmp_path: Path, clock: 
 
 
 class _Broken:
-    async def __call__(self, causes: Mapping[str, Alert]) -> Sequence[Seen]:
+    async def __call__(self, causes: Mapping[str, Alert]) -> Sequence[Observation]:
         raise ValueError
 
 
@@ -333,7 +335,9 @@ async def test_a_source_that_breaks_silences_no_other(tmp_path: Path, clock: Clo
 
 async def test_a_message_given_up_is_told_with_its_chat_reason_and_reference(tmp_path: Path, clock: Clock) -> None:
     """Plain words and what to type, no word of the message; what cannot be brought to the owner is told to nobody."""
-    house = Alerting(tmp_path / "home", clock, lambda house: {"given up": GivenUpSource(house.store.alerts, clock.now)})
+    house = Alerting(
+        tmp_path / "home", clock, lambda house: {"given up": DeadLetterSource(house.store.alerts, clock.now)}
+    )
     house.folder.mkdir()
     await house.start()
     await house.until(1)
@@ -377,7 +381,7 @@ async def test_a_message_given_up_is_told_with_its_chat_reason_and_reference(tmp
 def test_what_platforms_say_is_put_into_plain_words(said_so: str, name: str) -> None:
     """None of their words reach an owner: each is one of our sentences, whose name stands in the catalogue."""
     assert reason(said_so) == name
-    assert say(f"alerts.because_{reason(said_so)}")
+    assert translate(f"alerts.because_{reason(said_so)}")
 
 
 async def test_a_model_that_answers_nobody_for_ten_minutes_is_told_and_its_return(tmp_path: Path, clock: Clock) -> None:
@@ -431,7 +435,7 @@ async def test_low_disk_and_a_quarantined_event_are_seen(
     """The room that is left, by the doctor's thresholds; an event that was set aside since the start, not before."""
     free = 10**12
     monkeypatch.setattr("shutil.disk_usage", lambda _: (10**13, 0, free))
-    disk, folder = DiskSource(tmp_path, clock.now), Folder(tmp_path / "quarantine")
+    disk, folder = DiskSource(tmp_path, clock.now), QuarantineFolder(tmp_path / "quarantine")
     assert [each.stage for each in await disk({})] == [0]
     for free, stage in ((400 * 1024**2, 1), (40 * 1024**2, 2)):  # noqa: B007 - the fake reads it
         assert [each.stage for each in await disk({})] == [stage]

@@ -14,12 +14,12 @@ import pytest
 import structlog
 from aiohttp import web
 
-from gateway.alerts import Webhook
-from gateway.alerts.webhook import KEPT
-from gateway.alerts.wording import Origin
-from gateway.errors import StoreDown
+from gateway.alerts import AlertWebhook
+from gateway.alerts.alert_messages import WebhookOrigin
+from gateway.alerts.alert_webhook import KEPT
+from gateway.errors import StoreUnavailable
 from gateway.ports import Alert
-from gateway.store.store import SqliteStore
+from gateway.store.sqlite_store import SqliteStore
 from tests.fakes.clock import Clock
 from tests.fakes.meter import FakeMeter
 from tests.fakes.store import open_inline_store
@@ -74,10 +74,10 @@ async def posting(
     """Run the webhook over a store."""
     store = await open_inline_store(clock=clock.now)
     posted = asyncio.Event()
-    webhook = Webhook(
+    webhook = AlertWebhook(
         url,
         store.alerts,
-        origin=Origin(host="house", version="1.2.3"),
+        origin=WebhookOrigin(host="house", version="1.2.3"),
         check=check or store.check,
         firing=lambda: ("disk",),
         posted=posted,
@@ -140,7 +140,7 @@ async def test_without_a_journal_there_is_no_ping(clock: Clock, monitoring: Moni
     """A gateway that cannot store what it is told is no better than a dead one."""
 
     async def check() -> None:
-        raise StoreDown("full")
+        raise StoreUnavailable("full")
 
     async with posting(monitoring.url, clock, check=check):
         await asyncio.sleep(300)

@@ -6,9 +6,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from agent.attachments import child
+from agent.attachments import reader_process
 
-# Each is tried in a confined process, as code that a hostile file made run.
+# Each is tried in a drop_privilegesd process, as code that a hostile file made run.
 ATTEMPTS = """
 import ctypes.util, os, socket, subprocess
 mine, other = os.environ.get("PATH"), VICTIM
@@ -31,7 +31,7 @@ TRIES = {
     "fork": lambda: os.fork(),
     "more memory": lambda: bytearray(2 << 30),
 }
-confine()
+drop_privileges()
 assert not mine
 for name, attempt in TRIES.items():
     try:
@@ -47,7 +47,7 @@ def test_a_file_that_takes_over_its_reader_gets_nowhere(tmp_path: Path) -> None:
     """Every attempt is refused, and none leaves a trace."""
     victim = tmp_path / "victim.txt"
     victim.write_text("secret")
-    source = Path(child.__file__).read_text("utf-8").partition('\nif __name__ == "__main__":')[0]
+    source = Path(reader_process.__file__).read_text("utf-8").partition('\nif __name__ == "__main__":')[0]
     program = source + ATTEMPTS.replace("VICTIM", repr(str(victim)))
     command = [sys.executable, "-I", "-B", "-c", program]
     done = subprocess.run(command, env={}, capture_output=True, text=True, timeout=60, check=False)  # noqa: S603 - ours

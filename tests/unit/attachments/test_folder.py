@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from agent.attachments.folder import TooLarge, names_in, read_beneath
+from agent.attachments.scope_folder import FileTooLarge, names_in, read_beneath
 
 
 @pytest.fixture
@@ -59,7 +59,7 @@ def test_a_linked_root_is_none(root: Path, tmp_path: Path) -> None:
 def test_a_large_file_is_said_to_be_large(root: Path) -> None:
     """It is refused by its size, before it is read."""
     (root / "large").write_bytes(b"x" * 11)
-    with pytest.raises(TooLarge):
+    with pytest.raises(FileTooLarge):
         read_beneath(root, "large", 10)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from agent.attachments.pictures import Pictures
+from agent.attachments.image_inliner import ImageInliner
 from tests.fakes.web import FakeBlobs
 
 
@@ -36,24 +36,24 @@ def urls(messages: Any) -> list[str]:
 async def test_what_is_hot_is_not_read_again() -> None:
     """The same request twice reads the bytes once, and is the same; plain messages are not even copied."""
     blobs = Counting()
-    pictures = Pictures(blobs)
+    pictures = ImageInliner(blobs)
     cat = await blobs.put("people/ann", b"cat")
     messages = [line(cat, cat)]
-    first = await pictures.show(messages, "people/ann")
+    first = await pictures.inline(messages, "people/ann")
     assert urls(first) == ["data:image/png;base64,Y2F0"] * 2
-    assert await pictures.show(messages, "people/ann") == first
+    assert await pictures.inline(messages, "people/ann") == first
     assert blobs.read == [cat]
     plain = [{"role": "user", "content": "blob:image/png;x"}]
-    assert await pictures.show(plain, "people/ann") is plain
+    assert await pictures.inline(plain, "people/ann") is plain
 
 
 async def test_what_is_kept_is_bounded() -> None:
     """The least recently shown goes first."""
     blobs = Counting()
-    pictures = Pictures(blobs, most_bytes=100)
+    pictures = ImageInliner(blobs, most_bytes=100)
     one, two = [await blobs.put("s", bytes([n]) * 45) for n in (1, 2)]
     for name in (one, two, two, one):
-        await pictures.show([line(name)], "s")
+        await pictures.inline([line(name)], "s")
     assert blobs.read == [one, two, one]
 
 
@@ -61,6 +61,6 @@ async def test_a_picture_of_another_scope_is_none() -> None:
     """A transcript is a file that people can edit: what it names elsewhere, or nowhere, is not shown."""
     blobs = Counting()
     bobs = await blobs.put("people/bob", b"secret")
-    shown = await Pictures(blobs).show([line(bobs, "people/ann/x", "")], "people/ann")
+    shown = await ImageInliner(blobs).inline([line(bobs, "people/ann/x", "")], "people/ann")
     assert urls(shown) == ["(the picture is not kept here any more)"] * 3
     assert bobs not in blobs.read

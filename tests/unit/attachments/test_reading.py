@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from agent.attachments.reading import Reader
+from agent.attachments.document_reader import SandboxedReader
 from gateway.errors import FileUnavailable
 from tests.fakes import paper
 
@@ -22,7 +22,7 @@ BROKEN = "it is broken, or not what its name says"
 
 async def reason(data: bytes, form: str) -> str:
     """Return why a file was not read."""
-    reader = Reader()
+    reader = SandboxedReader()
     with pytest.raises(FileUnavailable) as refused:
         await (reader.picture(data) if form == "picture" else reader.document(data, form, 1_000))
     return str(refused.value)
@@ -30,7 +30,7 @@ async def reason(data: bytes, form: str) -> str:
 
 async def test_documents_are_read() -> None:
     """The words of a PDF, a Word document and a page come out, with their form where there is one."""
-    reader = Reader()
+    reader = SandboxedReader()
     pdf = await reader.document(paper.pdf("first page", "second page"), "pdf", 1_000)
     assert (pdf.text, pdf.pages, pdf.is_cut) == ("first page\n\nsecond page", 2, False)
     word = await reader.document(paper.docx(paper.paragraph("Prices &amp; more")), "docx", 1_000)
@@ -41,7 +41,7 @@ async def test_documents_are_read() -> None:
 
 async def test_what_is_longer_says_so() -> None:
     """Of a long document the beginning is read, and that it is only that is known."""
-    reader = Reader()
+    reader = SandboxedReader()
     text = await reader.document(paper.pdf(*["twelve chars"] * 50), "pdf", 100)
     assert (len(text.text), text.is_cut, text.pages) == (100, True, 50)
     assert (await reader.document(b"<p>" + b"word " * 100, "html", 50)).is_cut
@@ -49,7 +49,7 @@ async def test_what_is_longer_says_so() -> None:
 
 async def test_a_picture_is_upright_small_and_bare() -> None:
     """It is turned as its camera says, scaled, nothing but pixels; the same picture gives the same bytes."""
-    reader = Reader()
+    reader = SandboxedReader()
     data = paper.picture(4_000, 1_000, orientation=6)
     assert b"Secret Street" in data
     shown = await reader.picture(data)
@@ -108,7 +108,7 @@ async def test_a_million_objects_do_no_harm() -> None:
     """A PDF with a million objects is read, or refused for the time it takes; nobody waits longer than that."""
     data = await asyncio.to_thread(paper.pdf, "hello", more=60_000)
     async with asyncio.timeout(15):
-        assert (await Reader().document(data, "pdf", 100)).text == "hello"
+        assert (await SandboxedReader().document(data, "pdf", 100)).text == "hello"
 
 
 async def test_a_link_to_elsewhere_is_not_followed() -> None:
@@ -122,21 +122,21 @@ async def test_a_link_to_elsewhere_is_not_followed() -> None:
     async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
         port = server.sockets[0].getsockname()[1]
         for address in (f"http://127.0.0.1:{port}/x.png", "file:///proc/self/environ"):
-            text = await Reader().document(paper.linked_docx(address), "docx", 1_000)
+            text = await SandboxedReader().document(paper.linked_docx(address), "docx", 1_000)
             assert text.text == "before\n\nafter"
     assert not asked.is_set()
 
 
 async def test_deep_nesting_is_read_flat() -> None:
     """Markup nested ten thousand deep gives its words."""
-    assert (await Reader().document(b"<div>" * 10_000 + b"deep", "html", 100)).text == "deep"
+    assert (await SandboxedReader().document(b"<div>" * 10_000 + b"deep", "html", 100)).text == "deep"
 
 
 async def test_a_child_that_takes_too_long_is_ended() -> None:
     """The wall clock counts too, and the child is gone afterwards."""
     before = _children()
     with pytest.raises(FileUnavailable, match="takes too long"):
-        await Reader(wall=0.01).document(paper.pdf("x", more=300_000), "pdf", 100)
+        await SandboxedReader(wall=0.01).document(paper.pdf("x", more=300_000), "pdf", 100)
     assert _children() <= before
 
 

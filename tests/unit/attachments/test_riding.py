@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from agent.llm.chat_model import ChatRequest, estimate
 from agent.llm.litellm_model import outgoing, without_pictures
-from agent.llm.port import ChatRequest, estimate
-from agent.memory.files.lines import kind_of
 from agent.memory.prompt.conversation import Conversation
-from agent.memory.prompt.conversations import Conversations
-from agent.memory.prompt.snapshot import BACKGROUND_TOKENS, CHARS_PER_TOKEN, PICTURES, MemoryView, opening
+from agent.memory.prompt.conversation_cache import ConversationCache
+from agent.memory.prompt.prompt_snapshot import BACKGROUND_TOKENS, CHARS_PER_TOKEN, PICTURES, MemoryView, opening
+from agent.memory.storage.transcript_lines import kind_of
 from gateway.ports import Line, SessionRow
 from tests.fakes.memory import ANN, SCOPE, START, TRANSCRIPT, FakeRecords, exchange
 
@@ -21,7 +21,7 @@ PICTURE = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + 
 async def conversation(home: Path) -> Conversation:
     """Return a conversation that has not begun."""
     row = SessionRow(key=ANN, transcript=TRANSCRIPT, next_index=0, created_at=START)
-    return await Conversations(home, FakeRecords()).open(row, SCOPE)
+    return await ConversationCache(home, FakeRecords()).open(row, SCOPE)
 
 
 def turn(talk: Conversation, **fields: object) -> list[str]:

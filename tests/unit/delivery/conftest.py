@@ -10,11 +10,11 @@ from typing import Any, Protocol
 
 import pytest
 
-from gateway.delivery import Deliverer
+from gateway.delivery import OutboxDispatcher
 from gateway.events import SessionKey
-from gateway.ports import Capabilities, Lease, Outbox, Preview
+from gateway.ports import ChannelCapabilities, Outbox, Preview, TurnLease
 from gateway.store.outbox import SqliteOutbox
-from gateway.web.metrics import PrometheusMeter
+from gateway.web.metrics import PrometheusRecorder
 from tests.fakes.channel import RINGING, FakeChannel, Platform
 from tests.fakes.clock import Clock
 from tests.fakes.store import InlineWriter, kill, open_inline_store
@@ -28,9 +28,9 @@ class Gateway:
     folder: Path
     clock: Clock
     platform: Platform
-    capabilities: Capabilities
+    capabilities: ChannelCapabilities
     wrap: Callable[[Outbox], Outbox] = lambda outbox: outbox
-    meter: PrometheusMeter = field(default_factory=lambda: PrometheusMeter(strict=True))
+    meter: PrometheusRecorder = field(default_factory=lambda: PrometheusRecorder(strict=True))
     is_strict: bool = False
     runs: int = 0
     said: int = 0
@@ -43,7 +43,7 @@ class Gateway:
         self.channel = FakeChannel(self.platform, capabilities=self.capabilities)
         self.channel.now = self.clock.now
         channels = {"telegram": self.channel} if configured else {}
-        self.deliverer = Deliverer(
+        self.deliverer = OutboxDispatcher(
             self.wrap(self.store.outbox),
             channels,
             meter=self.meter,
@@ -78,7 +78,7 @@ class Gateway:
         await self.kill()
         await self.start()
 
-    async def answer(self, *texts: str, key: SessionKey = ANN) -> Lease:
+    async def answer(self, *texts: str, key: SessionKey = ANN) -> TurnLease:
         """Commit a turn whose answer is *texts*, one message each."""
         self.said += 1
         return await answer(self.store, said(id=f"m{self.said}", key=key), *texts)
@@ -89,19 +89,19 @@ class Gateway:
         await self.commit(lease, text, **fields)
         return f"{lease.turn}.1"
 
-    async def turn(self, key: SessionKey = ANN) -> Lease:
+    async def turn(self, key: SessionKey = ANN) -> TurnLease:
         """Begin a turn that is not committed yet."""
         self.said += 1
         await accept(self.store, said(id=f"m{self.said}", key=key))
         return await claim(self.store, key)
 
-    async def commit(self, lease: Lease, *texts: str, **fields: Any) -> None:
+    async def commit(self, lease: TurnLease, *texts: str, **fields: Any) -> None:
         """End a turn with *texts* as its messages, each with these *fields*."""
         commit = answered(lease, *texts)
         outbound = tuple(replace(message, **fields) for message in commit.outbound)
         await self.store.journal.commit(lease, replace(commit, outbound=outbound))
 
-    def preview(self, lease: Lease) -> Preview:
+    def preview(self, lease: TurnLease) -> Preview:
         """Open the turn's preview."""
         return self.deliverer.open(lease)
 
@@ -121,7 +121,7 @@ class Gateway:
 class Opens(Protocol):
     """The fixture's own shape."""
 
-    def __call__(self, capabilities: Capabilities = ..., platform: Platform | None = None) -> Awaitable[Gateway]:
+    def __call__(self, capabilities: ChannelCapabilities = ..., platform: Platform | None = None) -> Awaitable[Gateway]:
         """Build and start a gateway."""
         ...
 
@@ -131,7 +131,7 @@ async def opens(tmp_path: Path, clock: Clock) -> AsyncIterator[Opens]:
     """Return what opens gateways; they are ended with the test."""
     opened: list[Gateway] = []
 
-    async def open_gateway(capabilities: Capabilities = RINGING, platform: Platform | None = None) -> Gateway:
+    async def open_gateway(capabilities: ChannelCapabilities = RINGING, platform: Platform | None = None) -> Gateway:
         folder = tmp_path / f"gateway-{len(opened)}" / "run-0"
         folder.mkdir(parents=True)
         gateway = Gateway(folder, clock, platform or Platform(), capabilities)

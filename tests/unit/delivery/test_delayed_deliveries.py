@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from gateway.alerts.sources import DelaySource
-from gateway.alerts.watch import Source
-from gateway.alerts.wording import line_of_delay
-from gateway.commands import asking
-from gateway.delivery.deliverer import DELAYED_AFTER
-from gateway.doctor.findings import Level
-from gateway.doctor.traces import _told
+from gateway.alerts.alert_messages import line_of_delay
+from gateway.alerts.alert_sources import DelaySource
+from gateway.alerts.monitor import Source
+from gateway.commands import control_client
+from gateway.delivery.outbox_dispatcher import DELAYED_AFTER
+from gateway.doctor.findings import FindingLevel
+from gateway.doctor.incident_checks import _told
 from gateway.events import SessionKey
 from gateway.operations import plain
 from gateway.ports import DelayedDelivery
@@ -136,10 +136,10 @@ def test_operators_read_which_chat_waits_and_why(
         " the next attempt is at 2026-11-21T21:15:00Z"
     )
     assert line_of_delay(line["delayed"][0]) == told  # type: ignore[index]
-    monkeypatch.setattr(asking, "ask", lambda _: [line])
-    asking.show_status(as_json=False)
+    monkeypatch.setattr(control_client, "call_operation", lambda _: [line])
+    control_client.show_status(as_json=False)
     printed = capsys.readouterr().out.splitlines()
     assert [each for each in printed if each.startswith("delayed ")] == [f"{'delayed':16} {told.replace(chr(27), '')}"]
     first, more = _told(line)
-    assert (first.level, first.id, first.text) == (Level.WARN, "delivery.delayed", told)
+    assert (first.level, first.id, first.text) == (FindingLevel.WARN, "delivery.delayed", told)
     assert more.text == "and in 4 more chats; `parlour status` shows them"

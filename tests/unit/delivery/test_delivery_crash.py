@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
-from gateway.errors import SendFailed, StoreDown
-from gateway.events import OutboundMessage, Part, Receipt, SessionKey
-from gateway.ports import Capabilities, Delivery, Lease, Outbox, PartRow
-from gateway.words import say
+from gateway.errors import SendFailed, StoreUnavailable
+from gateway.events import DeliveryReceipt, MessagePart, OutboundMessage, SessionKey
+from gateway.i18n import translate
+from gateway.ports import ChannelCapabilities, Outbox, OutboxPart, PendingDelivery, TurnLease
 from tests.fakes.channel import KEYED, PLAIN, RINGING, FakeChannel, Fault, Platform
 from tests.fakes.turns import ANN, accept, said
 from tests.unit.delivery.conftest import Gateway, Opens
 
-MARK = say("delivery.may_repeat")
+MARK = translate("delivery.may_repeat")
 POINTS = 40  # more than the calls any of these stories makes; a story that ends before its point is whole
 
 
@@ -34,7 +34,7 @@ class Death:
     async def around(self, call: Callable[[], Any]) -> Any:
         """Do *call*, or die at it; a dead process changes nothing any more."""
         if self.happened.is_set():
-            raise StoreDown("this process is dead")
+            raise StoreUnavailable("this process is dead")
         self.calls += 1
         if self.calls != self.at:
             return await call()
@@ -56,42 +56,42 @@ class MortalOutbox:
         """Yield chats as the store does."""
         return self._outbox.chats()
 
-    async def next(self, key: SessionKey) -> Delivery | None:
+    async def next(self, key: SessionKey) -> PendingDelivery | None:
         """Reading changes nothing, so that nobody dies of it."""
         return await self._outbox.next(key)
 
-    async def freeze(self, message: OutboundMessage, parts: Sequence[Part]) -> tuple[PartRow, ...]:
+    async def freeze(self, message: OutboundMessage, parts: Sequence[MessagePart]) -> tuple[OutboxPart, ...]:
         """Freeze or die."""
-        rows: tuple[PartRow, ...] = await self._death.around(lambda: self._outbox.freeze(message, parts))
+        rows: tuple[OutboxPart, ...] = await self._death.around(lambda: self._outbox.freeze(message, parts))
         return rows
 
-    async def sending(self, part: Part) -> None:
+    async def sending(self, part: MessagePart) -> None:
         """Mark or die."""
         await self._death.around(lambda: self._outbox.sending(part))
 
-    async def sent(self, receipt: Receipt, *, then: Part | None = None) -> None:
+    async def sent(self, receipt: DeliveryReceipt, *, then: MessagePart | None = None) -> None:
         """Store or die."""
         await self._death.around(lambda: self._outbox.sent(receipt, then=then))
 
-    async def placed(self, part: Part, message_id: str) -> None:
+    async def placed(self, part: MessagePart, message_id: str) -> None:
         """Store or die."""
         await self._death.around(lambda: self._outbox.placed(part, message_id))
 
-    async def unsure(self, part: Part, reason: str) -> None:
+    async def unsure(self, part: MessagePart, reason: str) -> None:
         """Mark or die."""
-        await self._death.around(lambda: self._outbox.unsure(part, reason))
+        await self._death.around(lambda: self._outbox.mark_uncertain(part, reason))
 
-    async def unsent(self, part: Part, reason: str) -> None:
+    async def unsent(self, part: MessagePart, reason: str) -> None:
         """Mark or die."""
         await self._death.around(lambda: self._outbox.unsent(part, reason))
 
-    async def bury(self, part: Part, reason: str) -> None:
+    async def bury(self, part: MessagePart, reason: str) -> None:
         """Bury or die."""
-        await self._death.around(lambda: self._outbox.bury(part, reason))
+        await self._death.around(lambda: self._outbox.dead_letter(part, reason))
 
-    async def preview(self, lease: Lease, part: Part) -> PartRow:
+    async def preview(self, lease: TurnLease, part: MessagePart) -> OutboxPart:
         """Write or die."""
-        row: PartRow = await self._death.around(lambda: self._outbox.preview(lease, part))
+        row: OutboxPart = await self._death.around(lambda: self._outbox.preview(lease, part))
         return row
 
     def __getattr__(self, name: str) -> Any:
@@ -102,7 +102,7 @@ def mortal(platform: Platform, death: Death) -> None:
     """Let the process die at the platform's calls as well."""
     healthy = platform.call
 
-    async def call(what: str, part: Part, act: Callable[[], Receipt | None]) -> Any:
+    async def call(what: str, part: MessagePart, act: Callable[[], DeliveryReceipt | None]) -> Any:
         return await death.around(lambda: healthy(what, part, act))
 
     platform.call = call  # type: ignore[method-assign]
@@ -151,7 +151,7 @@ TROUBLES = {
 @pytest.mark.parametrize("is_after", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("trouble", TROUBLES)
 async def test_no_death_doubles_or_loses_an_answer(
-    opens: Opens, capabilities: Capabilities, finds: bool, text: str, pause: float, is_after: bool, trouble: str
+    opens: Opens, capabilities: ChannelCapabilities, finds: bool, text: str, pause: float, is_after: bool, trouble: str
 ) -> None:
     """Whichever call the process dies at, every part arrives, in order, and at most one copy is unmarked.
 
@@ -185,10 +185,10 @@ async def die(gateway: Gateway, death: Death, text: str, pause: float) -> None:
     gateway.wrap = lambda outbox: outbox
 
 
-def check(platform: Platform, capabilities: Capabilities, text: str, *, is_known: bool) -> None:
+def check(platform: Platform, capabilities: ChannelCapabilities, text: str, *, is_known: bool) -> None:
     """Look at the chat as a person does."""
     standing = [posted for posted in platform.chats[ANN.chat] if not posted.part.rpartition(".")[0].endswith(".0")]
-    standing = [posted for posted in standing if posted.text != say("delivery.next_message")]
+    standing = [posted for posted in standing if posted.text != translate("delivery.next_message")]
     expected = FakeChannel(Platform(), capabilities=capabilities).render(OutboundMessage(id="t.1", key=ANN, text=text))
     texts = [posted.text.removeprefix(f"{MARK}\n") for posted in standing]
     # In order, each there, a repeat right behind what it repeats.

@@ -8,19 +8,19 @@ from typing import Any
 
 import pytest
 
-from gateway.delivery.cutter import shown_name
+from gateway.delivery.part_planner import shown_name
 from gateway.events import Attachment, ChatKind
-from gateway.ports import Lease
-from gateway.words import say
-from gateway.words.figures import file_size
+from gateway.i18n import translate
+from gateway.i18n.formats import format_file_size
+from gateway.ports import TurnLease
 from tests.fakes.channel import FILING, KEYED, RINGING, Fault, Platform, Posted
 from tests.fakes.turns import ANN
 from tests.unit.delivery.conftest import Gateway, Opens
 from tests.unit.delivery.test_delivery_crash import POINTS, Death, MortalOutbox, mortal
 from tests.unit.delivery.test_delivery_previews import shown
 
-MARK = say("delivery.may_repeat")
-POINTER = say("delivery.next_message")
+MARK = translate("delivery.may_repeat")
+POINTER = translate("delivery.next_message")
 LONG = "# The plan\n\n" + " ".join(f"w{n:03}" for n in range(100))
 
 
@@ -62,8 +62,8 @@ async def test_a_message_without_words_is_only_its_files(opens: Opens) -> None:
 @pytest.mark.parametrize(
     ("limit", "size", "line"),
     [
-        (0, 4, say("delivery.no_files", name="**plan**.pdf")),
-        (9_000_000, 12_345_678, say("delivery.file_large", name="**plan**.pdf", size="12.3 MB", limit="9 MB")),
+        (0, 4, translate("delivery.no_files", name="**plan**.pdf")),
+        (9_000_000, 12_345_678, translate("delivery.file_large", name="**plan**.pdf", size="12.3 MB", limit="9 MB")),
     ],
     ids=["no files", "too large"],
 )
@@ -89,7 +89,7 @@ async def test_a_file_that_is_lost_or_refused_costs_one_line(opens: Opens, is_lo
         gateway.platform.fail(Fault.REFUSED)
     await gateway.say("", attachments=(lost, second))
     await gateway.settled()
-    assert gateway.platform.texts(ANN) == [say(sentence, name="gone.pdf"), "[there.pdf]"]
+    assert gateway.platform.texts(ANN) == [translate(sentence, name="gone.pdf"), "[there.pdf]"]
     assert (await gateway.store.journal.depth())["dead"] == 0
 
 
@@ -158,7 +158,7 @@ async def test_a_late_answer_with_a_file_rings_by_the_file(opens: Opens) -> None
     assert gateway.platform.texts(ANN) == ["The answer", "[plan.pdf]"]
 
 
-async def commit_with_files(gateway: Gateway, lease: Lease, text: str) -> None:
+async def commit_with_files(gateway: Gateway, lease: TurnLease, text: str) -> None:
     """End the turn with *text* and one file, and wait until both are there."""
     await gateway.commit(lease, text, attachments=(file(gateway=gateway),))
     await gateway.settled()
@@ -174,7 +174,7 @@ async def test_a_long_answer_in_a_group_is_its_beginning_and_a_file(opens: Opens
     await gateway.settled()
     beginning, whole, own = chat(gateway)
     words, _, line = beginning.text.rpartition("\n\n")
-    assert line == say("delivery.in_the_file")
+    assert line == translate("delivery.in_the_file")
     assert LONG.startswith(words)
     assert 50 < len(beginning.text) <= FILING.text_limit
     assert (whole.text, whole.file) == ("[answer.md]", LONG.encode())
@@ -187,7 +187,7 @@ async def test_a_beginning_closes_its_code_before_it_names_the_file(opens: Opens
     await gateway.say("```py\n" + "x = 1\n" * 100 + "```", chat_kind=ChatKind.GROUP)
     await gateway.settled()
     text = chat(gateway)[0].text
-    assert text.endswith(f"x = 1\n```\n\n{say('delivery.in_the_file')}")
+    assert text.endswith(f"x = 1\n```\n\n{translate('delivery.in_the_file')}")
 
 
 @pytest.mark.parametrize(
@@ -246,7 +246,7 @@ async def test_the_preview_of_a_long_answer_becomes_its_beginning(opens: Opens) 
     await gateway.commit(lease, LONG, chat_kind=ChatKind.GROUP)
     await gateway.settled()
     beginning, whole = chat(gateway)
-    assert beginning.text.endswith(say("delivery.in_the_file"))
+    assert beginning.text.endswith(translate("delivery.in_the_file"))
     assert whole.file == LONG.encode()
 
 
@@ -254,7 +254,7 @@ def test_names_and_sizes_are_one_short_line() -> None:
     """A name cannot break out of its line, and a size is read at a glance."""
     assert shown_name(file("a\nb\x00\x1b[2J  c" + "d" * 100)).startswith("a b[2J cddd")
     assert len(shown_name(file("d" * 100))) == 64
-    assert [file_size(size) for size in (0, 999, 1_000, 1_550_000, 10_000_000, 2_000_000_000)] == [
+    assert [format_file_size(size) for size in (0, 999, 1_000, 1_550_000, 10_000_000, 2_000_000_000)] == [
         "0 B", "999 B", "1 kB", "1.6 MB", "10 MB", "2 GB",
     ]  # fmt: skip
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from gateway.events import OutboundMessage, Part, SessionKey
+from gateway.events import MessagePart, OutboundMessage, SessionKey
 from tests.fakes.channel import RINGING, FakeChannel
 from tests.fakes.turns import ANN, BOB
 from tests.unit.delivery.conftest import Opens
@@ -30,7 +30,7 @@ class Formatting:
         self.threads: dict[str, bool] = {}  # the first words: was it off the loop?
         render = FakeChannel.render
 
-        def slow(channel: FakeChannel, message: OutboundMessage, **more: int) -> Sequence[Part]:
+        def slow(channel: FakeChannel, message: OutboundMessage, **more: int) -> Sequence[MessagePart]:
             is_off = threading.current_thread() is not threading.main_thread()
             self.threads[message.text[:13]] = is_off
             if is_off:

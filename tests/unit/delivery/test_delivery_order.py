@@ -9,17 +9,17 @@ from datetime import timedelta
 import pytest
 from structlog.testing import capture_logs
 
-from gateway.delivery.courier import ATTEMPTS
-from gateway.delivery.cutter import Cutter
+from gateway.delivery.chat_delivery import ATTEMPTS
+from gateway.delivery.part_planner import PartPlanner
 from gateway.events import OutboundMessage, SessionKey
-from gateway.ports import PartRow
-from gateway.words import say
+from gateway.i18n import translate
+from gateway.ports import OutboxPart
 from tests.fakes.channel import KEYED, PLAIN, RINGING, Fault, Platform
 from tests.fakes.clock import Clock
 from tests.fakes.turns import ANN, BOB, answer, answered, said
 from tests.unit.delivery.conftest import Opens
 
-MARK = say("delivery.may_repeat")
+MARK = translate("delivery.may_repeat")
 
 
 async def test_answers_arrive_in_commit_order(opens: Opens) -> None:
@@ -300,15 +300,15 @@ async def test_couriers_are_freed(opens: Opens) -> None:
 async def test_a_bug_in_a_courier_costs_one_chat_time(opens: Opens, monkeypatch: pytest.MonkeyPatch) -> None:
     """An exception nobody thought of is logged, waits, and is tried again; other chats deliver meanwhile."""
     gateway = await opens(PLAIN)
-    healthy, broken = Cutter.cut, [True]
+    healthy, broken = PartPlanner.plan_parts, [True]
 
-    def cut(self: Cutter, message: OutboundMessage, preview: PartRow | None) -> object:
+    def cut(self: PartPlanner, message: OutboundMessage, preview: OutboxPart | None) -> object:
         if broken and message.key == ANN:
             broken.clear()
             raise ZeroDivisionError
         return healthy(self, message, preview)
 
-    monkeypatch.setattr(Cutter, "cut", cut)
+    monkeypatch.setattr(PartPlanner, "plan_parts", cut)
     await gateway.answer("one")
     await answer(gateway.store, said(id="b", key=BOB), "bob's")
     await gateway.settled()

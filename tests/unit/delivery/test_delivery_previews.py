@@ -10,19 +10,19 @@ from itertools import pairwise
 import pytest
 
 from gateway.events import SessionKey
-from gateway.ports import Capabilities, Lease
-from gateway.words import say
+from gateway.i18n import translate
+from gateway.ports import ChannelCapabilities, TurnLease
 from tests.fakes.channel import KEYED, PLAIN, RINGING, Fault, Platform
 from tests.fakes.clock import Clock
 from tests.fakes.turns import ANN, BOB, answered
 from tests.unit.delivery.conftest import Gateway, Opens
 
-MARK = say("delivery.may_repeat")
-BELOW = say("delivery.next_message")
+MARK = translate("delivery.may_repeat")
+BELOW = translate("delivery.next_message")
 WORDS = "The first words of an answer that goes on for a while"
 
 
-async def shown(gateway: Gateway, lease: Lease, text: str = WORDS) -> None:
+async def shown(gateway: Gateway, lease: TurnLease, text: str = WORDS) -> None:
     """Show one preview and close it."""
     preview = gateway.preview(lease)
     preview.show(text)
@@ -54,12 +54,12 @@ async def test_the_row_is_written_before_it_is_sent(opens: Opens) -> None:
     lease = await gateway.turn()
     preview = gateway.preview(lease)
     await asyncio.sleep(10)
-    story = await gateway.store.journal.story(lease.turn)
+    story = await gateway.store.journal.trace(lease.turn)
     assert story is not None
     assert story.parts == ()
     preview.show(WORDS)
     await asyncio.sleep(0.5)
-    story = await gateway.store.journal.story(lease.turn)
+    story = await gateway.store.journal.trace(lease.turn)
     assert story is not None
     assert [part["state"] for part in story.parts] == ["sending"]
     await preview.close()
@@ -162,7 +162,7 @@ async def test_a_deleted_preview_is_no_reason_to_bury_the_answer(opens: Opens) -
 @pytest.mark.parametrize("capabilities", [RINGING, KEYED], ids=["history", "key"])
 @pytest.mark.parametrize("fault", [Fault.LOST, Fault.DROPPED, Fault.BUG, Fault.HANG])
 async def test_a_preview_of_unknown_outcome_is_asked_for(
-    opens: Opens, capabilities: Capabilities, fault: Fault
+    opens: Opens, capabilities: ChannelCapabilities, fault: Fault
 ) -> None:
     """Posted or not, after an unknown first send the chat ends with the answer, once and unmarked."""
     gateway = await opens(capabilities)
@@ -321,9 +321,9 @@ async def test_the_status_says_how_to_stop_after_fifteen_seconds(opens: Opens) -
     await asyncio.sleep(1)
     await preview.close()
     said = [(activity.on, activity.text) for activity in gateway.channel.activities]
-    doing = say("delivery.doing", what="reading")
+    doing = translate("delivery.doing", what="reading")
     assert said == [
-        (True, ""), (True, "search"), (True, ""), (True, say("delivery.working")), (True, doing), (False, ""),
+        (True, ""), (True, "search"), (True, ""), (True, translate("delivery.working")), (True, doing), (False, ""),
     ]  # fmt: skip
 
 

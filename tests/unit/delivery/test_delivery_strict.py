@@ -8,19 +8,19 @@ from dataclasses import replace
 import pytest
 
 from gateway.events import Attachment, ChatKind, OutboundMessage
-from gateway.ports import Capabilities
-from gateway.words import say
+from gateway.i18n import translate
+from gateway.ports import ChannelCapabilities
 from tests.fakes.channel import FILING, KEYED, PLAIN, RINGING, FakeChannel, Fault, Platform, Posted
 from tests.fakes.turns import ANN, accept, said
 from tests.unit.delivery.conftest import Gateway, Opens
 from tests.unit.delivery.test_delivery_crash import MANY, ONE, POINTS, TROUBLES, Death, die, tell
 from tests.unit.delivery.test_delivery_previews import WORDS, shown
 
-MARK = say("delivery.may_repeat")
-BLANK = say("delivery.placeholder")
+MARK = translate("delivery.may_repeat")
+BLANK = translate("delivery.placeholder")
 
 
-async def strict(opens: Opens, capabilities: Capabilities = RINGING) -> Gateway:
+async def strict(opens: Opens, capabilities: ChannelCapabilities = RINGING) -> Gateway:
     """Open a gateway that is strict, on a platform that cannot be asked."""
     gateway = await opens(capabilities, Platform(finds=False))
     gateway.is_strict = True
@@ -155,7 +155,7 @@ async def test_a_file_and_a_private_answer_are_marked_as_ever(opens: Opens) -> N
 
 
 @pytest.mark.parametrize("capabilities", [KEYED, replace(RINGING, finds=True), PLAIN], ids=["key", "asked", "no edits"])
-async def test_where_it_is_not_needed_nothing_is_placed(opens: Opens, capabilities: Capabilities) -> None:
+async def test_where_it_is_not_needed_nothing_is_placed(opens: Opens, capabilities: ChannelCapabilities) -> None:
     """A send key, a history that can be read back, or no edits: what is sent is the answer."""
     gateway = await strict(opens, capabilities)
     await gateway.answer("hello")
@@ -215,7 +215,7 @@ async def test_a_long_answer_does_not_hold_up_the_next_one(opens: Opens) -> None
     await gateway.answer("next")
     await gateway.settled()
     beginning, whole, following = answers(gateway)
-    assert beginning.text.endswith(say("delivery.in_the_file"))
+    assert beginning.text.endswith(translate("delivery.in_the_file"))
     assert whole.file == long.encode()
     assert following.text == "next"
     assert [call.what for call in gateway.platform.calls] == ["send", "edit", "send", "send", "edit"]

@@ -21,21 +21,21 @@ from channels.slack.codec import render as for_slack
 from channels.telegram.codec import LIMIT as TELEGRAM_LIMIT
 from channels.telegram.codec import render as for_telegram
 from gateway.delivery.growth import GrowingText
-from gateway.events import ChatKind, OutboundMessage, Part
-from gateway.text import Unit, plain, split
+from gateway.events import ChatKind, MessagePart, OutboundMessage
+from gateway.i18n import translate
+from gateway.text import LengthUnit, render_plain, split
 from gateway.text.redaction import SecretRedactor
-from gateway.words import say
 from tests.fakes.channel import RINGING, FakeChannel
 from tests.fakes.turns import ANN
 from tests.unit.delivery.conftest import Opens
 
-Render = Callable[..., Sequence[Part]]
+Render = Callable[..., Sequence[MessagePart]]
 PLATFORMS: dict[str, tuple[Render, int, str]] = {
     "telegram": (for_telegram, TELEGRAM_LIMIT, "utf16"),
     "discord": (for_discord, DISCORD_LIMIT, "characters"),
     "slack": (lambda message, least=0: for_slack(message, max_parts=40, least=least), SLACK_LIMIT, "characters"),
 }
-GOES_ON = say("delivery.goes_on")
+GOES_ON = translate("delivery.goes_on")
 SECTION = """## Section {n}
 
 Some **bold words** and a [link]({n}) to [a page](https://a.example/{n}?x=1&y=2), in `code {n}` too.
@@ -73,7 +73,7 @@ async def test_a_preview_takes_nothing_back(
     """30,000 characters in 20 s: each edit shows more, a full preview says so, and the answer begins with it."""
     render, limit, unit = PLATFORMS[platform]
 
-    def rendered(_: FakeChannel, message: OutboundMessage, *, least: int = 0) -> Sequence[Part]:
+    def rendered(_: FakeChannel, message: OutboundMessage, *, least: int = 0) -> Sequence[MessagePart]:
         parts = render(message, least=least)
         return [replace(part, payload=_text_of(part)) for part in parts]
 
@@ -98,10 +98,12 @@ async def test_a_preview_takes_nothing_back(
         assert after.startswith(before)
     whole = "".join(letters(each) for each in gateway.platform.texts(ANN))
     if kind is ChatKind.DIRECT:
-        assert len(whole) >= len(letters(plain(text))) * 0.9 or whole.endswith(letters(say("delivery.cut")))
+        assert len(whole) >= len(letters(render_plain(text))) * 0.9 or whole.endswith(
+            letters(translate("delivery.cut"))
+        )
 
 
-def _text_of(part: Part) -> str:
+def _text_of(part: MessagePart) -> str:
     if part.payload.startswith('{"text"'):
         return str(json.loads(part.payload)["text"])
     return part.payload or part.plain
@@ -119,13 +121,13 @@ pieces = st.lists(st.sampled_from(PIECES), min_size=1, max_size=60).map("".join)
 def test_whatever_is_written_grows(text: str, step: int) -> None:
     """For any Markdown in deltas of any size, the letters shown are a beginning of those shown next."""
 
-    def render(markdown: str) -> Sequence[Part]:
+    def render(markdown: str) -> Sequence[MessagePart]:
         return [
-            Part(id=f"t.0.{n}", key=ANN, payload=piece, plain=plain(piece))
+            MessagePart(id=f"t.0.{n}", key=ANN, payload=piece, plain=render_plain(piece))
             for n, piece in enumerate(split(markdown, limit=160), 1)
         ]
 
-    growing = GrowingText(render, SecretRedactor(), limit=160, unit=Unit.CHARACTERS, note="(on)")
+    growing = GrowingText(render, SecretRedactor(), limit=160, unit=LengthUnit.CHARACTERS, note="(on)")
     shown = [""]
     for end in range(step, len(text) + step, step):
         part = growing.grow(text[:end])

@@ -13,12 +13,12 @@ from datetime import timedelta
 
 import pytest
 
-from agent.locks import Slots
-from agent.pool import Pool, Running
-from gateway.delivery import Deliverer
-from gateway.events import Part, Receipt, SessionKey
-from gateway.ports import Activity, EndState, InboxRow, Lease
-from gateway.store.store import SqliteStore
+from agent.locks import WorkerSlots
+from agent.worker_pool import RunningTurn, WorkerPool
+from gateway.delivery import OutboxDispatcher
+from gateway.events import DeliveryReceipt, MessagePart, SessionKey
+from gateway.ports import ChatActivity, InboxRow, MessageOutcome, TurnLease
+from gateway.store.sqlite_store import SqliteStore
 from tests.fakes.channel import KEYED, RINGING, FakeChannel, Fault, Platform
 from tests.fakes.clock import Clock
 from tests.fakes.meter import FakeMeter
@@ -43,7 +43,9 @@ class Timed(Platform):
         super().__init__()
         self.stood: dict[str, float] = {}  # question -> when its answer stood
 
-    async def call(self, what: str, part: Part, act: Callable[[], Receipt | None]) -> Receipt | None:
+    async def call(
+        self, what: str, part: MessagePart, act: Callable[[], DeliveryReceipt | None]
+    ) -> DeliveryReceipt | None:
         """Do the call, and note what it brought."""
         receipt = await super().call(what, part, act)
         if what != "find" and part.plain.endswith(ENDS):
@@ -56,7 +58,7 @@ class Channel(FakeChannel):
 
     is_gone = False
 
-    async def show(self, activity: Activity) -> None:
+    async def show(self, activity: ChatActivity) -> None:
         if self.is_gone:
             await asyncio.Event().wait()
         await super().show(activity)
@@ -65,11 +67,11 @@ class Channel(FakeChannel):
 class Thinker:
     """The pool's work: two seconds of streaming, then the commit, as a turn does it."""
 
-    def __init__(self, store: SqliteStore, deliverer: Deliverer) -> None:
+    def __init__(self, store: SqliteStore, deliverer: OutboxDispatcher) -> None:
         self._store = store
         self._deliverer = deliverer
 
-    async def take(self, running: Running) -> EndState:
+    async def handle_turn(self, running: RunningTurn) -> MessageOutcome:
         lease = running.lease
         question = lease.rows[0].message.text
         preview = self._deliverer.open(lease)
@@ -80,12 +82,12 @@ class Thinker:
         finally:
             await preview.close()
         await self._store.journal.commit(lease, answered(lease, f"{question}{ENDS}"))
-        return EndState.ANSWERED
+        return MessageOutcome.ANSWERED
 
-    async def stopped(self, running: Running) -> None:
+    async def handle_stop(self, running: RunningTurn) -> None:
         raise NotImplementedError
 
-    async def bury(self, lease: Lease) -> None:
+    async def dead_letter(self, lease: TurnLease) -> None:
         raise NotImplementedError
 
     async def control(self, row: InboxRow) -> None:
@@ -132,11 +134,11 @@ async def spend_a_minute(clock: Clock, down: str, trouble: str) -> dict[str, flo
     """Let people ask on all three platforms while *down* has *trouble*; return how long each waited for an answer."""
     store = await open_inline_store(clock=clock.now)
     house = House(clock, store)
-    deliverer = Deliverer(store.outbox, house.channels, meter=FakeMeter(), now=clock.now)
-    pool = Pool(
+    deliverer = OutboxDispatcher(store.outbox, house.channels, meter=FakeMeter(), now=clock.now)
+    pool = WorkerPool(
         store.journal,
         Thinker(store, deliverer),
-        slots=Slots(WORKERS),
+        slots=WorkerSlots(WORKERS),
         meter=FakeMeter(),
         clock=asyncio.get_running_loop().time,
     )

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from channels.discord import codec
-from channels.discord.codec.dialect import write
+from channels.discord.codec.markup import render_markup
 from gateway.events import OutboundMessage, SessionKey
 
 CASES = {
@@ -31,12 +31,12 @@ CASES = {
 @pytest.mark.parametrize(("markdown", "written"), CASES.values(), ids=CASES.keys())
 def test_markdown_becomes_discords(markdown: str, written: str) -> None:
     """Each construct as a person there would write it."""
-    assert write(markdown) == written
+    assert render_markup(markdown) == written
 
 
 def test_a_fence_inside_code_does_not_end_it() -> None:
     """Three backticks in code stay in the code."""
-    written = write('~~~\nx = "```"\n~~~')
+    written = render_markup('~~~\nx = "```"\n~~~')
     assert written.count("```") == 2
 
 
@@ -45,6 +45,8 @@ def test_a_fence_inside_code_does_not_end_it() -> None:
 def test_every_part_is_within_the_limit_and_leaves_room_for_a_mark(text: str) -> None:
     """Whatever escapes make of it."""
     parts = codec.render(OutboundMessage(id="tabcdefghijklmnop.1", key=SessionKey("discord", "1"), text=text))
-    assert all(0 < len(codec.written(part)) <= codec.LIMIT for part in parts)
-    assert all(codec.written(part, marked=True).endswith(part.payload or part.plain) for part in parts)
-    assert all(codec.is_the_same(codec.written(part, marked=True), part) for part in parts if part.plain.strip())
+    assert all(0 < len(codec.message_content(part)) <= codec.LIMIT for part in parts)
+    assert all(codec.message_content(part, marked=True).endswith(part.payload or part.plain) for part in parts)
+    assert all(
+        codec.matches_part(codec.message_content(part, marked=True), part) for part in parts if part.plain.strip()
+    )

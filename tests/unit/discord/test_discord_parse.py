@@ -12,12 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from channels.discord import codec
-from channels.discord.codec import Me, Place, Profile
+from channels.discord.codec import DiscordBotIdentity, DiscordChat, GuildProfile
 from gateway.events import UNKNOWN, ChatKind, InboundKind
 
 PAYLOADS = Path(__file__).resolve().parents[2] / "payloads" / "discord"
-ME = Me(id="1042", name="Parlour", roles=frozenset({"5001"}))
-HALL = Place(id="4001", guild="3001")
+ME = DiscordBotIdentity(id="1042", name="Parlour", roles=frozenset({"5001"}))
+HALL = DiscordChat(id="4001", guild="3001")
 
 
 def payload(name: str) -> dict[str, Any]:
@@ -28,8 +28,10 @@ def payload(name: str) -> dict[str, Any]:
 
 def test_a_live_message_and_its_history_are_one_message() -> None:
     """The gateway adds the member; id, words, time and revision are the same, so the journal knows both."""
-    live = codec.read_message("discord", payload("message_create_guild"), HALL, ME)
-    past = codec.read_message("discord", payload("message_history"), HALL, ME, Profile(roles=("5002",), name="Annie"))
+    live = codec.parse_message("discord", payload("message_create_guild"), HALL, ME)
+    past = codec.parse_message(
+        "discord", payload("message_history"), HALL, ME, GuildProfile(roles=("5002",), name="Annie")
+    )
     assert live == past
     assert live is not None
     assert (live.text, live.sender.name, live.sender.roles) == ("@Parlour hello", "Annie", ("5002",))
@@ -37,7 +39,7 @@ def test_a_live_message_and_its_history_are_one_message() -> None:
 
 def test_a_forward_is_its_senders_who_quotes() -> None:
     """What was said elsewhere is quoted; the sender is who forwarded it."""
-    message = codec.read_message("discord", payload("message_forward"), HALL, ME)
+    message = codec.parse_message("discord", payload("message_forward"), HALL, ME)
     assert message is not None
     assert (message.text, message.quoted, message.sender.id) == ("", "what was said elsewhere", "2001")
     assert message.quoted_by == UNKNOWN  # Discord does not say whose it was
@@ -45,8 +47,8 @@ def test_a_forward_is_its_senders_who_quotes() -> None:
 
 def test_system_messages_are_nobodys_words_and_webhooks_are_bots() -> None:
     """A join is dropped; a webhook is a fact for admission."""
-    assert codec.read_message("discord", payload("message_member_join"), HALL, ME) is None
-    hook = codec.read_message("discord", payload("message_webhook"), HALL, ME)
+    assert codec.parse_message("discord", payload("message_member_join"), HALL, ME) is None
+    hook = codec.parse_message("discord", payload("message_webhook"), HALL, ME)
     assert hook is not None
     assert hook.sender.is_bot
 
@@ -60,14 +62,14 @@ def test_only_the_authors_own_edit_is_an_edit() -> None:
 @pytest.mark.parametrize("text", ["<@1042> /usage", "<@!1042>  !usage", "<@&5001> /usage"])
 def test_a_command_after_our_name_is_the_command(text: str) -> None:
     """Discord's clients keep slashes for themselves, so people mention us first."""
-    message = codec.read_message("discord", payload("message_history") | {"content": text}, HALL, ME)
+    message = codec.parse_message("discord", payload("message_history") | {"content": text}, HALL, ME)
     assert message is not None
     assert message.text in ("/usage", "!usage")
 
 
 def test_a_command_says_all_that_admission_needs() -> None:
     """Who, with which roles and rights, where; a private thread is told by the payload alone."""
-    message = codec.read_interaction("discord", payload("interaction_command_guild"), ME)
+    message = codec.parse_interaction("discord", payload("interaction_command_guild"), ME)
     assert message is not None
     assert (message.text, message.event_ids, message.message_id) == (
         "/timezone Europe/Berlin", ("1573887251060883457",), "",
@@ -75,33 +77,33 @@ def test_a_command_says_all_that_admission_needs() -> None:
     assert (str(message.key), message.guild, message.is_private) == ("discord:4001/4101", "3001", True)
     assert (message.sender.id, message.sender.name, message.sender.roles) == ("2001", "Annie", ("5002",))
     assert message.sender.is_admin
-    assert codec.first_answer(message) == {"type": 5, "data": {"flags": 64}}
+    assert codec.initial_response(message) == {"type": 5, "data": {"flags": 64}}
 
 
 def test_a_button_in_a_direct_chat_is_its_value() -> None:
     """And is confirmed without a word."""
-    message = codec.read_interaction("discord", payload("interaction_button_direct"), ME)
+    message = codec.parse_interaction("discord", payload("interaction_button_direct"), ME)
     assert message is not None
     assert (message.kind, message.text) == (InboundKind.BUTTON, "/memory approve eaaaaaaaaaaaaaaaa")
     assert (message.message_id, message.reply_to) == ("", "1573887251060883000")
-    assert codec.rows_left(payload("interaction_button_direct")) == []
+    assert codec.remaining_rows(payload("interaction_button_direct")) == []
     assert (message.chat_kind, message.sender.id) == (ChatKind.DIRECT, "2001")
-    assert codec.first_answer(message) == {"type": 6}
+    assert codec.initial_response(message) == {"type": 6}
 
 
 @pytest.mark.parametrize("kind", [1, 4, 5])
 def test_interactions_that_we_never_asked_for_are_nothing(kind: int) -> None:
     """Pings, completions and forms."""
-    assert codec.read_interaction("discord", payload("interaction_command_guild") | {"type": kind}, ME) is None
+    assert codec.parse_interaction("discord", payload("interaction_command_guild") | {"type": kind}, ME) is None
 
 
 def test_a_voice_message_is_voice_and_knows_where_it_is() -> None:
     """The flag tells it from a sound file; the address holds what a fresh one is asked with."""
-    message = codec.read_message("discord", payload("message_voice"), Place(id="92001", is_direct=True), ME)
+    message = codec.parse_message("discord", payload("message_voice"), DiscordChat(id="92001", is_direct=True), ME)
     assert message is not None
     (voice,) = message.attachments
     assert (voice.kind, voice.size, voice.media_type) == ("voice", 8123, "audio/ogg")
-    address = codec.FileAddress.read(voice.url)
+    address = codec.DiscordFileRef.read(voice.url)
     assert (address.chat, address.message, address.attachment) == (
         "92001", "1573887251060883460", "1573887251060883461",
     )  # fmt: skip
@@ -113,7 +115,7 @@ def test_a_voice_message_is_voice_and_knows_where_it_is() -> None:
 def test_what_is_no_address_of_a_file_is_none(line: str) -> None:
     """Only what `written` made is followed."""
     with pytest.raises(ValueError, match=r"address|unpack"):
-        codec.FileAddress.read(line)
+        codec.DiscordFileRef.read(line)
 
 
 @given(st.datetimes(datetime(2016, 1, 1), datetime(2090, 1, 1), timezones=st.just(UTC)))  # noqa: DTZ001 - hypothesis adds the zone

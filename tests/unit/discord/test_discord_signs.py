@@ -6,8 +6,8 @@ import asyncio
 from datetime import timedelta
 from typing import cast
 
-from channels.discord.rest import Rest
-from channels.discord.signs import Signs
+from channels.discord.activity import DiscordActivity
+from channels.discord.api import DiscordApi
 from gateway.errors import RetryLater, SendRefused
 from tests.fakes.clock import Clock
 
@@ -33,9 +33,9 @@ async def seventh() -> str:
     return "7"
 
 
-def signs(rest: QuietRest) -> Signs:
+def signs(rest: QuietRest) -> DiscordActivity:
     """Build the signs of a channel."""
-    return Signs(cast("Rest", rest), name="discord")
+    return DiscordActivity(cast("DiscordApi", rest), name="discord")
 
 
 async def test_typing_lasts_until_it_is_ended(clock: Clock) -> None:

@@ -8,9 +8,9 @@ from contextlib import asynccontextmanager, suppress
 
 import pytest
 
-from gateway.errors import OutcomeUnknown, RetryLater, SendRefused, StoreDown
-from gateway.events import InboundMessage, OutboundMessage, Part, SessionKey
-from gateway.ports import Accepted, Verdict
+from gateway.errors import OutcomeUnknown, RetryLater, SendRefused, StoreUnavailable
+from gateway.events import InboundMessage, MessagePart, OutboundMessage, SessionKey
+from gateway.ports import IntakeResult, IntakeVerdict
 from tests.fakes.door import OpenDoor
 from tests.fakes.relay import TEXT_LIMIT, Relay, RelayChannel, RelaySettings, open_relay
 
@@ -25,19 +25,19 @@ class Door(OpenDoor):
         self.taken: list[InboundMessage] = []
         self.took = asyncio.Event()
 
-    async def receive(self, message: InboundMessage) -> Accepted:
+    async def receive(self, message: InboundMessage) -> IntakeResult:
         """Take the message, or be down."""
         if self.refusals:
             self.refusals -= 1
-            raise StoreDown("not now")
+            raise StoreUnavailable("not now")
         self.taken.append(message)
         self.took.set()
-        return Accepted(verdict=Verdict.ACCEPTED)
+        return IntakeResult(verdict=IntakeVerdict.ACCEPTED)
 
 
-def part(text: str, number: int = 1) -> Part:
+def part(text: str, number: int = 1) -> MessagePart:
     """Make a part of one turn."""
-    return Part(id=f"t1.1.{number}", key=KEY, payload=text, plain=text)
+    return MessagePart(id=f"t1.1.{number}", key=KEY, payload=text, plain=text)
 
 
 @asynccontextmanager

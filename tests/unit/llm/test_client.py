@@ -8,31 +8,31 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from agent.llm.client import LONGEST_WAIT, ModelClient
-from agent.llm.port import ChatReply, ChatRequest, Sink, Tokens, spend
-from agent.llm.scripted import Scripted, ScriptedModel
+from agent.llm.chat_model import ChatReply, ChatRequest, Sink, TokenUsage, attach_usage
+from agent.llm.model_client import LONGEST_WAIT, ModelClient
+from agent.llm.scripted_model import ScriptedModel, ScriptEntry
 from gateway.errors import (
     ContextOverflow,
-    ModelBusy,
-    ModelGarbled,
+    InvalidModelReply,
+    ModelRateLimited,
     ModelTimeout,
     ModelUnreachable,
 )
 from tests.fakes.clock import Clock
 from tests.fakes.llm import Tally, Usages, request
 
-FINE = Scripted(text="fine", tokens=Tokens(100, 10, 80))
+FINE = ScriptEntry(text="fine", tokens=TokenUsage(100, 10, 80))
 
 
-def failing(error: str, delay: float = 0.0) -> Scripted:
+def failing(error: str, delay: float = 0.0) -> ScriptEntry:
     """A script entry that fails."""
-    return Scripted(error=error, delay=delay)
+    return ScriptEntry(error=error, delay=delay)
 
 
 class House:
     """A client over scripted models, with everything it reports."""
 
-    def __init__(self, *scripts: list[Scripted], now: Callable[[], datetime], attempts: int = 2) -> None:
+    def __init__(self, *scripts: list[ScriptEntry], now: Callable[[], datetime], attempts: int = 2) -> None:
         self.models = [ScriptedModel(script, name=f"m{n}") for n, script in enumerate(scripts)]
         self.usages = Usages()
         self.meter = Tally()
@@ -111,16 +111,16 @@ async def test_fallbacks_are_asked_in_order_and_the_first_error_counts(clock: Cl
 
 async def test_one_usage_note_per_call_that_took_tokens(clock: Clock) -> None:
     """A failed call that took tokens is noted as well as the one that answered; one that took none is not."""
-    spent = ChatReply(text="", tool_calls=(), model="m0", tokens=Tokens(50, 5, 0), cost=0.1)
+    spent = ChatReply(text="", tool_calls=(), model="m0", tokens=TokenUsage(50, 5, 0), cost=0.1)
 
     class Garbling(ScriptedModel):
         async def complete(self, request: ChatRequest, *, sink: Sink | None = None) -> ChatReply:
             self.requests.append(request)
             if len(self.requests) == 1:
-                raise spend(ModelGarbled("cut"), spent)
+                raise attach_usage(InvalidModelReply("cut"), spent)
             if len(self.requests) == 2:
-                raise ModelBusy("wait", timedelta(seconds=1))
-            return ChatReply(text="ok", tool_calls=(), model="m0", tokens=Tokens(60, 6, 40), cost=0.2)
+                raise ModelRateLimited("wait", timedelta(seconds=1))
+            return ChatReply(text="ok", tool_calls=(), model="m0", tokens=TokenUsage(60, 6, 40), cost=0.2)
 
     usages, meter = Usages(), Tally()
     client = ModelClient([Garbling([FINE], name="m0")], attempts=3, books=usages, meter=meter, now=clock.now)
@@ -133,15 +133,15 @@ async def test_one_usage_note_per_call_that_took_tokens(clock: Clock) -> None:
     assert meter.counts["model_cache_hits"] == 1
     outcomes = {name: n for name, n in meter.counts.items() if name.startswith("model_calls")}
     assert outcomes == {
-        "model_calls outcome=ModelGarbled purpose=consolidation": 1,
-        "model_calls outcome=ModelBusy purpose=consolidation": 1,
+        "model_calls outcome=InvalidModelReply purpose=consolidation": 1,
+        "model_calls outcome=ModelRateLimited purpose=consolidation": 1,
         "model_calls outcome=answered purpose=consolidation": 1,
     }
 
 
 async def test_a_cancelled_call_is_noted_with_an_estimate(clock: Clock) -> None:
     """/stop does not make a call free: what was sent counts, though nobody says how much it was."""
-    house = House([Scripted(text="late", delay=60)], now=clock.now)
+    house = House([ScriptEntry(text="late", delay=60)], now=clock.now)
     asking = asyncio.create_task(house.client.complete(request("a long question " * 100)))
     await asyncio.sleep(1)
     asking.cancel()
@@ -155,7 +155,7 @@ async def test_a_cancelled_call_is_noted_with_an_estimate(clock: Clock) -> None:
 
 async def test_latency_is_measured_without_the_pauses(clock: Clock) -> None:
     """Model latency is one call's, the wait between two attempts is not in it; first words are measured on streams."""
-    house = House([failing("unreachable"), Scripted(text="x", delay=3)], now=clock.now)
+    house = House([failing("unreachable"), ScriptEntry(text="x", delay=3)], now=clock.now)
     await house.client.complete(request("hi"), sink=lambda _text: None)
     assert house.meter.times["model_seconds purpose=answer"] == pytest.approx([0, 3])
     assert house.meter.times["model_first_seconds purpose=answer"] == pytest.approx([3])
@@ -174,7 +174,7 @@ async def test_a_retry_streams_from_the_beginning(clock: Clock) -> None:
                 raise ModelUnreachable("cut")
             sink("It")
             sink("It was")
-            return ChatReply(text="It was", tool_calls=(), model="m0", tokens=Tokens(), cost=None)
+            return ChatReply(text="It was", tool_calls=(), model="m0", tokens=TokenUsage(), cost=None)
 
     client = ModelClient([Breaking([FINE])], books=Usages(), meter=Tally(), now=clock.now)
     reply = await client.complete(request("hi"), sink=seen.append)

@@ -9,11 +9,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.llm.gather import Gathered, clean
+from agent.llm.chat_model import ModelConfig, estimate
 from agent.llm.litellm_model import outgoing
-from agent.llm.port import ModelConfig, estimate
-from agent.llm.trouble import translate
-from gateway.errors import ContextOverflow, ModelBusy, ModelFailed, ModelGarbled, ModelRefused, ModelUnreachable
+from agent.llm.provider_errors import map_provider_error
+from agent.llm.reply_builder import ReplyBuilder, clean
+from gateway.errors import (
+    ContextOverflow,
+    InvalidModelReply,
+    ModelFailed,
+    ModelRateLimited,
+    ModelRefused,
+    ModelUnreachable,
+)
 from tests.fakes.llm import NOW, request
 
 
@@ -31,7 +38,7 @@ def call(index: int | None, name: str | None, arguments: str | None, id: str | N
 @given(st.text(), st.lists(st.integers(min_value=1, max_value=7)))
 def test_a_text_survives_any_cutting(text: str, cuts: list[int]) -> None:
     """However a stream is cut, the pieces come to the whole."""
-    gathered = Gathered("m")
+    gathered = ReplyBuilder("m")
     rest = text
     for cut in [*cuts, len(text) + 1]:
         gathered.add(chunk(rest[:cut]))
@@ -41,7 +48,7 @@ def test_a_text_survives_any_cutting(text: str, cuts: list[int]) -> None:
 
 def test_calls_that_come_interleaved_are_kept_apart() -> None:
     """Pieces belong to the call of their index."""
-    gathered = Gathered("m")
+    gathered = ReplyBuilder("m")
     for piece in (
         call(0, "a", "", "1"),
         call(1, "b", "", "2"),
@@ -55,7 +62,7 @@ def test_calls_that_come_interleaved_are_kept_apart() -> None:
 
 def test_a_new_id_begins_a_new_call_even_with_the_same_index() -> None:
     """Servers that number every parallel call 0 do not have their arguments glued together."""
-    gathered = Gathered("m")
+    gathered = ReplyBuilder("m")
     gathered.add(chunk(calls=[call(0, "a", "{}", "1")]))
     gathered.add(chunk(calls=[call(0, "b", "{}", "2")]))
     gathered.add(chunk(calls=[call(None, "c", "{}", "3")]))
@@ -64,7 +71,7 @@ def test_a_new_id_begins_a_new_call_even_with_the_same_index() -> None:
 
 def test_thinking_is_put_together_with_its_signature() -> None:
     """Thinking comes in pieces and its signature last; the next block is another one."""
-    gathered = Gathered("m")
+    gathered = ReplyBuilder("m")
     for block in (
         {"type": "thinking", "thinking": "I "},
         {"type": "thinking", "thinking": "think", "signature": ""},
@@ -104,23 +111,23 @@ class ProviderError(Exception):
         ("the request exceeds the available context size", 400, ContextOverflow),
         ("Request Entity Too Large: input is too long", 413, ContextOverflow),
         ("tool schema invalid", 400, ModelRefused),
-        ("Overloaded", 529, ModelBusy),
-        ("upstream overloaded", 500, ModelBusy),
+        ("Overloaded", 529, ModelRateLimited),
+        ("upstream overloaded", 500, ModelRateLimited),
         ("Your credit balance is too low", 429, ModelRefused),
         ("bad gateway", 502, ModelUnreachable),
-        ("list index out of range", None, ModelGarbled),
+        ("list index out of range", None, InvalidModelReply),
     ],
 )
 def test_other_servers_words(text: str, status: int | None, error: type[ModelFailed]) -> None:
     """Servers say the same thing in many words; none of them gets into our error."""
-    found = translate(ProviderError(text, status), "m", NOW)
+    found = map_provider_error(ProviderError(text, status), "m", NOW)
     assert type(found) is error
     assert text not in str(found)
 
 
 def test_a_refused_connection_is_unreachable() -> None:
     """Nobody listening is not a refusal of the request."""
-    assert type(translate(ConnectionRefusedError("no"), "m", NOW)) is ModelUnreachable
+    assert type(map_provider_error(ConnectionRefusedError("no"), "m", NOW)) is ModelUnreachable
 
 
 def test_only_marking_providers_get_marks() -> None:

@@ -7,9 +7,9 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from agent.attachments.hearing import LitellmEars, Purse
+from agent.attachments.transcription import LitellmTranscriber, UsageAttribution
+from agent.llm.chat_model import ModelConfig
 from agent.llm.litellm_model import LitellmModel, load_litellm
-from agent.llm.port import ModelConfig
 from agent.memory.search.embedding.litellm_embedder import LitellmEmbedder
 from gateway.errors import ModelFailed, ModelUnreachable
 from tests.fakes.llm import Tally, Usages, request
@@ -53,7 +53,7 @@ async def test_each_kind_of_call_goes_through_the_proxy(server: FakeOpenAI, sche
         assert (await chat.complete(request("hello"), sink=streamed.append)).text == streamed[-1]
         vectors = await LitellmEmbedder("openai/embed", api_base=BASE, api_key="k", proxy=address).embed(["a", "b"])
         assert len(vectors) == 2
-        ears = LitellmEars(
+        ears = LitellmTranscriber(
             "openai/whisper-1",
             api_base=BASE,
             api_key="k",
@@ -61,7 +61,9 @@ async def test_each_kind_of_call_goes_through_the_proxy(server: FakeOpenAI, sche
             books=Usages(),
             meter=Tally(),
         )
-        heard = await ears.hear(b"OggS", name="v.ogg", media_type="audio/ogg", purse=Purse("t", "p", "c"))
+        heard = await ears.transcribe(
+            b"OggS", name="v.ogg", media_type="audio/ogg", purse=UsageAttribution("t", "p", "c")
+        )
         assert heard.text == "what was said"
         assert proxy.hosts() == {HOST}
         assert "secret" not in repr(chat._config)

@@ -13,15 +13,15 @@ from typing import Any
 
 import pytest
 
-from agent.llm.client import ModelClient
+from agent.llm.chat_model import ANSWER_CHARS, ChatReply, ModelConfig, Sink, ToolCall, usage_of_error
 from agent.llm.litellm_model import LitellmModel, offered
-from agent.llm.port import ANSWER_CHARS, ChatReply, ModelConfig, Sink, ToolCall, spent_by
+from agent.llm.model_client import ModelClient
 from gateway.errors import (
     ContextOverflow,
-    ModelBusy,
-    ModelEmpty,
+    EmptyModelReply,
+    InvalidModelReply,
     ModelFailed,
-    ModelGarbled,
+    ModelRateLimited,
     ModelRefused,
     ModelTimeout,
     ModelUnreachable,
@@ -137,8 +137,8 @@ async def test_garbage_arguments_are_handed_on_as_they_are(sink: Sink | None) ->
 
 
 FAULTS: list[tuple[Answer, type[ModelFailed]]] = [
-    (Answer(fault=Fault.BUSY), ModelBusy),
-    (Answer(fault=Fault.OVERLOADED), ModelBusy),
+    (Answer(fault=Fault.BUSY), ModelRateLimited),
+    (Answer(fault=Fault.OVERLOADED), ModelRateLimited),
     (Answer(fault=Fault.QUOTA), ModelRefused),
     (Answer(fault=Fault.ERROR), ModelUnreachable),
     (Answer(fault=Fault.DROP), ModelUnreachable),
@@ -146,19 +146,19 @@ FAULTS: list[tuple[Answer, type[ModelFailed]]] = [
     (Answer(fault=Fault.UNAUTHORISED), ModelRefused),
     (Answer(fault=Fault.NOT_FOUND), ModelRefused),
     (Answer(fault=Fault.OVERFLOW), ContextOverflow),
-    (Answer(fault=Fault.EMPTY), ModelEmpty),
-    (Answer(fault=Fault.NULL), ModelEmpty),
-    (Answer(fault=Fault.NO_CHOICES), ModelEmpty),
-    (Answer(text=" \n\t "), ModelEmpty),
+    (Answer(fault=Fault.EMPTY), EmptyModelReply),
+    (Answer(fault=Fault.NULL), EmptyModelReply),
+    (Answer(fault=Fault.NO_CHOICES), EmptyModelReply),
+    (Answer(text=" \n\t "), EmptyModelReply),
 ]
 PLAIN_FAULTS = [
-    (Answer(text=TEXT, fault=Fault.CUT_JSON), ModelGarbled),
+    (Answer(text=TEXT, fault=Fault.CUT_JSON), InvalidModelReply),
     (Answer(text=TEXT, fault=Fault.CUT_BODY), ModelUnreachable),
 ]
 STREAM_FAULTS = [
     (Answer(text=TEXT, fault=Fault.CUT_STREAM), ModelUnreachable),
     (Answer(text=TEXT, fault=Fault.END_STREAM), ModelUnreachable),
-    (Answer(text=TEXT, fault=Fault.ERROR_IN_STREAM), ModelBusy),
+    (Answer(text=TEXT, fault=Fault.ERROR_IN_STREAM), ModelRateLimited),
 ]
 CASES = [
     *((answer, error, streamed) for answer, error in FAULTS for streamed in (False, True)),
@@ -198,11 +198,11 @@ async def test_plain_json_in_place_of_a_stream_is_read() -> None:
 
 
 UNSTREAMED_FAULTS = [
-    (Answer(fault=Fault.EMPTY, is_unstreamed=True), ModelEmpty),
-    (Answer(fault=Fault.NO_CHOICES, is_unstreamed=True), ModelEmpty),
-    (Answer(fault=Fault.CUT_JSON, is_unstreamed=True), ModelGarbled),
+    (Answer(fault=Fault.EMPTY, is_unstreamed=True), EmptyModelReply),
+    (Answer(fault=Fault.NO_CHOICES, is_unstreamed=True), EmptyModelReply),
+    (Answer(fault=Fault.CUT_JSON, is_unstreamed=True), InvalidModelReply),
     (Answer(fault=Fault.CUT_BODY, is_unstreamed=True), ModelUnreachable),
-    (Answer(text="x" * (17 * ANSWER_CHARS), is_unstreamed=True), ModelGarbled),
+    (Answer(text="x" * (17 * ANSWER_CHARS), is_unstreamed=True), InvalidModelReply),
 ]
 
 
@@ -224,7 +224,7 @@ async def test_a_hang_ends_at_the_timeout(sink: Sink | None) -> None:
         with pytest.raises(ModelTimeout) as raised:
             await to.ask(sink=sink)
         await to.server.left.wait()
-    spent = spent_by(raised.value)
+    spent = usage_of_error(raised.value)
     assert spent is not None
     assert spent.tokens.is_estimate
     assert spent.tokens.input > 0
@@ -237,7 +237,7 @@ async def test_silence_in_a_stream_ends_it() -> None:
         with pytest.raises(ModelTimeout) as raised:
             await to.ask(sink=lambda _text: None)
         await to.server.left.wait()
-    spent = spent_by(raised.value)
+    spent = usage_of_error(raised.value)
     assert spent is not None
     assert spent.tokens.output > 0
 
@@ -265,7 +265,7 @@ async def test_a_slow_stream_that_keeps_coming_is_no_hang() -> None:
 async def test_retry_after_is_read(header: str, delay: timedelta | None) -> None:
     """Retry-After may be seconds or a date; nonsense counts as absent."""
     async with line([Answer(fault=Fault.BUSY, retry_after=header)]) as to:
-        with pytest.raises(ModelBusy) as raised:
+        with pytest.raises(ModelRateLimited) as raised:
             await to.ask()
     assert raised.value.delay == delay
 
@@ -286,7 +286,7 @@ async def test_ten_megabytes_of_arguments_are_refused(sink: Sink | None) -> None
     """Arguments that long are no tool call; half of them would be a wrong one."""
     huge = Call(name="remember", arguments=json.dumps({"fact": "x" * 10_000_000}))
     async with line([Answer(calls=(huge,), pieces=20_000)]) as to:
-        with pytest.raises(ModelGarbled):
+        with pytest.raises(InvalidModelReply):
             await to.ask(sink=sink)
 
 

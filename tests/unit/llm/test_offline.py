@@ -7,19 +7,19 @@ from dataclasses import replace
 
 import pytest
 
-from agent.llm.offline import open_model
-from agent.llm.port import ChatReply, ChatRequest, ModelConfig
-from agent.tools.memory import facts_in, found
-from agent.tools.registry import Toolbox
+from agent.llm.chat_model import ChatReply, ChatRequest, ModelConfig
+from agent.llm.offline_model import open_model
+from agent.tools.memory_tools import facts_in, format_hits
+from agent.tools.toolbox import Toolbox
 from gateway.errors import ModelRefused
-from gateway.ports import Hit
-from gateway.ports.installed import operator_command
-from gateway.words import say
-from gateway.words.languages import LANGUAGES
+from gateway.i18n import translate
+from gateway.i18n.languages import LANGUAGES
+from gateway.ports import SearchHit
+from gateway.ports.entry_points import operator_command
 from tests.fakes.llm import Shelf, context, memory_tools, request
 
 MODEL = open_model(ModelConfig(model="offline"))
-HITS = {"people/ann": [Hit(source="MEMORY.md", line=4, text="Ann's dog is called Bello", score=1.0)]}
+HITS = {"people/ann": [SearchHit(source="MEMORY.md", line=4, text="Ann's dog is called Bello", score=1.0)]}
 
 
 async def talk(said: str, *, shelf: Shelf | None = None, staged: list[str] | None = None) -> str:
@@ -57,7 +57,7 @@ def answered(asked: ChatRequest, reply: ChatReply, result: str) -> ChatRequest:
 async def test_it_remembers_when_told_to(said: str, fact: str) -> None:
     """An order to remember goes through the tool as with any model, and is confirmed with the fact."""
     staged: list[str] = []
-    assert await talk(said, staged=staged) == say("offline.remembered", fact=fact)
+    assert await talk(said, staged=staged) == translate("offline.remembered", fact=fact)
     assert staged == [fact]
 
 
@@ -77,23 +77,23 @@ async def test_it_answers_from_memory() -> None:
     assert shelf.asked == [("people/ann", "what is my dog called?")]
 
 
-SETUP = f"{say('offline.no_model')} {say('offline.setup', command=operator_command('init'))}"
+SETUP = f"{translate('offline.no_model')} {translate('offline.setup', command=operator_command('init'))}"
 
 
 async def test_it_is_honest_when_it_knows_nothing() -> None:
     """Without a hit it says that no model is set up, what it can do, and which command sets one up."""
     answer = await talk("tell me a joke")
-    assert answer == f"{say('offline.nothing')} {SETUP}"
+    assert answer == f"{translate('offline.nothing')} {SETUP}"
     assert operator_command("init") in answer
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
 async def test_what_the_page_suggests_is_answered_without_a_look_into_memory(language: str) -> None:
     """The suggestion's own words, in each language: what works without a model, and how one is set up."""
-    asked = replace(request(say("web.try_help", language), tools=memory_tools().schemas), language=language)
+    asked = replace(request(translate("web.try_help", language), tools=memory_tools().schemas), language=language)
     reply = await MODEL.complete(asked)
-    setup = say("offline.setup", language, command=operator_command("init"))
-    assert (reply.tool_calls, reply.text) == ((), f"{say('offline.abilities', language)}\n\n{setup}")
+    setup = translate("offline.setup", language, command=operator_command("init"))
+    assert (reply.tool_calls, reply.text) == ((), f"{translate('offline.abilities', language)}\n\n{setup}")
 
 
 @pytest.mark.parametrize("said", ["What can you do?", "tell me a joke", "what is my dog called?"])
@@ -118,7 +118,7 @@ async def test_it_never_claims_what_did_not_happen(said: str) -> None:
     asked = request(said, tools=memory_tools().schemas)
     reply = await MODEL.complete(asked)
     final = await MODEL.complete(answered(asked, reply, "error: the disk is full"))
-    assert final.text in {say("offline.not_remembered"), f"{say('offline.not_searched')} {SETUP}"}
+    assert final.text in {translate("offline.not_remembered"), f"{translate('offline.not_searched')} {SETUP}"}
 
 
 async def test_without_tools_it_calls_none() -> None:
@@ -152,17 +152,17 @@ async def test_it_does_nothing_but_answer() -> None:
 
 def test_facts_stand_before_talk() -> None:
     """Where a fact is known, what was said about it is not repeated; without one, what people said is shown once."""
-    kept = Hit(source="memory/MEMORY.md", line=1, text="- the cat is Miez")
-    said = Hit(
+    kept = SearchHit(source="memory/MEMORY.md", line=1, text="- the cat is Miez")
+    said = SearchHit(
         source="sessions/a", line=4, text="my cat is called Miez", role="user", before="you: hi", after="you: ok"
     )
-    assert facts_in(found("cat", [said, kept], "memory result(s)")) == ["the cat is Miez"]
-    twice = found("cat", [said, replace(said, line=9)], "memory result(s)")
+    assert facts_in(format_hits("cat", [said, kept], "memory result(s)")) == ["the cat is Miez"]
+    twice = format_hits("cat", [said, replace(said, line=9)], "memory result(s)")
     assert facts_in(twice) == ["somebody: my cat is called Miez"]
 
 
 async def test_its_own_answers_are_no_answer() -> None:
     """What it said itself is not repeated, or answers would grow from question to question."""
-    own = Hit(source="sessions/a", line=5, text="This is what I remember about cats", role="assistant")
+    own = SearchHit(source="sessions/a", line=5, text="This is what I remember about cats", role="assistant")
     shelf = Shelf({"people/ann": [own]})
-    assert await talk("what about cats?", shelf=shelf) == f"{say('offline.nothing')} {SETUP}"
+    assert await talk("what about cats?", shelf=shelf) == f"{translate('offline.nothing')} {SETUP}"

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from agent.llm.chat_model import ModelConfig
 from agent.llm.litellm_model import LitellmModel
-from agent.llm.offline import OfflineModel
-from agent.llm.port import ModelConfig
-from agent.llm.registry import open_model
-from agent.llm.scripted import ScriptedModel
-from gateway.errors import ModelBusy, SettingsMistake
+from agent.llm.model_registry import open_model
+from agent.llm.offline_model import OfflineModel
+from agent.llm.scripted_model import ScriptedModel
+from gateway.errors import ModelRateLimited, SettingsError
 from tests.fakes.clock import Clock
 from tests.fakes.llm import request
 
@@ -33,7 +33,7 @@ async def test_a_script_is_said_line_by_line(tmp_path: Path, clock: Clock) -> No
     calls = (await model.complete(request("a"))).tool_calls
     assert [(call.name, call.arguments) for call in calls] == [("remember", '{"fact": "x"}'), ("bad", "{")]
     assert len({call.id for call in calls}) == 2
-    with pytest.raises(ModelBusy) as raised:
+    with pytest.raises(ModelRateLimited) as raised:
         await model.complete(request("a"))
     assert raised.value.delay is not None
     for _ in range(2):
@@ -51,13 +51,13 @@ def test_a_script_that_cannot_be_read_is_a_settings_mistake(tmp_path: Path, cont
     """A wrong script is found at the start, with its path, not in somebody's chat."""
     script = tmp_path / "script.json"
     script.write_text(content)
-    with pytest.raises(SettingsMistake, match=r"script\.json"):
+    with pytest.raises(SettingsError, match=r"script\.json"):
         open_model(ModelConfig(model=f"scripted:{script}"))
 
 
 def test_a_script_that_is_not_there_is_a_settings_mistake(tmp_path: Path) -> None:
     """A missing file is named."""
-    with pytest.raises(SettingsMistake, match="nowhere"):
+    with pytest.raises(SettingsError, match="nowhere"):
         open_model(ModelConfig(model=f"scripted:{tmp_path / 'nowhere.json'}"))
 
 
@@ -82,14 +82,14 @@ def test_a_name_finds_its_model(name: str, kind: type) -> None:
 @pytest.mark.parametrize("name", ["ofline", "Offline", "scriptd", "gpt 4o"])
 def test_a_name_nobody_can_mean_is_a_settings_mistake(name: str) -> None:
     """A slip of the pen is found at the start."""
-    with pytest.raises(SettingsMistake, match=r"llm\.model"):
+    with pytest.raises(SettingsError, match=r"llm\.model"):
         open_model(ModelConfig(model=name))
 
 
 def test_a_package_that_is_missing_is_a_settings_mistake() -> None:
     """An entry point whose package is not there names it."""
     entry = EntryPoint("mine", "no_such_package.models:open_model", "parlour.models")
-    with pytest.raises(SettingsMistake, match="no_such_package"):
+    with pytest.raises(SettingsError, match="no_such_package"):
         open_model(ModelConfig(model="mine:large"), entries=[entry])
 
 

@@ -7,26 +7,26 @@ from pathlib import Path
 
 import pytest
 
-from agent.llm.client import ModelClient
+from agent.llm.chat_model import ModelConfig
+from agent.llm.context_windows import DEFAULT_WINDOW, LAPSES, SMALLEST_WINDOW, ContextWindows, PromptBudget
 from agent.llm.litellm_model import LitellmModel
-from agent.llm.port import ModelConfig
-from agent.llm.scripted import Scripted, ScriptedModel
-from agent.llm.trouble import limit_in
-from agent.llm.windows import DEFAULT_WINDOW, LAPSES, SMALLEST_WINDOW, Budget, Windows
+from agent.llm.model_client import ModelClient
+from agent.llm.provider_errors import context_limit
+from agent.llm.scripted_model import ScriptedModel, ScriptEntry
 from gateway.errors import ContextOverflow
 from tests.fakes.llm import NOW, Tally, Usages, request
 from tests.fakes.turns import Wall
 
 
-def windows(path: Path | None = None) -> Windows:
+def windows(path: Path | None = None) -> ContextWindows:
     """Return windows on a clock that stands still."""
-    return Windows(path, now=lambda: NOW)
+    return ContextWindows(path, now=lambda: NOW)
 
 
 @pytest.mark.parametrize(("window", "tokens"), [(8_192, 5_735), (65_536, 54_068), (200_000, 181_808)])
 def test_the_budget_leaves_room_for_the_answer_and_for_what_we_are_off(window: int, tokens: int) -> None:
     """Window − completion reserve (8,192, a quarter of a small window) − safety (a twentieth)."""
-    budget = Budget(window)
+    budget = PromptBudget(window)
     assert budget.tokens == tokens == window - budget.reserve - budget.safety
 
 
@@ -47,7 +47,7 @@ async def test_what_was_learned_is_learned_once(tmp_path: Path) -> None:
     await first.refused("a", 20_000, told=16_384)
     assert path.stat().st_mode & 0o777 == 0o600
     wall = Wall()
-    again = Windows(path, now=wall.now)
+    again = ContextWindows(path, now=wall.now)
     again.known("a", 128_000)
     again.known("b", 128_000)
     assert (again.window("a"), again.window("b")) == (16_384, 128_000)
@@ -64,16 +64,16 @@ async def test_after_a_refusal_the_room_is_smaller_than_what_was_refused(told: i
         await known.refused("a", weight, told)
         if weight * 4 < told:
             break  # more than four tokens in four bytes: not our prompt is what is too long
-        assert known.room("a") < weight or known.window("a") == SMALLEST_WINDOW
-        weight = known.room("a")
+        assert known.budget("a") < weight or known.window("a") == SMALLEST_WINDOW
+        weight = known.budget("a")
 
 
 async def test_a_refusal_that_cannot_be_true_teaches_nothing(tmp_path: Path) -> None:
     """A small prompt that is "too long" for a large window is somebody's mistake, and spoils no month."""
     known = windows(tmp_path / "w.json")
-    before = known.room("a")
+    before = known.budget("a")
     await known.refused("a", 300)
-    assert known.room("a") == before
+    assert known.budget("a") == before
     await known.refused("a", 300, told=50_000)
     assert known.factor("a") == 1.0
 
@@ -90,12 +90,12 @@ def test_the_providers_figures_correct_ours() -> None:
     """Quickly upwards, slowly downwards; figures that no prompt can have are passed over."""
     known = windows()
     for _ in range(20):
-        known.counted("a", 10_000, 15_000)
+        known.load_usage("a", 10_000, 15_000)
     assert known.factor("a") == pytest.approx(1.5, rel=0.01)
-    assert known.room("a") == pytest.approx(Budget(DEFAULT_WINDOW).tokens / 1.5, rel=0.01)
+    assert known.budget("a") == pytest.approx(PromptBudget(DEFAULT_WINDOW).tokens / 1.5, rel=0.01)
     for tokens in (1, 100, 90_000):
-        known.counted("a", 10_000, tokens)
-    known.counted("a", 10, 40)
+        known.load_usage("a", 10_000, tokens)
+    known.load_usage("a", 10, 40)
     assert known.factor("a") == pytest.approx(1.5, rel=0.01)
 
 
@@ -103,8 +103,8 @@ async def test_a_client_tells_its_windows_what_it_sees() -> None:
     """A fallback's refusal is the fallback's, and usage rows are those of the calls that were answered."""
     usages = Usages()
     models = [
-        ScriptedModel([Scripted(error="refused")], name="m0"),
-        ScriptedModel([Scripted(error="overflow")], name="m1"),
+        ScriptedModel([ScriptEntry(error="refused")], name="m0"),
+        ScriptedModel([ScriptEntry(error="overflow")], name="m1"),
     ]
     client = ModelClient(models, books=usages, meter=Tally(), now=lambda: NOW)
     before = await client.room()
@@ -130,7 +130,7 @@ async def test_a_client_tells_its_windows_what_it_sees() -> None:
 )
 def test_the_limit_is_read_off_what_providers_say(said: str, limit: int) -> None:
     """Each provider has words of its own; where there is no number, none is made up."""
-    assert limit_in(said) == limit
+    assert context_limit(said) == limit
 
 
 async def test_two_of_one_name_are_told_apart_by_what_the_settings_call_them() -> None:
@@ -140,4 +140,4 @@ async def test_two_of_one_name_are_told_apart_by_what_the_settings_call_them() -
     for label, window in (("wide", 128_000), ("narrow", 8_192)):
         model = LitellmModel(ModelConfig(model="openai/local", label=label, context_window=window))
         rooms.append(await ModelClient([model], books=Usages(), meter=Tally(), windows=shared).room())
-    assert rooms == [Budget(128_000).tokens, Budget(8_192).tokens]
+    assert rooms == [PromptBudget(128_000).tokens, PromptBudget(8_192).tokens]

@@ -9,9 +9,9 @@ from datetime import timedelta
 
 import pytest
 
-from agent.locks import Slots
-from agent.memory.work.background import Background, Handler, Later
-from gateway.errors import StoreDown
+from agent.locks import WorkerSlots
+from agent.memory.jobs.job_runner import Handler, JobRunner, RetryJobLater
+from gateway.errors import StoreUnavailable
 from gateway.ports import Job
 from tests.fakes.clock import Clock
 from tests.fakes.memory import SCOPE, START, FakeJobs
@@ -23,7 +23,7 @@ def job(name: str, kind: str = "think") -> Job:
 
 
 @asynccontextmanager
-async def at_work(background: Background) -> AsyncIterator[None]:
+async def at_work(background: JobRunner) -> AsyncIterator[None]:
     """Run *background* for the block."""
     async with asyncio.TaskGroup() as tasks:
         running = tasks.create_task(background.run())
@@ -41,7 +41,7 @@ async def test_only_kinds_with_a_handler_are_touched(clock: Clock) -> None:
 
     await jobs.put(job("a"))
     await jobs.put(job("b", kind="of-tomorrow"))
-    async with at_work(Background(jobs, quick={"think": handle}, slow={}, now=lambda: START)):
+    async with at_work(JobRunner(jobs, quick={"think": handle}, slow={}, now=lambda: START)):
         await asyncio.sleep(1)
         await jobs.put(job("c"))
         await asyncio.sleep(1)
@@ -52,13 +52,13 @@ async def test_only_kinds_with_a_handler_are_touched(clock: Clock) -> None:
 
 async def test_no_job_begins_while_a_suspect_has_the_process_to_itself(clock: Clock) -> None:
     """What ends the process then is the suspect; a job that came meanwhile is not even leased."""
-    jobs, slots = FakeJobs(), Slots(1)
+    jobs, slots = FakeJobs(), WorkerSlots(1)
     done: list[str] = []
 
     async def handle(each: Job) -> None:
         done.append(each.id)
 
-    async with at_work(Background(jobs, quick={"think": handle}, slow={}, now=lambda: START, slots=slots)):
+    async with at_work(JobRunner(jobs, quick={"think": handle}, slow={}, now=lambda: START, slots=slots)):
         await asyncio.sleep(1)
         async with slots.alone(timedelta(seconds=30)):
             await jobs.put(job("a"))
@@ -76,7 +76,7 @@ async def test_cancelled_at_whichever_step_of_its_waiting_it_ends(clock: Clock, 
     async def handle(each: Job) -> None:
         pass
 
-    running = asyncio.create_task(Background(jobs, quick={"think": handle}, slow={}, now=lambda: START).run())
+    running = asyncio.create_task(JobRunner(jobs, quick={"think": handle}, slow={}, now=lambda: START).run())
     await asyncio.sleep(1)
     await jobs.put(job("a"))
     for _ in range(steps):
@@ -93,7 +93,7 @@ async def test_slow_jobs_run_two_at_a_time_and_never_hold_up_quick_ones(clock: C
     finished: list[tuple[float, str]] = []
     loop = asyncio.get_running_loop()
     begun = loop.time()
-    background: Background
+    background: JobRunner
 
     async def think(each: Job) -> None:
         together.append(background.running)
@@ -103,7 +103,7 @@ async def test_slow_jobs_run_two_at_a_time_and_never_hold_up_quick_ones(clock: C
     async def write(each: Job) -> None:
         finished.append((loop.time() - begun, each.id))
 
-    background = Background(jobs, quick={"write": write}, slow={"think": think}, now=lambda: START)
+    background = JobRunner(jobs, quick={"write": write}, slow={"think": think}, now=lambda: START)
     for name in "abc":
         await jobs.put(job(name))
     async with at_work(background):
@@ -123,17 +123,17 @@ async def test_a_job_that_breaks_waits_and_the_others_go_on(clock: Clock) -> Non
     jobs = FakeJobs()
     done: list[str] = []
 
-    async def handle(each: Job) -> Later | None:
+    async def handle(each: Job) -> RetryJobLater | None:
         if each.id == "bad":
             raise KeyError("bug")
         if each.id == "not yet":
-            return Later(timedelta(minutes=5), "the model is busy")
+            return RetryJobLater(timedelta(minutes=5), "the model is busy")
         done.append(each.id)
         return None
 
     for name in ("bad", "not yet", "good"):
         await jobs.put(job(name))
-    background = Background(jobs, quick={}, slow={"think": handle}, now=lambda: START)
+    background = JobRunner(jobs, quick={}, slow={"think": handle}, now=lambda: START)
     async with at_work(background):
         await asyncio.sleep(1)
     assert done == ["good"]
@@ -153,7 +153,7 @@ async def test_a_store_that_is_down_costs_nothing_but_time(clock: Clock, pace: s
         async def finish(self, job: Job) -> None:
             """Fail once."""
             if len(calls) == 1:
-                raise StoreDown("full")
+                raise StoreUnavailable("full")
             await super().finish(job)
 
     jobs = Flaky()
@@ -163,7 +163,7 @@ async def test_a_store_that_is_down_costs_nothing_but_time(clock: Clock, pace: s
 
     await jobs.put(job("a"))
     handlers: dict[str, dict[str, Handler]] = {"quick": {}, "slow": {}, pace: {"think": handle}}
-    async with at_work(Background(jobs, quick=handlers["quick"], slow=handlers["slow"], now=lambda: START)):
+    async with at_work(JobRunner(jobs, quick=handlers["quick"], slow=handlers["slow"], now=lambda: START)):
         await asyncio.sleep(10)
     assert calls == ["a", "a"]
     assert jobs.jobs == {}

@@ -10,21 +10,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from agent.memory.files import lines as build
-from agent.memory.files.lines import to_messages
-from agent.memory.prompt.compaction import Compaction, Room, compact, overdue
-from agent.memory.prompt.tokens import weigh_all
-from agent.memory.prompt.trimming import trimmed, trimmed_by
-from agent.memory.prompt.window import Window, fold, render
+from agent.memory.prompt.compaction import CompactionPlan, PromptLimit, compact, overdue
+from agent.memory.prompt.prompt_window import PromptWindow, fold, render
+from agent.memory.prompt.token_estimate import estimate_messages
+from agent.memory.prompt.trim_lines import apply_trim, apply_trims
+from agent.memory.storage import transcript_lines as build
+from agent.memory.storage.transcript_lines import to_messages
 from gateway.ports import Line
 from tests.fakes.memory import START, exchange
 
-SMALL = Room(tokens=2_000, taken=200)
+SMALL = PromptLimit(tokens=2_000, taken=200)
 
 
-def window(*sizes: tuple[int, int, int], tools: int = 1) -> Window:
+def window(*sizes: tuple[int, int, int], tools: int = 1) -> PromptWindow:
     """Return a window of turns: (characters of the question, of each tool result, of the answer)."""
-    state = Window()
+    state = PromptWindow()
     i = 0
     for n, (asked, returned, answered) in enumerate(sizes):
         record = exchange(n, i, said="q" * asked, answered="a" * answered, tools=tools if returned else 0)
@@ -49,27 +49,31 @@ def said(*contents: tuple[str, int], start: int) -> list[Line]:
     return lines
 
 
-def done(state: Window, own: Sequence[Line], room: Room) -> tuple[Compaction, Window, list[Line]]:
+def done(
+    state: PromptWindow, own: Sequence[Line], room: PromptLimit
+) -> tuple[CompactionPlan, PromptWindow, list[Line]]:
     """Compact, and return what is left of window and turn."""
     start = max([0, *(turn.high for turn in state.turns)])
     found = compact(state.turns, own, room, start=start, replay_from=state.replay_from, consolidated=0)
     fold(state, start, start, found.lines)
     render(state.turns)
-    return found, state, [line for line in trimmed([*own, *found.lines]) if line.get("role")]
+    return found, state, [line for line in apply_trims([*own, *found.lines]) if line.get("role")]
 
 
-def weight(state: Window, own: Sequence[Line], room: Room) -> int:
+def weight(state: PromptWindow, own: Sequence[Line], room: PromptLimit) -> int:
     """Return what the prompt weighs."""
     rendered = [message for line in own for message in to_messages(line)]
-    return room.taken + sum(turn.weight for turn in state.turns) + weigh_all(rendered)
+    return room.taken + sum(turn.weight for turn in state.turns) + estimate_messages(rendered)
 
 
 def test_what_fits_is_left_alone() -> None:
     """No line, no other byte; and where nobody knows the room, nothing is bounded."""
     state = window((100, 100, 100), (100, 100, 100))
-    assert compact(state.turns, [], SMALL, start=8, replay_from=0, consolidated=0) == Compaction(0)
+    assert compact(state.turns, [], SMALL, start=8, replay_from=0, consolidated=0) == CompactionPlan(0)
     huge = window((100_000, 0, 0))
-    assert compact(huge.turns, [], Room(tokens=0, taken=0), start=2, replay_from=0, consolidated=0) == Compaction(0)
+    assert compact(
+        huge.turns, [], PromptLimit(tokens=0, taken=0), start=2, replay_from=0, consolidated=0
+    ) == CompactionPlan(0)
 
 
 def test_old_tool_bodies_go_first() -> None:
@@ -134,11 +138,11 @@ def test_what_was_forgotten_stays_forgotten_and_short_texts_stay() -> None:
     """A trim touches nothing that is not longer than its limit."""
     line = build.message(0, "t", "user", "[forgotten]", START)
     trim = build.trim(9, tools=0, chars=0)
-    assert trimmed_by(trim, line)["content"] == "[forgotten]"
+    assert apply_trim(trim, line)["content"] == "[forgotten]"
     short = build.message(1, "t", "tool", "ok", START, tool_call_id="c")
-    assert trimmed_by(trim, short) is short
+    assert apply_trim(trim, short) is short
     later = build.message(9, "t", "user", "x" * 999, START)
-    assert trimmed_by(trim, later) is later
+    assert apply_trim(trim, later) is later
 
 
 def test_a_summary_is_due_before_the_room_is_full() -> None:
@@ -171,7 +175,7 @@ def test_whatever_was_said_the_prompt_fits_and_falls(
 
     Every call keeps its result, and nothing is said twice: compacting what fits already changes nothing.
     """
-    room = Room(tokens=tokens, taken=100)
+    room = PromptLimit(tokens=tokens, taken=100)
     state = window(*turns, tools=2)
     start = max([0, *(turn.high for turn in state.turns)])
     own = said(("user", asked), *[pair for size in results for pair in (("assistant", 0), ("tool", size))], start=start)

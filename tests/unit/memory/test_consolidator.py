@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from agent.memory.consolidation.slice import Slice
-from agent.memory.files.documents import FileDocuments
-from agent.memory.prompt.due import APPLY, SUMMARISE, consolidation
+from agent.memory.consolidation.message_range import MessageRange
+from agent.memory.jobs.job_runner import RetryJobLater
+from agent.memory.prompt.due_jobs import APPLY, SUMMARISE, consolidation_job
 from agent.memory.scopes import scope_folder
-from agent.memory.work.background import Later
+from agent.memory.storage.documents import FileDocumentStore
 from gateway.ports import Job
 from tests.fakes.consolidating import TURNS, begin
 from tests.fakes.memory import ANN, SCOPE, START, TRANSCRIPT, Crash, FaultyDisk
@@ -33,7 +33,7 @@ async def test_killed_at_every_write_there_is_one_of_everything(tmp_path: Path) 
         assert [(each.start, each.end) for each in world.history.after(0)] == [(0, 8)], at
         assert set(world.pointers()) == {8}
         assert len({each.turn for each in world.adopted}) == 1
-        assert (await FileDocuments(world.home).read(SCOPE, "MEMORY.md")).text == "- old fact\n- new fact\n"
+        assert (await FileDocumentStore(world.home).read(SCOPE, "MEMORY.md")).text == "- old fact\n- new fact\n"
         assert world.model.calls == 1, at
 
 
@@ -49,7 +49,7 @@ async def test_after_three_failures_the_messages_themselves_are_kept(tmp_path: P
     raw = (scope_folder(tmp_path, SCOPE) / "memory" / "raw.jsonl").read_text()
     assert all(f"question {n}" in raw for n in range(4))
     assert "question 4" not in raw
-    assert (await FileDocuments(tmp_path).read(SCOPE, "MEMORY.md")).text == "- old fact\n"
+    assert (await FileDocumentStore(tmp_path).read(SCOPE, "MEMORY.md")).text == "- old fact\n"
 
 
 async def test_a_job_that_was_noticed_twice_is_done_once(tmp_path: Path) -> None:
@@ -78,7 +78,7 @@ async def test_the_summary_of_an_archive_waits_for_what_is_under_way(tmp_path: P
     ending = Job(id=f"{SUMMARISE}:{TRANSCRIPT}", kind=SUMMARISE, scope=SCOPE, payload=payload, due_at=START)
     await world.jobs.put(ending)
     waits = await consolidator.summarise(ending)
-    assert waits == Later(waits.delay, waits.reason, counts=False) if waits else pytest.fail("it did not wait")
+    assert waits == RetryJobLater(waits.delay, waits.reason, counts=False) if waits else pytest.fail("it did not wait")
     assert [each.kind for each in world.jobs.jobs.values() if each.kind == APPLY] == [APPLY]
     await world.run(consolidator)
     assert [(each.start, each.end) for each in world.history.after(0)] == [(0, 8), (8, 12)]
@@ -89,7 +89,7 @@ async def test_of_a_transcript_that_is_in_a_summary_there_is_nothing_to_summaris
     """/new of a conversation that was just consolidated whole asks no model."""
     world = await begin(tmp_path)
     await world.jobs.finish(next(iter(world.jobs.jobs.values())))
-    await world.jobs.put(consolidation(ANN, SCOPE, TRANSCRIPT, Slice(0, 12), START))
+    await world.jobs.put(consolidation_job(ANN, SCOPE, TRANSCRIPT, MessageRange(0, 12), START))
     consolidator = world.consolidator()
     await world.run(consolidator)
     payload = {"key": str(ANN), "transcript": TRANSCRIPT, "turn": "t", "length": 12}

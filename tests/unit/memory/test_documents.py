@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from agent.memory.files.disk import Disk
-from agent.memory.files.documents import FileDocuments, document_path
+from agent.memory.storage.disk import Disk
+from agent.memory.storage.documents import FileDocumentStore, document_path
 from tests.fakes.memory import SCOPE, FaultyDisk
 
 
@@ -31,7 +31,7 @@ async def test_any_editors_file_is_read_and_can_be_replaced(tmp_path: Path, data
     path = document_path(tmp_path, SCOPE, "MEMORY.md")
     path.parent.mkdir(parents=True)
     path.write_bytes(data)
-    documents = FileDocuments(tmp_path)
+    documents = FileDocumentStore(tmp_path)
     document = await documents.read(SCOPE, "MEMORY.md")
     assert document.text == text
     assert document.rev == hashlib.sha256(data).hexdigest()
@@ -41,7 +41,7 @@ async def test_any_editors_file_is_read_and_can_be_replaced(tmp_path: Path, data
 
 async def test_files_stand_where_the_seeds_have_them(tmp_path: Path) -> None:
     """memory/MEMORY.md, USER.md and SOUL.md beside it, for a scope and for the home itself."""
-    documents = FileDocuments(tmp_path)
+    documents = FileDocumentStore(tmp_path)
     for name in ("MEMORY.md", "USER.md", "SOUL.md"):
         await documents.write("", name, name, was="", why="t1")
     assert (tmp_path / "memory" / "MEMORY.md").read_text() == "MEMORY.md"
@@ -51,7 +51,7 @@ async def test_files_stand_where_the_seeds_have_them(tmp_path: Path) -> None:
 
 async def test_everything_is_private(tmp_path: Path) -> None:
     """0600 and 0700, the lock included."""
-    await FileDocuments(tmp_path).write(SCOPE, "USER.md", "x", was="", why="t1")
+    await FileDocumentStore(tmp_path).write(SCOPE, "USER.md", "x", was="", why="t1")
     for path in (tmp_path / "people").rglob("*"):
         assert stat.S_IMODE(path.stat().st_mode) == (0o700 if path.is_dir() else 0o600), path
 
@@ -59,21 +59,21 @@ async def test_everything_is_private(tmp_path: Path) -> None:
 @pytest.mark.parametrize("at", range(4))
 async def test_a_failing_disk_leaves_the_old_text(tmp_path: Path, at: int) -> None:
     """Whatever step fails, a reader sees the old bytes or the new ones, and no half file is left."""
-    first = await FileDocuments(tmp_path).write(SCOPE, "MEMORY.md", "old\n", was="", why="t1")
+    first = await FileDocumentStore(tmp_path).write(SCOPE, "MEMORY.md", "old\n", was="", why="t1")
     assert first is not None
     disk = FaultyDisk(at=at, error=OSError(errno.ENOSPC, "full"))
-    documents = FileDocuments(tmp_path, disk=disk)
+    documents = FileDocumentStore(tmp_path, disk=disk)
     try:
         await documents.write(SCOPE, "MEMORY.md", "new\n" * 100, was=first.rev, why="t2")
     except OSError:
-        assert (await FileDocuments(tmp_path).read(SCOPE, "MEMORY.md")).text in ("old\n", "new\n" * 100)
+        assert (await FileDocumentStore(tmp_path).read(SCOPE, "MEMORY.md")).text in ("old\n", "new\n" * 100)
     folder = document_path(tmp_path, SCOPE, "MEMORY.md").parent
     assert {path.name for path in folder.iterdir()} == {"MEMORY.md", ".lock"}
 
 
 async def test_the_same_text_is_not_written_again(tmp_path: Path) -> None:
     """Nothing changed is nothing done; a watcher sees no change."""
-    documents = FileDocuments(tmp_path)
+    documents = FileDocumentStore(tmp_path)
     first = await documents.write(SCOPE, "MEMORY.md", "x\n", was="", why="t1")
     assert first is not None
     path = document_path(tmp_path, SCOPE, "MEMORY.md")
@@ -100,5 +100,5 @@ async def test_an_editor_that_empties_a_file_before_it_writes_is_waited_for(
     path = document_path(tmp_path, SCOPE, "MEMORY.md")
     path.parent.mkdir(parents=True)
     path.write_text("- tea\n")
-    monkeypatch.setattr("agent.memory.files.documents._SAVING", 3_600)  # however slow this machine is
-    assert (await FileDocuments(tmp_path, disk=Emptied()).read(SCOPE, "MEMORY.md")).text == "- tea\n"
+    monkeypatch.setattr("agent.memory.storage.documents._SAVING", 3_600)  # however slow this machine is
+    assert (await FileDocumentStore(tmp_path, disk=Emptied()).read(SCOPE, "MEMORY.md")).text == "- tea\n"

@@ -8,12 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from agent.memory.consolidation.revising import EPOCH
-from agent.memory.consolidation.slice import Slice
-from agent.memory.files.documents import FileDocuments
-from agent.memory.prompt.due import FLUSH, FLUSHED, flushing
+from agent.memory.consolidation.memory_reviser import EPOCH
+from agent.memory.consolidation.message_range import MessageRange
+from agent.memory.jobs.job_runner import RetryJobLater
+from agent.memory.prompt.due_jobs import FLUSH, FLUSHED, flush_job
 from agent.memory.scopes import scope_folder
-from agent.memory.work.background import Later
+from agent.memory.storage.documents import FileDocumentStore
 from tests.fakes.consolidating import DyingJobs, LooseDisk, World, begin
 from tests.fakes.memory import ANN, SCOPE, START, TRANSCRIPT, Crash, FaultyDisk
 
@@ -23,7 +23,7 @@ SECTION = "## Flush at 21:00 (session: telegram:42)\n\n- a lasting fact\n"
 async def due(home: Path, **fields: Any) -> World:
     """Return a world in which a compaction of the first eight messages is due, and a flush of all twelve before."""
     world = await begin(home, **fields)
-    await world.jobs.put(flushing(ANN, SCOPE, TRANSCRIPT, Slice(0, 12), START))
+    await world.jobs.put(flush_job(ANN, SCOPE, TRANSCRIPT, MessageRange(0, 12), START))
     return world
 
 
@@ -58,7 +58,7 @@ async def test_killed_at_every_write_of_the_journal(tmp_path: Path) -> None:
         world = await begin(tmp_path / str(at), question="why " * 200)
         world.room, world.disk = 1_050, LooseDisk()
         world.jobs = dying = DyingJobs(-1)
-        await dying.put(flushing(ANN, SCOPE, TRANSCRIPT, Slice(0, 12), START, then=Slice(0, 8)))
+        await dying.put(flush_job(ANN, SCOPE, TRANSCRIPT, MessageRange(0, 12), START, then=MessageRange(0, 8)))
         dying.at, dying.moments = at, 0
         try:
             await world.run(world.flushes(), world.consolidator())
@@ -81,7 +81,7 @@ async def test_a_compaction_waits_for_its_flush(tmp_path: Path) -> None:
     consolidator = world.consolidator()
     job = next(each for each in world.jobs.jobs.values() if each.kind != FLUSH)
     waits = await consolidator.consolidate(job)
-    assert isinstance(waits, Later)
+    assert isinstance(waits, RetryJobLater)
     assert not waits.counts
     await world.run(world.flushes(), consolidator)
     assert world.pointers() == [8]
@@ -93,7 +93,7 @@ async def test_what_becomes_due_together_goes_in_a_row(tmp_path: Path) -> None:
     for origin in ("user", "untrusted"):
         world = await due(tmp_path / origin, origin=origin)
         world.jobs.jobs.clear()
-        await world.jobs.put(flushing(ANN, SCOPE, TRANSCRIPT, Slice(0, 12), START, then=Slice(0, 8)))
+        await world.jobs.put(flush_job(ANN, SCOPE, TRANSCRIPT, MessageRange(0, 12), START, then=MessageRange(0, 8)))
         await world.run(world.flushes(), world.consolidator())
         assert world.pointers() == [8]
         assert world.jobs.reasons == []
@@ -109,7 +109,7 @@ async def test_a_cycle_is_flushed_once_and_a_pointer_begins_the_next(tmp_path: P
     assert world.jobs.jobs == {}
     assert world.model.calls == 2
     world.model.bullets = "- another fact"
-    await world.jobs.put(flushing(ANN, SCOPE, TRANSCRIPT, Slice(8, 12), START))
+    await world.jobs.put(flush_job(ANN, SCOPE, TRANSCRIPT, MessageRange(8, 12), START))
     await world.run(world.flushes())
     assert days(tmp_path)[0].read_text().count("## Flush at") == 2
 
@@ -150,9 +150,9 @@ async def test_what_is_forgotten_meanwhile_is_not_flushed(tmp_path: Path) -> Non
     async with flushes.writing:  # the model has answered, and its answer waits for the lock
         asking = asyncio.create_task(flushes.flush(job))
         await world.model.is_asked.wait()
-        await FileDocuments(tmp_path).write(SCOPE, EPOCH, "t1\n", was="", why="forget")
+        await FileDocumentStore(tmp_path).write(SCOPE, EPOCH, "t1\n", was="", why="forget")
     later = await asking
-    assert isinstance(later, Later)
+    assert isinstance(later, RetryJobLater)
     assert not later.counts
     assert not any(each.kind == FLUSHED for each in world.jobs.jobs.values())
     assert await flushes.flush(job) is None
@@ -165,8 +165,8 @@ async def test_what_is_forgotten_meanwhile_is_not_flushed(tmp_path: Path) -> Non
 async def test_messages_that_are_not_in_their_file_yet_are_waited_for(tmp_path: Path) -> None:
     """Three times; then what is there is looked through."""
     world = await due(tmp_path)
-    job = flushing(ANN, SCOPE, TRANSCRIPT, Slice(0, 99), START)
-    assert isinstance(await world.flushes().flush(job), Later)
+    job = flush_job(ANN, SCOPE, TRANSCRIPT, MessageRange(0, 99), START)
+    assert isinstance(await world.flushes().flush(job), RetryJobLater)
     assert await world.flushes().flush(replace(job, attempts=3)) is None
     assert world.model.calls == 1
 

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.memory.files import lines as build
-from agent.memory.files.lines import FORGOTTEN, decode, encode
-from agent.memory.forgetting.words import Wanted, without_entries, without_sentences, without_words
+from agent.memory.erasure.word_match import ErasurePattern, without_entries, without_sentences, without_words
+from agent.memory.storage import transcript_lines as build
+from agent.memory.storage.transcript_lines import FORGOTTEN, decode, encode
 from gateway.ports import Line
 
 AT = datetime(2026, 11, 22, tzinfo=UTC)
-TEA = Wanted("green tea")
+TEA = ErasurePattern("green tea")
 CALL = {"id": "1", "function": {"name": "f", "arguments": '{"x":"green tea"}'}}
 
 
@@ -27,7 +27,7 @@ def test_words_are_found_as_people_write_them(text: str) -> None:
 @pytest.mark.parametrize("text", ["", "  ", "ab", " a b"[:3]])
 def test_what_is_too_short_means_nothing(text: str) -> None:
     """Two letters would take half of a memory with them."""
-    assert Wanted.of(text) is None
+    assert ErasurePattern.of(text) is None
 
 
 def test_of_a_document_only_the_entries_go() -> None:
@@ -106,7 +106,7 @@ def test_a_line_says_nothing_any_more_and_keeps_its_place(said: Line) -> None:
 @given(st.text(max_size=300), st.text(min_size=3, max_size=10))
 def test_whatever_is_wanted_nothing_of_it_is_left(text: str, words: str) -> None:
     """For any document, summary and words: gone from each, and no error."""
-    wanted = Wanted.of(words)
+    wanted = ErasurePattern.of(words)
     if wanted is None or wanted.in_text(FORGOTTEN) or wanted.in_text(f"# {FORGOTTEN}"):
         return
     assert not wanted.in_text(without_sentences(text, wanted))

@@ -9,20 +9,22 @@ from pathlib import Path
 
 import pytest
 
-from agent.memory.files.documents import FileDocuments
-from agent.memory.work.background import Background
-from agent.memory.work.jobs import REMEMBER, MemoryJobs, as_bullet, with_bullet
-from gateway.ports import Document
+from agent.memory.jobs.job_runner import JobRunner
+from agent.memory.jobs.memory_jobs import REMEMBER, MemoryJobs, append_bullet, as_bullet
+from agent.memory.storage.documents import FileDocumentStore
+from gateway.ports import ScopeDocument
 from tests.fakes.clock import Clock
 from tests.fakes.memory import SCOPE, START, FakeJobs, FaultyDisk, remember_job
 
 
-class Contested(FileDocuments):
+class Contested(FileDocumentStore):
     """Documents of which somebody else writes first, *times* times."""
 
     times = 0
 
-    async def write(self, scope: str, name: str, text: str, *, was: str, why: str, by: str = "") -> Document | None:
+    async def write(
+        self, scope: str, name: str, text: str, *, was: str, why: str, by: str = ""
+    ) -> ScopeDocument | None:
         """Lose the race, then behave."""
         if self.times:
             self.times -= 1
@@ -33,14 +35,14 @@ class Contested(FileDocuments):
 
 async def memory(home: Path) -> str:
     """Return MEMORY.md of the scope."""
-    return (await FileDocuments(home).read(SCOPE, "MEMORY.md")).text
+    return (await FileDocumentStore(home).read(SCOPE, "MEMORY.md")).text
 
 
 async def test_a_turn_finds_applied_what_earlier_ones_wanted_remembered(tmp_path: Path) -> None:
     """Also what was queued before a restart, which nobody noted in this process."""
     jobs = FakeJobs()
     await jobs.put(remember_job("Ann likes tea", n=1))
-    work = MemoryJobs(jobs, FileDocuments(tmp_path))
+    work = MemoryJobs(jobs, FileDocumentStore(tmp_path))
     await work.settle(SCOPE)
     assert await memory(tmp_path) == "- Ann likes tea\n"
     assert jobs.jobs == {}
@@ -54,7 +56,7 @@ async def test_a_turn_finds_applied_what_earlier_ones_wanted_remembered(tmp_path
 async def test_settling_costs_nothing_when_nothing_is_pending(tmp_path: Path) -> None:
     """The journal is asked once per scope, then only when something was noted."""
     jobs = FakeJobs()
-    work = MemoryJobs(jobs, FileDocuments(tmp_path))
+    work = MemoryJobs(jobs, FileDocumentStore(tmp_path))
     for _ in range(10):
         await work.settle(SCOPE)
     assert jobs.asked[SCOPE] == 1
@@ -67,11 +69,11 @@ async def test_twice_is_once(tmp_path: Path) -> None:
     """A crash between the file and the journal, or two sessions settling at once: one bullet."""
     jobs = FakeJobs()
     job = remember_job("Ann likes tea")
-    work = MemoryJobs(jobs, FileDocuments(tmp_path))
+    work = MemoryJobs(jobs, FileDocumentStore(tmp_path))
     for _ in range(2):
         await jobs.put(job)
         work.note(job)
-        await asyncio.gather(work.settle(SCOPE), MemoryJobs(jobs, FileDocuments(tmp_path)).settle(SCOPE))
+        await asyncio.gather(work.settle(SCOPE), MemoryJobs(jobs, FileDocumentStore(tmp_path)).settle(SCOPE))
     assert await memory(tmp_path) == "- Ann likes tea\n"
 
 
@@ -105,7 +107,7 @@ async def test_a_full_disk_keeps_the_job(tmp_path: Path) -> None:
     disk = FaultyDisk(at=1, error=OSError(errno.ENOSPC, "full"))
     jobs = FakeJobs()
     await jobs.put(remember_job("Ann likes tea"))
-    work = MemoryJobs(jobs, FileDocuments(tmp_path, disk=disk))
+    work = MemoryJobs(jobs, FileDocumentStore(tmp_path, disk=disk))
     await work.settle(SCOPE)
     assert len(jobs.jobs) == 1
     await work.settle(SCOPE)
@@ -116,10 +118,10 @@ async def test_words_of_strangers_wait_for_a_yes(tmp_path: Path, clock: Clock) -
     """Untrusted text is never remembered by itself, neither before a turn nor in the background."""
     jobs = FakeJobs()
     await jobs.put(remember_job("Ann's password is 1234", origin="untrusted"))
-    work = MemoryJobs(jobs, FileDocuments(tmp_path))
+    work = MemoryJobs(jobs, FileDocumentStore(tmp_path))
     await work.settle(SCOPE)
     async with asyncio.TaskGroup() as tasks:
-        running = tasks.create_task(Background(jobs, quick={REMEMBER: work.apply}, slow={}, now=lambda: START).run())
+        running = tasks.create_task(JobRunner(jobs, quick={REMEMBER: work.apply}, slow={}, now=lambda: START).run())
         await asyncio.sleep(1)
         running.cancel()
     assert jobs.reasons == ["waits for a yes"]
@@ -140,7 +142,7 @@ async def test_words_of_strangers_wait_for_a_yes(tmp_path: Path, clock: Clock) -
 )
 def test_a_bullet_joins_the_list(text: str, expected: str) -> None:
     """At the end, as one line; what is there already is not said twice."""
-    assert with_bullet(text, "- tea") == expected
+    assert append_bullet(text, "- tea") == expected
 
 
 @pytest.mark.parametrize(("fact", "bullet"), [(" a\n b ", "- a b"), ("- a", "- a"), (" \n", None), ("* - a", "- a")])

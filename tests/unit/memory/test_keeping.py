@@ -9,17 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from agent.memory.files.disk import Disk
-from agent.memory.files.documents import FileDocuments, document_path
-from agent.memory.versioning.keeping import Keeper
-from agent.memory.versioning.versions import BY_HAND, Versions
+from agent.memory.storage.disk import Disk
+from agent.memory.storage.documents import FileDocumentStore, document_path
+from agent.memory.versioning.version_keeper import VersionKeeper
+from agent.memory.versioning.version_store import BY_HAND, VersionStore
 from tests.fakes.memory import SCOPE, START, Crash, FaultyDisk
 
 
-def documents(home: Path, disk: Disk | None = None) -> FileDocuments:
+def documents(home: Path, disk: Disk | None = None) -> FileDocumentStore:
     """Return versioned documents of *home*."""
     disk = disk or Disk()
-    return FileDocuments(home, disk=disk, keeper=Keeper(home, disk, Versions(home), now=lambda: START))
+    return FileDocumentStore(home, disk=disk, keeper=VersionKeeper(home, disk, VersionStore(home), now=lambda: START))
 
 
 async def put(home: Path, text: str, why: str, disk: Disk | None = None, by: str = "") -> None:
@@ -31,7 +31,7 @@ async def put(home: Path, text: str, why: str, disk: Disk | None = None, by: str
 
 def causes(home: Path) -> list[tuple[str, str]]:
     """Return cause and person of each version, the oldest first."""
-    return [(each.why, each.by) for each in reversed(Versions(home).log(SCOPE))]
+    return [(each.why, each.by) for each in reversed(VersionStore(home).log(SCOPE))]
 
 
 async def test_a_persons_edit_is_kept_as_theirs_before_ours(tmp_path: Path) -> None:
@@ -40,7 +40,7 @@ async def test_a_persons_edit_is_kept_as_theirs_before_ours(tmp_path: Path) -> N
     document_path(tmp_path, SCOPE, "MEMORY.md").write_text("- green tea\n")
     await put(tmp_path, "- green tea\n- dog\n", "e2")
     assert causes(tmp_path) == [("e1", "telegram%3a42"), (BY_HAND, ""), ("e2", "")]
-    assert "+- dog" in Versions(tmp_path).diff(SCOPE, Versions(tmp_path).log(SCOPE)[0].sha)
+    assert "+- dog" in VersionStore(tmp_path).diff(SCOPE, VersionStore(tmp_path).log(SCOPE)[0].sha)
 
 
 async def test_an_edit_by_hand_is_noticed_when_asked(tmp_path: Path) -> None:
@@ -52,15 +52,17 @@ async def test_an_edit_by_hand_is_noticed_when_asked(tmp_path: Path) -> None:
     await files.notice(SCOPE)
     await files.notice(SCOPE)
     assert causes(tmp_path) == [("e1", ""), (BY_HAND, ""), (BY_HAND, "")]
-    assert Versions(tmp_path).texts(SCOPE) == {"USER.md": b"Ann\n"}
+    assert VersionStore(tmp_path).texts(SCOPE) == {"USER.md": b"Ann\n"}
     await files.notice("people/nobody")
     assert not (tmp_path / "people" / "nobody").exists()
 
 
-class Dying(Versions):
+class Dying(VersionStore):
     """The process is gone before the version is kept."""
 
-    def keep(self, scope: str, texts: Mapping[str, bytes], *, why: str, by: str = "", at: datetime) -> str | None:
+    def save_version(
+        self, scope: str, texts: Mapping[str, bytes], *, why: str, by: str = "", at: datetime
+    ) -> str | None:
         """Die."""
         raise Crash
 
@@ -84,8 +86,8 @@ async def test_a_crash_at_any_write_makes_our_change_nobody_elses(tmp_path: Path
 async def test_a_crash_before_the_version_is_kept(tmp_path: Path) -> None:
     """The file is written, its version is not: the next look keeps it, with the cause it had."""
     await put(tmp_path, "- tea\n", "e1")
-    keeper = Keeper(tmp_path, Disk(), Dying(tmp_path), now=lambda: START)
-    files = FileDocuments(tmp_path, keeper=keeper)
+    keeper = VersionKeeper(tmp_path, Disk(), Dying(tmp_path), now=lambda: START)
+    files = FileDocumentStore(tmp_path, keeper=keeper)
     was = (await files.read(SCOPE, "MEMORY.md")).rev
     with pytest.raises(Crash):
         await files.write(SCOPE, "MEMORY.md", "- tea\n- dog\n", was=was, why="e2", by="ann")
@@ -97,14 +99,16 @@ async def test_a_disk_that_has_no_room_for_versions_costs_no_memory(tmp_path: Pa
     """The change stands; the version comes with the next one."""
     await put(tmp_path, "- tea\n", "e1")
 
-    class Full(Versions):
+    class Full(VersionStore):
         """No room."""
 
-        def keep(self, scope: str, texts: Mapping[str, bytes], *, why: str, by: str = "", at: datetime) -> str | None:
+        def save_version(
+            self, scope: str, texts: Mapping[str, bytes], *, why: str, by: str = "", at: datetime
+        ) -> str | None:
             """Fail."""
             raise OSError(errno.ENOSPC, "full")
 
-    files = FileDocuments(tmp_path, keeper=Keeper(tmp_path, Disk(), Full(tmp_path), now=lambda: START))
+    files = FileDocumentStore(tmp_path, keeper=VersionKeeper(tmp_path, Disk(), Full(tmp_path), now=lambda: START))
     was = (await files.read(SCOPE, "MEMORY.md")).rev
     assert await files.write(SCOPE, "MEMORY.md", "- dog\n", was=was, why="e2") is not None
     assert (await files.read(SCOPE, "MEMORY.md")).text == "- dog\n"

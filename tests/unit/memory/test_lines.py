@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from agent.memory.files import lines as build
-from agent.memory.files.lines import decode, encode, from_user, kind_of, replayable, to_messages
+from agent.memory.storage import transcript_lines as build
+from agent.memory.storage.transcript_lines import decode, encode, from_user, kind_of, replayable, to_messages
 from tests.fakes.memory import START, turn_name
 
 TURN = turn_name(1)
@@ -58,15 +58,15 @@ def test_a_delta_is_a_note_in_the_users_role() -> None:
 @pytest.mark.parametrize(
     "line",
     [
-        build.head("t", "k:1", START),
+        build.head_line("t", "k:1", START),
         build.command(TURN, "/status", "fine", START),
         build.notice(TURN, "stopped", START),
         build.cut(TURN, [0]),
         build.pointer(50, "e1"),
         build.mark(50),
         build.snapshot(1, {}, "UTC", 0, replay_from=0, rev="r"),
-        build.forgotten("m1"),
-        build.end(TURN, from_index=0, to_index=1, inbox=["1"], outcome="answered", at=START),
+        build.forgotten_line("m1"),
+        build.end_line(TURN, from_index=0, to_index=1, inbox=["1"], outcome="answered", at=START),
         {"kind": "from-the-future", "role": "user", "content": "x", "i": 1},
         {"role": "system", "i": 1, "content": "x"},
         {"i": 1},
@@ -84,8 +84,8 @@ def test_builders_write_the_format_as_documented() -> None:
     assert encode(build.pointer(50, "e1")) == b'{"kind":"pointer","last_consolidated":50,"entry":"e1"}\n'
     assert encode(build.cut("t1", [0, 1])) == b'{"kind":"cut","turn":"t1","shown":[0,1]}\n'
     head = b'{"v":1,"kind":"head","transcript":"x","key":"telegram:42","created":"2026-11-21T21:00:00Z"}\n'
-    assert encode(build.head("x", "telegram:42", START)) == head
-    end = build.end("t1", from_index=17, to_index=21, inbox=["3"], outcome="answered", at=START)
+    assert encode(build.head_line("x", "telegram:42", START)) == head
+    end = build.end_line("t1", from_index=17, to_index=21, inbox=["3"], outcome="answered", at=START)
     assert list(end) == ["kind", "turn", "from", "to", "inbox", "outcome", "at"]
 
 

@@ -11,15 +11,15 @@ from typing import Any
 
 import pytest
 
-from agent.memory.files import lines as build
-from agent.memory.files.blobs import digest_of
-from agent.memory.files.chain import Chain
-from agent.memory.files.disk import Disk
-from agent.memory.files.projector import Grouping, Projector
-from agent.memory.files.transcript import read_all
 from agent.memory.scopes import blob_path, transcript_path
+from agent.memory.storage import transcript_lines as build
+from agent.memory.storage.disk import Disk
+from agent.memory.storage.segments import SegmentChain
+from agent.memory.storage.text_blobs import digest_of
+from agent.memory.storage.transcript_projector import FlushPolicy, TranscriptProjector
+from agent.memory.storage.transcript_reader import read_all
 from gateway.events import SessionKey
-from gateway.ports import EndState, TurnRecord
+from gateway.ports import MessageOutcome, TurnRecord
 from tests.fakes.clock import Clock
 from tests.fakes.memory import (
     ANN,
@@ -47,7 +47,7 @@ def path_of(home: Path, scope: str = SCOPE, key: SessionKey = ANN) -> Path:
 
 def turns(path: Path) -> list[str]:
     """Return the turns that a file holds."""
-    return [block.turn for block in read_all(Chain(Disk(), path)).blocks]
+    return [block.turn for block in read_all(SegmentChain(Disk(), path)).blocks]
 
 
 def names(*numbers: int | str) -> list[str]:
@@ -63,7 +63,7 @@ def command(n: int | str, *, transcript: str = TRANSCRIPT, new: str = "") -> Tur
         key=ANN,
         transcript=transcript,
         scope=SCOPE,
-        outcome=EndState.ANSWERED,
+        outcome=MessageOutcome.ANSWERED,
         lines=(build.command(turn, "/x", "done", START),),
         from_index=0,
         to_index=0,
@@ -78,7 +78,7 @@ async def test_records_reach_their_files_and_leave_the_journal(tmp_path: Path) -
     records = FakeRecords()
     for record in [*talk(3), *talk(2, **BOBS)]:
         records.commit(record)
-    projector = Projector(tmp_path, records)
+    projector = TranscriptProjector(tmp_path, records)
     assert await projector.flush()
     assert turns(path_of(tmp_path)) == names(0, 1, 2)
     assert turns(path_of(tmp_path, "people/telegram%3a43", BOB)) == names(0, 1)
@@ -92,10 +92,10 @@ async def test_a_repeated_record_is_written_once(tmp_path: Path) -> None:
     for record in talk(5):
         records.commit(record)
     stored = list(records.stored)
-    await Projector(tmp_path, records).close()
+    await TranscriptProjector(tmp_path, records).close()
     whole = path_of(tmp_path).read_bytes()
     records.stored = stored
-    await Projector(tmp_path, records).close()
+    await TranscriptProjector(tmp_path, records).close()
     assert path_of(tmp_path).read_bytes() == whole
     assert records.stored == []
 
@@ -106,9 +106,9 @@ async def test_a_repeated_record_behind_a_pointer_is_written_once(tmp_path: Path
     for record in [*talk(3), exchange(3, 6, before=[build.pointer(8)])]:
         records.commit(record)
     stored = list(records.stored)
-    await Projector(tmp_path, records).close()
+    await TranscriptProjector(tmp_path, records).close()
     records.stored = stored
-    await Projector(tmp_path, records).close()
+    await TranscriptProjector(tmp_path, records).close()
     assert turns(path_of(tmp_path)) == names(0, 1, 2, 3)
 
 
@@ -117,10 +117,10 @@ async def test_what_was_found_in_the_file_is_synced_before_the_journal_lets_go(t
     records = FakeRecords()
     records.commit(talk(1)[0])
     stored = list(records.stored)
-    await Projector(tmp_path, records).close()
+    await TranscriptProjector(tmp_path, records).close()
     records.stored = stored
     disk = CountingDisk()
-    await Projector(tmp_path, records, disk=disk).close()
+    await TranscriptProjector(tmp_path, records, disk=disk).close()
     assert disk.calls["write"] == 0
     assert disk.calls["sync"] == 1
 
@@ -129,7 +129,7 @@ async def test_a_group_costs_one_fsync_per_file(tmp_path: Path) -> None:
     """Many turns of one chat in one group: many writes, one fsync, and no reading back."""
     records = FakeRecords()
     disk = CountingDisk()
-    projector = Projector(tmp_path, records, disk=disk)
+    projector = TranscriptProjector(tmp_path, records, disk=disk)
     records.commit(talk(1)[0])
     await projector.flush()
     disk.reset()
@@ -150,7 +150,7 @@ async def test_texts_are_there_before_the_line_that_names_them(tmp_path: Path) -
     records = FakeRecords()
     records.commit(record)
     with pytest.raises(Crash):
-        await Projector(tmp_path, records, disk=FaultyDisk(at=0, error=Crash(), only="sessions")).flush()
+        await TranscriptProjector(tmp_path, records, disk=FaultyDisk(at=0, error=Crash(), only="sessions")).flush()
     assert blob_path(tmp_path, SCOPE, digest).read_text() == "soul"
     assert blob_path(tmp_path, SCOPE, digest).stat().st_mode & 0o777 == 0o600
     assert not path_of(tmp_path).exists()
@@ -161,11 +161,11 @@ async def test_new_renames_the_transcript_and_begins_another(tmp_path: Path) -> 
     records = FakeRecords()
     for record in [*talk(2), command("new", new=NEXT), exchange(2, 0, transcript=NEXT)]:
         records.commit(record)
-    await Projector(tmp_path, records).close()
+    await TranscriptProjector(tmp_path, records).close()
     archive = path_of(tmp_path).with_name(f"{TRANSCRIPT}.{turn_name('new')}.jsonl")
     assert turns(archive) == names(0, 1, "new")
     assert turns(path_of(tmp_path)) == names(2)
-    assert Chain(Disk(), path_of(tmp_path)).transcript == NEXT
+    assert SegmentChain(Disk(), path_of(tmp_path)).transcript == NEXT
 
 
 @pytest.mark.parametrize("survived", [0, 1, 2, 3, 4])
@@ -177,9 +177,9 @@ async def test_new_twice_is_new_once(tmp_path: Path, survived: int) -> None:
         records.commit(record)
     stored = list(records.stored)
     records.stored = stored[:survived]
-    await Projector(tmp_path, records).close()
+    await TranscriptProjector(tmp_path, records).close()
     records.stored = list(stored)
-    await Projector(tmp_path, records).close()
+    await TranscriptProjector(tmp_path, records).close()
     archive = path_of(tmp_path).with_name(f"{TRANSCRIPT}.{turn_name('new')}.jsonl")
     assert turns(archive) == names(0, 1, "new")
     assert turns(path_of(tmp_path)) == names(2)
@@ -193,9 +193,9 @@ async def test_a_repeated_new_never_overwrites_the_archive(tmp_path: Path, again
     for record in [*talk(2), command("new", new=NEXT)]:
         records.commit(record)
     stored = list(records.stored)
-    await Projector(tmp_path, records).close()
+    await TranscriptProjector(tmp_path, records).close()
     records.stored = stored[-again:]
-    await Projector(tmp_path, records).close()
+    await TranscriptProjector(tmp_path, records).close()
     archive = path_of(tmp_path).with_name(f"{TRANSCRIPT}.{turn_name('new')}.jsonl")
     assert turns(archive) == names(0, 1, "new")
     assert not path_of(tmp_path).exists()
@@ -209,9 +209,9 @@ async def test_a_crash_between_the_write_and_the_rename_is_mended(tmp_path: Path
     stored = list(records.stored)
     disk = FaultyDisk(error=Crash(), only="sessions")
     with pytest.raises(Crash):
-        await Projector(tmp_path, records, disk=_dies_at_rename(disk)).flush()
+        await TranscriptProjector(tmp_path, records, disk=_dies_at_rename(disk)).flush()
     records.stored = stored
-    await Projector(tmp_path, records).close()
+    await TranscriptProjector(tmp_path, records).close()
     assert not path_of(tmp_path).exists()
     assert turns(path_of(tmp_path).with_name(f"{TRANSCRIPT}.{turn_name('new')}.jsonl")) == names(0, "new")
 
@@ -237,7 +237,7 @@ async def test_a_command_beside_the_lane_joins_the_current_transcript(tmp_path: 
     ]
     for record in every:
         records.commit(record)
-    await Projector(tmp_path, records).close()
+    await TranscriptProjector(tmp_path, records).close()
     archive = path_of(tmp_path).with_name(f"{TRANSCRIPT}.{turn_name('new')}.jsonl")
     assert turns(archive) == names("a", 0, "b", "new")
     assert turns(path_of(tmp_path)) == names("c", 2)
@@ -247,9 +247,9 @@ async def test_a_transcript_the_journal_does_not_know_is_kept_beside(tmp_path: P
     """After an older journal was restored nothing is appended to a stranger, and nothing is thrown away."""
     records = FakeRecords()
     records.commit(talk(1, transcript="zzzzzzzzzzzzzzzz")[0])
-    await Projector(tmp_path, records).close()
+    await TranscriptProjector(tmp_path, records).close()
     records.commit(exchange(1, 0))
-    await Projector(tmp_path, records).close()
+    await TranscriptProjector(tmp_path, records).close()
     assert turns(path_of(tmp_path)) == names(1)
     assert turns(path_of(tmp_path).with_name(f"zzzzzzzzzzzzzzzz.{turn_name(0)}.jsonl")) == names(0)
 
@@ -264,7 +264,7 @@ async def test_one_bad_file_never_stops_the_others(tmp_path: Path, code: int) ->
             records.commit(ann)
             records.commit(bob)
         disk = FaultyDisk(at=at, error=OSError(code, "no"), only="%3a42/sessions")
-        projector = Projector(home, records, disk=disk)
+        projector = TranscriptProjector(home, records, disk=disk)
         is_clean = await projector.flush()
         assert turns(path_of(home, "people/telegram%3a43", BOB)) == names(0, 1)
         assert is_clean == (not records.stored)
@@ -285,12 +285,12 @@ async def test_every_crash_point_of_a_batch_is_mended(tmp_path: Path) -> None:
             records.commit(record)
         disk = FaultyDisk(at=at, error=Crash())
         try:
-            await Projector(home, records, disk=disk).flush()
+            await TranscriptProjector(home, records, disk=disk).flush()
         except Crash:
             points += 1
         else:
             break
-        await Projector(home, records).close()
+        await TranscriptProjector(home, records).close()
         archive = path_of(home).with_name(f"{TRANSCRIPT}.{turn_name('new')}.jsonl")
         assert turns(archive) == names(0, 1, 2, "new"), at
         assert turns(path_of(home)) == names(3, 4), at
@@ -304,7 +304,7 @@ async def test_an_outage_is_logged_once_and_its_end_too(tmp_path: Path, capsys: 
     for record in talk(2, said="my secret"):
         records.commit(record)
     disk = FaultyDisk(error=OSError(errno.ENOSPC, "No space left on device"))
-    projector = Projector(tmp_path, records, disk=disk)
+    projector = TranscriptProjector(tmp_path, records, disk=disk)
     for _ in range(4):
         disk.at = disk.count
         assert not await projector.flush()
@@ -321,7 +321,7 @@ async def test_what_cannot_be_written_at_all_stops_nobody_else(tmp_path: Path) -
     records = FakeRecords()
     records.commit(exchange(0, 0, scope="../../etc"))
     records.commit(exchange(0, 0, **BOBS))
-    projector = Projector(tmp_path, records)
+    projector = TranscriptProjector(tmp_path, records)
     assert not await projector.flush()
     assert turns(path_of(tmp_path, "people/telegram%3a43", BOB)) == names(0)
     assert [each.record.scope for each in records.stored] == ["../../etc"]
@@ -332,7 +332,7 @@ async def test_run_projects_what_comes_and_what_was_left(tmp_path: Path, clock: 
     records = FakeRecords()
     records.commit(talk(1)[0])
     disk = CountingDisk()
-    projector = Projector(tmp_path, records, disk=disk, grouping=Grouping(wait=timedelta(seconds=1)))
+    projector = TranscriptProjector(tmp_path, records, disk=disk, grouping=FlushPolicy(wait=timedelta(seconds=1)))
     async with asyncio.TaskGroup() as tasks:
         running = tasks.create_task(projector.run())
         await asyncio.sleep(0.5)
@@ -352,7 +352,7 @@ async def test_run_tries_again_by_itself_and_less_and_less_often(tmp_path: Path,
     records = FakeRecords()
     records.commit(talk(1)[0])
     disk = FaultyDisk(at=0, error=OSError(errno.ENOSPC, "full"))
-    projector = Projector(tmp_path, records, disk=disk)
+    projector = TranscriptProjector(tmp_path, records, disk=disk)
     async with asyncio.TaskGroup() as tasks:
         running = tasks.create_task(projector.run())
         await asyncio.sleep(0.1)
@@ -370,7 +370,7 @@ async def test_few_files_are_open_at_once(tmp_path: Path) -> None:
     """A thousand chats do not need a thousand descriptors, and coming back reads nothing again."""
     records = FakeRecords()
     disk = CountingDisk()
-    projector = Projector(tmp_path, records, disk=disk, grouping=Grouping(open_files=3))
+    projector = TranscriptProjector(tmp_path, records, disk=disk, grouping=FlushPolicy(open_files=3))
     keys = [SessionKey("web", str(n)) for n in range(10)]
     for round_ in range(2):
         for n, key in enumerate(keys):
@@ -389,7 +389,7 @@ async def test_a_cancelled_flush_finishes_what_its_thread_began(tmp_path: Path) 
     records = FakeRecords()
     for record in talk(3):
         records.commit(record)
-    projector = Projector(tmp_path, records)
+    projector = TranscriptProjector(tmp_path, records)
     flushing = asyncio.create_task(projector.flush())
     await asyncio.sleep(0)
     await asyncio.sleep(0)
@@ -405,6 +405,6 @@ async def test_a_record_without_an_end_gets_one(tmp_path: Path) -> None:
     records.commit(talk(1)[0])
     alone = replace(command("p"), lines=(build.pointer(2),), from_index=2, to_index=2, inbox=())
     await records.append(alone)
-    await Projector(tmp_path, records).close()
-    [_, block] = read_all(Chain(Disk(), path_of(tmp_path))).blocks
+    await TranscriptProjector(tmp_path, records).close()
+    [_, block] = read_all(SegmentChain(Disk(), path_of(tmp_path))).blocks
     assert [line["kind"] for line in block.lines] == ["pointer", "end"]

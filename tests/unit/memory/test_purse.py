@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from agent.memory.work.background import Background
-from agent.memory.work.purse import Purse
+from agent.memory.jobs.job_runner import JobRunner
+from agent.memory.jobs.token_budget import TokenBudget
 from gateway.ports import Job
 from tests.fakes.clock import Clock
 from tests.fakes.memory import SCOPE, START, FakeJobs
@@ -45,12 +45,12 @@ class Time:
         return self.now
 
 
-def purse_of(rows: Rows, time: Time, limit: int = 100_000) -> Purse:
+def purse_of(rows: Rows, time: Time, limit: int = 100_000) -> TokenBudget:
     """Return a purse in Berlin."""
-    return Purse(rows, limit=limit, zone="Europe/Berlin", now=time)
+    return TokenBudget(rows, limit=limit, zone="Europe/Berlin", now=time)
 
 
-def take(purse: Purse, rows: Rows, time: Time, job: str, tokens: int, purpose: str = "consolidation") -> None:
+def take(purse: TokenBudget, rows: Rows, time: Time, job: str, tokens: int, purpose: str = "consolidation") -> None:
     """Make a model call for a job, as the client accounts for it."""
     rows.rows.append((time.now, purpose, tokens))
     purse.note(purpose, job, tokens)
@@ -60,15 +60,15 @@ async def test_a_restart_spends_nothing_twice() -> None:
     """What the rows of the day say is spent, whatever process wrote them; answers are on no budget of this kind."""
     rows, time = Rows(), Time()
     purse = purse_of(rows, time)
-    assert await purse.room(2) == 2
+    assert await purse.startable_jobs(2) == 2
     for job, tokens, purpose in (("a", 60_000, "dream"), ("t", 900_000, "answer"), ("b", 30_000, "note")):
-        purse.begin(job)
+        purse.reserve(job)
         take(purse, rows, time, job, tokens, purpose)
         purse.settle(job)
     assert (await purse.budget()).spent == 90_000
     again = purse_of(rows, time)
     assert (await again.budget()).spent == 90_000
-    assert await again.room(2) == 1
+    assert await again.startable_jobs(2) == 1
     assert rows.asked == 2  # once a process and day, not once a job
 
 
@@ -76,27 +76,27 @@ async def test_what_is_under_way_is_reserved() -> None:
     """Two that would fit one by one do not begin at once; settled for less, there is room again."""
     rows, time = Rows(), Time()
     purse = purse_of(rows, time, limit=15_000)
-    assert await purse.room(2) == 1
-    purse.begin("a")
-    assert await purse.room(1) == 0
+    assert await purse.startable_jobs(2) == 1
+    purse.reserve("a")
+    assert await purse.startable_jobs(1) == 0
     assert not (await purse.budget()).is_spent
     take(purse, rows, time, "a", 3_000)
-    assert await purse.room(1) == 0
+    assert await purse.startable_jobs(1) == 0
     purse.settle("a")
-    assert await purse.room(1) == 1
+    assert await purse.startable_jobs(1) == 1
 
 
 async def test_midnight_is_that_of_the_zone() -> None:
     """Spent at 22:30 in Berlin: nothing begins at 23:59, and at 00:00, 23:00 in UTC, the new day's purse is whole."""
     rows, time = Rows(), Time()
     purse = purse_of(rows, time)
-    assert await purse.room(1)
+    assert await purse.startable_jobs(1)
     take(purse, rows, time, "a", 120_000)
     time.now = EVENING + timedelta(minutes=89)
-    assert await purse.room(1) == 0
+    assert await purse.startable_jobs(1) == 0
     assert (await purse.budget()).is_spent
     time.now = EVENING + timedelta(minutes=90)
-    assert await purse.room(1) == 1
+    assert await purse.startable_jobs(1) == 1
     assert (await purse.budget()).spent == 0
 
 
@@ -104,11 +104,11 @@ async def test_a_small_budget_is_one_job_a_day_and_none_is_no_limit() -> None:
     """A limit below what a job takes does not mean that nothing is ever summarised."""
     rows, time = Rows(), Time()
     small = purse_of(rows, time, limit=500)
-    assert await small.room(2) == 1
+    assert await small.startable_jobs(2) == 1
     take(small, rows, time, "a", 9_000)
-    assert await small.room(2) == 0
+    assert await small.startable_jobs(2) == 0
     endless = purse_of(rows, time, limit=0)
-    assert await endless.room(2) == 2
+    assert await endless.startable_jobs(2) == 2
     assert not (await endless.budget()).is_spent
 
 
@@ -125,7 +125,7 @@ async def test_jobs_wait_for_tomorrow_and_that_is_no_failure(clock: Clock) -> No
 
     for name, kind in (("a", "think"), ("b", "think"), ("c", "write"), ("d", "pack")):
         await jobs.put(Job(id=name, kind=kind, scope=SCOPE, payload={}, due_at=START))
-    background = Background(
+    background = JobRunner(
         jobs,
         quick={"write": handle},
         slow={"think": handle},
@@ -146,7 +146,7 @@ async def test_jobs_wait_for_tomorrow_and_that_is_no_failure(clock: Clock) -> No
         budget = await background.budget()
         assert budget is not None
         assert budget.is_spent
-        await background.measure()
+        await background.record_metrics()
         assert (meter.gauges["background_tokens"], meter.gauges["background_tokens_limit"]) == (15_000, 20_000)
         time.now += timedelta(hours=2)
         await asyncio.sleep(60)

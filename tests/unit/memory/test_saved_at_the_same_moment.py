@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from agent.memory.consolidation.memory_file import MemoryFile
-from agent.memory.files.disk import Disk
-from agent.memory.files.documents import FileDocuments
-from agent.memory.files.lines import utc_now
-from agent.memory.versioning.keeping import Keeper
-from agent.memory.versioning.versions import BY_HAND, Versions
+from agent.memory.storage.disk import Disk
+from agent.memory.storage.documents import FileDocumentStore
+from agent.memory.storage.transcript_lines import utc_now
+from agent.memory.versioning.version_keeper import VersionKeeper
+from agent.memory.versioning.version_store import BY_HAND, VersionStore
 
 SCOPE = "people/ann"
 MIND = "- ours\n"
@@ -51,8 +51,8 @@ def path(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("theirs", ["- theirs\n", "- before\n- theirs\n", "", None])
 async def test_a_document_is_theirs_and_kept_as_theirs(tmp_path: Path, path: Path, theirs: str | None) -> None:
     """Our write did not happen, and says so; theirs stands, and is a version of its own."""
-    disk, versions = Meanwhile(path, theirs), Versions(tmp_path)
-    documents = FileDocuments(tmp_path, disk=disk, keeper=Keeper(tmp_path, disk, versions, now=utc_now))
+    disk, versions = Meanwhile(path, theirs), VersionStore(tmp_path)
+    documents = FileDocumentStore(tmp_path, disk=disk, keeper=VersionKeeper(tmp_path, disk, versions, now=utc_now))
     before = await documents.read(SCOPE, "MEMORY.md")
     assert await documents.write(SCOPE, "MEMORY.md", MIND, was=before.rev, why="dream: 1-1") is None
     assert Disk().load(path) == (None if theirs is None else theirs.encode())

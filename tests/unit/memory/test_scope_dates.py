@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from agent.context import head
-from agent.memory.consolidation.slice import Slice, conversation
-from agent.memory.files import lines as build
-from agent.memory.noting.notes import SessionMemoryWriter
-from agent.memory.prompt.due import consolidation, flushing
+from agent.memory.consolidation.message_range import MessageRange, conversation
+from agent.memory.notes.session_note_writer import SessionMemoryWriter
+from agent.memory.prompt.due_jobs import consolidation_job, flush_job
 from agent.memory.scopes import scope_folder
+from agent.memory.storage import transcript_lines as build
+from agent.prompt_assembly import message_header
 from tests.fakes.consolidating import World, begin
 from tests.fakes.consolidator import ScriptedProvider
 from tests.fakes.memory import ANN, SCOPE, START, TRANSCRIPT, turn_name
@@ -58,7 +58,7 @@ def still(moment: datetime) -> Callable[[], datetime]:
 def test_a_message_carries_the_time_of_its_place(zone: str, stamp: str, shown: str, written: str) -> None:
     """In its head, for the model; and in the line that a summary is made of. The two hours of autumn are told apart."""
     message = replace(said("hi"), sent_at=at(stamp))
-    assert head(message, zone).startswith(shown)
+    assert message_header(message, zone).startswith(shown)
     line = build.message(0, turn_name(0), "user", "hi", at(stamp))
     assert conversation([line], zone=zone) == [f"[{written}] USER: hi"]
 
@@ -72,7 +72,7 @@ async def test_what_is_written_down_has_the_day_of_its_place(
     world: World = await begin(tmp_path)
     consolidator = replace(world.consolidator(), zone=lambda _: zone, now=lambda: at(stamp))
     flushes = replace(world.flushes(), zone=lambda _: zone, now=lambda: at(stamp))
-    await world.jobs.put(flushing(ANN, SCOPE, TRANSCRIPT, Slice(0, 8), START))
+    await world.jobs.put(flush_job(ANN, SCOPE, TRANSCRIPT, MessageRange(0, 8), START))
     await world.run(consolidator, flushes)
     assert [each.timestamp for each in world.history.after(0)] == [written]
     memory = scope_folder(tmp_path, SCOPE) / "memory"
@@ -92,7 +92,7 @@ async def test_two_messages_around_midnight_are_of_two_days(tmp_path: Path) -> N
     first, second = at("2026-11-21T22:59:30Z"), at("2026-11-21T23:00:30Z")
     world = await begin(tmp_path)
     for moment, (start, end) in ((first, (0, 4)), (second, (4, 8))):
-        await world.jobs.put(flushing(ANN, SCOPE, TRANSCRIPT, Slice(start, end), START))
+        await world.jobs.put(flush_job(ANN, SCOPE, TRANSCRIPT, MessageRange(start, end), START))
         await world.run(replace(world.flushes(), zone=lambda _: "Europe/Berlin", now=still(moment)))
     memory = scope_folder(tmp_path, SCOPE) / "memory"
     assert sorted(path.name for path in memory.glob("2*.md")) == ["2026-11-21.md", "2026-11-22.md"]
@@ -113,7 +113,7 @@ async def test_entries_of_the_hour_that_comes_twice_keep_their_order(tmp_path: P
     world = await begin(tmp_path, until=4)
     for n, hour in enumerate((0, 1)):
         moment = datetime(2026, 10, 25, hour, 30, tzinfo=UTC)
-        await world.jobs.put(consolidation(ANN, SCOPE, TRANSCRIPT, Slice(4 * n, 4 * n + 4), START))
+        await world.jobs.put(consolidation_job(ANN, SCOPE, TRANSCRIPT, MessageRange(4 * n, 4 * n + 4), START))
         await world.run(replace(world.consolidator(), zone=lambda _: "Europe/Berlin", now=still(moment)))
     entries = world.history.after(0)
     assert [each.timestamp for each in entries] == ["2026-10-25 02:30"] * 2

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from agent.memory.files.documents import FileDocuments, document_path
 from agent.memory.prompt.conversation import Conversation
-from agent.memory.prompt.conversations import Conversations
-from agent.memory.prompt.snapshot import MemoryView, Opening, ScopeMemory, opening, system_prompt
-from gateway.ports import Document, Line, SessionRow
+from agent.memory.prompt.conversation_cache import ConversationCache
+from agent.memory.prompt.prompt_snapshot import MemoryView, ScopeMemory, TurnOpening, opening, system_prompt
+from agent.memory.storage.documents import FileDocumentStore, document_path
+from gateway.ports import Line, ScopeDocument, SessionRow
 from tests.fakes.memory import ANN, SCOPE, START, TRANSCRIPT, FakeRecords, exchange
 
 ROW = SessionRow(key=ANN, transcript=TRANSCRIPT, next_index=0, created_at=START)
@@ -22,17 +22,17 @@ def view(memory: str = "- tea", *, user: str = "Ann", soul: str = "", shared: st
 
 async def conversation(tmp_path: Path) -> Conversation:
     """Return a conversation that has not begun."""
-    return await Conversations(tmp_path, FakeRecords()).open(ROW, SCOPE)
+    return await ConversationCache(tmp_path, FakeRecords()).open(ROW, SCOPE)
 
 
-def begin(talk: Conversation, memory: MemoryView, zone: str = ZONE, abilities: str = "look") -> Opening:
+def begin(talk: Conversation, memory: MemoryView, zone: str = ZONE, abilities: str = "look") -> TurnOpening:
     """Open a turn and commit it."""
     begun = opening(talk, memory, zone, abilities=abilities, at=talk.next_index)
     talk.adopt(exchange(talk.next_index, talk.next_index, before=begun.lines, blobs=begun.blobs))
     return begun
 
 
-def kinds(begun: Opening) -> list[str]:
+def kinds(begun: TurnOpening) -> list[str]:
     """Return the kinds of the opening's lines."""
     return [line["kind"] for line in begun.lines]
 
@@ -44,7 +44,7 @@ async def test_the_first_turn_takes_a_snapshot_and_the_next_ones_nothing(tmp_pat
     assert talk.snapshot is not None
     first = system_prompt(talk.snapshot)
     for _ in range(5):
-        assert begin(talk, view()) == Opening()
+        assert begin(talk, view()) == TurnOpening()
     assert system_prompt(talk.snapshot) == first
 
 
@@ -71,7 +71,7 @@ async def test_what_memory_learns_is_a_note(tmp_path: Path) -> None:
     assert delta["removed"] == [["MEMORY", "- milk"]]
     assert "- dog" in delta["text"]
     assert "- milk" in delta["text"]
-    assert begin(talk, view("- tea\n- dog", user="Ann\nBonn")) == Opening()
+    assert begin(talk, view("- tea\n- dog", user="Ann\nBonn")) == TurnOpening()
 
 
 async def test_a_second_delta_tells_only_what_the_first_did_not(tmp_path: Path) -> None:
@@ -99,7 +99,7 @@ async def test_another_order_or_blank_lines_are_no_news(tmp_path: Path) -> None:
     """An editor that reformats the file costs nobody a cached prompt."""
     talk = await conversation(tmp_path)
     begin(talk, view("- a\n- b"))
-    assert begin(talk, view("- b\n\n- a  ")) == Opening()
+    assert begin(talk, view("- b\n\n- a  ")) == TurnOpening()
 
 
 async def test_a_new_zone_or_other_abilities_take_a_new_snapshot(tmp_path: Path) -> None:
@@ -174,7 +174,7 @@ async def test_a_hand_edit_is_noticed_and_a_quiet_turn_reads_nothing(tmp_path: P
 
 async def test_a_scopes_own_voice_wins_and_shared_knowledge_reaches_everybody(tmp_path: Path) -> None:
     """SOUL.md of the installation stands where the scope has none; nobody else's memory is in the view."""
-    documents = FileDocuments(tmp_path)
+    documents = FileDocumentStore(tmp_path)
     await documents.write("", "SOUL.md", "everybody's", was="", why="t")
     await documents.write("shared", "MEMORY.md", "- office in Bonn", was="", why="t")
     await documents.write("people/telegram%3a43", "MEMORY.md", "- a secret", was="", why="t")
@@ -185,12 +185,12 @@ async def test_a_scopes_own_voice_wins_and_shared_knowledge_reaches_everybody(tm
     assert (await memory.view(SCOPE)).soul == "mine"
 
 
-class Counted(FileDocuments):
+class Counted(FileDocumentStore):
     """Documents that count how often they are read."""
 
     reads = 0
 
-    async def read(self, scope: str, name: str) -> Document:
+    async def read(self, scope: str, name: str) -> ScopeDocument:
         """Count and read."""
         self.reads += 1
         return await super().read(scope, name)

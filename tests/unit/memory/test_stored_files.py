@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from agent.memory.files.attachments import FileBlobs
 from agent.memory.scopes import attachment_path
+from agent.memory.storage.attachment_blobs import AttachmentBlobStore
 from gateway.errors import FileUnavailable
 from tests.fakes.memory import CountingDisk
 
@@ -25,7 +25,7 @@ async def test_a_large_file_is_checked_and_read_in_pieces(tmp_path: Path) -> Non
             return super().read(path, start, length)
 
     disk = PieceDisk()
-    blobs = FileBlobs(tmp_path, disk)
+    blobs = AttachmentBlobStore(tmp_path, disk)
     reference = await blobs.put("people/ann", DATA)
     assert await blobs.measure(reference) == len(DATA)
     assert await blobs.read_at(reference, 5, 1_000) == DATA[5:1_005]
@@ -34,7 +34,7 @@ async def test_a_large_file_is_checked_and_read_in_pieces(tmp_path: Path) -> Non
 
 async def test_what_is_lost_or_changed_is_not_handed_out(tmp_path: Path) -> None:
     """A file that is gone, is shorter, or is not what its name says counts as lost."""
-    blobs = FileBlobs(tmp_path)
+    blobs = AttachmentBlobStore(tmp_path)
     reference = await blobs.put("people/ann", DATA)
     path = attachment_path(tmp_path, "people/ann", reference.rpartition("/")[2])
     path.write_bytes(DATA[:-1])

@@ -9,11 +9,11 @@ from typing import cast
 
 import pytest
 
-from agent.memory.files import lines as build
-from agent.memory.files.projector import Projector
-from agent.memory.sessions import StoredSessions
+from agent.memory.storage import transcript_lines as build
+from agent.memory.storage.transcript_projector import TranscriptProjector
+from agent.memory.stored_sessions import StoredSessions
 from gateway.events import InboundMessage, Sender, SessionKey
-from gateway.ports import EndState, InboxRow, Journal, Line, TurnRecord
+from gateway.ports import InboxRow, Journal, Line, MessageOutcome, TurnRecord
 from tests.fakes.memory import ANN, SCOPE, START, TRANSCRIPT, CountingDisk, FakeRecords, exchange, talk, turn_name
 
 
@@ -49,7 +49,7 @@ def command(n: int, *, new: str = "") -> TurnRecord:
         key=ANN,
         transcript=TRANSCRIPT,
         scope=SCOPE,
-        outcome=EndState.ANSWERED,
+        outcome=MessageOutcome.ANSWERED,
         lines=(build.command(turn, "/status", "fine", START),),
         from_index=0,
         to_index=0,
@@ -66,10 +66,10 @@ async def test_the_same_lines_are_shown_wherever_they_stand(tmp_path: Path, proj
     every = [exchange(0, 0, tools=2), command(1), *talk(1, first=2, start=6)]
     for record in every[:projected]:
         records.commit(record)
-    await Projector(tmp_path, records).close()
+    await TranscriptProjector(tmp_path, records).close()
     for record in every[projected:]:
         records.commit(record)
-    shown = await sessions(tmp_path, records, [waiting(3)]).shown(ANN, limit=20)
+    shown = await sessions(tmp_path, records, [waiting(3)]).displayed_messages(ANN, limit=20)
     assert [(line.role, line.text, line.state) for line in shown] == [
         ("user", "question 0", "done"),
         ("assistant", "answer 0", "done"),
@@ -93,7 +93,7 @@ async def test_a_row_whose_turn_was_just_committed_is_shown_once(tmp_path: Path)
     """The inbox was asked before the commit, the records after it."""
     records = FakeRecords()
     records.commit(exchange(7, 0))
-    shown = await sessions(tmp_path, records, [waiting(7)]).shown(ANN, limit=20)
+    shown = await sessions(tmp_path, records, [waiting(7)]).displayed_messages(ANN, limit=20)
     assert [line.state for line in shown] == ["done", "done"]
 
 
@@ -102,9 +102,9 @@ async def test_only_the_newest_lines_are_read(tmp_path: Path) -> None:
     records = FakeRecords()
     for record in talk(2_000):
         records.commit(record)
-    await Projector(tmp_path, records).close()
+    await TranscriptProjector(tmp_path, records).close()
     disk = CountingDisk()
-    shown = await sessions(tmp_path, records, disk=disk).shown(ANN, limit=6)
+    shown = await sessions(tmp_path, records, disk=disk).displayed_messages(ANN, limit=6)
     assert [line.text for line in shown] == [
         f"{word} {n}" for n in (1997, 1998, 1999) for word in ("question", "answer")
     ]
@@ -116,7 +116,7 @@ async def test_new_shows_its_own_answer_and_what_follows(tmp_path: Path) -> None
     records = FakeRecords()
     for record in [*talk(2), command(9, new="n" * 16), exchange(3, 0, transcript="n" * 16)]:
         records.commit(record)
-    shown = await sessions(tmp_path, records).shown(ANN, limit=20)
+    shown = await sessions(tmp_path, records).displayed_messages(ANN, limit=20)
     assert [line.text for line in shown] == ["/status", "fine", "question 3", "answer 3"]
 
 
@@ -124,8 +124,8 @@ async def test_what_was_taken_back_is_not_shown(tmp_path: Path) -> None:
     """A deleted message is `[forgotten]` to every reader."""
     records = FakeRecords()
     records.commit(exchange(0, 0))
-    records.commit(exchange(1, 2, before=[build.forgotten("m0")]))
-    shown = await sessions(tmp_path, records).shown(ANN, limit=20)
+    records.commit(exchange(1, 2, before=[build.forgotten_line("m0")]))
+    shown = await sessions(tmp_path, records).displayed_messages(ANN, limit=20)
     assert [line.text for line in shown][:2] == ["[forgotten]", "answer 0"]
 
 
@@ -134,14 +134,14 @@ async def test_a_journal_that_names_no_scopes_still_finds_the_file(tmp_path: Pat
     for scope in (SCOPE, "chats/slack%3ac1", ""):
         records, home = FakeRecords(), tmp_path / (scope or "root")
         records.commit(exchange(0, 0, scope=scope))
-        await Projector(home, records).close()
+        await TranscriptProjector(home, records).close()
         records.rows.clear()
-        assert len(await sessions(home, records).shown(ANN, limit=5)) == 2
+        assert len(await sessions(home, records).displayed_messages(ANN, limit=5)) == 2
 
 
 async def test_an_unknown_chat_is_empty(tmp_path: Path) -> None:
     """No session, no lines, no error."""
-    assert await sessions(tmp_path, FakeRecords()).shown(ANN, limit=5) == ()
+    assert await sessions(tmp_path, FakeRecords()).displayed_messages(ANN, limit=5) == ()
 
 
 async def test_all_sessions_are_listed(tmp_path: Path) -> None:
@@ -165,18 +165,20 @@ def seen_record(n: int, *, asked: float, began: float, ended: float, is_command:
     turn = turn_name(n)
     typed: list[Line]
     if is_command:
-        typed = [build.command(turn, f"/status {n}", f"fine {n}", at(began), mid=f"m{n}", seen=build.stamp(at(asked)))]
+        typed = [
+            build.command(turn, f"/status {n}", f"fine {n}", at(began), mid=f"m{n}", seen=build.format_time(at(asked)))
+        ]
     else:
-        said = build.message(n, turn, "user", f"question {n}", START, mid=f"m{n}", seen=build.stamp(at(asked)))
-        answer = build.message(n, turn, "assistant", f"answer {n}", at(ended), seen=build.stamp(at(began)))
+        said = build.message(n, turn, "user", f"question {n}", START, mid=f"m{n}", seen=build.format_time(at(asked)))
+        answer = build.message(n, turn, "assistant", f"answer {n}", at(ended), seen=build.format_time(at(began)))
         typed = [said, answer]
-    end = build.end(turn, from_index=n, to_index=n, inbox=[str(n)], outcome="answered", at=at(ended))
+    end = build.end_line(turn, from_index=n, to_index=n, inbox=[str(n)], outcome="answered", at=at(ended))
     return TurnRecord(
         turn=turn,
         key=ANN,
         transcript=TRANSCRIPT,
         scope=SCOPE,
-        outcome=EndState.ANSWERED,
+        outcome=MessageOutcome.ANSWERED,
         lines=(*typed, end),
         from_index=n,
         to_index=n,
@@ -219,8 +221,8 @@ async def test_lines_stand_in_the_order_in_which_they_were_seen(
     for record in records:
         stored.commit(record)
     if is_projected:
-        await Projector(tmp_path, stored).close()
-    shown = await sessions(tmp_path, stored).shown(ANN, limit=20)
+        await TranscriptProjector(tmp_path, stored).close()
+    shown = await sessions(tmp_path, stored).displayed_messages(ANN, limit=20)
     assert [line.text for line in shown] == order
     assert len({line.id for line in shown}) == len(order)
 
@@ -229,5 +231,5 @@ async def test_a_message_that_waits_stands_where_it_was_said(tmp_path: Path) -> 
     """A command was answered meanwhile: the question before it is still there before it."""
     records = FakeRecords()
     records.commit(seen_record(1, asked=2, began=3, ended=3, is_command=True))
-    shown = await sessions(tmp_path, records, [waiting(0)]).shown(ANN, limit=20)
+    shown = await sessions(tmp_path, records, [waiting(0)]).displayed_messages(ANN, limit=20)
     assert [line.text for line in shown] == ["waits", "/status 1", "fine 1"]

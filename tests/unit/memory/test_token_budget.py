@@ -12,15 +12,15 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from agent.memory.files import lines as build
-from agent.memory.files.lines import to_messages
 from agent.memory.prompt.conversation import Conversation
-from agent.memory.prompt.conversations import Conversations
-from agent.memory.prompt.due import work_due
-from agent.memory.prompt.snapshot import MemoryView, opening, system_prompt
-from agent.memory.prompt.tokens import weigh, weigh_all
-from agent.memory.prompt.trimming import trimmed
-from gateway.ports import EndState, Line, SessionRow, TurnRecord
+from agent.memory.prompt.conversation_cache import ConversationCache
+from agent.memory.prompt.due_jobs import due_jobs
+from agent.memory.prompt.prompt_snapshot import MemoryView, opening, system_prompt
+from agent.memory.prompt.token_estimate import estimate_message, estimate_messages
+from agent.memory.prompt.trim_lines import apply_trims
+from agent.memory.storage import transcript_lines as build
+from agent.memory.storage.transcript_lines import to_messages
+from gateway.ports import Line, MessageOutcome, SessionRow, TurnRecord
 from tests.fakes.consolidating import LooseDisk, World
 from tests.fakes.memory import ANN, SCOPE, START, TRANSCRIPT, CountingDisk, turn_name
 
@@ -43,13 +43,13 @@ class Talk:
         self.prompts: list[Sequence[Any]] = []
         self.n = self.reckoned = 0
 
-    def opened(self) -> Conversations:
+    def opened(self) -> ConversationCache:
         """Return conversations as a fresh process has them."""
-        return Conversations(
+        return ConversationCache(
             self.world.home, self.world.records, window=self.window, consolidates=True, flush=4_000, disk=self.disk
         )
 
-    async def open(self, conversations: Conversations | None = None) -> Conversation:
+    async def begin_call(self, conversations: ConversationCache | None = None) -> Conversation:
         """Open the chat as a turn does."""
         fresh = SessionRow(key=ANN, transcript=TRANSCRIPT, next_index=0, created_at=START, scope=SCOPE)
         row = self.world.records.rows.get(ANN, fresh)
@@ -59,7 +59,7 @@ class Talk:
 
     async def turn(self, asked: str, answered: str, results: Sequence[str] = ()) -> None:
         """Have one turn: assemble, ask, run tools (the prompt is made to fit each time), commit."""
-        conversation = await self.open()
+        conversation = await self.begin_call()
         start = conversation.next_index
         self.n += 1
         turn = turn_name(self.n)
@@ -73,17 +73,17 @@ class Talk:
             i = start + 1 + 2 * k
             lines.append(build.message(i, turn, "assistant", "", START, tool_calls=[call]))
             lines.append(build.message(i + 1, turn, "tool", result, START, tool_call_id=call["id"], name="look"))
-            lines += conversation.compacted(trimmed(lines), start, after=lines).lines
+            lines += conversation.compacted(apply_trims(lines), start, after=lines).lines
             self.prompt(conversation, lines, begun.blobs)
         to = start + 2 + 2 * len(results)
         lines.append(build.message(to - 1, turn, "assistant", answered, START))
-        lines.append(build.end(turn, from_index=start, to_index=to, inbox=[], outcome="answered", at=START))
+        lines.append(build.end_line(turn, from_index=start, to_index=to, inbox=[], outcome="answered", at=START))
         record = TurnRecord(
             turn=turn,
             key=ANN,
             transcript=TRANSCRIPT,
             scope=SCOPE,
-            outcome=EndState.ANSWERED,
+            outcome=MessageOutcome.ANSWERED,
             lines=tuple(lines),
             from_index=start,
             to_index=to,
@@ -92,7 +92,7 @@ class Talk:
             blobs=begun.blobs,
         )
         record = conversation.with_mark(record)
-        for job in work_due(conversation, record):
+        for job in due_jobs(conversation, record):
             await self.world.jobs.put(job)
         self.world.records.commit(record)
         conversation.adopt(record)
@@ -100,13 +100,13 @@ class Talk:
     def prompt(self, conversation: Conversation, lines: Sequence[Line], blobs: dict[str, str] | Any) -> None:
         """Note the prompt that the model is sent."""
         system = {"role": "system", "content": system_prompt(conversation.snapshot_with(lines, blobs))}
-        own = [message for line in trimmed(lines) for message in to_messages(line)]
+        own = [message for line in apply_trims(lines) for message in to_messages(line)]
         self.prompts = [[system, *conversation.messages_with(lines), *own]]
-        self.reckoned = TOOLS + weigh(system) + conversation.weight_with(lines) + weigh_all(own)
+        self.reckoned = TOOLS + estimate_message(system) + conversation.weight_with(lines) + estimate_messages(own)
 
     def weight(self) -> int:
         """Return what the last prompt really weighs."""
-        return TOOLS + weigh_all(self.prompts[-1])
+        return TOOLS + estimate_messages(self.prompts[-1])
 
     async def summarise(self) -> None:
         """Do what is due beside the turns."""
@@ -155,7 +155,7 @@ async def test_ten_thousand_messages_never_exceed_the_budget(
     heaviest = 0
     work: dict[str, Counter[str]] = {"young": Counter(), "old": Counter()}
     read: dict[str, int] = {}
-    while (await talk.open()).next_index < 10_000:
+    while (await talk.begin_call()).next_index < 10_000:
         stretch = "young" if 500 <= talk.n < 620 else "old" if 2_500 <= talk.n < 2_620 else ""
         before = talk.disk.bytes_read
         with counted(work[stretch]) if stretch else nullcontext():
@@ -165,17 +165,17 @@ async def test_ten_thousand_messages_never_exceed_the_budget(
         heaviest = max(heaviest, talk.reckoned)
         assert talk.reckoned <= ROOM, talk.n
         assert talk.n % 20 or talk.reckoned == talk.weight()  # what is carried along is what is there
-        conversation = await talk.open()
+        conversation = await talk.begin_call()
         is_down = 1_500 <= talk.n < 1_800
         if talk.n % 25 == 0 and not is_down:
             await talk.summarise()
         if talk.n % 500 == 0:
-            cold = await talk.open(talk.opened())
+            cold = await talk.begin_call(talk.opened())
             assert json.dumps(list(cold.messages)) == json.dumps(list(conversation.messages))
     await talk.summarise()
     await talk.turn("and now", "fine")
     await talk.summarise()
-    conversation = await talk.open()
+    conversation = await talk.begin_call()
     entries = talk.world.history.after(0)
     assert [each.start for each in entries] == [0, *(each.end for each in entries[:-1])]
     assert entries[-1].end == conversation.consolidated >= conversation.replay_from
@@ -214,13 +214,13 @@ async def test_a_reply_does_not_wait_for_its_summary(tmp_path: Path) -> None:
         assert talk.weight() <= 2_500
     due = [job for job in talk.world.jobs.jobs.values() if job.kind == "consolidate"]
     assert len(due) == 1
-    conversation = await talk.open()
+    conversation = await talk.begin_call()
     assert conversation.consolidated == 0 < conversation.replay_from
     # And when the model is back, all of it is summarised, in as many rounds and turns as that takes.
     for n in range(60):
         await talk.summarise()
         await talk.turn(f"again {n}", "yes")
-    assert (await talk.open()).consolidated >= (await talk.open()).replay_from
+    assert (await talk.begin_call()).consolidated >= (await talk.begin_call()).replay_from
 
 
 async def test_without_a_summariser_the_window_moves_by_itself(tmp_path: Path) -> None:
@@ -228,7 +228,7 @@ async def test_without_a_summariser_the_window_moves_by_itself(tmp_path: Path) -
     for window in (0, 20):
         talk = Talk(tmp_path / str(window), window=window, room=2_500)
         # With `memory_window: 0` nothing consolidates, whatever the model could do.
-        talk.conversations = Conversations(
+        talk.conversations = ConversationCache(
             tmp_path / str(window), talk.world.records, window=window, consolidates=not window, flush=4_000
         )
         for n in range(200):
@@ -236,7 +236,7 @@ async def test_without_a_summariser_the_window_moves_by_itself(tmp_path: Path) -
             assert talk.weight() <= 2_500
             assert len(talk.prompts[-1]) <= 1 + max(window, 10) + 12
         assert talk.world.jobs.jobs == {}
-        assert (await talk.open()).next_index >= 400
+        assert (await talk.begin_call()).next_index >= 400
 
 
 async def test_a_memory_larger_than_the_model_does_not_fill_the_prompt(tmp_path: Path) -> None:
@@ -244,7 +244,7 @@ async def test_a_memory_larger_than_the_model_does_not_fill_the_prompt(tmp_path:
     view = MemoryView(soul="be kind", user="- Ann", memory="- fact\n" * 20_000, shared="", rev="1")
     cut = view.within(ROOM)
     assert (cut.soul, cut.user) == ("be kind", "- Ann")
-    assert weigh({"role": "system", "content": cut.memory}) <= ROOM // 2
+    assert estimate_message({"role": "system", "content": cut.memory}) <= ROOM // 2
     assert cut.memory.endswith("search memory for it)")
     assert view.within(ROOM) == view.within(ROOM + 300)  # the room changes a little with every answer
     assert view.within(0) is view

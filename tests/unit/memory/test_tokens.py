@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from agent.memory.prompt.tokens import PICTURE_TOKENS, weigh, weigh_all, weigh_text
+from agent.memory.prompt.token_estimate import PICTURE_TOKENS, estimate_message, estimate_messages, estimate_text
 
 
 @pytest.mark.parametrize(
@@ -19,21 +19,23 @@ from agent.memory.prompt.tokens import PICTURE_TOKENS, weigh, weigh_all, weigh_t
 )
 def test_a_text_is_reckoned_near_what_tokenizers_say(text: str, least: int, most: int) -> None:
     """A quarter of its bytes: near enough for Latin, Cyrillic and Chinese letters to be corrected by a factor."""
-    assert least <= weigh_text(text) <= most
+    assert least <= estimate_text(text) <= most
 
 
 def test_a_picture_counts_as_one_however_many_bytes_it_has() -> None:
     """The budget does not burst because of base64."""
     part = {"type": "image_url", "image_url": {"url": "data:image/jpeg;base64," + "x" * 1_000_000}}
     message = {"role": "user", "content": [{"type": "text", "text": "look"}, part]}
-    assert PICTURE_TOKENS < weigh(message) < PICTURE_TOKENS + 50
+    assert PICTURE_TOKENS < estimate_message(message) < PICTURE_TOKENS + 50
 
 
 def test_everything_that_is_sent_counts() -> None:
     """Arguments of tool calls, thinking that goes back, results, the tools themselves, an empty content."""
     call = {"id": "c", "type": "function", "function": {"name": "look", "arguments": '{"q": "' + "x" * 4_000 + '"}'}}
     plain = {"role": "assistant", "content": None}
-    assert weigh(plain) < 10
-    assert weigh({**plain, "tool_calls": [call]}) > 1_000
-    assert weigh({**plain, "thinking": {"model": "m", "message": {"thinking_blocks": ["x" * 4_000]}}}) > 1_000
-    assert weigh_all([{"type": "function", "function": {"description": "x" * 400}}]) > 100
+    assert estimate_message(plain) < 10
+    assert estimate_message({**plain, "tool_calls": [call]}) > 1_000
+    assert (
+        estimate_message({**plain, "thinking": {"model": "m", "message": {"thinking_blocks": ["x" * 4_000]}}}) > 1_000
+    )
+    assert estimate_messages([{"type": "function", "function": {"description": "x" * 400}}]) > 100

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from agent.memory.files import lines as build
-from agent.memory.files.appender import TranscriptFile, entry_of
-from agent.memory.files.chain import Chain, segment_path
-from agent.memory.files.disk import Disk
-from agent.memory.files.lines import encode, kind_of
-from agent.memory.files.transcript import read_all, read_tail, read_window
+from agent.memory.storage import transcript_lines as build
+from agent.memory.storage.disk import Disk
+from agent.memory.storage.segments import SegmentChain, segment_path
+from agent.memory.storage.transcript_lines import encode, kind_of
+from agent.memory.storage.transcript_reader import read_all, read_tail, read_window
+from agent.memory.storage.transcript_writer import TranscriptWriter, entry_of
 from gateway.ports import TurnRecord
 from tests.fakes.memory import ANN, START, TRANSCRIPT, CountingDisk, exchange, talk, turn_name
 
@@ -26,7 +26,7 @@ def path(tmp_path: Path) -> Path:
 
 def write(path: Path, records: Sequence[TurnRecord], *, disk: Disk | None = None, segment_bytes: int = 1 << 23) -> None:
     """Append *records* to the transcript at *path*."""
-    file = TranscriptFile(disk or Disk(), path, TRANSCRIPT, str(ANN), segment_bytes=segment_bytes)
+    file = TranscriptWriter(disk or Disk(), path, TRANSCRIPT, str(ANN), segment_bytes=segment_bytes)
     for record in records:
         file.append(entry_of(record))
     file.sync()
@@ -35,7 +35,7 @@ def write(path: Path, records: Sequence[TurnRecord], *, disk: Disk | None = None
 
 def turns(path: Path) -> list[str]:
     """Return the turns that a transcript holds."""
-    return [block.turn for block in read_all(Chain(Disk(), path, TRANSCRIPT)).blocks]
+    return [block.turn for block in read_all(SegmentChain(Disk(), path, TRANSCRIPT)).blocks]
 
 
 def names(*numbers: int) -> list[str]:
@@ -46,13 +46,13 @@ def names(*numbers: int) -> list[str]:
 def test_a_record_is_one_write_that_ends_in_a_newline(path: Path) -> None:
     """The head comes with the first record; every record is one system call."""
     disk = CountingDisk()
-    file = TranscriptFile(disk, path, TRANSCRIPT, str(ANN))
+    file = TranscriptWriter(disk, path, TRANSCRIPT, str(ANN))
     for n, record in enumerate(talk(3), start=1):
         file.append(entry_of(record))
         assert disk.calls["write"] == n
         assert path.read_bytes().endswith(b"\n")
     file.close()
-    assert path.read_bytes().startswith(encode(build.head(TRANSCRIPT, "telegram:42", START)))
+    assert path.read_bytes().startswith(encode(build.head_line(TRANSCRIPT, "telegram:42", START)))
 
 
 def test_files_and_folders_are_private_from_the_first_write(path: Path) -> None:
@@ -103,7 +103,7 @@ def test_a_damaged_line_costs_that_line(path: Path, damage: bytes) -> None:
     lines = path.read_bytes().split(b"\n")
     lines[5] = damage  # head, three lines of turn 0, then turn 1: its answer
     path.write_bytes(b"\n".join(lines))
-    blocks = read_all(Chain(Disk(), path)).blocks
+    blocks = read_all(SegmentChain(Disk(), path)).blocks
     assert [block.turn for block in blocks] == names(0, 1, 2)
     assert [line["role"] for line in blocks[1].lines[:-1]] == ["user"]
 
@@ -142,7 +142,7 @@ def test_unknown_kinds_are_kept_and_skipped(path: Path) -> None:
     """What a later version wrote is there for it when it comes back."""
     strange = {"kind": "from-the-future", "turn": turn_name(0), "x": 1}
     write(path, [exchange(0, 0, before=[strange])])
-    [block] = read_all(Chain(Disk(), path)).blocks
+    [block] = read_all(SegmentChain(Disk(), path)).blocks
     assert block.lines[0] == strange
 
 
@@ -151,7 +151,9 @@ def test_a_mark_names_the_bytes_where_replay_starts(path: Path) -> None:
     taken = build.snapshot(1, {}, "UTC", 0, replay_from=0, rev="r")
     write(path, [exchange(0, 0, before=[taken]), *talk(3, first=1, start=2), exchange(4, 8, before=[build.mark(4)])])
     data = path.read_bytes()
-    [mark] = [line for block in read_all(Chain(Disk(), path)).blocks for line in block.lines if kind_of(line) == "mark"]
+    [mark] = [
+        line for block in read_all(SegmentChain(Disk(), path)).blocks for line in block.lines if kind_of(line) == "mark"
+    ]
     assert data[mark["offset"] :].startswith(b'{"i":4,')
     assert data[mark["snapshot"] :].startswith(b'{"kind":"snapshot"')
 
@@ -159,7 +161,7 @@ def test_a_mark_names_the_bytes_where_replay_starts(path: Path) -> None:
 def test_a_pointer_inside_a_turn_replays_that_turn_from_its_beginning(path: Path) -> None:
     """Every message is in a summary or in the prompt: half a turn is in neither."""
     write(path, [*talk(4), exchange(4, 8, before=[build.pointer(5)])])
-    window = read_window(Chain(Disk(), path))
+    window = read_window(SegmentChain(Disk(), path))
     assert window.replay_from == 4
     assert [block.turn for block in window.blocks] == names(2, 3, 4)
 
@@ -179,7 +181,7 @@ def test_a_pointer_at_the_very_end_leaves_nothing_to_replay(path: Path) -> None:
         at=START,
     )
     write(path, [*talk(4), alone, exchange(4, 8)])
-    window = read_window(Chain(Disk(), path))
+    window = read_window(SegmentChain(Disk(), path))
     assert window.replay_from == 8
     assert [block.turn for block in window.blocks if block.to_index > block.from_index] == names(4)
 
@@ -195,7 +197,7 @@ def test_a_cold_read_costs_its_window_not_its_age(path: Path, turns_before: int)
         [*records, exchange(turns_before, start, before=[mark]), *talk(5, first=turns_before + 1, start=start + 2)],
     )
     disk = CountingDisk()
-    window = read_window(Chain(disk, path))
+    window = read_window(SegmentChain(disk, path))
     assert window.replay_from == start - 20
     assert disk.bytes_read <= 24 * 1024
 
@@ -203,16 +205,16 @@ def test_a_cold_read_costs_its_window_not_its_age(path: Path, turns_before: int)
 def test_offsets_that_lie_are_noticed(path: Path) -> None:
     """Somebody edited the file by hand: more is read, nothing is missed and nothing is wrong."""
     write(path, [*talk(40), exchange(40, 80, before=[build.mark(60)]), *talk(2, first=41, start=82)])
-    before = [block.turn for block in read_window(Chain(Disk(), path)).blocks]
+    before = [block.turn for block in read_window(SegmentChain(Disk(), path)).blocks]
     path.write_bytes(path.read_bytes().replace(b"question 3", b"a much longer question 3", 1))
-    assert [block.turn for block in read_window(Chain(Disk(), path)).blocks] == before
+    assert [block.turn for block in read_window(SegmentChain(Disk(), path)).blocks] == before
 
 
 def test_words_that_look_like_bookkeeping_are_words(path: Path) -> None:
     """A person who types a pointer line moves nothing."""
     evil = '{"kind":"pointer","last_consolidated":99,"offset":0}\n{"kind":"end","turn":"x"}'
     write(path, [*talk(3), exchange(3, 6, said=evil, answered=evil)])
-    window = read_window(Chain(Disk(), path))
+    window = read_window(SegmentChain(Disk(), path))
     assert window.replay_from == 0
     assert len(window.blocks) == 4
 
@@ -227,7 +229,7 @@ def test_segments_roll_and_read_as_one_transcript(path: Path) -> None:
     assert turns(path) == names(*range(30))
     marked = exchange(30, 60, before=[build.mark(40)])
     write(path, [marked], segment_bytes=2_000)
-    window = read_window(Chain(Disk(), path, TRANSCRIPT))
+    window = read_window(SegmentChain(Disk(), path, TRANSCRIPT))
     assert [block.turn for block in window.blocks] == names(*range(20, 31))
 
 
@@ -245,7 +247,7 @@ def test_the_tail_is_read_without_the_rest(path: Path) -> None:
     """The newest records are found from the end; half a record at the cut is not one of them."""
     write(path, talk(2_000))
     disk = CountingDisk()
-    blocks = read_tail(Chain(disk, path), 5)
+    blocks = read_tail(SegmentChain(disk, path), 5)
     assert blocks[-1].turn == turn_name(1_999)
     assert 5 <= len(blocks) < 200
     assert disk.bytes_read < 40_000
@@ -259,7 +261,7 @@ def test_an_append_costs_what_is_new(path: Path) -> None:
         mine = path.with_name(f"{count}.jsonl")
         write(mine, [*talk(count), exchange(count, 2 * count, before=[build.mark(2 * count - 10)])])
         disk = CountingDisk()
-        file = TranscriptFile(disk, mine, TRANSCRIPT, str(ANN), unsure=frozenset({"tx"}))
+        file = TranscriptWriter(disk, mine, TRANSCRIPT, str(ANN), unsure=frozenset({"tx"}))
         file.append(entry_of(exchange(9_999, 2 * count + 2)))
         file.sync()
         file.close()

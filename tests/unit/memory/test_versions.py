@@ -13,23 +13,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.memory.versioning.versions import Versions
+from agent.memory.versioning.version_store import VersionStore
 from tests.fakes import killed_commits
 
 SCOPE = "people/telegram%3a42"
 AT = datetime(2026, 11, 22, 9, 0, tzinfo=UTC)
 
 
-def keep(versions: Versions, n: int, text: str, name: str = "MEMORY.md", by: str = "") -> str:
+def keep(versions: VersionStore, n: int, text: str, name: str = "MEMORY.md", by: str = "") -> str:
     """Keep one text and return the version's name."""
-    sha = versions.keep(SCOPE, {name: text.encode()}, why=f"change {n}", by=by, at=AT + timedelta(minutes=n))
+    sha = versions.save_version(SCOPE, {name: text.encode()}, why=f"change {n}", by=by, at=AT + timedelta(minutes=n))
     assert sha is not None
     return sha
 
 
 def test_a_version_can_be_read_compared_and_gone_back_to(tmp_path: Path) -> None:
     """The newest first; each with its cause, its person and what it changed."""
-    versions = Versions(tmp_path)
+    versions = VersionStore(tmp_path)
     first = keep(versions, 1, "- tea\n")
     second = keep(versions, 2, "- tea\n- dog\n", by="telegram%3a42")
     third = keep(versions, 3, "friendly\n", name="SOUL.md")
@@ -43,17 +43,17 @@ def test_a_version_can_be_read_compared_and_gone_back_to(tmp_path: Path) -> None
     assert [each.sha for each in versions.log(SCOPE, name="MEMORY.md", limit=1)] == [second]
     assert versions.texts(SCOPE) == {"MEMORY.md": b"- tea\n- dog\n", "SOUL.md": b"friendly\n"}
     assert versions.texts(SCOPE, first[:8]) == {"MEMORY.md": b"- tea\n"}
-    assert versions.before(SCOPE, second) == {"MEMORY.md": b"- tea\n"}
-    assert versions.before(SCOPE, first) == {}
+    assert versions.messages_before(SCOPE, second) == {"MEMORY.md": b"- tea\n"}
+    assert versions.messages_before(SCOPE, first) == {}
     assert "+- dog" in versions.diff(SCOPE, second[:8])
     assert "tea" not in [line[1:] for line in versions.diff(SCOPE, second).splitlines() if line[0] in "+-"]
 
 
 def test_nothing_changed_is_no_version(tmp_path: Path) -> None:
     """The same bytes again leave no trace; an emptied document does."""
-    versions = Versions(tmp_path)
+    versions = VersionStore(tmp_path)
     keep(versions, 1, "- tea\n")
-    assert versions.keep(SCOPE, {"MEMORY.md": b"- tea\n"}, why="again", at=AT) is None
+    assert versions.save_version(SCOPE, {"MEMORY.md": b"- tea\n"}, why="again", at=AT) is None
     keep(versions, 2, "")
     assert versions.texts(SCOPE) == {}
     assert len(versions.log(SCOPE)) == 2
@@ -62,24 +62,24 @@ def test_nothing_changed_is_no_version(tmp_path: Path) -> None:
 def test_only_the_three_documents_are_tracked(tmp_path: Path) -> None:
     """History, notes and transcripts have their own form; they never get into a tree."""
     with pytest.raises(ValueError, match=r"history\.jsonl"):
-        Versions(tmp_path).keep(SCOPE, {"history.jsonl": b"{}"}, why="x", at=AT)
+        VersionStore(tmp_path).save_version(SCOPE, {"history.jsonl": b"{}"}, why="x", at=AT)
     assert not (tmp_path / "people").exists()
 
 
 @pytest.mark.parametrize("sha", ["", "abc", "zzzz", "../..", "HEAD", "0000000000"])
 def test_a_version_that_is_none_is_none(tmp_path: Path, sha: str) -> None:
     """Whatever somebody types after /dream-log."""
-    versions = Versions(tmp_path)
+    versions = VersionStore(tmp_path)
     keep(versions, 1, "- tea\n")
     assert versions.find(SCOPE, sha) is None
-    assert versions.before(SCOPE, sha) is None
+    assert versions.messages_before(SCOPE, sha) is None
     assert versions.diff(SCOPE, sha) == ""
-    assert Versions(tmp_path / "other").log(SCOPE) == []
+    assert VersionStore(tmp_path / "other").log(SCOPE) == []
 
 
 def test_the_source_of_a_line_is_the_change_that_brought_it(tmp_path: Path) -> None:
     """Moving it about is no new source; taking it out and putting it in again is."""
-    versions = Versions(tmp_path)
+    versions = VersionStore(tmp_path)
     keep(versions, 1, "- tea\n")
     dog = keep(versions, 2, "- tea\n- dog\n")
     keep(versions, 3, "- dog\n- tea\n- cat\n")
@@ -96,7 +96,7 @@ def test_the_source_of_a_line_is_the_change_that_brought_it(tmp_path: Path) -> N
 
 def test_a_purge_takes_a_text_out_of_every_version(tmp_path: Path) -> None:
     """No object of the old history is left; what was said about other things is still there."""
-    versions = Versions(tmp_path)
+    versions = VersionStore(tmp_path)
     keep(versions, 1, "- secret\n")
     keep(versions, 2, "- secret\n- dog\n")
     keep(versions, 3, "- dog\n- cat\n")
@@ -111,7 +111,7 @@ def test_a_purge_takes_a_text_out_of_every_version(tmp_path: Path) -> None:
 
 def test_a_broken_repository_is_set_aside(tmp_path: Path) -> None:
     """Versions begin anew; what can still be saved of the old ones is beside them."""
-    versions = Versions(tmp_path)
+    versions = VersionStore(tmp_path)
     keep(versions, 1, "- tea\n")
     memory = tmp_path / SCOPE / "memory"
     for each in (memory / ".git" / "objects").rglob("*"):
@@ -128,14 +128,14 @@ def test_a_broken_repository_is_set_aside(tmp_path: Path) -> None:
 def test_killed_inside_a_commit_the_next_one_is_made(tmp_path: Path, is_first: bool) -> None:
     """Issue 4, "To show" 5: git's own lock files, objects and references too; once, and nothing earlier is lost."""
     if not is_first:
-        keep(Versions(tmp_path / "base"), 0, "- tea\n")
+        keep(VersionStore(tmp_path / "base"), 0, "- tea\n")
     command = [sys.executable, "-m", "tests.fakes.killed_commits", str(tmp_path)]
     subprocess.run(command, check=True, stderr=subprocess.DEVNULL, timeout=120)  # noqa: S603 - our own module
     homes = sorted((each for each in tmp_path.iterdir() if each.name != "base"), key=lambda each: int(each.name))
     assert len(homes) > 10
     for home in homes:
         killed_commits.keep(home)
-        versions = Versions(home)
+        versions = VersionStore(home)
         whys = [each.why for each in versions.log(SCOPE)]
         assert whys == (["second"] if is_first else ["second", "change 0"]), home.name
         assert versions.texts(SCOPE) == killed_commits.TEXTS
@@ -143,7 +143,7 @@ def test_killed_inside_a_commit_the_next_one_is_made(tmp_path: Path, is_first: b
 
 def test_nobody_else_can_read_it(tmp_path: Path) -> None:
     """Folders 0700; files for nobody but their owner (seed 004, Permissions)."""
-    versions = Versions(tmp_path)
+    versions = VersionStore(tmp_path)
     keep(versions, 1, "- tea\n")
     for each in (tmp_path / SCOPE / "memory").rglob("*"):
         assert each.stat().st_mode & 0o077 == 0, each
@@ -153,10 +153,10 @@ def test_nobody_else_can_read_it(tmp_path: Path) -> None:
 def test_any_bytes_round_trip(texts: list[bytes]) -> None:
     """Whatever an editor saved comes back as it was."""
     with tempfile.TemporaryDirectory() as folder:
-        versions = Versions(Path(folder))
+        versions = VersionStore(Path(folder))
         kept: list[tuple[str, bytes]] = []
         for n, text in enumerate(texts):
-            sha = versions.keep("", {"MEMORY.md": text}, why=str(n), at=AT)
+            sha = versions.save_version("", {"MEMORY.md": text}, why=str(n), at=AT)
             if sha is not None:
                 kept.append((sha, text))
         assert [(each.sha, versions.texts("", each.sha).get("MEMORY.md", b"")) for each in versions.log("")] == kept[

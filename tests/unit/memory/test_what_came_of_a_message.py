@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from agent.memory.files.disk import Disk
-from agent.memory.files.documents import FileDocuments
-from agent.memory.files.lines import utc_now
-from agent.memory.versioning.keeping import Keeper
-from agent.memory.versioning.origins import Origins
-from agent.memory.versioning.traces import Trace
-from agent.memory.versioning.versions import Versions
+from agent.memory.storage.disk import Disk
+from agent.memory.storage.documents import FileDocumentStore
+from agent.memory.storage.transcript_lines import utc_now
+from agent.memory.versioning.deletion_traces import DeletionTrace
+from agent.memory.versioning.derived_data import DerivedDataFinder
+from agent.memory.versioning.version_keeper import VersionKeeper
+from agent.memory.versioning.version_store import VersionStore
 
 SCOPE, KEY, TURN = "people/telegram%3a1", "telegram:1", "taaaaaaaaaaaaaaaa"
 
@@ -20,9 +20,9 @@ SCOPE, KEY, TURN = "people/telegram%3a1", "telegram:1", "taaaaaaaaaaaaaaaa"
 @pytest.mark.parametrize("why", [f"remember:{TURN}.3.0", f"approved raaaaaaaaaaaaaaaa remember:{TURN}.3.0"])
 async def test_what_it_had_remembered_is_found_without_and_behind_a_yes(tmp_path: Path, why: str) -> None:
     """The version names the turn; no word of the message stands in the line that came of it."""
-    disk, versions = Disk(), Versions(tmp_path)
-    documents = FileDocuments(tmp_path, disk=disk, keeper=Keeper(tmp_path, disk, versions, now=utc_now))
+    disk, versions = Disk(), VersionStore(tmp_path)
+    documents = FileDocumentStore(tmp_path, disk=disk, keeper=VersionKeeper(tmp_path, disk, versions, now=utc_now))
     assert await documents.write(SCOPE, "MEMORY.md", "- Owns an airship\n", was="", why=why)
-    trace = Trace.of("s1", {"turn": TURN, "i": 2}, "please note what my zeppelin is")
-    found = Origins(tmp_path, versions).of(SCOPE, KEY, "7", [trace])
+    trace = DeletionTrace.of("s1", {"turn": TURN, "i": 2}, "please note what my zeppelin is")
+    found = DerivedDataFinder(tmp_path, versions).find(SCOPE, KEY, "7", [trace])
     assert found == {"MEMORY.md": ["- Owns an airship"]}

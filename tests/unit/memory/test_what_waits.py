@@ -7,19 +7,26 @@ from pathlib import Path
 
 import pytest
 
-from agent.memory.consolidation.operations import Add, Operation, Remove, Replace, as_record, read_record
-from agent.memory.consolidation.pending import stage
-from agent.memory.files.disk import Disk
-from agent.memory.files.documents import FileDocuments, document_path
-from agent.memory.versioning.versions import TRACKED
-from agent.memory.waiting.staging import Staging
+from agent.memory.approvals.staged_changes import StagedChangeStore
+from agent.memory.consolidation.consolidation_state import stage_for_approval
+from agent.memory.consolidation.text_operations import (
+    AddLines,
+    Operation,
+    RemoveLines,
+    ReplaceLines,
+    as_record,
+    read_record,
+)
+from agent.memory.storage.disk import Disk
+from agent.memory.storage.documents import FileDocumentStore, document_path
+from agent.memory.versioning.version_store import TRACKED
 
 SCOPE = "chats/slack%3ac1"
 NOW = datetime(2026, 11, 22, 5, 0, tzinfo=UTC)
 OPERATIONS: tuple[Operation, ...] = (
-    Add("- speaks plainly"),
-    Replace("- tea", "- green tea"),
-    Remove("- coffee", under="Drinks"),
+    AddLines("- speaks plainly"),
+    ReplaceLines("- tea", "- green tea"),
+    RemoveLines("- coffee", under="Drinks"),
 )
 
 
@@ -30,9 +37,9 @@ async def test_operations_wait_for_a_yes_on_every_document(tmp_path: Path, name:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("- tea\n\n# Drinks\n\n- coffee\n- milk\n")
     folder = tmp_path / SCOPE / "memory"
-    operations = (*OPERATIONS, Remove("- long gone"))
+    operations = (*OPERATIONS, RemoveLines("- long gone"))
     for _ in range(2):
-        stage(
+        stage_for_approval(
             folder,
             Disk(),
             "dream/7",
@@ -43,7 +50,7 @@ async def test_operations_wait_for_a_yes_on_every_document(tmp_path: Path, name:
             session="slack:c1/17.4",
             person="slack%3ann",
         )
-    staging = Staging(tmp_path, FileDocuments(tmp_path), now=lambda: NOW)
+    staging = StagedChangeStore(tmp_path, FileDocumentStore(tmp_path), now=lambda: NOW)
     [waiting] = await staging.waiting(SCOPE)
     assert (waiting.document, waiting.session, waiting.person) == (name, "slack:c1/17.4", "slack%3ann")
     assert waiting.operations == operations
@@ -59,8 +66,10 @@ async def test_operations_wait_for_a_yes_on_every_document(tmp_path: Path, name:
 async def test_a_first_change_of_the_voice_begins_with_the_one_in_force(tmp_path: Path) -> None:
     """A chat without a SOUL.md of its own speaks with the installation's; a line more does not silence the rest."""
     (tmp_path / "SOUL.md").write_text("Be kind.\n")
-    stage(tmp_path / SCOPE / "memory", Disk(), "d1", "soul", NOW, document="SOUL.md", operations=(Add("Be brief."),))
-    staging = Staging(tmp_path, FileDocuments(tmp_path), now=lambda: NOW)
+    stage_for_approval(
+        tmp_path / SCOPE / "memory", Disk(), "d1", "soul", NOW, document="SOUL.md", operations=(AddLines("Be brief."),)
+    )
+    staging = StagedChangeStore(tmp_path, FileDocumentStore(tmp_path), now=lambda: NOW)
     assert await staging.approve(SCOPE, "d1", by="eve")
     assert document_path(tmp_path, SCOPE, "SOUL.md").read_text() == "Be kind.\n\nBe brief.\n"
     assert (tmp_path / "SOUL.md").read_text() == "Be kind.\n"

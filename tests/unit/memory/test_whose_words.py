@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from agent.memory.prompt.taint import TAINTED, brings_words, trusted
+from agent.memory.prompt.taint import TAINTED, is_tainted_line, strip_untrusted
 
 UNTRUSTED = {"origin": "untrusted"}
 
@@ -33,7 +33,7 @@ def line(role: str, content: str, **fields: Any) -> dict[str, Any]:
 )
 def test_which_lines_bring_words_of_others(fields: dict[str, Any], *, brings: bool) -> None:
     """Documents, recordings, what was passed on and quotations of strangers do; pictures and one's own voice do not."""
-    assert brings_words(line("user", "x", **fields)) is brings
+    assert is_tainted_line(line("user", "x", **fields)) is brings
 
 
 def test_what_is_left_of_a_conversation() -> None:
@@ -47,15 +47,17 @@ def test_what_is_left_of_a_conversation() -> None:
         line("user", "and I like cake"),
         line("assistant", "I still obey"),
     ]
-    kept = trusted(said)
+    kept = strip_untrusted(said)
     assert [each["content"] for each in kept] == ["I like tea", "noted", "read this", "", "", "and I like cake", ""]
     assert kept[2]["files"] == [{"kind": "document", "name": "a.txt"}]
     assert "obey" not in str(kept)
-    assert trusted(kept) == kept
+    assert strip_untrusted(kept) == kept
     assert said[3]["content"] == "I obey"  # nothing was changed in place
 
 
 def test_a_flag_counts_where_the_words_themselves_are_in_an_earlier_range() -> None:
     """A later range holds the answer and not the document; the answer's own line says what stood before it."""
-    kept = trusted([line("user", "go on"), line("assistant", "I obey", **{TAINTED: True}), line("assistant", "fine")])
+    kept = strip_untrusted(
+        [line("user", "go on"), line("assistant", "I obey", **{TAINTED: True}), line("assistant", "fine")]
+    )
     assert [each["content"] for each in kept] == ["go on", "", ""]

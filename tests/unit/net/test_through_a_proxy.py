@@ -15,11 +15,11 @@ import structlog
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from gateway.errors import SettingsMistake
-from gateway.net.by_aiohttp import connector
-from gateway.net.by_httpx import transport
-from gateway.net.probing import probe
-from gateway.net.proxy import Proxy, is_direct
+from gateway.errors import SettingsError
+from gateway.net.aiohttp_proxy import connector
+from gateway.net.httpx_proxy import transport
+from gateway.net.proxy_address import ProxyAddress, is_direct
+from gateway.net.proxy_probe import probe_proxy
 from gateway.settings import load_settings
 from tests.fakes import proxies
 from tests.fakes.proxies import Certificate, open_http_proxy, open_socks
@@ -101,7 +101,7 @@ async def test_a_user_without_a_password_is_one(ask: Any) -> None:
     """Some HTTP proxies take a key as the user alone: the probe and what goes through say it alike."""
     async with through("http", user="key") as (proxy, _):
         address = f"http://key@127.0.0.1:{proxy.port}"
-        assert await probe(address) == ""
+        assert await probe_proxy(address) == ""
         assert await ask(address, f"http://{NAME}/") == "hello"
 
 
@@ -135,14 +135,14 @@ async def test_no_way_through_is_known_as_never_sent(scheme: str, ask: Any) -> N
 async def test_the_probe_says_what_is_wrong_and_how_to_mend_it(scheme: str) -> None:
     """Right, wrong password, none at all, nobody there, something else there: a line each, and no secret in any."""
     async with through(scheme, user="ann", password="right") as (proxy, port):
-        assert await probe(proxy.url(scheme)) == ""
+        assert await probe_proxy(proxy.url(scheme)) == ""
         said = [
-            await probe(proxy.url(scheme, password="wrong")),
-            await probe(f"{scheme}://127.0.0.1:{proxy.port}"),
-            await probe(f"{scheme}://ann:right@127.0.0.1:{port}"),
+            await probe_proxy(proxy.url(scheme, password="wrong")),
+            await probe_proxy(f"{scheme}://127.0.0.1:{proxy.port}"),
+            await probe_proxy(f"{scheme}://ann:right@127.0.0.1:{port}"),
         ]
         gone = proxy.url(scheme)
-    said.append(await probe(gone))
+    said.append(await probe_proxy(gone))
     for line, words in zip(
         said, ("refuses user or password", "asks for user", "is no", "cannot be reached"), strict=True
     ):
@@ -187,7 +187,7 @@ async def test_trouble_is_logged_once_a_minute_and_without_the_password() -> Non
 
 def test_a_proxy_shows_no_secret() -> None:
     """Neither its text nor its repr has user or password; ports are the usual ones."""
-    proxy = Proxy.read(f"socks5h://ann:{QUOTED}@[2001:db8::1]")
+    proxy = ProxyAddress.parse(f"socks5h://ann:{QUOTED}@[2001:db8::1]")
     assert (proxy.user, proxy.password, proxy.port) == ("ann", SECRET, 1080)
     assert str(proxy) == "socks5h://[2001:db8::1]:1080"
     assert SECRET not in repr(proxy)
@@ -214,8 +214,8 @@ def test_a_proxy_shows_no_secret() -> None:
 )
 def test_no_part_of_a_password_is_taken_for_anything_else(address: str) -> None:
     """An address that can be read wrongly is refused, in words that quote none of it; a setting says it the same."""
-    for read in (Proxy.read, lambda text: load_settings({"PARLOUR_PROXY": text})):
-        with pytest.raises((ValueError, SettingsMistake)) as refused:
+    for read in (ProxyAddress.parse, lambda text: load_settings({"PARLOUR_PROXY": text})):
+        with pytest.raises((ValueError, SettingsError)) as refused:
             read(address)
         assert not any(part in str(refused.value) for part in ("hid", "den", "ann", "123"))
 

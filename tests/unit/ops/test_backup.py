@@ -16,11 +16,11 @@ from pathlib import Path
 import pytest
 
 from gateway.backup import MANIFEST, backup
-from gateway.errors import HomeInUse, NewerData, UserMistake
+from gateway.errors import HomeInUse, SchemaTooNew, UserError
 from gateway.home import Home
+from gateway.home_migration import open_home
 from gateway.restore import restore
-from gateway.settings.types import LEFT_OUT
-from gateway.upgrade import open_home
+from gateway.settings.setting_types import LEFT_OUT
 
 CANARY = "canary-secret-value"
 
@@ -159,9 +159,9 @@ async def test_a_backup_replaces_nothing_and_leaves_nothing(tmp_path: Path) -> N
     target.write_text("mine")
     with open_home(tmp_path / "home") as home:
         fill(home)
-        with pytest.raises(UserMistake, match="there already"):
+        with pytest.raises(UserError, match="there already"):
             await backup(home, None, target)
-        with pytest.raises(UserMistake, match="no folder"):
+        with pytest.raises(UserError, match="no folder"):
             await backup(home, None, tmp_path / "nowhere" / "b.tar.gz")
         await backup(home, None, tmp_path / "c.tar.gz")
         assert list(home.backups.iterdir()) == []
@@ -190,7 +190,7 @@ async def test_a_home_with_data_needs_force_and_is_kept_aside(tmp_path: Path) ->
         (home.path / "parlour.yaml").write_text("language: de\n")
         home.secrets.mkdir()
         (home.secrets / "LLM__API_KEY").write_text("kept")
-    with pytest.raises(UserMistake, match="--force replaces it"):
+    with pytest.raises(UserError, match="--force replaces it"):
         restore(archive, other)
     assert (other / "precious.md").read_text() == "mine"
     restore(archive, other, force=True)
@@ -277,7 +277,7 @@ async def test_a_bad_archive_changes_nothing(tmp_path: Path, trick: str) -> None
     with open_home(other) as home:
         (home.path / "precious.md").write_text("mine")
     before = names_in(other)
-    with pytest.raises(UserMistake, match="nothing was changed") as wrong:
+    with pytest.raises(UserError, match="nothing was changed") as wrong:
         restore(evil, other, force=True)
     assert "\n" not in str(wrong.value)
     assert names_in(other) == before
@@ -290,7 +290,7 @@ async def test_a_cut_archive_changes_nothing(tmp_path: Path, kept: int) -> None:
     archive = await made_in(tmp_path)
     data = archive.read_bytes()
     archive.write_bytes(data[: kept if kept >= 0 else len(data) // 2])
-    with pytest.raises(UserMistake, match="nothing was changed"):
+    with pytest.raises(UserError, match="nothing was changed"):
         restore(archive, tmp_path / "other")
     assert not list((tmp_path / "other").glob("people"))
 
@@ -302,7 +302,7 @@ async def test_an_archive_of_a_newer_parlour_is_refused(tmp_path: Path) -> None:
         data[MANIFEST] = json.dumps(json.loads(data[MANIFEST]) | {"schema": 99}).encode()
 
     archive = repacked(await made_in(tmp_path), tmp_path / "newer.tar.gz", newer)
-    with pytest.raises(NewerData, match="schema 99"):
+    with pytest.raises(SchemaTooNew, match="schema 99"):
         restore(archive, tmp_path / "other")
 
 
@@ -311,7 +311,7 @@ async def test_a_restore_that_was_killed_while_swapping_is_noticed(tmp_path: Pat
     archive = await made_in(tmp_path)
     restore(archive, tmp_path / "other")
     Home(tmp_path / "other").restoring.write_text("x")
-    interrupted = pytest.raises(UserMistake, match="was interrupted; run `parlour restore FILE --force` again")
+    interrupted = pytest.raises(UserError, match="was interrupted; run `parlour restore FILE --force` again")
     with interrupted, open_home(tmp_path / "other"):
         pass
     restore(archive, tmp_path / "other", force=True)

@@ -13,40 +13,40 @@ from pathlib import Path
 
 import pytest
 
-from gateway.control import LONGEST_LINE, Connection, ControlServer, Handler, Line, call, connect, start_call
-from gateway.errors import UserMistake
+from gateway.control import LONGEST_LINE, ControlConnection, ControlServer, Handler, Line, call, connect, start_call
+from gateway.errors import UserError
 from gateway.home import Home, hold_lock
 
 
-async def count(arguments: Line, connection: Connection) -> None:
+async def count(arguments: Line, connection: ControlConnection) -> None:
     """Send as many lines as asked."""
     for number in range(int(arguments["to"])):
         await connection.send({"n": number})
 
 
-async def echo(_: Line, connection: Connection) -> None:
+async def echo(_: Line, connection: ControlConnection) -> None:
     """Say everything again until "bye"."""
     while (line := await connection.receive()) is not None and line.get("text") != "bye":
         await connection.send({"echo": line["text"]})
 
 
-async def odd(_: Line, connection: Connection) -> None:
+async def odd(_: Line, connection: ControlConnection) -> None:
     """Send lines whose fields the protocol has too."""
     for line in ({"end": 3}, {"error": "of a turn"}, {"line": 1}):
         await connection.send(line)
 
 
-async def mistake(_: Line, __: Connection) -> None:
+async def mistake(_: Line, __: ControlConnection) -> None:
     """Fail as a person can mend."""
-    raise UserMistake("that cannot be; do this instead")
+    raise UserError("that cannot be; do this instead")
 
 
-async def bug(_: Line, __: Connection) -> None:
+async def bug(_: Line, __: ControlConnection) -> None:
     """Fail as nobody foresaw."""
     raise ZeroDivisionError("inner words")
 
 
-async def full(_: Line, __: Connection) -> None:
+async def full(_: Line, __: ControlConnection) -> None:
     """Fail as a disk makes it fail."""
     raise OSError(errno.ENOSPC, "No space left on device", "/data/x")
 
@@ -116,21 +116,21 @@ async def test_no_field_of_an_answer_is_taken_for_the_protocol(home: Home) -> No
 async def test_a_mistake_arrives_as_its_line(home: Home) -> None:
     """What the operation says is what the person reads."""
     async with serving(home):
-        with pytest.raises(UserMistake, match=r"^that cannot be; do this instead$"):
+        with pytest.raises(UserError, match=r"^that cannot be; do this instead$"):
             await ask(home, "mistake")
 
 
 async def test_a_full_disk_is_said_and_is_no_gateway_that_stopped(home: Home) -> None:
     """What an operation meets at the disk is its line; only a caller that has gone hears nothing."""
     async with serving(home):
-        with pytest.raises(UserMistake, match="the disk of /data/x is full"):
+        with pytest.raises(UserError, match="the disk of /data/x is full"):
             await ask(home, "full")
 
 
 async def test_a_bug_ends_that_call_alone(home: Home) -> None:
     """A bug is named to its caller without inner words, and the next call is served."""
     async with serving(home):
-        with pytest.raises(UserMistake) as told:
+        with pytest.raises(UserError) as told:
             await ask(home, "bug")
         assert "inner words" not in str(told.value)
         assert await ask(home, "count", {"to": 1}) == [{"n": 0}]
@@ -188,6 +188,6 @@ async def test_a_stop_ends_conversations(home: Home) -> None:
 
 async def test_a_home_that_is_held_but_silent_is_said(home: Home) -> None:
     """A gateway that is starting or stopping is no free home: no command takes it for one."""
-    with hold_lock(home), pytest.raises(UserMistake, match="starting or stopping"):
+    with hold_lock(home), pytest.raises(UserError, match="starting or stopping"):
         async with connect(home):
             pass

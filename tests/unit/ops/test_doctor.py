@@ -14,12 +14,12 @@ from typing import Any
 
 import pytest
 
-from gateway.app import Plugins, open_app, serve
-from gateway.commands.offline import findings
-from gateway.doctor import Finding, Level, machine, verify
-from gateway.ports import Alert, Heard, PlatformEvent, setup
+from gateway.app import ExtraPlugins, open_app, serve
+from gateway.commands.doctor import collect_findings
+from gateway.doctor import DoctorFinding, FindingLevel, machine_checks, verify
+from gateway.ports import Alert, NotificationState, PlatformEvent, setup
 from gateway.ports.journal import UsageRow
-from gateway.ports.store import Limits
+from gateway.ports.store import StoreLimits
 from gateway.quarantine import Quarantine
 from gateway.settings import load_settings
 from gateway.store import open_store
@@ -83,17 +83,19 @@ async def slack(environment: dict[str, str]) -> AsyncIterator[SlackServer]:
         yield server
 
 
-async def told(environment: Mapping[str, str], *, is_offline: bool = False, asks_model: bool = False) -> list[Finding]:
+async def told(
+    environment: Mapping[str, str], *, is_offline: bool = False, asks_model: bool = False
+) -> list[DoctorFinding]:
     """Return everything that the doctor says."""
-    return [each async for each in findings(environment, is_offline=is_offline, asks_model=asks_model)]
+    return [each async for each in collect_findings(environment, is_offline=is_offline, asks_model=asks_model)]
 
 
-def failing(found: Sequence[Finding], level: Level = Level.FAIL) -> dict[str, str]:
+def failing(found: Sequence[DoctorFinding], level: FindingLevel = FindingLevel.FAIL) -> dict[str, str]:
     """Return the lines of a level, by id."""
     return {each.id: each.text for each in found if each.level is level}
 
 
-def line_of(found: Sequence[Finding], ident: str) -> str:
+def line_of(found: Sequence[DoctorFinding], ident: str) -> str:
     """Return the first line of an id."""
     return next(each.text for each in found if each.id == ident)
 
@@ -119,7 +121,7 @@ async def test_planted_mistakes_of_three_platforms_are_found_at_once(
 async def test_privacy_mode_and_a_webhook_are_found(environment: dict[str, str], telegram: TelegramServer) -> None:
     """What hides messages from a bot that shall hear all, and what takes them away from one that polls."""
     environment["PARLOUR_CHANNELS__TELEGRAM__GROUP_POLICY"] = "open"
-    warned = failing(await told(environment), Level.WARN)
+    warned = failing(await told(environment), FindingLevel.WARN)
     assert "Group Privacy" in warned["channel.telegram"]
     telegram.privacy = False
     assert not failing(await told(environment))
@@ -140,7 +142,7 @@ class Silent(ParrotKind):
     def __init__(self, error: Exception | None = None) -> None:
         self._error = error
 
-    async def verify(self, settings: Any, environment: Mapping[str, str]) -> Sequence[setup.Finding]:
+    async def verify(self, settings: Any, environment: Mapping[str, str]) -> Sequence[setup.SetupFinding]:
         if self._error is not None:
             raise self._error
         await asyncio.Event().wait()
@@ -164,7 +166,7 @@ async def test_a_chat_folder_of_somebody_else_is_found(
     folder = Path(environment["PARLOUR_HOME"]) / "chats" / "telegram_3a42"
     folder.mkdir(parents=True, mode=0o700)
     (folder / "sessions").mkdir()
-    scandir, uid = os.scandir, machine._uid
+    scandir, uid = os.scandir, machine_checks._uid
 
     def refuse(path: Any = ".") -> Any:
         if Path(str(path)) == folder:
@@ -172,7 +174,7 @@ async def test_a_chat_folder_of_somebody_else_is_found(
         return scandir(path)
 
     monkeypatch.setattr(os, "scandir", refuse)
-    monkeypatch.setattr(machine, "_uid", lambda path: 4242 if path == folder else uid(path))
+    monkeypatch.setattr(machine_checks, "_uid", lambda path: 4242 if path == folder else uid(path))
     assert f"{folder} belong to user id 4242" in failing(await told(environment, is_offline=True))["owner.files"]
 
 
@@ -181,7 +183,7 @@ async def test_a_silent_platform_and_a_bug_are_findings(clock: Clock) -> None:
     (silent,) = await verify(Silent(), ParrotSettings(), {})
     assert clock.seconds == 15
     assert (silent.level, silent.text) == (
-        setup.Level.WRONG,
+        setup.SetupLevel.WRONG,
         "Parrot did not answer within 15 s; is this machine online?",
     )
     (broken,) = await verify(Silent(KeyError("canary")), ParrotSettings(), {})
@@ -195,7 +197,7 @@ async def test_a_model_is_asked_unless_the_running_gateway_had_its_answer(enviro
         home = Path(environment["PARLOUR_HOME"])
         assert line_of(await told(environment), "model.answers").startswith("openai/test answered in ")
         assert len(server.bodies) == 1
-        store = await open_store(home, "", Limits())
+        store = await open_store(home, "", StoreLimits())
         store.journal.spend(answer_of("openai/test", datetime.now(UTC) - timedelta(minutes=5)))
         await store.close()
         assert line_of(await told(environment), "model.answers").startswith("openai/test answered in ")
@@ -251,7 +253,7 @@ async def test_a_stopped_home_tells_what_went_wrong(environment: dict[str, str])
             await keeper.handle(PlatformEvent(channel="slack", id="1", raw="canary"), work)
         except ValueError:
             continue
-    store = await open_store(home, "", Limits())
+    store = await open_store(home, "", StoreLimits())
     await store.close()
     with sqlite3.connect(home / "journal.db") as database:
         database.execute("UPDATE meta SET value = '0' WHERE name = 'clean'")
@@ -263,7 +265,7 @@ async def test_a_stopped_home_tells_what_went_wrong(environment: dict[str, str])
     before = content(home)
     found = await told(environment)
     assert content(home) == before
-    warned = failing(found, Level.WARN)
+    warned = failing(found, FindingLevel.WARN)
     assert "an event of slack was set aside" in warned["quarantine"]
     assert "it broke us 3 times: ValueError; it stands in " in warned["quarantine"]
     assert warned["given.up"].startswith("1 to telegram, the last 1970-01-01T00:00:00Z: blocked by the person")
@@ -274,12 +276,12 @@ async def test_a_stopped_home_tells_what_went_wrong(environment: dict[str, str])
 async def test_what_owners_were_told_and_what_nobody_could_tell_them(environment: dict[str, str]) -> None:
     """Of a gateway that does not run: trouble that is there, what is past, and, first of all, what nobody knows of."""
     now = datetime.now(UTC)
-    store = await open_store(Path(environment["PARLOUR_HOME"]), "", Limits())
-    known = Heard(stage=1, at=now, worst=1, told=2)
+    store = await open_store(Path(environment["PARLOUR_HOME"]), "", StoreLimits())
+    known = NotificationState(stage=1, at=now, worst=1, told=2)
     fields = {"free": 40_000_000}
     rows = [
         Alert(cause="disk", stage=1, since=now, line="alerts.disk_low", fields=fields, owners=known, monitor=known),
-        Alert(cause="killed", since=now, line="alerts.killed", owners=Heard(waiting=1), monitor=known),
+        Alert(cause="killed", since=now, line="alerts.killed", owners=NotificationState(waiting=1), monitor=known),
         Alert(cause="channel.slack", since=now, line="alerts.channel_down", fields={"channel": "slack"}),
         Alert(cause="set-aside", since=now, mark="-"),
     ]
@@ -287,7 +289,7 @@ async def test_what_owners_were_told_and_what_nobody_could_tell_them(environment
         await store.alerts.note(row, at=now)
     await store.close()
     found = await told(environment, is_offline=True)
-    warned = failing(found, Level.WARN)
+    warned = failing(found, FindingLevel.WARN)
     assert warned["alerts.untold"].startswith("I did not stop, I was killed")
     assert "no owner could be told so far" in warned["alerts.untold"]
     assert warned["alerts.disk"].startswith("The disk I write to is nearly full: 40 MB are left.")
@@ -300,7 +302,7 @@ async def test_a_running_gateway_is_asked_itself(environment: dict[str, str]) ->
     """While the home is held the answers come through the control socket: a deaf channel is a warning of its own."""
     settings = load_settings(environment)
     stop, ready = asyncio.Event(), asyncio.Event()
-    async with open_app(settings, plugins=Plugins()) as app, asyncio.TaskGroup() as tasks:
+    async with open_app(settings, plugins=ExtraPlugins()) as app, asyncio.TaskGroup() as tasks:
         tasks.create_task(serve(app, stop, ready=lambda _: ready.set()))
         await ready.wait()
         found = await told(environment, is_offline=True)

@@ -14,12 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from gateway.app import Plugins, open_app, serve
-from gateway.commands import offline
-from gateway.commands.offline import findings
-from gateway.doctor import Finding, Level
-from gateway.errors import UserMistake
-from gateway.preflight import refuse
+from gateway.app import ExtraPlugins, open_app, serve
+from gateway.commands import doctor
+from gateway.commands.doctor import collect_findings
+from gateway.doctor import DoctorFinding, FindingLevel
+from gateway.errors import UserError
+from gateway.preflight import require_startable
 from gateway.settings import load_settings
 from tests.fakes.discord_server import Discord, open_discord
 from tests.fakes.gateway import free_port
@@ -44,9 +44,9 @@ class House:
     monkeypatch: pytest.MonkeyPatch
     undo: AsyncExitStack = field(default_factory=AsyncExitStack)
 
-    async def examine(self, *, is_offline: bool = False) -> list[Finding]:
+    async def examine(self, *, is_offline: bool = False) -> list[DoctorFinding]:
         """Return everything that the doctor says."""
-        return [each async for each in findings(self.environment, is_offline=is_offline, asks_model=False)]
+        return [each async for each in collect_findings(self.environment, is_offline=is_offline, asks_model=False)]
 
 
 @pytest.fixture
@@ -141,7 +141,7 @@ async def utc_container(house: House) -> None:
     """A container, and nobody said where people live."""
     del house.environment["PARLOUR_TIMEZONE"]
     house.environment["container"] = "docker"
-    house.monkeypatch.setattr("gateway.settings.model.machine_zone", lambda: "UTC")
+    house.monkeypatch.setattr("gateway.settings.settings_model.machine_zone", lambda: "UTC")
     house.monkeypatch.setenv("TZ", "UTC")
 
 
@@ -176,7 +176,7 @@ async def _running(house: House) -> AsyncIterator[None]:
     """Run another gateway on the same home, with its own page."""
     settings = load_settings({"PARLOUR_HOME": str(house.home), "PARLOUR_WEB__PORT": str(free_port())})
     stop, ready = asyncio.Event(), asyncio.Event()
-    async with open_app(settings, plugins=Plugins()) as app:
+    async with open_app(settings, plugins=ExtraPlugins()) as app:
         serving = asyncio.create_task(serve(app, stop, ready=lambda _: ready.set()))
         await ready.wait()
         yield
@@ -185,8 +185,8 @@ async def _running(house: House) -> AsyncIterator[None]:
 
 
 Plant = Callable[[House], Awaitable[None]]
-FAIL, WARN = Level.FAIL, Level.WARN
-PLANTED: list[tuple[Plant, Level, str, str, str]] = [
+FAIL, WARN = FindingLevel.FAIL, FindingLevel.WARN
+PLANTED: list[tuple[Plant, FindingLevel, str, str, str]] = [
     (wrong_token, FAIL, "channel.telegram", "refuses the token", "@BotFather"),
     (missing_intent, FAIL, "channel.discord", "Message Content Intent", "Privileged Gateway Intents"),
     (missing_scope, FAIL, "channel.slack", "without the scope chat:write", "add it"),
@@ -212,7 +212,7 @@ def test_there_are_fifteen() -> None:
 
 async def test_nothing_is_wrong_where_nothing_was_planted(house: House) -> None:
     """The set-up that every mistake is planted in is a good one: no line of it fails or warns."""
-    assert [(each.id, each.text) for each in await house.examine() if each.level is not Level.OK] == []
+    assert [(each.id, each.text) for each in await house.examine() if each.level is not FindingLevel.OK] == []
 
 
 @pytest.mark.parametrize(
@@ -223,12 +223,12 @@ async def test_nothing_is_wrong_where_nothing_was_planted(house: House) -> None:
     ],
 )
 async def test_a_planted_mistake_is_found(
-    house: House, plant: Plant, level: Level, ident: str, wrong: str, mend: str
+    house: House, plant: Plant, level: FindingLevel, ident: str, wrong: str, mend: str
 ) -> None:
     """A line of its stable id says what is wrong and what to do; nothing is wrong that was not planted."""
     await plant(house)
     is_here = not ident.startswith(("channel", "model"))  # this machine says it, and nobody else need be asked
-    found = [each for each in await house.examine(is_offline=is_here) if each.level is not Level.OK]
+    found = [each for each in await house.examine(is_offline=is_here) if each.level is not FindingLevel.OK]
     (line,) = [each for each in found if each.id == ident and wrong in each.text] or found
     assert (line.id, line.level) == (ident, level)
     assert wrong in line.text
@@ -258,8 +258,8 @@ def test_a_start_prints_the_line_that_gives_a_file_back(monkeypatch: pytest.Monk
             os.setegid(12345)
             os.seteuid(12345)
             try:
-                with pytest.raises(UserMistake) as refused:
-                    refuse(settings)
+                with pytest.raises(UserError) as refused:
+                    require_startable(settings)
             finally:
                 os.seteuid(0)
                 os.setegid(0)
@@ -272,9 +272,9 @@ def test_the_worst_is_said_first_and_decides_the_exit_code(
 ) -> None:
     """What fails, then what should be mended, then what is well; 2 when something fails, 0 when nothing does."""
     monkeypatch.setattr(os, "environ", {"PARLOUR_HOME": str(tmp_path / "home"), "PARLOUR_WEB__PORT": "0"})
-    assert offline.look(as_json=False, is_offline=True, asks_model=False) == 0
+    assert doctor.run_doctor(as_json=False, is_offline=True, asks_model=False) == 0
     levels = [line.split()[0] for line in capsys.readouterr().out.splitlines()[:-1]]
     assert levels == sorted(levels, key=["FAIL", "WARN", "OK"].index)
     monkeypatch.setattr(os, "environ", {"PARLOUR_HOME": "/proc/parlour", "PARLOUR_WEB__PORT": "0"})
-    assert offline.look(as_json=False, is_offline=True, asks_model=False) == 2
+    assert doctor.run_doctor(as_json=False, is_offline=True, asks_model=False) == 2
     assert capsys.readouterr().out.startswith("FAIL  home: ")

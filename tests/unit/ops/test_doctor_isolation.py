@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gateway.doctor import Level, examine
+from gateway.doctor import FindingLevel, check_machine
 from gateway.settings import check_settings
 
 TELEGRAM = {"PARLOUR_CHANNELS__TELEGRAM__TOKEN": f"123456789:AA{'x' * 33}", "PARLOUR_OWNERS": "telegram:42"}
@@ -13,8 +13,8 @@ TELEGRAM = {"PARLOUR_CHANNELS__TELEGRAM__TOKEN": f"123456789:AA{'x' * 33}", "PAR
 def said(tmp_path: Path, **settings: str) -> list[str]:
     """Return what the doctor says about isolation."""
     environment = {"PARLOUR_HOME": str(tmp_path), "PARLOUR_WEB__PORT": "0", **TELEGRAM, **settings}
-    found = [each for each in examine(check_settings(environment), environment) if each.name == "isolation"]
-    assert all(each.level is Level.WARN for each in found)
+    found = [each for each in check_machine(check_settings(environment), environment) if each.name == "isolation"]
+    assert all(each.level is FindingLevel.WARN for each in found)
     return [each.text for each in found]
 
 

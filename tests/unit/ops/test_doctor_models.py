@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gateway.commands.offline import findings
-from gateway.doctor import Finding, Level
+from gateway.commands.doctor import collect_findings
+from gateway.doctor import DoctorFinding, FindingLevel
 
 
-async def told(home: Path, *, asks_model: bool) -> list[Finding]:
+async def told(home: Path, *, asks_model: bool) -> list[DoctorFinding]:
     """Return what doctor says of the models of a home with three of them, one of which is not there."""
     (home / "parlour.yaml").write_text(
         "llm:\n  model: here\n  models: {here: offline, gone: 'scripted:/nowhere/script.json'}\n"
     )
     environment = {"PARLOUR_HOME": str(home), "PARLOUR_TIMEZONE": "Europe/Berlin"}
-    found = [each async for each in findings(environment, is_offline=False, asks_model=asks_model)]
+    found = [each async for each in collect_findings(environment, is_offline=False, asks_model=asks_model)]
     return [each for each in found if each.id == "model.answers"]
 
 
@@ -23,7 +23,7 @@ async def test_each_model_to_choose_from_is_tried(tmp_path: Path) -> None:
     home = tmp_path / "home"
     home.mkdir(mode=0o700)
     every = await told(home, asks_model=True)
-    assert [each.level for each in every] == [Level.OK, Level.OK, Level.FAIL]
+    assert [each.level for each in every] == [FindingLevel.OK, FindingLevel.OK, FindingLevel.FAIL]
     assert "offline answered" in every[0].text
     assert "/nowhere/script.json" in every[2].text
     assert len(await told(home, asks_model=False)) == 1

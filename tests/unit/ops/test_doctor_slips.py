@@ -10,10 +10,10 @@ import pytest
 import time_machine
 
 from gateway.commands.init_model import try_model
-from gateway.doctor import Finding, Level, examine
+from gateway.doctor import DoctorFinding, FindingLevel, check_machine
 from gateway.ports import setup
 from gateway.settings import check_settings
-from gateway.settings.llm import Llm
+from gateway.settings.llm import LlmSettings
 
 TELEGRAM = "123456789:AAH-fake_fake-fake_fake-fake_fake-abc"
 SLACK_BOT, SLACK_APP = "xoxb-1234567890-fake", "xapp-1-A0FAKE-fake"
@@ -35,9 +35,11 @@ def environment(tmp_path: Path) -> dict[str, str]:
     }
 
 
-def wrong(environment: dict[str, str]) -> Iterator[Finding]:
+def wrong(environment: dict[str, str]) -> Iterator[DoctorFinding]:
     """Yield what this machine alone says is wrong."""
-    return (each for each in examine(check_settings(environment), environment) if each.level is not Level.OK)
+    return (
+        each for each in check_machine(check_settings(environment), environment) if each.level is not FindingLevel.OK
+    )
 
 
 DISCORD_TOKEN = f"{'M' * 24}.abcdef.{'x' * 30}"
@@ -45,28 +47,33 @@ DISCORD = {"PARLOUR_CHANNELS__DISCORD__TOKEN": DISCORD_TOKEN}
 MANY = {**DISCORD, "PARLOUR_CHANNELS__DISCORD__ALLOW_FROM": "guild:123456789012345678"}
 ALL = {**DISCORD, "PARLOUR_CHANNELS__DISCORD__ALLOW_FROM": "*", "PARLOUR_ALLOW_EVERYONE": "true"}
 SWAPPED = {"PARLOUR_CHANNELS__SLACK__BOT_TOKEN": SLACK_APP, "PARLOUR_CHANNELS__SLACK__APP_TOKEN": SLACK_APP}
-SLIPS: list[tuple[dict[str, str], Level, str, str]] = [
-    ({}, Level.OK, "", ""),
-    ({"PARLOUR_CHANNELS__TELEGRAM__TOKEN": f"{TELEGRAM} "}, Level.FAIL, "settings", "without blanks"),
-    ({"PARLOUR_CHANNELS__DISCORD__TOKEN": f"Bot {DISCORD_TOKEN}"}, Level.FAIL, "settings", "without the word Bot"),
-    (SWAPPED, Level.FAIL, "settings", "it begins with xoxb- (OAuth & Permissions)"),
-    ({"PARLOUR_LLM__API_BASE": "localhost:1/v1"}, Level.FAIL, "settings", "beginning with https:// or http://"),
-    ({"PARLOUR_PROXY": "localhost:1"}, Level.FAIL, "settings", "must be http://, https://, socks5://"),
-    ({"PARLOUR_HOME": "/sys/fs/parlour"}, Level.FAIL, "home", "set PARLOUR_HOME to another folder"),
-    ({"PARLOUR_OWNERS": "telegram:@ann"}, Level.WARN, "owners.id", "'@ann' is no user id of this platform"),
-    (MANY, Level.WARN, "access", "set PARLOUR_CAPS__TOKENS_PER_DAY=2000000"),
-    ({**MANY, "PARLOUR_CAPS__TOKENS_PER_DAY": "2000000"}, Level.OK, "", ""),
-    ({**MANY, "PARLOUR_CAPS__TOKENS_PER_DAY": "0"}, Level.OK, "", ""),
-    (ALL, Level.WARN, "access", "set PARLOUR_CAPS__TOKENS_PER_DAY=2000000"),
-    ({**ALL, "PARLOUR_CAPS__TOKENS_PER_DAY": "0"}, Level.WARN, "access", "* of discord"),
-    ({**ALL, "PARLOUR_CAPS__TOKENS_PER_DAY": "2000000"}, Level.OK, "", ""),
-    ({"PARLOUR_CAPS__PERSON_TOKENS_PER_DAY": "1000"}, Level.WARN, "caps", "set 100000 or more, or 0"),
+SLIPS: list[tuple[dict[str, str], FindingLevel, str, str]] = [
+    ({}, FindingLevel.OK, "", ""),
+    ({"PARLOUR_CHANNELS__TELEGRAM__TOKEN": f"{TELEGRAM} "}, FindingLevel.FAIL, "settings", "without blanks"),
+    (
+        {"PARLOUR_CHANNELS__DISCORD__TOKEN": f"Bot {DISCORD_TOKEN}"},
+        FindingLevel.FAIL,
+        "settings",
+        "without the word Bot",
+    ),
+    (SWAPPED, FindingLevel.FAIL, "settings", "it begins with xoxb- (OAuth & Permissions)"),
+    ({"PARLOUR_LLM__API_BASE": "localhost:1/v1"}, FindingLevel.FAIL, "settings", "beginning with https:// or http://"),
+    ({"PARLOUR_PROXY": "localhost:1"}, FindingLevel.FAIL, "settings", "must be http://, https://, socks5://"),
+    ({"PARLOUR_HOME": "/sys/fs/parlour"}, FindingLevel.FAIL, "home", "set PARLOUR_HOME to another folder"),
+    ({"PARLOUR_OWNERS": "telegram:@ann"}, FindingLevel.WARN, "owners.id", "'@ann' is no user id of this platform"),
+    (MANY, FindingLevel.WARN, "access", "set PARLOUR_CAPS__TOKENS_PER_DAY=2000000"),
+    ({**MANY, "PARLOUR_CAPS__TOKENS_PER_DAY": "2000000"}, FindingLevel.OK, "", ""),
+    ({**MANY, "PARLOUR_CAPS__TOKENS_PER_DAY": "0"}, FindingLevel.OK, "", ""),
+    (ALL, FindingLevel.WARN, "access", "set PARLOUR_CAPS__TOKENS_PER_DAY=2000000"),
+    ({**ALL, "PARLOUR_CAPS__TOKENS_PER_DAY": "0"}, FindingLevel.WARN, "access", "* of discord"),
+    ({**ALL, "PARLOUR_CAPS__TOKENS_PER_DAY": "2000000"}, FindingLevel.OK, "", ""),
+    ({"PARLOUR_CAPS__PERSON_TOKENS_PER_DAY": "1000"}, FindingLevel.WARN, "caps", "set 100000 or more, or 0"),
 ]
 
 
 @pytest.mark.parametrize(("slip", "level", "ident", "mend"), SLIPS)
 def test_a_slip_is_one_line_that_says_how_to_mend_it(
-    environment: dict[str, str], slip: dict[str, str], level: Level, ident: str, mend: str
+    environment: dict[str, str], slip: dict[str, str], level: FindingLevel, ident: str, mend: str
 ) -> None:
     """By its stable id, and no other line with it; what was mended is said no more."""
     found = list(wrong({**environment, **slip}))
@@ -88,7 +95,7 @@ def test_a_clock_that_is_behind_what_was_written_is_found(environment: dict[str,
     """Such a clock lets no certificate pass."""
     with time_machine.travel(datetime(2020, 1, 1, tzinfo=UTC)):
         (found,) = wrong(environment)
-    assert (found.id, found.level) == ("clock", Level.FAIL)
+    assert (found.id, found.level) == ("clock", FindingLevel.FAIL)
     assert "this machine's clock says 2020-01-01 00:00 UTC" in found.text
     assert "sudo timedatectl set-ntp true" in found.text
 
@@ -96,7 +103,7 @@ def test_a_clock_that_is_behind_what_was_written_is_found(environment: dict[str,
 @pytest.mark.parametrize("end", ["/chat/completions", "/completions/"])
 async def test_an_address_that_says_too_much_is_corrected(end: str) -> None:
     """Copied from an example with curl; nobody is asked."""
-    llm = Llm.model_validate({"model": "openai/test", "api_base": f"http://127.0.0.1:9/v1{end}"})
+    llm = LlmSettings.model_validate({"model": "openai/test", "api_base": f"http://127.0.0.1:9/v1{end}"})
     found = await try_model(llm)
-    assert found.level is setup.Level.WRONG
+    assert found.level is setup.SetupLevel.WRONG
     assert found.text.endswith("make it http://127.0.0.1:9/v1")

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from gateway.errors import HomeInUse, NewerData, UserMistake
-from gateway.home import SCHEMA, Home, holder, is_held, reachable
+from gateway.errors import HomeInUse, SchemaTooNew, UserError
+from gateway.home import SCHEMA, Home, holder, is_held, short_socket_path
+from gateway.home_migration import JOURNALS, open_home
 from gateway.restore import restore
 from gateway.store.schema import MIGRATIONS
-from gateway.upgrade import JOURNALS, open_home
 
 NEXT = SCHEMA + 1
 
@@ -99,7 +99,7 @@ def test_a_folder_that_many_share_keeps_its_rights(tmp_path: Path) -> None:
 def test_a_second_owner_is_refused_with_the_first_ones_id(tmp_path: Path) -> None:
     """The lock is the kernel's: it says who holds the home, and falls when that process does."""
     holding = (
-        "import sys; from pathlib import Path; from gateway.upgrade import open_home\n"
+        "import sys; from pathlib import Path; from gateway.home_migration import open_home\n"
         "with open_home(Path(sys.argv[1])):\n  print('held', flush=True); sys.stdin.read()"
     )
     command = [sys.executable, "-c", holding, str(tmp_path)]
@@ -119,7 +119,7 @@ def test_a_second_owner_is_refused_with_the_first_ones_id(tmp_path: Path) -> Non
 @pytest.mark.parametrize("place", ["/dev/null", "/dev/null/home", "/proc/home"])
 def test_a_home_that_cannot_be_is_one_line(place: str) -> None:
     """A file in the way, or a folder nobody may write: what to do is said, not a traceback."""
-    with pytest.raises(UserMistake, match="set PARLOUR_HOME") as wrong, open_home(Path(place)):
+    with pytest.raises(UserError, match="set PARLOUR_HOME") as wrong, open_home(Path(place)):
         pass
     assert "\n" not in str(wrong.value)
 
@@ -134,7 +134,7 @@ def test_newer_data_is_refused_with_the_command_that_goes_back(tmp_path: Path) -
 
     with open_home(tmp_path, schema=NEXT, migrations={NEXT: migrate}) as home:
         assert home.schema.read_text() == f"{NEXT}\n"
-    with pytest.raises(NewerData) as refused, open_home(tmp_path):
+    with pytest.raises(SchemaTooNew) as refused, open_home(tmp_path):
         pass
     (snapshot,) = Home(tmp_path).backups.iterdir()
     assert f"`parlour restore {snapshot} --force`" in str(refused.value)
@@ -170,7 +170,7 @@ def test_a_migration_that_was_cut_short_runs_again(tmp_path: Path) -> None:
 def test_a_schema_that_is_no_number_is_refused(tmp_path: Path) -> None:
     """What cannot be read is not taken for new."""
     (tmp_path / "schema").write_text("")
-    with pytest.raises(UserMistake, match="holds no number"), open_home(tmp_path):
+    with pytest.raises(UserError, match="holds no number"), open_home(tmp_path):
         pass
 
 
@@ -178,14 +178,14 @@ def test_long_socket_paths_go_through_a_short_link(tmp_path: Path) -> None:
     """AF_UNIX ends at 107 bytes; a home may be deeper. The link is private and does not stay."""
     deep = tmp_path / ("d" * 120)
     deep.mkdir()
-    with reachable(deep / "control.sock") as address:
+    with short_socket_path(deep / "control.sock") as address:
         link = Path(address).parent
         assert len(address) < 100
         assert link.resolve() == deep
         assert mode(link.parent) == 0o700
     assert not link.parent.exists()
     short = Path("/x/control.sock")
-    with reachable(short) as address:
+    with short_socket_path(short) as address:
         assert address == str(short)
 
 

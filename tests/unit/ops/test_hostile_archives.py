@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from gateway.backup import FORMAT, MANIFEST, write_archive
-from gateway.errors import UserMistake
+from gateway.errors import UserError
 from gateway.home import SCHEMA
 from gateway.restore import RestoreLimits, restore
 from tests.fakes.gateway import COMMAND, free_port
@@ -81,7 +81,7 @@ def test_what_an_archive_claims_is_not_read_into_memory(tmp_path: Path, name: st
     source = BOMBS[name](tmp_path / "bomb.tar.gz")
     tracemalloc.start()
     try:
-        with pytest.raises(UserMistake, match="nothing was changed") as refused:
+        with pytest.raises(UserError, match="nothing was changed") as refused:
             restore(source, tmp_path / "home")
         _, peak = tracemalloc.get_traced_memory()
     finally:
@@ -114,7 +114,7 @@ def backup_of(files: dict[str, bytes], target: Path) -> Path:
 def test_an_archive_beyond_a_limit_changes_nothing(tmp_path: Path, limits: RestoreLimits, why: str) -> None:
     """Count, bytes and time are limited; the same archive within the limits is restored."""
     source = backup_of({f"people/a/files/{n}": b"x" for n in range(3)}, tmp_path / "b.tar.gz")
-    with pytest.raises(UserMistake, match="nothing was changed") as refused:
+    with pytest.raises(UserError, match="nothing was changed") as refused:
         restore(source, tmp_path / "home", limits=limits)
     assert why in str(refused.value)
     assert sorted(path.name for path in (tmp_path / "home").iterdir()) == ["lock"]
@@ -135,10 +135,10 @@ def test_a_name_that_no_backup_takes_is_refused(tmp_path: Path, name: str) -> No
             info.size = len(content)
             archive.addfile(info, io.BytesIO(content))
     if "\0" in name:  # the header ends there: then it is another file than the list names
-        with pytest.raises(UserMistake, match="nothing was changed"):
+        with pytest.raises(UserError, match="nothing was changed"):
             restore(tmp_path / "evil.tar.gz", tmp_path / "home")
         return
-    with pytest.raises(UserMistake, match="names that no backup of ours has"):
+    with pytest.raises(UserError, match="names that no backup of ours has"):
         restore(tmp_path / "evil.tar.gz", tmp_path / "home")
 
 

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from gateway.errors import StoreDown
+from gateway.errors import StoreUnavailable
 from gateway.journal_file import journal_fault
-from gateway.ports.store import Limits
+from gateway.ports.store import StoreLimits
 from gateway.store import FILE, open_file, schema
 from tests.fakes.gateway import COMMAND, GatewayProcess, free_port
 
@@ -27,7 +27,7 @@ OTHER = 12345  # a user id that owns nothing
 @pytest.fixture
 async def journal(tmp_path: Path) -> Path:
     """A journal that was closed."""
-    store = await open_file(tmp_path / FILE, Limits())
+    store = await open_file(tmp_path / FILE, StoreLimits())
     await store.close()
     return tmp_path / FILE
 
@@ -51,8 +51,8 @@ def forbidden(journal: Path) -> Iterator[Path]:
 
 async def opening(journal: Path) -> str:
     """Return the line with which opening the store ends."""
-    with pytest.raises(StoreDown) as refused:
-        await open_file(journal, Limits())
+    with pytest.raises(StoreUnavailable) as refused:
+        await open_file(journal, StoreLimits())
     return str(refused.value)
 
 
@@ -86,8 +86,8 @@ async def test_a_full_disk_is_not_damage(tmp_path: Path) -> None:
         connection.execute("PRAGMA max_page_count = 2")
         return connection
 
-    with pytest.raises(StoreDown, match="is full: make room and start again; nothing is damaged"):
-        await open_file(tmp_path / FILE, Limits(), connect=connect)
+    with pytest.raises(StoreUnavailable, match="is full: make room and start again; nothing is damaged"):
+        await open_file(tmp_path / FILE, StoreLimits(), connect=connect)
 
 
 def run(gateway: GatewayProcess, command: str, answer: str = "") -> tuple[int, str]:

@@ -11,10 +11,10 @@ from urllib.parse import quote
 import pytest
 import structlog
 
-from gateway.admission import Reason, Rejected
+from gateway.access.refusal_log import RefusalLog
+from gateway.admission import Rejected, RejectionReason
 from gateway.events import InboundMessage, Sender, SessionKey
 from gateway.logs import REDACTED, FloodFilter, Redactor, configure_logs
-from gateway.people.refusals import RefusalLog
 from tests.fakes.clock import EPOCH
 
 CANARY = "canary/S3cret+word="
@@ -157,6 +157,6 @@ def test_a_thousand_strangers_are_twenty_lines(written: io.StringIO) -> None:
         message = InboundMessage(
             key=SessionKey("telegram", str(n)), message_id="1", sender=Sender(id=str(n)), text="x", sent_at=EPOCH
         )
-        refusals.note(message, Rejected(reason=Reason.STRANGER, would_admit="an entry"), EPOCH)
+        refusals.note(message, Rejected(reason=RejectionReason.STRANGER, would_admit="an entry"), EPOCH)
     assert written.getvalue().count("admission.refused") == 20
     assert len(refusals.recent()) == 200

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 import structlog
 
-from agent.memory.scope_names import ScopeNames, Wish, label
+from agent.memory.scope_names import ScopeNames, ScopeSelector, label
 from agent.memory.scopes import quote
 from gateway import cli
-from gateway.errors import UserMistake
+from gateway.errors import UserError
 from gateway.events import SessionKey
 from gateway.ports import SessionRow
 from tests.fakes import other_bots
@@ -171,19 +171,19 @@ def row(key: str, scope: str) -> SessionRow:
 @pytest.mark.parametrize(
     ("wish", "found"),
     [
-        (Wish(scope="telegram:42"), "telegram:42"),
-        (Wish(scope="people/telegram%3a42"), "telegram:42"),
-        (Wish(scope="telegram-work:42"), "telegram:42"),
-        (Wish(scope="discord:9"), "telegram:42"),
-        (Wish(person="42"), "telegram:42"),
-        (Wish(person="slack:U1"), "slack:T1:U1"),
-        (Wish(chat="slack:D1"), "slack:T1:U1"),
-        (Wish(scope="slack:C1"), "slack:C1"),
-        (Wish(chat="slack:C1/171.2"), "slack:C1"),
-        (Wish(scope="shared"), "shared"),
+        (ScopeSelector(scope="telegram:42"), "telegram:42"),
+        (ScopeSelector(scope="people/telegram%3a42"), "telegram:42"),
+        (ScopeSelector(scope="telegram-work:42"), "telegram:42"),
+        (ScopeSelector(scope="discord:9"), "telegram:42"),
+        (ScopeSelector(person="42"), "telegram:42"),
+        (ScopeSelector(person="slack:U1"), "slack:T1:U1"),
+        (ScopeSelector(chat="slack:D1"), "slack:T1:U1"),
+        (ScopeSelector(scope="slack:C1"), "slack:C1"),
+        (ScopeSelector(chat="slack:C1/171.2"), "slack:C1"),
+        (ScopeSelector(scope="shared"), "shared"),
     ],
 )
-def test_scopes_have_friendly_names(tmp_path: Path, wish: Wish, found: str) -> None:
+def test_scopes_have_friendly_names(tmp_path: Path, wish: ScopeSelector, found: str) -> None:
     """A person by account, by id alone, by another bot's block, by a linked account; a chat by key, a thread's too."""
     ann, bob, room = f"people/{quote('telegram:42')}", f"people/{quote('slack:T1:U1')}", f"chats/{quote('slack:C1')}"
     for scope in (ann, bob, room, "shared"):
@@ -202,12 +202,12 @@ def test_two_that_may_be_meant_are_named(tmp_path: Path) -> None:
     for each in ("people/telegram%3a7", "people/discord%3a7", "chats/telegram%3a7"):
         (tmp_path / each).mkdir(parents=True)
     names = ScopeNames(tmp_path)
-    with pytest.raises(UserMistake, match="may be people/telegram%3a7, chats/telegram%3a7"):
-        names.find(Wish(scope="telegram:7"))
-    with pytest.raises(UserMistake, match="name it in full"):
-        names.find(Wish(person="7"))
-    assert names.find(Wish(chat="telegram:7")) == "chats/telegram%3a7"
-    assert names.find(Wish(person="telegram:7")) == "people/telegram%3a7"
+    with pytest.raises(UserError, match="may be people/telegram%3a7, chats/telegram%3a7"):
+        names.find(ScopeSelector(scope="telegram:7"))
+    with pytest.raises(UserError, match="name it in full"):
+        names.find(ScopeSelector(person="7"))
+    assert names.find(ScopeSelector(chat="telegram:7")) == "chats/telegram%3a7"
+    assert names.find(ScopeSelector(person="telegram:7")) == "people/telegram%3a7"
 
 
 def test_an_import_is_the_owners(terminal: Terminal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

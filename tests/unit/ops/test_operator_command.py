@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway.ports import installed
-from gateway.ports.installed import operator_command
+from gateway.ports import entry_points
+from gateway.ports.entry_points import operator_command
 
 
 @pytest.mark.parametrize(
@@ -25,6 +25,6 @@ def test_the_command_that_sets_up_is_one_that_works_here(
     """`make init` in a folder with our sources, compose in our image, the plain command elsewhere."""
     if has_makefile:
         (tmp_path / "Makefile").touch()
-    monkeypatch.setattr(installed, "_MAKEFILE", tmp_path / "Makefile")
-    monkeypatch.setattr(installed, "in_container", lambda _: is_container)
+    monkeypatch.setattr(entry_points, "_MAKEFILE", tmp_path / "Makefile")
+    monkeypatch.setattr(entry_points, "in_container", lambda _: is_container)
     assert operator_command("init") == line

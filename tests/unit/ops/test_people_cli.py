@@ -9,7 +9,7 @@ import pytest
 
 from gateway.admission import policy_of
 from gateway.commands.init import offer_ownership
-from gateway.commands.init_talk import Nobody
+from gateway.commands.init_prompts import UnattendedPrompter
 from gateway.events import SessionKey
 from tests.fakes.pocket import InstantModel, gateway
 from tests.unit.ops.test_memory_cli import Terminal
@@ -60,7 +60,7 @@ def test_without_a_gateway_the_home_answers(telegram: Terminal) -> None:
         (("people", "allow", "telegram:*"), "is no id"),
         (("people", "block", "telegram:ann"), "telegram:ann: 'ann' is no user id of this platform"),
         (("people", "list", "telegrm"), "no channel called telegrm; there are: console, telegram, web"),
-        (("people", "remove", "telegram:7"), "stands in the settings"),
+        (("people", "remove", "telegram:7"), "is in the settings"),
         (("people", "remove", "telegram:8"), "nothing was decided about telegram:8"),
         (("people", "link", "telegram:1", "telegram:2"), "nothing is remembered of 'telegram:1'"),
         (("owner", "remove", "telegram:8"), "telegram:8 is no owner"),
@@ -94,7 +94,7 @@ def test_init_ends_with_a_code_where_nobody_owns_the_bot(
     telegram: Terminal, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """With a platform and without an owner it prints what to send; with one it says nothing."""
-    talk = Nobody(keeps=False)
+    talk = UnattendedPrompter(keeps=False)
     offer_ownership(talk)
     assert "Send this code, alone, to the bot" in capsys.readouterr().out
     monkeypatch.setenv("PARLOUR_OWNERS", "telegram:1")

@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from agent.memory.work.background import Background
-from agent.memory.work.purse import Purse
-from gateway.commands import asking
+from agent.memory.jobs.job_runner import JobRunner
+from agent.memory.jobs.token_budget import TokenBudget
+from gateway.access.refusal_log import RefusalLog
+from gateway.commands import control_client
 from gateway.control import Line
 from gateway.events import SessionKey
 from gateway.home import Home
-from gateway.operations import Operations
-from gateway.people.refusals import RefusalLog
+from gateway.operations import GatewayOperations
 from gateway.ports import Channel, Job, Store, UsageRow
 from gateway.quarantine import Quarantine
 from tests.fakes.meter import FakeMeter
@@ -45,7 +45,7 @@ class Office:
         return {"telegram": True}
 
     @asynccontextmanager
-    async def still(self) -> AsyncIterator[None]:
+    async def pause_writes(self) -> AsyncIterator[None]:
         yield
 
     async def submit(self, key: SessionKey, text: str) -> str:
@@ -55,14 +55,14 @@ class Office:
         raise NotImplementedError
 
     async def work(self) -> Mapping[str, Any]:
-        purse = Purse(self.store.usage, limit=1_000, zone="UTC", now=lambda: datetime.now(UTC))
-        background = Background(self.store.jobs, quick={}, slow={}, purse=purse)
+        purse = TokenBudget(self.store.usage, limit=1_000, zone="UTC", now=lambda: datetime.now(UTC))
+        background = JobRunner(self.store.jobs, quick={}, slow={}, purse=purse)
         return {"jobs": await background.work(), "background_budget": await background.budget()}
 
 
 async def status(store: Store, folder: Path) -> Line:
     """Return the operation's one line."""
-    (line,) = [line async for line in Operations(Office(folder, store)).status({})]
+    (line,) = [line async for line in GatewayOperations(Office(folder, store)).status({})]
     return line
 
 
@@ -78,12 +78,12 @@ async def test_status_names_what_was_given_up(
     assert delivery is not None
     parts = parts_of(delivery.message, 2)
     await store.outbox.freeze(delivery.message, parts)
-    await store.outbox.bury(parts[0], "403: bot was \x1b[2Jblocked by the user")
+    await store.outbox.dead_letter(parts[0], "403: bot was \x1b[2Jblocked by the user")
     line = dict(await status(store, tmp_path))
     (group,) = line["dead_letters"]
     assert (group["channel"], group["count"]) == ("telegram", 2)
-    monkeypatch.setattr(asking, "ask", lambda _: [line])
-    asking.show_status(as_json=False)
+    monkeypatch.setattr(control_client, "call_operation", lambda _: [line])
+    control_client.show_status(as_json=False)
     (told,) = [printed for printed in capsys.readouterr().out.splitlines() if printed.startswith("dead letters")]
     assert told.endswith("403: bot was [2Jblocked by the user")
     assert "telegram: 2 given up" in told
@@ -116,8 +116,8 @@ async def test_status_says_how_the_work_beside_the_turns_stands(
     )
     line = await status(store, tmp_path)
     assert [(job["kind"], job["waiting"], job["later"]) for job in line["jobs"]] == [("dream", 0, 1), ("note", 2, 0)]
-    monkeypatch.setattr(asking, "ask", lambda _: [line])
-    asking.show_status(as_json=False)
+    monkeypatch.setattr(control_client, "call_operation", lambda _: [line])
+    control_client.show_status(as_json=False)
     printed = capsys.readouterr().out
     assert re.search(
         r"^job note +0 running, 2 waiting \(the oldest for 30\d s\), 0 later, 0 done, 0 failed$", printed, re.MULTILINE

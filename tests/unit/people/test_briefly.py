@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gateway.people.briefly import who_waits, who_was_unheard
+from gateway.access.access_summary import pending_summary, refusal_summary
 
 SINCE = "2026-11-22T08:00:00.123Z"
 
@@ -12,7 +12,7 @@ def test_who_was_not_heard_is_counted_by_reason() -> None:
     slack = {"since": SINCE, "messages": 37, "people": 4, "reasons": {"not-addressed": 900, "guest": 30, "stranger": 7}}
     quiet = {"since": SINCE, "messages": 0, "people": 0, "reasons": {"not-addressed": 3}}
     one = {"since": SINCE, "messages": 1, "people": 1, "reasons": {"stranger": 1}}
-    assert list(who_was_unheard({"slack": slack, "quiet": quiet, "discord": one})) == [
+    assert list(refusal_summary({"slack": slack, "quiet": quiet, "discord": one})) == [
         "1 message of 1 person on discord was not heard since 2026-11-22T08:00:00Z (stranger 1): `parlour why discord`",
         "37 messages of 4 people on slack were not heard since 2026-11-22T08:00:00Z (guest 30, stranger 7):"
         " `parlour why slack`",
@@ -21,8 +21,8 @@ def test_who_was_not_heard_is_counted_by_reason() -> None:
 
 def test_who_waits_is_one_line_or_none() -> None:
     """Nothing is said while nobody waits."""
-    assert list(who_waits({"people": 0, "places": 0})) == []
-    assert list(who_waits({})) == []
-    assert list(who_waits({"people": 2, "places": 0})) == [
+    assert list(pending_summary({"people": 0, "places": 0})) == []
+    assert list(pending_summary({})) == []
+    assert list(pending_summary({"people": 2, "places": 0})) == [
         "2 people and 0 places to be let in: `parlour people pending`"
     ]

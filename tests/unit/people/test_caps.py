@@ -8,15 +8,24 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from gateway.access.refusal_log import RefusalLog
+from gateway.access.usage_caps import FIRST_TOKENS, FIRST_TURNS, CapLimits, UsageCapTracker
 from gateway.events import ChatKind, InboundKind, InboundMessage, Sender, SessionKey
-from gateway.people.caps import FIRST_TOKENS, FIRST_TURNS, Ledger, Limits
-from gateway.people.refusals import RefusalLog
-from gateway.ports.caps import Allowance, Begun, Cap, CapReached, Counted, Past, Spent, Told
+from gateway.ports.caps import (
+    CapAllowance,
+    CapKind,
+    CapNotice,
+    CapReached,
+    CapUsage,
+    ExceededCap,
+    SpentTokens,
+    StartedTurn,
+)
 from tests.fakes.meter import FakeMeter
 
 NOON = datetime(2026, 11, 21, 11, 0, tzinfo=UTC)  # in Berlin
 MIDNIGHT = datetime(2026, 11, 21, 23, 0, tzinfo=UTC)
-NONE_SET = Limits()
+NONE_SET = CapLimits()
 LINKED = {"slack:ann": ("telegram:ann", "slack:ann"), "telegram:ann": ("telegram:ann", "slack:ann")}
 
 
@@ -39,22 +48,22 @@ def said(
 class House:
     """A ledger, its clock, and the rows that the journal would hold."""
 
-    limits: Limits = NONE_SET
+    limits: CapLimits = NONE_SET
     named: frozenset[str] = frozenset()
     now: datetime = NOON
     meter: FakeMeter = field(default_factory=FakeMeter)
     refusals: RefusalLog = field(default_factory=RefusalLog)
-    begun: list[Begun] = field(default_factory=list)
-    spent: list[Spent] = field(default_factory=list)
-    told: list[Told] = field(default_factory=list)
+    begun: list[StartedTurn] = field(default_factory=list)
+    spent: list[SpentTokens] = field(default_factory=list)
+    told: list[CapNotice] = field(default_factory=list)
     turns: int = 0
 
     def __post_init__(self) -> None:
-        self.ledger = self.open()
+        self.ledger = self.begin_call()
 
-    def open(self) -> Ledger:
+    def begin_call(self) -> UsageCapTracker:
         """Return a ledger that knows nothing yet."""
-        return Ledger(
+        return UsageCapTracker(
             limits=lambda _: self.limits,
             is_named=lambda message: message.sender.id in self.named,
             accounts=lambda account: LINKED.get(account, (account,)),
@@ -66,25 +75,25 @@ class House:
 
     async def restart(self) -> None:
         """Begin anew with what the journal holds."""
-        self.ledger = self.open()
+        self.ledger = self.begin_call()
         await self.ledger.warm(self, house_limit=self.limits.house_tokens)
 
-    async def counted(self, *, window: datetime, day: datetime, purposes: Iterable[str]) -> Counted:
+    async def load_usage(self, *, window: datetime, day: datetime, purposes: Iterable[str]) -> CapUsage:
         """Return what the journal holds."""
         begun = tuple(each for each in self.begun if each.at > window)
-        return Counted(begun=begun, spent=tuple(self.spent), told=tuple(self.told))
+        return CapUsage(begun=begun, spent=tuple(self.spent), told=tuple(self.told))
 
     def ask(
         self, message: InboundMessage | None = None, *, turn: str = "", tokens: int = 0, person: str = ""
-    ) -> Past | None:
+    ) -> ExceededCap | None:
         """Have a turn of one call, as far as the caps let it; what it leaves is in the rows."""
         self.turns += 1
         message, turn = message or said(), turn or f"t{self.turns}"
         person = person or f"{message.key.channel}:{message.sender.id}"
-        past = self.ledger.enter(message, turn, person)
+        past = self.ledger.admit_turn(message, turn, person)
         if past is None:
             self.call(message, turn, person, tokens)
-            self.ledger.leave(turn)
+            self.ledger.end_turn(turn)
         elif past.told:
             self.told.append(past.told)
         return past
@@ -93,8 +102,8 @@ class House:
         """Make a call that takes what it reserved."""
         release = self.ledger.reserve(turn, tokens)
         chat, is_own = str(message.key), self.ledger.is_own(turn)
-        self.begun.append(Begun(turn=turn, person=person, chat=chat, is_own=is_own, at=self.now))
-        self.spent.append(Spent(person=person, chat=chat, is_own=is_own, tokens=tokens))
+        self.begun.append(StartedTurn(turn=turn, person=person, chat=chat, is_own=is_own, at=self.now))
+        self.spent.append(SpentTokens(person=person, chat=chat, is_own=is_own, tokens=tokens))
         self.ledger.spend(turn=turn, person=person, chat=chat, purpose="answer", tokens=tokens)
         release()
 
@@ -102,7 +111,7 @@ class House:
         """Let time pass."""
         self.now += timedelta(**span)
 
-    def stands(self, message: InboundMessage | None = None) -> dict[Cap, Allowance]:
+    def stands(self, message: InboundMessage | None = None) -> dict[CapKind, CapAllowance]:
         """Return how a sender stands, by cap."""
         message = message or said()
         found = self.ledger.allowances(message, f"{message.key.channel}:{message.sender.id}")
@@ -117,7 +126,7 @@ def test_who_came_in_by_a_place_has_twenty_turns_in_ten_minutes() -> None:
         house.wait(seconds=6)
     past = house.ask()
     assert past is not None
-    assert (past.cap, past.limit, past.until) == (Cap.PERSON_TURNS, 20, NOON + timedelta(minutes=10, seconds=54))
+    assert (past.cap, past.limit, past.until) == (CapKind.PERSON_TURNS, 20, NOON + timedelta(minutes=10, seconds=54))
     assert past.told is not None
     silent = house.ask()
     assert silent is not None
@@ -143,8 +152,8 @@ def test_never_more_than_the_cap_in_any_ten_minutes() -> None:
     assert notices <= 7  # one for each time that they wrote themselves out of their turns
 
 
-@pytest.mark.parametrize(("limits", "free"), [(Limits(), True), (Limits(person_turns=5), False)])
-def test_who_is_named_has_no_cap_unless_one_is_set(limits: Limits, free: bool) -> None:
+@pytest.mark.parametrize(("limits", "free"), [(CapLimits(), True), (CapLimits(person_turns=5), False)])
+def test_who_is_named_has_no_cap_unless_one_is_set(limits: CapLimits, free: bool) -> None:
     """An owner, or who is let in by their own id, is counted for `/usage` alone; a cap that is set is everybody's."""
     house = House(limits=limits, named=frozenset({"bob"}))
     assert all(house.ask(tokens=100_000) is None for _ in range(5))
@@ -153,14 +162,14 @@ def test_who_is_named_has_no_cap_unless_one_is_set(limits: Limits, free: bool) -
 
 def test_nought_is_no_cap() -> None:
     """0 takes the caps of those who came in by a place away."""
-    house = House(limits=Limits(person_turns=0, person_tokens=0))
+    house = House(limits=CapLimits(person_turns=0, person_tokens=0))
     assert all(house.ask(tokens=FIRST_TOKENS) is None for _ in range(50))
     assert house.stands() == {}
 
 
 def test_the_accounts_of_one_person_share() -> None:
     """Linked accounts are counted together, over all bots and platforms."""
-    house = House(limits=Limits(person_turns=4))
+    house = House(limits=CapLimits(person_turns=4))
     for n in range(4):
         assert house.ask(said("ann", ("slack:C1", "telegram:9")[n % 2])) is None
     past = house.ask(said("ann", "slack:C1"))
@@ -169,7 +178,7 @@ def test_the_accounts_of_one_person_share() -> None:
     assert [where.told is not None for where in refused(house, "ann", "telegram:9", "slack:C1")] == [True, False]
 
 
-def refused(house: House, who: str, *chats: str) -> list[Past]:
+def refused(house: House, who: str, *chats: str) -> list[ExceededCap]:
     """Return what somebody who is past a cap gets in each of *chats*."""
     found = [house.ask(said(who, chat)) for chat in chats]
     assert None not in found
@@ -178,7 +187,7 @@ def refused(house: House, who: str, *chats: str) -> list[Past]:
 
 async def test_who_is_past_a_cap_is_told_in_each_of_their_chats_and_in_five_at_most() -> None:
     """One line a window where they write, over a restart too; whoever tries everywhere is soon told nothing more."""
-    house = House(limits=Limits(person_turns=1))
+    house = House(limits=CapLimits(person_turns=1))
     assert house.ask() is None
     here, there = refused(house, "bob", "slack:C1", "slack:C2")
     assert here.told is not None
@@ -195,40 +204,40 @@ async def test_who_is_past_a_cap_is_told_in_each_of_their_chats_and_in_five_at_m
 
 def test_threads_count_for_their_chat() -> None:
     """A chat's cap is that of its threads together, whoever writes there."""
-    house = House(limits=Limits(chat_turns=3))
+    house = House(limits=CapLimits(chat_turns=3))
     for n in range(3):
         assert house.ask(said(f"user{n}", f"slack:C1/{n}")) is None
     past = house.ask(said("somebody", "slack:C1"))
     assert past is not None
-    assert past.cap is Cap.CHAT_TURNS
+    assert past.cap is CapKind.CHAT_TURNS
     assert house.ask(said("somebody", "slack:C2")) is None
 
 
 def test_tokens_of_a_day_end_at_the_houses_midnight() -> None:
     """Spent in Berlin at noon: silence until midnight there, and then the whole of it again."""
-    house = House(limits=Limits(person_tokens=1_000))
+    house = House(limits=CapLimits(person_tokens=1_000))
     assert house.ask(tokens=600) is None
     with pytest.raises(CapReached) as reached:
         house.ask(tokens=600)
-    assert (reached.value.past.cap, reached.value.past.until) == (Cap.PERSON_TOKENS, MIDNIGHT)
+    assert (reached.value.past.cap, reached.value.past.until) == (CapKind.PERSON_TOKENS, MIDNIGHT)
     assert reached.value.past.told is not None
     past = house.ask(tokens=1)
     assert past is not None
     assert past.told is None  # one line a day
-    assert house.stands()[Cap.PERSON_TOKENS].used == 1_000
+    assert house.stands()[CapKind.PERSON_TOKENS].used == 1_000
     house.now = MIDNIGHT
     assert house.ask(tokens=1_000) is None
-    assert house.stands()[Cap.PERSON_TOKENS] == Allowance(
-        cap=Cap.PERSON_TOKENS, used=1_000, limit=1_000, until=MIDNIGHT + timedelta(days=1)
+    assert house.stands()[CapKind.PERSON_TOKENS] == CapAllowance(
+        cap=CapKind.PERSON_TOKENS, used=1_000, limit=1_000, until=MIDNIGHT + timedelta(days=1)
     )
 
 
 def test_calls_side_by_side_cannot_pass_a_cap_together() -> None:
     """What is under way is reserved: the total is within the cap when no call takes more than it reserved."""
-    house = House(limits=Limits(person_tokens=1_000))
+    house = House(limits=CapLimits(person_tokens=1_000))
     under_way = []
     for n in range(5):
-        assert house.ledger.enter(said(chat=f"slack:C{n}"), f"p{n}", "slack:bob") is None
+        assert house.ledger.admit_turn(said(chat=f"slack:C{n}"), f"p{n}", "slack:bob") is None
         try:
             under_way.append(house.ledger.reserve(f"p{n}", 300))
         except CapReached:
@@ -237,14 +246,14 @@ def test_calls_side_by_side_cannot_pass_a_cap_together() -> None:
     for release in under_way:
         house.ledger.spend(turn="p0", person="slack:bob", chat="slack:C0", purpose="answer", tokens=300)
         release()
-    assert house.ledger.enter(said(), "later", "slack:bob") is not None
+    assert house.ledger.admit_turn(said(), "later", "slack:bob") is not None
 
 
 def test_every_step_of_a_turn_is_asked_for() -> None:
     """A loop of tools stops at the cap, not 25 calls behind it."""
-    house = House(limits=Limits(person_tokens=1_000))
+    house = House(limits=CapLimits(person_tokens=1_000))
     message = said()
-    assert house.ledger.enter(message, "t", "slack:bob") is None
+    assert house.ledger.admit_turn(message, "t", "slack:bob") is None
     for _ in range(6):
         house.call(message, "t", "slack:bob", 150)
     with pytest.raises(CapReached):
@@ -253,7 +262,7 @@ def test_every_step_of_a_turn_is_asked_for() -> None:
 
 def test_the_house_tells_each_chat_once() -> None:
     """TOKENS_PER_DAY is everybody's together, and each chat hears of it once."""
-    house = House(limits=Limits(house_tokens=1_000), named=frozenset({"bob"}))
+    house = House(limits=CapLimits(house_tokens=1_000), named=frozenset({"bob"}))
     assert house.ask(tokens=1_000) is None
     told = [house.ask(said(chat=chat)) for chat in ("slack:C1", "slack:C1/7", "slack:C2")]
     assert [past is not None and past.told is not None for past in told] == [True, False, True]
@@ -261,14 +270,14 @@ def test_the_house_tells_each_chat_once() -> None:
 
 async def test_the_house_can_be_watched() -> None:
     """What alerts ask for: how much of the day's tokens is used, and when the next day begins."""
-    house = House(limits=Limits(house_tokens=1_000))
+    house = House(limits=CapLimits(house_tokens=1_000))
     await house.restart()
     assert house.ask(tokens=800) is None
-    day = Allowance(cap=Cap.HOUSE_TOKENS, used=800, limit=1_000, until=MIDNIGHT)
-    assert house.ledger.house() == day
+    day = CapAllowance(cap=CapKind.HOUSE_TOKENS, used=800, limit=1_000, until=MIDNIGHT)
+    assert house.ledger.installation_usage() == day
     house.now = MIDNIGHT
-    assert house.ledger.house() == replace(day, used=0, until=MIDNIGHT + timedelta(days=1))
-    assert House().ledger.house() is None
+    assert house.ledger.installation_usage() == replace(day, used=0, until=MIDNIGHT + timedelta(days=1))
+    assert House().ledger.installation_usage() is None
 
 
 def test_what_nobody_typed_is_capped_too() -> None:
@@ -277,7 +286,7 @@ def test_what_nobody_typed_is_capped_too() -> None:
     asked = 0
     while (past := house.ask(said(kind=InboundKind.JOB), tokens=1_000)) is None:
         asked += 1
-    assert (asked, past.cap) == (20, Cap.OWN_TURNS)
+    assert (asked, past.cap) == (20, CapKind.OWN_TURNS)
     assert house.ask(said()) is None  # the person is answered
     for _ in range(200):
         house.wait(minutes=5)
@@ -287,7 +296,7 @@ def test_what_nobody_typed_is_capped_too() -> None:
             past = reached.past
             break
     assert past is not None
-    assert past.cap is Cap.OWN_TOKENS
+    assert past.cap is CapKind.OWN_TOKENS
 
 
 async def test_a_restart_knows_what_was_counted() -> None:
@@ -300,12 +309,12 @@ async def test_a_restart_knows_what_was_counted() -> None:
         notices += past is not None and past.told is not None
         await house.restart()
     assert (answered, notices) == (20, 1)
-    assert house.stands()[Cap.PERSON_TOKENS].used == 200
+    assert house.stands()[CapKind.PERSON_TOKENS].used == 200
 
 
 async def test_a_turn_that_is_taken_up_again_is_the_same_turn() -> None:
     """One that was let in is let in again and counts once, whoever was refused behind it meanwhile."""
-    house = House(limits=Limits(person_turns=2))
+    house = House(limits=CapLimits(person_turns=2))
     assert house.ask(turn="first") is None
     house.wait(seconds=1)
     assert house.ask(turn="second") is None
@@ -320,7 +329,7 @@ async def test_a_turn_that_is_taken_up_again_is_the_same_turn() -> None:
 @pytest.mark.parametrize("ahead", [timedelta(hours=1), timedelta(days=400)])
 async def test_a_clock_that_ran_ahead_locks_nobody_out(ahead: timedelta) -> None:
     """What was counted and told at a time that never was is forgotten when the clock is put right, restart or none."""
-    house = House(limits=Limits(person_turns=2))
+    house = House(limits=CapLimits(person_turns=2))
     house.now += ahead
     assert [house.ask() is None for _ in range(3)] == [True, True, False]
     for _ in range(2):
@@ -336,7 +345,7 @@ async def test_a_clock_that_ran_ahead_locks_nobody_out(ahead: timedelta) -> None
 )
 def test_a_day_whose_clock_is_changed_ends_at_its_midnight(day: datetime, hours: float) -> None:
     """23 hours in spring and 25 in autumn: the day's tokens end at the midnight that people see."""
-    house = House(limits=Limits(person_tokens=100), now=day)
+    house = House(limits=CapLimits(person_tokens=100), now=day)
     assert house.ask(tokens=100) is None
     (past,) = refused(house, "bob", "slack:C1")
     assert past.until == day + timedelta(hours=hours)
@@ -348,30 +357,30 @@ def test_a_day_whose_clock_is_changed_ends_at_its_midnight(day: datetime, hours:
 
 async def test_another_limit_is_another_window() -> None:
     """Whoever is locked out until midnight is not when the operator has given them more."""
-    house = House(limits=Limits(person_tokens=1_000))
+    house = House(limits=CapLimits(person_tokens=1_000))
     assert house.ask(tokens=1_000) is None
     assert house.ask() is not None
-    house.limits = Limits(person_tokens=2_000)
+    house.limits = CapLimits(person_tokens=2_000)
     await house.restart()
     assert house.ask(tokens=1_000) is None
 
 
 def test_a_refusal_can_be_explained() -> None:
     """It is counted by cap, and `parlour why` says what would have let it through."""
-    house = House(limits=Limits(person_turns=1))
+    house = House(limits=CapLimits(person_turns=1))
     assert house.ask() is None
     past = house.ask()
     assert past is not None
     house.ledger.refused([said(), said(number="2")], past)
     [refused] = house.refusals.recent()
-    assert (refused.reason, refused.times) == (Cap.PERSON_TURNS, 2)
+    assert (refused.reason, refused.times) == (CapKind.PERSON_TURNS, 2)
     more = "PARLOUR_CAPS__PERSON_TURNS_PER_10_MIN=2"
     assert refused.would_admit == f"{more}  # or wait until 2026-11-21 12:10 Europe/Berlin"
 
 
 def test_background_work_has_a_purse_of_its_own() -> None:
     """Tokens of summaries and Dream are nobody's, and a call without a turn is not capped here."""
-    house = House(limits=Limits(house_tokens=100))
+    house = House(limits=CapLimits(house_tokens=100))
     house.ledger.spend(turn="job", person="slack:bob", chat="slack:C1", purpose="dream", tokens=10_000)
     house.ledger.reserve("job", 10_000)()
     assert house.ask(tokens=100) is None

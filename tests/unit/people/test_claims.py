@@ -7,14 +7,14 @@ from datetime import timedelta
 
 import pytest
 
+from gateway.access.owner_claims import GOOD_FOR, LOCKED_FOR, MOST_WRONG, TRIES
 from gateway.events import ChatKind, InboundMessage, Role
-from gateway.people.claims import GOOD_FOR, LOCKED_FOR, MOST_WRONG, TRIES
-from gateway.ports import Accepted, Verdict
+from gateway.ports import IntakeResult, IntakeVerdict
 from tests.fakes.people import Door, direct, door
 from tests.fakes.store import open_inline_store
 from tests.fakes.turns import Wall
 
-SILENTLY_TAKEN = Accepted(verdict=Verdict.REJECTED, reason="code")
+SILENTLY_TAKEN = IntakeResult(verdict=IntakeVerdict.REJECTED, reason="code")
 
 
 @pytest.fixture
@@ -32,8 +32,8 @@ async def _code(at: Door) -> str:
     return issued.code
 
 
-async def _meet(at: Door, message: InboundMessage) -> Accepted | None:
-    return await at.claims.meet(message, at.judge(message))
+async def _meet(at: Door, message: InboundMessage) -> IntakeResult | None:
+    return await at.claims.intercept(message, at.judge(message))
 
 
 def _wrong(n: int) -> str:
@@ -106,7 +106,7 @@ async def test_wrong_codes_of_many_leave_the_code_good(closed: Door) -> None:
     code = await _code(closed)
     claims = closed.claims
     for n in range(60):
-        await claims.meet(message := direct(str(n), _wrong(n % 28)), closed.judge(message))
+        await claims.intercept(message := direct(str(n), _wrong(n % 28)), closed.judge(message))
     assert claims.wrong == {"telegram": 60}
     assert await _meet(closed, direct("42", code)) == SILENTLY_TAKEN
     assert closed.role(direct("42")) is Role.OWNER
@@ -115,7 +115,7 @@ async def test_wrong_codes_of_many_leave_the_code_good(closed: Door) -> None:
 async def test_very_many_wrong_codes_end_the_code(closed: Door, monkeypatch: pytest.MonkeyPatch) -> None:
     """A bound of all senders together stays, far beyond what people mistype and far below what would find a code."""
     assert MOST_WRONG >= 10_000
-    monkeypatch.setattr("gateway.people.claims.MOST_WRONG", 8)
+    monkeypatch.setattr("gateway.access.owner_claims.MOST_WRONG", 8)
     code = await _code(closed)
     for n in range(8):
         await _meet(closed, direct(str(n), _wrong(n)))
@@ -130,7 +130,7 @@ async def test_tries_are_counted_across_a_restart(closed: Door) -> None:
         await _meet(closed, direct("666", _wrong(n)))
     again = closed.claims  # a fresh one over the same store
     message = direct("666", code)
-    assert await again.meet(message, closed.judge(message)) is None
+    assert await again.intercept(message, closed.judge(message)) is None
 
 
 async def test_only_the_whole_of_a_direct_message_is_a_code(closed: Door) -> None:

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from gateway.admission import Reason, Rejected
+from gateway.admission import Rejected, RejectionReason
 from gateway.events import ChatKind, Role, Sender, SessionKey
-from gateway.ports.access import OPERATOR, Decider, Ruling, Standing
+from gateway.ports.access import OPERATOR, AccessStatus, DecisionActor, DecisionOutcome
 from tests.fakes.people import Door, direct, door
 from tests.fakes.store import open_inline_store
 from tests.fakes.turns import Wall
@@ -17,9 +17,9 @@ from tests.fakes.turns import Wall
 _IDS = iter(range(10**6))
 
 
-def by() -> Decider:
+def by() -> DecisionActor:
     """Return the operator, with a line of its own."""
-    return Decider(by=OPERATOR, where="", id=f"x{next(_IDS)}")
+    return DecisionActor(by=OPERATOR, where="", id=f"x{next(_IDS)}")
 
 
 @pytest.fixture
@@ -34,11 +34,11 @@ async def at() -> AsyncIterator[Door]:
 async def test_allowed_people_are_heard_at_the_next_message(at: Door) -> None:
     """A stranger is refused, an allowed one is heard by their own id, a removed one is a stranger again."""
     assert at.role(direct("42")) is None
-    assert (await at.decisions.allow("42", by(), here="telegram")).ruling is Ruling.DONE
+    assert (await at.decisions.allow("42", by(), here="telegram")).ruling is DecisionOutcome.DONE
     assert at.role(direct("42")) is Role.STEWARD
     assert at.role(direct("42", channel="telegram-work")) is None  # another bot is another door
-    assert (await at.decisions.allow("telegram:42", by())).ruling is Ruling.SAME
-    assert (await at.decisions.remove("telegram:42", by())).ruling is Ruling.DONE
+    assert (await at.decisions.allow("telegram:42", by())).ruling is DecisionOutcome.SAME
+    assert (await at.decisions.remove("telegram:42", by())).ruling is DecisionOutcome.DONE
     assert at.role(direct("42")) is None
     assert [each.what for each in await at.store.access.audit(limit=9)] == ["remove", "allow"]
 
@@ -56,7 +56,7 @@ async def test_blocked_people_are_refused_whatever_admits_them(at: Door) -> None
     assert at.role(direct("U7", channel="slack")) is Role.STEWARD
     await at.decisions.block("slack:U7", by())
     assert at.judge(direct("U7", channel="slack")) == Rejected(
-        reason=Reason.BLOCKED, would_admit="`parlour people allow slack:U7`"
+        reason=RejectionReason.BLOCKED, would_admit="`parlour people allow slack:U7`"
     )
     await at.decisions.allow("slack:U7", by())
     assert at.role(direct("U7", channel="slack")) is Role.STEWARD
@@ -70,7 +70,7 @@ async def test_a_block_holds_for_the_person(at: Door) -> None:
     at.links = {("slack", "U9"): [("slack", "U9"), ("telegram", "42")]}
     await at.decisions.allow("slack:U8", by())
     refused = await at.decisions.allow("slack:U9", by())
-    assert (refused.ruling, refused.other) == (Ruling.BLOCKED_AS, "telegram:42")
+    assert (refused.ruling, refused.other) == (DecisionOutcome.BLOCKED_AS, "telegram:42")
     await at.decisions.remove("telegram:42", by())
     assert at.role(direct("42", channel="telegram-work")) is Role.STEWARD
 
@@ -81,11 +81,11 @@ async def test_no_owner_is_blocked(at: Door) -> None:
     assert issued is not None
     claimant = direct("2", issued.code)
     free = door(at.store, at.wall)
-    await free.claims.meet(claimant, free.judge(claimant))
-    assert (await at.decisions.block("telegram:1", by())).ruling is Ruling.SET_OWNER
-    assert (await at.decisions.block("telegram:2", by())).ruling is Ruling.OWNER
+    await free.claims.intercept(claimant, free.judge(claimant))
+    assert (await at.decisions.block("telegram:1", by())).ruling is DecisionOutcome.SET_OWNER
+    assert (await at.decisions.block("telegram:2", by())).ruling is DecisionOutcome.OWNER
     at.links = {("slack", "U9"): [("slack", "U9"), ("telegram", "1")]}
-    assert (await at.decisions.block("slack:U9", by())).ruling is Ruling.OWNER
+    assert (await at.decisions.block("slack:U9", by())).ruling is DecisionOutcome.OWNER
     assert at.role(direct("1")) is Role.OWNER
     assert at.role(direct("2")) is Role.OWNER
 
@@ -96,29 +96,29 @@ async def test_ownership_that_was_claimed_is_taken_back_by_its_own_command(at: D
     issued = await free.claims.issue()
     assert issued is not None
     claimant = direct("2", issued.code)
-    await free.claims.meet(claimant, free.judge(claimant))
-    assert (await at.decisions.remove("telegram:2", by())).ruling is Ruling.OWNER
-    assert (await at.decisions.disown("telegram:1", by())).ruling is Ruling.SET_OWNER
-    assert (await at.decisions.disown("telegram:2", by())).ruling is Ruling.DONE
+    await free.claims.intercept(claimant, free.judge(claimant))
+    assert (await at.decisions.remove("telegram:2", by())).ruling is DecisionOutcome.OWNER
+    assert (await at.decisions.disown("telegram:1", by())).ruling is DecisionOutcome.SET_OWNER
+    assert (await at.decisions.disown("telegram:2", by())).ruling is DecisionOutcome.DONE
     assert at.role(direct("2")) is None
-    assert (await at.decisions.disown("telegram:2", by())).ruling is Ruling.UNLISTED
+    assert (await at.decisions.disown("telegram:2", by())).ruling is DecisionOutcome.UNLISTED
 
 
 @pytest.mark.parametrize(
     ("text", "here", "ruling"),
     [
-        ("*", "telegram", Ruling.NOBODY),
-        ("@ada", "telegram", Ruling.NOBODY),
-        ("two words", "telegram", Ruling.NOBODY),
-        ("", "telegram", Ruling.NOBODY),
-        ("nowhere:42", "", Ruling.ELSEWHERE),
-        ("telegram-wrok:42", "telegram", Ruling.ELSEWHERE),
-        ("<@U42>", "slack", Ruling.DONE),
-        ("<@!42|ada>", "telegram", Ruling.DONE),
-        ("slack:<@U42>", "telegram", Ruling.DONE),
+        ("*", "telegram", DecisionOutcome.NOBODY),
+        ("@ada", "telegram", DecisionOutcome.NOBODY),
+        ("two words", "telegram", DecisionOutcome.NOBODY),
+        ("", "telegram", DecisionOutcome.NOBODY),
+        ("nowhere:42", "", DecisionOutcome.ELSEWHERE),
+        ("telegram-wrok:42", "telegram", DecisionOutcome.ELSEWHERE),
+        ("<@U42>", "slack", DecisionOutcome.DONE),
+        ("<@!42|ada>", "telegram", DecisionOutcome.DONE),
+        ("slack:<@U42>", "telegram", DecisionOutcome.DONE),
     ],
 )
-async def test_what_names_somebody(at: Door, text: str, here: str, ruling: Ruling) -> None:
+async def test_what_names_somebody(at: Door, text: str, here: str, ruling: DecisionOutcome) -> None:
     """Ids and mentions that hold one name somebody; names, everybody, and blocks that are not there do not."""
     assert (await at.decisions.allow(text, by(), here=here)).ruling is ruling
 
@@ -127,28 +127,30 @@ async def test_what_names_somebody(at: Door, text: str, here: str, ruling: Rulin
 async def test_what_cannot_be_an_id_of_the_platform_is_nobodys(at: Door, text: str) -> None:
     """Let in or shut out, it would meet nobody: neither is said to be done, and the operator reads why."""
     for decide in (at.decisions.allow, at.decisions.block):
-        assert (await decide(text, by(), here="telegram")).ruling is Ruling.NOBODY
+        assert (await decide(text, by(), here="telegram")).ruling is DecisionOutcome.NOBODY
     assert not at.store.access.members()
 
 
 async def test_who_is_shut_out_is_somebody_or_a_place(at: Door) -> None:
     """A role or a workspace cannot be blocked: nobody could tell which of two entries of somebody counts."""
-    assert (await at.decisions.block("slack:team:T1", by())).ruling is Ruling.ONLY_LET_IN
-    assert (await at.decisions.block("telegram:chat:-100", by())).ruling is Ruling.DONE
+    assert (await at.decisions.block("slack:team:T1", by())).ruling is DecisionOutcome.ONLY_LET_IN
+    assert (await at.decisions.block("telegram:chat:-100", by())).ruling is DecisionOutcome.DONE
     base = direct("9", chat_kind=ChatKind.GROUP, is_addressed=True)
     await at.decisions.allow("telegram:9", by())
     shut = replace(base, key=SessionKey("telegram", "-100/7"))
     elsewhere = replace(base, key=SessionKey("telegram", "-200"))
-    assert at.judge(shut) == Rejected(reason=Reason.BLOCKED, would_admit="`parlour people allow telegram:chat:-100`")
+    assert at.judge(shut) == Rejected(
+        reason=RejectionReason.BLOCKED, would_admit="`parlour people allow telegram:chat:-100`"
+    )
     assert at.role(elsewhere) is Role.ANYONE
     assert at.role(replace(shut, sender=Sender(id="1"))) is Role.OWNER
 
 
 async def test_what_only_the_settings_say_is_changed_there(at: Door) -> None:
     """Nothing decided at run time can be taken back of an entry in the settings."""
-    assert (await at.decisions.remove("slack:U7", by())).ruling is Ruling.BY_SETTING
-    assert (await at.decisions.remove("slack:team:T1", by())).ruling is Ruling.BY_SETTING
-    assert (await at.decisions.remove("slack:U8", by())).ruling is Ruling.UNLISTED
+    assert (await at.decisions.remove("slack:U7", by())).ruling is DecisionOutcome.BY_SETTING
+    assert (await at.decisions.remove("slack:team:T1", by())).ruling is DecisionOutcome.BY_SETTING
+    assert (await at.decisions.remove("slack:U8", by())).ruling is DecisionOutcome.UNLISTED
 
 
 async def test_the_list_says_who_came_in_how(at: Door) -> None:
@@ -157,11 +159,11 @@ async def test_the_list_says_who_came_in_how(at: Door) -> None:
     await at.decisions.block("telegram:666", by())
     told = [(each.channel, each.who, each.standing, each.came_by) for each in at.decisions.listed()]
     assert told == [
-        ("slack", "U7", Standing.ALLOWED, "setting"),
-        ("slack", "team:T1", Standing.ALLOWED, "setting"),
-        ("telegram", "1", Standing.OWNER, "setting"),
-        ("telegram", "42", Standing.ALLOWED, "decision"),
-        ("telegram", "666", Standing.BLOCKED, "decision"),
+        ("slack", "U7", AccessStatus.ALLOWED, "setting"),
+        ("slack", "team:T1", AccessStatus.ALLOWED, "setting"),
+        ("telegram", "1", AccessStatus.OWNER, "setting"),
+        ("telegram", "42", AccessStatus.ALLOWED, "decision"),
+        ("telegram", "666", AccessStatus.BLOCKED, "decision"),
     ]
 
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from gateway.people.notes import Notes
-from gateway.people.pairing import PairingDesk
-from gateway.ports.access import OPERATOR, Change, Member, Standing
-from gateway.ports.pairing import NobodyWaits, Settled, TooManyTries
-from gateway.store.store import SqliteStore
+from gateway.access.note_store import NoteStore
+from gateway.access.pairing_service import PairingService
+from gateway.ports.access import OPERATOR, AccessChange, AccessEntry, AccessStatus
+from gateway.ports.pairing import PairingDecision, PairingLocked, PairingNotFound
+from gateway.store.sqlite_store import SqliteStore
 from tests.fakes.clock import Clock
 from tests.fakes.knocking import OWNER, Door
 from tests.fakes.store import InlineWriter, kill, open_inline_store
@@ -33,10 +33,10 @@ async def test_a_code_lets_its_owner_in(door: Door, clock: Clock) -> None:
     """The right code, however it is typed: in the roster as paired, told in one line, one line in the audit."""
     code = await door.code_of("66")
     done = await door.pairing.by_code(f" {code.lower().replace('-', ' ')} ", door.by("t1"))
-    assert isinstance(done, Settled)
+    assert isinstance(done, PairingDecision)
     assert (done.waiting.who, done.is_yes) == ("66", True)
     member = door.store.access.members()["telegram", "66"]
-    assert (member.standing, member.by) == (Standing.PAIRED, "telegram:42")
+    assert (member.standing, member.by) == (AccessStatus.PAIRED, "telegram:42")
     assert (await door.said_to("66"))[1:] == ["You are let in: write to me whenever you like."]
     (line,) = await door.store.access.audit(limit=9)
     assert (line.what, line.whom, line.by) == ("pair yes", "telegram:66", "telegram:42")
@@ -46,8 +46,8 @@ async def test_a_code_lets_its_owner_in(door: Door, clock: Clock) -> None:
 async def test_a_code_is_good_once(door: Door) -> None:
     """Used again, by whomever, it is no code."""
     code = await door.code_of("66")
-    assert isinstance(await door.pairing.by_code(code, door.by("t1")), Settled)
-    assert isinstance(await door.pairing.by_code(code, door.by("t2")), NobodyWaits)
+    assert isinstance(await door.pairing.by_code(code, door.by("t1")), PairingDecision)
+    assert isinstance(await door.pairing.by_code(code, door.by("t2")), PairingNotFound)
 
 
 async def test_a_repeated_turn_is_the_same_decision(door: Door) -> None:
@@ -55,8 +55,8 @@ async def test_a_repeated_turn_is_the_same_decision(door: Door) -> None:
     code = await door.code_of("66")
     first = await door.pairing.by_code(code, door.by("t1"))
     again = await door.pairing.by_code(code, door.by("t1"))
-    assert isinstance(first, Settled)
-    assert isinstance(again, Settled)
+    assert isinstance(first, PairingDecision)
+    assert isinstance(again, PairingDecision)
     assert (again.waiting.who, again.is_yes) == (first.waiting.who, first.is_yes)
     assert len(await door.store.access.audit(limit=9)) == 1
     assert len(await door.said_to("66")) == 2
@@ -66,7 +66,7 @@ async def test_a_code_ends_with_its_hour(door: Door, clock: Clock) -> None:
     """After an hour nobody waits under it."""
     code = await door.code_of("66")
     clock.set_wall(timedelta(minutes=60))
-    assert isinstance(await door.pairing.by_code(code, door.by("t1")), NobodyWaits)
+    assert isinstance(await door.pairing.by_code(code, door.by("t1")), PairingNotFound)
     assert not door.store.access.members()
 
 
@@ -74,15 +74,17 @@ async def test_guessing_is_locked_for_an_hour(door: Door, clock: Clock) -> None:
     """Five wrong codes, and not even the right one counts for an hour; a button is no guess, others are not locked."""
     code = await door.code_of("66")
     for number in range(5):
-        assert isinstance(await door.pairing.by_code(f"AAAA-AAA{'BCDEF'[number]}", door.by(f"w{number}")), NobodyWaits)
+        assert isinstance(
+            await door.pairing.by_code(f"AAAA-AAA{'BCDEF'[number]}", door.by(f"w{number}")), PairingNotFound
+        )
     locked = await door.pairing.by_code(code, door.by("t1"))
-    assert isinstance(locked, TooManyTries)
+    assert isinstance(locked, PairingLocked)
     assert locked.minutes == 60
-    assert isinstance(await door.pairing.by_code("AAAA-AAAA", door.by("c", OPERATOR)), NobodyWaits)
+    assert isinstance(await door.pairing.by_code("AAAA-AAAA", door.by("c", OPERATOR)), PairingNotFound)
     (waiting,) = door.pairing.waiting()
     clock.set_wall(timedelta(minutes=30))
-    assert isinstance(await door.pairing.by_code(code, door.by("t2")), TooManyTries)
-    assert isinstance(await door.pairing.by_ref(waiting.ref, door.by("t3"), is_yes=True), Settled)
+    assert isinstance(await door.pairing.by_code(code, door.by("t2")), PairingLocked)
+    assert isinstance(await door.pairing.by_ref(waiting.ref, door.by("t3"), is_yes=True), PairingDecision)
 
 
 async def test_the_lock_survives_a_restart(door: Door, clock: Clock) -> None:
@@ -91,22 +93,22 @@ async def test_the_lock_survives_a_restart(door: Door, clock: Clock) -> None:
     for number in range(5):
         await door.pairing.by_code(f"AAAA-AAA{'BCDEF'[number]}", door.by(f"w{number}"))
     again = Door(door.store, clock.now)
-    assert isinstance(await again.pairing.by_code(code, again.by("t1")), TooManyTries)
+    assert isinstance(await again.pairing.by_code(code, again.by("t1")), PairingLocked)
 
 
 async def test_what_is_no_code_is_no_guess(door: Door) -> None:
     """A misread word costs no try."""
     for number in range(9):
-        assert isinstance(await door.pairing.by_code("hello", door.by(f"w{number}")), NobodyWaits)
+        assert isinstance(await door.pairing.by_code("hello", door.by(f"w{number}")), PairingNotFound)
     code = await door.code_of("66")
-    assert isinstance(await door.pairing.by_code(code, door.by("t1")), Settled)
+    assert isinstance(await door.pairing.by_code(code, door.by("t1")), PairingDecision)
 
 
 async def test_a_no_tells_the_stranger_nothing(door: Door) -> None:
     """Denied: no line, not in the roster, one line in the audit, and not asked again the same day."""
     (waiting,) = door.pairing.waiting()
     denied = await door.pairing.by_ref(waiting.ref, door.by("t1"), is_yes=False)
-    assert isinstance(denied, Settled)
+    assert isinstance(denied, PairingDecision)
     assert not denied.is_yes
     assert not door.store.access.members()
     assert len(await door.said_to("66")) == 1
@@ -114,13 +116,13 @@ async def test_a_no_tells_the_stranger_nothing(door: Door) -> None:
     await door.knock("66")
     assert not door.pairing.waiting()
     late = await door.pairing.by_ref(waiting.ref, door.by("t2"), is_yes=True)
-    assert isinstance(late, NobodyWaits)
+    assert isinstance(late, PairingNotFound)
 
 
 async def test_two_people_never_have_one_code(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     """Chance that gives the same code twice is asked again."""
     drawn = iter(["ABCDEFGH", "ABCDEFGH", "JKMNPQRS"])
-    monkeypatch.setattr("gateway.people.codes.new_code", lambda: next(drawn))
+    monkeypatch.setattr("gateway.access.codes.new_code", lambda: next(drawn))
     store = await open_inline_store(clock=clock.now)
     door = Door(store, clock.now)
     await door.knock("66")
@@ -131,17 +133,17 @@ async def test_two_people_never_have_one_code(clock: Clock, monkeypatch: pytest.
 
 async def test_who_was_let_in_otherwise_waits_no_more(door: Door) -> None:
     """An owner's /allow in between ends the waiting."""
-    member = Member(channel="telegram", who="66", standing=Standing.ALLOWED, by=OPERATOR, at=door._now())
-    await door.store.access.change(Change(put=(member,)))
+    member = AccessEntry(channel="telegram", who="66", standing=AccessStatus.ALLOWED, by=OPERATOR, at=door._now())
+    await door.store.access.change(AccessChange(put=(member,)))
     assert not door.pairing.waiting()
 
 
 async def test_who_was_shut_out_elsewhere_waits_no_more(door: Door, clock: Clock) -> None:
     """Blocked meanwhile under another bot or account: nobody is asked to let them in, and nobody welcomes them."""
     code = await door.code_of("66")
-    desk = PairingDesk(Notes(door.store.access), now=clock.now, is_blocked=lambda channel, who: who == "66")
+    desk = PairingService(NoteStore(door.store.access), now=clock.now, is_blocked=lambda channel, who: who == "66")
     assert not desk.waiting()
-    assert isinstance(await desk.by_code(code, door.by("t1")), NobodyWaits)
+    assert isinstance(await desk.by_code(code, door.by("t1")), PairingNotFound)
     assert len(await door.said_to("66")) == 1
 
 
@@ -171,7 +173,7 @@ async def test_killed_after_any_write(tmp_path: Path, clock: Clock, monkeypatch:
         again = await open_inline_store(copy, clock=clock.now)
         await everything(again)
         door = Door(again, clock.now)
-        assert again.access.members()["telegram", "66"].standing is Standing.PAIRED
+        assert again.access.members()["telegram", "66"].standing is AccessStatus.PAIRED
         assert len(await door.said_to("66")) == 2
         assert len(await door.told(OWNER)) == 1
         assert [line.id for line in await again.access.audit(limit=9)] == ["t1"]

@@ -8,8 +8,8 @@ from datetime import timedelta
 import pytest
 
 from gateway.events import SessionKey
-from gateway.ports.access import Standing
-from gateway.ports.pairing import Settled
+from gateway.ports.access import AccessStatus
+from gateway.ports.pairing import PairingDecision
 from tests.fakes.clock import Clock
 from tests.fakes.knocking import OWNER, Door
 from tests.fakes.store import open_inline_store
@@ -39,8 +39,8 @@ async def test_a_yes_lets_the_place_in(door: Door) -> None:
     await door.joined()
     (waiting,) = door.pairing.waiting()
     done = await door.pairing.by_ref(waiting.ref, door.by("t1"), is_yes=True)
-    assert isinstance(done, Settled)
-    assert door.store.access.members()["telegram", "chat:-100"].standing is Standing.ALLOWED
+    assert isinstance(done, PairingDecision)
+    assert door.store.access.members()["telegram", "chat:-100"].standing is AccessStatus.ALLOWED
     assert [line.whom for line in await door.store.access.audit(limit=9)] == ["telegram:chat:-100"]
     await door.joined(id="again")
     assert len(await door.told(OWNER)) == 1

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from gateway.admission import Policy, Reason, Rejected, admit
+from gateway.access.refusal_log import OtherRefusal, RefusalLog, SilenceReason
+from gateway.access.refusal_reasons import WORDS, explain_refusal
+from gateway.admission import AdmissionPolicy, Rejected, RejectionReason, admit
 from gateway.events import ChatKind, InboundMessage, Sender, SessionKey
-from gateway.people.reasons import WORDS, explain
-from gateway.people.refusals import RefusalLog, Silence, Turned
-from gateway.ports.caps import Cap
+from gateway.ports.caps import CapKind
 
 NOW = datetime(2026, 11, 21, 21, 0, tzinfo=UTC)
-STRANGER = Rejected(reason=Reason.STRANGER, would_admit="an entry")
+STRANGER = Rejected(reason=RejectionReason.STRANGER, would_admit="an entry")
 
 
 def said(sender: str, chat: str = "501", **facts: Any) -> InboundMessage:
@@ -36,7 +36,7 @@ def test_refusals_are_kept_without_text_and_counted() -> None:
     kept = RefusalLog(size=2)
     for minute in range(5):
         asked = said("7", "-100", chat_kind=ChatKind.GROUP)
-        decision = admit(asked, Policy(channel="telegram"))
+        decision = admit(asked, AdmissionPolicy(channel="telegram"))
         assert isinstance(decision, Rejected)
         kept.note(replace(asked, message_id=str(minute)), decision, NOW + timedelta(minutes=minute))
     (refused,) = kept.recent("telegram", "7")
@@ -62,7 +62,7 @@ def test_our_own_messages_are_no_refusals() -> None:
     """The echo of what we sent explains nobody's silence."""
     kept = RefusalLog()
     asked = replace(said("1"), sender=Sender(id="1", is_self=True))
-    decision = admit(asked, Policy(channel="telegram"))
+    decision = admit(asked, AdmissionPolicy(channel="telegram"))
     assert isinstance(decision, Rejected)
     kept.note(asked, decision, NOW)
     assert kept.recent() == ()
@@ -93,16 +93,21 @@ def test_a_chat_is_found_with_its_threads() -> None:
 def test_what_is_nobodys_message_is_explained_too() -> None:
     """An event that was set aside and a deaf channel are reasons of silence; they are counted like the others."""
     kept = RefusalLog()
-    kept.note_channel("telegram", Silence.DEAF, "its log", NOW)
-    kept.note_channel("telegram", Silence.DEAF, "its log", NOW)
-    kept.note(said("7"), Turned(reason=Silence.EXPIRED), NOW)
+    kept.note_channel("telegram", SilenceReason.DEAF, "its log", NOW)
+    kept.note_channel("telegram", SilenceReason.DEAF, "its log", NOW)
+    kept.note(said("7"), OtherRefusal(reason=SilenceReason.EXPIRED), NOW)
     assert kept.summary()["telegram"].reasons == {"deaf": 2, "expired": 1}
 
 
 def test_the_figures_are_of_people_who_wanted_something() -> None:
     """Talk beside the bot and other bots are no one's silence in the operator's figures; strangers are."""
     kept = RefusalLog()
-    for sender, reason in (("7", Reason.STRANGER), ("7", Reason.GUEST), ("8", Reason.NOT_ADDRESSED), ("9", Reason.BOT)):
+    for sender, reason in (
+        ("7", RejectionReason.STRANGER),
+        ("7", RejectionReason.GUEST),
+        ("8", RejectionReason.NOT_ADDRESSED),
+        ("9", RejectionReason.BOT),
+    ):
         kept.note(said(sender), Rejected(reason=reason, would_admit=""), NOW)
     unheard = kept.summary()["telegram"]
     assert (unheard.messages, unheard.people, unheard.since) == (2, {"7"}, NOW)
@@ -111,56 +116,56 @@ def test_the_figures_are_of_people_who_wanted_something() -> None:
 
 def test_every_reason_there_is_has_its_words() -> None:
     """Nobody has to guess what a reason means: admission's, the caps' and what is neither."""
-    reasons: list[str] = [*Reason, *Silence, *Cap]
+    reasons: list[str] = [*RejectionReason, *SilenceReason, *CapKind]
     assert set(WORDS) == set(reasons)
 
 
 @pytest.mark.parametrize(
     ("reason", "facts", "lines"),
     [
-        (Reason.STRANGER, {}, ["parlour people allow telegram:7"]),
+        (RejectionReason.STRANGER, {}, ["parlour people allow telegram:7"]),
         (
-            Reason.STRANGER,
+            RejectionReason.STRANGER,
             {"chat_kind": ChatKind.GROUP, "guild": "811", "key": SessionKey("telegram", "-100/5")},
             [f"parlour people allow telegram:{who}" for who in ("7", "chat:-100", "guild:811")],
         ),
         (
-            Reason.PLACE_PENDING,
+            RejectionReason.PLACE_PENDING,
             {"chat_kind": ChatKind.GROUP, "key": SessionKey("telegram", "-100")},
             ["parlour people allow telegram:chat:-100"],
         ),
-        (Reason.BOT, {}, []),
+        (RejectionReason.BOT, {}, []),
     ],
 )
-def test_what_would_end_it_can_be_pasted(reason: Reason, facts: dict[str, Any], lines: list[str]) -> None:
+def test_what_would_end_it_can_be_pasted(reason: RejectionReason, facts: dict[str, Any], lines: list[str]) -> None:
     """Each line is a command or a setting as it is; where nothing helps there is none."""
     kept = RefusalLog()
     refused = kept.note(replace(said("7"), **facts), Rejected(reason=reason, would_admit=""), NOW)
-    assert list(explain(refused).paste) == lines
+    assert list(explain_refusal(refused).paste) == lines
 
 
 @pytest.mark.parametrize(
     ("reason", "would_admit", "line"),
     [
         (
-            Reason.GROUPS_OFF,
+            RejectionReason.GROUPS_OFF,
             "mention or open in channels.telegram.group_policy",
             "PARLOUR_CHANNELS__TELEGRAM__GROUP_POLICY=mention",
         ),
         (
-            Reason.NOT_ADDRESSED,
+            RejectionReason.NOT_ADDRESSED,
             "a mention, or open in channels.telegram.group_policy",
             "PARLOUR_CHANNELS__TELEGRAM__GROUP_POLICY=open",
         ),
         (
-            Reason.NOT_ADDRESSED,
+            RejectionReason.NOT_ADDRESSED,
             "a mention, or open in chats.telegram:-100.group_policy",
             'in parlour.yaml, below chats and "telegram:-100": group_policy: open',
         ),
-        (Reason.BLOCKED, "`parlour people allow telegram:7`", "parlour people allow telegram:7"),
+        (RejectionReason.BLOCKED, "`parlour people allow telegram:7`", "parlour people allow telegram:7"),
     ],
 )
-def test_a_setting_is_named_where_it_stands(reason: Reason, would_admit: str, line: str) -> None:
+def test_a_setting_is_named_where_it_stands(reason: RejectionReason, would_admit: str, line: str) -> None:
     """A block's setting is a variable to paste; a chat's own is named as it stands in the file."""
     refused = RefusalLog().note(said("7"), Rejected(reason=reason, would_admit=would_admit), NOW)
-    assert explain(refused).paste == (line,)
+    assert explain_refusal(refused).paste == (line,)

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway.admission import Reason
-from gateway.events import InboundKind, Part, SessionKey
+from gateway.admission import RejectionReason
+from gateway.events import InboundKind, MessagePart, SessionKey
 from tests.fakes.clock import Clock
 from tests.fakes.knocking import OWNER, Door
 from tests.fakes.store import open_inline_store
@@ -72,9 +72,17 @@ async def test_the_day_survives_a_restart(door: Door, clock: Clock) -> None:
 
 
 @pytest.mark.parametrize(
-    "reason", [Reason.BLOCKED, Reason.BOT, Reason.SELF, Reason.NOBODY, Reason.GROUPS_OFF, Reason.NOT_ADDRESSED]
+    "reason",
+    [
+        RejectionReason.BLOCKED,
+        RejectionReason.BOT,
+        RejectionReason.SELF,
+        RejectionReason.NOBODY,
+        RejectionReason.GROUPS_OFF,
+        RejectionReason.NOT_ADDRESSED,
+    ],
 )
-async def test_who_is_told_nothing(door: Door, reason: Reason) -> None:
+async def test_who_is_told_nothing(door: Door, reason: RejectionReason) -> None:
     """Somebody blocked, a bot, and whoever did not talk to us hear nothing at all."""
     await door.knock("66", reason=reason)
     await door.in_group("66", reason=reason)
@@ -218,8 +226,8 @@ async def test_a_line_that_a_stranger_does_not_take_is_no_alert(door: Door) -> N
     for key in (SessionKey("telegram", "66"), OWNER):
         delivery = await door.store.outbox.next(key)
         assert delivery is not None
-        part = Part(id=f"{delivery.message.id}.1", key=key, payload="", plain=delivery.message.text)
+        part = MessagePart(id=f"{delivery.message.id}.1", key=key, payload="", plain=delivery.message.text)
         await door.store.outbox.freeze(delivery.message, [part])
-        await door.store.outbox.bury(part, "blocked by the user")
+        await door.store.outbox.dead_letter(part, "blocked by the user")
     letters, _ = await door.store.alerts.given_up(mark)
     assert [each.chat for each in letters] == [str(OWNER)]

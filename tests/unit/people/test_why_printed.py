@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gateway.commands import door
+from gateway.commands import admission
 
 SINCE = "2026-11-22T08:00:00.5Z"
 HEARS = {"running": True, "since": SINCE, "hears": {"slack": True}, "refused_by": {}}
@@ -30,8 +30,8 @@ def printed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
     """Return what is printed for the lines of a gateway."""
 
     def run(*lines: dict[str, Any], channel: str = "", ident: str = "") -> list[str]:
-        monkeypatch.setattr(door, "ask", lambda *_: list(lines))
-        door.explain_silence(channel, ident, as_json=False)
+        monkeypatch.setattr(admission, "call_operation", lambda *_: list(lines))
+        admission.explain_silence(channel, ident, as_json=False)
         return capsys.readouterr().out.splitlines()
 
     return run

@@ -10,8 +10,8 @@ import pytest
 
 from gateway.events import SessionKey
 from gateway.settings import Settings, check_settings
-from gateway.settings.chats import Chats, open_chats
-from gateway.settings.redacted import without_secrets
+from gateway.settings.chat_overrides import ChatOverrides, open_chats
+from gateway.settings.redaction import redact_settings
 from tests.fakes.settings import kinds
 
 TOOLS = frozenset({"remember", "send_file", "memory_search"})
@@ -46,7 +46,7 @@ def settings(home: Path, text: str = FILE, **environment: str) -> Settings:
     return found
 
 
-def rules(home: Path) -> Chats:
+def rules(home: Path) -> ChatOverrides:
     """Return the rules of that file."""
     return open_chats(settings(home))
 
@@ -72,7 +72,7 @@ def test_a_guild_has_settings_of_its_own(tmp_path: Path) -> None:
     inside = chats.of(SessionKey("discord", "901"), "811")
     assert (inside.group_policy, inside.timezone, inside.allow) == ("off", "Asia/Tokyo", frozenset())
     assert chats.of(SessionKey("discord", "900"), "811").group_policy == "open"
-    assert chats.of(SessionKey("discord", "901"), "812") == Chats({}).of(SessionKey("discord", "901"), "812")
+    assert chats.of(SessionKey("discord", "901"), "812") == ChatOverrides({}).of(SessionKey("discord", "901"), "812")
     # A chat whose id is written like a guild is none: platforms have no such ids.
     assert chats.of(SessionKey("discord", "811")).group_policy is None
 
@@ -183,7 +183,7 @@ def test_a_models_key_is_a_secret(tmp_path: Path) -> None:
     assert key.get_secret_value() == "canary-key"
     written = tmp_path / "parlour.yaml"
     written.write_text("llm:\n  models:\n    fast: {model: openai/a, api_key: canary-key}\n")
-    kept, hidden = without_secrets(written)
+    kept, hidden = redact_settings(written)
     assert kept is not None
     assert "canary-key" not in kept
     assert hidden == ["llm.models.fast.api_key"]

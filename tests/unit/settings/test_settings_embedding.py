@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.memory.search.embedding.guarded import GuardedEmbedder
+from agent.memory.search.embedding.guarded_embedder import GuardedEmbedder
 from agent.memory.search.embedding.litellm_embedder import LitellmEmbedder
 from gateway.app.recall import _embedder
 from gateway.settings import load_settings

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.settings import check_settings
-from gateway.settings.blocks import wrong_entry
+from gateway.settings.channel_blocks import entry_error
 from tests.fakes.settings import TELEGRAM_TOKEN, kinds
 
 TELEGRAM = "PARLOUR_CHANNELS__TELEGRAM__"
@@ -163,4 +163,4 @@ def test_only_digits_pass_for_a_telegram_user(text: str) -> None:
     """No text but ASCII digits passes as a user id where ids are digits."""
     shapes = {"user": r"[1-9][0-9]{0,19}"}
     is_id = text.isascii() and text.isdigit() and not text.startswith("0")
-    assert (wrong_entry(text, shapes) == "") == (is_id or text == "*")
+    assert (entry_error(text, shapes) == "") == (is_id or text == "*")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.errors import SettingsMistake
+from gateway.errors import SettingsError
 from gateway.settings import Settings, check_settings, load_settings, secret_values
 from tests.fakes.settings import TELEGRAM_TOKEN, kinds
 
@@ -19,7 +19,7 @@ def load(home: Path, **environment: str) -> Settings:
 
 def mistake(home: Path, **environment: str) -> str:
     """Return the one line of an environment that is wrong."""
-    with pytest.raises(SettingsMistake) as wrong:
+    with pytest.raises(SettingsError) as wrong:
         load(home, **environment)
     return str(wrong.value)
 

@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from channels.slack.codec import Heard, Me, Person, compose, mentions, read
-from channels.slack.codec.inbound import moment
-from channels.slack.codec.text import readable
+from channels.slack.codec import ParsedEvent, SlackBotIdentity, SlackProfile, build_message, mentions, parse_event
+from channels.slack.codec.parse import moment
+from channels.slack.codec.plain_text import plain_text
 from gateway.events import ChatKind, InboundKind, InboundMessage
 
 PAYLOADS = Path(__file__).parents[2] / "payloads" / "slack"
-ME = Me(user="U0PARLOUR", bot="B0PARLOUR", team="T0HOME", handle="parlour")
+ME = SlackBotIdentity(user="U0PARLOUR", bot="B0PARLOUR", team="T0HOME", handle="parlour")
 NOW = datetime(2026, 11, 22, tzinfo=UTC)
 
 
@@ -27,16 +27,16 @@ def payload(name: str) -> dict[str, Any]:
     return found
 
 
-def heard(name: str, *, in_threads: bool = True) -> Heard | None:
+def heard(name: str, *, in_threads: bool = True) -> ParsedEvent | None:
     """Read a captured payload."""
-    return read(payload(name), ME, in_threads=in_threads, now=NOW)
+    return parse_event(payload(name), ME, in_threads=in_threads, now=NOW)
 
 
-def message(name: str, *, in_threads: bool = True, person: Person | None = None) -> InboundMessage:
+def message(name: str, *, in_threads: bool = True, person: SlackProfile | None = None) -> InboundMessage:
     """Return what becomes of a payload that is for us."""
     found = heard(name, in_threads=in_threads)
     assert found is not None
-    return compose(found, "slack", ME, person or Person(), is_followed=False, names={"U0ANN": "Ann"})
+    return build_message(found, "slack", ME, person or SlackProfile(), is_followed=False, names={"U0ANN": "Ann"})
 
 
 NOTHING = (
@@ -119,7 +119,7 @@ def test_a_thread_below_our_message_and_a_turn_to_somebody_else_are_seen() -> No
     assert not away.calls_others  # "just talking to @Ann" does not begin with her
     turned = payload("message_thread")
     turned["event"]["text"] = " <@U0ANN> and you?"
-    found = read(turned, ME, in_threads=True, now=NOW)
+    found = parse_event(turned, ME, in_threads=True, now=NOW)
     assert found is not None
     assert found.calls_others
 
@@ -143,11 +143,11 @@ def test_a_deletion_that_names_nobody_is_still_one() -> None:
     """Slack may leave out what was deleted; only our own words and other bots' are passed over."""
     bare = payload("message_deleted")
     del bare["event"]["previous_message"]
-    found = read(bare, ME, in_threads=False, now=NOW)
+    found = parse_event(bare, ME, in_threads=False, now=NOW)
     assert found is not None
     assert (found.kind, found.ts, found.user) == (InboundKind.DELETION, TS, "")
     bare["event"]["previous_message"] = {"user": "U0PARLOUR", "bot_id": "B0PARLOUR", "text": "x", "ts": TS}
-    assert read(bare, ME, in_threads=False, now=NOW) is None
+    assert parse_event(bare, ME, in_threads=False, now=NOW) is None
 
 
 @pytest.mark.parametrize("name", ["bot_message", "bot_as_user"])
@@ -178,7 +178,7 @@ def test_guests_and_foreign_workspaces_are_facts() -> None:
     """The event tells the workspace, the look-up the guest."""
     foreign = message("message_foreign")
     assert (foreign.sender.team, foreign.sender.is_guest) == ("T0FAR", True)
-    guest = message("message_channel", person=Person(name="Gus", is_guest=True))
+    guest = message("message_channel", person=SlackProfile(name="Gus", is_guest=True))
     assert (guest.sender.name, guest.sender.is_guest) == ("Gus", True)
 
 
@@ -204,15 +204,15 @@ TEXTS = [
 def test_text_is_what_people_see(text: str, seen: str | None) -> None:
     """Mentions, channels, groups, dates and links are spelled out."""
     seen = seen or "https://a.example a (https://a.example) x@a.example"
-    assert readable(text, {"U0ANN": "Ann"}) == seen
+    assert plain_text(text, {"U0ANN": "Ann"}) == seen
 
 
 @given(st.text())
 def test_any_text_can_be_read(text: str) -> None:
     """What stands between the marks comes through, escaped as Slack escapes it, and nothing raises."""
     escaped = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-    read_back = readable(escaped, {})
-    assert read_back == readable(escaped, {"U0ANN": "Ann"})
+    read_back = plain_text(escaped, {})
+    assert read_back == plain_text(escaped, {"U0ANN": "Ann"})
     assert mentions(escaped) == []
     assert "\0" not in read_back
     if text.isprintable():

@@ -13,15 +13,15 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from channels.slack import kind
-from channels.slack.follow import Threads
-from channels.slack.ledger import missing_scopes
-from channels.slack.marks import Marks, number
-from channels.slack.pace import Bucket
-from channels.slack.people import person_of
-from channels.slack.scopes import SCOPES, missing
-from channels.slack.scopes import manifest as wanted
+from channels.slack import plugin
+from channels.slack.followed_threads import SlackFollowedThreads
+from channels.slack.oauth_scopes import SCOPES, missing
+from channels.slack.oauth_scopes import manifest as wanted
+from channels.slack.rate_limit import SlackRateLimit
+from channels.slack.read_cursors import SlackReadCursors, number
+from channels.slack.sent_lookup import missing_scopes
 from channels.slack.settings import SlackSettings
+from channels.slack.users import parse_user
 from tests.fakes.slack_server import ALL_SCOPES, APP_TOKEN, BOT_TOKEN, NEEDS
 from tests.fakes.web import FakeState
 
@@ -79,13 +79,13 @@ def test_what_reading_back_needs_is_named() -> None:
 def test_doctor_says_what_a_block_lacks() -> None:
     """One line that says how to mend it; a whole block has none."""
     whole = SlackSettings.model_validate({"bot_token": BOT_TOKEN, "app_token": APP_TOKEN})
-    assert kind.check(whole, {}) == []
+    assert plugin.check(whole, {}) == []
     by_http = SlackSettings.model_validate({"bot_token": BOT_TOKEN, "signing_secret": "0" * 32})
-    assert kind.check(by_http, {}) == []
+    assert plugin.check(by_http, {}) == []
     assert by_http.by_http
     assert not whole.by_http
     lacking = SlackSettings.model_validate({"bot_token": BOT_TOKEN, "enabled": False})
-    (line,) = kind.check(lacking, {})
+    (line,) = plugin.check(lacking, {})
     assert "connections:write" in line
     assert "signing_secret" in line
 
@@ -118,7 +118,7 @@ PEOPLE = [
 @pytest.mark.parametrize(("user", "facts"), PEOPLE)
 def test_a_user_is_read_as_facts(user: dict[str, Any], facts: tuple[str, bool, bool]) -> None:
     """An admin of another workspace is nobody's admin here; guests of both kinds are guests."""
-    person = person_of(user, "T0HOME")
+    person = parse_user(user, "T0HOME")
     assert (person.name, person.is_guest, person.is_admin) == facts
 
 
@@ -128,14 +128,14 @@ TS = st.builds(lambda s, u: f"{s}.{u:06d}", st.integers(1, 2_000_000_000), st.in
 @given(st.lists(TS, min_size=1, max_size=20, unique=True), st.data())
 def test_a_mark_never_passes_what_was_missed(times: list[str], data: st.DataObject) -> None:
     """Whatever order things come in: reading on from the mark finds every missed message, and once all came, none."""
-    marks = Marks(FakeState())
+    marks = SlackReadCursors(FakeState())
     missed = data.draw(st.sets(st.sampled_from(times)))
     for ts in times:
-        (marks.missed if ts in missed else marks.taken)("C1", ts)
+        (marks.hold_back if ts in missed else marks.advance)("C1", ts)
     ((_, mark),) = marks.places()
     assert all(number(mark) < number(ts) for ts in missed)
     for ts in missed:
-        marks.taken("C1", ts)
+        marks.advance("C1", ts)
     ((_, mark),) = marks.places()
     assert mark == max(times, key=number)
 
@@ -143,12 +143,12 @@ def test_a_mark_never_passes_what_was_missed(times: list[str], data: st.DataObje
 async def test_marks_and_threads_survive_a_restart_and_stay_small() -> None:
     """The newest are kept, an older one is forgotten, and nothing is written that did not change."""
     state = FakeState()
-    marks, threads = Marks(state), Threads(state)
+    marks, threads = SlackReadCursors(state), SlackFollowedThreads(state)
     for n in range(1, 600):
-        marks.taken(f"C{n}", f"{n}.000001")
+        marks.advance(f"C{n}", f"{n}.000001")
         await threads.follow(f"C1/{n}.000001", f"{n}.000002")
     await marks.save()
-    again, known = Marks(state), Threads(state)
+    again, known = SlackReadCursors(state), SlackFollowedThreads(state)
     await again.load()
     assert again.places()[0] == ("C599", "599.000001")
     assert len(again.places()) == 300
@@ -164,7 +164,7 @@ async def test_marks_and_threads_survive_a_restart_and_stay_small() -> None:
 
 async def test_a_bucket_lets_a_burst_through_and_then_paces() -> None:
     """So many at once, then one at a time."""
-    bucket = Bucket(3, 1.0)
+    bucket = SlackRateLimit(3, 1.0)
     assert [bucket.take() for _ in range(3)] == [0.0, 0.0, 0.0]
     assert 0.5 < bucket.take() <= 1.0
     assert 1.5 < bucket.wait() <= 2.0

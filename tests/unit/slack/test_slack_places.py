@@ -10,17 +10,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from channels.slack.codec import Me, changed_user, chat_of, place_of, user_of
-from gateway.errors import Unreadable
+from channels.slack.codec import SlackBotIdentity, changed_user, chat_of, parse_membership, user_of
+from gateway.errors import UnreadableEvent
 from gateway.events import Sender
-from gateway.ports import Joined
+from gateway.ports import MembershipChange
 
 PAYLOADS = Path(__file__).parents[2] / "payloads" / "slack"
-ME = Me(user="U0PARLOUR", bot="B0PARLOUR", team="T0HOME", handle="parlour")
-HERE = Joined(
+ME = SlackBotIdentity(user="U0PARLOUR", bot="B0PARLOUR", team="T0HOME", handle="parlour")
+HERE = MembershipChange(
     channel="slack", id="place/Ev40", chat="C0ROOM", team="T0HOME", by=Sender(id="U0BOB", team="T0HOME"), is_gone=False
 )
-GONE = Joined(
+GONE = MembershipChange(
     channel="slack", id="place/Ev42", chat="C0ROOM", team="T0HOME", by=Sender(id="U0BOB", team="T0HOME"), is_gone=True
 )
 PLACES = {"member_joined_channel": HERE, "channel_left": GONE}
@@ -45,7 +45,7 @@ def payload(name: str) -> dict[str, Any]:
 @pytest.mark.parametrize("name", sorted(path.stem for path in PAYLOADS.glob("*.json")))
 def test_a_place_is_told_by_what_is_said_of_us_alone(name: str) -> None:
     """Every captured payload: we were added, we are gone, or it is no such event; a person who joins is none."""
-    assert place_of(payload(name), channel="slack", me=ME) == PLACES.get(name)
+    assert parse_membership(payload(name), channel="slack", me=ME) == PLACES.get(name)
     assert changed_user(payload(name)) == ("U0EVE" if name == "user_change" else "")
 
 
@@ -71,6 +71,6 @@ def test_no_shape_breaks_what_is_read_beforehand(kind: Any, user: Any, channel: 
     for each in (body, {"event": user}, {"user": user, "user_id": channel}):
         assert all(isinstance(found, str) for found in (user_of(each), changed_user(each), chat_of(each)))
         try:
-            place_of(each, channel="slack", me=ME)
-        except Unreadable as error:
+            parse_membership(each, channel="slack", me=ME)
+        except UnreadableEvent as error:
             assert str(error).endswith("without a channel")  # noqa: PT017 - it may raise or not

@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from channels.slack.codec import LIMIT, body, metadata, mrkdwn, part_of, render
-from gateway.events import OutboundMessage, Part, SessionKey
-from gateway.words import say
+from channels.slack.codec import LIMIT, message_body, metadata, part_of, render, render_markup
+from gateway.events import MessagePart, OutboundMessage, SessionKey
+from gateway.i18n import translate
 
 KEY = SessionKey("slack", "C0ROOM/1795000000.000100")
 
 
-def parts(text: str, **more: object) -> list[Part]:
+def parts(text: str, **more: object) -> list[MessagePart]:
     """Cut *text*."""
     return render(OutboundMessage(id="t1.1", key=KEY, text=text, **more), max_parts=40)  # type: ignore[arg-type]
 
@@ -43,7 +43,7 @@ DIALECT = [
 @pytest.mark.parametrize(("markdown", "slack"), DIALECT)
 def test_markdown_becomes_slacks_dialect(markdown: str, slack: str) -> None:
     """Every kind of mark has its own in Slack."""
-    assert mrkdwn(markdown) == slack
+    assert render_markup(markdown) == slack
 
 
 HARMFUL = [
@@ -62,7 +62,7 @@ HARMFUL = [
 @pytest.mark.parametrize(("markdown", "slack"), HARMFUL)
 def test_no_answer_calls_or_misleads(markdown: str, slack: str | None) -> None:
     """Mass mentions are text, a link that claims another host says where it leads, pictures are not fetched."""
-    found = mrkdwn(markdown)
+    found = render_markup(markdown)
     assert slack is None or found == slack
     assert not re.search(r"<[!@#]", found)
 
@@ -94,7 +94,7 @@ def test_every_part_fits_with_its_mark(text: str) -> None:
     cut = parts(text)
     assert 1 <= len(cut) <= 40
     for part in cut:
-        assert len(body(part, marked=True)["text"]) <= LIMIT
+        assert len(message_body(part, marked=True)["text"]) <= LIMIT
         assert part.payload.count("```") % 2 == 0
 
 
@@ -110,13 +110,13 @@ def test_what_was_said_is_all_there() -> None:
 def test_a_part_is_posted_as_what_it_is() -> None:
     """No parsing of names, no mentions; plain text where the formatting was refused; the mark is the first line."""
     (part,) = parts("**late** <!channel>", reply_to="1795000000.000100")
-    sent = body(part, marked=True)
-    assert sent["text"] == f"_{say('delivery.may_repeat')}_\n*late* &lt;!channel&gt;"
+    sent = message_body(part, marked=True)
+    assert sent["text"] == f"_{translate('delivery.may_repeat')}_\n*late* &lt;!channel&gt;"
     assert (sent["parse"], sent["link_names"], sent["mrkdwn"]) == ("none", False, True)
     assert sent["channel"] == "C0ROOM"
-    naked = Part(id=part.id, key=KEY, payload="", plain="late <!channel>")
-    assert body(naked, marked=False)["text"] == "late &lt;!channel&gt;"
-    assert body(naked, marked=False)["mrkdwn"] is False
+    naked = MessagePart(id=part.id, key=KEY, payload="", plain="late <!channel>")
+    assert message_body(naked, marked=False)["text"] == "late &lt;!channel&gt;"
+    assert message_body(naked, marked=False)["mrkdwn"] is False
 
 
 def test_the_send_key_comes_back() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from channels.telegram import adapter
-from channels.telegram.codec import parse
+from channels.telegram.codec import parse_update
 from gateway.ports import PlatformEvent
 from tests.fakes.telegram_channel import open_line
 from tests.fakes.telegram_server import open_telegram
@@ -35,9 +35,9 @@ async def test_an_update_is_read_in_the_houses_keeping(is_cautious: bool, monkey
 
     def noting(*arguments: Any, **more: Any) -> Any:
         kept.append(house.keeps)
-        return parse(*arguments, **more)
+        return parse_update(*arguments, **more)
 
-    monkeypatch.setattr(adapter, "parse", noting)
+    monkeypatch.setattr(adapter, "parse_update", noting)
     async with open_telegram() as server:
         for text in ("one", "two"):
             server.say(text)

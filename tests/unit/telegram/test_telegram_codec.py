@@ -12,36 +12,36 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from channels.telegram import kind
+from channels.telegram import plugin
 from channels.telegram.codec import (
     LIMIT,
     MAX_PARTS,
-    Account,
+    TelegramBotIdentity,
+    build_outgoing,
     event_id,
-    outgoing,
-    parse,
-    place_of,
+    parse_membership,
+    parse_update,
     render,
     rights_changed,
 )
-from channels.telegram.codec.entities import styled
+from channels.telegram.codec.markup import render_markup
 from channels.telegram.settings import TelegramSettings
-from gateway.admission import Admitted, Reason, Rejected, admit, policy_of
-from gateway.errors import SettingsMistake, Unreadable
-from gateway.events import InboundMessage, OutboundMessage, Part, SessionKey
-from gateway.words import say
+from gateway.admission import Admitted, Rejected, RejectionReason, admit, policy_of
+from gateway.errors import SettingsError, UnreadableEvent
+from gateway.events import InboundMessage, MessagePart, OutboundMessage, SessionKey
+from gateway.i18n import translate
 from tests.fakes.telegram_rules import checked_text
 from tests.fakes.web import FakeHouse
 
 PAYLOADS = Path(__file__).resolve().parents[2] / "payloads" / "telegram"
-ME = Account(id="123456789", username="parlour_bot", commands=frozenset({"stop", "new"}))
+ME = TelegramBotIdentity(id="123456789", username="parlour_bot", commands=frozenset({"stop", "new"}))
 NOW = datetime(2026, 11, 22, tzinfo=UTC)
 GROUP = "-1001234567890"
 
 
 def heard(name: str) -> InboundMessage | None:
     """Parse one payload."""
-    return parse(json.loads((PAYLOADS / f"{name}.json").read_text("utf-8")), channel="telegram", me=ME, now=NOW)
+    return parse_update(json.loads((PAYLOADS / f"{name}.json").read_text("utf-8")), channel="telegram", me=ME, now=NOW)
 
 
 # What matters of each payload; None = no affair of ours.
@@ -128,9 +128,9 @@ def test_hidden_senders_and_bots_are_not_admitted() -> None:
         decisions[name] = admit(message, policy)
     nobody, bot = decisions["group_anonymous_admin"], decisions["group_other_bot"]
     assert isinstance(nobody, Rejected)
-    assert nobody.reason is Reason.NOBODY
+    assert nobody.reason is RejectionReason.NOBODY
     assert isinstance(bot, Rejected)
-    assert bot.reason is Reason.BOT
+    assert bot.reason is RejectionReason.BOT
     assert isinstance(decisions["group_topic_mention"], Admitted)
 
 
@@ -148,8 +148,8 @@ def test_no_update_breaks_the_codec(field: str, content: Any) -> None:
     """Whatever shape comes: a message, nothing of ours, or Unreadable, whose text holds no word of it."""
     found, said = None, ""
     try:
-        found = parse({"update_id": 1, field: content}, channel="telegram", me=ME, now=NOW)
-    except Unreadable as error:
+        found = parse_update({"update_id": 1, field: content}, channel="telegram", me=ME, now=NOW)
+    except UnreadableEvent as error:
         said = str(error).partition(" in ")[2]
     assert said in ("", f"{field}, update_id", f"update_id, {field}")
     assert found is None or found.key.channel == "telegram"
@@ -164,8 +164,8 @@ def test_no_update_about_members_breaks_the_codec(field: str, change: Any, membe
     update = {"update_id": 1, field: change}
     rights_changed(update)
     try:
-        place_of(update, channel="telegram", me=ME)
-    except Unreadable as error:
+        parse_membership(update, channel="telegram", me=ME)
+    except UnreadableEvent as error:
         assert str(error).endswith(" in my_chat_member")  # noqa: PT017 - it may raise or not
 
 
@@ -175,8 +175,8 @@ def test_who_decides_changes_when_somebody_becomes_an_admin() -> None:
         json.loads((PAYLOADS / f"{name}.json").read_text("utf-8"))
         for name in ("chat_member_promoted", "my_chat_member_removed")
     )
-    assert (rights_changed(promoted), place_of(promoted, channel="telegram", me=ME)) == (int(GROUP), None)
-    gone = place_of(removed, channel="telegram", me=ME)
+    assert (rights_changed(promoted), parse_membership(promoted, channel="telegram", me=ME)) == (int(GROUP), None)
+    gone = parse_membership(removed, channel="telegram", me=ME)
     assert rights_changed(removed) is None
     assert gone is not None
     assert (gone.chat, gone.title, gone.is_gone) == (GROUP, "The team", True)
@@ -255,10 +255,10 @@ def test_what_we_render_telegram_takes(text: str) -> None:
     assert [part.id for part in parts] == [f"tabcdefghijklmnop.1.{n}" for n in range(1, len(parts) + 1)]
     for part in parts:
         for marked in (False, True):
-            for each in (part, Part(id=part.id, key=part.key, payload="", plain=part.plain)):
-                shown = outgoing(each, marked=marked)
+            for each in (part, MessagePart(id=part.id, key=part.key, payload="", plain=part.plain)):
+                shown = build_outgoing(each, marked=marked)
                 checked_text({"text": shown.text, "entities": list(shown.entities)})
-                assert shown.text.endswith(say("delivery.may_repeat")) is marked
+                assert shown.text.endswith(translate("delivery.may_repeat")) is marked
 
 
 @pytest.mark.parametrize(
@@ -281,7 +281,7 @@ def test_anything_long_fits(text: str) -> None:
     parts = render(message(text))
     assert 1 <= len(parts) <= MAX_PARTS
     for part in parts:
-        shown = outgoing(part, marked=True)
+        shown = build_outgoing(part, marked=True)
         checked_text({"text": shown.text, "entities": list(shown.entities)})
         assert len(part.plain.encode("utf-16-le")) // 2 <= LIMIT
     assert [part.reply_to for part in parts] == ["5", *("" for _ in parts[1:])]
@@ -289,10 +289,10 @@ def test_anything_long_fits(text: str) -> None:
 
 def test_a_table_that_is_narrow_stands_in_columns_and_a_wide_one_in_records() -> None:
     """A telephone shows forty columns; wide characters count twice."""
-    narrow = styled("| day | 天气 |\n|---|---|\n| Mon | ☀ |\n| Tuesday | 雨 |")
+    narrow = render_markup("| day | 天气 |\n|---|---|\n| Mon | ☀ |\n| Tuesday | 雨 |")
     assert narrow.text == "day      天气\n───────  ────\nMon      ☀\nTuesday  雨"
     assert [entity.type for entity in narrow.entities] == ["pre"]
-    wide = styled(f"| city | why |\n|---|---|\n| **Rome** | {'because ' * 9}|\n| Oslo | `no` |")
+    wide = render_markup(f"| city | why |\n|---|---|\n| **Rome** | {'because ' * 9}|\n| Oslo | `no` |")
     assert wide.text == f"Rome\nwhy: {('because ' * 9).strip()}\n\nOslo\nwhy: no"
     assert [entity.type for entity in wide.entities] == ["bold", "bold", "code"]
 
@@ -303,7 +303,7 @@ def test_a_table_that_is_cut_has_its_head_in_every_part(wide: bool) -> None:
     more = "because " * 9 if wide else "x"
     rows = "".join(f"| row {n} | {more} |\n" for n in range(400))
     text = f"Before.\n\n| name | why |\n|---|---|\n{rows}\nAfter."
-    shown = [outgoing(part).text for part in render(message(text))]
+    shown = [build_outgoing(part).text for part in render(message(text))]
     assert len(shown) > 1
     assert not any("|" in each for each in shown)
     if wide:
@@ -334,13 +334,13 @@ LINKS = {
 @pytest.mark.parametrize("markdown", LINKS)
 def test_a_link_shows_where_it_leads(markdown: str) -> None:
     """A label that names another place than it leads to is shown with the address; only web addresses are links."""
-    shown = styled(markdown)
+    shown = render_markup(markdown)
     assert (shown.text, [entity.type for entity in shown.entities]) == LINKS[markdown]
 
 
 def test_blocks_look_native() -> None:
     """Headings are bold, quotes are quotes, lists keep their marks and their depth, code keeps its language."""
-    shown = styled(
+    shown = render_markup(
         "# A *b*\n\n> one\n> two\n\n- x\n  - y\n\n    ```sh\n    ls\n    ```\n- z\n\n3. c\n4. d\n\n---\n~~e~~"
     )
     units = shown.text.encode("utf-16-le")
@@ -370,13 +370,13 @@ def test_the_check_needs_no_network() -> None:
     token = "123456789:AAH-abcdefghijklmnopqrstuvwxyz012"
 
     def wrong(address: str) -> int:
-        return len(kind.check(TelegramSettings.model_validate({"token": token, "base_url": address}), {}))
+        return len(plugin.check(TelegramSettings.model_validate({"token": token, "base_url": address}), {}))
 
     addresses = ["https://api.telegram.org/bot", "http://127.0.0.1:8081/bot", "http://botapi:8081/bot"]
     assert [wrong(address) for address in addresses] == [0, 0, 0]
     assert wrong("http://api.example.org/bot") == 1
     hook = {"enabled": False, "webhook_url": "http://bot.example.org/hooks/telegram"}
-    (line,) = kind.check(TelegramSettings.model_validate(hook), {})
+    (line,) = plugin.check(TelegramSettings.model_validate(hook), {})
     assert "https://" in line
 
 
@@ -386,8 +386,8 @@ def test_a_missing_library_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
         if name != "channels.telegram.settings":
             monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "telegram", None)
-    with pytest.raises(SettingsMistake, match=r"channels\.telegram needs telegram; run `make install`"):
-        kind.open(FakeHouse().context("telegram"))
+    with pytest.raises(SettingsError, match=r"channels\.telegram needs telegram; run `make install`"):
+        plugin.begin_call(FakeHouse().context("telegram"))
 
 
 @pytest.mark.parametrize(("reaction", "is_good"), [("👀", True), ("", True), ("🦄🦄", False), ("x", False)])

@@ -10,10 +10,10 @@ import pytest
 
 from channels.telegram import files
 from gateway.errors import FileUnavailable, OutcomeUnknown, RetryLater, SendRefused
-from gateway.events import Attachment, Part, SessionKey
+from gateway.events import Attachment, MessagePart, SessionKey
+from gateway.i18n import translate
 from gateway.logs import configure_logs
-from gateway.ports import HasFiles, HasHistory
-from gateway.words import say
+from gateway.ports import SupportsFiles, SupportsHistory
 from tests.fakes.telegram_channel import Line, open_line
 from tests.fakes.telegram_files import png
 from tests.fakes.telegram_server import Fault, TelegramServer, open_telegram
@@ -55,8 +55,8 @@ def attached(ident: str, size: int = 5) -> Attachment:
 
 async def test_a_file_is_fetched_in_pieces(line: Line) -> None:
     """getFile, then the bytes as they come; stopping early is no trouble; a channel of files and of what was heard."""
-    assert isinstance(line.channel, HasFiles)
-    assert isinstance(line.channel, HasHistory)
+    assert isinstance(line.channel, SupportsFiles)
+    assert isinstance(line.channel, SupportsHistory)
     data = bytes(range(256)) * 2000
     ident = line.server.files.keep(data)
     assert await fetched(line, ident) == data
@@ -141,9 +141,9 @@ async def test_no_log_line_has_the_address_of_a_file(line: Line) -> None:
     assert line.server.token.partition(":")[2] not in out.getvalue()
 
 
-def outgoing(file: Attachment, key: SessionKey = ANN, *, plain: str = "", reply_to: str = "") -> Part:
+def outgoing(file: Attachment, key: SessionKey = ANN, *, plain: str = "", reply_to: str = "") -> MessagePart:
     """Return the part that a file becomes."""
-    return Part(id="tabcdefghijklmnop.1.2", key=key, payload="", plain=plain, reply_to=reply_to, file=file)
+    return MessagePart(id="tabcdefghijklmnop.1.2", key=key, payload="", plain=plain, reply_to=reply_to, file=file)
 
 
 async def stored(line: Line, data: bytes, media_type: str, caption: str = "", name: str = "a.png") -> Attachment:
@@ -198,7 +198,7 @@ async def test_a_doubtful_file_says_so_in_its_caption(line: Line) -> None:
     """Telegram has no send key for files either: a resend is marked, however long the caption is."""
     for caption in ("", "a chart", "😀" * 900):
         await line.channel.send(outgoing(await stored(line, png(9, 9), "image/png", caption)), marked=True)
-    assert [post.text.endswith(say("delivery.may_repeat")) for post in line.server.posts] == [True] * 3
+    assert [post.text.endswith(translate("delivery.may_repeat")) for post in line.server.posts] == [True] * 3
 
 
 async def test_a_file_that_is_lost_or_too_large_is_refused(line: Line) -> None:

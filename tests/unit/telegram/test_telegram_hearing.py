@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
-from gateway.errors import SettingsMistake
+from gateway.errors import SettingsError
 from gateway.events import ChatKind, InboundKind, SessionKey
+from gateway.i18n import translate
+from gateway.i18n.languages import LANGUAGES
 from gateway.logs import configure_logs
-from gateway.ports import Accepted, PlatformEvent, Verdict
-from gateway.quarantine import Quarantine, look
-from gateway.words import say
-from gateway.words.languages import LANGUAGES
+from gateway.ports import IntakeResult, IntakeVerdict, PlatformEvent
+from gateway.quarantine import Quarantine, list_events
 from tests.fakes.meter import FakeMeter
 from tests.fakes.telegram_channel import Line, open_line
 from tests.fakes.telegram_server import BOT, Fault, TelegramServer, open_telegram
@@ -93,7 +93,7 @@ async def test_what_breaks_us_down_is_set_aside_at_the_third_try(server: Telegra
         server.say("next")
         await server.until(lambda: not server.updates)
     assert [heard.text for heard in house.accepted] == ["next"]
-    (kept,) = look(tmp_path / "quarantine")
+    (kept,) = list_events(tmp_path / "quarantine")
     assert kept.reason == "it broke us 3 times: RuntimeError"
 
 
@@ -110,7 +110,7 @@ async def test_two_unclean_stops_make_it_ask_for_one_at_a_time(server: TelegramS
 
 async def test_a_refused_message_is_confirmed_all_the_same(line: Line) -> None:
     """A stranger's message costs no reply, no reaction, no typing, and does not come again."""
-    line.house.verdict = Accepted(verdict=Verdict.REJECTED, reason="stranger")
+    line.house.verdict = IntakeResult(verdict=IntakeVerdict.REJECTED, reason="stranger")
     line.server.say("let me in", chat=666, sender=666)
     await line.server.until(lambda: not line.server.updates)
     line.house.verdict = None
@@ -305,7 +305,7 @@ async def test_a_second_poller_is_told_once(server: TelegramServer) -> None:
 async def test_a_refused_token_is_a_mistake_of_the_settings(server: TelegramServer, status: int) -> None:
     """The channel ends with a line that says how to mend it, and does not storm; the token is not in it."""
     server.fail("getMe", Fault("status", status, description="Unauthorized" if status == 401 else "Not Found"))
-    with pytest.raises(SettingsMistake, match="copy it again from @BotFather") as caught:
+    with pytest.raises(SettingsError, match="copy it again from @BotFather") as caught:
         async with open_line(server):
             pass
     assert server.token not in str(caught.value)
@@ -358,7 +358,9 @@ async def test_the_menu_is_put_once(server: TelegramServer) -> None:
     assert len(server.menus[""]) == 8
     new = {code: [each for each in menu if each["command"] == "new"] for code, menu in server.menus.items()}
     shown = {code: each["description"] for code, (each,) in new.items()}
-    assert shown == {"": say("commands.help_new")} | {each: say("commands.help_new", each) for each in LANGUAGES}
+    assert shown == {"": translate("commands.help_new")} | {
+        each: translate("commands.help_new", each) for each in LANGUAGES
+    }
     async with open_line(server):
         await server.until(lambda: [name for name, _ in server.calls].count("getMyCommands") == 2 * lists)
     assert server.menu_sets == lists

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from channels.telegram.overheard import Overheard
+from channels.telegram.history import TelegramHistory
 from gateway.events import ChatKind, InboundMessage, Sender, SessionKey
-from gateway.ports import Accepted, Verdict
+from gateway.ports import IntakeResult, IntakeVerdict
 from tests.fakes.telegram_channel import Line, open_line
 from tests.fakes.telegram_server import TelegramServer, open_telegram
 from tests.fakes.web import FakeHouse
@@ -24,12 +24,12 @@ MENTION: dict[str, Any] = {"entities": [{"type": "mention", "offset": 0, "length
 class Admission(FakeHouse):
     """A house that judges as admission does: strangers out, and what is not addressed to us."""
 
-    async def receive(self, message: InboundMessage) -> Accepted:
+    async def receive(self, message: InboundMessage) -> IntakeResult:
         """Judge, then take."""
         if message.sender.id == "666":
-            return Accepted(verdict=Verdict.REJECTED, reason="stranger")
+            return IntakeResult(verdict=IntakeVerdict.REJECTED, reason="stranger")
         if not message.is_addressed:
-            return Accepted(verdict=Verdict.REJECTED, reason="not-addressed")
+            return IntakeResult(verdict=IntakeVerdict.REJECTED, reason="not-addressed")
         return await super().receive(message)
 
 
@@ -51,7 +51,7 @@ async def asked(line: Line, chat: int = int(GROUP.chat), **fields: Any) -> Inbou
 
 async def heard(line: Line, message: InboundMessage, since: datetime | None = None, limit: int = 50) -> list[str]:
     """Return what was said before *message*."""
-    return [each.text for each in await line.channel.before(message, since=since, limit=limit)]
+    return [each.text for each in await line.channel.messages_before(message, since=since, limit=limit)]
 
 
 async def test_what_was_said_before_a_mention_is_known(server: TelegramServer) -> None:
@@ -66,7 +66,7 @@ async def test_what_was_said_before_a_mention_is_known(server: TelegramServer) -
         message = await asked(line)
         server.say("three", chat=int(GROUP.chat), sender=43)
         await server.until(lambda: not server.updates)
-        said = await line.channel.before(message, since=None, limit=50)
+        said = await line.channel.messages_before(message, since=None, limit=50)
         assert [(each.text, each.sender.id, each.sender.name) for each in said] == [
             ("one", "42", "Ann Bee"),
             ("two", "43", "Ann Bee"),
@@ -114,12 +114,12 @@ def message(number: int, key: SessionKey = GROUP, *, at: datetime = NOW) -> Inbo
 
 def test_memory_is_bounded_in_each_chat_and_in_all() -> None:
     """A hundred of a chat, and the chat that has been quiet for longest makes room for the others."""
-    kept = Overheard(of_a_chat=100, in_all=250)
+    kept = TelegramHistory(of_a_chat=100, in_all=250)
     chats = [SessionKey("telegram", f"-{n}") for n in (1, 2, 3)]
     for key in chats:
         for number in range(150):
             kept.note(message(number, key))
-    left = [len(kept.before(message(999, key), since=None, limit=1000)) for key in chats]
+    left = [len(kept.messages_before(message(999, key), since=None, limit=1000)) for key in chats]
     assert left == [0, 100, 100]
     for number in range(140, 160):
         kept.note(message(number, chats[1]))  # ten of them are known already
@@ -128,8 +128,8 @@ def test_memory_is_bounded_in_each_chat_and_in_all() -> None:
 
 def test_what_is_a_day_old_is_over() -> None:
     """Yesterday's talk is not what somebody is called into."""
-    kept = Overheard()
+    kept = TelegramHistory()
     kept.note(message(1, at=NOW - timedelta(hours=25)))
     kept.note(message(2, at=NOW - timedelta(hours=23)))
     kept.note(replace(message(3), message_id=""))
-    assert [each.text for each in kept.before(message(9), since=None, limit=10)] == ["2"]
+    assert [each.text for each in kept.messages_before(message(9), since=None, limit=10)] == ["2"]

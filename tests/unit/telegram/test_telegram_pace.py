@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from itertools import pairwise
 
-from channels.telegram.activity import Activities
-from channels.telegram.codec import Outgoing
-from channels.telegram.pace import Pace
+from channels.telegram.activity import TelegramActivity
+from channels.telegram.codec import OutgoingText
+from channels.telegram.rate_limit import TelegramRateLimits
 from gateway.events import SessionKey
 from tests.fakes.clock import Clock
 
@@ -17,41 +17,41 @@ ANN = SessionKey("telegram", "42")
 def test_a_group_takes_twenty_a_minute_and_a_person_one_a_second() -> None:
     """A burst goes at once; from then on each chat has its own pace, and none waits for another."""
     now = [0.0]
-    pace = Pace(lambda: now[0])
+    pace = TelegramRateLimits(lambda: now[0])
     for chat in ("-1001", "42"):
-        assert [pace.take(chat) for _ in range(20)] == [0.0] * 20
-    assert (round(pace.take("-1001"), 3), round(pace.take("42"), 3)) == (3.0, 1.0)
+        assert [pace.try_acquire(chat) for _ in range(20)] == [0.0] * 20
+    assert (round(pace.try_acquire("-1001"), 3), round(pace.try_acquire("42"), 3)) == (3.0, 1.0)
     now[0] += 3.0
-    assert (pace.take("-1001"), pace.take("42")) == (0.0, 0.0)
-    assert pace.take("-1001") > 0.0
-    assert pace.take("-1002") == 0.0
+    assert (pace.try_acquire("-1001"), pace.try_acquire("42")) == (0.0, 0.0)
+    assert pace.try_acquire("-1001") > 0.0
+    assert pace.try_acquire("-1002") == 0.0
 
 
 def test_previews_stop_before_the_wall() -> None:
     """Of a group's twenty, previews leave six to messages."""
-    pace = Pace(lambda: 0.0)
+    pace = TelegramRateLimits(lambda: 0.0)
     assert [pace.take_spare("-1001") for _ in range(20)].count(True) == 14
-    assert [pace.take("-1001") for _ in range(6)] == [0.0] * 6
-    assert pace.take("-1001") > 0.0
+    assert [pace.try_acquire("-1001") for _ in range(6)] == [0.0] * 6
+    assert pace.try_acquire("-1001") > 0.0
 
 
 def test_chats_that_rest_are_forgotten() -> None:
     """The table of allowances does not grow with every chat there ever was."""
     now = [0.0]
-    pace = Pace(lambda: now[0])
+    pace = TelegramRateLimits(lambda: now[0])
     for chat in range(1, 3000):
-        pace.take(str(chat))
+        pace.try_acquire(str(chat))
         now[0] += 1.0
     assert len(pace._buckets) <= 1002
 
 
 async def test_all_calls_of_a_bot_share_thirty_a_second(clock: Clock) -> None:
     """The first second's worth goes at once; a hundred and twenty calls take three seconds more."""
-    pace = Pace()
+    pace = TelegramRateLimits()
     loop = asyncio.get_running_loop()
     begun = loop.time()
     for _ in range(120):
-        await pace.turn()
+        await pace.wait_turn()
     assert round(loop.time() - begun, 3) == 3.0
 
 
@@ -64,12 +64,12 @@ async def test_typing_and_draft_are_renewed_before_they_fade(clock: Clock) -> No
     async def typing(key: SessionKey) -> None:
         typed.append(loop.time())
 
-    async def draft(key: SessionKey, ident: int, words: Outgoing) -> None:
+    async def draft(key: SessionKey, ident: int, words: OutgoingText) -> None:
         drafted.append(loop.time())
 
-    activities = Activities(typing=typing, draft=draft)
+    activities = TelegramActivity(typing=typing, draft=draft)
     activities.begin(ANN)
-    await activities.draft(ANN, None, Outgoing("so far"))
+    await activities.draft(ANN, None, OutgoingText("so far"))
     await asyncio.sleep(100)
     await activities.end(ANN)
     await asyncio.sleep(100)

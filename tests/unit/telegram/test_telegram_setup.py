@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from channels.telegram import kind
-from channels.telegram.alone import TokenLock
+from channels.telegram import plugin
+from channels.telegram.token_lock import TokenLock
 from gateway.logs import configure_logs
-from gateway.ports import Finding, Level, SetsUp
+from gateway.ports import SetupFinding, SetupLevel, SupportsSetup
 from tests.fakes.telegram_channel import block, open_line
 from tests.fakes.telegram_server import Fault, TelegramServer, open_telegram
 
@@ -47,9 +47,9 @@ def _own_runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
 
 
-async def verified(server: TelegramServer, **fields: object) -> list[Finding]:
+async def verified(server: TelegramServer, **fields: object) -> list[SetupFinding]:
     """Verify a block that leads to *server*."""
-    found = list(await kind.verify(block(server, **fields), {}))
+    found = list(await plugin.verify(block(server, **fields), {}))
     assert not any(server.token.partition(":")[2] in finding.text for finding in found)
     assert not any("\n" in finding.text for finding in found)
     return found
@@ -57,8 +57,8 @@ async def verified(server: TelegramServer, **fields: object) -> list[Finding]:
 
 def test_what_is_asked_is_what_a_block_needs() -> None:
     """The token, which is a secret, and who may speak; each with where it is found; all of them are settings."""
-    assert isinstance(kind, SetsUp)
-    token, allowed = kind.questions()
+    assert isinstance(plugin, SupportsSetup)
+    token, allowed = plugin.questions()
     assert (token.setting, token.is_secret, allowed.setting, allowed.is_optional) == ("token", True, "allow_from", True)
     assert "@BotFather" in token.help
 
@@ -66,7 +66,7 @@ def test_what_is_asked_is_what_a_block_needs() -> None:
 async def test_a_bot_that_works_has_its_name(server: TelegramServer) -> None:
     """Everything in order: the name, what privacy mode means, and no complaint; no update is confirmed by it."""
     found = await verified(server)
-    assert {finding.level for finding in found} == {Level.GOOD}
+    assert {finding.level for finding in found} == {SetupLevel.GOOD}
     assert "@parlour_bot" in found[0].text
     assert len(server.updates) == 1
     assert {name for name, _ in server.calls} == {"getMe", "getWebhookInfo", "getUpdates"}
@@ -76,7 +76,7 @@ async def test_a_refused_token_is_wrong(server: TelegramServer) -> None:
     """One line that leads to @BotFather, and no further call."""
     server.fail("getMe", Fault("status", 401, description="Unauthorized"))
     (only,) = await verified(server)
-    assert only.level is Level.WRONG
+    assert only.level is SetupLevel.WRONG
     assert "@BotFather" in only.text
     assert [name for name, _ in server.calls] == ["getMe"]
 
@@ -86,7 +86,7 @@ async def test_an_address_that_is_not_reached_is_wrong(server: TelegramServer) -
     for address in ("http://127.0.0.1:9/bot", f"{server.base}/bot"):
         server.fail("getMe", Fault("garbage"))
         (only,) = await verified(server, base_url=address)
-        assert only.level is Level.WRONG
+        assert only.level is SetupLevel.WRONG
         assert "127.0.0.1" in only.text
         assert "PARLOUR_PROXY" in only.text
 
@@ -94,24 +94,24 @@ async def test_an_address_that_is_not_reached_is_wrong(server: TelegramServer) -
 async def test_privacy_mode_is_held_against_the_policy(server: TelegramServer) -> None:
     """Policy open while Telegram hides: a warning with the clicks; switched off there, none."""
     warning = (await verified(server, group_policy="open"))[1]
-    assert warning.level is Level.WARNING
+    assert warning.level is SetupLevel.WARNING
     assert "Group Privacy, Turn off" in warning.text
     assert "add it again" in warning.text
     server.privacy = False
-    assert {finding.level for finding in await verified(server, group_policy="open")} == {Level.GOOD}
+    assert {finding.level for finding in await verified(server, group_policy="open")} == {SetupLevel.GOOD}
 
 
 async def test_a_webhook_and_another_poller_are_wrong(server: TelegramServer) -> None:
     """Whoever else takes the messages is named, with what to do."""
     server.hooks.url = "https://old.example/hook"
     wrong = (await verified(server))[-1]
-    assert wrong.level is Level.WRONG
+    assert wrong.level is SetupLevel.WRONG
     assert "deleteWebhook" in wrong.text
     assert "old.example" in wrong.text
     server.hooks.url = ""
     server.fail("getUpdates", Fault("status", 409, description="Conflict: terminated by other getUpdates request"))
     wrong = (await verified(server))[-1]
-    assert wrong.level is Level.WRONG
+    assert wrong.level is SetupLevel.WRONG
     assert "another program" in wrong.text
 
 
@@ -122,7 +122,7 @@ async def test_a_gateway_that_runs_is_not_disturbed(server: TelegramServer) -> N
     asked = [fields for name, fields in server.calls if name == "getUpdates"]
     assert all(fields.get("allowed_updates") for fields in asked)  # its own, not one that would end them
     assert f"process {os.getpid()}" in found[-1].text
-    assert {finding.level for finding in found} == {Level.GOOD}
+    assert {finding.level for finding in found} == {SetupLevel.GOOD}
 
 
 async def test_groups_that_are_let_in_are_looked_at(server: TelegramServer) -> None:
@@ -131,7 +131,7 @@ async def test_groups_that_are_let_in_are_looked_at(server: TelegramServer) -> N
     server.chat(GROUP - 1).has_put_us_out = True
     server.joins_groups = False
     found = await verified(server, allow_from=[f"chat:{GROUP}", f"chat:{GROUP - 1}", f"chat:{GROUP - 2}", "42"])
-    texts = [finding.text for finding in found if finding.level is Level.WARNING]
+    texts = [finding.text for finding in found if finding.level is SetupLevel.WARNING]
     assert len(texts) == 3
     assert "Allow Groups" in texts[0]
     assert str(GROUP - 1) in texts[1]
@@ -141,7 +141,7 @@ async def test_groups_that_are_let_in_are_looked_at(server: TelegramServer) -> N
 async def test_a_webhook_that_fails_is_told(server: TelegramServer) -> None:
     """In webhook mode Telegram's own word about its last call is passed on; another address is too."""
     fields = {"mode": "webhook", "webhook_url": "https://bot.example/hooks/telegram", "webhook_secret": "x" * 16}
-    assert {finding.level for finding in await verified(server, **fields)} == {Level.GOOD}
+    assert {finding.level for finding in await verified(server, **fields)} == {SetupLevel.GOOD}
     server.hooks.url, server.hooks.last_error = "https://bot.example/hooks/telegram", (1, "Connection refused")
     assert "Connection refused" in (await verified(server, **fields))[-1].text
     server.hooks.url = "https://old.example/"
@@ -157,7 +157,7 @@ async def test_two_processes_never_poll_with_one_token(server: TelegramServer) -
     out = Loud()
     configure_logs(form="json", stream=out)
     other = TokenLock(server.token, f"{server.base}/bot")
-    assert other.take()
+    assert other.acquire()
     running = asyncio.create_task(_hear(server))
     await out.told.wait()
     assert server.calls == []
@@ -176,19 +176,19 @@ async def _hear(server: TelegramServer) -> None:
 def test_the_lock_is_private_and_says_nothing(tmp_path: Path) -> None:
     """A folder and a file of this user alone, named by a hash; other bots and servers are other locks."""
     lock = TokenLock("1:secret", "https://api.telegram.org/bot")
-    assert lock.take()
-    assert lock.take()
+    assert lock.acquire()
+    assert lock.acquire()
     (folder,) = tmp_path.iterdir()
     (file,) = folder.iterdir()
     assert (folder.stat().st_mode & 0o777, file.stat().st_mode & 0o777) == (0o700, 0o600)
     assert "secret" not in file.name + file.read_text("ascii")
-    assert not TokenLock("1:secret", "https://api.telegram.org/bot").take()
+    assert not TokenLock("1:secret", "https://api.telegram.org/bot").acquire()
     for another in (TokenLock("2:secret", "https://api.telegram.org/bot"), TokenLock("1:secret", "http://mine/bot")):
-        assert another.take()
+        assert another.acquire()
         another.release()
     lock.release()
     again = TokenLock("1:secret", "https://api.telegram.org/bot")
-    assert again.take()
+    assert again.acquire()
     again.release()
 
 
@@ -199,7 +199,7 @@ def test_a_folder_that_others_can_write_is_not_trusted(tmp_path: Path) -> None:
     (tmp_path / f"parlour-{os.geteuid()}").mkdir()
     (tmp_path / f"parlour-{os.geteuid()}").chmod(0o777)
     lock = TokenLock("1:secret", "https://api.telegram.org/bot")
-    assert lock.take()
+    assert lock.acquire()
     assert lock.holder() == "unknown"
     assert "telegram.no_lock" in out.getvalue()
     lock.release()

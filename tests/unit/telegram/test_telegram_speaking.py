@@ -10,9 +10,9 @@ from datetime import timedelta
 import pytest
 
 from gateway.errors import FormatRefused, OutcomeUnknown, RetryLater, SendRefused
-from gateway.events import OutboundKind, OutboundMessage, Part, SessionKey
-from gateway.ports import Activity
-from gateway.words import say
+from gateway.events import MessagePart, OutboundKind, OutboundMessage, SessionKey
+from gateway.i18n import translate
+from gateway.ports import ChatActivity
 from tests.fakes.telegram_channel import Line, open_line
 from tests.fakes.telegram_server import Fault, TelegramServer, open_telegram
 
@@ -50,20 +50,20 @@ def parts(
     kind: OutboundKind = OutboundKind.ANSWER,
     reply_to: str = "",
     visible_to: str = "",
-) -> list[Part]:
+) -> list[MessagePart]:
     """Render one message."""
     ident = f"{TURN}.{row}"
     message = OutboundMessage(id=ident, key=key, text=text, kind=kind, reply_to=reply_to, visible_to=visible_to)
     return list(line.channel.render(message))
 
 
-def part(line: Line, text: str, key: SessionKey = ANN, *, reply_to: str = "", visible_to: str = "") -> Part:
+def part(line: Line, text: str, key: SessionKey = ANN, *, reply_to: str = "", visible_to: str = "") -> MessagePart:
     """Render a message of one part."""
     (only,) = parts(line, text, key, reply_to=reply_to, visible_to=visible_to)
     return only
 
 
-def preview(line: Line, text: str, key: SessionKey) -> Part:
+def preview(line: Line, text: str, key: SessionKey) -> MessagePart:
     """Render the text so far."""
     return parts(line, text, key, row=0, kind=OutboundKind.PREVIEW)[0]
 
@@ -117,7 +117,7 @@ async def test_a_marked_part_says_so_and_fits(line: Line) -> None:
     """A resend that may repeat something says so in the same message, at any length."""
     full = parts(line, "wörd 😀 " * 2000)[0]
     await line.channel.send(full, marked=True)
-    assert line.server.shown(42)[0].endswith(say("delivery.may_repeat"))
+    assert line.server.shown(42)[0].endswith(translate("delivery.may_repeat"))
 
 
 REFUSALS = {
@@ -158,7 +158,7 @@ async def test_what_never_left_was_not_sent(server: TelegramServer) -> None:
 async def test_plain_text_is_sent_as_it_stands(line: Line) -> None:
     """A part without its formatting is its plain text, and a refusal of that is final."""
     one = part(line, "see [the clock](https://time.example) *now*")
-    bare = Part(id=one.id, key=one.key, payload="", plain=one.plain)
+    bare = MessagePart(id=one.id, key=one.key, payload="", plain=one.plain)
     await line.channel.send(bare)
     assert line.server.shown(42) == ["see the clock (https://time.example) now"]
     line.server.fail("sendMessage", Fault("status", 400, description="Bad Request: can't parse entities: x"))
@@ -191,7 +191,7 @@ async def test_an_edit_that_changes_nothing_is_done(line: Line) -> None:
 
 async def test_a_stream_in_private_is_a_draft_and_then_a_message(line: Line) -> None:
     """Drafts under one id, never a message; the answer cannot be an edit of a draft, so it rings as a new one."""
-    await line.channel.show(Activity(key=ANN, on=True))
+    await line.channel.show(ChatActivity(key=ANN, on=True))
     receipt = await line.channel.send(preview(line, "It", ANN))
     for text in ("It is", "It is", "It is **late**"):
         receipt = await line.channel.edit(receipt.message_id, preview(line, text, ANN))
@@ -201,7 +201,7 @@ async def test_a_stream_in_private_is_a_draft_and_then_a_message(line: Line) -> 
     assert await line.channel.find(preview(line, "It", ANN)) is None
     with pytest.raises(SendRefused):
         await line.channel.edit(receipt.message_id, part(line, "It is late.", ANN))
-    await line.channel.show(Activity(key=ANN, on=False))
+    await line.channel.show(ChatActivity(key=ANN, on=False))
     await line.channel.send(part(line, "It is late.", ANN))
     assert line.server.shown(42) == ["It is late."]
     assert line.server.drafts == []
@@ -274,21 +274,21 @@ async def test_our_own_pace_keeps_us_off_the_wall(line: Line) -> None:
 async def test_typing_is_kept_up_and_ends(line: Line) -> None:
     """Typing is shown again and again while something goes on, never once it is over; failures are its own affair."""
     line.server.fail("sendChatAction", Fault("status", 500), Fault("drop"))
-    await line.channel.show(Activity(key=TOPIC, on=True))
+    await line.channel.show(ChatActivity(key=TOPIC, on=True))
     await line.server.until(lambda: len(line.server.actions) >= 3)
     assert line.server.actions[0] == {"chat_id": int(GROUP.chat), "action": "typing", "message_thread_id": 7}
-    await line.channel.show(Activity(key=TOPIC, on=False))
+    await line.channel.show(ChatActivity(key=TOPIC, on=False))
     assert not [task for task in asyncio.all_tasks() if "typing" in task.get_name()]
-    await line.channel.show(Activity(key=TOPIC, on=False))
-    await line.channel.show(Activity(key=SessionKey("telegram", "1"), on=False))
+    await line.channel.show(ChatActivity(key=TOPIC, on=False))
+    await line.channel.show(ChatActivity(key=SessionKey("telegram", "1"), on=False))
 
 
 async def test_a_status_is_a_draft_until_there_are_words(line: Line) -> None:
     """What is being done stands where the answer will; it never takes the place of words."""
-    await line.channel.show(Activity(key=ANN, on=True, text="Searching. /stop ends it."))
+    await line.channel.show(ChatActivity(key=ANN, on=True, text="Searching. /stop ends it."))
     await line.channel.send(preview(line, "It is", ANN))
-    await line.channel.show(Activity(key=ANN, on=True, text="Searching more"))
-    await line.channel.show(Activity(key=GROUP, on=True, text="Searching"))
+    await line.channel.show(ChatActivity(key=ANN, on=True, text="Searching more"))
+    await line.channel.show(ChatActivity(key=GROUP, on=True, text="Searching"))
     assert [each["text"] for each in line.server.drafts] == ["Searching. /stop ends it.", "It is"]
     assert len({each["draft_id"] for each in line.server.drafts}) == 1
 
@@ -303,7 +303,7 @@ async def test_a_private_answer_goes_to_its_person(line: Line) -> None:
     with pytest.raises(SendRefused):
         await line.channel.send(long[1])
     (post,) = [post for post in line.server.posts if post.chat == int(GROUP.chat)]
-    assert (post.text, post.reply_to) == (say("telegram.write_first"), 2)
+    assert (post.text, post.reply_to) == (translate("telegram.write_first"), 2)
 
 
 async def test_the_sign_on_a_message_goes_when_it_is_answered(server: TelegramServer) -> None:
@@ -346,4 +346,4 @@ async def test_privacy_mode_is_explained_where_it_matters(server: TelegramServer
     async with open_line(server, group_policy="open"):
         server.push({"my_chat_member": {"chat": chat, "from": person, "date": server.now()} | members})
         await server.until(lambda: bool(server.posts))
-    assert server.shown(int(GROUP.chat)) == [say("telegram.privacy")]
+    assert server.shown(int(GROUP.chat)) == [translate("telegram.privacy")]

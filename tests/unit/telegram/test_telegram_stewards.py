@@ -12,9 +12,9 @@ import pytest
 from telegram import Bot
 from telegram.error import TimedOut
 
-from channels.telegram.admins import Admins
+from channels.telegram.members import TelegramMembers
 from gateway.events import ChatKind, InboundMessage, Sender
-from gateway.ports import Joined, KnowsSenders
+from gateway.ports import MembershipChange, SupportsSenderLookup
 from tests.fakes.clock import Clock
 from tests.fakes.telegram_channel import Line, open_line
 from tests.fakes.telegram_server import BOT, Fault, TelegramServer, open_telegram
@@ -53,7 +53,7 @@ def asked(line: Line) -> int:
 
 async def test_an_admin_is_looked_up_when_something_is_decided_and_once(line: Line) -> None:
     """Nobody waits for it in receiving; whoever asks at once shares one look-up; a private chat needs none."""
-    assert isinstance(line.channel, KnowsSenders)
+    assert isinstance(line.channel, SupportsSenderLookup)
     ann, bob = await heard(line), await heard(line, sender=43)
     assert asked(line) == 0
     assert not ann.sender.is_admin
@@ -132,20 +132,20 @@ async def test_what_is_older_than_five_minutes_does_not_count(clock: Clock) -> N
     """Asked anew then; and if that fails, yesterday's admin is none. A silence of three seconds is a failure."""
     bot = Slow()
     bot.answers.set()
-    admins = Admins(cast("Bot", bot))
-    assert await admins.of(GROUP) == {"42"}
+    admins = TelegramMembers(cast("Bot", bot))
+    assert await admins.admins_of(GROUP) == {"42"}
     await asyncio.sleep(299)
     bot.fails = True
-    assert await admins.of(GROUP) == {"42"}
+    assert await admins.admins_of(GROUP) == {"42"}
     await asyncio.sleep(2)
-    assert await admins.of(GROUP) == frozenset()
+    assert await admins.admins_of(GROUP) == frozenset()
     bot.fails = False
     await asyncio.sleep(31)
-    assert await admins.of(GROUP) == {"42"}
+    assert await admins.admins_of(GROUP) == {"42"}
     await asyncio.sleep(301)
     bot.answers.clear()
     before = clock.seconds
-    assert await admins.of(GROUP) == frozenset()
+    assert await admins.admins_of(GROUP) == frozenset()
     assert clock.seconds - before == 3
     assert bot.asked == 4
     await admins.close()
@@ -154,14 +154,14 @@ async def test_what_is_older_than_five_minutes_does_not_count(clock: Clock) -> N
 async def test_an_answer_from_before_a_change_is_not_kept(clock: Clock) -> None:
     """Telegram says that rights changed while it is being asked: whoever asks next asks anew."""
     bot = Slow()
-    admins = Admins(cast("Bot", bot))
-    asking = asyncio.create_task(admins.of(GROUP))
+    admins = TelegramMembers(cast("Bot", bot))
+    asking = asyncio.create_task(admins.admins_of(GROUP))
     await asyncio.sleep(1)
     bot.admins = []
     admins.forget(GROUP)
     bot.answers.set()
     await asking
-    assert await admins.of(GROUP) == frozenset()
+    assert await admins.admins_of(GROUP) == frozenset()
     assert clock.seconds < 3
 
 
@@ -193,7 +193,7 @@ async def test_being_added_and_taken_away_is_told_as_it_is(line: Line, old: Any,
         line.server.push({"my_chat_member": change})
         await line.server.until(lambda: not line.server.updates)
     places = [
-        Joined(
+        MembershipChange(
             channel="telegram",
             id=f"place/{GROUP}/1763769600/{told}",
             chat=str(GROUP),

@@ -11,7 +11,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from channels.telegram import kind
+from channels.telegram import plugin
 from channels.telegram.settings import TelegramSettings
 from gateway.logs import configure_logs
 from gateway.web.server import WebServer
@@ -38,7 +38,7 @@ async def called(server: TelegramServer, house: FakeHouse | None = None) -> Asyn
     url = f"http://127.0.0.1:{port}/hooks/telegram"
     fields: dict[str, Any] = {"mode": "webhook", "webhook_url": url, "webhook_secret": SECRET}
     async with open_line(server, house, first="getWebhookInfo", **fields) as line:
-        web = WebServer("127.0.0.1", port, kind.routes(line.channel))
+        web = WebServer("127.0.0.1", port, plugin.routes(line.channel))
         serving = asyncio.create_task(web.serve(), name="web server")
         await web.wait_started()
         try:
@@ -199,7 +199,7 @@ async def test_before_it_is_ready_and_after_its_end_nothing_is_taken(server: Tel
     port = free_port()
     fields: dict[str, Any] = {"mode": "webhook", "webhook_url": f"http://127.0.0.1:{port}/hooks/telegram"}
     async with open_line(server, first="getMe", webhook_secret=SECRET, **fields) as line:
-        web = WebServer("127.0.0.1", port, kind.routes(line.channel))
+        web = WebServer("127.0.0.1", port, plugin.routes(line.channel))
         serving = asyncio.create_task(web.serve(), name="web server")
         await web.wait_started()
         assert await post(f"http://127.0.0.1:{port}/hooks/telegram") == 503
@@ -210,7 +210,7 @@ async def test_before_it_is_ready_and_after_its_end_nothing_is_taken(server: Tel
 async def test_polling_has_no_door(server: TelegramServer) -> None:
     """Who polls is called by nobody: there is no route."""
     async with open_line(server, runs=False) as line:
-        assert kind.routes(line.channel) == ()
+        assert plugin.routes(line.channel) == ()
 
 
 @pytest.mark.parametrize("secret", ["", "short", "with blanks in the middle", "ümläute-sind-nicht-erlaubt", "x" * 257])

@@ -6,11 +6,11 @@ import re
 
 import pytest
 
-from gateway.events import Choice
-from gateway.text import with_commands
-from gateway.words import ChatLanguage, catalogue, command_names, command_sign, say
-from gateway.words.command_signs import with_sign
-from gateway.words.languages import LANGUAGES
+from gateway.events import MessageButton
+from gateway.i18n import ChatLanguage, command_names, command_sign, load_catalogue, translate
+from gateway.i18n.command_signs import with_sign
+from gateway.i18n.languages import LANGUAGES
+from gateway.text import append_commands
 
 _TYPED = re.compile(rf"(?<![\w.:/<])/(?:{'|'.join(command_names())}|\{{)(?![\w-])")
 
@@ -19,7 +19,7 @@ _TYPED = re.compile(rf"(?<![\w.:/<])/(?:{'|'.join(command_names())}|\{{)(?![\w-]
 @pytest.mark.parametrize("sign", ["!", "/parlour "])
 def test_no_sentence_names_a_slash_that_is_swallowed(language: str, sign: str) -> None:
     """In every language each command has the chat's sign; everything else stays as it is."""
-    for key, sentence in catalogue(language).items():
+    for key, sentence in load_catalogue(language).items():
         said = with_sign(sentence, sign, command_names())
         assert not _TYPED.search(said.replace("/parlour ", "")), key
         assert said.replace(sign, "/") == sentence.replace(sign, "/"), key
@@ -28,18 +28,21 @@ def test_no_sentence_names_a_slash_that_is_swallowed(language: str, sign: str) -
 def test_fields_are_left_alone() -> None:
     """What people typed is not rewritten; the name of a command in a field is."""
     here = ChatLanguage("en", "!")
-    assert say("commands.did_you_mean", here, name="nwe", near="new") == "I know no !nwe. Did you mean !new?"
-    assert "`a /stop b`" in say("people.blocked", here, whom="a /stop b")
-    assert say("commands.did_you_mean", "en", name="nwe", near="new") == "I know no /nwe. Did you mean /new?"
+    assert translate("commands.did_you_mean", here, name="nwe", near="new") == "I know no !nwe. Did you mean !new?"
+    assert "`a /stop b`" in translate("people.blocked", here, whom="a /stop b")
+    assert translate("commands.did_you_mean", "en", name="nwe", near="new") == "I know no /nwe. Did you mean /new?"
 
 
 def test_a_language_without_a_sentence_keeps_the_sign() -> None:
     """English, where it is lacking, is told the same way."""
-    assert say("commands.unknown", ChatLanguage("xx", "!"), name="x") == "I know no !x. !help lists what I understand."
+    assert (
+        translate("commands.unknown", ChatLanguage("xx", "!"), name="x")
+        == "I know no !x. !help lists what I understand."
+    )
     assert command_sign(ChatLanguage("de", "!")) == "!"
     assert command_sign("de") == "/"
 
 
 def test_buttons_as_text_have_the_sign() -> None:
     """Where there are no buttons the command below can be typed as it stands."""
-    assert with_commands("Sure?", [Choice("Yes", "/pair yes x")], "!") == "Sure?\n\n- Yes: `!pair yes x`"
+    assert append_commands("Sure?", [MessageButton("Yes", "/pair yes x")], "!") == "Sure?\n\n- Yes: `!pair yes x`"

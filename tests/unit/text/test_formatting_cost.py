@@ -9,14 +9,14 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
 from channels.discord.codec import render as for_discord
-from channels.frames.codec import render as for_frames
+from channels.frames.frame_codec import render as for_frames
 from channels.slack.codec import render as for_slack
 from channels.telegram.codec import render as for_telegram
-from gateway.events import OutboundMessage, Part, SessionKey
-from gateway.text import plain
+from gateway.events import MessagePart, OutboundMessage, SessionKey
+from gateway.text import render_plain
 from gateway.text.weight import MOST, weight
 
-PLATFORMS: dict[str, Callable[[OutboundMessage], Sequence[Part]]] = {
+PLATFORMS: dict[str, Callable[[OutboundMessage], Sequence[MessagePart]]] = {
     "telegram": for_telegram,
     "discord": for_discord,
     "slack": lambda message: for_slack(message, max_parts=40),
@@ -100,4 +100,4 @@ def test_a_long_answer_of_the_usual_kind_is_formatted_to_its_end() -> None:
     assert weight(text) < MOST
     last = for_telegram(answer(text))[-1]
     assert "**" not in last.plain
-    assert "**" not in plain(text)
+    assert "**" not in render_plain(text)

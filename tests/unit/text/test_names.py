@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.text.names import quiet_name
+from gateway.text.display_names import safe_display_name
 
 
 @pytest.mark.parametrize(
@@ -25,13 +25,13 @@ from gateway.text.names import quiet_name
 )
 def test_a_name_is_one_line_that_does_nothing(name: str, shown: str) -> None:
     """No link, no call of anybody, no line of its own, nothing that turns around what follows."""
-    assert quiet_name(name) == shown
+    assert safe_display_name(name) == shown
 
 
 @given(st.text(max_size=200), st.integers(min_value=1, max_value=64))
 def test_whatever_it_is_it_is_short_and_printable(name: str, longest: int) -> None:
     """Any text becomes at most so many characters without controls, formatting and Markdown's signs."""
-    shown = quiet_name(name, longest)
+    shown = safe_display_name(name, longest)
     assert len(shown) <= longest
     assert not [sign for sign in shown if unicodedata.category(sign)[0] == "C" or sign in "[](){}<>`*_~|\\@#"]
     assert shown == shown.strip()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.text import Unit, bound, clean, plain, split, width
-from gateway.words import say
+from gateway.i18n import translate
+from gateway.text import LengthUnit, render_plain, sanitize, split, split_bounded, width
 
 ONE = "word word word word."
 CASES = [
@@ -54,9 +54,9 @@ def test_a_fence_is_a_fence_in_every_part(text: str, parts: list[str], limit: in
 def test_a_family_is_never_torn_apart() -> None:
     """Eleven code units of one emoji go together; counted as Telegram counts."""
     family = "👨‍👩‍👧‍👦"
-    parts = split(family * 1000, limit=4096, unit=Unit.UTF16)
+    parts = split(family * 1000, limit=4096, unit=LengthUnit.UTF16)
     assert "".join(parts) == family * 1000
-    assert all(len(part) % len(family) == 0 and width(part, Unit.UTF16) <= 4096 for part in parts)
+    assert all(len(part) % len(family) == 0 and width(part, LengthUnit.UTF16) <= 4096 for part in parts)
 
 
 def test_a_cluster_longer_than_the_limit_is_cut_and_kept() -> None:
@@ -69,25 +69,25 @@ def test_a_cluster_longer_than_the_limit_is_cut_and_kept() -> None:
 def test_nesting_ends_nothing(text: str) -> None:
     """Ten thousand levels are split and read like anything else."""
     assert "".join(split(text, limit=4096)).replace(" ", "") == text.replace(" ", "")
-    assert isinstance(plain(text[:10_000]), str)
+    assert isinstance(render_plain(text[:10_000]), str)
 
 
 def test_what_cannot_be_sent_is_made_sendable() -> None:
     """Halves of surrogate pairs meet or become U+FFFD, NUL and ESC go, line ends are one kind."""
-    assert clean("a\0b\x1b\r\nc\rd\ud83d\ude00e\ud83df") == "ab\nc\nd😀e\ufffdf"
+    assert sanitize("a\0b\x1b\r\nc\rd\ud83d\ude00e\ud83df") == "ab\nc\nd😀e\ufffdf"
 
 
 def test_an_endless_answer_ends_visibly() -> None:
     """Ten million characters are at most so many parts, and the last one says that it is cut."""
-    parts = bound("word " * 2_000_000, limit=4096, max_parts=5)
+    parts = split_bounded("word " * 2_000_000, limit=4096, max_parts=5)
     assert len(parts) == 5
-    assert parts[-1].endswith(say("delivery.cut"))
+    assert parts[-1].endswith(translate("delivery.cut"))
     assert all(len(part) <= 4096 for part in parts)
 
 
 def test_a_cut_inside_a_fence_still_closes_it_before_the_line() -> None:
     """The line that says so is not code."""
-    *_, last = bound("```py\n" + "print(1)\n" * 100 + "```", limit=100, max_parts=2, note="(cut)")
+    *_, last = split_bounded("```py\n" + "print(1)\n" * 100 + "```", limit=100, max_parts=2, note="(cut)")
     assert last.startswith("```py\n")
     assert last.endswith("\n```\n\n(cut)")
 
@@ -111,4 +111,4 @@ PLAIN = [
 @pytest.mark.parametrize(("markdown", "text"), PLAIN)
 def test_plain_text_reads_as_it_stands(markdown: str, text: str) -> None:
     """Without marks, with bullets and numbers, with where links lead, and with what looks like HTML."""
-    assert plain(markdown) == text
+    assert render_plain(markdown) == text

@@ -8,8 +8,8 @@ from typing import Annotated, Literal
 import pytest
 from pydantic import Field
 
-from agent.tools.port import Tool, ToolContext, bind, tool
-from gateway.ports import Hit
+from agent.tools.tool import Tool, ToolContext, bind_recall, tool
+from gateway.ports import SearchHit
 from tests.fakes.llm import Shelf
 
 
@@ -94,10 +94,10 @@ def test_what_is_no_tool_is_found_when_it_is_made() -> None:
 
 async def test_bound_recall_sees_one_scope() -> None:
     """Whatever a tool asks for, it asks in the scope of the turn's principal."""
-    mine = Hit(source="MEMORY.md", line=1, text="a secret of Ann", score=1.0)
-    theirs = Hit(source="MEMORY.md", line=1, text="a secret of Bob", score=1.0)
+    mine = SearchHit(source="MEMORY.md", line=1, text="a secret of Ann", score=1.0)
+    theirs = SearchHit(source="MEMORY.md", line=1, text="a secret of Bob", score=1.0)
     shelf = Shelf({"people/ann": [mine], "people/bob": [theirs]})
-    recall = bind(shelf, "people/ann")
+    recall = bind_recall(shelf, "people/ann")
     assert await recall.search("secret people/bob", limit=9) == [mine]
     assert await recall.read("MEMORY.md", 1) == [mine]
     assert not hasattr(recall, "scope")

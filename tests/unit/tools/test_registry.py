@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from agent.llm.port import ToolCall
-from agent.tools.port import ToolContext, tool
-from agent.tools.registry import ABILITIES, RESULT_CHARS, LoopDetector, Toolbox
-from gateway.errors import SettingsMistake, ToolFailed
+from agent.llm.chat_model import ToolCall
+from agent.tools.tool import ToolContext, tool
+from agent.tools.toolbox import ABILITIES, RESULT_CHARS, LoopDetector, Toolbox
+from gateway.errors import SettingsError, ToolFailed
 from tests.fakes.clock import Clock
 from tests.fakes.llm import Tally, context
 
@@ -184,14 +184,14 @@ def test_the_installed_tools() -> None:
 
 def test_two_tools_of_one_name_are_a_settings_mistake() -> None:
     """A package cannot replace a tool by taking its name."""
-    with pytest.raises(SettingsMistake, match="add"):
+    with pytest.raises(SettingsError, match="add"):
         Toolbox([add, add])
 
 
 @pytest.mark.parametrize("value", ["no_such_package:x", "tests.unit.tools.test_registry:run"])
 def test_a_broken_entry_point_is_a_settings_mistake(value: str) -> None:
     """A package that is missing, or what is no tool, is said at the start."""
-    with pytest.raises(SettingsMistake, match="mine"):
+    with pytest.raises(SettingsError, match="mine"):
         Toolbox.load(entries=[EntryPoint("mine", value, "parlour.tools")])
 
 

@@ -7,15 +7,15 @@ from typing import Any
 import aiohttp
 import pytest
 
-from gateway.errors import UserMistake
-from gateway.web.arrival import Arrival, Way
+from gateway.errors import UserError
+from gateway.web.forwarded import ResolvedRequest, TrustedProxies
 from gateway.web.server import WebServer
 from tests.fakes.web import FakeHouse, serve_page
 
 URL = "https://chat.example.org/chat/"
 
 
-def arrive(path: str = "/", *, way: Way, peer: str = "127.0.0.1", **headers: str) -> Arrival:
+def arrive(path: str = "/", *, way: TrustedProxies, peer: str = "127.0.0.1", **headers: str) -> ResolvedRequest:
     """Let a request come; a header's name is written with underscores."""
     given = [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
     scope: dict[str, Any] = {"type": "http", "path": path, "headers": given, "client": (peer, 5), "scheme": "http"}
@@ -42,12 +42,14 @@ def test_the_visitor_is_whom_trusted_proxies_vouch_for(
     name: str, trusted: tuple[str, ...], peer: str, forwarded: str, expected: str
 ) -> None:
     """Walked back from the connection, only as far as each who tells is trusted: what is forged stands before that."""
-    assert arrive(way=Way.of(URL, trusted), peer=peer, x_forwarded_for=forwarded).address == expected, name
+    assert arrive(way=TrustedProxies.resolve(URL, trusted), peer=peer, x_forwarded_for=forwarded).address == expected, (
+        name
+    )
 
 
 def test_name_and_scheme_are_believed_of_a_trusted_proxy_alone() -> None:
     """X-Forwarded-Host and -Proto of anybody else change nothing; our own page's origin tells TLS as well."""
-    way = Way.of(URL, ("10.0.0.1",))
+    way = TrustedProxies.resolve(URL, ("10.0.0.1",))
     said = {"host": "127.0.0.1:8787", "x_forwarded_host": "chat.example.org", "x_forwarded_proto": "https"}
     believed, forged = arrive(way=way, peer="10.0.0.1", **said), arrive(way=way, peer="10.0.0.2", **said)
     assert (believed.host, believed.is_secure, believed.base) == ("chat.example.org", True, "/chat")
@@ -69,19 +71,19 @@ PATHS = [
 @pytest.mark.parametrize(("asked", "host", "path", "base"), PATHS)
 def test_the_path_is_ours_whether_it_was_cut_off_or_not(asked: str, host: str, path: str, base: str) -> None:
     """`base` is what the browser sees before our paths; past the proxy, on this machine, that is nothing."""
-    arrival = arrive(asked, way=Way.of(URL), host=host)
+    arrival = arrive(asked, way=TrustedProxies.resolve(URL), host=host)
     assert (arrival.path, arrival.base, arrival.is_bare) == (path, base, False)
-    assert arrive("/chat", way=Way.of(URL), host=host).is_bare
+    assert arrive("/chat", way=TrustedProxies.resolve(URL), host=host).is_bare
 
 
 @pytest.mark.parametrize("path", ["/files/", "/login", "/hooks/x"])
 def test_a_public_path_that_is_one_of_ours_is_refused(path: str) -> None:
     """Nobody could tell whether the proxy had cut it off."""
     channel = FakeHouse().context("web")
-    from channels.web import kind
+    from channels.web import plugin
 
-    routes = [*kind.routes(kind.open(channel)), *_hook()]
-    with pytest.raises(UserMistake, match="choose another path"):
+    routes = [*plugin.routes(plugin.begin_call(channel)), *_hook()]
+    with pytest.raises(UserError, match="choose another path"):
         WebServer("127.0.0.1", 0, routes, public_url=f"https://chat.example.org{path}")
 
 

@@ -10,7 +10,7 @@ import aiohttp
 import pytest
 import yarl
 
-from gateway.web.guard import Door
+from gateway.web.origin_guard import OriginPolicy
 from tests.fakes.web import FakeHouse, Served, serve_page
 
 Session = aiohttp.ClientSession
@@ -309,10 +309,10 @@ DOORS: list[tuple[str, str | None, str, bool]] = [
 @pytest.mark.parametrize(("bound", "public", "host", "known"), DOORS)
 def test_the_door_knows_its_names(bound: str, public: str | None, host: str, known: bool) -> None:
     """Loopback, the address we are bound to, and the public one; a wildcard is no name."""
-    assert Door.of(bound, public).knows(host) is known
+    assert OriginPolicy.of(bound, public).knows(host) is known
 
 
 def test_a_request_without_a_host_is_refused() -> None:
     """HTTP/1.0 has no Host, and so no origin of ours."""
-    door: Any = Door.of("127.0.0.1")
+    door: Any = OriginPolicy.of("127.0.0.1")
     assert not door.knows("")

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from channels.frames import codec
-from channels.frames.codec import BadFrame, Look, Ping, Say
-from channels.frames.windows import MOST_PACES, MOST_WAITING, Pace, Paces, Window
+from channels.frames import frame_codec
+from channels.frames.client_connection import MOST_PACES, MOST_WAITING, ClientConnection, MessageThrottle, Paces
+from channels.frames.frame_codec import BadFrame, HistoryFrame, PingFrame, SayFrame
 from gateway.events import OutboundKind, OutboundMessage, Sender, SessionKey
-from gateway.text import clean
+from gateway.text import sanitize
 
 KEY = SessionKey("web", "owner")
 ANYTHING = st.recursive(
@@ -34,20 +34,20 @@ def test_anything_is_a_frame_or_a_bad_frame(raw: Any) -> None:
     """No input gets another exception out of the codec, parsed or not."""
     for given_raw in (raw, json.dumps(raw, default=str)):
         with suppress(BadFrame):
-            assert isinstance(codec.read(given_raw), Say | Look | Ping)
+            assert isinstance(frame_codec.parse_frame(given_raw), SayFrame | HistoryFrame | PingFrame)
 
 
 @given(st.from_regex(r"[A-Za-z0-9_-]{8,64}", fullmatch=True), st.text(min_size=1))
 def test_what_was_said_comes_through(ident: str, text: str) -> None:
     """The id stays, the text is as storable text; the same frame twice is the same message."""
     try:
-        saying = codec.read(json.dumps({"type": "say", "id": ident, "text": text}))
+        saying = frame_codec.parse_frame(json.dumps({"type": "say", "id": ident, "text": text}))
     except BadFrame:
-        assert not clean(text).strip()
+        assert not sanitize(text).strip()
         return
-    assert saying == Say(ident, clean(text).strip())
+    assert saying == SayFrame(ident, sanitize(text).strip())
     at = datetime(2026, 11, 21, tzinfo=UTC)
-    first, second = (codec.inbound(saying, key=KEY, sender=Sender(id="owner"), at=at) for _ in range(2))
+    first, second = (frame_codec.inbound(saying, key=KEY, sender=Sender(id="owner"), at=at) for _ in range(2))
     assert first == second
     assert first.message_id == ident
     first.text.encode()
@@ -57,13 +57,13 @@ WRONG = [
     b"\xff\xfe",
     "[" * 100_000,
     "{" + '"a":{' * 50_000,
-    "x" * (codec.LONGEST_FRAME + 1),
+    "x" * (frame_codec.LONGEST_FRAME + 1),
     {"type": "say", "id": "short", "text": "x"},
     {"type": "say", "id": "../../../../etc", "text": "x"},
     {"type": "say", "id": "a" * 65, "text": "x"},
     {"type": "say", "id": "message-0001", "text": " \n\t"},
     {"type": "say", "id": "message-0001", "text": "\0"},
-    {"type": "say", "id": "message-0001", "text": "x" * (codec.LONGEST_SAYING + 1)},
+    {"type": "say", "id": "message-0001", "text": "x" * (frame_codec.LONGEST_SAYING + 1)},
     {"type": "say", "id": "message-0001\n", "text": "x"},
 ]
 
@@ -72,14 +72,14 @@ WRONG = [
 def test_wrong_frames_are_told_in_a_line(raw: Any) -> None:
     """Deep, long, empty, foreign: one line for whoever sits there, never a crash."""
     with pytest.raises(BadFrame):
-        codec.read(raw)
+        frame_codec.parse_frame(raw)
 
 
 @given(st.text(), st.sampled_from(OutboundKind))
 def test_every_part_makes_a_frame_that_can_be_sent(text: str, kind: OutboundKind) -> None:
     """Frames are JSON and UTF-8 whatever a model wrote; exactly the last part says that it is."""
     message = OutboundMessage(id="tabcdefghijklmnop.1", key=KEY, text=text, kind=kind)
-    frames = [codec.shown(part) for part in codec.render(message)]
+    frames = [frame_codec.part_frame(part) for part in frame_codec.render(message)]
     for frame in frames:
         assert json.loads(json.dumps(frame, ensure_ascii=False).encode()) == frame
     if kind is not OutboundKind.PREVIEW:
@@ -88,7 +88,7 @@ def test_every_part_makes_a_frame_that_can_be_sent(text: str, kind: OutboundKind
 
 async def test_a_slow_window_is_shown_only_the_newest_state_of_a_stream() -> None:
     """Previews and activity replace what still waits; the answer makes its preview needless."""
-    window = Window(KEY, "owner")
+    window = ClientConnection(KEY, "owner")
     for text in ("a", "ab", "abc"):
         window.push({"type": "preview", "turn": "t1", "text": text})
         window.push({"type": "activity", "on": True, "text": text})
@@ -102,7 +102,7 @@ async def test_a_slow_window_is_shown_only_the_newest_state_of_a_stream() -> Non
 @pytest.mark.parametrize(("number", "text"), [(MOST_WAITING + 1, "x"), (20, "x" * 500_000)])
 async def test_a_window_that_does_not_read_is_closed(number: int, text: str) -> None:
     """What waits for one window is bounded in number and in characters; it gets the history when it is back."""
-    window = Window(KEY, "owner")
+    window = ClientConnection(KEY, "owner")
     for n in range(number):
         window.push({"type": "message", "turn": f"t{n}", "text": text})
     await window.wait_closed()
@@ -111,7 +111,7 @@ async def test_a_window_that_does_not_read_is_closed(number: int, text: str) -> 
 def test_a_window_may_speak_in_bursts_but_not_for_ever() -> None:
     """Nothing is lost: beyond the burst each message waits its turn, and a pause restores the burst."""
     now = [0.0]
-    pace = Pace(lambda: now[0], burst=3, per_second=2)
+    pace = MessageThrottle(lambda: now[0], burst=3, per_second=2)
     assert [pace.delay() for _ in range(5)] == [0, 0, 0, 0.5, 1.0]
     now[0] = 100.0
     assert [pace.delay() for _ in range(4)] == [0, 0, 0, 0.5]
@@ -120,7 +120,7 @@ def test_a_window_may_speak_in_bursts_but_not_for_ever() -> None:
 def test_a_large_frame_costs_as_much_as_many_small_ones() -> None:
     """What is read at once is bounded in bytes too: after one large frame the next ones wait."""
     now = [0.0]
-    pace = Pace(lambda: now[0], burst=40, per_second=10)
+    pace = MessageThrottle(lambda: now[0], burst=40, per_second=10)
     assert [pace.delay(41), pace.delay(41), pace.delay()] == [0.1, 4.2, 4.3]
 
 
@@ -149,7 +149,7 @@ def test_a_press_is_a_command_of_ours_or_nothing(wrong: dict[str, Any]) -> None:
     """A window's press names its button and nothing else; anything odd is refused like every wrong frame."""
     frame = {"type": "press", "id": "press-0001", "part": "t1.1.1", "command": "/memory approve e7"}
     if not wrong:
-        assert codec.read(frame) == codec.Press("press-0001", "t1.1.1", "/memory approve e7")
+        assert frame_codec.parse_frame(frame) == frame_codec.PressFrame("press-0001", "t1.1.1", "/memory approve e7")
         return
-    with pytest.raises(codec.BadFrame):
-        codec.read(frame | wrong)
+    with pytest.raises(frame_codec.BadFrame):
+        frame_codec.parse_frame(frame | wrong)

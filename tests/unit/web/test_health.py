@@ -13,9 +13,9 @@ import aiohttp
 import pytest
 from starlette.routing import Route
 
-from gateway.errors import StoreDown
-from gateway.web.health import Health
-from gateway.web.metrics import DEPTH, METRICS, Kind, PrometheusMeter, metrics_route
+from gateway.errors import StoreUnavailable
+from gateway.web.health import HealthEndpoints
+from gateway.web.metrics import DEPTH, METRICS, MetricKind, PrometheusRecorder, metrics_route
 from gateway.web.server import WebServer
 
 
@@ -30,12 +30,12 @@ class Journal:
         """Write once."""
         self.checks += 1
         if self.is_full:
-            raise StoreDown("no space left")
+            raise StoreUnavailable("no space left")
 
     async def depth(self) -> Mapping[str, Any]:
         """Return what waits."""
         if self.is_full:
-            raise StoreDown("no space left")
+            raise StoreUnavailable("no space left")
         return {"queued": 3, "oldest_seconds": 1.5, "undelivered": 0, "dead": 1, "unprojected": 2, "news": "ignored"}
 
 
@@ -68,7 +68,7 @@ async def test_ready_is_a_writable_journal_and_every_channel_tried(
     """A degraded channel is named and takes no traffic away; an unwritable journal does."""
     journal = Journal()
     journal.is_full = is_full
-    health = Health(check=journal.check, channels=lambda: channels)
+    health = HealthEndpoints(check=journal.check, channels=lambda: channels)
     async with served(*health.routes()) as url, aiohttp.ClientSession() as session:
         async with session.get(f"{url}readyz") as answer:
             assert (answer.status, await answer.json()) == (status, body)
@@ -79,7 +79,7 @@ async def test_ready_is_a_writable_journal_and_every_channel_tried(
 async def test_asking_often_writes_once_a_second() -> None:
     """A probe in a loop is no load on the disk; after a second the truth is asked for again."""
     journal, seconds = Journal(), [0.0]
-    health = Health(check=journal.check, channels=dict, clock=lambda: seconds[0])
+    health = HealthEndpoints(check=journal.check, channels=dict, clock=lambda: seconds[0])
     answers = await asyncio.gather(*(health.readiness() for _ in range(50)))
     assert all(ready for ready, _ in answers)
     assert journal.checks == 1
@@ -93,7 +93,7 @@ async def test_asking_often_writes_once_a_second() -> None:
 
 async def test_metrics_show_what_was_counted_and_what_waits() -> None:
     """Counters, timings and the journal's depth at the moment of the scrape, in Prometheus' text format."""
-    meter, journal = PrometheusMeter(strict=True), Journal()
+    meter, journal = PrometheusRecorder(strict=True), Journal()
     meter.count("accepted", outcome="duplicate")
     meter.count("model_tokens", 120, direction="in")
     meter.time("turn_seconds", 0.2)
@@ -136,7 +136,7 @@ async def test_metrics_are_for_this_machine_and_for_the_token(
     name: str, headers: dict[str, str], status: int, token: str
 ) -> None:
     """With a public address, nobody from elsewhere reads how much is said here; without a token none is right."""
-    route = metrics_route(PrometheusMeter(), Journal().depth, token=token)
+    route = metrics_route(PrometheusRecorder(), Journal().depth, token=token)
     async with (
         served(route, public_url="https://chat.example.org") as url,
         aiohttp.ClientSession() as session,
@@ -170,8 +170,8 @@ def test_what_is_reported_is_what_the_table_holds() -> None:
 
 def test_every_metric_of_the_table_works() -> None:
     """Each row can be counted as its kind, with its labels; names are the house's, once each."""
-    meter = PrometheusMeter(strict=True)
-    methods = {Kind.COUNT: meter.count, Kind.GAUGE: meter.gauge, Kind.TIME: meter.time}
+    meter = PrometheusRecorder(strict=True)
+    methods = {MetricKind.COUNT: meter.count, MetricKind.GAUGE: meter.gauge, MetricKind.TIME: meter.time}
     for metric in METRICS:
         methods[metric.kind](metric.name, 1, **dict.fromkeys(metric.labels, "x"))
     assert len({metric.name for metric in METRICS}) == len(METRICS)
@@ -184,5 +184,5 @@ def test_every_metric_of_the_table_works() -> None:
 def test_an_unknown_name_is_a_bug_in_tests_and_no_failure_in_a_turn(name: str, labels: dict[str, str]) -> None:
     """Wrong name, labels or kind: KeyError where we look, dropped where people wait."""
     with pytest.raises(KeyError):
-        PrometheusMeter(strict=True).count(name, **labels)
-    PrometheusMeter().count(name, **labels)
+        PrometheusRecorder(strict=True).count(name, **labels)
+    PrometheusRecorder().count(name, **labels)

@@ -8,12 +8,12 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from channels.frames import codec
+from channels.frames import frame_codec
+from channels.frames.client_connection import SharedFrame
 from channels.frames.history import HistoryPage, HistoryReader, cut_page
-from channels.frames.windows import SharedFrame
 from gateway.events import Attachment, SessionKey
-from gateway.ports import SessionInfo, ShownLine
-from gateway.text import clean
+from gateway.ports import DisplayedMessage, SessionInfo
+from gateway.text import sanitize
 from tests.fakes.clock import EPOCH
 
 KEY = SessionKey("web", "owner")
@@ -23,18 +23,18 @@ FILE = Attachment(kind="document", name="a.txt", size=1, blob="people/ann/x")
 
 def frame_of(_: SessionKey, page: HistoryPage, before: str) -> SharedFrame:
     """Return a page as its frame."""
-    return SharedFrame(codec.history(page.lines, lambda _: {}, before=page.before, is_earlier=bool(before)))
+    return SharedFrame(frame_codec.history(page.lines, lambda _: {}, before=page.before, is_earlier=bool(before)))
 
 
 @st.composite
-def histories(draw: st.DrawFn) -> list[ShownLine]:
+def histories(draw: st.DrawFn) -> list[DisplayedMessage]:
     """Draw a history whose lines are short, long, and longer than a page."""
     texts = st.builds(lambda text, times: text * times, st.text(max_size=30), st.sampled_from([1, 40, 2_000]))
     lines = draw(
         st.lists(st.tuples(st.sampled_from(["user", "assistant", "command"]), texts, st.booleans()), max_size=9)
     )
     return [
-        ShownLine(
+        DisplayedMessage(
             id=f"t{n}/0",
             turn=f"t{n}",
             role=role,
@@ -48,7 +48,7 @@ def histories(draw: st.DrawFn) -> list[ShownLine]:
 
 
 @given(histories())
-def test_pages_are_bounded_and_make_up_the_history(lines: list[ShownLine]) -> None:
+def test_pages_are_bounded_and_make_up_the_history(lines: list[DisplayedMessage]) -> None:
     """Page by page, each within its bytes: every line once, in order, with its words and its files."""
     pages: list[HistoryPage] = []
     before = ""
@@ -66,9 +66,9 @@ def test_pages_are_bounded_and_make_up_the_history(lines: list[ShownLine]) -> No
         pieces = [each for each in got if each.turn == line.turn]
         assert [each.attachments for each in pieces] == [()] * (len(pieces) - 1) + [line.attachments]
         if line.role == "user":
-            assert "".join(each.text for each in pieces) == clean(line.text)
+            assert "".join(each.text for each in pieces) == sanitize(line.text)
         if len(line.text) < LIMIT // 8:
-            assert [each.text for each in pieces] == [clean(line.text)]
+            assert [each.text for each in pieces] == [sanitize(line.text)]
 
 
 class HeldSessions:
@@ -78,7 +78,7 @@ class HeldSessions:
         self.go_on = asyncio.Event()
         self.reads = self.busy = self.most = 0
 
-    async def shown(self, key: SessionKey, *, limit: int) -> tuple[ShownLine, ...]:
+    async def displayed_messages(self, key: SessionKey, *, limit: int) -> tuple[DisplayedMessage, ...]:
         """Wait and return nothing."""
         self.reads += 1
         self.busy += 1

@@ -7,20 +7,20 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from channels.web import kind as web_kind
+from channels.web import plugin as web_kind
 from channels.web.adapter import WebChannel
-from channels.web.login import (
+from channels.web.logins import (
     ALPHABET,
     CODE_LIFE,
     LOGIN_LIFE,
     MOST_LOGINS,
     WRONG_TRIES,
     WRONG_WINDOW,
-    Logins,
-    Outcome,
+    LoginOutcome,
+    WebLogins,
     is_name,
 )
-from gateway.errors import UserMistake
+from gateway.errors import UserError
 from tests.fakes.web import FakeHouse, FakeState
 
 NAMES = [
@@ -64,51 +64,51 @@ def state() -> FakeState:
 
 
 @pytest.fixture
-def logins(state: FakeState, time: Time) -> Logins:
+def logins(state: FakeState, time: Time) -> WebLogins:
     """Give logins with nobody in."""
-    return Logins(state, now=time)
+    return WebLogins(state, now=time)
 
 
-async def test_a_code_lets_one_browser_in_once(logins: Logins) -> None:
+async def test_a_code_lets_one_browser_in_once(logins: WebLogins) -> None:
     """The first to type it is in; the second time it is only wrong."""
     code = logins.issue_code("owner")
     outcome, token = await logins.enter(code)
-    assert outcome is Outcome.WELCOME
+    assert outcome is LoginOutcome.WELCOME
     login = await logins.find(token)
     assert login is not None
     assert login.who == "owner"
-    assert (await logins.enter(code))[0] is Outcome.WRONG
+    assert (await logins.enter(code))[0] is LoginOutcome.WRONG
 
 
-async def test_a_code_is_read_as_people_type_it(logins: Logins) -> None:
+async def test_a_code_is_read_as_people_type_it(logins: WebLogins) -> None:
     """Case, blanks and dashes do not matter; the letters are those nobody mistakes."""
     code = logins.issue_code("owner")
     assert len(code.replace("-", "")) == 8
     assert set(code) <= set(ALPHABET) | {"-"}
     assert not set("01OILl") & set(ALPHABET)
-    assert (await logins.enter(f" {code.lower().replace('-', ' ')} "))[0] is Outcome.WELCOME
+    assert (await logins.enter(f" {code.lower().replace('-', ' ')} "))[0] is LoginOutcome.WELCOME
 
 
-async def test_a_code_ends_after_ten_minutes(logins: Logins, time: Time) -> None:
+async def test_a_code_ends_after_ten_minutes(logins: WebLogins, time: Time) -> None:
     """Good until then, not a moment longer."""
     early, late = logins.issue_code("owner"), logins.issue_code("owner")
     time.move(CODE_LIFE - timedelta(seconds=1))
-    assert (await logins.enter(early))[0] is Outcome.WELCOME
+    assert (await logins.enter(early))[0] is LoginOutcome.WELCOME
     time.move(timedelta(seconds=1))
-    assert (await logins.enter(late))[0] is Outcome.WRONG
+    assert (await logins.enter(late))[0] is LoginOutcome.WRONG
 
 
-async def test_guessing_is_locked_out_for_a_minute(logins: Logins, time: Time) -> None:
+async def test_guessing_is_locked_out_for_a_minute(logins: WebLogins, time: Time) -> None:
     """After five wrong tries even the right code waits, and is not used up by waiting."""
     code = logins.issue_code("owner")
     for _ in range(WRONG_TRIES):
-        assert (await logins.enter("AAAAAAAA"))[0] is Outcome.WRONG
-    assert (await logins.enter(code))[0] is Outcome.LOCKED
+        assert (await logins.enter("AAAAAAAA"))[0] is LoginOutcome.WRONG
+    assert (await logins.enter(code))[0] is LoginOutcome.LOCKED
     time.move(WRONG_WINDOW)
-    assert (await logins.enter(code))[0] is Outcome.WELCOME
+    assert (await logins.enter(code))[0] is LoginOutcome.WELCOME
 
 
-async def test_what_is_stored_lets_nobody_in(logins: Logins, state: FakeState) -> None:
+async def test_what_is_stored_lets_nobody_in(logins: WebLogins, state: FakeState) -> None:
     """Neither code nor token stands in the notes; the digest is no token."""
     code = logins.issue_code("owner")
     _, token = await logins.enter(code)
@@ -121,16 +121,16 @@ async def test_what_is_stored_lets_nobody_in(logins: Logins, state: FakeState) -
     assert await logins.find(login.digest) is None
 
 
-async def test_a_login_outlives_a_restart_but_not_thirty_days(logins: Logins, state: FakeState, time: Time) -> None:
+async def test_a_login_outlives_a_restart_but_not_thirty_days(logins: WebLogins, state: FakeState, time: Time) -> None:
     """The browser stays in until its time is over."""
     _, token = await logins.enter(logins.issue_code("owner"))
-    restarted = Logins(state, now=time)
+    restarted = WebLogins(state, now=time)
     assert await restarted.find(token) is not None
     time.move(LOGIN_LIFE)
     assert await restarted.find(token) is None
 
 
-async def test_leaving_is_for_good(logins: Logins, state: FakeState, time: Time) -> None:
+async def test_leaving_is_for_good(logins: WebLogins, state: FakeState, time: Time) -> None:
     """A token that left is nobody's, here and after a restart; leaving twice is leaving once."""
     _, token = await logins.enter(logins.issue_code("owner"))
     login = await logins.find(token)
@@ -140,10 +140,10 @@ async def test_leaving_is_for_good(logins: Logins, state: FakeState, time: Time)
     await logins.leave(login)
     assert not logins.counts(login)
     assert await logins.find(token) is None
-    assert await Logins(state, now=time).find(token) is None
+    assert await WebLogins(state, now=time).find(token) is None
 
 
-async def test_who_was_put_out_right_after_the_start_stays_out(logins: Logins, state: FakeState, time: Time) -> None:
+async def test_who_was_put_out_right_after_the_start_stays_out(logins: WebLogins, state: FakeState, time: Time) -> None:
     """A browser whose cookie is looked up while the first look at the notes is still under way brings nobody back."""
     _, token = await logins.enter(logins.issue_code("ann"))
     begun, go_on = asyncio.Event(), asyncio.Event()
@@ -159,7 +159,7 @@ async def test_who_was_put_out_right_after_the_start_stays_out(logins: Logins, s
         async def save(self, name: str, value: str | None) -> None:
             await state.save(name, value)
 
-    again = Logins(SlowOnce(), now=time)
+    again = WebLogins(SlowOnce(), now=time)
     looking = asyncio.create_task(again.find(token), name="looking")
     await begun.wait()
     assert len(await again.end("ann")) == 1
@@ -169,42 +169,42 @@ async def test_who_was_put_out_right_after_the_start_stays_out(logins: Logins, s
     assert not await again.standing()
 
 
-async def test_logins_and_codes_are_bounded(logins: Logins) -> None:
+async def test_logins_and_codes_are_bounded(logins: WebLogins) -> None:
     """The oldest give way; the newest always works."""
     tokens = [(await logins.enter(logins.issue_code("owner")))[1] for _ in range(MOST_LOGINS + 3)]
     assert await logins.find(tokens[0]) is None
     assert await logins.find(tokens[-1]) is not None
     codes = [logins.issue_code("owner") for _ in range(20)]
-    assert (await logins.enter(codes[0]))[0] is Outcome.WRONG
-    assert (await logins.enter(codes[-1]))[0] is Outcome.WELCOME
+    assert (await logins.enter(codes[0]))[0] is LoginOutcome.WRONG
+    assert (await logins.enter(codes[-1]))[0] is LoginOutcome.WELCOME
 
 
-async def test_no_token_is_nobody(logins: Logins) -> None:
+async def test_no_token_is_nobody(logins: WebLogins) -> None:
     """An absent or foreign cookie is no login."""
     for token in ("", "x", "ß" * 10_000):
         assert await logins.find(token) is None
 
 
-async def test_who_guesses_locks_nobody_else_out(logins: Logins) -> None:
+async def test_who_guesses_locks_nobody_else_out(logins: WebLogins) -> None:
     """Tries count by address, and by the /64 of IPv6."""
     code = logins.issue_code("owner")
     for n in range(WRONG_TRIES):
         await logins.enter("AAAAAAAA", f"2001:db8::{n:x}")
-    assert (await logins.enter(code, "2001:db8::ffff"))[0] is Outcome.LOCKED
-    assert (await logins.enter(code, "2001:db8:0:1::1"))[0] is Outcome.WELCOME
+    assert (await logins.enter(code, "2001:db8::ffff"))[0] is LoginOutcome.LOCKED
+    assert (await logins.enter(code, "2001:db8:0:1::1"))[0] is LoginOutcome.WELCOME
 
 
-async def test_many_addresses_that_guess_lock_nobody_out(logins: Logins) -> None:
+async def test_many_addresses_that_guess_lock_nobody_out(logins: WebLogins) -> None:
     """A thousand addresses, five tries each, and the right code still lets its browser in."""
     code = logins.issue_code("owner")
     for n in range(1_000):
         for _ in range(WRONG_TRIES):
             await logins.enter("AAAAAAAA", f"198.51.{n // 250}.{n % 250}")
-    assert (await logins.enter(code, "203.0.113.9"))[0] is Outcome.WELCOME
+    assert (await logins.enter(code, "203.0.113.9"))[0] is LoginOutcome.WELCOME
     assert logins.wrong == 5_000
 
 
-async def test_who_is_in_is_shown_and_put_out(logins: Logins, state: FakeState, time: Time) -> None:
+async def test_who_is_in_is_shown_and_put_out(logins: WebLogins, state: FakeState, time: Time) -> None:
     """By person, with their browsers; ending somebody's logins ends their codes too, and nobody else's, for good."""
     for who in ("ann", "ann", "owner"):
         await logins.enter(logins.issue_code(who))
@@ -213,8 +213,8 @@ async def test_who_is_in_is_shown_and_put_out(logins: Logins, state: FakeState, 
     ended = await logins.end("ann")
     assert len(ended) == 2
     assert not any(logins.counts(login) for login in ended)
-    assert (await logins.enter(unused))[0] is Outcome.WRONG
-    assert [each.who for each in await Logins(state, now=time).standing()] == ["owner"]
+    assert (await logins.enter(unused))[0] is LoginOutcome.WRONG
+    assert [each.who for each in await WebLogins(state, now=time).standing()] == ["owner"]
     assert await logins.end("ann") == []
     time.move(LOGIN_LIFE)
     assert await logins.standing() == []
@@ -228,8 +228,8 @@ def test_a_name_is_an_id(text: str, expected: bool) -> None:
 
 async def test_a_code_is_never_issued_for_what_is_no_name() -> None:
     """Neither is the owner's id given away under a name."""
-    channel = web_kind.open(FakeHouse().context("web"))
+    channel = web_kind.begin_call(FakeHouse().context("web"))
     assert isinstance(channel, WebChannel)
     for name in ("owner", "Ann", "a/b", " ann"):
-        with pytest.raises(UserMistake):
+        with pytest.raises(UserError):
             await channel.issue_code(name)

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from channels.frames.names import file_name
+from channels.frames.names import safe_file_name
 from channels.web.adapter import OWNER, WebChannel
-from channels.web.shelf import MOST, Shelf
-from gateway.events import Attachment, Part
-from gateway.ports import ShownLine
+from channels.web.served_files import MOST, ServedFiles
+from gateway.events import Attachment, MessagePart
+from gateway.ports import DisplayedMessage
 from tests.fakes.clock import EPOCH
 from tests.fakes.web import FakeHouse, Served, serve_page
 
@@ -53,7 +53,7 @@ async def shown(served: Served, session: aiohttp.ClientSession, *, what: Attachm
     """Send *what* to an open window and return the frame's file."""
     async with session.ws_connect(f"{served.url}ws", headers={"Origin": served.url.rstrip("/")}) as socket:
         assert (await socket.receive_json())["type"] == "history"
-        await served.channel.send(Part(id="t.1.1", key=served.key, payload="", plain="", file=what))
+        await served.channel.send(MessagePart(id="t.1.1", key=served.key, payload="", plain="", file=what))
         return (await socket.receive_json())["file"]
 
 
@@ -76,7 +76,7 @@ async def test_only_what_was_shown_can_be_had(served: Served, session: aiohttp.C
     """A guess, a path, a reference and another visitor's address are all not there."""
     channel = served.channel
     assert isinstance(channel, WebChannel)
-    theirs = channel._shelf.put("somebody-else", file())
+    theirs = channel._shelf.add("somebody-else", file())
     for address in ("x", "people/ann/abc", "..%2f..%2fsecrets", theirs):
         async with session.get(f"{served.url}files/{address}") as answer:
             assert answer.status == 404, address
@@ -89,7 +89,7 @@ async def test_without_a_login_there_is_no_file(house: FakeHouse, session: aioht
     async with serve_page(house, login="always") as served:
         channel = served.channel
         assert isinstance(channel, WebChannel)
-        url = f"{served.url}files/{channel._shelf.put(OWNER, file())}"
+        url = f"{served.url}files/{channel._shelf.add(OWNER, file())}"
         async with session.get(url) as answer:
             assert answer.status == 401
         async with session.get(url, headers={"Host": "evil.example"}) as answer:
@@ -116,7 +116,7 @@ async def test_a_file_that_is_lost_is_not_there(
 
 async def test_the_history_shows_files_again(served: Served, session: aiohttp.ClientSession, house: FakeHouse) -> None:
     """A reload gets new addresses for old files; what a person wrote is shown without the lines that name theirs."""
-    line = ShownLine(
+    line = DisplayedMessage(
         id="t/0",
         turn="t",
         role="user",
@@ -136,27 +136,27 @@ async def test_the_history_shows_files_again(served: Served, session: aiohttp.Cl
 
 def test_the_shelf_is_bounded_and_repeats_itself() -> None:
     """The same file keeps its address for one visitor; the oldest addresses go first."""
-    shelf = Shelf()
-    first = shelf.put("ann", file())
-    assert shelf.put("ann", file()) == first
-    assert shelf.put("bob", file()) != first
+    shelf = ServedFiles()
+    first = shelf.add("ann", file())
+    assert shelf.add("ann", file()) == first
+    assert shelf.add("bob", file()) != first
     assert shelf.get("bob", first) is None
     for n in range(MOST):
-        shelf.put("ann", file(f"{n}"))
+        shelf.add("ann", file(f"{n}"))
     assert shelf.get("ann", first) is None
-    assert shelf.put("ann", file()) != first
+    assert shelf.add("ann", file()) != first
 
 
 @given(st.text(st.characters(), max_size=300))
 def test_a_name_names_one_file_in_one_folder(name: str) -> None:
     """Whatever a name is, what becomes of it is one visible file, on every system, and stays so."""
-    safe = file_name(name)
+    safe = safe_file_name(name)
     assert 1 <= len(safe) <= 100
     assert PurePosixPath("folder", safe).parent == PurePosixPath("folder")
     assert PureWindowsPath("folder", safe).parent == PureWindowsPath("folder")
     assert not safe.startswith(".")
     assert safe.encode()
-    assert file_name(safe) == safe
+    assert safe_file_name(safe) == safe
 
 
 @pytest.mark.parametrize(
@@ -172,4 +172,4 @@ def test_a_name_names_one_file_in_one_folder(name: str) -> None:
 )
 def test_names_by_example(name: str, safe: str) -> None:
     """The name stays as it was where it can."""
-    assert file_name(name) == safe
+    assert safe_file_name(name) == safe

@@ -14,21 +14,21 @@ from typing import Any
 import aiohttp
 import pytest
 
-from channels.frames import codec
+from channels.frames import frame_codec
+from channels.frames.client_connection import MOST_WAITING, ClientConnection
 from channels.frames.history import PAGE_BYTES
-from channels.frames.windows import MOST_WAITING, Window
-from channels.web import kind as web_kind
+from channels.web import plugin as web_kind
 from channels.web import uploads
 from channels.web.adapter import MOST_WINDOWS, WebChannel
 from gateway.errors import FileUnavailable
-from gateway.events import Attachment, OutboundMessage, Part, SessionKey
-from gateway.ports import ShownLine
+from gateway.events import Attachment, MessagePart, OutboundMessage, SessionKey
+from gateway.i18n import translate
+from gateway.ports import DisplayedMessage
 from gateway.web.connections import ConnectionLimits
-from gateway.words import say
 from tests.fakes.clock import EPOCH
 from tests.fakes.web import FakeBlobs, FakeHouse, Served, serve_page
 
-LONG = "ü" * codec.LONGEST_SAYING
+LONG = "ü" * frame_codec.LONGEST_SAYING
 
 
 @dataclass
@@ -42,17 +42,17 @@ class CountingHouse(FakeHouse):
         super().__post_init__()
         self.readable.set()
 
-    async def shown(self, key: SessionKey, *, limit: int) -> tuple[ShownLine, ...]:
+    async def displayed_messages(self, key: SessionKey, *, limit: int) -> tuple[DisplayedMessage, ...]:
         """Count."""
         self.reads += 1
         await self.readable.wait()
-        return await super().shown(key, limit=limit)
+        return await super().displayed_messages(key, limit=limit)
 
 
-def line(n: int, text: str, role: str = "user") -> ShownLine:
+def line(n: int, text: str, role: str = "user") -> DisplayedMessage:
     """Return a line of the history."""
     at = EPOCH + timedelta(seconds=n)
-    return ShownLine(id=f"t{n}/0", turn=f"t{n}", role=role, text=text, at=at, message_id=f"message-{n:04d}")
+    return DisplayedMessage(id=f"t{n}/0", turn=f"t{n}", role=role, text=text, at=at, message_id=f"message-{n:04d}")
 
 
 @asynccontextmanager
@@ -98,7 +98,7 @@ async def session() -> AsyncIterator[aiohttp.ClientSession]:
 
 async def test_a_history_comes_in_pages_of_bounded_bytes(session: aiohttp.ClientSession) -> None:
     """Sixty of the longest messages: no frame is larger than a page, and the pages make up all of it, once each."""
-    lines = [line(n, f"{n} {LONG}"[: codec.LONGEST_SAYING]) for n in range(60)]
+    lines = [line(n, f"{n} {LONG}"[: frame_codec.LONGEST_SAYING]) for n in range(60)]
     async with serve_page(FakeHouse(lines=lines)) as served, window(served, session) as socket:
         got: list[Any] = []
         raw = await socket.receive_str()
@@ -171,7 +171,7 @@ async def test_windows_that_open_together_share_one_reading(session: aiohttp.Cli
         await until(lambda: count_windows(served) == MOST_WINDOWS)
         house.readable.set()
         frames = [await socket.receive_json() for socket in sockets]
-        part = Part(id="t9.1.1", key=served.key, payload="", plain="for everybody")
+        part = MessagePart(id="t9.1.1", key=served.key, payload="", plain="for everybody")
         await served.channel.send(part)
         assert {(await socket.receive_json())["text"] for socket in sockets} == {"for everybody"}
     assert all(frame == frames[0] for frame in frames)
@@ -183,7 +183,7 @@ async def test_windows_that_open_together_share_one_reading(session: aiohttp.Cli
 
 async def test_windows_of_one_person_speak_at_one_pace() -> None:
     """Large frames from many windows wait for each other; another person's first frame does not wait at all."""
-    channel = web_kind.open(FakeHouse().context("web"))
+    channel = web_kind.begin_call(FakeHouse().context("web"))
     assert isinstance(channel, WebChannel)
     slept: list[tuple[str, float]] = []
 
@@ -196,7 +196,7 @@ async def test_windows_of_one_person_speak_at_one_pace() -> None:
         async def sleep(seconds: float) -> None:
             slept.append((who, seconds))
 
-        await channel.attend(Window(SessionKey("web", who), who), receive, send, sleep=sleep)
+        await channel.attend(ClientConnection(SessionKey("web", who), who), receive, send, sleep=sleep)
 
     large = "[" + "1," * 450_000 + "1]"
     async with asyncio.TaskGroup() as tasks:
@@ -217,7 +217,7 @@ async def test_windows_of_one_person_are_bounded_and_the_next_is_told(session: a
         async with window(served, session) as socket:
             assert await socket.receive_json() == {
                 "type": "trouble",
-                "line": say("frames.windows", most=MOST_WINDOWS),
+                "line": translate("frames.windows", most=MOST_WINDOWS),
             }
             assert (await socket.receive()).type is aiohttp.WSMsgType.CLOSE
             assert socket.close_code == 1013
@@ -231,9 +231,9 @@ async def test_windows_of_one_person_are_bounded_and_the_next_is_told(session: a
 
 async def test_a_window_that_never_reads_its_history_is_closed() -> None:
     """What waits behind a history that is not taken is bounded too, and the window ends like every slow one."""
-    channel = web_kind.open(FakeHouse().context("web"))
+    channel = web_kind.begin_call(FakeHouse().context("web"))
     assert isinstance(channel, WebChannel)
-    slow = Window(SessionKey("web", "owner"), "owner")
+    slow = ClientConnection(SessionKey("web", "owner"), "owner")
     never = asyncio.get_running_loop().create_future()
 
     async def stuck(*_: Any) -> None:
@@ -279,7 +279,7 @@ async def test_a_download_is_never_whole_in_memory(session: aiohttp.ClientSessio
     async with serve_page(house) as served, window(served, session) as socket:
         await socket.receive_json()
         file = Attachment(kind="video", name="a.mp4", size=len(data), media_type="video/mp4", blob=blob)
-        await served.channel.send(Part(id="t.1.1", key=served.key, payload="", plain="", file=file))
+        await served.channel.send(MessagePart(id="t.1.1", key=served.key, payload="", plain="", file=file))
         href = (await socket.receive_json())["file"]["href"]
         async with session.get(f"{served.url}{href}") as answer:
             assert int(answer.headers["Content-Length"]) == len(data)
@@ -301,7 +301,7 @@ async def test_a_file_that_ends_early_breaks_its_download_off(session: aiohttp.C
     blob = await house.blobs.put("people/ann", bytes(3_000_000))
     async with serve_page(house) as served:
         file = Attachment(kind="document", name="a.bin", size=3_000_000, media_type="", blob=blob)
-        async with session.get(f"{served.url}files/{served.channel._shelf.put('owner', file)}") as answer:
+        async with session.get(f"{served.url}files/{served.channel._shelf.add('owner', file)}") as answer:
             with pytest.raises(aiohttp.ClientPayloadError):
                 await answer.read()
 
@@ -312,13 +312,13 @@ async def test_downloads_of_one_person_are_bounded(session: aiohttp.ClientSessio
     blob = await house.blobs.put("people/ann", bytes(30_000_000))
     file = Attachment(kind="document", name="a.bin", size=30_000_000, media_type="", blob=blob)
     async with serve_page(house) as served, AsyncExitStack() as stack:
-        url = f"{served.url}files/{served.channel._shelf.put('owner', file)}"
+        url = f"{served.url}files/{served.channel._shelf.add('owner', file)}"
         answers = [await stack.enter_async_context(session.get(url)) for _ in range(6)]
         assert [answer.status for answer in answers] == [200] * 6
         async with session.get(url) as refused:
-            assert (refused.status, await refused.text()) == (429, say("web.download_busy"))
+            assert (refused.status, await refused.text()) == (429, translate("web.download_busy"))
         ann = await stack.enter_async_context(visitor(served, "ann"))
-        async with ann.get(f"{served.url}files/{served.channel._shelf.put('ann', file)}") as theirs:
+        async with ann.get(f"{served.url}files/{served.channel._shelf.add('ann', file)}") as theirs:
             assert theirs.status == 200
 
 
@@ -373,7 +373,7 @@ async def test_uploads_that_wait_are_bounded(tmp_path: Path) -> None:
             assert served.channel.uploads is not None
             uploads_of = served.channel.uploads.busy
             await until(lambda: uploads_of("owner") == most)
-            assert await upload(session, served.url, b"one more") == (429, {"line": say("web.upload_busy")})
+            assert await upload(session, served.url, b"one more") == (429, {"line": translate("web.upload_busy")})
             body.go_on.set()
             assert [status for status, _ in await asyncio.gather(*slow)] == [200] * most
 
@@ -400,7 +400,7 @@ async def test_one_person_cannot_fill_the_common_store(tmp_path: Path) -> None:
         assert status == 200
         with (folder / told["token"]).open("ab") as grown:
             grown.truncate(uploads.MOST_OF_ONE)
-        assert await upload(ann, served.url, b"more") == (507, {"line": say("web.upload_yours")})
+        assert await upload(ann, served.url, b"more") == (507, {"line": translate("web.upload_yours")})
         assert (await upload(bob, served.url, b"mine"))[0] == 200
 
 
@@ -412,4 +412,4 @@ async def test_one_persons_files_are_counted(tmp_path: Path) -> None:
     for n in range(uploads.MOST_FILES_OF_ONE):
         (folder / f"{n:024d}").write_bytes(head + b"x")
     async with serve_page(FakeHouse(folder=folder)) as served, aiohttp.ClientSession() as session:
-        assert await upload(session, served.url, b"more") == (507, {"line": say("web.upload_yours")})
+        assert await upload(session, served.url, b"more") == (507, {"line": translate("web.upload_yours")})

@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from gateway.errors import UserMistake
+from gateway.errors import UserError
 from gateway.web.server import WebServer
 
 
@@ -63,7 +63,7 @@ async def test_a_taken_port_is_one_clear_line() -> None:
     """It names the port and the setting, before anything else is started."""
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
-        with pytest.raises(UserMistake) as mistake:
+        with pytest.raises(UserError) as mistake:
             await WebServer("127.0.0.1", port, []).bind()
     assert str(port) in str(mistake.value)
     assert "PARLOUR_WEB__PORT" in str(mistake.value)
@@ -73,7 +73,7 @@ async def test_a_taken_port_is_one_clear_line() -> None:
 @pytest.mark.parametrize("host", ["203.0.113.7", "no such name"])
 async def test_an_address_that_is_not_here_names_its_setting(host: str) -> None:
     """Neither a foreign address nor a name that does not exist can be bound."""
-    with pytest.raises(UserMistake, match="PARLOUR_WEB__HOST"):
+    with pytest.raises(UserError, match="PARLOUR_WEB__HOST"):
         await WebServer(host, 0, []).bind()
 
 

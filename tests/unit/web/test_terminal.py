@@ -15,14 +15,14 @@ from rich.console import Console
 from rich.markdown import Markdown
 from rich.text import Text
 
-from channels.console import kind
+from channels.console import plugin
 from channels.console.adapter import ConsoleChannel
-from channels.console.downloads import Downloads
-from channels.console.screen import Screen, _markdown
-from channels.console.terminal import chat, inert
-from gateway.events import Attachment, OutboundKind, OutboundMessage, Part, turn_id
-from gateway.ports import Accepted, Verdict
-from gateway.words import say
+from channels.console.files import ConsoleFiles
+from channels.console.terminal_client import run_chat, strip_control_characters
+from channels.console.terminal_screen import TerminalScreen, _markdown
+from gateway.events import Attachment, MessagePart, OutboundKind, OutboundMessage, turn_id
+from gateway.i18n import translate
+from gateway.ports import IntakeResult, IntakeVerdict
 from tests.fakes.clock import Clock
 from tests.fakes.web import FakeHouse
 
@@ -44,14 +44,14 @@ class Wire:
 @asynccontextmanager
 async def attached(house: FakeHouse) -> AsyncIterator[Wire]:
     """Attach a terminal's wire to a running console channel."""
-    channel = kind.open(house.context("console"))
+    channel = plugin.begin_call(house.context("console"))
     assert isinstance(channel, ConsoleChannel)
     house.channel = channel
     wire = Wire()
     async with asyncio.TaskGroup() as tasks:
         running = [
             tasks.create_task(channel.run()),
-            tasks.create_task(channel.converse(wire.up.get, wire.down.put)),
+            tasks.create_task(channel.attach(wire.up.get, wire.down.put)),
         ]
         yield wire
         for task in running:
@@ -61,11 +61,11 @@ async def attached(house: FakeHouse) -> AsyncIterator[Wire]:
 async def talk(house: FakeHouse, typed: str, *, during: Callable[[Wire], None] | None = None) -> tuple[int, str]:
     """Pipe *typed* into the chat; return its exit code and what it printed."""
     printed = io.StringIO()
-    screen = Screen(is_live=False, console=Console(file=printed, width=10_000, markup=False, highlight=False))
+    screen = TerminalScreen(is_live=False, console=Console(file=printed, width=10_000, markup=False, highlight=False))
     async with attached(house) as wire:
         if during is not None:
             during(wire)
-        code = await chat(wire.down.get, wire.up.put, stdin=io.StringIO(typed), screen=screen)
+        code = await run_chat(wire.down.get, wire.up.put, stdin=io.StringIO(typed), screen=screen)
     return code, printed.getvalue()
 
 
@@ -81,9 +81,9 @@ async def test_piped_lines_are_answered_in_order() -> None:
 
 async def test_the_terminals_own_words_are_the_chats(capsys: pytest.CaptureFixture[str]) -> None:
     """Why something was not taken, and that the gateway is gone, is said in the language of the chat."""
-    refusing = FakeHouse(language="de", verdict=Accepted(verdict=Verdict.FULL))
+    refusing = FakeHouse(language="de", verdict=IntakeResult(verdict=IntakeVerdict.FULL))
     assert (await talk(refusing, "hello"))[0] == 1
-    assert say("frames.full", "de") in " ".join(capsys.readouterr().err.split())
+    assert translate("frames.full", "de") in " ".join(capsys.readouterr().err.split())
     leaving = FakeHouse(language="es")
     leaving.go_on.clear()
 
@@ -91,7 +91,7 @@ async def test_the_terminals_own_words_are_the_chats(capsys: pytest.CaptureFixtu
         leaving.answer = lambda _: wire.cut() or "never"  # type: ignore[func-returns-value]
 
     assert (await talk(leaving, "hello", during=cut_when_heard))[0] == 1
-    assert say("console.gone", "es") in " ".join(capsys.readouterr().err.split())
+    assert translate("console.gone", "es") in " ".join(capsys.readouterr().err.split())
 
 
 async def test_quit_leaves_without_saying_it() -> None:
@@ -103,7 +103,7 @@ async def test_quit_leaves_without_saying_it() -> None:
 
 async def test_a_refusal_is_told_apart_from_the_answers(capsys: pytest.CaptureFixture[str]) -> None:
     """On stderr, with an exit code that a script can see."""
-    house = FakeHouse(verdict=Accepted(verdict=Verdict.REJECTED, line="Not today."))
+    house = FakeHouse(verdict=IntakeResult(verdict=IntakeVerdict.REJECTED, line="Not today."))
     assert await talk(house, "one\n") == (1, "")
     assert "Not today." in capsys.readouterr().err
 
@@ -169,13 +169,13 @@ async def test_nothing_a_model_writes_is_obeyed() -> None:
 
 def test_inert_text_keeps_lines_and_tabs() -> None:
     """What is ordinary stays as it is."""
-    assert inert("a\tb\nc ✓ 🛋️") == "a\tb\nc ✓ 🛋️"
+    assert strip_control_characters("a\tb\nc ✓ 🛋️") == "a\tb\nc ✓ 🛋️"
 
 
 async def test_a_live_screen_draws_markdown_and_shows_where_links_go() -> None:
     """Previews are drawn over and leave nothing behind; an address stands beside its text."""
     printed = io.StringIO()
-    screen = Screen(is_live=True, console=Console(file=printed, width=100, force_terminal=False))
+    screen = TerminalScreen(is_live=True, console=Console(file=printed, width=100, force_terminal=False))
     screen.history([("user", "earlier"), ("assistant", "*then*")])
     screen.activity("")
     screen.preview("It is **la")
@@ -209,25 +209,25 @@ async def test_a_marked_resend_is_printed_with_its_mark() -> None:
     """The terminal cannot take a line back, so a repeat says what it is."""
     house = FakeHouse()
     printed = io.StringIO()
-    screen = Screen(is_live=False, console=Console(file=printed, width=200))
+    screen = TerminalScreen(is_live=False, console=Console(file=printed, width=200))
     async with attached(house) as wire:
-        talking = asyncio.create_task(chat(wire.down.get, wire.up.put, stdin=io.StringIO("hi\n"), screen=screen))
+        talking = asyncio.create_task(run_chat(wire.down.get, wire.up.put, stdin=io.StringIO("hi\n"), screen=screen))
         (message,) = await house.wait_deliveries(1)
         assert house.channel is not None
         text = OutboundMessage(id=f"{turn_id(message)}.1", key=message.key, text="once", kind=OutboundKind.ANSWER)
         (part,) = house.channel.render(text)
         await house.channel.send(part, marked=True)
         assert await talking == 0
-    assert printed.getvalue() == f"{say('delivery.may_repeat')}\nonce\n"
+    assert printed.getvalue() == f"{translate('delivery.may_repeat')}\nonce\n"
 
 
-async def with_files(house: FakeHouse, downloads: Downloads | None, *files: Attachment, text: str = "Here.") -> str:
+async def with_files(house: FakeHouse, downloads: ConsoleFiles | None, *files: Attachment, text: str = "Here.") -> str:
     """Ask one thing in a pipe, let the answer be *text* and *files*, and return what was printed at the end."""
     printed = io.StringIO()
-    screen = Screen(is_live=False, console=Console(file=printed, width=10_000, markup=False, highlight=False))
+    screen = TerminalScreen(is_live=False, console=Console(file=printed, width=10_000, markup=False, highlight=False))
     async with attached(house) as wire:
         talking = asyncio.create_task(
-            chat(wire.down.get, wire.up.put, stdin=io.StringIO("hi\n"), screen=screen, downloads=downloads)
+            run_chat(wire.down.get, wire.up.put, stdin=io.StringIO("hi\n"), screen=screen, downloads=downloads)
         )
         (message,) = await house.wait_deliveries(1)
         channel = house.channel
@@ -235,7 +235,7 @@ async def with_files(house: FakeHouse, downloads: Downloads | None, *files: Atta
         answer = OutboundMessage(id=f"{turn_id(message)}.1", key=message.key, text=text, attachments=files)
         parts = list(channel.render(answer))
         for n, file in enumerate(files, len(parts) + 1):
-            parts.append(Part(id=f"{answer.id}.{n}", key=message.key, payload="", plain="", file=file))
+            parts.append(MessagePart(id=f"{answer.id}.{n}", key=message.key, payload="", plain="", file=file))
         for part in parts:
             assert not talking.done()
             await channel.send(part)
@@ -255,9 +255,10 @@ async def test_files_are_saved_and_waited_for(tmp_path: Path) -> None:
     blob = await house.blobs.put("people/ann", b"one")
     other = await house.blobs.put("people/ann", b"two")
     names = [download(blob, "plan.pdf"), download(other, "plan.pdf"), download(blob, "plan.pdf")]
-    printed = await with_files(house, Downloads(folder, house.blobs.get), *names)
+    printed = await with_files(house, ConsoleFiles(folder, house.blobs.get), *names)
     saved = [
-        say("console.file_saved", name="plan.pdf", size="3", place=folder / name) for name in ("plan.pdf", "plan-2.pdf")
+        translate("console.file_saved", name="plan.pdf", size="3", place=folder / name)
+        for name in ("plan.pdf", "plan-2.pdf")
     ]
     assert printed.splitlines() == ["Here.", saved[0], saved[1], saved[0]]
     assert (folder / "plan.pdf").read_bytes() == b"one"
@@ -270,11 +271,11 @@ async def test_a_file_that_cannot_be_saved_is_named(tmp_path: Path) -> None:
     """Where there is no folder, or the bytes are gone from the home, the terminal says what came."""
     house = FakeHouse()
     blob = await house.blobs.put("people/ann", b"one")
-    line = say("console.file", name="plan.pdf", size="3")
+    line = translate("console.file", name="plan.pdf", size="3")
     assert await with_files(house, None, download(blob, "plan.pdf")) == f"Here.\n{line}\n"
     (tmp_path / "file").write_text("in the way")
     house = FakeHouse(blobs=house.blobs)
-    blocked = Downloads(tmp_path / "file", house.blobs.get)
+    blocked = ConsoleFiles(tmp_path / "file", house.blobs.get)
     assert await with_files(house, blocked, download(blob, "plan.pdf")) == f"Here.\n{line}\n"
 
 
@@ -282,7 +283,9 @@ async def test_a_files_name_writes_nowhere_else(tmp_path: Path) -> None:
     """A path, a hidden file or an escape sequence as a name saves one visible file in the folder."""
     house, folder = FakeHouse(), tmp_path / "a" / "downloads"
     blob = await house.blobs.put("people/ann", b"one")
-    printed = await with_files(house, Downloads(folder, house.blobs.get), download(blob, "../\x1b[2J.ssh/x\u202egnp"))
+    printed = await with_files(
+        house, ConsoleFiles(folder, house.blobs.get), download(blob, "../\x1b[2J.ssh/x\u202egnp")
+    )
     assert [path.name for path in folder.iterdir()] == ["[2J.ssh xgnp"]
     assert not {"\x1b", "\u202e"} & set(printed)
 
@@ -291,9 +294,9 @@ async def test_a_line_in_a_files_place_ends_the_answer_too() -> None:
     """Delivery's own line counts as the part it stands for, so that nobody waits for a file that never comes."""
     house = FakeHouse()
     printed = io.StringIO()
-    screen = Screen(is_live=False, console=Console(file=printed, width=200))
+    screen = TerminalScreen(is_live=False, console=Console(file=printed, width=200))
     async with attached(house) as wire:
-        talking = asyncio.create_task(chat(wire.down.get, wire.up.put, stdin=io.StringIO("hi\n"), screen=screen))
+        talking = asyncio.create_task(run_chat(wire.down.get, wire.up.put, stdin=io.StringIO("hi\n"), screen=screen))
         (message,) = await house.wait_deliveries(1)
         assert house.channel is not None
         answer = OutboundMessage(
@@ -310,7 +313,7 @@ async def test_a_line_in_a_files_place_ends_the_answer_too() -> None:
 def test_what_is_dense_is_printed_as_it_stands(text: str) -> None:
     """Drawing Markdown has a ceiling: beyond it the terminal shows the text itself, previews sooner than answers."""
     printed = io.StringIO()
-    screen = Screen(is_live=True, console=Console(file=printed, width=100, force_terminal=False))
+    screen = TerminalScreen(is_live=True, console=Console(file=printed, width=100, force_terminal=False))
     screen.message(text, "")
     assert printed.getvalue().splitlines()[0].startswith(text[:3])
     assert _markdown("**b** " * 300).__class__ is Markdown

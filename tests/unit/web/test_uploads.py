@@ -17,7 +17,7 @@ from channels.web.routes import page
 from channels.web.uploads import LARGEST, MOST
 from gateway.errors import FileUnavailable
 from gateway.events import Attachment
-from gateway.words import say
+from gateway.i18n import translate
 from tests.fakes.web import FakeHouse, Served, serve_page
 
 DATA = bytes(range(256)) * 4_000
@@ -108,9 +108,12 @@ async def test_sizes_are_bounded(served: Served, session: aiohttp.ClientSession,
         for _ in range(LARGEST // 1_000_000 + 1):
             yield bytes(1_000_000)
 
-    assert await upload(session, served.url, io.BytesIO(bytes(LARGEST + 1))) == (413, {"line": say("web.upload_large")})
-    assert await upload(session, served.url, endless()) == (413, {"line": say("web.upload_large")})
-    assert await upload(session, served.url, b"") == (400, {"line": say("web.upload_empty")})
+    assert await upload(session, served.url, io.BytesIO(bytes(LARGEST + 1))) == (
+        413,
+        {"line": translate("web.upload_large")},
+    )
+    assert await upload(session, served.url, endless()) == (413, {"line": translate("web.upload_large")})
+    assert await upload(session, served.url, b"") == (400, {"line": translate("web.upload_empty")})
     assert house.folder is not None
     assert not house.folder.exists() or list(house.folder.iterdir()) == []
 
@@ -123,13 +126,13 @@ async def test_the_folder_is_bounded_and_forgets(
     _, told = await upload(session, served.url)
     with (house.folder / "large").open("wb") as large:
         large.truncate(MOST)
-    assert await upload(session, served.url) == (507, {"line": say("web.upload_full")})
+    assert await upload(session, served.url) == (507, {"line": translate("web.upload_full")})
     for path in house.folder.iterdir():
         os.utime(path, (0, 0))
     assert (await upload(session, served.url))[0] == 200
     assert len(list(house.folder.iterdir())) == 1
     answer = await tell(session, served.url, "message-0001", told["token"])
-    assert (answer["type"], answer["line"]) == ("rejected", say("frames.file_gone"))
+    assert (answer["type"], answer["line"]) == ("rejected", translate("frames.file_gone"))
     assert house.accepted == []
 
 

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from agent.llm.litellm_model import load_litellm
-from agent.llm.trouble import translate
-from agent.memory.search.embedding.port import Matrix, unit_length
-from gateway.errors import ModelGarbled
+from agent.llm.provider_errors import map_provider_error
+from agent.memory.search.embedding.embedder import Matrix, normalize_rows
+from gateway.errors import InvalidModelReply
 
 OnTokens = Callable[[str, int, float | None], None]  # model, tokens, US dollars (None = unknown); once a call
 
@@ -55,7 +55,7 @@ class LitellmEmbedder:
         try:
             reply = await self._litellm.aembedding(**asked)
         except Exception as error:  # litellm wraps some errors and lets others through
-            raise translate(error, self.name, self._now()) from error
+            raise map_provider_error(error, self.name, self._now()) from error
         usage, hidden = getattr(reply, "usage", None), getattr(reply, "_hidden_params", None) or {}
         cost = hidden.get("response_cost")
         tokens = getattr(usage, "prompt_tokens", 0)
@@ -71,10 +71,10 @@ def _rows(reply: Any, count: int, model: str) -> Matrix:
         data = sorted((_plain(each) for each in reply.data), key=lambda each: int(each["index"]))
         rows = np.array([each["embedding"] for each in data], dtype=np.float32)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise ModelGarbled(f"{model}: the embeddings cannot be read") from error
+        raise InvalidModelReply(f"{model}: the embeddings cannot be read") from error
     if rows.ndim != 2 or len(rows) != count or not rows.shape[1] or not np.isfinite(rows).all():
-        raise ModelGarbled(f"{model}: {count} embeddings were asked for, the answer has another shape")
-    return unit_length(rows)
+        raise InvalidModelReply(f"{model}: {count} embeddings were asked for, the answer has another shape")
+    return normalize_rows(rows)
 
 
 def _plain(each: Any) -> Mapping[str, Any]:

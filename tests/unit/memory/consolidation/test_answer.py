@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from agent.memory.consolidation.answer import MOST_CHARACTERS, Answer, Unusable, read_answer
+from agent.memory.consolidation.answer import MOST_CHARACTERS, ConsolidationAnswer, UnusableAnswer, parse_answer
 
 GOOD = {"history_entry": "[2026-03-06 10:00] Talked.", "memory_update": "- likes tea\n"}
-READ = Answer("[2026-03-06 10:00] Talked.", "- likes tea")
+READ = ConsolidationAnswer("[2026-03-06 10:00] Talked.", "- likes tea")
 
 
 def call(arguments: Any, name: str = "save_memory") -> list[Any]:
@@ -26,20 +26,20 @@ def call(arguments: Any, name: str = "save_memory") -> list[Any]:
 )
 def test_arguments_in_every_form(arguments: Any) -> None:
     """An object, a JSON string, a one-element list of either."""
-    assert read_answer(None, call(arguments)) == READ
+    assert parse_answer(None, call(arguments)) == READ
 
 
 def test_calls_in_the_form_of_openai() -> None:
     """Mappings or objects, with the function inside."""
     function = {"name": "save_memory", "arguments": json.dumps(GOOD)}
-    assert read_answer("", [{"id": "a", "type": "function", "function": function}]) == READ
-    assert read_answer("", (SimpleNamespace(function=SimpleNamespace(**function)),)) == READ
+    assert parse_answer("", [{"id": "a", "type": "function", "function": function}]) == READ
+    assert parse_answer("", (SimpleNamespace(function=SimpleNamespace(**function)),)) == READ
 
 
 def test_the_first_good_call_counts() -> None:
     """Others beside it do no harm."""
     calls = [*call({}), *call(GOOD, "exec"), *call(GOOD), *call(GOOD | {"memory_update": "x"})]
-    assert read_answer("text", calls) == READ
+    assert parse_answer("text", calls) == READ
 
 
 @pytest.mark.parametrize(
@@ -54,8 +54,8 @@ def test_the_first_good_call_counts() -> None:
 )
 def test_json_of_a_model_without_tools(text: str) -> None:
     """As [004] asks for it."""
-    assert read_answer(text, None) == READ
-    assert read_answer(text, []) == READ
+    assert parse_answer(text, None) == READ
+    assert parse_answer(text, []) == READ
 
 
 @pytest.mark.parametrize(
@@ -86,13 +86,13 @@ def test_json_of_a_model_without_tools(text: str) -> None:
 )
 def test_everything_else_is_no_answer_and_has_a_reason(content: Any, calls: Any, reason: str) -> None:
     """The reason names no word of it."""
-    assert read_answer(content, calls) == Unusable(reason)
+    assert parse_answer(content, calls) == UnusableAnswer(reason)
 
 
 def test_texts_are_made_fit_for_a_file() -> None:
     """Line ends, controls, half characters."""
-    got = read_answer("", call({"history_entry": "a\r\nb\0\x1b", "memory_update": "- \ud800x\ty"}))
-    assert got == Answer("a\nb", "- ?x\ty")
+    got = parse_answer("", call({"history_entry": "a\r\nb\0\x1b", "memory_update": "- \ud800x\ty"}))
+    assert got == ConsolidationAnswer("a\nb", "- ?x\ty")
 
 
 def test_an_object_that_breaks_when_it_is_looked_at_is_none() -> None:
@@ -105,4 +105,4 @@ def test_an_object_that_breaks_when_it_is_looked_at_is_none() -> None:
 
         name = "save_memory"
 
-    assert read_answer("", [Broken()]) == Unusable("no object")
+    assert parse_answer("", [Broken()]) == UnusableAnswer("no object")

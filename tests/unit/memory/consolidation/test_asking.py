@@ -7,14 +7,14 @@ from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
 
-from agent.memory.consolidation.answer import Answer, Unusable
-from agent.memory.consolidation.asking import ask
-from agent.memory.consolidation.prompt import TOOL_CHOICE
-from gateway.errors import ModelBusy, ModelRefused
+from agent.memory.consolidation.answer import ConsolidationAnswer, UnusableAnswer
+from agent.memory.consolidation.consolidation_prompt import TOOL_CHOICE
+from agent.memory.consolidation.provider_call import request_consolidation
+from gateway.errors import ModelRateLimited, ModelRefused
 from tests.fakes.clock import Clock
 
 GOOD = {"history_entry": "[2026-03-06 10:00] Talked.", "memory_update": "- likes tea"}
-READ = Answer("[2026-03-06 10:00] Talked.", "- likes tea")
+READ = ConsolidationAnswer("[2026-03-06 10:00] Talked.", "- likes tea")
 LINES = ["[2026-03-06 10:00] USER: hi"]
 
 
@@ -38,9 +38,9 @@ def calling(arguments: Any = None) -> Any:
     return SimpleNamespace(content=None, tool_calls=[SimpleNamespace(name="save_memory", arguments=arguments or GOOD)])
 
 
-async def answer(provider: Any) -> Answer | Unusable:
+async def answer(provider: Any) -> ConsolidationAnswer | UnusableAnswer:
     """Ask with a deadline that matters to nobody else."""
-    return await ask(provider, "m", "- old", LINES, deadline=timedelta(seconds=30))
+    return await request_consolidation(provider, "m", "- old", LINES, deadline=timedelta(seconds=30))
 
 
 async def test_the_tool_is_forced_first() -> None:
@@ -69,19 +69,19 @@ async def test_a_provider_that_refuses_a_forced_tool_is_asked_with_auto() -> Non
 async def test_what_refuses_everything_gives_a_reason() -> None:
     """After three calls, and no more."""
     provider = Picky(*[ModelRefused("no")] * 3)
-    assert await answer(provider) == Unusable("refused: ModelRefused")
+    assert await answer(provider) == UnusableAnswer("refused: ModelRefused")
 
 
 async def test_trouble_is_not_asked_again_at_once() -> None:
     """A busy or broken provider is left in peace."""
     for trouble, reason in (
-        (ModelBusy("later", delay=timedelta(seconds=1)), "ModelBusy"),
+        (ModelRateLimited("later", delay=timedelta(seconds=1)), "ModelRateLimited"),
         (ConnectionResetError(), "ConnectionResetError"),
         (RuntimeError("boom"), "RuntimeError"),
         (SimpleNamespace(content="Error: overloaded", finish_reason="error"), "the provider's error"),
     ):
         provider = Picky(trouble)
-        assert await answer(provider) == Unusable(reason)
+        assert await answer(provider) == UnusableAnswer(reason)
         assert len(provider.asked) == 1
 
 
@@ -92,5 +92,5 @@ async def test_hangs_for_minutes(clock: Clock) -> None:
         async def chat(self, **asked: Any) -> Any:
             await asyncio.Event().wait()
 
-    assert await answer(Hanging()) == Unusable("TimeoutError")
+    assert await answer(Hanging()) == UnusableAnswer("TimeoutError")
     assert clock.seconds == 30

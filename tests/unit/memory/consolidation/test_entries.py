@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from agent.memory.consolidation.entries import Entry, Kind, parse, render
+from agent.memory.consolidation.memory_entries import EntryKind, MemoryEntry, parse, render
 
 TEXT = """# About Ann
 
@@ -34,7 +34,7 @@ Title
 """
 
 
-def kinds(text: str) -> list[tuple[Kind, str]]:
+def kinds(text: str) -> list[tuple[EntryKind, str]]:
     """Return kind and first line of every entry."""
     return [(entry.kind, entry.raw.split("\n")[0]) for entry in parse(text)]
 
@@ -42,19 +42,19 @@ def kinds(text: str) -> list[tuple[Kind, str]]:
 def test_every_kind_is_an_entry_and_code_is_whole() -> None:
     """Headings of both forms, paragraphs, bullets, numbers, nested ones, and a fence whatever stands in it."""
     assert kinds(TEXT) == [
-        (Kind.HEADING, "# About Ann"),
-        (Kind.PARAGRAPH, "Lives by the sea."),
-        (Kind.ITEM, "- likes tea"),
-        (Kind.ITEM, "- Kids:"),
-        (Kind.ITEM, "  - Tom, born 2012"),
-        (Kind.ITEM, "  - Eve"),
-        (Kind.ITEM, "1. first"),
-        (Kind.ITEM, "2) second"),
-        (Kind.HEADING, "## Work"),
-        (Kind.FENCE, "```sh"),
-        (Kind.HEADING, "Title"),
-        (Kind.ITEM, "* last"),
-        (Kind.RULE, "---"),
+        (EntryKind.HEADING, "# About Ann"),
+        (EntryKind.PARAGRAPH, "Lives by the sea."),
+        (EntryKind.ITEM, "- likes tea"),
+        (EntryKind.ITEM, "- Kids:"),
+        (EntryKind.ITEM, "  - Tom, born 2012"),
+        (EntryKind.ITEM, "  - Eve"),
+        (EntryKind.ITEM, "1. first"),
+        (EntryKind.ITEM, "2) second"),
+        (EntryKind.HEADING, "## Work"),
+        (EntryKind.FENCE, "```sh"),
+        (EntryKind.HEADING, "Title"),
+        (EntryKind.ITEM, "* last"),
+        (EntryKind.RULE, "---"),
     ]
 
 
@@ -81,11 +81,15 @@ def test_nothing_has_no_entries(text: str) -> None:
 
 def test_a_fence_that_was_never_closed_is_closed() -> None:
     """What is put behind a cut answer must not fall into its code."""
-    entries = [*parse("- a\n```\ncode"), Entry(kind=Kind.ITEM, raw="- b")]
-    assert [entry.kind for entry in parse(render(entries))] == [Kind.ITEM, Kind.FENCE, Kind.ITEM]
+    entries = [*parse("- a\n```\ncode"), MemoryEntry(kind=EntryKind.ITEM, raw="- b")]
+    assert [entry.kind for entry in parse(render(entries))] == [EntryKind.ITEM, EntryKind.FENCE, EntryKind.ITEM]
 
 
 def test_entries_do_not_run_into_each_other() -> None:
     """A paragraph behind an item or another paragraph gets the blank line that keeps it one."""
-    entries = [Entry(kind=Kind.ITEM, raw="- a"), Entry(kind=Kind.PARAGRAPH, raw="p"), Entry(kind=Kind.RULE, raw="---")]
-    assert [entry.kind for entry in parse(render(entries))] == [Kind.ITEM, Kind.PARAGRAPH, Kind.RULE]
+    entries = [
+        MemoryEntry(kind=EntryKind.ITEM, raw="- a"),
+        MemoryEntry(kind=EntryKind.PARAGRAPH, raw="p"),
+        MemoryEntry(kind=EntryKind.RULE, raw="---"),
+    ]
+    assert [entry.kind for entry in parse(render(entries))] == [EntryKind.ITEM, EntryKind.PARAGRAPH, EntryKind.RULE]

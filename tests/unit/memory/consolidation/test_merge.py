@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from agent.memory.consolidation.merge import Merged, Why, merge
+from agent.memory.consolidation.merge import MergeResult, ReviewReason, merge
 
 MEMORY = """# Preferences
 
@@ -26,7 +26,7 @@ MEMORY = """# Preferences
 """
 
 
-def merged(proposed: str, current: str = MEMORY, budget: int = 4_000) -> Merged:
+def merged(proposed: str, current: str = MEMORY, budget: int = 4_000) -> MergeResult:
     """Merge with a budget that does not matter."""
     return merge(current, proposed, budget=budget)
 
@@ -37,7 +37,7 @@ def test_additions_and_rewordings_are_taken_as_they_are() -> None:
         "- Go\n", "- Go\n- Rust\n"
     )
     result = merged(proposed)
-    assert result == Merged(
+    assert result == MergeResult(
         text=proposed,
         added=("- Rust",),
         reworded=(("- Favorite color: blue", "- The user's favorite color is blue"),),
@@ -46,7 +46,7 @@ def test_additions_and_rewordings_are_taken_as_they_are() -> None:
 
 def test_what_was_returned_unchanged_is_not_written_again() -> None:
     """Other blank lines are no change, so that nothing is written for them."""
-    assert merged("\n" + MEMORY.replace("\n\n", "\n").strip()) == Merged(text=MEMORY)
+    assert merged("\n" + MEMORY.replace("\n\n", "\n").strip()) == MergeResult(text=MEMORY)
 
 
 def test_an_entry_without_a_successor_is_put_back_in_its_place() -> None:
@@ -94,19 +94,19 @@ def test_an_empty_text_removes_nothing(proposed: str) -> None:
     result = merged(proposed)
     assert result.text == MEMORY
     assert result.staged is not None
-    assert result.staged.why is Why.EMPTY
+    assert result.staged.why is ReviewReason.EMPTY
     assert len(result.staged.removals) == 9
 
 
 def test_nothing_for_an_empty_memory_is_nothing() -> None:
     """What the prompt shows in place of an empty memory is no fact."""
-    assert merged("(empty)", current="") == Merged(text="")
+    assert merged("(empty)", current="") == MergeResult(text="")
 
 
 def test_removals_beyond_a_quarter_and_three_entries_wait() -> None:
     """Three of nine are put back, four of nine are put back and said; a quarter of a hundred is not too many."""
     nine = "".join(f"- fact number {n}\n" for n in range(9))
-    for gone, staged in ((3, None), (4, Why.MANY)):
+    for gone, staged in ((3, None), (4, ReviewReason.MANY)):
         result = merged("".join(f"- fact number {n}\n" for n in range(gone, 9)), nine)
         assert result.text == nine
         assert (result.staged.why if result.staged else None) is staged
@@ -130,7 +130,7 @@ def test_over_budget_nothing_is_removed_and_additions_stand() -> None:
     proposed = "# Skills\n\n" + "".join(f"- new skill {n}\n" for n in range(30))
     result = merged(proposed, budget=300)
     assert result.staged is not None
-    assert result.staged.why is Why.OVER_BUDGET
+    assert result.staged.why is ReviewReason.OVER_BUDGET
     assert "- likes green tea" in result.text
     assert result.added[:2] == ("- new skill 0", "- new skill 1")
     # Even so there is an end to it: what is beyond twice the budget waits, and is not lost.

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from agent.memory.consolidation.operations import Add, Applied, Operation, Remove, Replace, apply
+from agent.memory.consolidation.text_operations import (
+    AddLines,
+    AppliedOperations,
+    Operation,
+    RemoveLines,
+    ReplaceLines,
+    apply,
+)
 
 TEXT = "# Likes\n\n- tea\n- coffee\n\n# Dislikes\n\n- tea\n- rain\n"
 
@@ -12,32 +19,32 @@ TEXT = "# Likes\n\n- tea\n- coffee\n\n# Dislikes\n\n- tea\n- rain\n"
 def test_operations_are_done_in_order() -> None:
     """Each sees the text as the ones before left it."""
     operations: list[Operation] = [
-        Add("- cake", under="Likes"),
-        Replace("- cake", "- cake, with cream"),
-        Remove("- rain"),
+        AddLines("- cake", under="Likes"),
+        ReplaceLines("- cake", "- cake, with cream"),
+        RemoveLines("- rain"),
     ]
     expected = "# Likes\n\n- tea\n- coffee\n- cake, with cream\n\n# Dislikes\n\n- tea\n"
-    assert apply(operations, TEXT) == Applied(expected, done=3)
+    assert apply(operations, TEXT) == AppliedOperations(expected, done=3)
 
 
 @pytest.mark.parametrize(
     ("operation", "why"),
     [
-        (Replace("- milk", "- oat milk"), "no such line"),
-        (Remove("- Tea"), "no such line"),
-        (Remove("- tea"), "such a line stands under several headings"),
-        (Remove("- tea", under="Hates"), "no such heading"),
-        (Remove(""), "no old text was given"),
-        (Replace("- rain", " "), "the new text is empty"),
-        (Add(" \n"), "there is nothing to add"),
-        (Add("- x", after="- gone"), "no such line"),
-        (Add("- x", under="Hates"), "no such heading"),
+        (ReplaceLines("- milk", "- oat milk"), "no such line"),
+        (RemoveLines("- Tea"), "no such line"),
+        (RemoveLines("- tea"), "such a line stands under several headings"),
+        (RemoveLines("- tea", under="Hates"), "no such heading"),
+        (RemoveLines(""), "no old text was given"),
+        (ReplaceLines("- rain", " "), "the new text is empty"),
+        (AddLines(" \n"), "there is nothing to add"),
+        (AddLines("- x", after="- gone"), "no such line"),
+        (AddLines("- x", under="Hates"), "no such heading"),
     ],
 )
 def test_what_does_not_match_is_refused(operation: Operation, why: str) -> None:
     """It is told with its place in the list; the others are done."""
-    applied = apply([Remove("- rain"), operation], TEXT + "- snow\n")
-    if operation == Replace("- rain", " "):
+    applied = apply([RemoveLines("- rain"), operation], TEXT + "- snow\n")
+    if operation == ReplaceLines("- rain", " "):
         why = "no such line"
     assert [(refused.index, refused.operation, refused.why) for refused in applied.refused] == [(1, operation, why)]
     assert applied.done == 1
@@ -47,8 +54,8 @@ def test_what_does_not_match_is_refused(operation: Operation, why: str) -> None:
 
 def test_a_heading_says_which_of_several_is_meant() -> None:
     """Exact lines, several of them too."""
-    assert apply([Remove("- tea", under="Dislikes")], TEXT).text == TEXT.replace("\n\n- tea\n- rain", "\n\n- rain")
-    assert apply([Replace("- tea\n- coffee", "- all of it")], TEXT).text == TEXT.replace(
+    assert apply([RemoveLines("- tea", under="Dislikes")], TEXT).text == TEXT.replace("\n\n- tea\n- rain", "\n\n- rain")
+    assert apply([ReplaceLines("- tea\n- coffee", "- all of it")], TEXT).text == TEXT.replace(
         "- tea\n- coffee", "- all of it"
     )
 
@@ -56,18 +63,18 @@ def test_a_heading_says_which_of_several_is_meant() -> None:
 def test_nothing_done_is_the_same_text() -> None:
     """Byte for byte; adding what stands there already is nothing done."""
     odd = "x\n\n\n- y   \n\n"
-    assert apply([Remove("- z"), Add("- y")], odd).text == odd
-    assert apply([], odd) == Applied(odd)
+    assert apply([RemoveLines("- z"), AddLines("- y")], odd).text == odd
+    assert apply([], odd) == AppliedOperations(odd)
 
 
 def test_an_addition_stays_an_entry_of_its_own() -> None:
     """Behind a paragraph or before a heading there is a blank line."""
-    assert apply([Add("A sentence.")], "Another one.\n").text == "Another one.\n\nA sentence.\n"
-    assert apply([Add("- x")], "").text == "- x\n"
+    assert apply([AddLines("A sentence.")], "Another one.\n").text == "Another one.\n\nA sentence.\n"
+    assert apply([AddLines("- x")], "").text == "- x\n"
     assert (
         apply(
             [
-                Add(
+                AddLines(
                     "- x",
                     after="- tea",
                 )

@@ -6,18 +6,18 @@ from typing import Any
 
 import pytest
 
-from agent.memory.consolidation.slice import (
-    Keep,
-    Slice,
+from agent.memory.consolidation.message_range import (
+    KeepPolicy,
+    MessageRange,
     conversation,
     entry_id,
     is_due,
     keep_count,
     moment,
+    next_range,
     origin_of,
-    take,
 )
-from agent.memory.files.lines import FORGOTTEN
+from agent.memory.storage.transcript_lines import FORGOTTEN
 
 
 def said(role: str, content: Any, at: str = "2026-03-06T14:20:00Z", **fields: Any) -> dict[str, Any]:
@@ -32,30 +32,30 @@ def said(role: str, content: Any, at: str = "2026-03-06T14:20:00Z", **fields: An
 def test_how_many_are_kept(window: int, half: int, recent: int) -> None:
     """Half of the window, or at most ten; never fewer than two, and none when all is archived."""
     assert keep_count(window) == half
-    assert keep_count(window, Keep.RECENT) == recent
+    assert keep_count(window, KeepPolicy.RECENT) == recent
     assert keep_count(window, archive_all=True) == 0
 
 
 def test_a_slice_ends_where_what_is_kept_begins() -> None:
     """From the pointer on; nothing when there is nothing, and nothing with window 0, whatever is asked."""
-    assert take(60, 0, 50) == Slice(0, 35)
-    assert take(60, 35, 50) is None
-    assert take(60, 0, 50, archive_all=True) == Slice(0, 60)
-    assert take(60, 60, 50, archive_all=True) is None
-    assert take(60, 0, 0) is None
-    assert take(60, 0, 0, archive_all=True) is None
-    assert take(0, 0, 50) is None
-    assert take(3, 9, 50) is None
+    assert next_range(60, 0, 50) == MessageRange(0, 35)
+    assert next_range(60, 35, 50) is None
+    assert next_range(60, 0, 50, archive_all=True) == MessageRange(0, 60)
+    assert next_range(60, 60, 50, archive_all=True) is None
+    assert next_range(60, 0, 0) is None
+    assert next_range(60, 0, 0, archive_all=True) is None
+    assert next_range(0, 0, 50) is None
+    assert next_range(3, 9, 50) is None
 
 
 @pytest.mark.parametrize("window", [1, 2, 3, 4, 20, 50])
-@pytest.mark.parametrize("keep", Keep)
-def test_any_window_ends_and_moves_on(window: int, keep: Keep) -> None:
+@pytest.mark.parametrize("keep", KeepPolicy)
+def test_any_window_ends_and_moves_on(window: int, keep: KeepPolicy) -> None:
     """Message by message, a due consolidation always takes something, and soon after it none is due: 1 is no trap."""
     pointer, rounds = 0, 0
     for total in range(1, 200):
         if is_due(total, pointer, window, keep):
-            taken = take(total, pointer, window, keep)
+            taken = next_range(total, pointer, window, keep)
             assert taken is not None
             assert taken.start == pointer
             pointer, rounds = taken.end, rounds + 1

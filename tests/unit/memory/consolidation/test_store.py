@@ -18,8 +18,8 @@ from typing import Any
 import pytest
 
 from agent.memory import MemoryStore, Session, SessionManager
-from agent.memory.consolidation.pending import Pending
-from agent.memory.files.disk import Disk
+from agent.memory.consolidation.consolidation_state import ConsolidationStateStore
+from agent.memory.storage.disk import Disk
 from tests.fakes.clock import Clock
 from tests.fakes.consolidator import ScriptedProvider, SlowProvider, saving
 from tests.fakes.memory import START, Crash, FaultyDisk
@@ -204,7 +204,7 @@ async def test_crash_between_history_append_and_pointer_update(tmp_path: Path, a
         await MemoryStore(tmp_path, disk=disk).consolidate(session, provider, "m")
         SessionManager(tmp_path, disk=disk).save(session)
     except Crash:
-        state = Pending(tmp_path / "memory", Disk()).load(KEY)
+        state = ConsolidationStateStore(tmp_path / "memory", Disk()).load(KEY)
         is_stored = state.answer is not None or state.done is not None
     again = SessionManager(tmp_path)
     loaded = again.get_or_create(KEY)

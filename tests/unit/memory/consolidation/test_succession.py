@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from agent.memory.consolidation.entries import Entry, Kind
-from agent.memory.consolidation.succession import is_inflection, succeeds
+from agent.memory.consolidation.entry_matching import is_inflection, replaces
+from agent.memory.consolidation.memory_entries import EntryKind, MemoryEntry
 
 
-def item(text: str, *headings: str) -> Entry:
+def item(text: str, *headings: str) -> MemoryEntry:
     """Return a list item under headings."""
-    return Entry(kind=Kind.ITEM, raw=f"- {text}", headings=headings)
+    return MemoryEntry(kind=EntryKind.ITEM, raw=f"- {text}", headings=headings)
 
 
 REWORDED = [
@@ -45,39 +45,39 @@ LOST = [
 @pytest.mark.parametrize(("old", "new"), REWORDED)
 def test_a_rewording_keeps_every_word(old: str, new: str) -> None:
     """Articles may go, endings may change, more may be said."""
-    assert succeeds(item(new), item(old))
+    assert replaces(item(new), item(old))
 
 
 @pytest.mark.parametrize(("old", "new"), LOST)
 def test_what_loses_or_swaps_a_word_is_another_statement(old: str, new: str) -> None:
     """Names and numbers, their order, a `not`: each of them makes it another one."""
-    assert not succeeds(item(new), item(old))
+    assert not replaces(item(new), item(old))
 
 
 def test_a_word_may_move_into_the_heading() -> None:
     """It is still said there."""
-    assert succeeds(item("Python", "Programming languages"), item("Programming languages: Python"))
+    assert replaces(item("Python", "Programming languages"), item("Programming languages: Python"))
 
 
 def test_a_word_or_two_mean_nothing_without_their_heading() -> None:
     """`tea` under Dislikes does not live on as `tea` under Likes; a whole statement may move."""
-    assert not succeeds(item("tea", "Likes"), item("tea", "Dislikes"))
-    assert succeeds(item("tea", "Dislikes, strongly"), item("tea", "Dislikes"))
-    assert succeeds(item("Favorite color: blue", "Taste"), item("Favorite color: blue", "Preferences"))
+    assert not replaces(item("tea", "Likes"), item("tea", "Dislikes"))
+    assert replaces(item("tea", "Dislikes, strongly"), item("tea", "Dislikes"))
+    assert replaces(item("Favorite color: blue", "Taste"), item("Favorite color: blue", "Preferences"))
 
 
 def test_a_wall_of_text_succeeds_nobody() -> None:
     """Else one paragraph with every word of the memory in it would pass for all of its entries."""
     wall = " ".join(["likes tea", *(f"word{n}" for n in range(40))])
-    assert not succeeds(item(wall), item("likes tea"))
+    assert not replaces(item(wall), item("likes tea"))
 
 
 def test_code_is_the_same_or_another() -> None:
     """No word of it can be reworded."""
-    code = Entry(kind=Kind.FENCE, raw="```\nrm -r build\n```")
-    assert succeeds(Entry(kind=Kind.FENCE, raw="```\nrm -r build  \n```"), code)
-    assert not succeeds(Entry(kind=Kind.FENCE, raw="```\nrm -rf build\n```"), code)
-    assert not succeeds(item("rm -r build"), code)
+    code = MemoryEntry(kind=EntryKind.FENCE, raw="```\nrm -r build\n```")
+    assert replaces(MemoryEntry(kind=EntryKind.FENCE, raw="```\nrm -r build  \n```"), code)
+    assert not replaces(MemoryEntry(kind=EntryKind.FENCE, raw="```\nrm -rf build\n```"), code)
+    assert not replaces(item("rm -r build"), code)
 
 
 @pytest.mark.parametrize(

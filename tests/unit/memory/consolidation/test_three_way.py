@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from agent.memory.consolidation.three_way import Conflict, Reconciled, three_way, without_change
+from agent.memory.consolidation.three_way_merge import MergeConflict, ThreeWayResult, revert_change, three_way
 
 BASE = "# A\n\n- one\n- two\n\n# B\n\n- three\n"
 
@@ -30,7 +30,7 @@ CASES = {
 @pytest.mark.parametrize(("mine", "theirs", "both"), CASES.values(), ids=CASES)
 def test_what_only_one_touched_is_as_that_one_has_it(mine: str, theirs: str, both: str) -> None:
     """Added, changed, removed; and once, when it is the same."""
-    assert three_way(BASE, mine, theirs) == Reconciled(both)
+    assert three_way(BASE, mine, theirs) == ThreeWayResult(both)
 
 
 def test_the_same_entry_changed_in_two_ways_is_a_conflict() -> None:
@@ -39,7 +39,7 @@ def test_the_same_entry_changed_in_two_ways_is_a_conflict() -> None:
     theirs = BASE.replace("one", "one, theirs")
     result = three_way(BASE, mine, theirs)
     assert result.text == theirs.replace("- three", "- three\n- more")
-    assert result.conflicts == (Conflict("- one", "- one, mine", "- one, theirs"),)
+    assert result.conflicts == (MergeConflict("- one", "- one, mine", "- one, theirs"),)
 
 
 def test_a_person_who_removes_what_we_reword_is_told() -> None:
@@ -52,7 +52,7 @@ def test_a_person_who_removes_what_we_reword_is_told() -> None:
 def test_doing_it_again_changes_nothing() -> None:
     """After a crash the same answer meets the text that it made."""
     once = three_way(BASE, BASE + "- mine\n", BASE + "- theirs\n").text
-    assert three_way(BASE, BASE + "- mine\n", once) == Reconciled(once)
+    assert three_way(BASE, BASE + "- mine\n", once) == ThreeWayResult(once)
 
 
 def test_what_we_took_out_is_out_while_others_write_beside_it() -> None:
@@ -66,7 +66,7 @@ def test_what_we_took_out_is_out_while_others_write_beside_it() -> None:
 def test_a_change_is_taken_back_alone_or_not_at_all() -> None:
     """Later changes beside it stay; one that stands on it keeps it from being taken back."""
     before, after = "- tea\n", "- tea\n- dog\n"
-    assert without_change(before, after, "- tea\n- dog\n- cat\n") == "- tea\n- cat\n"
-    assert without_change(before, after, "- tea\n- dog called Bello\n") is None
-    assert without_change(before, after, "- tea\n") is None
-    assert without_change(after, before, "- tea\n- cat\n") in ("- tea\n- dog\n- cat\n", "- tea\n- cat\n- dog\n")
+    assert revert_change(before, after, "- tea\n- dog\n- cat\n") == "- tea\n- cat\n"
+    assert revert_change(before, after, "- tea\n- dog called Bello\n") is None
+    assert revert_change(before, after, "- tea\n") is None
+    assert revert_change(after, before, "- tea\n- cat\n") in ("- tea\n- dog\n- cat\n", "- tea\n- cat\n- dog\n")

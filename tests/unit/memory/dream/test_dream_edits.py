@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.llm.port import ToolCall
-from agent.memory.consolidation.answer import Unusable
-from agent.memory.consolidation.operations import Add, Remove, Replace
-from agent.memory.dream.edits import LONGEST, MOST, Edit, Edits, read_edit, read_edits
+from agent.llm.chat_model import ToolCall
+from agent.memory.consolidation.answer import UnusableAnswer
+from agent.memory.consolidation.text_operations import AddLines, RemoveLines, ReplaceLines
+from agent.memory.dream.dream_edits import LONGEST, MOST, DocumentEdit, ParsedEdits, read_edit, read_edits
 
 TEA = {"document": "USER.md", "op": "add", "text": "- likes tea", "under": "Drinks", "after": "- likes milk"}
 
@@ -26,7 +26,9 @@ def called(arguments: Any, name: str = "edit_memory") -> tuple[ToolCall, ...]:
 def test_arguments_come_in_several_wrappings(wrap: Any) -> None:
     """An object, a list of one, a string of JSON: the same operations."""
     read = read_edits("", called(wrap({"operations": [TEA], "done": True})))
-    assert read == Edits((Edit("USER.md", Add("- likes tea", "Drinks", "- likes milk")),), is_done=True)
+    assert read == ParsedEdits(
+        (DocumentEdit("USER.md", AddLines("- likes tea", "Drinks", "- likes milk")),), is_done=True
+    )
 
 
 def test_each_operation_is_read_and_what_is_none_is_named() -> None:
@@ -44,10 +46,10 @@ def test_each_operation_is_read_and_what_is_none_is_named() -> None:
         None,
     ]
     read = read_edits("", called({"operations": operations}))
-    assert isinstance(read, Edits)
+    assert isinstance(read, ParsedEdits)
     assert read.edits == (
-        Edit("MEMORY.md", Replace("- a", "- b", "X")),
-        Edit("SOUL.md", Remove("  - a  ")),
+        DocumentEdit("MEMORY.md", ReplaceLines("- a", "- b", "X")),
+        DocumentEdit("SOUL.md", RemoveLines("  - a  ")),
     )
     assert len(read.wrong) == 8
     assert not read.is_done
@@ -56,7 +58,7 @@ def test_each_operation_is_read_and_what_is_none_is_named() -> None:
 def test_there_is_a_limit_to_one_answer() -> None:
     """Hundreds of operations are not a small change."""
     read = read_edits("", called({"operations": [TEA] * 500, "done": True}))
-    assert isinstance(read, Edits)
+    assert isinstance(read, ParsedEdits)
     assert len(read.edits) == MOST
     assert read.wrong
 
@@ -76,13 +78,13 @@ def test_there_is_a_limit_to_one_answer() -> None:
 )
 def test_what_says_no_operations_is_unusable(said: tuple[Any, Any]) -> None:
     """No call, another tool, wrong fields, half an object."""
-    assert isinstance(read_edits(*said), Unusable)
+    assert isinstance(read_edits(*said), UnusableAnswer)
 
 
 def test_a_model_without_tools_answers_in_text() -> None:
     """The JSON may stand in a fence, or among words."""
     text = 'So: ```json\n{"operations": [], "done": true}\n``` That is all.'
-    assert read_edits(text, ()) == Edits(is_done=True)
+    assert read_edits(text, ()) == ParsedEdits(is_done=True)
 
 
 json_values = st.recursive(
@@ -98,5 +100,5 @@ json_values = st.recursive(
 def test_it_never_raises_and_only_names_our_documents(value: Any, text: str) -> None:
     """Any JSON, any text; what is read survives its record."""
     for read in (read_edits(text, called(value)), read_edits(text, value), read_edits(value, [{"function": value}])):
-        if isinstance(read, Edits):
+        if isinstance(read, ParsedEdits):
             assert all(read_edit(json.loads(json.dumps(each.record()))) == each for each in read.edits)

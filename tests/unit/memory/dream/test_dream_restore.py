@@ -7,12 +7,12 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from agent.memory.dream.restoring import DreamDesk, InTheWay, Restored
-from agent.memory.files.disk import Disk
-from agent.memory.files.documents import FileDocuments
-from agent.memory.versioning.desk import MemoryDesk, TakenBack
-from agent.memory.versioning.keeping import Keeper
-from agent.memory.versioning.versions import TRACKED, Versions
+from agent.memory.dream.dream_service import DreamService, RestoreConflict, RestoreDone
+from agent.memory.storage.disk import Disk
+from agent.memory.storage.documents import FileDocumentStore
+from agent.memory.versioning.memory_service import MemoryService, UndoDone
+from agent.memory.versioning.version_keeper import VersionKeeper
+from agent.memory.versioning.version_store import TRACKED, VersionStore
 from tests.fakes.dreaming import DreamWorld, add, edits, remove, swap
 from tests.fakes.memory import START, Crash, FaultyDisk
 
@@ -38,15 +38,15 @@ class Place:
         await self.world.dream()
         return self.world.commits()[0].sha
 
-    def documents(self, disk: Disk | None = None) -> FileDocuments:
+    def documents(self, disk: Disk | None = None) -> FileDocumentStore:
         """Return the documents, each change of which is a version."""
         disk = disk or Disk()
-        keeper = Keeper(self.world.home, disk, self.world.versions, now=lambda: START)
-        return FileDocuments(self.world.home, disk=disk, keeper=keeper)
+        keeper = VersionKeeper(self.world.home, disk, self.world.versions, now=lambda: START)
+        return FileDocumentStore(self.world.home, disk=disk, keeper=keeper)
 
-    def desk(self, disk: Disk | None = None) -> DreamDesk:
+    def desk(self, disk: Disk | None = None) -> DreamService:
         """Return what the commands ask."""
-        return DreamDesk(self.documents(disk), self.world.versions, can_run=True)
+        return DreamService(self.documents(disk), self.world.versions, can_run=True)
 
     async def write(self, text: str, why: str, by: str = "ann") -> None:
         """Change MEMORY.md for a cause."""
@@ -68,13 +68,13 @@ async def test_everything_goes_back_as_one_new_version(tmp_path: Path) -> None:
     first, _ = await place.dream(), await place.dream()
     assert place.texts == {"MEMORY.md": "- drinks tea\n- has a cat", "USER.md": "- lives in Bonn"}
     count = len(place.world.versions.log(place.world.scope))
-    assert await place.desk().restore(place.world.scope, first[:8], by="ann") == Restored(kept=0)
+    assert await place.desk().restore(place.world.scope, first[:8], by="ann") == RestoreDone(kept=0)
     assert place.texts == BEFORE
     newest, *older = place.world.versions.log(place.world.scope)
     assert (newest.why, newest.by) == (f"dream restore {first[:8]}", "ann")
     assert set(newest.names) == {"USER.md", "MEMORY.md"}
     assert len(older) == count
-    assert await place.desk().restore(place.world.scope, first[:8], by="ann") == Restored(kept=0, changed=False)
+    assert await place.desk().restore(place.world.scope, first[:8], by="ann") == RestoreDone(kept=0, changed=False)
 
 
 async def test_the_state_before_the_second_has_the_first(tmp_path: Path) -> None:
@@ -93,7 +93,7 @@ async def test_what_people_and_consolidations_did_since_is_kept(tmp_path: Path) 
     await place.write(place.world.text() + "- asked for\n", "remember:t1.0.0")
     await place.write(place.world.text() + "- summarised\n", "consolidation e1", by="")
     await place.dream()
-    assert await place.desk().restore(place.world.scope, first, by="ann") == Restored(kept=3)
+    assert await place.desk().restore(place.world.scope, first, by="ann") == RestoreDone(kept=3)
     assert place.texts["MEMORY.md"].splitlines() == [
         "- drinks coffee",
         "- plays chess",
@@ -110,7 +110,7 @@ async def test_where_a_person_changed_the_same_line_it_is_refused(tmp_path: Path
     await place.write(place.world.text().replace("tea", "green tea"), "edited by hand")
     before = place.texts
     refused = await place.desk().restore(place.world.scope, first, by="ann")
-    assert isinstance(refused, InTheWay)
+    assert isinstance(refused, RestoreConflict)
     assert refused.version.why == "edited by hand"
     assert place.texts == before
 
@@ -120,7 +120,7 @@ async def test_what_was_forgotten_does_not_come_back(tmp_path: Path) -> None:
     place = Place(tmp_path)
     first = await place.dream()
     await place.write("- plays chess\n", "forget")
-    assert isinstance(await place.desk().restore(place.world.scope, first, by="ann"), InTheWay)
+    assert isinstance(await place.desk().restore(place.world.scope, first, by="ann"), RestoreConflict)
     assert "coffee" not in place.world.text()
 
 
@@ -129,8 +129,8 @@ async def test_one_change_of_dreams_can_be_undone_alone(tmp_path: Path) -> None:
     place = Place(tmp_path)
     first, _ = await place.dream(), await place.dream()
     nothing: Any = None  # it asks neither journal nor sessions
-    desk = MemoryDesk(tmp_path, place.documents(), place.world.versions, nothing, nothing)
-    assert await desk.undo(place.world.scope, first, by="ann") == TakenBack()
+    desk = MemoryService(tmp_path, place.documents(), place.world.versions, nothing, nothing)
+    assert await desk.undo(place.world.scope, first, by="ann") == UndoDone()
     assert place.texts == {"MEMORY.md": "- drinks coffee\n- has a cat"}
     newest = place.world.versions.log(place.world.scope)[0]
     assert set(newest.names) == {"USER.md", "MEMORY.md"}
@@ -144,8 +144,8 @@ async def test_killed_at_every_write_an_undo_is_whole_when_it_runs_again(tmp_pat
         shutil.copytree(tmp_path / "dreamed", tmp_path / str(at))
         place = Place(tmp_path / str(at), is_new=False)
 
-        def desk(disk: Disk | None = None, place: Place = place) -> MemoryDesk:
-            return MemoryDesk(place.world.home, place.documents(disk), place.world.versions, nothing, nothing)
+        def desk(disk: Disk | None = None, place: Place = place) -> MemoryService:
+            return MemoryService(place.world.home, place.documents(disk), place.world.versions, nothing, nothing)
 
         try:
             await desk(FaultyDisk(at=at, error=Crash())).undo(place.world.scope, first, by="ann")
@@ -178,6 +178,6 @@ async def test_killed_at_every_write_going_back_again_is_one_version(tmp_path: P
 
 async def test_there_is_nothing_to_go_back_behind(tmp_path: Path) -> None:
     """An unknown name is None, and a scope without versions has no log."""
-    desk = DreamDesk(FileDocuments(tmp_path), Versions(tmp_path), can_run=True)
+    desk = DreamService(FileDocumentStore(tmp_path), VersionStore(tmp_path), can_run=True)
     assert await desk.restore("people/x", "abcdef12", by="ann") is None
     assert await desk.log("people/x") == []

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from agent.memory.consolidation.revising import EPOCH
-from agent.memory.dream.schedule import Schedule
-from agent.memory.dream.thinking import TOKENS_IN
-from agent.memory.files.documents import FileDocuments, document_path
-from agent.memory.prompt.tokens import weigh_all
-from agent.memory.rights.inventory import Kind, kind_of
+from agent.memory.consolidation.memory_reviser import EPOCH
+from agent.memory.dream.dream_phases import TOKENS_IN
+from agent.memory.dream.schedule import DreamSchedule
+from agent.memory.privacy.data_inventory import DataKind, kind_of
+from agent.memory.prompt.token_estimate import estimate_messages
+from agent.memory.storage.documents import FileDocumentStore, document_path
 from gateway.errors import ModelRefused, ModelUnreachable
-from gateway.ports import Document
+from gateway.ports import ScopeDocument
 from tests.fakes.dreaming import ROOM, DreamWorld, Said, add, edits, remove, swap
 from tests.fakes.memory import Crash, FaultyDisk
 
@@ -136,7 +136,7 @@ async def test_a_batch_that_is_never_answered_is_asked_less_and_less(tmp_path: P
     assert all(each.counts for each in waits)
     assert [line["event"] for line in logs].count("dream.backs_off") == 1
     assert [line["event"] for line in logs].count("dream.failed") == 3
-    rare = here.dreamer(schedule=Schedule(interval=timedelta(days=7)))
+    rare = here.dreamer(schedule=DreamSchedule(interval=timedelta(days=7)))
     assert [each.delay.days for each in await here.run(rare, most=1)] == [7]
 
 
@@ -231,7 +231,7 @@ async def test_a_line_that_somebody_changed_meanwhile_stays_theirs(tmp_path: Pat
     [copy] = (tmp_path / here.scope / "memory").glob("*.conflict-*.md")
     assert copy.name.startswith(f"{name.removesuffix('.md')}.conflict-")
     assert "PostgreSQL" in copy.read_text()
-    assert kind_of(copy.relative_to(tmp_path).as_posix()) is Kind.MEMORY
+    assert kind_of(copy.relative_to(tmp_path).as_posix()) is DataKind.MEMORY
 
 
 async def test_what_is_forgotten_meanwhile_makes_it_begin_anew(tmp_path: Path) -> None:
@@ -301,7 +301,7 @@ async def test_where_somebody_writes_all_the_time_it_waits_for_a_yes(tmp_path: P
     documents = dreamer.applier.documents
     write = documents.write
 
-    async def busy(scope: str, name: str, text: str, *, was: str, why: str, by: str = "") -> Document | None:
+    async def busy(scope: str, name: str, text: str, *, was: str, why: str, by: str = "") -> ScopeDocument | None:
         here.write(name, here.text(name) + "- typed\n")
         return await write(scope, name, text, was=was, why=why, by=by)
 
@@ -326,7 +326,7 @@ async def test_a_small_window_takes_less_at_once(tmp_path: Path) -> None:
     assert here.history.dream_cursor == 6
     studies = [prompt for prompt in here.model.prompts if "# Your study" not in prompt]
     assert [prompt.count("[2026-11-21 20:00]") for prompt in studies] == [2, 2, 2]
-    assert all(weigh_all(each.messages) < 10_000 for each in here.model.asked)
+    assert all(estimate_messages(each.messages) < 10_000 for each in here.model.asked)
 
 
 async def test_a_model_that_refuses_tools_is_asked_without_them(tmp_path: Path) -> None:
@@ -432,4 +432,4 @@ async def test_a_damaged_state_costs_calls_and_nothing_else(tmp_path: Path, text
     path.write_text(text)
     await here.dream()
     assert "- fine" in here.text()
-    assert (await FileDocuments(tmp_path).read(here.scope, "MEMORY.md")).text == here.text()
+    assert (await FileDocumentStore(tmp_path).read(here.scope, "MEMORY.md")).text == here.text()

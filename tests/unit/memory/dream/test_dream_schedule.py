@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from agent.memory.dream.schedule import Schedule
-from gateway.errors import SettingsMistake
+from agent.memory.dream.schedule import DreamSchedule
+from gateway.errors import SettingsError
 from gateway.settings import load_settings
 
 EVENING = datetime(2026, 3, 28, 21, 30, tzinfo=UTC)  # before the night in which Berlin's clocks go forward
@@ -16,8 +16,8 @@ EVENING = datetime(2026, 3, 28, 21, 30, tzinfo=UTC)  # before the night in which
 
 def test_every_so_many_hours() -> None:
     """Two by default, and fractions of one."""
-    assert Schedule().next(EVENING, "Europe/Berlin") == EVENING + timedelta(hours=2)
-    assert Schedule(interval=timedelta(hours=0.5)).next(EVENING, "UTC") == EVENING + timedelta(minutes=30)
+    assert DreamSchedule().next(EVENING, "Europe/Berlin") == EVENING + timedelta(hours=2)
+    assert DreamSchedule(interval=timedelta(hours=0.5)).next(EVENING, "UTC") == EVENING + timedelta(minutes=30)
 
 
 @pytest.mark.parametrize(
@@ -32,12 +32,12 @@ def test_every_so_many_hours() -> None:
 )
 def test_a_cron_line_goes_by_the_scopes_own_clock(cron: str, zone: str, expected: datetime) -> None:
     """The line of older configurations wins, and a change of clocks costs no night."""
-    assert Schedule(cron=cron).next(EVENING, zone) == expected
+    assert DreamSchedule(cron=cron).next(EVENING, zone) == expected
 
 
 @pytest.mark.parametrize("cron", ["tomorrow", "0 3 * *", "99 3 * * *", "0 0 31 2 *"])
 def test_a_cron_line_that_never_comes_is_refused_at_the_start(tmp_path: Path, cron: str) -> None:
     """The operator hears it before the gateway runs, with the name of the setting."""
     environment = {"PARLOUR_HOME": str(tmp_path), "PARLOUR_AGENTS__DEFAULTS__DREAM__CRON": cron}
-    with pytest.raises(SettingsMistake, match=r"(?i)dream(__|\.)cron"):
+    with pytest.raises(SettingsError, match=r"(?i)dream(__|\.)cron"):
         load_settings(environment)

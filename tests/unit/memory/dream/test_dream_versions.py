@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.memory.versioning.versions import Versions
+from agent.memory.versioning.version_store import VersionStore
 
 NOW = datetime(2026, 11, 22, tzinfo=UTC)
 SCOPE = "people/ann"
@@ -30,21 +30,21 @@ def test_what_is_one_change(
     tmp_path: Path, first: tuple[str, str, str], second: tuple[str, str, str], count: int
 ) -> None:
     """The same run, other documents, nothing in between; else there are two."""
-    versions = Versions(tmp_path)
-    versions.keep(SCOPE, {"SOUL.md": b"before"}, why="before", at=NOW)
+    versions = VersionStore(tmp_path)
+    versions.save_version(SCOPE, {"SOUL.md": b"before"}, why="before", at=NOW)
     for n, (why, by, name) in enumerate((first, second)):
-        versions.keep(SCOPE, {name: b"text %d" % n}, why=why, by=by, at=NOW)
+        versions.save_version(SCOPE, {name: b"text %d" % n}, why=why, by=by, at=NOW)
     log = versions.log(SCOPE)
     assert len(log) == count + 1
     assert versions.texts(SCOPE)[second[2]] == b"text 1"
-    assert versions.before(SCOPE, log[-2].sha) == {"SOUL.md": b"before"}
+    assert versions.messages_before(SCOPE, log[-2].sha) == {"SOUL.md": b"before"}
     if count == 1:
         assert set(log[0].names) == {first[2], second[2]}
 
 
 def test_what_comes_in_between_parts_them(tmp_path: Path) -> None:
     """Somebody's edit between two halves of a change stands where it was made."""
-    versions = Versions(tmp_path)
+    versions = VersionStore(tmp_path)
     for name, why in (("USER.md", "dream: 1-1 e1"), ("SOUL.md", "edited by hand"), ("MEMORY.md", "dream: 1-1 e1")):
-        versions.keep(SCOPE, {name: b"x"}, why=why, at=NOW)
+        versions.save_version(SCOPE, {name: b"x"}, why=why, at=NOW)
     assert [each.names for each in versions.log(SCOPE)] == [("MEMORY.md",), ("SOUL.md",), ("USER.md",)]

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from dulwich.repo import Repo
 
-from agent.memory.versioning.versions import Versions
+from agent.memory.versioning.version_store import VersionStore
 from tests.fakes.canaries import CANARIES, where
 
 Plant = Callable[[Path, str], object]
@@ -31,9 +31,11 @@ def in_zip(home: Path, word: str) -> None:
 
 def in_git(home: Path, word: str) -> None:
     """A version that a later one took back: a loose object."""
-    versions = Versions(home)
+    versions = VersionStore(home)
     for n, text in enumerate((f"- {word}\n", "- dog\n")):
-        versions.keep("shared", {"MEMORY.md": text.encode()}, why=str(n), at=datetime(2026, 1, 1 + n, tzinfo=UTC))
+        versions.save_version(
+            "shared", {"MEMORY.md": text.encode()}, why=str(n), at=datetime(2026, 1, 1 + n, tzinfo=UTC)
+        )
 
 
 def in_pack(home: Path, word: str) -> None:

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent.commands.forget import _PURGE
-from agent.memory.forgetting.words import Wanted
+from agent.memory.erasure.word_match import ErasurePattern
 
 Wrap = Callable[[bytes], bytes]
 
@@ -50,7 +50,7 @@ def test_words_are_found_two_wrappings_deep(first: str, second: str, word: str) 
     data = WRAPPINGS[second](data) if second else data
     if second == "json" and first not in ("json", "base64"):
         return  # JSON holds text: bytes do not survive in it
-    wanted, other = Wanted.of(word), Wanted.of("something else")
+    wanted, other = ErasurePattern.of(word), ErasurePattern.of("something else")
     assert wanted is not None
     assert other is not None
     assert wanted.in_bytes(data)
@@ -61,7 +61,7 @@ def test_words_are_found_two_wrappings_deep(first: str, second: str, word: str) 
 @given(st.binary(max_size=2_000))
 def test_no_bytes_break_it(data: bytes) -> None:
     """Whatever lies in a folder, and whatever it pretends to be."""
-    wanted = Wanted("quokkazeppelin")
+    wanted = ErasurePattern("quokkazeppelin")
     for head in (b"", b"\x1f\x8b", b"\x78\x9c", b"PK\x03\x04", b"%PDF-stream\n", b"\xff\xfe", b"\\ud800 "):
         assert not wanted.in_bytes(head + data)
 
@@ -69,12 +69,12 @@ def test_no_bytes_break_it(data: bytes) -> None:
 def test_a_bomb_is_opened_to_a_limit() -> None:
     """A few kilobytes that would be gigabytes cost what the limit says."""
     bomb = gzip.compress(b"\0" * 20_000_000)
-    assert not Wanted("quokkazeppelin").in_bytes(bomb)
+    assert not ErasurePattern("quokkazeppelin").in_bytes(bomb)
 
 
 def test_a_picture_is_no_text() -> None:
     """What stands in it raw is found all the same, across the pieces it is searched in."""
-    wanted = Wanted("quokkazeppelin")
+    wanted = ErasurePattern("quokkazeppelin")
     noise = os.urandom(512 * 1024 - 7)
     assert wanted.in_bytes(b"\xff" + noise + b"QuokkaZeppelin" + noise)
     assert not wanted.in_bytes(b"\xff" + noise + b"QuokkaZ" + noise)

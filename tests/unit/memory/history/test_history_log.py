@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.memory.history.log import HistoryEntry, HistoryLog
+from agent.memory.history.history_log import HistoryEntry, HistoryLog
 from tests.fakes.memory import START, CountingDisk, FaultyDisk
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from agent.memory.importing.additions import new_lines, statements, with_statements
+from agent.memory.importers.text_additions import new_lines, statements, with_statements
 
 THEIRS = "before\n\n# Preferences\n\n- color: blue\n- Tea:\n  - green\n\n# Work\n\n## Tools\n\n- Go\n"
 

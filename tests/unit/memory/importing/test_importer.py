@@ -10,20 +10,20 @@ from typing import Any
 
 import pytest
 
-from agent.memory.files.chain import Chain
-from agent.memory.files.disk import Disk
-from agent.memory.files.documents import FileDocuments
-from agent.memory.files.lines import kind_of
-from agent.memory.files.projector import Projector
-from agent.memory.files.transcript import read_all
-from agent.memory.history.log import HistoryLog
-from agent.memory.importing import SYSTEMS
-from agent.memory.importing.importer import Importer
-from agent.memory.importing.ledger import Ledgers
-from agent.memory.importing.report import Item
-from agent.memory.importing.talks import Goal, Talks
-from agent.memory.versioning.keeping import Keeper
-from agent.memory.versioning.versions import Versions
+from agent.memory.history.history_log import HistoryLog
+from agent.memory.importers import SYSTEMS
+from agent.memory.importers.conversations import ConversationImporter, ImportTarget
+from agent.memory.importers.import_ledger import ImportLedgers
+from agent.memory.importers.importer import MemoryImporter
+from agent.memory.importers.report import ImportReportItem
+from agent.memory.storage.disk import Disk
+from agent.memory.storage.documents import FileDocumentStore
+from agent.memory.storage.segments import SegmentChain
+from agent.memory.storage.transcript_lines import kind_of
+from agent.memory.storage.transcript_projector import TranscriptProjector
+from agent.memory.storage.transcript_reader import read_all
+from agent.memory.versioning.version_keeper import VersionKeeper
+from agent.memory.versioning.version_store import VersionStore
 from gateway.events import SessionKey
 from gateway.ports import Store
 from tests.fakes import other_bots
@@ -48,23 +48,23 @@ class World:
         system: str = "nanobot",
         *,
         disk: Disk | None = None,
-        mapped: Mapping[str, Goal] | None = None,
+        mapped: Mapping[str, ImportTarget] | None = None,
         scope: str = SCOPE,
         is_dry: bool = False,
-    ) -> list[Item]:
+    ) -> list[ImportReportItem]:
         """Import everything, and see what is committed in its file."""
         disk = disk or Disk()
-        documents = FileDocuments(
-            self.home, disk=disk, keeper=Keeper(self.home, disk, Versions(self.home), now=lambda: START)
+        documents = FileDocumentStore(
+            self.home, disk=disk, keeper=VersionKeeper(self.home, disk, VersionStore(self.home), now=lambda: START)
         )
         records, journal = self.store.records, self.store.journal
-        ledgers = Ledgers(self.home, disk, is_dry=is_dry)
-        importer = Importer(
+        ledgers = ImportLedgers(self.home, disk, is_dry=is_dry)
+        importer = MemoryImporter(
             home=self.home,
             system=system,
             documents=documents,
             ledgers=ledgers,
-            talks=Talks(
+            talks=ConversationImporter(
                 home=self.home,
                 system=system,
                 ledgers=ledgers,
@@ -80,7 +80,7 @@ class World:
             is_dry=is_dry,
         )
         items = await importer.run(SYSTEMS[system](self.theirs, "UTC"), scope, mapped or {})
-        await Projector(self.home, records).flush()
+        await TranscriptProjector(self.home, records).flush()
         return items
 
     def text(self, name: str, scope: str = SCOPE) -> str:
@@ -92,7 +92,7 @@ class World:
         """Return what is said in each transcript of the scope."""
         found = []
         for path in sorted((self.home / scope / "sessions").glob("*.jsonl")):
-            lines = [line for block in read_all(Chain(Disk(), path)).blocks for line in block.lines]
+            lines = [line for block in read_all(SegmentChain(Disk(), path)).blocks for line in block.lines]
             found.append([str(line["content"]) for line in lines if kind_of(line) == "message"])
         return sorted(found)
 
@@ -119,7 +119,7 @@ async def opened(folder: Path) -> AsyncIterator[World]:
         await store.close()
 
 
-def counts(items: Sequence[Item]) -> list[tuple[str, str, int, int]]:
+def counts(items: Sequence[ImportReportItem]) -> list[tuple[str, str, int, int]]:
     """Return what was taken of what."""
     return [(each.what, each.source, each.new, each.known) for each in items if each.what != "left"]
 
@@ -149,7 +149,7 @@ async def test_everything_of_theirs_is_there(tmp_path: Path) -> None:
         ]
         corrupt = [path.read_bytes() for path in world.home.rglob("*.corrupt")]
         assert sorted(corrupt) == [b"not json\n", b"{torn\n"]
-        assert [each.why for each in Versions(world.home).log(SCOPE)] == ["imported from nanobot"] * 3
+        assert [each.why for each in VersionStore(world.home).log(SCOPE)] == ["imported from nanobot"] * 3
         assert not (world.home / "shared").exists()
         for path in world.home.rglob("*"):
             assert path.stat().st_mode & 0o077 == 0
@@ -172,7 +172,7 @@ async def test_twice_is_once_and_what_was_forgotten_stays_forgotten(tmp_path: Pa
 async def test_a_dry_run_says_the_same_and_does_nothing(tmp_path: Path) -> None:
     """The report of a dry run is that of the run; no file is made, and no session in the journal."""
     async with opened(tmp_path) as world:
-        goals = {"telegram:42": Goal(scope=SCOPE, key=KEY)}
+        goals = {"telegram:42": ImportTarget(scope=SCOPE, key=KEY)}
         told = await world.take(is_dry=True, mapped=goals)
         assert not world.home.exists()
         assert await world.store.records.sessions() == ()
@@ -216,7 +216,7 @@ async def test_memory_that_is_there_is_added_to_and_a_voice_is_kept(tmp_path: Pa
 async def test_a_mapped_chat_goes_on(tmp_path: Path) -> None:
     """Its messages stand in the transcript of the chat, by the journal, with the pointer where their summaries end."""
     async with opened(tmp_path) as world:
-        await world.take(mapped={"telegram:42": Goal(scope=SCOPE, key=KEY)})
+        await world.take(mapped={"telegram:42": ImportTarget(scope=SCOPE, key=KEY)})
         session = await world.store.journal.session(KEY)
         assert (session.next_index, session.scope) == (6, SCOPE)
         path = world.home / SCOPE / "sessions" / "telegram%3a42.jsonl"
@@ -230,7 +230,7 @@ async def test_a_mapped_chat_goes_on(tmp_path: Path) -> None:
         before = path.read_bytes()
         (item,) = [
             each
-            for each in await world.take(mapped={"telegram:42": Goal(scope=SCOPE, key=KEY)})
+            for each in await world.take(mapped={"telegram:42": ImportTarget(scope=SCOPE, key=KEY)})
             if "telegram" in each.source
         ]
         assert (item.new, item.known) == (0, 6)
@@ -240,10 +240,10 @@ async def test_a_mapped_chat_goes_on(tmp_path: Path) -> None:
 async def test_a_chat_that_has_spoken_keeps_its_own_conversation(tmp_path: Path) -> None:
     """Old words never come behind new ones: they go to an archive of the chat's scope."""
     async with opened(tmp_path) as world:
-        await world.take(mapped={"telegram:42": Goal(scope=SCOPE, key=KEY)})
+        await world.take(mapped={"telegram:42": ImportTarget(scope=SCOPE, key=KEY)})
         with (world.theirs / "workspace/sessions/telegram_42.jsonl").open("a") as file:
             file.write('{"role": "user", "content": "One more", "timestamp": "2026-03-07T10:00:00"}\n')
-        items = await world.take(mapped={"telegram:42": Goal(scope=SCOPE, key=KEY)})
+        items = await world.take(mapped={"telegram:42": ImportTarget(scope=SCOPE, key=KEY)})
         (item,) = [each for each in items if each.new]
         assert "gone on without it" in item.why
         assert ["One more"] in world.said()
@@ -257,7 +257,7 @@ async def test_of_several_under_one_key_the_newest_goes_on(tmp_path: Path) -> No
         earlier = {"role": "user", "content": "Long ago", "timestamp": "2026-01-01T10:00:00"}
         again = {"role": "user", "content": "My boat is Nessie", "timestamp": "2026-03-06T10:00:00"}
         jsonl(world.theirs / "sessions" / "a_old.jsonl", [about, earlier, again])
-        goals = {"telegram:42": Goal(scope=SCOPE, key=KEY)}
+        goals = {"telegram:42": ImportTarget(scope=SCOPE, key=KEY)}
         told = await world.take(is_dry=True, mapped=goals)
         assert await world.take(mapped=goals) == told
         assert [each.new for each in told if each.what == "conversation" and "cli" not in each.source] == [6, 1]
@@ -274,7 +274,7 @@ async def test_a_scope_gets_what_is_its_own(tmp_path: Path) -> None:
             world.theirs / "workspace/sessions/telegram_-100.jsonl",
             [{"_type": "metadata", "key": "telegram:-100"}, {"role": "user", "content": "We meet at nine"}],
         )
-        await world.take(mapped={"telegram:-100": Goal(scope=group)})
+        await world.take(mapped={"telegram:-100": ImportTarget(scope=group)})
         assert world.said(group) == [["We meet at nine"]]
         assert "We meet at nine" not in str(world.said())
         assert not (world.home / group / "memory" / "MEMORY.md").exists()
@@ -286,7 +286,7 @@ async def test_a_scope_gets_what_is_its_own(tmp_path: Path) -> None:
 @pytest.mark.parametrize("is_mapped", [False, True])
 async def test_a_rerun_after_a_crash_completes_it(tmp_path: Path, is_mapped: bool) -> None:
     """The process dies at touches of the disk all along; the next run leaves what an undisturbed one leaves."""
-    mapped = {"telegram:42": Goal(scope=SCOPE, key=KEY)} if is_mapped else {}
+    mapped = {"telegram:42": ImportTarget(scope=SCOPE, key=KEY)} if is_mapped else {}
     (tmp_path / "whole").mkdir()
     async with opened(tmp_path / "whole") as world:
         disk = FaultyDisk()

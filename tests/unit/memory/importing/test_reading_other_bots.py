@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from agent.memory.importing import SYSTEMS
-from agent.memory.importing.found import Found
-from agent.memory.importing.openclaw import key_of
-from gateway.errors import UserMistake
+from agent.memory.importers import SYSTEMS
+from agent.memory.importers.import_data import ImportData
+from agent.memory.importers.openclaw import key_of
+from gateway.errors import UserError
 from tests.fakes import other_bots
 from tests.fakes.other_bots import fingerprint, write
 
 
-def read(system: str, root: Path, zone: str = "UTC") -> Found:
+def read(system: str, root: Path, zone: str = "UTC") -> ImportData:
     """Read a folder; it must be the same afterwards."""
     before = fingerprint(root)
     found = SYSTEMS[system](root, zone)
@@ -25,7 +25,7 @@ def read(system: str, root: Path, zone: str = "UTC") -> Found:
     return found
 
 
-def reasons(found: Found) -> dict[str, str]:
+def reasons(found: ImportData) -> dict[str, str]:
     """Return why what was left out, by file."""
     return {each.source: each.why for each in found.left}
 
@@ -176,10 +176,10 @@ def test_a_link_leads_nowhere(tmp_path: Path) -> None:
 
 def test_what_is_no_folder_of_theirs_is_said(tmp_path: Path) -> None:
     """A path that is not there, and a state folder whose workspace stands elsewhere, each with what to do."""
-    with pytest.raises(UserMistake, match="is no folder"):
+    with pytest.raises(UserError, match="is no folder"):
         SYSTEMS["nanobot"](tmp_path / "nowhere", "UTC")
     (tmp_path / "agents" / "main").mkdir(parents=True)
-    with pytest.raises(UserMistake, match="name the workspace's own folder"):
+    with pytest.raises(UserError, match="name the workspace's own folder"):
         SYSTEMS["openclaw"](tmp_path, "UTC")
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.memory.consolidation.entries import Kind, parse
-from agent.memory.links.texts import joined, rest, share, trace
+from agent.memory.account_links.document_merge import merge_texts, remove_entries, select_entries, trace
+from agent.memory.consolidation.memory_entries import EntryKind, parse
 
 ANN, BOB = "pocket:ann", "pocket:bob"
 WORDS = st.sampled_from(["red zeppelin", "boat Nora", "cat Tom", "dog Bello", "tea", "Lisbon in May"])
@@ -23,23 +23,23 @@ def entries(text: str) -> set[tuple[str, tuple[str, ...]]]:
 @given(TEXTS, TEXTS)
 def test_joining_keeps_every_entry_where_it_stood_and_twice_is_once(first: str, second: str) -> None:
     """Each entry of both is there under its headings; joining again changes nothing."""
-    both = joined(first, second)
+    both = merge_texts(first, second)
     assert entries(both) >= entries(first) | entries(second)
-    assert joined(both, second) == both
-    assert joined(first, "") == first
+    assert merge_texts(both, second) == both
+    assert merge_texts(first, "") == first
 
 
 @given(TEXTS, TEXTS)
 def test_what_is_taken_apart_is_all_there(mine: str, theirs: str) -> None:
     """After a trace each entry is in the half it came from; one that both had is in both."""
-    whose = trace([({"M": mine}, ANN), ({"M": joined(mine, theirs)}, BOB)])
-    both = joined(mine, theirs)
-    stays = rest(both, lambda raw: whose.alone("M", raw, BOB))
-    goes = share(both, lambda raw: whose.shares("M", raw, BOB))
+    whose = trace([({"M": mine}, ANN), ({"M": merge_texts(mine, theirs)}, BOB)])
+    both = merge_texts(mine, theirs)
+    stays = remove_entries(both, lambda raw: whose.alone("M", raw, BOB))
+    goes = select_entries(both, lambda raw: whose.shares("M", raw, BOB))
     said = {raw for raw, _ in entries(both) if not raw.startswith("#")}
-    mine_said = {each.raw.strip() for each in parse(mine) if each.kind is not Kind.HEADING}
-    assert {each.raw.strip() for each in parse(stays) if each.kind is not Kind.HEADING} == mine_said
-    assert {each.raw.strip() for each in parse(goes) if each.kind is not Kind.HEADING} == said - mine_said
+    mine_said = {each.raw.strip() for each in parse(mine) if each.kind is not EntryKind.HEADING}
+    assert {each.raw.strip() for each in parse(stays) if each.kind is not EntryKind.HEADING} == mine_said
+    assert {each.raw.strip() for each in parse(goes) if each.kind is not EntryKind.HEADING} == said - mine_said
 
 
 def test_a_line_that_says_what_the_other_said_in_other_words_is_mixed_and_stays() -> None:
@@ -51,23 +51,23 @@ def test_a_line_that_says_what_the_other_said_in_other_words_is_mixed_and_stays(
     ]
     whose = trace(versions)
     text = versions[-1][0]["M"]
-    assert share(text, lambda raw: whose.shares("M", raw, BOB)) == "- the boat is called Nora\n"
-    assert rest(text, lambda raw: whose.alone("M", raw, BOB)) == "- Ann has a big red zeppelin in Lisbon\n"
+    assert select_entries(text, lambda raw: whose.shares("M", raw, BOB)) == "- the boat is called Nora\n"
+    assert remove_entries(text, lambda raw: whose.alone("M", raw, BOB)) == "- Ann has a big red zeppelin in Lisbon\n"
 
 
 def test_what_both_had_kept_is_both_of_theirs() -> None:
     """A line that each of them had before they were linked goes with both."""
     whose = trace([({"M": "- likes tea\n"}, ANN), ({"M": ""}, ANN), ({"M": "- likes tea\n"}, BOB)])
-    assert share("- likes tea\n", lambda raw: whose.shares("M", raw, BOB)) == "- likes tea\n"
-    assert rest("- likes tea\n", lambda raw: whose.alone("M", raw, BOB)) == "- likes tea\n"
+    assert select_entries("- likes tea\n", lambda raw: whose.shares("M", raw, BOB)) == "- likes tea\n"
+    assert remove_entries("- likes tea\n", lambda raw: whose.alone("M", raw, BOB)) == "- likes tea\n"
 
 
 def test_a_heading_goes_with_what_stands_below_it() -> None:
     """A title is no fact of its own: it is where its entries are, and gone where none is left."""
     text = "# Boats\n\n- Nora\n\n# Air\n\n- the zeppelin\n"
     whose = trace([({"M": "# Air\n\n- the zeppelin\n"}, ANN), ({"M": text}, BOB)])
-    assert share(text, lambda raw: whose.shares("M", raw, BOB)) == "# Boats\n\n- Nora\n"
-    assert rest(text, lambda raw: whose.alone("M", raw, BOB)).strip() == "# Air\n\n- the zeppelin"
+    assert select_entries(text, lambda raw: whose.shares("M", raw, BOB)) == "# Boats\n\n- Nora\n"
+    assert remove_entries(text, lambda raw: whose.alone("M", raw, BOB)).strip() == "# Air\n\n- the zeppelin"
 
 
 def test_what_is_brought_back_is_whose_it_was() -> None:

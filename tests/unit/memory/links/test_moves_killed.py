@@ -14,18 +14,18 @@ from typing import Any
 
 import pytest
 
-from agent.memory.files import lines as build
-from agent.memory.files.disk import Disk
-from agent.memory.history.log import HistoryEntry, HistoryLog
-from agent.memory.links.files import carry_over, split_off
-from agent.memory.links.memories import Memories
-from agent.memory.versioning.versions import Versions
-from gateway.ports import Move
+from agent.memory.account_links.memory_merge import MemoryMerger
+from agent.memory.account_links.scope_transfer import merge_scope_files, split_scope_files
+from agent.memory.history.history_log import HistoryEntry, HistoryLog
+from agent.memory.storage import transcript_lines as build
+from agent.memory.storage.disk import Disk
+from agent.memory.versioning.version_store import VersionStore
+from gateway.ports import ScopeMove
 
 ANN, BOB = "pocket%3aann", "pocket%3abob"
 AT = datetime(2026, 11, 22, 10, 0, tzinfo=UTC)
-LINK = Move(id="link:1", kind="link", source=f"people/{BOB}", target=f"people/{ANN}", at=AT, single=(ANN, BOB))
-UNLINK = Move(
+LINK = ScopeMove(id="link:1", kind="link", source=f"people/{BOB}", target=f"people/{ANN}", at=AT, single=(ANN, BOB))
+UNLINK = ScopeMove(
     id="unlink:1",
     kind="unlink",
     source=f"people/{ANN}",
@@ -76,24 +76,26 @@ class DyingDisk(Disk):
 
 def scope(home: Path, name: str, *facts: str) -> None:
     """Write what a person's scope is made of."""
-    folder, disk, versions = home / "people" / name, Disk(), Versions(home)
+    folder, disk, versions = home / "people" / name, Disk(), VersionStore(home)
     account = name.removeprefix("pocket%3a")
     key, transcript = f"pocket:{account}", (account * 6)[:16]
-    lines: list[Any] = [build.head(transcript, key, AT - timedelta(days=2 if account == "ann" else 1))]
+    lines: list[Any] = [build.head_line(transcript, key, AT - timedelta(days=2 if account == "ann" else 1))]
     for n, fact in enumerate(facts):
         at = AT + timedelta(hours=n - 1)  # the first before the link, the others after it
         lines.append(build.message(2 * n, f"t{n}", "user", f"{account} says {fact}", at, by={"id": account}))
         lines.append(build.message(2 * n + 1, f"t{n}", "assistant", f"I know of {fact}", at))
-        lines.append(build.end(f"t{n}", from_index=2 * n, to_index=2 * n + 2, inbox=["1"], outcome="answered", at=at))
+        lines.append(
+            build.end_line(f"t{n}", from_index=2 * n, to_index=2 * n + 2, inbox=["1"], outcome="answered", at=at)
+        )
     disk.replace(folder / "sessions" / f"pocket%3a{account}.jsonl", b"".join(build.encode(line) for line in lines))
     text = ""
     for n, fact in enumerate(facts):
         text += f"- {account} knows {fact}\n"
         why, at = f"remember:t{n}.0.0", AT - timedelta(hours=3 - n)
-        versions.keep(f"people/{name}", {"MEMORY.md": text.encode()}, why=why, by=name, at=at)
+        versions.save_version(f"people/{name}", {"MEMORY.md": text.encode()}, why=why, by=name, at=at)
     disk.replace(folder / "memory/MEMORY.md", text.encode())
     user = f"- {account} is {account}\n".encode()
-    versions.keep(f"people/{name}", {"USER.md": user}, why="edited by hand", at=AT - timedelta(minutes=30))
+    versions.save_version(f"people/{name}", {"USER.md": user}, why="edited by hand", at=AT - timedelta(minutes=30))
     disk.replace(folder / "USER.md", user)
     log = HistoryLog(folder / "memory")
     log.append(HistoryEntry(timestamp="2026-11-20 10:00", content=f"{account} spoke", session=key, entry=f"e{account}"))
@@ -106,20 +108,20 @@ def scope(home: Path, name: str, *facts: str) -> None:
 
 def joining(home: Path, disk: Disk) -> None:
     """Do what the linker does with the files of a link."""
-    memories = Memories(home=home, versions=Versions(home), disk=disk)
+    memories = MemoryMerger(home=home, versions=VersionStore(home), disk=disk)
     memories.join(LINK.id, LINK.source, LINK.target, source_is=BOB, target_is=ANN)
-    carry_over(home, disk, LINK)
+    merge_scope_files(home, disk, LINK)
 
 
 def separating(home: Path, disk: Disk) -> None:
     """Do what the linker does with the files of an unlink."""
-    memories = Memories(home=home, versions=Versions(home), disk=disk)
+    memories = MemoryMerger(home=home, versions=VersionStore(home), disk=disk)
 
     def account_of(key: str) -> str:
         return BOB if key == "pocket:bob" else ANN
 
     memories.separate(UNLINK.id, UNLINK.source, UNLINK.target, BOB, account_of, ANN)
-    split_off(home, disk, UNLINK, account_of)
+    split_scope_files(home, disk, UNLINK, account_of)
 
 
 def state(home: Path) -> dict[str, Any]:
@@ -130,7 +132,7 @@ def state(home: Path) -> dict[str, Any]:
         if path.is_file() and "/.git/" not in name and not name.endswith(".lock"):
             found[name] = path.read_bytes()
     for folder in sorted((home / "people").iterdir()):
-        versions = Versions(home).every(f"people/{folder.name}")
+        versions = VersionStore(home).every(f"people/{folder.name}")
         found[folder.name] = [(each.why, each.by, each.at, texts) for each, texts in versions]
     return found
 
@@ -157,7 +159,7 @@ def test_joined_everything_is_in_one_scope_with_where_it_came_from(one: Path) ->
     assert {path.name for path in (folder / "sessions").iterdir()} == {f"{ANN}.jsonl", f"{BOB}.jsonl"}
     memory = (folder / "memory/MEMORY.md").read_text()
     assert all(fact in memory for fact in ("zeppelin", "Bello", "Nora", "Tom"))
-    source = Versions(one).source(f"people/{ANN}", "MEMORY.md", "- bob knows Nora")
+    source = VersionStore(one).source(f"people/{ANN}", "MEMORY.md", "- bob knows Nora")
     assert source is not None
     assert (source.by, source.why) == (BOB, "remember:t0.0.0")
     entries = HistoryLog(folder / "memory").after(0)
@@ -173,7 +175,7 @@ def test_apart_again_each_has_its_own(one: Path) -> None:
     for name, theirs, others in ((ANN, "ann", "bob"), (BOB, "bob", "ann")):
         folder = one / "people" / name
         kept = "\n".join(path.read_text() for path in folder.rglob("*") if path.is_file() and ".git" not in path.parts)
-        versions = str(Versions(one).every(f"people/{name}"))
+        versions = str(VersionStore(one).every(f"people/{name}"))
         for trace in (
             f"{theirs} knows",
             f"{theirs} spoke",

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.memory.rights.inventory import Kind, account, kind_of, unknown
+from agent.memory.privacy.data_inventory import DataKind, count_scope, kind_of, unknown
 
 DIGEST = "a" * 64
 
@@ -14,30 +14,30 @@ DIGEST = "a" * 64
 @pytest.mark.parametrize(
     ("path", "kind"),
     [
-        ("people/telegram%3a42/sessions/telegram%3a42.jsonl", Kind.TRANSCRIPTS),
-        ("people/telegram%3a42/sessions/telegram%3a42.abcd.tq2.jsonl.corrupt", Kind.TRANSCRIPTS),
-        (f"chats/slack%3ac1/blobs/{DIGEST}", Kind.TRANSCRIPTS),
-        (f"chats/slack%3ac1/attachments/{DIGEST}", Kind.FILES),
-        (f"chats/slack%3ac1/attachments/.{DIGEST}.0a1b2c3d-4e5f6071.tmp", Kind.FILES),
-        ("people/a/files/deep/own.txt", Kind.FILES),
-        ("people/a/exports/export-1.zip", Kind.FILES),
-        ("people/a/index.db-wal", Kind.INDEX),
-        ("shared/memory/MEMORY.md", Kind.MEMORY),
-        ("people/a/memory/.MEMORY.md.0a1b2c3d-4e5f6071.tmp", Kind.MEMORY),
-        ("people/a/memory/2026-11-22-roof.md", Kind.MEMORY),
-        ("people/a/memory/2026-11-22.md", Kind.MEMORY),
-        ("people/a/memory/.git/objects/ab/cd", Kind.MEMORY),
-        ("people/a/memory/.staged/e1.json", Kind.MEMORY),
-        ("memory/history.jsonl", Kind.MEMORY),
-        ("people/a/memory/.lock", Kind.STATE),
-        ("journal.db-shm", Kind.JOURNAL),
-        ("uploads/web/token", Kind.UPLOADS),
-        ("quarantine/1.json", Kind.QUARANTINE),
-        ("parlour.yaml", Kind.OPERATOR),
-        ("secrets/llm__api_key", Kind.OPERATOR),
+        ("people/telegram%3a42/sessions/telegram%3a42.jsonl", DataKind.TRANSCRIPTS),
+        ("people/telegram%3a42/sessions/telegram%3a42.abcd.tq2.jsonl.corrupt", DataKind.TRANSCRIPTS),
+        (f"chats/slack%3ac1/blobs/{DIGEST}", DataKind.TRANSCRIPTS),
+        (f"chats/slack%3ac1/attachments/{DIGEST}", DataKind.FILES),
+        (f"chats/slack%3ac1/attachments/.{DIGEST}.0a1b2c3d-4e5f6071.tmp", DataKind.FILES),
+        ("people/a/files/deep/own.txt", DataKind.FILES),
+        ("people/a/exports/export-1.zip", DataKind.FILES),
+        ("people/a/index.db-wal", DataKind.INDEX),
+        ("shared/memory/MEMORY.md", DataKind.MEMORY),
+        ("people/a/memory/.MEMORY.md.0a1b2c3d-4e5f6071.tmp", DataKind.MEMORY),
+        ("people/a/memory/2026-11-22-roof.md", DataKind.MEMORY),
+        ("people/a/memory/2026-11-22.md", DataKind.MEMORY),
+        ("people/a/memory/.git/objects/ab/cd", DataKind.MEMORY),
+        ("people/a/memory/.staged/e1.json", DataKind.MEMORY),
+        ("memory/history.jsonl", DataKind.MEMORY),
+        ("people/a/memory/.lock", DataKind.STATE),
+        ("journal.db-shm", DataKind.JOURNAL),
+        ("uploads/web/token", DataKind.UPLOADS),
+        ("quarantine/1.json", DataKind.QUARANTINE),
+        ("parlour.yaml", DataKind.OPERATOR),
+        ("secrets/llm__api_key", DataKind.OPERATOR),
     ],
 )
-def test_each_file_has_its_kind(path: str, kind: Kind) -> None:
+def test_each_file_has_its_kind(path: str, kind: DataKind) -> None:
     """The layout of docs/memory.md and FORMATS.md, one of each."""
     assert kind_of(path) is kind
 
@@ -72,9 +72,9 @@ def test_counts_are_of_one_scope(tmp_path: Path) -> None:
     (mine / "memory/2026-11-22-roof.md").write_text("x")
     (mine / "sessions").mkdir()
     (mine / "sessions/k.jsonl").write_text('{"v":1,"kind":"head","created":"2026-11-20T23:30:00Z"}\n')
-    found = account(tmp_path, "people/a")
+    found = count_scope(tmp_path, "people/a")
     assert (found.remembered, found.summaries, found.notes, found.conversations) == (3, 2, 1, 1)
     assert found.since is not None
     assert found.since.isoformat() == "2026-11-20T23:30:00+00:00"
-    empty = account(tmp_path, "people/nobody")
+    empty = count_scope(tmp_path, "people/nobody")
     assert (empty.remembered, empty.conversations, empty.files, empty.since) == (0, 0, 0, None)

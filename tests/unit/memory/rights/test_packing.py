@@ -12,8 +12,8 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
-from agent.memory.files.disk import Disk
-from agent.memory.rights.packing import Member, Packed, members, pack
+from agent.memory.privacy.export_archive import ArchiveMember, PackedArchives, members, write_archives
+from agent.memory.storage.disk import Disk
 
 SCOPE = "people/pocket%3aann"
 
@@ -36,15 +36,15 @@ def test_every_zip_fits_and_every_file_is_somewhere(files: list[tuple[int, bool,
         f"files/{n} {name.replace(chr(0), '').encode('utf-8', 'replace').decode()}": content(n, size, is_noise=noise)
         for n, (size, noise, name) in enumerate(files)
     }
-    found = (Member(name, len(data), partial(bytes, data)) for name, data in given_files.items())
-    told: list[Packed] = []
+    found = (ArchiveMember(name, len(data), partial(bytes, data)) for name, data in given_files.items())
+    told: list[PackedArchives] = []
 
-    def about(packed: Packed) -> str:
+    def about(packed: PackedArchives) -> str:
         told.append(packed)
         return "é" * 100_000
 
     with tempfile.TemporaryDirectory() as folder:
-        packed = pack(found, lambda n: Path(folder) / f"{n}.zip", limit=limit, about=about)
+        packed = write_archives(found, lambda n: Path(folder) / f"{n}.zip", limit=limit, about=about)
         assert told == [packed]
         seen: dict[str, bytes] = {}
         for path in packed.zips:

@@ -7,12 +7,12 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from agent.memory.files import lines as build
-from agent.memory.rights.export import Exports
+from agent.memory.jobs.job_runner import RetryJobLater
+from agent.memory.privacy.export_jobs import ExportJobs
 from agent.memory.scopes import attachment_path
-from agent.memory.work.background import Later
+from agent.memory.storage import transcript_lines as build
 from gateway.events import Attachment, OutboundMessage, SessionKey
-from gateway.ports import Delivery, Job
+from gateway.ports import Job, PendingDelivery
 from tests.fakes.memory import ANN, SCOPE, START, FakeJobs, FakeRecords
 
 DIGEST = "ab" * 32
@@ -22,9 +22,9 @@ DIGEST = "ab" * 32
 class Held:
     """An outbox whose channel is down."""
 
-    waiting: list[Delivery] = field(default_factory=list)
+    waiting: list[PendingDelivery] = field(default_factory=list)
 
-    async def undelivered(self, key: SessionKey) -> tuple[Delivery, ...]:
+    async def undelivered(self, key: SessionKey) -> tuple[PendingDelivery, ...]:
         """Return what waits."""
         return tuple(self.waiting)
 
@@ -40,14 +40,14 @@ async def test_it_waits_for_a_channel_that_is_down_and_not_for_ever(tmp_path: Pa
         text="",
         attachments=(Attachment(kind="document", name="e.zip", size=3, blob=f"{SCOPE}/{DIGEST}"),),
     )
-    outbox = Held([Delivery(message=message, parts=(), preview=None)])
+    outbox = Held([PendingDelivery(message=message, parts=(), preview=None)])
     now = START
     parts: dict[str, Any] = dict.fromkeys(("usage", "session", "flush", "limit"))  # not asked here
 
     def clock() -> datetime:
         return now
 
-    exports = Exports(
+    exports = ExportJobs(
         home=tmp_path,
         jobs=FakeJobs(),
         records=FakeRecords(),
@@ -56,11 +56,11 @@ async def test_it_waits_for_a_channel_that_is_down_and_not_for_ever(tmp_path: Pa
         now=clock,
         **parts,
     )
-    payload = {"key": str(ANN), "digests": [DIGEST], "since": build.stamp(START)}
+    payload = {"key": str(ANN), "digests": [DIGEST], "since": build.format_time(START)}
     job = Job(id="unexport:1", kind="unexport", scope=SCOPE, payload=payload, due_at=START)
     now = START + timedelta(days=1)
     later = await exports.unexport(job)
-    assert isinstance(later, Later)
+    assert isinstance(later, RetryJobLater)
     assert not later.counts
     assert path.exists()
     now = START + timedelta(days=8)

@@ -10,9 +10,9 @@ import pytest
 
 from agent.memory.search.embedding import GuardedEmbedder, Matrix, open_embedder
 from agent.memory.search.embedding.litellm_embedder import _rows
-from agent.memory.search.engine import RecallEngine, Scope
-from agent.memory.search.unit import Unit
-from gateway.errors import ModelFailed, ModelGarbled, ModelTimeout, SettingsMistake
+from agent.memory.search.recall_engine import IndexedScope, RecallEngine
+from agent.memory.search.search_unit import SearchUnit
+from gateway.errors import InvalidModelReply, ModelFailed, ModelTimeout, SettingsError
 from tests.fakes.recall import LetterEmbedder, Shelf
 
 
@@ -107,7 +107,7 @@ async def test_whoever_loses_patience_first_is_not_the_last_to_know() -> None:
 
 async def test_a_search_waits_no_longer_than_whoever_asks(tmp_path: Path) -> None:
     """With a patience shorter than the model's deadline, words answer and the answer says so."""
-    scope = Scope(tmp_path / "index.db", Shelf(talk=[Unit(text="the violin", line=1)]))
+    scope = IndexedScope(tmp_path / "index.db", Shelf(talk=[SearchUnit(text="the violin", line=1)]))
     engine = RecallEngine(embedder=GuardedEmbedder(Silent(), question_deadline=3_600))
     await engine.sync(scope)
     answer = await engine.search([scope], "violin", patience=0.01)
@@ -125,7 +125,7 @@ async def test_what_is_configured_is_what_is_opened(tmp_path: Path) -> None:
     with pytest.raises(ModelFailed, match=r"model\.onnx") as raised:
         await local.embed(["a"])
     # Which of the two depends on whether the extra is installed; both tell how to mend it.
-    assert isinstance(raised.value.__cause__, SettingsMistake)
+    assert isinstance(raised.value.__cause__, SettingsError)
     remote = open_embedder("openai/text-embedding-3-small", api_key="secret-key")
     assert remote is not None
     assert "secret-key" not in repr(remote._inner)
@@ -144,5 +144,5 @@ def test_a_providers_answer_is_checked() -> None:
     reply.data.reverse()
     assert _rows(reply, 2, "m").flatten().tolist() == pytest.approx([0.6, 0.8, 0, 1])
     for wrong in (Reply([1, 2]), Reply([1], [1, 2]), Reply(["a"], ["b"]), Reply([float("nan")], [1.0]), object()):
-        with pytest.raises(ModelGarbled):
+        with pytest.raises(InvalidModelReply):
             _rows(wrong, 2, "m")

@@ -10,28 +10,30 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from agent.memory.search import schema
-from agent.memory.search.index import ScopeIndex
-from agent.memory.search.question import read_question
-from agent.memory.search.schema import IndexUnusable
-from agent.memory.search.unit import Source, Unit
-from agent.memory.search.vectors import VectorMatrix
+from agent.memory.search import index_schema
+from agent.memory.search.index_schema import IndexUnusable
+from agent.memory.search.query import parse_query
+from agent.memory.search.scope_index import ScopeIndex
+from agent.memory.search.search_unit import SearchUnit, UnitSource
+from agent.memory.search.vector_matrix import VectorMatrix
 
-TALK = Source(name="sessions/talk.jsonl")
-NOTES = Source(name="memory/notes.md")
-DOCS = Source(name="handbook.md", project="handbook")
+TALK = UnitSource(name="sessions/talk.jsonl")
+NOTES = UnitSource(name="memory/notes.md")
+DOCS = UnitSource(name="handbook.md", project="handbook")
 WORDS = "harbour violin glacier mustard lantern orchard saddle copper thistle marble walnut anchor".split()  # noqa: SIM905 - reads better
 
 
-def units(texts: list[str], *, group: str = "") -> list[Unit]:
+def units(texts: list[str], *, group: str = "") -> list[SearchUnit]:
     """Return a message for each of *texts*."""
     at = datetime(2024, 5, 1, tzinfo=UTC)
-    return [Unit(text=text, line=n, at=at, who="Ann", role="user", group=group) for n, text in enumerate(texts, 1)]
+    return [
+        SearchUnit(text=text, line=n, at=at, who="Ann", role="user", group=group) for n, text in enumerate(texts, 1)
+    ]
 
 
 def found(index: ScopeIndex, text: str, *, project: str = "_memory") -> dict[str, tuple[float, float, float]]:
     """Return what the text parts say of each unit, by its text."""
-    gathered = index.gather(read_question(text), projects=[project])
+    gathered = index.query(parse_query(text), projects=[project])
     texts = index.passages([each.id for each in gathered.candidates])
     return {
         f"{texts[each.id].source.name} {texts[each.id].line} {texts[each.id].text}": (
@@ -115,7 +117,7 @@ def test_no_question_is_a_query_language(tmp_path: Path, text: str) -> None:
     """Whatever is asked are words: nothing of it reaches SQLite as syntax."""
     index = ScopeIndex(tmp_path / "a.db", is_new=True)
     index.put(TALK, units(["violin"]))
-    index.gather(read_question(text))
+    index.query(parse_query(text))
     assert list(found(index, "violin")) == [f"{TALK.name} 1 violin"]
     index.close()
 
@@ -151,11 +153,11 @@ def test_vectors_follow_every_edit(tmp_path: Path) -> None:
         now = [each for each in changes.came if each % 3] + late
         late = [each for each in changes.came if not each % 3]
         index.embed("m", {each: chance.standard_normal(8).astype(np.float32) for each in now})
-        index.gather(read_question("line"), question)
+        index.query(parse_query("line"), question)
     kept = index._matrix
     assert kept is not None
     fresh = VectorMatrix(index._reader, 8)
-    one, other = kept.like(question, [1], 100), fresh.like(question, [1], 100)
+    one, other = kept.score(question, [1], 100), fresh.score(question, [1], 100)
     ids = [row[0] for row in index._reader.execute("SELECT id FROM unit WHERE vector IS NOT NULL")]
     assert len(ids) > 15
     for each in ids:
@@ -183,7 +185,7 @@ def test_what_is_no_index_is_said_to_be_none(tmp_path: Path, damage: str) -> Non
     index = ScopeIndex(path, is_new=True)
     index.put(TALK, units([f"{word} and the violin" for word in WORDS] * 40))
     if damage == "older":
-        schema.set_meta(index._writer, "version", "0.1")
+        index_schema.set_meta(index._writer, "version", "0.1")
     index.close()
     raw = path.read_bytes()
     if damage == "garbage":
@@ -195,7 +197,7 @@ def test_what_is_no_index_is_said_to_be_none(tmp_path: Path, damage: str) -> Non
     with pytest.raises(IndexUnusable):  # noqa: PT012 - either of them may notice
         again = ScopeIndex(path, is_flat=damage == "another profile")
         try:
-            again.gather(read_question("violin"))
+            again.query(parse_query("violin"))
             again.passages(list(range(1, 400)))
         finally:
             again.close()
@@ -225,9 +227,9 @@ def test_small_writes_are_merged_when_it_is_calm(tmp_path: Path) -> None:
         index.append(TALK, units(talk)[n : n + 1])
     assert segments() == 40
     before = found(index, "harbour violin")
-    while index.tidy():
+    while index.optimize():
         pass
     assert segments() < 10
     assert found(index, "harbour violin") == before
-    assert not index.tidy()
+    assert not index.optimize()
     index.close()

@@ -13,29 +13,31 @@ import regex
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.memory.search.cues import Cue, Trait, cues, traits
-from agent.memory.search.dates import Named, named
-from agent.memory.search.finding import order
-from agent.memory.search.index import ScopeIndex
-from agent.memory.search.question import read_question
-from agent.memory.search.seed import Seed
-from agent.memory.search.terms import words
-from agent.memory.search.unit import Source, Unit
+from agent.memory.search.query import parse_query
+from agent.memory.search.query_cues import QueryCue, UnitTrait, cues, traits
+from agent.memory.search.query_dates import TimeRange, find_time_ranges
+from agent.memory.search.result_selection import rank_candidates
+from agent.memory.search.scope_index import ScopeIndex
+from agent.memory.search.search_unit import SearchUnit, UnitSource
+from agent.memory.search.seed_ranking import SeedProfile
+from agent.memory.search.tokenizer import words
 
 NOW = datetime(2024, 6, 15, 12, tzinfo=UTC)
 
 
-def unit(text: str, *, days: int = 0, who: str = "", role: str = "", line: int = 1) -> Unit:
+def unit(text: str, *, days: int = 0, who: str = "", role: str = "", line: int = 1) -> SearchUnit:
     """Return a unit of so many days ago, in a sitting of its own."""
-    return Unit(text=text, line=line, at=NOW - timedelta(days=days), who=who, role=role, group=str((text, days, who)))
+    return SearchUnit(
+        text=text, line=line, at=NOW - timedelta(days=days), who=who, role=role, group=str((text, days, who))
+    )
 
 
-def best(folder: Path, question: str, *units: Unit) -> list[str]:
+def best(folder: Path, question: str, *units: SearchUnit) -> list[str]:
     """Return the texts of *units* as the question ranks them."""
     index = ScopeIndex(folder / "index.db", is_new=True)
-    index.put(Source(name="talk"), units)
-    asked = read_question(question, now=NOW)
-    ranked = [each.id for _, each in order([index.gather(asked)], asked)]
+    index.put(UnitSource(name="talk"), units)
+    asked = parse_query(question, now=NOW)
+    ranked = [each.id for _, each in rank_candidates([index.query(asked)], asked)]
     texts = index.passages(ranked)
     index.close()
     return [f"{texts[each].who} {texts[each].text}".strip() for each in ranked]
@@ -89,52 +91,52 @@ def test_a_question_about_march_finds_march(tmp_path: Path, question: str) -> No
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("on 7 May 2023", Named(2023, 5, 7)),
-        ("May 7th, 2023", Named(2023, 5, 7)),
-        ("am 7. Mai 2023", Named(2023, 5, 7)),
-        ("7 мая 2023 года", Named(2023, 5, 7)),
-        ("2023-05-07", Named(2023, 5, 7)),
-        ("2023年5月7日", Named(2023, 5, 7)),
-        ("in July", Named(None, 7)),
-        ("in 2022", Named(2022)),
+        ("on 7 May 2023", TimeRange(2023, 5, 7)),
+        ("May 7th, 2023", TimeRange(2023, 5, 7)),
+        ("am 7. Mai 2023", TimeRange(2023, 5, 7)),
+        ("7 мая 2023 года", TimeRange(2023, 5, 7)),
+        ("2023-05-07", TimeRange(2023, 5, 7)),
+        ("2023年5月7日", TimeRange(2023, 5, 7)),
+        ("in July", TimeRange(None, 7)),
+        ("in 2022", TimeRange(2022)),
     ],
 )
-def test_dates_are_read(text: str, expected: Named) -> None:
+def test_dates_are_read(text: str, expected: TimeRange) -> None:
     """Days, months and years are understood in several languages."""
-    assert expected in named(f"what happened {text}", NOW)
+    assert expected in find_time_ranges(f"what happened {text}", NOW)
 
 
 @pytest.mark.parametrize("text", ["may I ask", "march on", "room 7 of 31", "31.12", "99月"])
 def test_other_words_are_no_dates(text: str) -> None:
     """What only looks like a month or a day is none."""
-    assert named(text, NOW) == ()
+    assert find_time_ranges(text, NOW) == ()
 
 
 def test_a_time_covers_what_was_told_soon_after() -> None:
     """What is told the day after still belongs to the day; a span ends where it ends."""
-    day = Named(2023, 5, 7)
+    day = TimeRange(2023, 5, 7)
     assert day.covers(datetime(2023, 5, 8, tzinfo=UTC))
     assert not day.covers(datetime(2023, 5, 6, tzinfo=UTC))
     assert not day.covers(datetime(2023, 5, 20, tzinfo=UTC))
-    (week,) = named("last week", NOW)
+    (week,) = find_time_ranges("last week", NOW)
     assert week.covers(NOW - timedelta(days=8))
     assert not week.covers(NOW)
-    (yesterday,) = named("yesterday", datetime(2024, 6, 15, 0, 30, tzinfo=ZoneInfo("Asia/Tokyo")))
+    (yesterday,) = find_time_ranges("yesterday", datetime(2024, 6, 15, 0, 30, tzinfo=ZoneInfo("Asia/Tokyo")))
     assert yesterday.covers(datetime(2024, 6, 14, 1, tzinfo=ZoneInfo("Asia/Tokyo")))
 
 
 @pytest.mark.parametrize(
     ("question", "cue"),
     [
-        ("When is the exam?", Cue.WHEN),
-        ("Wann ist die Prüfung?", Cue.WHEN),
-        ("Когда экзамен?", Cue.WHEN),
-        ("什么时候考试？", Cue.WHEN),
-        ("the latest price", Cue.LATEST),
-        ("the price", Cue.NONE),
+        ("When is the exam?", QueryCue.WHEN),
+        ("Wann ist die Prüfung?", QueryCue.WHEN),
+        ("Когда экзамен?", QueryCue.WHEN),
+        ("什么时候考试？", QueryCue.WHEN),
+        ("the latest price", QueryCue.LATEST),
+        ("the price", QueryCue.NONE),
     ],
 )
-def test_cues_are_heard(question: str, cue: Cue) -> None:
+def test_cues_are_heard(question: str, cue: QueryCue) -> None:
     """What a question wants is heard in several languages."""
     assert cues(question) == cue
 
@@ -145,7 +147,7 @@ _MARKS = regex.compile(r"[?？؟][\s\p{So}\p{P}\p{Sk}]*(?:\[[^\[\]]*\]\s*)*$")  
 @given(st.text(alphabet="?？a[] !😀\n", max_size=16))
 def test_a_line_ends_by_asking_however_many_signs_follow(text: str) -> None:
     """A question mark, then signs, then notes of files in brackets: the meaning of this expression."""
-    assert bool(traits(text, ["x"] * 9) & Trait.QUESTION) == bool(_MARKS.search(text))
+    assert bool(traits(text, ["x"] * 9) & UnitTrait.QUESTION) == bool(_MARKS.search(text))
 
 
 @pytest.mark.parametrize("text", ["?" * 20_000 + "x", "? " * 10_000 + "x", "x" + "[.]" * 7_000, "1" * 20_000 + "x"])
@@ -158,13 +160,13 @@ def test_no_line_costs_more_than_its_length(text: str) -> None:
 
 def test_traits_tell_what_a_line_is_good_for() -> None:
     """A line that tells a time, that is hardly a word, that only asks: each is noticed."""
-    assert traits("We met yesterday at the pier", words("We met yesterday at the pier")) == Trait.TIME
-    assert traits("Thanks!", words("Thanks!")) == Trait.SHORT
-    assert traits("And how was the opera for all of you? 😀 [photo: a hall]", ["x"] * 9) == Trait.QUESTION
-    assert traits("上周我们去了山里玩得非常开心", words("上周我们去了山里玩得非常开心")) == Trait.TIME
+    assert traits("We met yesterday at the pier", words("We met yesterday at the pier")) == UnitTrait.TIME
+    assert traits("Thanks!", words("Thanks!")) == UnitTrait.SHORT
+    assert traits("And how was the opera for all of you? 😀 [photo: a hall]", ["x"] * 9) == UnitTrait.QUESTION
+    assert traits("上周我们去了山里玩得非常开心", words("上周我们去了山里玩得非常开心")) == UnitTrait.TIME
 
 
-def seeded(folder: Path, seed: Seed) -> list[tuple[str, float]]:
+def seeded(folder: Path, seed: SeedProfile) -> list[tuple[str, float]]:
     """Return texts and scores of an old note, a new one, and MEMORY.md, by the seed profile."""
     index = ScopeIndex(folder / "index.db", is_new=True, is_flat=True)
     index.use_model("m")
@@ -175,11 +177,11 @@ def seeded(folder: Path, seed: Seed) -> list[tuple[str, float]]:
         ("guide.md", "docs", 166),
     ):
         text = f"the violin is tuned to 442 hertz ({name})"
-        changes = index.put(Source(name=name, project=project), [unit(text, days=days)])
+        changes = index.put(UnitSource(name=name, project=project), [unit(text, days=days)])
         index.embed("m", {changes.came[0]: np.array([1, 0], dtype=np.float32)})
-    asked = read_question("violin hertz", now=NOW)
-    gathered = index.gather(asked, np.array([1, 0], dtype=np.float32), projects=["_memory", "docs"])
-    ranked = order([gathered], asked, seed=seed, now=NOW)
+    asked = parse_query("violin hertz", now=NOW)
+    gathered = index.query(asked, np.array([1, 0], dtype=np.float32), projects=["_memory", "docs"])
+    ranked = rank_candidates([gathered], asked, seed=seed, now=NOW)
     sources = index.sources([each.id for _, each in ranked])
     index.close()
     return [(sources[each.id].name, each.score) for _, each in ranked]
@@ -187,17 +189,17 @@ def seeded(folder: Path, seed: Seed) -> list[tuple[str, float]]:
 
 def test_the_seed_weighs_as_it_says(tmp_path: Path) -> None:
     """Without decay equal texts score 0.7 of likeness and 0.3 of text, whatever their age."""
-    scores = dict(seeded(tmp_path, Seed()))
+    scores = dict(seeded(tmp_path, SeedProfile()))
     assert scores["memory/2024-01-01.md"] == pytest.approx(scores["memory/2024-06-14.md"], abs=0.05)
     assert max(scores.values()) == pytest.approx(1.0)
 
 
 def test_the_seed_ages_memory_and_documents_apart(tmp_path: Path) -> None:
     """An old note ranks below a new one of equal text; MEMORY.md never ages; documents age on their own."""
-    scores = dict(seeded(tmp_path / "a", Seed(memory_half_life=timedelta(days=30))))
+    scores = dict(seeded(tmp_path / "a", SeedProfile(memory_half_life=timedelta(days=30))))
     assert scores["memory/2024-01-01.md"] < 0.05 < 0.9 < scores["memory/2024-06-14.md"]
     assert scores["memory/MEMORY.md"] > 0.9
     assert scores["guide.md"] > 0.9
-    scores = dict(seeded(tmp_path / "b", Seed(docs_half_life=timedelta(days=83))))
+    scores = dict(seeded(tmp_path / "b", SeedProfile(docs_half_life=timedelta(days=83))))
     assert scores["memory/2024-01-01.md"] > 0.9
     assert scores["guide.md"] == pytest.approx(0.25, abs=0.03)

@@ -14,13 +14,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from agent.memory.files.lines import forgotten
-from agent.memory.files.projector import Projector
 from agent.memory.scopes import scope_folder
-from agent.memory.search.engine import RecallEngine
-from agent.memory.search.recall import INDEX, Habits, Recall
+from agent.memory.search.recall_engine import RecallEngine
+from agent.memory.search.scope_recall import INDEX, RecallOptions, ScopeRecall
+from agent.memory.storage.transcript_lines import forgotten_line
+from agent.memory.storage.transcript_projector import TranscriptProjector
 from gateway.events import SessionKey
-from gateway.ports import Hit, TurnRecord
+from gateway.ports import SearchHit, TurnRecord
 from tests.fakes.memory import SCOPE, FakeRecords, exchange, talk
 
 BOB = "people/telegram%3a43"
@@ -33,8 +33,8 @@ class House:
 
     path: Path
     records: FakeRecords
-    projector: Projector
-    recall: Recall
+    projector: TranscriptProjector
+    recall: ScopeRecall
 
     def say(self, *records: TurnRecord) -> None:
         """Have turns committed; nothing is on the disk yet."""
@@ -56,15 +56,15 @@ class House:
 async def house(path: Path) -> AsyncIterator[House]:
     """Open recall over the home at *path*."""
     records = FakeRecords()
-    projector = Projector(path, records)
-    recall = Recall(
+    projector = TranscriptProjector(path, records)
+    recall = ScopeRecall(
         path,
         memory=RecallEngine(),
         documents=RecallEngine(),
         read_document=lambda file: f"read from {file.name}",
         zone=lambda scope: "UTC",
         flush=projector.flush,
-        habits=Habits(calm=0.0),
+        habits=RecallOptions(calm=0.0),
     )
     try:
         yield House(path, records, projector, recall)
@@ -109,9 +109,9 @@ async def test_what_was_taken_back_is_not_found_nor_left_in_the_file(tmp_path: P
     async with house(tmp_path) as home:
         home.say(*talk(3), exchange(3, 6, said="the safe opens with zeppelin"))
         assert await home.texts("zeppelin")
-        home.say(exchange(4, 8, before=[forgotten("m3")]))
+        home.say(exchange(4, 8, before=[forgotten_line("m3")]))
         assert "zeppelin" not in "".join(await home.texts("zeppelin safe"))
-        await home.recall.forgotten(SCOPE)
+        await home.recall.purge_stale(SCOPE)
         folder = scope_folder(tmp_path, SCOPE)
         assert all(b"zeppelin" not in path.read_bytes() for path in folder.glob(f"{INDEX}*"))
 
@@ -219,7 +219,7 @@ async def test_no_row_of_another_scope_is_ever_returned(
             home.write(scope, "memory/MEMORY.md", f"- a canary of scope number {n}\n")
         home.say(exchange(0, 0, said="a canary of scope number 0"))
         home.say(exchange(1, 0, key=BOBS, transcript="t1", scope=BOB, said="a canary of scope number 1"))
-        found: list[tuple[str, Sequence[Hit]]] = [
+        found: list[tuple[str, Sequence[SearchHit]]] = [
             (scope, await home.recall.search(scope, query)) for scope, query in [*asks, (SCOPE, "canary")]
         ]
         found += [(scope, await home.recall.read(scope, source, line)) for scope, source, line in reads]

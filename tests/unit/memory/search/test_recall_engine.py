@@ -10,20 +10,20 @@ from pathlib import Path
 
 import pytest
 
-from agent.memory.search import schema
-from agent.memory.search.engine import BUILDING, RecallEngine, Scope
-from agent.memory.search.seed import Seed
-from agent.memory.search.unit import Source, Unit
+from agent.memory.search import index_schema
+from agent.memory.search.recall_engine import BUILDING, IndexedScope, RecallEngine
+from agent.memory.search.search_unit import SearchUnit, UnitSource
+from agent.memory.search.seed_ranking import SeedProfile
 from tests.fakes.recall import LetterEmbedder, Shelf
 
 START = datetime(2024, 3, 1, 12, tzinfo=UTC)
-TALK = Source(name="talk")
+TALK = UnitSource(name="talk")
 
 
-def said(*texts: str, first: int = 1) -> list[Unit]:
+def said(*texts: str, first: int = 1) -> list[SearchUnit]:
     """Return messages, a day apart, each a sitting of its own."""
     return [
-        Unit(text=text, line=n, at=START + timedelta(days=n), who="Ann", role="user", group=str(n))
+        SearchUnit(text=text, line=n, at=START + timedelta(days=n), who="Ann", role="user", group=str(n))
         for n, text in enumerate(texts, first)
     ]
 
@@ -38,7 +38,7 @@ async def running(**arguments: object) -> AsyncIterator[RecallEngine]:
         await engine.close()
 
 
-async def texts(engine: RecallEngine, *scopes: Scope, ask: str, **arguments: object) -> list[str]:
+async def texts(engine: RecallEngine, *scopes: IndexedScope, ask: str, **arguments: object) -> list[str]:
     """Search and return what was found."""
     answer = await engine.search(scopes, ask, **arguments)  # type: ignore[arg-type]
     return [each.passage.text for each in answer.results]
@@ -47,7 +47,7 @@ async def texts(engine: RecallEngine, *scopes: Scope, ask: str, **arguments: obj
 async def test_a_new_message_is_read_alone(tmp_path: Path) -> None:
     """After a write of our own the source is asked for what came since, and for nothing else."""
     shelf = Shelf(talk=said("the violin is in the attic", "the boat is at the pier"), other=said("nothing"))
-    scope = Scope(tmp_path / "index.db", shelf)
+    scope = IndexedScope(tmp_path / "index.db", shelf)
     async with running() as engine:
         assert await engine.sync(scope) == 3
         shelf.reads.clear()
@@ -61,10 +61,10 @@ async def test_a_new_message_is_read_alone(tmp_path: Path) -> None:
 async def test_what_goes_is_found_no_more(tmp_path: Path) -> None:
     """A source that vanished and a text that was forgotten inside a source leave the index at the next sync."""
     shelf = Shelf(talk=said("the violin is in the attic", "the boat"), gone=said("the violin of the other file"))
-    scope = Scope(tmp_path / "index.db", shelf)
+    scope = IndexedScope(tmp_path / "index.db", shelf)
     async with running() as engine:
         await engine.sync(scope)
-        del shelf.files[Source(name="gone")]
+        del shelf.files[UnitSource(name="gone")]
         shelf.files[TALK][0] = said("[forgotten]")[0]  # in place: the mark says nothing of it
         await engine.sync(scope, is_forced=True)
         assert await texts(engine, scope, ask="violin") == []
@@ -75,21 +75,21 @@ async def test_what_goes_is_found_no_more(tmp_path: Path) -> None:
 async def test_an_index_mends_itself(tmp_path: Path, damage: str) -> None:
     """A file that is gone, damaged or old is built anew by the search that finds it so, which says so meanwhile."""
     shelf = Shelf(talk=said(*(f"the violin number {n}" for n in range(450))))
-    scope = Scope(tmp_path / "index.db", shelf)
-    async with running(seed=Seed() if damage == "another profile" else None) as engine:
+    scope = IndexedScope(tmp_path / "index.db", shelf)
+    async with running(seed=SeedProfile() if damage == "another profile" else None) as engine:
         await engine.sync(scope)
     if damage == "deleted":
         scope.path.unlink()
     elif damage == "garbage":
         scope.path.write_bytes(b"no database" * 1000)
     elif damage == "older":
-        database = schema.connect(scope.path)
-        schema.set_meta(database, "version", "0")
+        database = index_schema.connect(scope.path)
+        index_schema.set_meta(database, "version", "0")
         database.close()
     async with running() as engine:
         answer = await engine.search([scope], "violin number 7")
         assert (answer.results, answer.note) == ((), BUILDING)
-        await engine.settled(scope.path)
+        await engine.wait_idle(scope.path)
         answer = await engine.search([scope], "violin number 7")
         assert answer.note == ""
         assert answer.results[0].passage.text == "the violin number 7"
@@ -99,7 +99,7 @@ async def test_an_index_mends_itself(tmp_path: Path, damage: str) -> None:
 async def test_damage_inside_is_mended_too(tmp_path: Path) -> None:
     """Pages that turn to garbage under a running engine cost one answer, not the index."""
     shelf = Shelf(talk=said(*(f"the violin number {n} of the orchestra" for n in range(400))))
-    scope = Scope(tmp_path / "index.db", shelf)
+    scope = IndexedScope(tmp_path / "index.db", shelf)
     async with running() as engine:
         await engine.sync(scope)
     raw = bytearray(scope.path.read_bytes())
@@ -107,18 +107,18 @@ async def test_damage_inside_is_mended_too(tmp_path: Path) -> None:
     scope.path.write_bytes(raw)
     async with running() as engine:
         assert (await engine.search([scope], "violin number 7")).note == BUILDING
-        await engine.settled(scope.path)
+        await engine.wait_idle(scope.path)
         assert (await texts(engine, scope, ask="violin number 7"))[0] == "the violin number 7 of the orchestra"
 
 
 async def test_a_build_that_was_killed_begins_anew(tmp_path: Path) -> None:
     """What an interrupted build left beside the index is no obstacle, and a half-read source is read whole."""
     shelf = Shelf(talk=said(*(f"the violin number {n}" for n in range(900))))
-    scope = Scope(tmp_path / "index.db", shelf)
+    scope = IndexedScope(tmp_path / "index.db", shelf)
     (tmp_path / "index.db.new").write_bytes(b"half a file")
     async with running() as engine:
         await engine.sync(scope)
-    database = schema.connect(scope.path)  # as if killed after the first slices: units, and no mark
+    database = index_schema.connect(scope.path)  # as if killed after the first slices: units, and no mark
     database.execute("UPDATE source SET mark = ''")
     database.close()
     async with running() as engine:
@@ -130,33 +130,33 @@ async def test_a_build_that_was_killed_begins_anew(tmp_path: Path) -> None:
 async def test_meaning_is_asked_when_words_fail(tmp_path: Path) -> None:
     """With a model a passage is found that shares no word with the question; vectors come in the background."""
     shelf = Shelf(talk=said("zzz qqq", "aeiou aeiou", "mmm nnn"))
-    scope = Scope(tmp_path / "index.db", shelf)
+    scope = IndexedScope(tmp_path / "index.db", shelf)
     model = LetterEmbedder()
     async with running(embedder=model) as engine:
         await engine.sync(scope)
-        await engine.settled(scope.path)
+        await engine.wait_idle(scope.path)
         assert (await texts(engine, scope, ask="iaueo"))[0] == "aeiou aeiou"
         asked = len(model.asked)
         await engine.sync(scope)
-        await engine.settled(scope.path)
+        await engine.wait_idle(scope.path)
         assert len(model.asked) == asked
 
 
 async def test_a_model_that_is_down_costs_meaning_alone(tmp_path: Path) -> None:
     """While the provider fails words answer, the answer says so, and what waits is embedded when it is back."""
     shelf = Shelf(talk=said("the violin", "aeiou"))
-    scope = Scope(tmp_path / "index.db", shelf)
+    scope = IndexedScope(tmp_path / "index.db", shelf)
     model = LetterEmbedder()
     model.is_down = True
     async with running(embedder=model) as engine:
         await engine.sync(scope)
-        await engine.settled(scope.path)
+        await engine.wait_idle(scope.path)
         answer = await engine.search([scope], "violin")
         assert [each.passage.text for each in answer.results] == ["the violin"]
         assert "nobody answers" in answer.note
         model.is_down = False
         await engine.sync(scope)
-        await engine.settled(scope.path)
+        await engine.wait_idle(scope.path)
         answer = await engine.search([scope], "iouae")
         assert answer.results[0].passage.text == "aeiou"
         assert answer.note == ""
@@ -165,49 +165,49 @@ async def test_a_model_that_is_down_costs_meaning_alone(tmp_path: Path) -> None:
 async def test_another_model_embeds_anew_while_words_go_on(tmp_path: Path) -> None:
     """Vectors of another model are never compared; they are made anew, and an old version's are taken over."""
     shelf = Shelf(talk=said("the violin", "the boat"))
-    scope = Scope(tmp_path / "index.db", shelf)
+    scope = IndexedScope(tmp_path / "index.db", shelf)
     async with running(embedder=LetterEmbedder("first")) as engine:
         await engine.sync(scope)
-        await engine.settled(scope.path)
+        await engine.wait_idle(scope.path)
     second = LetterEmbedder("second")
     async with running(embedder=second) as engine:
         assert await texts(engine, scope, ask="violin") == ["the violin"]
         assert second.asked == ["violin"]
         await engine.sync(scope)
-        await engine.settled(scope.path)
+        await engine.wait_idle(scope.path)
         assert set(second.asked[1:]) == {"Ann: the violin", "Ann: the boat"}
-    database = schema.connect(scope.path)
-    schema.set_meta(database, "version", "0")
+    database = index_schema.connect(scope.path)
+    index_schema.set_meta(database, "version", "0")
     database.close()
     third = LetterEmbedder("second")
     async with running(embedder=third) as engine:
         await engine.sync(scope)
-        await engine.settled(scope.path)
+        await engine.wait_idle(scope.path)
         assert third.asked == []
 
 
 async def test_a_model_that_gives_other_vectors_under_its_old_name_embeds_anew(tmp_path: Path) -> None:
     """Vectors of two lengths never stand beside each other: the first of the new ones take the old ones away."""
     shelf = Shelf(talk=said("the violin", "the boat"))
-    scope = Scope(tmp_path / "index.db", shelf)
+    scope = IndexedScope(tmp_path / "index.db", shelf)
     async with running(embedder=LetterEmbedder()) as engine:
         await engine.sync(scope)
-        await engine.settled(scope.path)
+        await engine.wait_idle(scope.path)
     shelf.change("talk", said("the violin", "the boat", "a lamp"))
     changed = LetterEmbedder(size=13)
     async with running(embedder=changed) as engine:
         await engine.sync(scope)
-        await engine.settled(scope.path)
+        await engine.wait_idle(scope.path)
         assert set(changed.asked) == {"Ann: the violin", "Ann: the boat", "Ann: a lamp"}
         assert (await engine.search([scope], "lamp")).note == ""
 
 
 async def test_two_scopes_compare(tmp_path: Path) -> None:
     """A weak hit of a small scope does not stand above a good one of a large scope, and places tell them apart."""
-    mine = Scope(
+    mine = IndexedScope(
         tmp_path / "a.db", Shelf(talk=said(*(f"tuning the violin at {n}" for n in range(80)), "violin strings"))
     )
-    shared = Scope(tmp_path / "b.db", Shelf(notes=said("house rules and the violin room", "parking")))
+    shared = IndexedScope(tmp_path / "b.db", Shelf(notes=said("house rules and the violin room", "parking")))
     async with running() as engine:
         await engine.sync(mine)
         await engine.sync(shared)
@@ -220,9 +220,10 @@ async def test_results_keep_to_their_budget(tmp_path: Path) -> None:
     """Results cost at most the budget together, the first always comes, and only so many show their neighbours."""
     long = "violin " + "word " * 100
     talk = [
-        Unit(text=text, line=n, who="Ann", role="user") for n, text in enumerate(["before", long, "after", "violin"], 1)
+        SearchUnit(text=text, line=n, who="Ann", role="user")
+        for n, text in enumerate(["before", long, "after", "violin"], 1)
     ]
-    scope = Scope(tmp_path / "index.db", Shelf(talk=talk))
+    scope = IndexedScope(tmp_path / "index.db", Shelf(talk=talk))
     async with running() as engine:
         await engine.sync(scope)
         answer = await engine.search([scope], "violin", budget=20)
@@ -237,11 +238,11 @@ async def test_results_keep_to_their_budget(tmp_path: Path) -> None:
 async def test_memory_and_files_stay_bounded(tmp_path: Path) -> None:
     """With more scopes than may be open, and more vectors than may be held, every one of them still answers."""
     model = LetterEmbedder()
-    scopes = [Scope(tmp_path / f"{n}.db", Shelf(talk=said(f"violin {n}", "aeiou"))) for n in range(6)]
+    scopes = [IndexedScope(tmp_path / f"{n}.db", Shelf(talk=said(f"violin {n}", "aeiou"))) for n in range(6)]
     async with running(embedder=model, open_files=2, matrix_bytes=1) as engine:
         for scope in scopes:
             await engine.sync(scope)
-            await engine.settled(scope.path)
+            await engine.wait_idle(scope.path)
         for _ in range(2):
             for n, scope in enumerate(scopes):
                 assert (await texts(engine, scope, ask="violin"))[0] == f"violin {n}"
@@ -252,17 +253,17 @@ async def test_memory_and_files_stay_bounded(tmp_path: Path) -> None:
 async def test_many_vectors_are_read_in_behind_the_first_question(tmp_path: Path) -> None:
     """After a start a large scope answers by words and says so; vectors come behind, with what was written since."""
     shelf = Shelf(talk=said("the violin", "aeiou aeiou", "mmm"))
-    scope = Scope(tmp_path / "index.db", shelf)
+    scope = IndexedScope(tmp_path / "index.db", shelf)
     async with running(embedder=LetterEmbedder()) as engine:
         await engine.sync(scope)
-        await engine.settled(scope.path)
+        await engine.wait_idle(scope.path)
     async with running(embedder=LetterEmbedder(), read_at_once=2) as engine:
         answer = await engine.search([scope], "violin")
         assert [each.passage.text for each in answer.results] == ["the violin"]
         assert "being read in" in answer.note
         shelf.files[TALK] += said("uuu ooo", first=4)
         await engine.sync(scope)
-        await engine.settled(scope.path)
+        await engine.wait_idle(scope.path)
         answer = await engine.search([scope], "ooouuu")
         assert answer.results[0].passage.text == "uuu ooo"
         assert answer.note == ""

@@ -5,13 +5,13 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from pathlib import Path
 
-from agent.memory.files.lines import forgotten
-from agent.memory.files.projector import Projector
-from agent.memory.history.log import HistoryEntry, HistoryLog
+from agent.memory.history.history_log import HistoryEntry, HistoryLog
 from agent.memory.scopes import scope_folder
-from agent.memory.search.engine import Reading
-from agent.memory.search.sources.scope import SESSIONS, ScopeSources
-from agent.memory.search.unit import Source, Unit
+from agent.memory.search.recall_engine import SourceReading
+from agent.memory.search.search_unit import SearchUnit, UnitSource
+from agent.memory.search.sources.scope_source import SESSIONS, ScopeSource
+from agent.memory.storage.transcript_lines import forgotten_line
+from agent.memory.storage.transcript_projector import TranscriptProjector
 from gateway.ports import TurnRecord
 from tests.fakes.memory import SCOPE, CountingDisk, FakeRecords, exchange, talk
 
@@ -24,24 +24,24 @@ class Shelf:
         self.folder = scope_folder(home, SCOPE)
         self.disk = CountingDisk()
         self.records = FakeRecords()
-        self.known: dict[Source, str] = {}
-        self.units: dict[str, list[Unit]] = {}
+        self.known: dict[UnitSource, str] = {}
+        self.units: dict[str, list[SearchUnit]] = {}
         self.sources = self.opened()
 
-    def opened(self) -> ScopeSources:
+    def opened(self) -> ScopeSource:
         """Return the sources as after a start."""
-        return ScopeSources(self.folder, zone=lambda: "Europe/Berlin", disk=self.disk)
+        return ScopeSource(self.folder, zone=lambda: "Europe/Berlin", disk=self.disk)
 
     async def commit(self, *records: TurnRecord) -> None:
         """Have turns, and their lines on the disk."""
         for record in records:
             self.records.commit(record)
-        await Projector(self.home, self.records).close()
+        await TranscriptProjector(self.home, self.records).close()
 
-    def sync(self) -> dict[str, Reading | None]:
+    def sync(self) -> dict[str, SourceReading | None]:
         """Do as the index does; return what was read of what changed, None for what is gone."""
         marks = self.sources.marks()
-        found: dict[str, Reading | None] = {}
+        found: dict[str, SourceReading | None] = {}
         for source in self.known.keys() - marks:
             del self.known[source], self.units[source.name]
             found[source.name] = None
@@ -55,14 +55,14 @@ class Shelf:
             found[source.name] = reading
         return found
 
-    def one(self) -> Reading:
+    def one(self) -> SourceReading:
         """Do as the index does; return the one thing that was read."""
         (reading,) = self.sync().values()
         assert reading is not None
         return reading
 
     @property
-    def talk(self) -> list[Unit]:
+    def talk(self) -> list[SearchUnit]:
         """The one conversation there is."""
         (name,) = [name for name in self.units if name.startswith(SESSIONS)]
         return self.units[name]
@@ -103,7 +103,7 @@ async def test_what_was_taken_back_is_read_anew(tmp_path: Path) -> None:
     shelf = Shelf(tmp_path)
     await shelf.commit(*talk(3, said="the safe opens with zeppelin"))
     shelf.sync()
-    await shelf.commit(exchange(3, 6, before=[forgotten("m1")], said="thanks"))
+    await shelf.commit(exchange(3, 6, before=[forgotten_line("m1")], said="thanks"))
     assert not shelf.one().is_more
     said = [unit.text for unit in shelf.talk if unit.role == "user"]
     assert said == ["the safe opens with zeppelin", "the safe opens with zeppelin", "thanks"]

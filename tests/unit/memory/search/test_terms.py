@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.memory.search.cutting import chunks, markdown, message, sittings
-from agent.memory.search.index import ScopeIndex
-from agent.memory.search.question import read_question
-from agent.memory.search.terms import asked, detect, fold, indexed, words
-from agent.memory.search.unit import Source, Unit, pieces
+from agent.memory.search.chunking import chunk_markdown, chunk_message, chunks, group_by_silence
+from agent.memory.search.query import parse_query
+from agent.memory.search.scope_index import ScopeIndex
+from agent.memory.search.search_unit import SearchUnit, UnitSource, split_text
+from agent.memory.search.tokenizer import detect, expand_query_word, fold, index_terms, words
 from tests.benchmarks.recall import twins
 
 
@@ -64,8 +64,8 @@ def test_a_word_without_a_language_has_that_of_the_talk() -> None:
 def test_other_forms_are_found(tmp_path: Path, said: str, question: str) -> None:
     """Inflected, folded and unspaced words are found by the form somebody asks with."""
     index = ScopeIndex(tmp_path / "index.db", is_new=True)
-    index.put(Source(name="talk"), [Unit(text=said, line=1), Unit(text="zzz", line=2)])
-    found = index.gather(read_question(question)).candidates
+    index.put(UnitSource(name="talk"), [SearchUnit(text=said, line=1), SearchUnit(text="zzz", line=2)])
+    found = index.query(parse_query(question)).candidates
     assert [each.id for each in found if each.unit > 0] == [1]
     index.close()
 
@@ -83,7 +83,7 @@ def test_no_language_falls_behind(tmp_path: Path, is_mixed: bool) -> None:
 @given(st.text())
 def test_terms_are_plain(text: str) -> None:
     """Whatever is said, terms hold nothing that the index's tokenizer would split or its queries would read."""
-    for term in indexed(text, detect(words(text))).split(" "):
+    for term in index_terms(text, detect(words(text))).split(" "):
         assert not set(term) & set(string.punctuation + string.whitespace)
 
 
@@ -95,14 +95,14 @@ def test_folding_twice_is_folding_once(word: str) -> None:
 
 def test_a_question_stems_as_the_text_did() -> None:
     """A question's word reaches the stems of every language of the index."""
-    assert "haus" in asked("häuser", ["en", "de"])
-    assert asked("猫", ["en"]) == ("猫",)
+    assert "haus" in expand_query_word("häuser", ["en", "de"])
+    assert expand_query_word("猫", ["en"]) == ("猫",)
 
 
 @given(st.text(max_size=3_000), st.integers(min_value=8, max_value=60))
 def test_pieces_hold_everything_and_are_short(text: str, limit: int) -> None:
     """Pieces are within the limit and lose nothing but blanks."""
-    cut = list(pieces(text, limit=limit))
+    cut = list(split_text(text, limit=limit))
     assert all(len(piece) <= limit * 4 for piece in cut)
     assert "".join("".join(cut).split()) == "".join(text.split())
 
@@ -111,7 +111,7 @@ def test_markdown_is_cut_by_bullet_with_its_headings() -> None:
     """Each bullet and paragraph is a unit with its lines; headings are searched with what they head."""
     text = "# Ann\n\n## Work\n\n- Acme since 2020\n- speaks Danish\n  and Dutch\n\nA paragraph\nof two lines.\n\n"
     text += "# Home\n```\n# no heading\n\nx\n```\n"
-    found = [(each.line, each.end, each.about, each.text) for each in markdown(text)]
+    found = [(each.line, each.end, each.about, each.text) for each in chunk_markdown(text)]
     assert found == [
         (5, 5, "Ann / Work", "- Acme since 2020"),
         (6, 7, "Ann / Work", "- speaks Danish\n  and Dutch"),
@@ -124,12 +124,12 @@ def test_a_long_silence_ends_a_sitting() -> None:
     """Messages hours apart are no context of each other, also across two readings."""
     start = datetime(2024, 1, 1, tzinfo=UTC)
     said = [
-        message(str(n), line=n, at=start + timedelta(hours=hours), who="Ann", role="user")[0]
+        chunk_message(str(n), line=n, at=start + timedelta(hours=hours), who="Ann", role="user")[0]
         for n, hours in enumerate((0, 1, 9, 9), start=1)
     ]
-    whole = sittings(said)
+    whole = group_by_silence(said)
     assert [each.group for each in whole] == ["1", "1", "3", "3"]
-    assert sittings(said[1:], last=whole[0]) == whole[1:]
+    assert group_by_silence(said[1:], last=whole[0]) == whole[1:]
 
 
 @given(st.lists(st.text(alphabet="ab ", max_size=60), max_size=40))

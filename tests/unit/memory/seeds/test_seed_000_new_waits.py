@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from agent.memory.history.log import HistoryLog
+from agent.memory.history.history_log import HistoryLog
 from agent.memory.scopes import scope_folder
 from tests.fakes.pocket import gateway
 from tests.fakes.thinking import Listening

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from agent.memory import Session, SessionManager
-from agent.memory.history.log import HistoryEntry, HistoryLog
+from agent.memory.history.history_log import HistoryEntry, HistoryLog
 from agent.memory.scopes import scope_folder
 from tests.fakes.memory import CountingDisk
 from tests.fakes.other_bots import write

@@ -9,9 +9,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from agent.memory.history.log import HistoryLog
-from agent.memory.noting.flush import MemoryFlusher
-from agent.memory.noting.notes import SessionMemoryWriter
+from agent.memory.history.history_log import HistoryLog
+from agent.memory.notes.memory_flusher import MemoryFlusher
+from agent.memory.notes.session_note_writer import SessionMemoryWriter
 from agent.memory.scopes import scope_folder
 from tests.fakes.consolidator import ScriptedProvider
 from tests.fakes.pocket import Pocket, gateway

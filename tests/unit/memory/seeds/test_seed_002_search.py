@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from agent.tools.registry import Toolbox
-from gateway.ports import MEMORY, Hits
+from agent.tools.toolbox import Toolbox
+from gateway.ports import MEMORY, SearchHits
 from tests.fakes.openai_server import open_server
 from tests.fakes.pocket import Pocket, gateway
 from tests.fakes.stage import Stage, calls, results
@@ -42,7 +42,7 @@ def mine(files: Mapping[str, str]) -> dict[str, str]:
     return {f"{SCOPE}/{name}": text for name, text in files.items()}
 
 
-async def search(pocket: Pocket, query: str, project: str = MEMORY) -> Hits:
+async def search(pocket: Pocket, query: str, project: str = MEMORY) -> SearchHits:
     """Search as Ann."""
     return await pocket.app.recall.search(SCOPE, query, project=project)
 
@@ -205,7 +205,7 @@ async def test_configuration_vectors_weigh_more_than_text(tmp_path: Path) -> Non
                 ("house", recall._documents, "docs/.index.db"),
             ):
                 await search(pocket, "tulips", project)
-                await engine.settled(pocket.home / index)
+                await engine.wait_idle(pocket.home / index)
                 hits = await search(pocket, "the doctor", project)
                 scores = {re.split(r"[/.-]", hit.source)[-2]: hit.score for hit in hits}
                 assert scores["words"] == pytest.approx(1.0, abs=0.01)

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from agent.commands import Router
-from agent.memory.dream.schedule import Schedule
-from agent.memory.files.lines import utc_now
-from gateway.app import Plugins
+from agent.commands import CommandRouter
+from agent.memory.dream.schedule import DreamSchedule
+from agent.memory.storage.transcript_lines import utc_now
+from gateway.app import ExtraPlugins
 from gateway.app.models import open_dream_model, open_models
 from gateway.settings import Settings, load_settings
 from tests.fakes.dreaming import DreamWorld, add, edits, swap
@@ -88,13 +88,13 @@ async def test_every_change_can_be_inspected_compared_and_restored(tmp_path: Pat
     await world.dream()
     [commit] = world.commits()
     assert world.versions.diff(world.scope, commit.sha).endswith("\n-- old\n+- new")
-    assert world.versions.before(world.scope, commit.sha) == {"MEMORY.md": b"- old\n"}
+    assert world.versions.messages_before(world.scope, commit.sha) == {"MEMORY.md": b"- old\n"}
     assert world.versions.texts(world.scope, commit.sha) == {"MEMORY.md": b"- new\n"}
 
 
 def test_the_commands_of_its_table_are_there() -> None:
     """[003] "Commands": what each row does is played in tests/e2e/agent/test_dream_commands.py."""
-    names = {command.name for command in Router.load().commands}
+    names = {command.name for command in CommandRouter.load().commands}
     assert {"dream", "dream-log", "dream-restore"} <= names
 
 
@@ -112,7 +112,7 @@ async def test_interval_h_is_how_often(tmp_path: Path) -> None:
     """[003] `intervalH`: "runs as an every schedule": so many hours from one run to the next that has something."""
     world = DreamWorld(tmp_path, "study", edits())
     world.happened("one", "two")
-    dreamer = world.dreamer(schedule=Schedule(interval=timedelta(hours=6)), max_batch_size=1)
+    dreamer = world.dreamer(schedule=DreamSchedule(interval=timedelta(hours=6)), max_batch_size=1)
     await dreamer.expect(world.scope)
     [first] = world.jobs.jobs.values()
     assert first.due_at == world.now + timedelta(hours=6)
@@ -159,7 +159,7 @@ async def test_the_model_is_the_main_agents_unless_overridden(
     """[003] `modelOverride`: null means the same model; the legacy `dream.model` is honoured."""
     given = {"llm": {"model": "scripted"}, "agents": {"defaults": {"dream": block}}}
     settings = configured(tmp_path, json.dumps(given))
-    plugins = Plugins()
+    plugins = ExtraPlugins()
     house = open_models(settings, Usages(), FakeMeter(), plugins, utc_now)
     dreams = open_dream_model(settings, house, Usages(), FakeMeter(), plugins, utc_now)
     assert dreams.name == expected
@@ -170,7 +170,7 @@ def test_a_legacy_cron_line_is_honoured(tmp_path: Path) -> None:
     """[003] "Legacy note": `dream.cron` counts where it is still written; new configurations use `intervalH`."""
     given = json.dumps({"agents": {"defaults": {"dream": {"cron": "0 4 * * *", "intervalH": 2}}}})
     dream = configured(tmp_path, given).agents.defaults.dream
-    schedule = Schedule(interval=timedelta(hours=dream.interval_h), cron=dream.cron or "")
+    schedule = DreamSchedule(interval=timedelta(hours=dream.interval_h), cron=dream.cron or "")
     world = DreamWorld(tmp_path)
     assert schedule.next(world.now, "UTC").strftime("%H:%M") == "04:00"
 

@@ -6,12 +6,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-from agent.memory.files.disk import Disk
-from agent.memory.files.documents import FileDocuments, document_path
-from agent.memory.history.log import HistoryEntry, HistoryLog
+from agent.memory.history.history_log import HistoryEntry, HistoryLog
 from agent.memory.scopes import scope_folder
-from agent.memory.versioning.keeping import Keeper
-from agent.memory.versioning.versions import TRACKED, Versions
+from agent.memory.storage.disk import Disk
+from agent.memory.storage.documents import FileDocumentStore, document_path
+from agent.memory.versioning.version_keeper import VersionKeeper
+from agent.memory.versioning.version_store import TRACKED, VersionStore
 from tests.fakes.memory import SCOPE, START
 
 ONE_LINER = (
@@ -51,7 +51,9 @@ def test_python_as_printed(tmp_path: Path) -> None:
 async def test_the_files_stand_where_the_tree_has_them(tmp_path: Path) -> None:
     """[003] "The Files": SOUL.md and USER.md above, the rest in memory/, cursors and versions with it."""
     disk = Disk()
-    documents = FileDocuments(tmp_path, disk=disk, keeper=Keeper(tmp_path, disk, Versions(tmp_path), now=lambda: START))
+    documents = FileDocumentStore(
+        tmp_path, disk=disk, keeper=VersionKeeper(tmp_path, disk, VersionStore(tmp_path), now=lambda: START)
+    )
     for name in TRACKED:
         await documents.write(SCOPE, name, f"{name}\n", was="", why="test")
     workspace = scope_folder(tmp_path, SCOPE)
@@ -69,12 +71,14 @@ async def test_the_files_stand_where_the_tree_has_them(tmp_path: Path) -> None:
 
 async def test_versioned_memory(tmp_path: Path) -> None:
     """[003] "Versioned Memory": what changed can be inspected, versions compared, an earlier state read back."""
-    disk, versions = Disk(), Versions(tmp_path)
-    documents = FileDocuments(tmp_path, disk=disk, keeper=Keeper(tmp_path, disk, versions, now=lambda: START))
+    disk, versions = Disk(), VersionStore(tmp_path)
+    documents = FileDocumentStore(
+        tmp_path, disk=disk, keeper=VersionKeeper(tmp_path, disk, versions, now=lambda: START)
+    )
     first = await documents.write(SCOPE, "MEMORY.md", "- one\n", was="", why="first")
     assert first is not None
     await documents.write(SCOPE, "MEMORY.md", "- one\n- two\n", was=first.rev, why="second")
     newest, oldest = versions.log(SCOPE)
     assert (newest.why, oldest.why) == ("second", "first")
     assert "+- two" in versions.diff(SCOPE, newest.sha)
-    assert versions.before(SCOPE, newest.sha) == {"MEMORY.md": b"- one\n"}
+    assert versions.messages_before(SCOPE, newest.sha) == {"MEMORY.md": b"- one\n"}

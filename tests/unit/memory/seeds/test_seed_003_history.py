@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from agent.memory import MemoryStore
-from agent.memory.history.log import HistoryEntry, HistoryLog
+from agent.memory.history.history_log import HistoryEntry, HistoryLog
 
 LINE = (
     '{"cursor": 42, "timestamp": "2026-04-03 00:02", '

@@ -14,11 +14,11 @@ from types import SimpleNamespace
 from typing import Any
 
 from agent.memory import MemoryStore, Session
-from agent.memory.consolidation import slice as rules
-from agent.memory.consolidation.answer import Answer, read_answer
-from agent.memory.consolidation.prompt import messages_without_tools
-from agent.memory.consolidation.slice import Keep, conversation, is_due, keep_count, take
-from agent.memory.prompt.window import KEPT_WITHOUT_WINDOW
+from agent.memory.consolidation import message_range as rules
+from agent.memory.consolidation.answer import ConsolidationAnswer, parse_answer
+from agent.memory.consolidation.consolidation_prompt import messages_without_tools
+from agent.memory.consolidation.message_range import KeepPolicy, conversation, is_due, keep_count, next_range
+from agent.memory.prompt.prompt_window import KEPT_WITHOUT_WINDOW
 from tests.fakes.consolidator import ScriptedProvider, saving
 
 
@@ -26,8 +26,8 @@ def course(window: int, upto: int) -> list[tuple[int, int, int]]:
     """Return (message at which it was due, first, last message summarised), counted from 1 as the seed counts."""
     rounds, pointer = [], 0
     for total in range(1, upto + 1):
-        if is_due(total, pointer, window, Keep.RECENT):
-            taken = take(total, pointer, window, Keep.RECENT)
+        if is_due(total, pointer, window, KeepPolicy.RECENT):
+            taken = next_range(total, pointer, window, KeepPolicy.RECENT)
             assert taken is not None
             rounds.append((total, taken.start + 1, taken.end))
             pointer = taken.end
@@ -61,7 +61,7 @@ def test_the_same_examples_with_half_of_the_window() -> None:
     rounds, pointer = [], 0
     for total in range(1, 141):
         if is_due(total, pointer, 50):
-            taken = take(total, pointer, 50)
+            taken = next_range(total, pointer, 50)
             assert taken is not None
             rounds.append((total, taken.start + 1, taken.end))
             pointer = taken.end
@@ -74,9 +74,9 @@ def test_constants() -> None:
     assert rules.MIN_KEEP_COUNT == 2
     assert rules.MAX_KEEP_COUNT == 10
     assert rules.MAX_MESSAGES_WITHOUT_CONSOLIDATION == 10 == KEPT_WITHOUT_WINDOW
-    kept = [keep_count(window, Keep.RECENT) for window in range(1, 201)]
+    kept = [keep_count(window, KeepPolicy.RECENT) for window in range(1, 201)]
     assert (min(kept), max(kept)) == (rules.MIN_KEEP_COUNT, rules.MAX_KEEP_COUNT)
-    assert all(keep_count(window, Keep.RECENT) == min(10, max(2, window // 2)) for window in range(1, 201))
+    assert all(keep_count(window, KeepPolicy.RECENT) == min(10, max(2, window // 2)) for window in range(1, 201))
 
 
 def test_message_format() -> None:
@@ -108,7 +108,9 @@ async def test_consolidation_prompt_and_json_answer(tmp_path: Path) -> None:
         r"Current Long-term Memory: - old\n\nConversation to Process: \[2025-01-15 10:30\] USER: hi\n", prompt
     )
     assert 'Return JSON:\n{\n  "history_entry": "' in prompt
-    assert read_answer(json.dumps(ANSWER), None) == Answer(ANSWER["history_entry"], ANSWER["memory_update"])
+    assert parse_answer(json.dumps(ANSWER), None) == ConsolidationAnswer(
+        ANSWER["history_entry"], ANSWER["memory_update"]
+    )
     session = Session("a:1", [{"role": "user", "content": "how do I deploy this?"}] * 60)
     response = SimpleNamespace(content=json.dumps(ANSWER), tool_calls=[])
     assert await MemoryStore(tmp_path).consolidate(session, ScriptedProvider(response), "m")
@@ -129,7 +131,7 @@ async def test_file_structure_and_permissions(tmp_path: Path) -> None:
 async def test_nothing_is_trimmed(tmp_path: Path) -> None:
     """[004] "Session Trimming" cuts the file; here the pointer moves, and no message goes, before or after."""
     session = Session("a:1", [{"role": "user", "content": f"{n}"} for n in range(60)])
-    store = MemoryStore(tmp_path, keep=Keep.RECENT)
+    store = MemoryStore(tmp_path, keep=KeepPolicy.RECENT)
     assert await store.consolidate(session, ScriptedProvider(saving("- x")), "m", memory_window=50)
     assert (len(session.messages), session.last_consolidated) == (60, 50)
 

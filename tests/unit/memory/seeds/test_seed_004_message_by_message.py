@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from agent.memory import MemoryStore, Session, SessionManager
-from agent.memory.consolidation.slice import Keep, is_due
+from agent.memory.consolidation.message_range import KeepPolicy, is_due
 from tests.fakes.consolidator import ScriptedProvider, saving
 
 
@@ -26,11 +26,11 @@ class Course:
 
     async def play(self, upto: int) -> Session:
         """Say message after message, consolidating where it is due."""
-        sessions, store = SessionManager(self.workspace), MemoryStore(self.workspace, keep=Keep.RECENT)
+        sessions, store = SessionManager(self.workspace), MemoryStore(self.workspace, keep=KeepPolicy.RECENT)
         session = sessions.get_or_create("telegram:1")
         for number in range(1, upto + 1):
             session.add_message("user", f"message {number}")
-            if is_due(len(session.messages), session.last_consolidated, self.window, Keep.RECENT):
+            if is_due(len(session.messages), session.last_consolidated, self.window, KeepPolicy.RECENT):
                 assert await store.consolidate(session, self.provider, "m", memory_window=self.window)
                 summarised = [int(each) for each in re.findall(r"USER: message (\d+)", self.provider.prompt)]
                 kept = [int(str(each["content"]).split()[1]) for each in session.messages[session.last_consolidated :]]

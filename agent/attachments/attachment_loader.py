@@ -1,0 +1,159 @@
+"""Files that came with messages: fetched when their turn begins, stored in the scope, read as far as they can be."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from itertools import count
+from typing import Any
+
+import structlog
+
+from agent.attachments.document_reader import ExtractedText, SandboxedReader
+from agent.attachments.file_facts import UNTRUSTED, Fact, clean, fact_of
+from agent.attachments.file_types import decode_text, detect_kind
+from agent.attachments.transcription import SpeechTranscriber, UsageAttribution
+from agent.locks import KeyLocks
+from gateway.errors import FileUnavailable
+from gateway.events import Attachment, SessionKey
+from gateway.ports import AttachmentFetcher, BlobStore
+
+log = structlog.get_logger(__name__)
+
+MOST_FILES = 20  # of one message
+MOST_PICTURES = 10  # of one message that the model is shown
+MOST_TEXTS = 4  # times the characters of one file: what all documents of a message may take together
+_AT_ONCE = 6  # files in memory, all chats together
+_OF_ONE_CHAT = 2
+_UNKNOWN = "this kind of file cannot be read here"
+
+
+class AttachmentLoader:
+    """Turns attachments into facts. Whatever a file holds, the turn goes on: what failed is a phrase in its fact."""
+
+    def __init__(
+        self,
+        files: AttachmentFetcher,
+        blobs: BlobStore,
+        *,
+        text_chars: int,
+        sees: Callable[[SessionKey], Awaitable[bool]],
+        ears: SpeechTranscriber | None = None,
+        reader: SandboxedReader | None = None,
+    ) -> None:
+        """Fetch through *files*; *sees*: whether a chat's model looks at pictures; *ears* listen, if there are any."""
+        self._files = files
+        self._blobs = blobs
+        self._text_chars = text_chars
+        self._sees = sees
+        self._ears = ears
+        self._reader = reader or SandboxedReader()
+        self._slots = asyncio.Semaphore(_AT_ONCE)
+        self._lanes = KeyLocks()
+        self._next = count()
+
+    async def load(
+        self, scope: str, key: SessionKey, attachments: Sequence[Attachment], purse: UsageAttribution
+    ) -> tuple[Fact, ...]:
+        """Return a fact for each attachment, in their order. Raises nothing but cancellation."""
+        looked_at = attachments[:MOST_FILES]
+        async with asyncio.TaskGroup() as tasks:
+            taken = [tasks.create_task(self._take(scope, key, each, purse), name="attachment") for each in looked_at]
+        facts = [task.result() for task in taken]
+        too_many = f"not looked at: more than {MOST_FILES} files in one message"
+        facts += [{**fact_of(each), "failed": too_many} for each in attachments[MOST_FILES:]]
+        return tuple(_within(facts, MOST_TEXTS * self._text_chars))
+
+    async def _take(
+        self, scope: str, key: SessionKey, attachment: Attachment, purse: UsageAttribution
+    ) -> dict[str, Any]:
+        fact = fact_of(attachment)
+        # A chat's lane before a slot, or one chat's slow files keep all the others' waiting.
+        async with self._lanes.hold((key, next(self._next) % _OF_ONE_CHAT)), self._slots:
+            try:
+                data = await self._bytes(scope, key, attachment)
+                fact |= {"size": len(data), "blob": await self._blobs.put(scope, data)}
+                return fact | await self._read(scope, key, data, fact, purse)
+            except FileUnavailable as error:
+                return {**fact, "failed": " ".join(clean(str(error)).split())[:200]}
+            except OSError as error:
+                log.warning("attachments.not_stored", key=str(key), error=error.strerror)
+                return {**fact, "failed": "it could not be stored"}
+
+    async def _bytes(self, scope: str, key: SessionKey, attachment: Attachment) -> bytes:
+        # What is asked again was stored the first time; a reference into another scope is nobody's to give.
+        if attachment.blob:
+            kept = await self._blobs.get(attachment.blob) if attachment.blob.rpartition("/")[0] == scope else None
+            if kept is None:
+                raise FileUnavailable("it is not kept here any more")
+            return kept
+        return await self._files.fetch(key, attachment)
+
+    async def _read(
+        self, scope: str, key: SessionKey, data: bytes, fact: Fact, purse: UsageAttribution
+    ) -> dict[str, Any]:
+        if not data:
+            raise FileUnavailable("it is empty")
+        what = detect_kind(data, kind=fact["kind"], name=fact["name"], media_type=fact.get("media_type", ""))
+        if what == "picture":
+            return await self._see(scope, key, data)
+        if what == "sound":
+            return await self._hear(data, fact, purse)
+        if what in ("film", "svg"):
+            raise FileUnavailable("films are not looked at" if what == "film" else "drawings in SVG are not looked at")
+        if what == "text":
+            found = decode_text(data, self._text_chars)
+            if found is None:
+                raise FileUnavailable(_UNKNOWN)
+            return _document(ExtractedText(clean(found[0]), found[1]))
+        return _document(await self._reader.document(data, what, self._text_chars))
+
+    async def _see(self, scope: str, key: SessionKey, data: bytes) -> dict[str, Any]:
+        if not await self._sees(key):
+            raise FileUnavailable("not looked at, for the model in use cannot see pictures")
+        picture = await self._reader.picture(data)
+        seen = {"blob": await self._blobs.put(scope, picture.data), "media_type": picture.media_type}
+        return {"seen": seen, "origin": UNTRUSTED}
+
+    async def _hear(self, data: bytes, fact: Fact, purse: UsageAttribution) -> dict[str, Any]:
+        if self._ears is None:
+            raise FileUnavailable("not listened to, for no transcription model is set")
+        heard = await self._ears.transcribe(data, name=fact["name"], media_type=fact.get("media_type", ""), purse=purse)
+        found: dict[str, Any] = {"said": heard.text[: self._text_chars]}
+        if heard.seconds is not None:
+            found["seconds"] = heard.seconds
+        # A voice message is what its sender says; a recording may be anybody's.
+        return found if fact["kind"] == "voice" else {**found, "origin": UNTRUSTED}
+
+
+def _document(text: ExtractedText) -> dict[str, Any]:
+    if not text.text.strip():
+        raise FileUnavailable("there is no text in it")
+    found: dict[str, Any] = {"text": text.text, "origin": UNTRUSTED}
+    if text.is_cut:
+        found["is_cut"] = True
+    if text.pages:
+        found["pages"] = text.pages
+    return found
+
+
+def _within(facts: Sequence[dict[str, Any]], chars: int) -> list[dict[str, Any]]:
+    """Return *facts* with no more text, and no more pictures, than one message may bring into the prompt."""
+    kept: list[dict[str, Any]] = []
+    pictures = 0
+    for each in facts:
+        fact = each
+        if "seen" in fact:
+            pictures += 1
+            if pictures > MOST_PICTURES:
+                fact = {name: value for name, value in fact.items() if name != "seen"}
+                fact["failed"] = f"not looked at: more than {MOST_PICTURES} pictures in one message"
+        if "text" in fact:
+            if len(fact["text"]) > chars:
+                fact = {**fact, "text": fact["text"][:chars], "is_cut": True}
+            chars -= len(fact["text"])
+            if not fact["text"]:
+                fact = {name: value for name, value in fact.items() if name not in ("text", "is_cut")}
+                fact["failed"] = "not read: the files before it were long enough"
+        kept.append(fact)
+    return kept

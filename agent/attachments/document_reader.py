@@ -1,0 +1,135 @@
+"""Opening what strangers sent: each file in a child process with limits, which can do nothing but read it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from agent.attachments.file_facts import clean
+from gateway.errors import FileUnavailable
+
+log = structlog.get_logger(__name__)
+
+_CHILD = str(Path(__file__).with_name("reader_process.py"))
+_AT_ONCE = 2  # children: each may take a core
+_WALL = 20.0  # seconds for one file, however little CPU it takes
+_MOST_OUT = 8_000_000  # bytes that a child may say
+_PICTURES = {b"\xff\xd8\xff": "image/jpeg", b"\x89PN": "image/png"}
+_BROKEN = "it could not be read"
+
+
+@dataclass(frozen=True, slots=True)
+class DecodedImage:
+    """A picture as the model is shown it."""
+
+    data: bytes
+    media_type: str
+
+
+@dataclass(frozen=True, slots=True)
+class ExtractedText:
+    """What was read of a document."""
+
+    text: str
+    is_cut: bool = False  # it is only the beginning
+    pages: int = 0
+
+
+class SandboxedReader:
+    """Runs the children. Safe to share between turns."""
+
+    def __init__(self, *, wall: float = _WALL) -> None:
+        self._wall = wall
+        self._slots = asyncio.Semaphore(_AT_ONCE)
+
+    async def picture(self, data: bytes) -> DecodedImage:
+        """Return the picture scaled and stripped to its pixels. Raises FileUnavailable in a person's words."""
+        _, body = await self._ask(data, "picture")
+        media_type = _PICTURES.get(body[:3])
+        if media_type is None:
+            raise FileUnavailable(_BROKEN)
+        return DecodedImage(body, media_type)
+
+    async def document(self, data: bytes, form: str, chars: int) -> ExtractedText:
+        """Return at most *chars* characters of a pdf, docx or html file. Raises FileUnavailable."""
+        header, _ = await self._ask(data, "document", str(chars), form)
+        text, pages = header.get("text"), header.get("pages")
+        if not isinstance(text, str):
+            raise FileUnavailable(_BROKEN)
+        return ExtractedText(clean(text)[:chars], header.get("is_cut") is True, pages if isinstance(pages, int) else 0)
+
+    async def _ask(self, data: bytes, *arguments: str) -> tuple[Mapping[str, Any], bytes]:
+        async with self._slots:
+            try:
+                async with asyncio.timeout(self._wall):
+                    out = await _run(data, arguments)
+            except TimeoutError:
+                raise FileUnavailable("it takes too long to read") from None
+            except OSError as error:
+                log.warning("attachments.no_child", error=error.strerror)
+                raise FileUnavailable(_BROKEN) from error
+        line, _, body = out.partition(b"\n")
+        try:
+            header = json.loads(line)
+        except ValueError:  # it was killed: by the system for its memory or its time, or by a bug in a decoder
+            raise FileUnavailable("it is too large inside, or broken") from None
+        if not isinstance(header, dict):
+            raise FileUnavailable(_BROKEN)
+        if header.get("failed"):
+            raise FileUnavailable(clean(str(header["failed"]))[:200])
+        return header, body
+
+
+async def _run(data: bytes, arguments: tuple[str, ...]) -> bytes:
+    """Return what a child says of *data*; it is dead when this returns, however it returns."""
+    child = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-I",
+        "-B",
+        _CHILD,
+        *arguments,
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.DEVNULL,
+        env={},  # no key, no path, no setting
+        cwd="/",
+        start_new_session=True,
+    )
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(_feed(child, data), name="file to the reader")
+            said = tasks.create_task(_heard(child), name="what the reader says")
+        return said.result()
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(child.pid, signal.SIGKILL)
+        await asyncio.shield(child.wait())
+
+
+async def _feed(child: asyncio.subprocess.Process, data: bytes) -> None:
+    assert child.stdin is not None  # noqa: S101 - it was asked for
+    with contextlib.suppress(OSError):  # it ended before it had read everything; what it said tells why
+        child.stdin.write(data)
+        await child.stdin.drain()
+        child.stdin.close()
+        await child.stdin.wait_closed()
+
+
+async def _heard(child: asyncio.subprocess.Process) -> bytes:
+    assert child.stdout is not None  # noqa: S101 - it was asked for
+    out = bytearray()
+    while piece := await child.stdout.read(1 << 16):
+        out += piece
+        if len(out) > _MOST_OUT:
+            return b""
+    return bytes(out)

@@ -1,0 +1,79 @@
+"""Pictures on their way to the model: references in the conversation, bytes in the request, the same each time."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from agent.attachments.file_facts import PICTURE
+from agent.memory.scopes import rebase_reference
+from gateway.ports import BlobStore
+
+MOST_BYTES = 32 << 20  # of encoded pictures kept in memory, all chats together
+_GONE = {"type": "text", "text": "(the picture is not kept here any more)"}
+
+Message = Mapping[str, Any]
+
+
+class ImageInliner:
+    """Puts bytes where a rendered message names a picture. What is hot is not read again."""
+
+    def __init__(self, blobs: BlobStore, *, most_bytes: int = MOST_BYTES) -> None:
+        self._blobs = blobs
+        self._most_bytes = most_bytes
+        self._kept: OrderedDict[str, str] = OrderedDict()
+        self._size = 0
+
+    async def inline(self, messages: Sequence[Message], scope: str) -> Sequence[Message]:
+        """Return *messages* with every picture of *scope* as a data URL; those without any are returned as they are."""
+        if not any(isinstance(each.get("content"), list) for each in messages):
+            return messages
+        return [await self._shown(each, scope) for each in messages]
+
+    async def _shown(self, message: Message, scope: str) -> Message:
+        content = message.get("content")
+        if not isinstance(content, list):
+            return message
+        return {**message, "content": [await self._part(part, scope) for part in content]}
+
+    async def _part(self, part: Any, scope: str) -> Any:
+        address = _address(part)
+        if not address.startswith(PICTURE):
+            return part
+        media_type, _, reference = address.removeprefix(PICTURE).partition(";")
+        # A reference comes out of a transcript, which people can edit, and may name the scope that the transcript
+        # stood in before two accounts were linked: it is looked for in this scope alone.
+        url = await self._url(media_type, rebase_reference(scope, reference))
+        return {"type": "image_url", "image_url": {"url": url}} if url else _GONE
+
+    async def _url(self, media_type: str, reference: str) -> str | None:
+        known = self._kept.get(reference)
+        if known is not None:
+            self._kept.move_to_end(reference)
+            return known
+        try:
+            data = await self._blobs.get(reference)
+        except (OSError, ValueError):
+            return None
+        if data is None:
+            return None
+        url = await asyncio.to_thread(lambda: f"data:{media_type};base64,{base64.b64encode(data).decode()}")
+        self._keep(reference, url)
+        return url
+
+    def _keep(self, reference: str, url: str) -> None:
+        if reference not in self._kept:
+            self._kept[reference] = url
+            self._size += len(url)
+        while self._size > self._most_bytes and len(self._kept) > 1:
+            self._size -= len(self._kept.popitem(last=False)[1])
+
+
+def _address(part: Any) -> str:
+    if not isinstance(part, Mapping) or part.get("type") != "image_url":
+        return ""
+    image = part.get("image_url")
+    return str(image.get("url", "")) if isinstance(image, Mapping) else ""

@@ -1,0 +1,289 @@
+"""A process of its own that opens one file of a stranger and ends; run by path with ``python -I``, never imported.
+
+Standard library at the top: what reads a format is imported when one is read, behind the limits. The file comes on
+standard input; a line of JSON and then the picture's bytes go to standard output. TRUST.md, 83.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import resource
+import signal
+import sys
+import zipfile
+from collections.abc import Callable, Iterator
+from functools import partial
+from types import FrameType
+from typing import Any
+
+MEMORY = 768 << 20  # bytes of address space: a 50-megapixel picture decoded, and what decodes it
+CPU = 10  # seconds; two more and the system kills
+PIXELS = 50_000_000
+SIDE = 1_568  # pixels of the long side that models look at
+PNG_BYTES = 1_000_000  # a drawing stays a PNG up to this size
+HTML_BYTES = 1_000_000
+INSIDE = 32 << 20  # bytes of a document's parts, unpacked
+PARTS = 5_000
+_PROLOG = 4_096  # bytes of a part that are read at a time until its first element
+
+
+class UnreadableFile(Exception):
+    """The file cannot be read; the text is a phrase for a person."""
+
+
+class CpuTimeExceeded(Exception):
+    """The seconds of CPU are used up."""
+
+
+def main() -> None:
+    """Read one file as the arguments say: ``picture``, or ``document <characters> <hint>``."""
+    drop_privileges()
+    kind, *rest = sys.argv[1:]
+    data = sys.stdin.buffer.read()
+    header: dict[str, Any]
+    body = b""
+    try:
+        if kind == "picture":
+            header, body = picture(data)
+        else:
+            header = document(data, int(rest[0]), rest[1])
+    except UnreadableFile as error:
+        header = {"failed": str(error)}
+    except CpuTimeExceeded:
+        header = {"failed": "it takes too long to read"}
+    except MemoryError:
+        header = {"failed": "it is too large inside"}
+    except ImportError:
+        header = {"failed": "what reads such files is not installed here"}
+    except Exception:  # noqa: BLE001 - the child's boundary: decoders raise whatever they like at broken files
+        header = {"failed": "it is broken, or not what its name says"}
+    sys.stdout.buffer.write(json.dumps(header).encode() + b"\n" + body)
+    sys.stdout.buffer.flush()
+    os._exit(0)  # a broken decoder's clean-up is nobody's business
+
+
+def drop_privileges() -> None:
+    """Take away what reading a file does not need; nothing of this can be undone in this process."""
+    for limit, soft, hard in (
+        (resource.RLIMIT_AS, MEMORY, MEMORY),
+        (resource.RLIMIT_CPU, CPU, CPU + 2),
+        (resource.RLIMIT_FSIZE, 0, 0),
+        (resource.RLIMIT_CORE, 0, 0),
+        (resource.RLIMIT_NOFILE, 32, 32),
+    ):
+        try:
+            resource.setrlimit(limit, (soft, hard))
+        except (OSError, ValueError):
+            if sys.platform == "linux":  # elsewhere some of them do not exist; the wall clock is left
+                raise
+    signal.signal(signal.SIGXCPU, _out_of_time)
+    sys.setrecursionlimit(3_000)
+    readable = tuple({f"{os.path.realpath(path)}/" for path in (sys.prefix, sys.base_prefix, sys.exec_prefix)})
+
+    def watch(event: str, arguments: tuple[Any, ...]) -> None:
+        if event.startswith(_FORBIDDEN):
+            raise PermissionError(event)
+        if event == "open" and not _is_ours(arguments, readable):
+            raise PermissionError(event)
+        if event in ("os.listdir", "os.scandir") and not _is_ours((arguments[0] or ".", "r", 0), readable):
+            raise PermissionError(event)
+
+    sys.addaudithook(watch)
+
+
+# No network, no other program, no file but the interpreter's own: a link inside a document leads nowhere.
+_FORBIDDEN = (
+    *("socket.", "subprocess.", "shutil.", "ctypes.", "os.system", "os.exec", "os.fork", "os.spawn", "os.posix_spawn"),
+    *("os.kill", "os.remove", "os.rename", "os.mkdir", "os.rmdir", "os.link", "os.symlink", "os.chmod", "os.chown"),
+    *("os.truncate", "os.utime", "os.setxattr", "os.chdir", "os.putenv", "signal.pthread_kill"),
+)
+_WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+
+
+def _is_ours(arguments: tuple[Any, ...], readable: tuple[str, ...]) -> bool:
+    path, mode, flags = (*arguments, None, None)[:3]
+    if isinstance(path, int):
+        return True
+    writes = isinstance(mode, str) and any(sign in mode for sign in "wax+")
+    if writes or (isinstance(flags, int) and flags & _WRITES):
+        return False
+    return os.path.realpath(os.fsdecode(path)).startswith(readable)
+
+
+def _out_of_time(_number: int, _frame: FrameType | None) -> None:
+    raise CpuTimeExceeded
+
+
+# -- pictures --------------------------------------------------------------------------------------
+
+
+def picture(data: bytes) -> tuple[dict[str, Any], bytes]:
+    """Return a still picture as models look at it: upright, at most 1,568 pixels long, and nothing but pixels."""
+    from PIL import Image, ImageOps, UnidentifiedImageError
+
+    Image.MAX_IMAGE_PIXELS = PIXELS
+    try:
+        source: Any = Image.open(io.BytesIO(data), formats=("JPEG", "PNG", "WEBP", "GIF", "BMP"))
+    except UnidentifiedImageError:
+        raise UnreadableFile("it is no picture of a kind that is looked at here (JPEG, PNG, WebP, GIF, BMP)") from None
+    except Image.DecompressionBombError:
+        raise UnreadableFile("it has too many pixels") from None
+    width, height = source.size
+    if width * height > PIXELS:
+        raise UnreadableFile(f"it has too many pixels ({width} x {height})")
+    if source.format in ("GIF", "WEBP", "PNG") and getattr(source, "is_animated", False):
+        raise UnreadableFile("it moves, and only still pictures are looked at")
+    source.thumbnail((SIDE, SIDE), Image.Resampling.LANCZOS)
+    upright = ImageOps.exif_transpose(source)
+    pixels = _on_white(upright)
+    is_drawing = source.format in ("PNG", "GIF", "BMP")
+    body = _saved(pixels, "PNG", optimize=False, compress_level=6) if is_drawing else b""
+    media_type = "image/png"
+    if not body or len(body) > PNG_BYTES:
+        body, media_type = _saved(pixels, "JPEG", quality=85, subsampling=2, optimize=False), "image/jpeg"
+    return {"media_type": media_type, "width": pixels.width, "height": pixels.height}, body
+
+
+def _on_white(source: Any) -> Any:
+    """Return the pixels alone, in a new picture: no place, no camera, no comment, no profile goes along."""
+    from PIL import Image
+
+    clear = Image.new("RGB", source.size, "white")
+    if source.mode in ("RGBA", "LA", "PA") or "transparency" in source.info:
+        layer = source.convert("RGBA")
+        clear.paste(layer, mask=layer.getchannel("A"))
+    else:
+        clear.paste(source.convert("RGB"))
+    return clear
+
+
+def _saved(pixels: Any, form: str, **options: Any) -> bytes:
+    out = io.BytesIO()
+    pixels.save(out, form, **options)
+    return out.getvalue()
+
+
+# -- documents -------------------------------------------------------------------------------------
+
+
+def document(data: bytes, chars: int, hint: str) -> dict[str, Any]:
+    """Return the words of a document as Markdown, at most *chars* characters."""
+    read = _READERS.get(hint)
+    if read is None:
+        raise UnreadableFile("this kind of file cannot be read here")
+    found = read(data, chars)
+    text = str(found["text"])
+    if not text.strip():
+        raise UnreadableFile("there is no text in it")
+    return {**found, "text": text[:chars], "is_cut": bool(found.get("is_cut")) or len(text) > chars}
+
+
+def pdf(data: bytes, chars: int) -> dict[str, Any]:
+    """Read page by page until there is enough, or the time is over."""
+    import pypdf
+
+    reader = pypdf.PdfReader(io.BytesIO(data), strict=False)
+    if reader.is_encrypted and not reader.decrypt(""):
+        raise UnreadableFile("it is locked with a password")
+    pages = len(reader.pages)
+    texts: list[str] = []
+    read = 0
+    is_cut = False
+    try:
+        for page in _each(reader.pages, pages):
+            texts.append(page().strip())
+            read += len(texts[-1]) + 2
+            if read > chars:
+                is_cut = len(texts) < pages or read - 2 > chars
+                break
+    except (CpuTimeExceeded, MemoryError):
+        if not any(texts):
+            raise
+        is_cut = True
+    return {"text": "\n\n".join(text for text in texts if text), "is_cut": is_cut, "pages": pages}
+
+
+def _each(pages: Any, number: int) -> Iterator[Callable[[], str]]:
+    """Yield how to read each page; one that is broken reads as nothing."""
+
+    def read(n: int) -> str:
+        try:
+            return str(pages[n].extract_text() or "")
+        except (CpuTimeExceeded, MemoryError):
+            raise
+        except Exception:  # noqa: BLE001 - one broken page costs itself
+            return ""
+
+    for n in range(number):
+        yield partial(read, n)
+
+
+def docx(data: bytes, chars: int) -> dict[str, Any]:
+    """Read a Word document through HTML; its pictures and its links to elsewhere are left alone."""
+    import mammoth
+
+    try:
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            parts = archive.infolist()
+            # What the list says is what can be unpacked: a part that is longer than it says is cut there.
+            unpacked = sum(part.file_size for part in parts if not part.filename.startswith("word/media/"))
+            if len(parts) > PARTS or unpacked > INSIDE:
+                raise UnreadableFile("it is too large inside")
+            declares = any(_has_doctype(archive, part) for part in parts)
+    except zipfile.BadZipFile:
+        raise UnreadableFile("it is broken, or not what its name says") from None
+    if declares:  # entities that unfold or fetch; no office writes any
+        raise UnreadableFile("it is broken, or not what its name says")
+    if not any(part.filename == "word/document.xml" for part in parts):
+        raise UnreadableFile("this kind of file cannot be read here")
+    nothing = mammoth.images.img_element(lambda _: {"src": ""})
+    page = mammoth.convert_to_html(io.BytesIO(data), convert_image=nothing).value
+    return html(page.encode("utf-8", "replace"), chars)
+
+
+def _has_doctype(archive: zipfile.ZipFile, part: zipfile.ZipInfo) -> bool:
+    """Return True if *part* is XML with a document type declaration, in any encoding and behind any comment.
+
+    It is read up to its first element, behind which no declaration can come, by the parser that reads it later.
+    """
+    from xml.parsers import expat
+
+    found: list[bool] = []
+    parser = expat.ParserCreate()
+    parser.StartDoctypeDeclHandler = lambda *_: found.append(True)
+    parser.StartElementHandler = lambda *_: found.append(False)
+    with archive.open(part) as file:
+        try:
+            while not found and (data := file.read(_PROLOG)):
+                parser.Parse(data)
+            parser.Parse(b"", not found)
+        except expat.ExpatError:
+            pass  # no XML, or broken: what was found before that counts
+    return found[:1] == [True]
+
+
+def html(data: bytes, _chars: int) -> dict[str, Any]:
+    """Read what a page says; scripts, styles and pictures are left out."""
+    from bs4 import BeautifulSoup
+    from markdownify import MarkdownConverter
+
+    soup = BeautifulSoup(data[:HTML_BYTES], "html.parser")
+    title = soup.title.get_text(" ", strip=True) if soup.title else ""
+    for tag in soup(["head", "title", "script", "style", "noscript", "template", "svg", "iframe", "object", "img"]):
+        tag.extract()
+    try:
+        text = MarkdownConverter(heading_style="ATX", bullets="-").convert_soup(soup)
+    except RecursionError:  # nested beyond reason: the words without their form
+        text = soup.get_text("\n")
+    lines = [line.rstrip() for line in (title, "", *text.splitlines())]
+    kept = [line for n, line in enumerate(lines) if line or (n and lines[n - 1])]
+    return {"text": "\n".join(kept).strip(), "is_cut": len(data) > HTML_BYTES}
+
+
+_READERS: dict[str, Callable[[bytes, int], dict[str, Any]]] = {"pdf": pdf, "docx": docx, "html": html}
+
+
+if __name__ == "__main__":
+    main()

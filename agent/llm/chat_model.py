@@ -1,0 +1,168 @@
+"""What a chat model is to the rest of the agent: one request in, one reply or one error out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias, runtime_checkable
+
+from gateway.errors import ModelFailed
+
+Sink: TypeAlias = Callable[[str], None]  # takes the full text so far; the last one wins
+
+# 40 parts of Telegram's 4,096: a longer text is no answer any more (TRUST.md, F14).
+ANSWER_CHARS = 150_000
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """A tool the model wants run. `arguments` is the model's raw JSON, valid or not."""
+
+    id: str
+    name: str
+    arguments: str
+
+
+@dataclass(frozen=True, slots=True)
+class TokenUsage:
+    """What a call took. `cached` is the part of `input` that the provider read from its prompt cache."""
+
+    input: int = 0
+    output: int = 0
+    cached: int = 0
+    is_estimate: bool = False  # the provider gave no figures; characters / 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatRequest:
+    """One call.
+
+    `messages` are OpenAI's; an assistant message may also carry `thinking` exactly as a `ChatReply`
+    had it, which goes to the model it came from and to no other. Keys are sent in the order given,
+    so that equal messages are equal bytes.
+    """
+
+    messages: Sequence[Mapping[str, Any]]
+    tools: Sequence[Mapping[str, Any]] = ()
+    tool_choice: str | Mapping[str, Any] = ""  # OpenAI's; "" = the model decides
+    turn: str
+    purpose: str = "answer"
+    person: str = ""  # whose purse the call is on
+    chat: str = ""
+    weight: int = (
+        0  # what messages and tools are reckoned at (agent/memory/prompt/token_estimate.py); 0 = nobody reckoned
+    )
+    max_tokens: int | None = None
+    language: str = "en"  # of the chat, for a model whose words are ours (agent/llm/offline_model.py)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatReply:
+    """What a model said: text, tool calls, or both; never neither.
+
+    Text is valid Unicode (no lone surrogates) and at most `ANSWER_CHARS` long; `is_cut` says that
+    the model (its token limit) or that bound ended it early.
+    """
+
+    text: str
+    tool_calls: tuple[ToolCall, ...]
+    model: str  # as configured, so that usage rows and prices agree
+    tokens: TokenUsage
+    cost: float | None  # US dollars; None = unknown
+    thinking: Mapping[str, Any] | None = None  # {"model": ..., "message": provider's keys}
+    is_cut: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelConfig:
+    """One model as the operator configured it. Times are seconds."""
+
+    model: str
+    label: str = ""  # the name that the settings have for it; "" = its own
+    api_base: str = ""
+    api_key: str = ""
+    timeout: float = 120.0  # for a whole plain answer, and for the first piece of a streamed one
+    stream_silence: float = 30.0  # between two pieces
+    context_window: int | None = None
+    vision: str = "auto"  # auto, on or off: whether it looks at pictures
+    proxy: str = ""  # for gateway.net; may hold a password
+
+    def __repr__(self) -> str:
+        """Never show the key."""
+        return f"ModelConfig(model={self.model!r}, api_base={self.api_base!r})"
+
+
+@runtime_checkable
+class SupportsVision(Protocol):
+    """A model that knows whether it looks at pictures; one that does not know is taken for blind."""
+
+    async def sees(self) -> bool:
+        """Say whether pictures may be in a request; what it takes to know happens off the event loop."""
+        ...
+
+
+@runtime_checkable
+class SupportsContextWindow(Protocol):
+    """A model that knows how many tokens it takes."""
+
+    @property
+    def sized_as(self) -> str:
+        """The name under which that is kept: servers of the operator's may call different models the same."""
+        ...
+
+    async def window(self) -> int | None:
+        """Return how many tokens prompt and answer may be together; None = unknown. Looked up off the event loop."""
+        ...
+
+
+class ChatModel(Protocol):
+    """A model. Stateless between calls; calls may run side by side."""
+
+    name: str
+
+    async def complete(self, request: ChatRequest, *, sink: Sink | None = None) -> ChatReply:
+        """Return the model's reply, or raise something of the `ModelFailed` tree and nothing else.
+
+        One call is one request: no retries in here. With *sink* the answer is streamed, and *sink*
+        gets the full text so far, at a pace of its own and once more at the end. What a failed
+        call spent is on the error (`spent_by`).
+        """
+        ...
+
+    async def warm(self) -> None:
+        """Load what the first call would otherwise wait for, off the event loop; safe to call again."""
+        ...
+
+    async def close(self) -> None:
+        """Close connections. Calls still running fail."""
+        ...
+
+
+def attach_usage(error: ModelFailed, reply: ChatReply) -> ModelFailed:
+    """Note on *error* what the failed call took: *reply* as far as it came. Returns *error*."""
+    error.spent = reply
+    return error
+
+
+def usage_of_error(error: ModelFailed) -> ChatReply | None:
+    """Return what the failed call is known (or estimated) to have taken; None when nothing."""
+    return error.spent if isinstance(error.spent, ChatReply) else None
+
+
+def estimate(request: ChatRequest, text: str = "") -> TokenUsage:
+    """Guess the tokens of a call that ended without figures: a token is about four characters."""
+    parts = [*map(_without_bytes, request.messages), *request.tools]
+    sent = sum(len(json.dumps(part, ensure_ascii=False, default=str)) for part in parts)
+    return TokenUsage(input=sent // 4, output=(len(text) + 3) // 4, is_estimate=True)
+
+
+_PICTURE = {"type": "image_url", "image_url": {"url": "." * 4_000}}  # about a thousand tokens, however many bytes
+
+
+def _without_bytes(message: Mapping[str, Any]) -> Mapping[str, Any]:
+    content = message.get("content")
+    if not isinstance(content, list):
+        return message
+    is_picture = [isinstance(part, Mapping) and part.get("type") == "image_url" for part in content]
+    return {**message, "content": [_PICTURE if is_p else part for part, is_p in zip(content, is_picture, strict=True)]}

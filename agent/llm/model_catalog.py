@@ -1,0 +1,107 @@
+"""The models that can answer, and which one does in a chat: chosen by people, decided by the operator, or the usual."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from agent.llm.model_client import ModelClient
+from gateway.events import SessionKey
+from gateway.ports import PreferenceStore
+
+_CHOSEN = "model"  # the name of the choice in `People`
+
+
+class ModelCatalog:
+    """Every model of one installation, by the name that people know it by. Owns their connections."""
+
+    def __init__(
+        self, usual: ModelClient, named: Mapping[str, ModelClient], *, name: str = "", offered: Sequence[str] = ()
+    ) -> None:
+        """Take *usual*, called *name*, which answers where nobody decided otherwise, and what else can be decided for.
+
+        People may choose the *offered* of *named*.
+        """
+        self.usual = usual
+        self.name = name or usual.name
+        self.offered = tuple(offered)
+        self._named = dict(named)
+
+    def every(self) -> tuple[ModelClient, ...]:
+        """Return all of them, once each."""
+        return tuple(dict.fromkeys((self.usual, *self._named.values())))
+
+    def client(self, name: str) -> ModelClient | None:
+        """Return who answers as *name*; None when there is no such model (any more)."""
+        return self._named.get(name)
+
+    def find(self, typed: str) -> str:
+        """Return the offered name that *typed* means: itself in any case, or its model's. "" when there is none."""
+        lower = typed.strip().lower()
+        if lower in (found := {name.lower(): name for name in self.offered}):
+            return found[lower]
+        same = [name for name in self.offered if self._named[name].name.lower() == lower]
+        return same[0] if len(same) == 1 else ""
+
+    def near(self, typed: str) -> str:
+        """Return the offered name that *typed* looks like, or ""."""
+        return next(iter(difflib.get_close_matches(typed.strip().lower(), self.offered, n=1)), "")
+
+    async def close(self) -> None:
+        """Close every model."""
+        for client in self.every():
+            await client.close()
+
+
+class ModelChoiceOrigin(StrEnum):
+    """Who said which model answers."""
+
+    CHOSEN = "chosen"  # by /model, in this chat
+    DECIDED = "decided"  # by the operator, for this place
+    USUAL = "usual"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActiveModel:
+    """Which model answers in a chat."""
+
+    name: str  # as people know it
+    client: ModelClient
+    origin: ModelChoiceOrigin
+    lost: str = ""  # what was chosen here, and is no model to choose any more
+
+
+class ModelSelector:
+    """Which model answers where. A choice holds for a chat and its threads, and goes before what was decided."""
+
+    def __init__(
+        self, models: ModelCatalog, people: PreferenceStore, decided: Callable[[SessionKey, str], str | None]
+    ) -> None:
+        """*decided* is what the operator said for a chat of a guild."""
+        self.models = models
+        self._people = people
+        self._decided = decided
+
+    def active_model(self, key: SessionKey, guild: str = "") -> ActiveModel:
+        """Return which model answers in *key*; served from memory."""
+        chosen = self._people.preferences(_subject(key)).get(_CHOSEN, "")
+        client = self.models.client(chosen) if chosen in self.models.offered else None
+        if client is not None:
+            return ActiveModel(name=chosen, client=client, origin=ModelChoiceOrigin.CHOSEN)
+        decided = self._decided(key, guild) or ""
+        client = self.models.client(decided)
+        if client is not None:
+            return ActiveModel(name=decided, client=client, origin=ModelChoiceOrigin.DECIDED, lost=chosen)
+        return ActiveModel(name=self.models.name, client=self.models.usual, origin=ModelChoiceOrigin.USUAL, lost=chosen)
+
+    async def choose(self, key: SessionKey, name: str) -> None:
+        """Let *name*, one of those offered, answer in the chat of *key* from its next turn on; "" = as before."""
+        if name and name not in self.models.offered:
+            raise ValueError(f"{name} is not offered")
+        await self._people.prefer(_subject(key), _CHOSEN, name)
+
+
+def _subject(key: SessionKey) -> str:
+    return str(key.parent)

@@ -1,0 +1,50 @@
+"""From the operator's model string to a model: one entry point of `parlour.models` each."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from importlib.metadata import EntryPoint
+from typing import cast
+
+from agent.llm.chat_model import ChatModel, ModelConfig
+from gateway.errors import SettingsError
+from gateway.ports.entry_points import load_entry_points
+
+GROUP = "parlour.models"
+DEFAULT = "offline"
+REST = "litellm"  # takes every name that is nobody's own
+
+
+def open_model(
+    config: ModelConfig, *, entries: Iterable[EntryPoint] | None = None, setting: str = "llm.model"
+) -> ChatModel:
+    """Open the model that *config.model* names.
+
+    Empty is `offline`; ``<entry point>`` or ``<entry point>:<anything>`` is that entry point;
+    everything else goes to litellm. Raises SettingsError, about *setting*, when nobody can be meant.
+    """
+    name = config.model.strip() or DEFAULT
+    found = {entry.name: entry for entry in (load_entry_points(GROUP) if entries is None else entries)}
+    entry = found[_choose(name, found, setting)]
+    try:
+        factory = cast("Callable[[ModelConfig], ChatModel]", entry.load())
+    except ImportError as error:
+        raise SettingsError(f"{setting}: {name!r} needs a package that is not installed: {error.name}") from error
+    return factory(replace(config, model=name))
+
+
+def _choose(name: str, found: Mapping[str, EntryPoint], setting: str) -> str:
+    own = name.partition(":")[0]
+    if own in found and own != REST:
+        return own
+    if any(letter.isspace() for letter in name):
+        raise SettingsError(f"{setting}: a model's name has no spaces, unlike {name!r}")
+    # A bare word may be a model of a known provider (gpt-4o), but not one that is nearly a word of ours.
+    near = difflib.get_close_matches(own.lower(), [known for known in found if known != REST], n=1, cutoff=0.75)
+    if "/" not in name and near:
+        raise SettingsError(f"{setting}: there is no model {name!r}; did you mean {near[0]!r}?")
+    if REST not in found:
+        raise SettingsError(f"{setting}: nothing is installed that knows {name!r}; choose one of {sorted(found)}")
+    return REST

@@ -1,0 +1,167 @@
+"""Asking about what waits for a yes: where it arose, in one line, once, and between two turns of that chat.
+
+A question is a job of ours in the chat's own lane, so that it never comes into the middle of an answer and is there
+after a crash. What it asks about is noted with what waits before it is sent, under its turn's id.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from urllib.parse import unquote
+
+import structlog
+
+from agent.memory.approvals.staged_changes import StagedChange, StagedChangeStore
+from agent.memory.jobs.job_runner import Handler, RetryJobLater
+from agent.memory.scopes import quote
+from gateway.events import ChatKind, InboundKind, InboundMessage, MessageButton, Role, Sender, SessionKey
+from gateway.i18n import translate
+from gateway.ports import AcceptOutcome, Job, Journal
+
+log = structlog.get_logger(__name__)
+
+ASKS = "job:ask/"  # what the message id of a question begins with; its text is the scope that it is about
+_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,40}\Z")  # what may stand in a button's command
+_SHOWN = 8  # characters of a name, where they tell it from the others
+_MOST = 5  # things that one message has buttons for: Discord takes five rows
+_LONGEST = 200  # characters of a quote
+_KNOWN = 10_000
+_DELETED = "deleted"  # why: the message that it came from was taken back
+
+
+class ApprovalQuestions:
+    """Puts questions into lanes."""
+
+    def __init__(
+        self,
+        staging: StagedChangeStore,
+        journal: Journal,
+        *,
+        now: Callable[[], datetime],
+        account: Callable[[SessionKey], str] = lambda _: "",
+    ) -> None:
+        """Ask about what *staging* holds; *account* says whose a linked person's direct chat is."""
+        self._staging = staging
+        self._account = account
+        self._journal = journal
+        self._now = now
+        self._queued: OrderedDict[tuple[str, str], None] = OrderedDict()  # (scope, name) with a question on its way
+
+    def after_each(self, handlers: Mapping[str, Handler]) -> Mapping[str, Handler]:
+        """Return *handlers*, each of which looks for something to ask when it has run, or a crash runs it again."""
+        return {kind: self._after(handler) for kind, handler in handlers.items()}
+
+    def _after(self, handler: Handler) -> Handler:
+
+        async def run(job: Job) -> RetryJobLater | None:
+            later = await handler(job)
+            await self.look(job.scope)
+            return later
+
+        return run
+
+    async def look(self, scope: str) -> None:
+        """Have every session asked in which something of *scope* arose that nobody was asked about."""
+        sessions: dict[str, list[str]] = {}
+        for each in await self._staging.waiting(scope):
+            if each.session and not each.asked and (scope, each.name) not in self._queued:
+                sessions.setdefault(each.session, []).append(each.name)
+        for session, names in sessions.items():
+            if await self._ask(scope, session):
+                self._queued.update(dict.fromkeys((scope, name) for name in names))
+        while len(self._queued) > _KNOWN:
+            self._queued.popitem(last=False)
+
+    async def _ask(self, scope: str, session: str) -> bool:
+        """Put a question into the lane of *session*; False = not now."""
+        try:
+            key = SessionKey.parse(session)
+        except ValueError:
+            return False
+        question = InboundMessage(
+            key=key,
+            # A question that finds nothing to ask any more says nothing, so that one too many is harmless.
+            message_id=f"{ASKS}{secrets.token_hex(8)}",
+            sender=self._sender(scope, key),
+            text=scope,
+            sent_at=self._now(),
+            kind=InboundKind.JOB,
+            chat_kind=ChatKind.GROUP if scope.startswith("chats/") else ChatKind.DIRECT,
+            is_private=bool(key.thread) and scope == f"chats/{quote(session)}",
+        )
+        accepted = await self._journal.accept(question, role=Role.ANYONE, is_control=False)
+        log.info("asking.queued", key=session, outcome=str(accepted.outcome))
+        return accepted.outcome is AcceptOutcome.NEW
+
+    def _sender(self, scope: str, key: SessionKey) -> Sender:
+        """Return whose chat it is, so that the question belongs to the scope that the chat's own messages have."""
+        account = self._account(key) or (scope.removeprefix("people/") if scope.startswith("people/") else "")
+        *team, ident = unquote(account).partition(":")[2].rsplit(":", 1)
+        return Sender(id=ident or key.chat, team="".join(team))
+
+
+def question_scope(message: InboundMessage) -> str | None:
+    """Return the scope that a question of ours is about; None for any other message."""
+    is_ours = message.kind is InboundKind.JOB and message.message_id.startswith(ASKS)
+    return message.text if is_ours else None
+
+
+# -- words -----------------------------------------------------------------------------------------
+
+
+def question(
+    waiting: Sequence[StagedChange], language: str, *, is_shared: bool
+) -> tuple[str, tuple[MessageButton, ...]]:
+    """Return the one message that asks about all of *waiting*, and its buttons."""
+    if len(waiting) == 1:
+        return _line(waiting[0], language, is_shared=is_shared), buttons(waiting, language)
+    lines = [f"{n}. {_line(each, language, is_shared=is_shared)}" for n, each in enumerate(waiting[:_MOST], 1)]
+    if len(waiting) > _MOST:
+        lines.append(translate("asking.more", language, count=len(waiting) - _MOST))
+    return "\n".join([translate("asking.several", language), "", *lines]), buttons(waiting, language)
+
+
+def _line(waiting: StagedChange, language: str, *, is_shared: bool) -> str:
+    """Say in one line what a yes would do."""
+    if waiting.why == _DELETED and is_shared:  # who took their words back does not want them said again
+        return translate("asking.deleted", language)
+    said = [translate("asking.forget", language, line=_bare(raw)) for raw in waiting.would_remove]
+    said += [translate("asking.reword", language, old=_bare(old), new=_bare(new)) for old, new in waiting.would_reword]
+    said += [translate("asking.keep", language, line=_bare(text)) for text in waiting.would_add]
+    first = "; ".join(said[:2])
+    if len(said) > 2:
+        first = translate("asking.and_more", language, first=first, count=len(said) - 2)
+    why = f"asking.why_{waiting.why}" if waiting.why in ("untrusted", "many", _DELETED) else "asking.why_other"
+    return translate(why, language, what=first)
+
+
+def buttons(waiting: Sequence[StagedChange], language: str) -> tuple[MessageButton, ...]:
+    """Return a yes and a no for each thing that waits, numbered where there are several."""
+    found: list[MessageButton] = []
+    for n, each in enumerate(waiting[:_MOST]):
+        if not _NAME.match(each.name):
+            continue
+        number = f" ({n + 1})" if len(waiting) > 1 else ""
+        for answer, word in (("yes", "approve"), ("no", "reject")):
+            label = f"{translate(f'asking.{answer}', language)}{number}"
+            found.append(MessageButton(label, f"/memory {word} {each.name}", n))
+    return tuple(found)
+
+
+def short_name(waiting: StagedChange) -> str:
+    """Return the short name that people type."""
+    return waiting.name[:_SHOWN]
+
+
+def _bare(line: str) -> str:
+    return short(line.strip().removeprefix("- ").removeprefix("* "))
+
+
+def short(text: str) -> str:
+    """Return *text* as one quiet line: as code, which no platform makes a link, a picture or a call of somebody."""
+    flat = " ".join(text.split()).replace("`", "'")
+    return f"`{flat if len(flat) <= _LONGEST else f'{flat[:_LONGEST]}…'}`"

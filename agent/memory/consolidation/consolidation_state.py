@@ -1,0 +1,149 @@
+"""An answer is stored before it is applied: what was paid for is not paid for again (FORMATS.md; TRUST.md F7).
+
+One small file per session, in the scope's memory folder, says how far its consolidation has come.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from agent.memory.consolidation.merge import StagedRemoval
+from agent.memory.consolidation.message_range import Message
+from agent.memory.consolidation.text_operations import Operation, as_record
+from agent.memory.scopes import quote
+from agent.memory.storage.disk import Disk
+from agent.memory.storage.transcript_lines import decode, format_time, parse_time
+
+PENDING = ".pending"
+STAGED = ".staged"
+APPROVED = "approved "  # then the name, and what it came of: the cause of a version
+FAILURES_BEFORE_RAW = 3
+_WAITS = (timedelta(0), timedelta(minutes=5))  # after the first failure, after the second
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredAnswer:
+    """What a model said about a range of a transcript, and what it was shown."""
+
+    entry: str
+    transcript: str
+    start: int
+    end: int
+    timestamp: str
+    origin: str
+    base: str  # MEMORY.md as the model saw it
+    history_entry: str
+    memory_update: str
+
+
+@dataclass(frozen=True, slots=True)
+class ConsolidatedRange:
+    """A range that is in an entry or in the raw archive; the session's pointer follows."""
+
+    transcript: str
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsolidationState:
+    """How far the consolidation of one session has come."""
+
+    failures: int = 0  # in a row
+    length: int = 0  # messages there were at the last failure
+    retry_at: datetime | None = None
+    answer: StoredAnswer | None = None
+    done: ConsolidatedRange | None = None
+
+    def failed(self, at: datetime, length: int) -> ConsolidationState:
+        """Return the state after one more failure."""
+        wait = _WAITS[min(self.failures, len(_WAITS) - 1)]
+        return dataclasses.replace(self, failures=self.failures + 1, length=length, retry_at=at + wait)
+
+    def waits(self, at: datetime, length: int) -> bool:
+        """Say whether the next try is still to wait; asking again about the same messages is somebody's wish."""
+        return self.retry_at is not None and at < self.retry_at and length != self.length
+
+
+class ConsolidationStateStore:
+    """The states of a scope's sessions, on the disk. Blocks."""
+
+    def __init__(self, folder: Path, disk: Disk) -> None:
+        self._folder = folder
+        self._disk = disk
+
+    def load(self, session: str) -> ConsolidationState:
+        """Return the session's state; a file that cannot be read is an empty one, which costs one call."""
+        data = self._disk.load(self._path(session))
+        found = decode(data) if data is not None else None
+        if found is None or found.get("session") != session:
+            return ConsolidationState()
+        try:
+            answer, done = found.get("answer"), found.get("done")
+            return ConsolidationState(
+                failures=int(found.get("failures", 0)),
+                length=int(found.get("length", 0)),
+                retry_at=parse_time(found.get("retry_at")),
+                answer=StoredAnswer(**answer) if answer else None,
+                done=ConsolidatedRange(**done) if done else None,
+            )
+        except (TypeError, ValueError):
+            return ConsolidationState()
+
+    def save(self, session: str, state: ConsolidationState) -> None:
+        """Store the state, durably and whole. Raises OSError."""
+        line: dict[str, Any] = {"v": 1, "session": session, **dataclasses.asdict(state)}
+        line["retry_at"] = format_time(state.retry_at) if state.retry_at else None
+        self._disk.replace(self._path(session), json.dumps(line, separators=(",", ":")).encode() + b"\n")
+
+    def _path(self, session: str) -> Path:
+        return self._folder / PENDING / f"{quote(session)}.json"
+
+
+def name_of(session: str, messages: Sequence[Message]) -> str:
+    """Return a name for exactly these messages of a session, where no transcript has given it one."""
+    said = json.dumps([session, [dict(message) for message in messages]], sort_keys=True, default=str)
+    return "m" + sha256(said.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+
+
+def stage_for_approval(
+    folder: Path,
+    disk: Disk,
+    entry: str,
+    why: str,
+    at: datetime,
+    staged: StagedRemoval | None = None,
+    proposed: str = "",
+    *,
+    document: str = "",
+    operations: Sequence[Operation] = (),
+    session: str = "",
+    person: str = "",
+    cause: str = "",
+) -> None:
+    """Put aside what waits for a yes, under the name *entry*; once, however often it is asked for. Raises OSError.
+
+    It is about *document* (MEMORY.md by default): what a merge left undone, a whole text, or line operations.
+    *session* is where it arose and *person* whom it came from, as far as somebody is to be asked there. *cause* is
+    what the version would have been called: with a yes it still says where a line came from.
+    """
+    waiting: dict[str, Any] = {"v": 1, "entry": entry, "why": why, "at": format_time(at)}
+    known = {"document": document, "session": session, "person": person, "cause": cause}
+    waiting |= {name: text for name, text in known.items() if text}
+    if operations:
+        waiting["operations"] = [as_record(operation) for operation in operations]
+    if staged is not None:
+        waiting["removals"] = [dataclasses.asdict(left) for left in staged.removals]
+        waiting["additions"] = list(staged.additions)
+    if proposed:
+        waiting["proposed"] = proposed
+    path = folder / STAGED / f"{quote(entry)}.json"
+    if disk.size(path) is None:
+        disk.replace(path, json.dumps(waiting, ensure_ascii=False, indent=1).encode("utf-8", "replace") + b"\n")

@@ -1,0 +1,175 @@
+"""When one entry may stand for another: it still says all of its words.
+
+Explainable on purpose, and stricter than a likeness: "allergic to peanuts" and "allergic to penicillin" are four words
+alike, and losing the first one hurts somebody. A rewording that fails the rule costs a line that stands twice.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from dataclasses import dataclass
+from functools import lru_cache
+
+import regex
+
+from agent.memory.consolidation.memory_entries import EntryKind, MemoryEntry
+
+_FEW = 3  # an entry of fewer words means nothing without its heading
+_WALL = 12  # words that a successor may have beyond three times the old entry's: a wall of text succeeds nobody
+# Scripts without spaces between words: each sign counts as one.
+_SIGN = regex.compile(r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}]")
+_WORD = regex.compile(
+    _SIGN.pattern + r"|\p{Emoji_Presentation}"
+    r"|[\p{L}\p{M}\p{N}_]+(?:['’][\p{L}]+)?(?:[.:/@+#%-]+[\p{L}\p{M}\p{N}_]+)*[+#%]*"
+    r"|[$€£¥]"
+)
+_GLUE = frozenset(
+    word
+    for line in (
+        "a an the is are am be has have of to in on at for as by and that this it its the their his her my your our",
+        "they he she we i you who which user user's user’s users s",
+        "der die das den dem des ein eine einen einem einer ist sind hat haben und im am zu",
+        "le la les l un une des est sont et de du el los las una es son y il lo gli è e o os",
+    )
+    for word in line.split()
+)
+_NO = frozenset(
+    word
+    for line in (
+        "no not never none nobody nothing without neither nor cannot don't doesn't didn't isn't aren't wasn't weren't",
+        "won't can't couldn't shouldn't wouldn't hasn't haven't hadn't former formerly anymore",
+        "nicht nie niemals kein keine keinen keinem keiner ohne nichts non mai senza pas jamais sans aucun aucune",
+        "nunca sin nada ningún ninguna não nem sem niet geen nooit zonder не нет никогда без ні nie nigdy bez",
+        "inte aldrig ingen ikke aldri 不 没 無 无 非 未 否",
+    )
+    for word in line.split()
+)
+_ENDINGS = frozenset(("", "s", "es", "e", "d", "ed", "ing", "n", "en", "er", "r", "'s", "’s"))
+
+
+@dataclass(frozen=True, slots=True)
+class EntryWords:
+    """The words of a text: all of them in order, and which of them carry it."""
+
+    words: tuple[str, ...]  # folded, in order
+    carrying: tuple[str, ...]  # those that are no glue
+    exact: tuple[str, ...]  # names and numbers, in order: never inflected, never swapped
+    is_negated: bool
+
+
+@lru_cache(maxsize=8_192)
+def extract_words(text: str) -> EntryWords:
+    """Return what *text* says."""
+    found = [match.group() for match in _WORD.finditer(unicodedata.normalize("NFKC", text))]
+    words = tuple(word.casefold() for word in found)
+    carrying = tuple(word for word in words if word not in _GLUE)
+    exact = tuple(word for n, word in enumerate(words) if word not in _GLUE and _is_exact(found[n], first=n == 0))
+    return EntryWords(words, carrying, exact, any(word in _NO for word in words))
+
+
+def _is_exact(word: str, *, first: bool) -> bool:
+    """Say whether a word is a name or a number; the first word of a text is capitalised for no reason."""
+    if any(character.isnumeric() for character in word) or _SIGN.match(word):
+        return True
+    return word != word.lower() and not (first and word == word.capitalize())
+
+
+def is_same(old: MemoryEntry, new: MemoryEntry) -> bool:
+    """Say whether two entries have the same words in the same order (code: the same characters)."""
+    if EntryKind.FENCE in (old.kind, new.kind):
+        return old.kind is new.kind and _trimmed(old.raw) == _trimmed(new.raw)
+    one, other = extract_words(old.text), extract_words(new.text)
+    return one.words == other.words and (bool(one.words) or old.text == new.text)
+
+
+class AnalyzedEntry:
+    """An entry and its words, read once, for comparing it with many."""
+
+    __slots__ = ("_starts", "around", "entry", "have", "said", "text")
+
+    def __init__(self, entry: MemoryEntry) -> None:
+        self.entry = entry
+        self.text = entry.text
+        self.said = extract_words(self.text)
+        # What it stands under is said too.
+        self.around = tuple(word for text in entry.context for word in extract_words(text).words)
+        self.have = frozenset((*self.around, *self.said.words))
+        self._starts: dict[str, list[str]] = {}
+        for word in self.have:
+            self._starts.setdefault(word[:3], []).append(word)
+
+    def says(self, word: str) -> bool:
+        """Say whether the word stands in it or above it, with one ending or another."""
+        return word in self.have or any(is_inflection(word, other) for other in self._starts.get(word[:3], ()))
+
+    def needed(self) -> tuple[str, ...]:
+        """Return the words that a successor must say beside its own: the heading's, where the entry is short."""
+        is_short = len(self.said.carrying) < _FEW and self.entry.kind is not EntryKind.HEADING
+        return extract_words(self.entry.context[-1]).carrying if is_short and self.entry.context else ()
+
+
+def replaces(new: MemoryEntry, old: MemoryEntry) -> bool:
+    """Say whether *new* may stand for *old*: the same words, or a rewording that keeps every one of them.
+
+    Names, numbers, links stay as they are and in their order; other words may be inflected; articles and the like
+    may go. What says the same word in the heading above it counts too. A new `not` makes it another statement,
+    and so does a text many times as long. An entry of one or two words needs its heading's words as well.
+    """
+    return analyzed_replaces(AnalyzedEntry(new), AnalyzedEntry(old))
+
+
+def analyzed_replaces(new: AnalyzedEntry, old: AnalyzedEntry) -> bool:
+    """Say what `succeeds` says, of entries that were read before."""
+    kinds = (old.entry.kind, new.entry.kind)
+    if EntryKind.RULE in kinds:
+        return kinds[0] is kinds[1]
+    same = is_same(old.entry, new.entry)
+    if EntryKind.FENCE in kinds and not same:
+        return False
+    mine, its, needed = old.said, new.said, old.needed()
+    if same:
+        return all(map(new.says, needed))
+    if not mine.carrying or len(its.carrying) > 3 * (len(mine.carrying) + len(needed)) + _WALL:
+        return False
+    if its.is_negated and not mine.is_negated:
+        return False
+    return all(map(new.says, (*mine.carrying, *needed))) and _in_order(_anchors(mine), new.around + its.words)
+
+
+def _anchors(mine: EntryWords) -> tuple[str, ...]:
+    """Return the words whose order matters: names and numbers, and what the entry begins with, often a name too."""
+    if not mine.exact or mine.words[0] in mine.exact or mine.words[0] in _GLUE:
+        return mine.exact
+    return (mine.words[0], *mine.exact)
+
+
+def _in_order(anchors: tuple[str, ...], words: tuple[str, ...]) -> bool:
+    n = 0
+    for word in words:
+        if n < len(anchors) and (word == anchors[n] or (n == 0 and is_inflection(anchors[n], word))):
+            n += 1
+    return n == len(anchors)
+
+
+def is_inflection(one: str, other: str) -> bool:
+    """Say whether two folded words differ in a usual ending alone: prefer(s|red|ring), stud(y|ies), cat(s)."""
+    if one == other:
+        return True
+    if one[:3] != other[:3] or any(map(str.isnumeric, one + other)):
+        return False
+    n = 0
+    while n < min(len(one), len(other)) and one[n] == other[n]:
+        n += 1
+    endings = {one[n:], other[n:]}
+    if n == 3:
+        return endings == {"", "s"}
+    if n < 4:
+        return False
+    if "y" in endings:
+        return bool(endings & {"ies", "ied"})
+    doubled = one[n - 1]  # prefer, preferred
+    return all(ending in _ENDINGS or (ending[0] == doubled and ending[1:] in _ENDINGS) for ending in endings)
+
+
+def _trimmed(raw: str) -> str:
+    return "\n".join(line.rstrip() for line in raw.strip("\n").split("\n"))

@@ -1,0 +1,243 @@
+"""Which messages a consolidation takes, and how they are written for the model ([000], [001], [004]).
+
+Everything here is pure and knows messages as mappings with `role`, `content`, `timestamp`: those of a `Session` and
+the message lines of a transcript alike.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from base64 import b32encode
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Any, TypeAlias
+from zoneinfo import ZoneInfo
+
+from agent.attachments.file_facts import fact_line, facts_in
+from agent.memory.prompt.speaker_names import SpeakerNames
+from agent.memory.prompt.taint import strip_untrusted
+from agent.memory.prompt.token_estimate import estimate_text
+from agent.memory.storage.transcript_lines import FORGOTTEN, indent_lines
+
+# The constants of [004].
+DISABLED_MEMORY_WINDOW = 0
+MIN_KEEP_COUNT = 2
+MAX_KEEP_COUNT = 10
+MAX_MESSAGES_WITHOUT_CONSOLIDATION = 10
+
+DEFAULT_MEMORY_WINDOW = 100  # [000]
+UNTRUSTED = "untrusted"
+_UNDATED = "?"
+_LEAST_SHOWN = 200  # characters of a line, however little room there is
+
+Message: TypeAlias = Mapping[str, Any]
+
+
+class KeepPolicy(StrEnum):
+    """How many messages stay as they are."""
+
+    HALF = "half"  # of the window [000]
+    RECENT = "recent"  # half of the window, but at most ten [004]
+
+
+@dataclass(frozen=True, slots=True)
+class MessageRange:
+    """The messages from index *start* up to *end*, exclusive. Made before a model is called, and never recomputed."""
+
+    start: int
+    end: int
+
+
+def keep_count(window: int, keep: KeepPolicy = KeepPolicy.HALF, *, archive_all: bool = False) -> int:
+    """Return how many of the newest messages a consolidation leaves alone; at least two, unless it archives all."""
+    if archive_all:
+        return 0
+    half = max(MIN_KEEP_COUNT, window // 2)
+    return min(MAX_KEEP_COUNT, half) if keep is KeepPolicy.RECENT else half
+
+
+def next_range(
+    total: int, last_consolidated: int, window: int, keep: KeepPolicy = KeepPolicy.HALF, *, archive_all: bool = False
+) -> MessageRange | None:
+    """Return what a consolidation of *total* messages takes now; None when there is nothing, or it is switched off."""
+    if window <= DISABLED_MEMORY_WINDOW:
+        return None
+    start = max(last_consolidated, 0)
+    end = total - keep_count(window, keep, archive_all=archive_all)
+    return MessageRange(start, end) if end > start else None
+
+
+def is_due(total: int, last_consolidated: int, window: int, keep: KeepPolicy = KeepPolicy.HALF) -> bool:
+    """Say whether the messages that are in no summary fill the window, and something can be taken of them."""
+    return total - last_consolidated >= window and next_range(total, last_consolidated, window, keep) is not None
+
+
+def entry_id(transcript: str, start: int, end: int) -> str:
+    """Return the id of the entry that summarises this range of a transcript (FORMATS.md): the same every time."""
+    digest = hashlib.sha256(json.dumps([transcript, start, end]).encode("utf-8", "surrogatepass")).digest()
+    return "e" + b32encode(digest[:10]).decode("ascii").lower()
+
+
+def origin_of(messages: Sequence[Message]) -> str:
+    """Return `untrusted` when any of the messages is, or carries a file that is; else `user`."""
+    for message in messages:
+        if message.get("origin") == UNTRUSTED or any(fact.get("origin") == UNTRUSTED for fact in facts_in(message)):
+            return UNTRUSTED
+    return "user"
+
+
+# -- as the model reads them -----------------------------------------------------------------------
+
+
+def conversation(
+    messages: Sequence[Message], *, zone: str = "UTC", names: SpeakerNames | None = None, named: bool | None = None
+) -> list[str]:
+    """Return ``[YYYY-MM-DD HH:MM] ROLE [tools: a, b]: content`` for each message that says something.
+
+    What tools returned never enters; the tools' names stand with the words that came of them. Words of others do not
+    either, nor what was said with them in view (`trusted`). Files are their facts, pictures no bytes. What was
+    forgotten is left out. With *named* a user's line says who spoke; by default it does when several did. Who is called
+    like somebody else in *names* (by default, of *messages*) carries the end of their id. Lines within a message are
+    indented, so that none looks like another message.
+    """
+    if named is None:
+        named = len({_speaker(message)[0] for message in messages} - {""}) > 1
+    names = names if names is not None else _names_in(messages)
+    lines: list[str] = []
+    tools: list[str] = []
+    for message in strip_untrusted(messages):
+        role = str(message.get("role") or "")
+        if role == "user":
+            tools = []
+        tools += [name for name in _tools(message) if name not in tools]
+        said = "" if role in ("", "tool", "function") else _content(message)
+        if said:
+            who = _who(role, message, tools, names if named else None)
+            lines.append(f"[{moment(message.get('timestamp'), zone)}] {who}: {indent_lines(said)}")
+            tools = []
+    return lines
+
+
+def fit_to_tokens(messages: Sequence[Message], *, zone: str = "UTC", tokens: int = 0) -> tuple[int, list[str]]:
+    """Return how many of *messages* one question of so many tokens is about, and their lines; 0 = no bound.
+
+    It ends where a person begins to speak, and is never empty: what is too long by itself is shown in part.
+    """
+    named = len({_speaker(message)[0] for message in messages} - {""}) > 1
+    names = _names_in(messages)
+    messages = strip_untrusted(messages)  # at once: what a part of them brings taints the next
+    if not tokens:
+        return len(messages), conversation(messages, zone=zone, names=names, named=named)
+    lines: list[str] = []
+    count = left = 0
+    for start, end in _turns(messages):
+        more = conversation(messages[start:end], zone=zone, names=names, named=named)
+        weight = sum(estimate_text(line) + 1 for line in more)
+        if not lines and weight > tokens:
+            more, weight = _shortened(more, tokens), tokens
+        left = tokens - weight if not lines else left - weight
+        if left < 0:
+            break
+        lines += more
+        count = end
+    return count, lines
+
+
+def _turns(messages: Sequence[Message]) -> Iterator[tuple[int, int]]:
+    """Yield from where to where each person's word and what came of it goes."""
+    start = 0
+    for n in range(1, len(messages) + 1):
+        if n == len(messages) or (messages[n].get("role") == "user" and messages[n - 1].get("role") != "user"):
+            yield start, n
+            start = n
+
+
+def _shortened(lines: Sequence[str], tokens: int) -> list[str]:
+    """Return the lines of one turn, the longest cut until they weigh no more than *tokens*."""
+    limit = max(map(len, lines))
+    shown = list(lines)
+    while limit > _LEAST_SHOWN and sum(estimate_text(line) + 1 for line in shown) > tokens:
+        limit //= 2
+        shown = [
+            line if len(line) <= limit else f"{line[:limit]} [{len(line)} characters, not all of them shown here]"
+            for line in lines
+        ]
+    return shown
+
+
+def _names_in(messages: Sequence[Message]) -> SpeakerNames:
+    names = SpeakerNames()
+    for message in messages:
+        names.note(*_speaker(message))
+    return names
+
+
+def _who(role: str, message: Message, tools: Sequence[str], names: SpeakerNames | None) -> str:
+    if role == "user":
+        name = names.label(*_speaker(message)) if names is not None else ""
+        return f"USER ({name})" if name else "USER"
+    return role.upper() + (f" [tools: {', '.join(tools)}]" if tools else "")
+
+
+def moment(stamp: object, zone: str = "UTC") -> str:
+    """Return ``YYYY-MM-DD HH:MM`` in *zone*; a time without a zone (the seeds wrote such) stays as it is."""
+    if not isinstance(stamp, str):
+        return _UNDATED
+    try:
+        at = datetime.fromisoformat(stamp)
+    except ValueError:
+        return _UNDATED
+    return f"{at.astimezone(ZoneInfo(zone)) if at.tzinfo else at:%Y-%m-%d %H:%M}"
+
+
+def _content(message: Message) -> str:
+    """Return what a message says in words."""
+    content = message.get("content")
+    if content == FORGOTTEN:
+        return ""
+    pieces = [content] if isinstance(content, str) else list(_parts(content))
+    pieces += [fact_line(fact) for fact in facts_in(message)]
+    return "\n".join(piece for piece in (_clean(piece) for piece in pieces) if piece)
+
+
+def _parts(content: object) -> Iterator[str]:
+    """Yield what the parts of a multi-part content say: texts, and for anything else what it is."""
+    for part in content if isinstance(content, list | tuple) else ():
+        if isinstance(part, str):
+            yield part
+        elif isinstance(part, Mapping):
+            if isinstance(part.get("text"), str):
+                yield part["text"]
+            elif isinstance(part.get("type"), str):
+                kind = part["type"].removeprefix("input_").removesuffix("_url")
+                name = part.get("name") or part.get("filename")
+                yield f"({kind} {name})" if isinstance(name, str) else f"({kind})"
+
+
+def _tools(message: Message) -> list[str]:
+    """Return the names of the tools that a message calls, in our format or in that of [000]."""
+    names = []
+    calls, used = message.get("tool_calls"), message.get("tools_used")
+    for call in calls if isinstance(calls, list | tuple) else ():
+        function = call.get("function", call) if isinstance(call, Mapping) else None
+        names.append(function.get("name") if isinstance(function, Mapping) else None)
+    names += used if isinstance(used, list | tuple) else []
+    return [" ".join(name.split())[:64] for name in names if isinstance(name, str) and name.strip()]
+
+
+def _speaker(message: Message) -> tuple[str, str]:
+    """Return id and name of who wrote a message; empty where that is not known."""
+    by = message.get("by")
+    if not isinstance(by, Mapping):
+        return "", ""
+    name = " ".join(str(by.get("name") or by.get("id") or "").split())
+    return str(by.get("id") or name), name.translate(str.maketrans("", "", "[]():"))[:64].strip()
+
+
+def _clean(text: str) -> str:
+    """Return *text* as every provider takes it."""
+    valid = text.encode("utf-8", "replace").decode("utf-8").replace("\r\n", "\n").replace("\r", "\n").replace("\0", "")
+    return valid.strip()

@@ -1,0 +1,47 @@
+"""Messages of any transcript by their indices, wherever they stand now: in the journal, the file or an archive."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+from agent.memory.scopes import transcript_path
+from agent.memory.storage.disk import Disk
+from agent.memory.storage.message_ranges import read_messages, transcript_extent
+from gateway.events import SessionKey
+from gateway.ports import Line, TurnRecord, TurnRecordStore
+
+
+class MessageReader:
+    """Reads what was said. *flush* projects what is committed, so that files are nearly up to date."""
+
+    def __init__(
+        self, home: Path, records: TurnRecordStore, *, flush: Callable[[], Awaitable[bool]], disk: Disk | None = None
+    ) -> None:
+        self._home = home
+        self._records = records
+        self._flush = flush
+        self._disk = disk or Disk()
+
+    async def messages(self, scope: str, key: SessionKey, transcript: str, start: int, end: int) -> list[Line]:
+        """Return the message lines from *start* up to *end*, in order; fewer when some are not to be found."""
+        # The journal first: what is projected while we look is then found twice, never missed.
+        pending = await self._pending(key)
+        return await asyncio.to_thread(
+            read_messages, self._disk, self._path(scope, key), transcript, start, end, pending=pending
+        )
+
+    async def extent(self, scope: str, key: SessionKey, transcript: str) -> tuple[int, int]:
+        """Return up to where the transcript is in a summary, and how many messages it has."""
+        await self._flush()
+        pending = await self._pending(key)
+        return await asyncio.to_thread(
+            transcript_extent, self._disk, self._path(scope, key), transcript, pending=pending
+        )
+
+    async def _pending(self, key: SessionKey) -> list[TurnRecord]:
+        return [each.record for each in await self._records.pending(key)]
+
+    def _path(self, scope: str, key: SessionKey) -> Path:
+        return transcript_path(self._home, scope, str(key))

@@ -1,0 +1,175 @@
+"""Somebody saved MEMORY.md while a model was thinking about it: both texts survive, entry by entry (TRUST.md F9)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from difflib import SequenceMatcher
+
+from agent.memory.consolidation.memory_entries import EntryKind, MemoryEntry, parse, render
+
+_MANY = 1_000  # entries
+_Key = tuple[EntryKind, str]
+
+
+@dataclass(frozen=True, slots=True)
+class MergeConflict:
+    """Both changed the same entries, each in another way. The text has *theirs*; *mine* belongs in a conflict copy."""
+
+    base: str
+    mine: str
+    theirs: str
+
+
+@dataclass(frozen=True, slots=True)
+class ThreeWayResult:
+    """The one text that holds both changes, and where it could not."""
+
+    text: str
+    conflicts: tuple[MergeConflict, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _RangeEdit:
+    """Entries *low* to *high* of the base became *new*; an insertion when there are none of them."""
+
+    low: int
+    high: int
+    new: tuple[MemoryEntry, ...]
+
+
+def three_way(base: str, mine: str, theirs: str) -> ThreeWayResult:
+    """Return *theirs* with what changed from *base* to *mine*. What only one of them touched is as that one has it.
+
+    What both inserted at one place stands one after the other, theirs first, and once when it is the same.
+    Removing an entry that the other one changed is no conflict when it is we who removed it. Where the two texts
+    cannot stand beside each other as what they are, *theirs* stands and all of ours is in the conflict.
+    """
+    if mine in (base, theirs):
+        return ThreeWayResult(theirs)
+    if theirs == base:
+        return ThreeWayResult(mine)
+    old = _spaced(parse(base), parse(theirs))
+    ours, their_edits = _edits(old, parse(mine)), _edits(old, parse(theirs))
+    known = {_key(entry) for edit in their_edits for entry in edit.new}
+    kept: list[MemoryEntry] = []
+    conflicts: list[MergeConflict] = []
+    position = 0
+    while position <= len(old):
+        here = [edit for edit in their_edits if edit.low == edit.high == position]
+        kept += [entry for edit in here for entry in edit.new]
+        here = [edit for edit in ours if edit.low == edit.high == position]
+        kept += [entry for edit in here for entry in edit.new if _key(entry) not in known]
+        if position == len(old):
+            break
+        position = _step(position, old, ours, their_edits, kept, conflicts)
+    text = render(kept)
+    if set(_keys(kept)) - set(_keys(parse(text))):
+        # Side by side they are no longer what each was: an indented paragraph becomes a part of the item before it.
+        made = [entry for edit in ours for entry in edit.new]
+        return ThreeWayResult(theirs, (MergeConflict(base, _raws(made), theirs),))
+    return ThreeWayResult(text, tuple(conflicts))
+
+
+def revert_change(before: str, after: str, now: str) -> str | None:
+    """Return *now* without what changed from *before* to *after*; None when later changes stand on it."""
+    old, new = _lines(before), _lines(after)
+    if not new - old <= _lines(now):  # what it added was reworded since, or taken out
+        return None
+    undone = three_way(after, before, now)
+    left = _lines(undone.text)
+    is_done = not undone.conflicts and not (new - old) & left and old - new <= left
+    return undone.text if is_done else None
+
+
+def _lines(text: str) -> set[str]:
+    return {line.rstrip() for line in text.splitlines() if line.strip()}
+
+
+def _step(
+    position: int,
+    old: list[MemoryEntry],
+    ours: list[_RangeEdit],
+    theirs: list[_RangeEdit],
+    kept: list[MemoryEntry],
+    conflicts: list[MergeConflict],
+) -> int:
+    """Take one entry of the base, or the stretch around it that somebody changed; return where the next begins."""
+    low, high = position, position + 1
+    touching: tuple[list[_RangeEdit], list[_RangeEdit]] = ([], [])
+    while True:
+        touching = (_within(ours, low, high), _within(theirs, low, high))
+        reach = max([high, *(edit.high for side in touching for edit in side)])
+        if reach == high:
+            break
+        high = reach
+    mine, other = (_apply(side, old, low, high) for side in touching)
+    before = old[low:high]
+    if _keys(mine) in (_keys(before), _keys(other)):
+        kept += other
+    elif _keys(other) == _keys(before):
+        kept += mine
+    elif not mine:
+        kept += other
+    else:
+        kept += other
+        conflicts.append(MergeConflict(_raws(before), _raws(mine), _raws(other)))
+    # What was inserted inside the stretch goes behind it.
+    inside = [edit for side in (theirs, ours) for edit in side if edit.low == edit.high and low < edit.low < high]
+    kept += [entry for edit in inside for entry in edit.new if _key(entry) not in {_key(each) for each in kept}]
+    return high
+
+
+def _within(edits: list[_RangeEdit], low: int, high: int) -> list[_RangeEdit]:
+    return [edit for edit in edits if edit.low < high and edit.high > low and edit.high > edit.low]
+
+
+def _apply(edits: list[_RangeEdit], old: list[MemoryEntry], low: int, high: int) -> list[MemoryEntry]:
+    made: list[MemoryEntry] = []
+    position = low
+    for edit in edits:
+        made += [*old[position : edit.low], *edit.new]
+        position = edit.high
+    return made + old[position:high]
+
+
+def _edits(old: list[MemoryEntry], new: list[MemoryEntry]) -> list[_RangeEdit]:
+    """Return what turns *old* into *new*; as many for as many are changed one by one."""
+    found: list[_RangeEdit] = []
+    for tag, i1, i2, j1, j2 in _matcher(old, new).get_opcodes():
+        if tag == "equal":
+            continue
+        if i2 - i1 == j2 - j1:
+            found += [_RangeEdit(i1 + n, i1 + n + 1, (new[j1 + n],)) for n in range(i2 - i1)]
+        elif i2 > i1 and j2 - j1 > i2 - i1:  # the first were changed, the rest came behind them
+            found += [_RangeEdit(i1 + n, i1 + n + 1, (new[j1 + n],)) for n in range(i2 - i1)]
+            found.append(_RangeEdit(i2, i2, tuple(new[j1 + i2 - i1 : j2])))
+        else:
+            found.append(_RangeEdit(i1, i2, tuple(new[j1:j2])))
+    return found
+
+
+def _matcher(old: list[MemoryEntry], new: list[MemoryEntry]) -> SequenceMatcher[_Key]:
+    # Thousands of equal lines would take minutes to match in the best way; any way is right.
+    return SequenceMatcher(None, _keys(old), _keys(new), autojunk=len(new) > _MANY)
+
+
+def _spaced(old: list[MemoryEntry], theirs: list[MemoryEntry]) -> list[MemoryEntry]:
+    """Return *old* with the blank lines that *theirs* has before the same entries."""
+    spaced = list(old)
+    for low, at, length in _matcher(old, theirs).get_matching_blocks():
+        for n in range(length):
+            spaced[low + n] = replace(old[low + n], gap=theirs[at + n].gap)
+    return spaced
+
+
+def _key(entry: MemoryEntry) -> _Key:
+    return entry.kind, entry.raw.rstrip()
+
+
+def _keys(entries: Sequence[MemoryEntry]) -> list[_Key]:
+    return [_key(entry) for entry in entries]
+
+
+def _raws(entries: Sequence[MemoryEntry]) -> str:
+    return "\n".join(entry.raw for entry in entries)

@@ -1,0 +1,103 @@
+"""Reading what a model wants changed: line operations on the tracked documents, or the reason why there are none."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from agent.memory.consolidation.answer import UnusableAnswer, clean, read_call
+from agent.memory.consolidation.text_operations import (
+    AddLines,
+    Operation,
+    RemoveLines,
+    ReplaceLines,
+    as_record,
+    read_record,
+)
+from agent.memory.dream.dream_prompt import EDIT_MEMORY
+from agent.memory.versioning.version_store import TRACKED
+
+MOST = 50  # operations in one answer; the rest can come in the next
+LONGEST = 2_000  # characters of one operation's text
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentEdit:
+    """One operation on one document."""
+
+    document: str
+    operation: Operation
+
+    def record(self) -> dict[str, str]:
+        """Return it as a file holds it; `read_edit` is the way back."""
+        return {"document": self.document, **as_record(self.operation)}
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedEdits:
+    """What one answer says. `wrong` are operations that are none, each with the reason."""
+
+    edits: tuple[DocumentEdit, ...] = ()
+    wrong: tuple[str, ...] = ()
+    is_done: bool = False  # the model says that nothing is left to do
+
+
+def read_edit(record: object) -> DocumentEdit | None:
+    """Return the edit of a record; None for what is none."""
+    operation = read_record(record)
+    if operation is None or not isinstance(record, Mapping) or record.get("document") not in TRACKED:
+        return None
+    return DocumentEdit(str(record["document"]), operation)
+
+
+def read_edits(content: object, tool_calls: object) -> ParsedEdits | UnusableAnswer:
+    """Return what the model wants changed. Never raises."""
+    return read_call(content, tool_calls, EDIT_MEMORY, _read)
+
+
+def _read(value: Mapping[str, Any]) -> ParsedEdits | UnusableAnswer:
+    operations = value.get("operations")
+    if not isinstance(operations, list):
+        return UnusableAnswer("operations missing")
+    read = list(_each(operations[:MOST]))
+    wrong = [each for each in read if isinstance(each, str)]
+    if len(operations) > MOST:
+        wrong.append(f"only the first {MOST} operations were read")
+    edits = tuple(each for each in read if isinstance(each, DocumentEdit))
+    return ParsedEdits(edits, tuple(wrong), is_done=value.get("done") is True)
+
+
+def _each(operations: Sequence[object]) -> Iterator[DocumentEdit | str]:
+    for n, each in enumerate(operations, 1):
+        if not isinstance(each, Mapping):
+            yield f"operation {n} is no object"
+            continue
+        texts = {name: each.get(name) for name in ("document", "op", "old", "text", "under", "after")}
+        if not all(text is None or isinstance(text, str) for text in texts.values()):
+            yield f"operation {n} holds something else than text"
+            continue
+        given = {name: clean(text) if name != "old" else _exact(text) for name, text in texts.items() if text}
+        yield _operation(n, given)
+
+
+def _operation(n: int, given: Mapping[str, str]) -> DocumentEdit | str:
+    document = given.get("document", "")
+    if document not in TRACKED:
+        return f"operation {n}: there is no such document; they are {', '.join(TRACKED)}"
+    if any(len(text) > LONGEST for text in given.values()):
+        return f"operation {n} is longer than {LONGEST} characters"
+    under = given.get("under", "")
+    match given.get("op"):
+        case "add" if given.get("text"):
+            return DocumentEdit(document, AddLines(given["text"], under, given.get("after", "")))
+        case "replace" if given.get("old") and given.get("text"):
+            return DocumentEdit(document, ReplaceLines(given["old"], given["text"], under))
+        case "remove" if given.get("old"):
+            return DocumentEdit(document, RemoveLines(given["old"], under))
+    return f"operation {n} is no add with text, no replace with old and text, and no remove with old"
+
+
+def _exact(text: str) -> str:
+    """Return an old text as it may stand in a document: its own blanks, valid characters."""
+    return text.replace("\r\n", "\n").strip("\n").encode("utf-8", "replace").decode("utf-8")

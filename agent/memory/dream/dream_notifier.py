@@ -1,0 +1,76 @@
+"""Saying in the chat what a Dream came to, once, to whoever asked for it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from typing import Any
+
+from agent.memory.dream.dream_applier import DreamReport
+from agent.memory.jobs.job_reports import send_job_report
+from gateway.events import ChatKind, SessionKey
+from gateway.i18n import SLASH, ChatLanguage, translate
+from gateway.ports import Job, SessionRow, TurnRecordStore
+
+_ASKED = "asked"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DreamRequester:
+    """Who wants to hear of a Dream, and where."""
+
+    key: str
+    reply_to: str = ""
+    visible_to: str = ""  # in a shared chat its asker alone
+    chat_kind: str = ChatKind.DIRECT.value
+    language: str = "en"
+
+    def payload(self) -> dict[str, Any]:
+        """Return it as a job carries it."""
+        return {_ASKED: asdict(self)}
+
+    @classmethod
+    def of(cls, job: Job) -> DreamRequester | None:
+        """Read it off a job; None for one that nobody asked for."""
+        asked = job.payload.get(_ASKED)
+        return cls(**asked) if isinstance(asked, dict) else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DreamNotifier:
+    """Puts a report into the outbox; the job's id makes that once."""
+
+    records: TurnRecordStore
+    session: Callable[[SessionKey], Awaitable[SessionRow]]
+    now: Callable[[], datetime]
+    sign: Callable[[SessionKey], str] = lambda _: SLASH  # before a command's name in a chat
+
+    async def send_report(self, job: Job, asked: DreamRequester | None, done: DreamReport) -> None:
+        """Say what came of the job to whoever asked for it, if anybody did."""
+        if asked is None:
+            return
+        key = SessionKey.parse(asked.key)
+        session = await self.session(key)
+        await send_job_report(
+            self.records,
+            job,
+            session,
+            sentence(done, ChatLanguage(asked.language, self.sign(key))),
+            at=self.now(),
+            reply_to=asked.reply_to,
+            visible_to=asked.visible_to,
+            chat_kind=ChatKind(asked.chat_kind),
+        )
+
+
+def sentence(report: DreamReport, language: str) -> str:
+    """Return what people are told."""
+    if report.failed:
+        return translate("dream.failed", language)
+    if not report.entries:
+        return translate("dream.nothing_new", language)
+    word = "dream.done" if report.sha else "dream.no_change"
+    lines = [translate(word, language, entries=report.entries, changes=report.changes, sha=report.sha)]
+    lines += [translate("dream.waits", language, waits=report.waits)] if report.waits else []
+    return " ".join(lines)

@@ -1,0 +1,134 @@
+"""The two phases of a Dream: it studies, then edits in small steps, within a ceiling of tokens and of steps."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Any
+
+import structlog
+
+from agent.memory.consolidation.answer import UnusableAnswer, clean
+from agent.memory.consolidation.provider_call import LlmProvider, call_provider
+from agent.memory.dream import dream_prompt
+from agent.memory.dream.dream_edits import read_edits
+from agent.memory.dream.dream_state import DreamPass
+from agent.memory.dream.edit_simulation import EditOutcome, EditResult, EditSimulation
+from agent.memory.prompt.token_estimate import estimate_text
+
+log = structlog.get_logger(__name__)
+
+TOKENS_IN = 250_000  # of one sitting; a usual one takes a few thousand
+TOKENS_OUT = 40_000
+_LEAST_OUT = 500  # tokens: with fewer left no answer is asked for
+_TOLD = 300  # characters of an operation that the model is told about
+DEADLINE = timedelta(seconds=120)
+
+Save = Callable[[DreamPass], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DreamPhaseRunner:
+    """Asks the model. *max_iterations* is phase two's, as the settings have it."""
+
+    provider: LlmProvider
+    model: str
+    max_iterations: int = 10
+    deadline: timedelta = DEADLINE
+    tokens_in: int = TOKENS_IN
+    tokens_out: int = TOKENS_OUT
+
+    async def run_phases(
+        self, sitting: DreamPass, base: Mapping[str, str], new: dream_prompt.DreamMaterial, save: Save
+    ) -> DreamPass | UnusableAnswer:
+        """Return the sitting at its end, or why it cannot go on now; each answer is saved before it counts."""
+        if not sitting.analysis:
+            studied = await self._study(sitting, base, new)
+            if isinstance(studied, UnusableAnswer):
+                return studied
+            sitting = studied
+            await save(sitting)
+        play, step = EditSimulation(base), _EditRound(sitting)
+        for answer in sitting.answers:
+            step = _EditRound(sitting, *_seen(await asyncio.to_thread(play.do, answer)))
+        while not step.sitting.is_done:
+            edited = await self._edit(step, play, new)
+            if isinstance(edited, UnusableAnswer):
+                return edited
+            step = edited
+            await save(step.sitting)
+        return step.sitting
+
+    async def _study(
+        self, sitting: DreamPass, base: Mapping[str, str], new: dream_prompt.DreamMaterial
+    ) -> DreamPass | UnusableAnswer:
+        asked = {"messages": dream_prompt.study(base, new), "max_tokens": dream_prompt.STUDY_TOKENS}
+        response = await call_provider(self.provider, self.model, [asked], deadline=self.deadline)
+        if isinstance(response, UnusableAnswer):
+            return response
+        analysis = clean(str(getattr(response, "content", None) or ""))
+        if not analysis:
+            return UnusableAnswer("an empty study")
+        return replace(_spent(sitting, asked, response), analysis=analysis[: dream_prompt.SHOWN])
+
+    async def _edit(
+        self, last: _EditRound, play: EditSimulation, new: dream_prompt.DreamMaterial
+    ) -> _EditRound | UnusableAnswer:
+        """Ask for one answer with operations and do them on the copies; the sitting ends when nothing more comes."""
+        sitting = last.sitting
+        room = min(dream_prompt.EDIT_TOKENS, self.tokens_out - sitting.tokens_out)
+        attempts = list(dream_prompt.edit(play.texts, new, sitting.analysis, last.told))
+        if room < _LEAST_OUT or sitting.tokens_in + _weight(attempts[0]) > self.tokens_in:
+            log.warning("dream.ceiling", tokens_in=sitting.tokens_in, tokens_out=sitting.tokens_out)
+            return _EditRound(replace(sitting, is_done=True))
+        asked = [{**attempt, "max_tokens": room} for attempt in attempts]
+        response = await call_provider(self.provider, self.model, asked, deadline=self.deadline)
+        if isinstance(response, UnusableAnswer):
+            return response
+        edits = read_edits(getattr(response, "content", None), getattr(response, "tool_calls", None))
+        if isinstance(edits, UnusableAnswer):
+            return edits
+        results = await asyncio.to_thread(play.do, edits.edits)
+        told, is_idle = _seen(results)
+        has_mistakes = bool(edits.wrong) or any(each.fate is EditOutcome.REFUSED for each in results)
+        sitting = replace(_spent(sitting, asked[0], response), answers=(*sitting.answers, edits.edits))
+        is_over = (
+            len(sitting.answers) >= self.max_iterations
+            or (edits.is_done and not has_mistakes)
+            or (is_idle and (last.is_idle or not has_mistakes))
+        )
+        return _EditRound(replace(sitting, is_done=is_over), (*edits.wrong, *told), is_idle=is_idle)
+
+
+@dataclass(frozen=True, slots=True)
+class _EditRound:
+    """Where phase two stands: what the model is told of its last answer, and whether that changed nothing."""
+
+    sitting: DreamPass
+    told: tuple[str, ...] = ()
+    is_idle: bool = False
+
+
+def _seen(results: Sequence[EditResult]) -> tuple[tuple[str, ...], bool]:
+    """Return what the model is told of its operations, and whether they changed nothing."""
+    told = tuple(
+        f"{str(each.edit.record())[:_TOLD]}: {each.fate}{f' ({each.why})' if each.why else ''}" for each in results
+    )
+    return told, all(each.fate not in (EditOutcome.DONE, EditOutcome.LOSES) for each in results)
+
+
+def _spent(sitting: DreamPass, asked: Mapping[str, Any], response: Any) -> DreamPass:
+    """Add what a call took, by the provider's figures or by ours, whichever is more."""
+    tokens = getattr(response, "tokens", None)
+    said = f"{getattr(response, 'content', '') or ''}{getattr(response, 'tool_calls', '') or ''}"
+    return replace(
+        sitting,
+        tokens_in=sitting.tokens_in + max(getattr(tokens, "input", 0), _weight(asked)),
+        tokens_out=sitting.tokens_out + max(getattr(tokens, "output", 0), estimate_text(said)),
+    )
+
+
+def _weight(asked: Mapping[str, Any]) -> int:
+    return sum(estimate_text(str(each)) for each in (*asked["messages"], *asked.get("tools", ())))

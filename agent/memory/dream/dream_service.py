@@ -1,0 +1,109 @@
+"""Looking at what Dream changed, and going back behind one of its changes without losing what others did since."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from agent.memory.consolidation.memory_reviser import CONSOLIDATION
+from agent.memory.consolidation.three_way_merge import three_way
+from agent.memory.dream.dream_state import CAUSE, DREAM
+from agent.memory.versioning.memory_service import VersionedDocuments
+from agent.memory.versioning.version_store import TRACKED, DocumentVersion, VersionStore
+
+RESTORE = f"{DREAM} restore "  # then the version that everything goes back behind
+FORGET = "forget"
+_LATER = 1_000  # versions behind the one that is gone back behind
+_TRIES = 3
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreDone:
+    """Memory is as it was before the change, what others changed since kept."""
+
+    kept: int = 0  # versions of others that were kept
+    changed: bool = True  # else it was so already
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreConflict:
+    """A person changed the same lines since, or had something forgotten: going back would undo that."""
+
+    version: DocumentVersion
+
+
+class DreamService:
+    """What /dream-log and /dream-restore ask. Everything is of one scope, which comes from the event."""
+
+    def __init__(self, documents: VersionedDocuments, versions: VersionStore, *, can_run: bool) -> None:
+        self._documents = documents
+        self._versions = versions
+        self.can_run = can_run  # there is a model that can do it
+
+    async def log(self, scope: str, *, limit: int = 10) -> list[DocumentVersion]:
+        """Return Dream's newest changes, the newest first."""
+        await self._documents.notice(scope)
+        found = await asyncio.to_thread(self._versions.log, scope, limit=_LATER)
+        return [each for each in found if each.why.startswith(CAUSE)][:limit]
+
+    async def restore(self, scope: str, sha: str, *, by: str) -> RestoreDone | RestoreConflict | None:
+        """Return to the state before the change *sha*, as a new version; None when no version is called so.
+
+        What Dream did since goes too. What people and consolidations changed since is done again on top.
+        """
+        await self._documents.notice(scope)
+        version = await asyncio.to_thread(self._versions.find, scope, sha)
+        if version is None:
+            return None
+        for _ in range(_TRIES):
+            now = {name: await self._documents.read(scope, name) for name in TRACKED}
+            wanted = await asyncio.to_thread(self._wanted, scope, version)
+            if isinstance(wanted, RestoreConflict):
+                return wanted
+            texts, kept = wanted
+            changing = [name for name in TRACKED if texts.get(name, "") != now[name].text]
+            written = [
+                await self._documents.write(
+                    scope, name, texts.get(name, ""), was=now[name].rev, why=f"{RESTORE}{version.short}", by=by
+                )
+                for name in changing
+            ]
+            if all(written):
+                return RestoreDone(kept, changed=bool(changing))
+            await self._documents.notice(scope)  # somebody saved meanwhile: that is kept like the rest
+        raise OSError("memory is being written to all the time")
+
+    def _wanted(self, scope: str, version: DocumentVersion) -> tuple[Mapping[str, str], int] | RestoreConflict:
+        """Return the texts as they stood before *version*, with what others changed since. Blocks."""
+        texts = _decoded(self._versions.messages_before(scope, version.sha) or {})
+        kept = 0
+        for each in self._since(scope, version):
+            if each.why.startswith((CAUSE, RESTORE)):
+                continue
+            if each.why.startswith(FORGET):  # another wording of what was forgotten may stand in the old text
+                return RestoreConflict(each)
+            before, after = (
+                _decoded(self._versions.messages_before(scope, each.sha) or {}),
+                _decoded(self._versions.texts(scope, each.sha)),
+            )
+            for name in each.names:
+                done = three_way(before.get(name, ""), after.get(name, ""), texts.get(name, ""))
+                if done.conflicts and not each.why.startswith(CONSOLIDATION):
+                    return RestoreConflict(each)
+                texts[name] = done.text
+            kept += 1
+        return texts, kept
+
+    def _since(self, scope: str, version: DocumentVersion) -> list[DocumentVersion]:
+        """Return what came after *version*, the oldest first."""
+        since: list[DocumentVersion] = []
+        for each in self._versions.log(scope, limit=_LATER):
+            if each.sha == version.sha:
+                break
+            since.append(each)
+        return since[::-1]
+
+
+def _decoded(texts: Mapping[str, bytes]) -> dict[str, str]:
+    return {name: data.decode("utf-8", "replace") for name, data in texts.items()}

@@ -1,0 +1,149 @@
+"""How far a Dream has come: every answer is stored before it is used, so that none is paid for twice (FORMATS.md)."""
+
+from __future__ import annotations
+
+import json
+from base64 import b32encode
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from agent.memory.consolidation.consolidation_state import PENDING
+from agent.memory.consolidation.message_range import UNTRUSTED
+from agent.memory.dream.dream_edits import DocumentEdit, read_edit
+from agent.memory.history.history_log import HistoryEntry
+from agent.memory.storage.disk import Disk
+from agent.memory.storage.transcript_lines import decode
+
+DREAM = "dream"  # the kind of its jobs
+CAUSE = f"{DREAM}: "  # how its versions' causes begin; then the cursors, and the ids of the entries
+_NAME = "dream.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DreamPass:
+    """Both phases over entries that are trusted alike: words of strangers are never in a prompt with others."""
+
+    is_untrusted: bool = False
+    analysis: str = ""  # phase one's answer
+    answers: tuple[tuple[DocumentEdit, ...], ...] = ()  # phase two's, one by one
+    is_done: bool = False
+    tokens_in: int = 0
+    tokens_out: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DreamRun:
+    """One Dream over the entries behind *after* up to *to*."""
+
+    after: int
+    to: int
+    epoch: str  # of the scope when it began: what is forgotten meanwhile makes it begin anew
+    base: Mapping[str, str]  # the documents as the model was shown them
+    entries: tuple[str, ...] = ()  # which they are: a history may be numbered anew when scopes become one
+    sittings: tuple[DreamPass, ...] = field(default=())
+
+    def with_sitting(self, n: int, sitting: DreamPass) -> DreamRun:
+        """Return the run with its *n*th sitting as far as it has come."""
+        return replace(self, sittings=(*self.sittings[:n], sitting, *self.sittings[n + 1 :]))
+
+    def cause(self, entries: Sequence[HistoryEntry]) -> str:
+        """Return what its version's message says: which cursors, and which entries."""
+        return " ".join([f"{CAUSE}{self.after + 1}-{self.to}", *(each.entry for each in entries if each.entry)])
+
+    def name(self, *parts: str) -> str:
+        """Return a name for something of this run, the same every time."""
+        said = json.dumps([self.after, self.to, self.epoch, *parts])
+        return "d" + b32encode(sha256(said.encode()).digest()[:10]).decode().lower()
+
+
+def start_run(after: int, epoch: str, base: Mapping[str, str], entries: Sequence[HistoryEntry]) -> DreamRun:
+    """Return the run over *entries*: a sitting for those that are trusted, and one for those that are not."""
+    kinds = sorted({is_untrusted(each) for each in entries})
+    sittings = tuple(DreamPass(is_untrusted=kind) for kind in kinds)
+    return DreamRun(
+        after=after,
+        to=entries[-1].cursor,
+        epoch=epoch,
+        base=dict(base),
+        entries=names_of(entries),
+        sittings=sittings,
+    )
+
+
+def names_of(entries: Sequence[HistoryEntry]) -> tuple[str, ...]:
+    """Return what tells these entries from any others."""
+    return tuple(f"{each.cursor} {each.entry}" for each in entries)
+
+
+def is_untrusted(entry: HistoryEntry) -> bool:
+    """Say whether an entry came of words of strangers."""
+    return entry.origin == UNTRUSTED
+
+
+class DreamStateStore:
+    """A scope's unfinished run, on the disk. Blocks."""
+
+    def __init__(self, folder: Path, disk: Disk) -> None:
+        self._path = folder / PENDING / _NAME
+        self._disk = disk
+
+    def load(self) -> DreamRun | None:
+        """Return the run; one that cannot be read is none, which costs its calls."""
+        data = self._disk.load(self._path)
+        found = decode(data) if data is not None else None
+        try:
+            return _read(found) if found is not None else None
+        except (TypeError, ValueError, KeyError, AttributeError):
+            return None
+
+    def save(self, run: DreamRun) -> None:
+        """Store the run, durably and whole. Raises OSError."""
+        line = {
+            "v": 1,
+            "after": run.after,
+            "to": run.to,
+            "epoch": run.epoch,
+            "base": dict(run.base),
+            "entries": list(run.entries),
+            "sittings": [
+                {
+                    "untrusted": each.is_untrusted,
+                    "analysis": each.analysis,
+                    "answers": [[edit.record() for edit in answer] for answer in each.answers],
+                    "done": each.is_done,
+                    "tokens": [each.tokens_in, each.tokens_out],
+                }
+                for each in run.sittings
+            ],
+        }
+        self._disk.replace(self._path, json.dumps(line, ensure_ascii=False).encode("utf-8", "replace") + b"\n")
+
+    def drop(self) -> None:
+        """Let the run go."""
+        self._disk.remove(self._path)
+
+
+def _read(found: Mapping[str, Any]) -> DreamRun:
+    sittings = [
+        DreamPass(
+            is_untrusted=each["untrusted"],
+            analysis=str(each["analysis"]),
+            answers=tuple(tuple(filter(None, map(read_edit, answer))) for answer in each["answers"]),
+            is_done=each["done"],
+            tokens_in=int(each["tokens"][0]),
+            tokens_out=int(each["tokens"][1]),
+        )
+        for each in found["sittings"]
+    ]
+    base = {str(name): str(text) for name, text in found["base"].items()}
+    return DreamRun(
+        after=int(found["after"]),
+        to=int(found["to"]),
+        epoch=str(found["epoch"]),
+        base=base,
+        entries=tuple(map(str, found["entries"])),
+        sittings=tuple(sittings),
+    )

@@ -1,0 +1,29 @@
+"""What stands where forgetting does not reach, where there is any: so that the answer names it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from pathlib import Path
+
+from agent.memory.erasure.scope_files import OWN_FILES
+from agent.memory.scopes import scope_folder
+
+DOWNLOADS = "downloads"  # in the home: what the chat in the terminal saved, beside the scopes
+_TERMINAL = "console"
+
+
+def untouched_folders(home: Path, scope: str, kinds: Collection[str], *, is_all: bool = False) -> list[str]:
+    """Return which folders stay as they are when something of *scope* is forgotten, or *is_all*. Blocks.
+
+    *kinds* are the platforms that the scope's chats are on.
+    """
+    found = []
+    if not is_all and _holds(scope_folder(home, scope) / OWN_FILES):  # with everything they go, too
+        found.append(OWN_FILES)
+    if _TERMINAL in kinds and _holds(home / DOWNLOADS):
+        found.append(DOWNLOADS)
+    return found
+
+
+def _holds(folder: Path) -> bool:
+    return any(path.is_file() for path in folder.rglob("*"))

@@ -1,0 +1,58 @@
+"""What a job says in a chat: a record of its own, and the message with it, once however often the job runs."""
+
+from __future__ import annotations
+
+from base64 import b32encode
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from hashlib import sha256
+from typing import Any
+
+from agent.memory.storage import transcript_lines as build
+from gateway.events import Attachment, ChatKind, OutboundKind, OutboundMessage
+from gateway.ports import Job, MessageOutcome, SessionRow, TurnRecord, TurnRecordStore
+
+
+async def send_job_report(
+    records: TurnRecordStore,
+    job: Job,
+    session: SessionRow,
+    text: str,
+    *,
+    at: datetime,
+    reply_to: str = "",
+    visible_to: str = "",
+    chat_kind: ChatKind = ChatKind.DIRECT,
+    attachments: Sequence[Attachment] = (),
+    facts: Sequence[Mapping[str, Any]] = (),
+) -> None:
+    """Say *text* in the chat of *session*, with *attachments*, whose *facts* its transcript keeps.
+
+    Seen by *visible_to* alone, when somebody is named. A record of this job that is there already changes nothing.
+    """
+    turn = "t" + b32encode(sha256(job.id.encode("utf-8", "surrogatepass")).digest()[:10]).decode().lower()
+    files = {"files": list(facts)} if facts else {}
+    record = TurnRecord(
+        turn=turn,
+        key=session.key,
+        transcript=session.transcript,
+        scope=job.scope,
+        outcome=MessageOutcome.ANSWERED,
+        # What one person alone sees never joins a shared transcript (FORMATS.md, Sends).
+        lines=() if visible_to else (build.notice(turn, text, at, **files),),
+        from_index=session.next_index,
+        to_index=session.next_index,
+        inbox=(),
+        at=at,
+    )
+    message = OutboundMessage(
+        id=f"{turn}.1",
+        key=session.key,
+        text=text,
+        kind=OutboundKind.NOTICE,
+        reply_to=reply_to,
+        visible_to=visible_to,
+        chat_kind=chat_kind,
+        attachments=tuple(attachments),
+    )
+    await records.append(record, outbound=(message,))

@@ -1,0 +1,264 @@
+"""Work that no reply waits for: durable jobs, run beside the turns, a few at a time.
+
+A job stays in the journal until its handler is done with it, so one that was due before a crash is due
+after it; every handler may therefore run twice for one job, and must change things once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import TypeAlias
+
+import structlog
+
+from agent.locks import WorkerSlots
+from agent.memory.jobs.token_budget import BudgetStatus, TokenBudget
+from agent.memory.storage.transcript_lines import utc_now
+from gateway.errors import StoreUnavailable
+from gateway.ports import Job, JobQueue, MetricsRecorder
+
+log = structlog.get_logger(__name__)
+
+AT_ONCE = 2  # slow jobs: what a person waits for comes first, at the model as elsewhere
+_QUICK_AT_ONCE = 32
+_IDLE = timedelta(seconds=5)  # what was put off comes due without anybody queuing it
+_PAUSE = timedelta(seconds=1)  # while the store is down
+_FIRST_DELAY = timedelta(seconds=30)  # of a job that broke its handler; doubled each time
+_LONGEST_DELAY = timedelta(hours=1)
+
+
+@dataclass(frozen=True, slots=True)
+class RetryJobLater:
+    """The job could not be done now."""
+
+    delay: timedelta
+    reason: str  # for the operator; no word of anybody's
+    counts: bool = True  # as an attempt; what only waits for its turn has not been tried
+
+
+Handler: TypeAlias = Callable[[Job], Awaitable[RetryJobLater | None]]  # None = done
+
+
+@dataclass(slots=True)
+class JobKindStats:
+    """What became of the jobs of one kind since the start."""
+
+    running: int = 0
+    done: int = 0
+    failures: int = 0
+    last_run: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobKindStatus:
+    """How the jobs of one kind stand, for /status and metrics."""
+
+    kind: str
+    running: int
+    waiting: int  # due
+    lag_seconds: float  # how long the oldest of them has been due
+    later: int  # planned, or put off
+    done: int  # since the start, as the next two
+    failures: int
+    last_run: datetime | None
+
+    @property
+    def is_idle(self) -> bool:
+        """Nothing of the kind is to be done now, or went wrong."""
+        return not (self.running or self.waiting or self.failures)
+
+
+class JobRunner:
+    """Runs the jobs that it has a handler for; others stay where they are."""
+
+    def __init__(
+        self,
+        jobs: JobQueue,
+        *,
+        quick: Mapping[str, Handler],
+        slow: Mapping[str, Handler],
+        long: Mapping[str, Handler] | None = None,
+        at_once: int = AT_ONCE,
+        purse: TokenBudget | None = None,
+        now: Callable[[], datetime] = utc_now,
+        meter: MetricsRecorder | None = None,
+        slots: WorkerSlots | None = None,
+    ) -> None:
+        """Run *quick* kinds (files only) as they come due, and *slow* ones (models) *at_once* at most.
+
+        *slow* ones begin while *purse* has room. *long* ones (many files, no model) have one slot of their own.
+        No job begins while a turn has all *slots* to itself.
+        """
+        self._slots = slots or WorkerSlots(1)
+        self._jobs = jobs
+        self._quick = quick
+        self._slow = slow
+        self._long = long or {}
+        self._at_once = at_once
+        self._purse = purse
+        self._now = now
+        self._meter = meter
+        self._running: dict[str, str] = {}  # job -> kind, of those that are in a slot
+        self._owed: list[Job] = []  # quick ones that were leased when the store went down
+        self._freed = asyncio.Event()
+        self._tallies = {kind: JobKindStats() for kind in sorted({*quick, *slow, *self._long})}
+
+    @property
+    def running(self) -> int:
+        """How many jobs are under way in a slot."""
+        return len(self._running)
+
+    @property
+    def jobs(self) -> JobQueue:
+        """Where the jobs are queued."""
+        return self._jobs
+
+    def can_do(self, kind: str) -> bool:
+        """Say whether there is a handler for jobs of this kind."""
+        return kind in self._tallies
+
+    async def do(self, job: Job) -> RetryJobLater | None:
+        """Do a job that somebody waits for, outside of the slots; it need not be queued."""
+        return await {**self._quick, **self._slow, **self._long}[job.kind](job)
+
+    async def work(self) -> tuple[JobKindStatus, ...]:
+        """Return how every kind stands, also one that nobody here has a handler for. Raises StoreUnavailable."""
+        counted = {each.kind: each for each in await self._jobs.count()}
+        found = []
+        for kind in sorted({*self._tallies, *counted}):
+            tally, count = self._tallies.get(kind, JobKindStats()), counted.get(kind)
+            found.append(
+                JobKindStatus(
+                    kind=kind,
+                    running=tally.running,
+                    waiting=count.waiting if count else 0,
+                    lag_seconds=count.lag_seconds if count else 0.0,
+                    later=count.later if count else 0,
+                    done=tally.done,
+                    failures=tally.failures,
+                    last_run=tally.last_run,
+                )
+            )
+        return tuple(found)
+
+    async def budget(self) -> BudgetStatus | None:
+        """Return how the day's purse stands; None when there is none. Raises StoreUnavailable."""
+        return await self._purse.budget() if self._purse is not None else None
+
+    async def record_metrics(self) -> None:
+        """Set the gauges. Raises StoreUnavailable."""
+        if self._meter is None:
+            return
+        for each in await self.work():
+            if each.kind not in self._tallies:
+                continue  # labels come from a fixed set
+            self._meter.gauge("jobs_running", each.running, kind=each.kind)
+            self._meter.gauge("jobs_waiting", each.waiting, kind=each.kind)
+            self._meter.gauge("jobs_lag_seconds", each.lag_seconds, kind=each.kind)
+            self._meter.gauge("jobs_later", each.later, kind=each.kind)
+            if each.last_run is not None:
+                self._meter.gauge("jobs_last_run_seconds", each.last_run.timestamp(), kind=each.kind)
+        if (budget := await self.budget()) is not None:
+            self._meter.gauge("background_tokens", budget.spent)
+            self._meter.gauge("background_tokens_limit", budget.limit)
+
+    async def run(self) -> None:
+        """Run due jobs until cancelled, those of the last run first."""
+        async with asyncio.TaskGroup() as tasks:
+            while True:
+                try:
+                    if not await self._begin(tasks):
+                        await self._wait()
+                except StoreUnavailable:
+                    await asyncio.sleep(_PAUSE.total_seconds())
+
+    async def _begin(self, tasks: asyncio.TaskGroup) -> bool:
+        """Take what is due; False when there was nothing that can begin now."""
+        self._freed.clear()
+        await self._slots.wait_for_jobs()
+        with self._slots.job():
+            return await self._begin_due(tasks)
+
+    async def _begin_due(self, tasks: asyncio.TaskGroup) -> bool:
+        quick = self._owed or list(await self._jobs.due(self._now(), _QUICK_AT_ONCE, kinds=tuple(self._quick)))
+        self._owed = list(quick)
+        for job in quick:
+            await self._do(job, self._quick[job.kind])
+            self._owed.remove(job)
+        slow = await self._due(self._slow, await self._room())
+        for job in slow:
+            if self._purse is not None:
+                self._purse.reserve(job.id)
+        long = await self._due(self._long, 1 - self._in_slots(self._long))
+        for job in (*slow, *long):
+            self._running[job.id] = job.kind
+            tasks.create_task(self._in_a_slot(job), name=f"{job.kind} {job.scope}")
+        return bool(quick or slow or long)
+
+    async def _room(self) -> int:
+        """Return how many slow jobs may begin: slots, and what the day's purse has left."""
+        free = self._at_once - self._in_slots(self._slow)
+        return await self._purse.startable_jobs(free) if self._purse is not None and free > 0 and self._slow else free
+
+    async def _due(self, handlers: Mapping[str, Handler], free: int) -> tuple[Job, ...]:
+        return await self._jobs.due(self._now(), free, kinds=tuple(handlers)) if free > 0 and handlers else ()
+
+    def _in_slots(self, handlers: Mapping[str, Handler]) -> int:
+        return sum(kind in handlers for kind in self._running.values())
+
+    async def _wait(self) -> None:
+        """Return when a job was queued, a slot is free again, or it is time to look."""
+        changed = asyncio.ensure_future(self._jobs.wait_changed(_IDLE))
+        freed = asyncio.ensure_future(self._freed.wait())
+        try:
+            await asyncio.wait({changed, freed}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            changed.cancel()
+            freed.cancel()
+            # Not `await task`: it would raise their cancellation, and whoever swallows that swallows our own as well.
+            await asyncio.wait({changed, freed})
+
+    async def _in_a_slot(self, job: Job) -> None:
+        try:
+            while True:
+                try:
+                    with self._slots.job():
+                        await self._do(job, self._slow.get(job.kind) or self._long[job.kind])
+                except StoreUnavailable:  # its lease is ours until the store knows what became of it
+                    await asyncio.sleep(_PAUSE.total_seconds())
+                else:
+                    return
+        finally:
+            self._running.pop(job.id, None)
+            if self._purse is not None:
+                self._purse.settle(job.id)
+            self._freed.set()
+
+    async def _do(self, job: Job, handler: Handler) -> None:
+        """Run one job to its end or put it off. Raises StoreUnavailable."""
+        tally = self._tallies[job.kind]
+        tally.running += 1
+        try:
+            later = await handler(job)
+        except StoreUnavailable:
+            raise
+        except Exception as error:  # the service boundary: a job that breaks waits, the others go on
+            log.exception("background.failed", job=job.id, kind=job.kind)
+            delay = min(_FIRST_DELAY * 2.0 ** min(job.attempts, 20), _LONGEST_DELAY)
+            later = RetryJobLater(delay, type(error).__name__)
+        finally:
+            tally.running -= 1
+        tally.last_run = self._now()
+        if later is None:
+            await self._jobs.finish(job)
+            tally.done += 1
+        else:
+            await self._jobs.put_off(job, later.delay, later.reason, counts=later.counts)
+            tally.failures += later.counts
+            log.info("background.later", job=job.id, kind=job.kind, reason=later.reason)
+        if self._meter is not None:
+            outcome = "done" if later is None else "failed" if later.counts else "put_off"
+            self._meter.count("jobs", kind=job.kind, outcome=outcome)

@@ -1,0 +1,171 @@
+"""What a turn wanted remembered, applied after its commit: jobs that may run twice and change things once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import datetime, timedelta
+
+import structlog
+
+from agent.memory.approvals.staged_changes import StagedChangeStore
+from agent.memory.jobs.job_runner import RetryJobLater
+from gateway.errors import StoreUnavailable
+from gateway.ports import DocumentStore, Job, JobQueue, MetricsRecorder
+
+log = structlog.get_logger(__name__)
+
+REMEMBER = "remember"
+MEMORY = "MEMORY.md"
+LONGEST_FACT = 1_000  # characters
+_TRIES = 3  # of a compare-and-set before the job waits
+_PAUSE = timedelta(seconds=1)
+_LONGEST_PAUSE = timedelta(hours=1)
+_REVIEW = timedelta(days=1)
+_SCOPES_KNOWN = 10_000
+
+
+def remember_job(
+    fact: str, *, turn: str, scope: str, origin: str, by: str, at: datetime, place: str = "0.0", session: str = ""
+) -> Job:
+    """Return what keeps *fact* in *scope*: wanted in *turn* by *by*, at *place* in it, so that it is kept once."""
+    payload = {"fact": fact, "origin": origin, "turn": turn, "by": by}
+    return Job(
+        id=f"{REMEMBER}:{turn}.{place}",
+        kind=REMEMBER,
+        scope=scope,
+        payload=payload | ({"session": session} if session else {}),
+        due_at=at,
+    )
+
+
+class MemoryJobs:
+    """Applies memory operations of finished turns; a scope's next turn sees them done."""
+
+    def __init__(
+        self,
+        jobs: JobQueue,
+        documents: DocumentStore,
+        *,
+        staging: StagedChangeStore | None = None,
+        writing: asyncio.Lock | None = None,
+        meter: MetricsRecorder | None = None,
+    ) -> None:
+        """Change memory under *writing*; what needs a yes waits in *staging*, and without one as a job."""
+        self._jobs = jobs
+        self._staging = staging
+        self._meter = meter
+        self._documents = documents
+        self.writing = writing or asyncio.Lock()  # whoever changes memory beside the turns; `still` holds it
+        # Scopes that are known to have nothing pending; any other is asked for once.
+        self._settled: OrderedDict[str, None] = OrderedDict()
+
+    def note(self, job: Job) -> None:
+        """Say that *job* was committed."""
+        if job.kind == REMEMBER:
+            self._settled.pop(job.scope, None)
+
+    def unsettle(self, scope: str) -> None:
+        """Say that jobs may have come to *scope* otherwise."""
+        self._settled.pop(scope, None)
+
+    async def settle(self, scope: str) -> None:
+        """Apply what is pending in *scope*; costs nothing when there is nothing."""
+        if scope in self._settled:
+            return
+        # Before the first await: what is noted meanwhile unsettles the scope again.
+        self._settled[scope] = None
+        if len(self._settled) > _SCOPES_KNOWN:
+            self._settled.popitem(last=False)
+        try:
+            for job in await self._jobs.pending_in(scope):
+                if job.kind == REMEMBER and not _needs_review(job):
+                    await self._settle_one(job)
+        except StoreUnavailable:
+            self._settled.pop(scope, None)
+            log.warning("memory.not_settled", scope=scope)
+
+    async def apply(self, job: Job) -> RetryJobLater | None:
+        """Apply one job whose time has come; the handler of kind `REMEMBER` for `Background`."""
+        if _needs_review(job) and self._staging is None:
+            return RetryJobLater(_REVIEW, "waits for a yes")
+        async with self.writing:
+            if all(each.id != job.id for each in await self._jobs.pending_in(job.scope)):
+                return None  # it was forgotten before it was remembered
+            if _needs_review(job) and self._staging is not None:
+                return await self._hold(self._staging, job)
+            return await self._apply(job)
+
+    async def _hold(self, staging: StagedChangeStore, job: Job) -> RetryJobLater | None:
+        """Have the fact wait for a yes, where whoever is concerned is asked."""
+        bullet = as_bullet(str(job.payload.get("fact", "")))
+        if bullet is not None:
+            session, person = (str(job.payload.get(name, "")) for name in ("session", "by"))
+            await staging.hold(job.scope, job.id, bullet, session=session, person=person)
+        return None
+
+    @asynccontextmanager
+    async def still(self) -> AsyncIterator[None]:
+        """Apply no job until the block ends."""
+        async with self.writing:
+            yield
+
+    async def _settle_one(self, job: Job) -> None:
+        later = await self.apply(job)
+        if later is None:
+            await self._jobs.finish(job)
+        else:
+            await self._jobs.put_off(job, later.delay, later.reason)
+        if self._meter is not None:
+            self._meter.count("jobs", kind=job.kind, outcome="done" if later is None else "put_off")
+
+    async def _apply(self, job: Job) -> RetryJobLater | None:
+        try:
+            is_done = await self._remember(job)
+        except OSError as error:
+            log.warning("memory.cannot_write", scope=job.scope, job=job.id, error=error.strerror)
+            is_done = False
+        if is_done:
+            return None
+        self._settled.pop(job.scope, None)
+        return RetryJobLater(min(_PAUSE * 2**job.attempts, _LONGEST_PAUSE), "MEMORY.md was not written")
+
+    async def _remember(self, job: Job) -> bool:
+        bullet = as_bullet(str(job.payload.get("fact", "")))
+        if bullet is None:
+            return True
+        by = str(job.payload.get("by", ""))
+        for _ in range(_TRIES):
+            document = await self._documents.read(job.scope, MEMORY)
+            text = append_bullet(document.text, bullet)
+            if text == document.text:
+                return True
+            if await self._documents.write(job.scope, MEMORY, text, was=document.rev, why=job.id, by=by):
+                return True
+        return False
+
+
+def _needs_review(job: Job) -> bool:
+    """Words of strangers are never remembered without a yes (MEMORY-SPEC.md, provenance)."""
+    return job.payload.get("origin") == "untrusted"
+
+
+def as_bullet(fact: str) -> str | None:
+    """Return *fact* as one line of a list; None when it says nothing."""
+    flat = " ".join(fact.split())
+    while flat[:2] in ("- ", "* "):
+        flat = flat[2:].lstrip()
+    return f"- {flat}" if flat else None
+
+
+def append_bullet(text: str, bullet: str) -> str:
+    """Return *text* with *bullet* at its end; unchanged when it is there already."""
+    if any(as_bullet(line) == bullet for line in text.splitlines() if line.lstrip()[:2] in ("- ", "* ")):
+        return text
+    if not text.strip():
+        return f"{bullet}\n"
+    lines = text.rstrip("\n")
+    follows_list = lines.splitlines()[-1].lstrip()[:2] in ("- ", "* ")
+    return f"{lines}\n{bullet}\n" if follows_list else f"{lines}\n\n{bullet}\n"

@@ -1,0 +1,107 @@
+"""The flush before a compaction, as durable jobs: `flush` asks the model, `flushed` writes what it said.
+
+[002], Phase 2. As with a consolidation the answer is stored before it is written, so that a kill at any step leaves
+one section.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import structlog
+
+from agent.llm.chat_model import ChatModel
+from agent.memory.consolidation.memory_reviser import MemoryReviser
+from agent.memory.consolidation.message_reader import MessageReader
+from agent.memory.jobs.job_runner import Handler, RetryJobLater
+from agent.memory.model_provider import ModelProvider
+from agent.memory.notes.memory_flusher import FlushSection, MemoryFlusher
+from agent.memory.prompt.due_jobs import FLUSH, FLUSHED, ConversationSpan, after_flush
+from agent.memory.scopes import scope_folder
+from agent.memory.storage.disk import Disk
+from gateway.ports import Job, JobQueue
+
+log = structlog.get_logger(__name__)
+
+_NOT_YET = timedelta(seconds=5)
+_TRIES = 3  # to find the messages in their file
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlushJobs:
+    """Does the jobs. *writing* is held while files change; *room* is what a prompt may weigh."""
+
+    home: Path
+    jobs: JobQueue
+    passages: MessageReader
+    reviser: MemoryReviser
+    writing: asyncio.Lock
+    model: ChatModel
+    zone: Callable[[str], str]
+    now: Callable[[], datetime]
+    room: Callable[[], Awaitable[int]]
+    disk: Disk = field(default_factory=Disk)
+
+    @property
+    def slow(self) -> Mapping[str, Handler]:
+        """What asks a model."""
+        return {FLUSH: self.flush}
+
+    @property
+    def quick(self) -> Mapping[str, Handler]:
+        """What changes files alone."""
+        return {FLUSHED: self.write}
+
+    async def flush(self, job: Job) -> RetryJobLater | None:
+        """Ask what lasts of the job's messages, once in each cycle, and store the answer as a job."""
+        span = ConversationSpan.of(job)
+        flusher = self._flusher(job)
+        if await asyncio.to_thread(flusher.was_flushed, str(span.key), span.cycle):
+            await self._go_on(job)
+            return None
+        epoch = await self.reviser.epoch(span.scope)
+        messages = await self.passages.messages(span.scope, span.key, span.transcript, span.start, span.end)
+        if len(messages) < span.end - span.start and job.attempts < _TRIES:
+            return RetryJobLater(_NOT_YET, "the transcript is not in its file yet")
+        section = await flusher.extract(messages, tokens=await self.room() * 3 // 4)
+        payload = {**job.payload, "section": asdict(section)}
+        async with self.writing:
+            if await self.reviser.epoch(span.scope) != epoch:
+                return RetryJobLater(_NOT_YET, "something was forgotten meanwhile", counts=False)
+            await self.jobs.put(
+                Job(id=f"{FLUSHED}:{span.cycle}", kind=FLUSHED, scope=span.scope, payload=payload, due_at=self.now())
+            )
+        return None
+
+    async def write(self, job: Job) -> RetryJobLater | None:
+        """Write what the model said; twice is once."""
+        async with self.writing:
+            if all(each.id != job.id for each in await self.jobs.pending_in(job.scope)):
+                await self._go_on(job)  # something of it was forgotten
+                return None
+            span, section = ConversationSpan.of(job), job.payload["section"]
+            stored = FlushSection(day=section["day"], at=section["at"], bullets=tuple(section["bullets"]))
+            await asyncio.to_thread(self._flusher(job).write, str(span.key), span.cycle, stored)
+            log.info("flush.written", key=str(span.key), bullets=len(stored.bullets))
+        await self._go_on(job)
+        return None
+
+    async def _go_on(self, job: Job) -> None:
+        """Queue the compaction that waited for this."""
+        if then := after_flush(job, self.now()):
+            await self.jobs.put(then)
+
+    def _flusher(self, job: Job) -> MemoryFlusher:
+        key = str(job.payload["key"])
+        return MemoryFlusher(
+            scope_folder(self.home, job.scope),
+            ModelProvider(model=self.model, purpose="flush", turn=job.id, key=key),
+            self.model.name,
+            zone=self.zone(job.scope),
+            disk=self.disk,
+            now=self.now,
+        )

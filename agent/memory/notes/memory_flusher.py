@@ -1,0 +1,150 @@
+"""Saving what is durable before a compaction: memory/YYYY-MM-DD.md, append-only ([002], Phase 2)."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import structlog
+
+from agent.memory.consolidation.message_range import Message, conversation
+from agent.memory.notes.note_writer import NoteWriter
+from agent.memory.prompt.token_estimate import estimate_text
+
+log = structlog.get_logger(__name__)
+
+THRESHOLD_TOKENS = 4_000
+SILENT = "[silent]"
+_DONE = ".flushed.json"  # session -> the compaction cycle that was flushed last
+_CYCLES = 1_000  # sessions whose last cycle is known
+_SHOWN = 8_000  # characters of the day's file that the model is shown, the newest
+_EXCERPT = 20  # lines kept as they are when the model fails
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlushSection:
+    """What goes into a day's file. No bullets, no section."""
+
+    day: str  # "YYYY-MM-DD", in the scope's own zone
+    at: str  # "HH:MM"
+    bullets: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """The file's."""
+        return f"{self.day}.md"
+
+
+class MemoryFlusher(NoteWriter):
+    """Extracts what is worth keeping, once per compaction cycle of a session. Times are of *zone*."""
+
+    async def maybe_flush(
+        self,
+        session_key: str,
+        messages: Sequence[Message],
+        estimated_tokens: int,
+        context_window: int,
+        threshold_tokens: int = THRESHOLD_TOKENS,
+    ) -> bool:
+        """Flush when the prompt is within *threshold_tokens* of the budget; True when the cycle was flushed now.
+
+        A cycle begins with the first of *messages*: what is consolidated leaves it, /new leaves all of them. The
+        mark of a cycle is durable, and set when the model has answered. Raises OSError.
+        """
+        if estimated_tokens <= context_window - threshold_tokens or not messages:
+            return False
+        cycle = _cycle(messages)
+        if await asyncio.to_thread(self.was_flushed, session_key, cycle):
+            return False
+        section = await self.extract(messages)
+        await asyncio.to_thread(self.write, session_key, cycle, section)
+        return True
+
+    async def extract(self, messages: Sequence[Message], *, tokens: int = 0) -> FlushSection:
+        """Return what a model finds worth keeping of *messages*, of the newest that fit so many tokens; 0 = of all.
+
+        A model that fails leaves the newest lines as they are.
+        """
+        at = self._local_now()
+        section = FlushSection(day=f"{at:%Y-%m-%d}", at=f"{at:%H:%M}")
+        path = self.memory_dir / section.name
+        known = (await asyncio.to_thread(self._disk.load, path) or b"").decode("utf-8", "replace")
+        lines = newest(conversation(messages, zone=self._zone), tokens)
+        bullets = await self._extract(lines, section.name, known) if lines else []
+        fresh = [line for line in bullets if line.strip() not in {each.strip() for each in known.splitlines()}]
+        return replace(section, bullets=tuple(fresh))
+
+    async def _extract(self, lines: Sequence[str], name: str, known: str) -> list[str]:
+        system = (
+            "You are a memory extraction agent. Review the conversation below and extract\n"
+            "important facts, decisions, preferences, and action items worth remembering.\n\n"
+            "Write them as bullet points. If there's nothing important to remember, respond\n"
+            f'with exactly "{SILENT}".\n\n'
+            f"Target file: memory/{name} (append only, never overwrite existing content)"
+        )
+        shown = f"## Already in the file\n{known[-_SHOWN:]}\n\n" if known.strip() else ""
+        asked = f"{shown}## Conversation\n" + "\n".join(lines)
+        try:
+            response = await self._ask(system, asked)
+        except Exception:  # the provider's boundary: what was said is kept as it was
+            log.exception("flush.model_failed")
+            return [f"- {line}" for line in lines[-_EXCERPT:]]
+        text = getattr(response, "content", None)
+        if not isinstance(text, str) or text.strip().strip('"').lower() == SILENT:
+            return []
+        return [_bullet(line) for line in text.splitlines() if line.strip() and not line.lstrip().startswith("```")]
+
+    # -- in a thread -------------------------------------------------------------------------------
+
+    def was_flushed(self, session_key: str, cycle: str) -> bool:
+        """Say whether the session's cycle was flushed. Blocks."""
+        return self._cycles().get(session_key) == cycle
+
+    def _cycles(self) -> dict[str, str]:
+        try:
+            found = json.loads(self._disk.load(self.memory_dir / _DONE) or b"{}")
+        except ValueError:
+            return {}
+        return {str(key): str(value) for key, value in found.items()} if isinstance(found, dict) else {}
+
+    def write(self, session_key: str, cycle: str, section: FlushSection) -> None:
+        """Append the section to its day's file and mark the cycle as flushed; twice is once. Blocks; raises OSError."""
+        path = self.memory_dir / section.name
+        self._disk.make_folder(self.memory_dir)
+        with self._disk.locked(self.memory_dir / ".lock"):
+            heading = f"## Flush at {section.at} (session: {session_key})"
+            before = self._disk.load(path) or b""
+            body = "\n".join(section.bullets).encode("utf-8", "replace")
+            if section.bullets and body not in before:  # else a crash came between the bullets and the mark
+                gap = b"" if not before else b"\n" if before.endswith(b"\n") else b"\n\n"
+                self._disk.replace(path, before + gap + heading.encode() + b"\n\n" + body + b"\n")
+            cycles = self._cycles()
+            cycles.pop(session_key, None)
+            kept = dict([*cycles.items(), (session_key, cycle)][-_CYCLES:])
+            self._disk.replace(self.memory_dir / _DONE, json.dumps(kept).encode())
+
+
+def newest(lines: Sequence[str], tokens: int) -> Sequence[str]:
+    """Return the newest lines that so many tokens hold; 0 = all of them."""
+    left = tokens
+    for n in range(len(lines) - 1, -1, -1) if tokens else ():
+        left -= estimate_text(lines[n]) + 1
+        if left < 0:
+            return lines[n + 1 :]
+    return lines
+
+
+def _cycle(messages: Sequence[Message]) -> str:
+    """Name the compaction cycle: it begins with the first message that no summary holds."""
+    first = messages[0]
+    said = json.dumps([first.get("role"), first.get("content"), first.get("timestamp")], default=str)
+    return hashlib.sha256(said.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+
+
+def _bullet(line: str) -> str:
+    """Return a line as a bullet; a heading inside would end the day's section."""
+    flat = line.strip().lstrip("#").strip()
+    return flat if flat.startswith(("- ", "* ")) or line.startswith("  ") else f"- {flat}"

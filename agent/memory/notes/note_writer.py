@@ -1,0 +1,48 @@
+"""What the writers of seed 002 share: a workspace's memory folder, a model to ask, and a clock."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+from zoneinfo import ZoneInfo
+
+from agent.memory.consolidation.provider_call import LlmProvider
+from agent.memory.storage.disk import Disk
+from agent.memory.storage.transcript_lines import utc_now
+
+DEADLINE = timedelta(seconds=60)
+
+
+class NoteWriter:
+    """Writes into `memory/` by asking a model. Times are of *zone*; *deadline* is that of a call."""
+
+    def __init__(
+        self,
+        workspace: Path,
+        provider: LlmProvider,
+        model: str,
+        *,
+        zone: str = "UTC",
+        deadline: timedelta = DEADLINE,
+        disk: Disk | None = None,
+        now: Callable[[], datetime] = utc_now,
+    ) -> None:
+        self.memory_dir = Path(workspace) / "memory"
+        self.provider = provider
+        self.model = model
+        self._zone = zone
+        self._deadline = deadline
+        self._disk = disk or Disk()
+        self._now = now
+
+    def _local_now(self) -> datetime:
+        return self._now().astimezone(ZoneInfo(self._zone))
+
+    async def _ask(self, system: str, text: str, **more: Any) -> Any:
+        """Return the provider's response; raises what the provider does, or TimeoutError."""
+        messages = [{"role": "system", "content": system}, {"role": "user", "content": text}]
+        async with asyncio.timeout(self._deadline.total_seconds()):
+            return await self.provider.chat(messages=messages, model=self.model, **more)

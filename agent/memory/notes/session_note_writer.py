@@ -1,0 +1,171 @@
+"""A session's note, written at its end: memory/YYYY-MM-DD-slug.md ([002], Phase 1)."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import re
+import unicodedata
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from agent.memory.consolidation.message_range import Message, conversation
+from agent.memory.consolidation.provider_call import LlmProvider
+from agent.memory.notes.note_writer import NoteWriter
+from agent.memory.prompt.taint import strip_untrusted
+
+log = structlog.get_logger(__name__)
+
+MIN_USER_MESSAGES = 3  # fewer are a trivial session, not worth a note [002]
+_LONGEST_SLUG = 40
+_EXCERPT = 200  # characters of a key message
+_KEY_MESSAGES = 6
+_SYSTEM = "You are a memory writer. Generate a concise summary of this conversation."
+_NAME = "create_session_memory"
+_TOOL: dict[str, Any] = {
+    "type": "function",
+    "function": {
+        "name": _NAME,
+        "description": "Write the summary of a conversation that has ended.",
+        "parameters": {
+            "type": "object",
+            "properties": {
+                "slug": {
+                    "type": "string",
+                    "description": "Short kebab-case filename slug (max 40 chars, e.g. api-design-review).",
+                },
+                "summary": {
+                    "type": "string",
+                    "description": "Markdown summary of key topics, decisions, and facts.",
+                },
+            },
+            "required": ["slug", "summary"],
+        },
+    },
+}
+
+
+class SessionMemoryWriter(NoteWriter):
+    """Writes notes into a workspace's `memory/`. Times are of *zone*."""
+
+    def __init__(
+        self,
+        workspace: Path,
+        provider: LlmProvider,
+        model: str,
+        *,
+        min_user_messages: int = MIN_USER_MESSAGES,
+        **more: Any,
+    ) -> None:
+        """Skip sessions of fewer than *min_user_messages*; *more* as `Scribe` takes it."""
+        super().__init__(workspace, provider, model, **more)
+        self._least = min_user_messages
+
+    async def write_session_memory(
+        self, session_key: str, messages: Sequence[Message], max_messages: int = 20
+    ) -> Path | None:
+        """Summarise the newest messages into a note and return its path; None for a session that is not worth one.
+
+        A model that fails leaves a raw excerpt. A second note of that day and slug gets `-2`. Raises OSError.
+        """
+        said = [message for message in strip_untrusted(messages) if message.get("role") in ("user", "assistant")]
+        recent = [message for message in said if _text(message)][-max_messages:]
+        if sum(message.get("role") == "user" for message in recent) < self._least:
+            return None
+        slug, summary = await self._summarise(recent)
+        at = self._local_now()
+        mark = f"<!-- {_name_of(session_key, recent)} -->"
+        text = f"{self._note(session_key, at, summary, recent)}\n{mark}\n"
+        return await asyncio.to_thread(self._write, f"{at:%Y-%m-%d}-{slug}", text, mark)
+
+    async def _summarise(self, recent: Sequence[Message]) -> tuple[str, str]:
+        lines = "\n".join(conversation(recent, zone=self._zone))
+        try:
+            choice = {"type": "function", "function": {"name": _NAME}}
+            response = await self._ask(_SYSTEM, lines, tools=[_TOOL], tool_choice=choice)
+            found = _arguments(getattr(response, "tool_calls", None))
+        except Exception:  # the provider's boundary: a note without a summary is a note
+            log.exception("notes.model_failed")
+            found = {}
+        summary = found.get("summary")
+        if not isinstance(summary, str) or not summary.strip():
+            return "session", ""
+        return slugify(str(found.get("slug", ""))), summary.strip()
+
+    @staticmethod
+    def _note(session_key: str, at: datetime, summary: str, recent: Sequence[Message]) -> str:
+        """Return the note in the layout of [002]."""
+        key = [f"{message['role']}: {_short(_text(message))}" for message in recent[:_KEY_MESSAGES]]
+        excerpt = [f"{message['role']}: {_short(_text(message))}" for message in recent]
+        return "\n".join(
+            [
+                f"# Session Memory: {at:%Y-%m-%d %H:%M}",
+                "",
+                f"- **Session**: {session_key}",
+                f"- **Date**: {at:%Y-%m-%d %H:%M:%S}",
+                "",
+                "## Summary",
+                "",
+                summary or "(no summary could be made; this is what was said)",
+                "",
+                "## Key Messages",
+                "",
+                *(key if summary else excerpt),
+            ]
+        )
+
+    def _write(self, stem: str, text: str, mark: str) -> Path:
+        self._disk.make_folder(self.memory_dir)
+        with self._disk.locked(self.memory_dir / ".lock"):
+            path = self.memory_dir / f"{stem}.md"
+            n = 2
+            while (there := self._disk.load(path)) is not None:
+                if mark.encode() in there:
+                    return path  # a crash came behind the first writing
+                path = self.memory_dir / f"{stem}-{n}.md"
+                n += 1
+            self._disk.replace(path, text.encode("utf-8", "replace"))
+        return path
+
+
+def slugify(text: str) -> str:
+    """Return *text* as a file name's slug: kebab-case ASCII, at most 40 characters; `session` when nothing is left."""
+    plain = unicodedata.normalize("NFKD", text).encode("ascii", "ignore").decode().lower()
+    words = re.sub(r"[^a-z0-9]+", "-", plain).strip("-")
+    return words[:_LONGEST_SLUG].strip("-") or "session"
+
+
+def _arguments(tool_calls: object) -> Mapping[str, Any]:
+    for call in tool_calls if isinstance(tool_calls, list | tuple) else ():
+        if getattr(call, "name", None) != _NAME:
+            continue
+        arguments = getattr(call, "arguments", None)
+        try:
+            found = json.loads(arguments) if isinstance(arguments, str) else arguments
+        except (ValueError, RecursionError):
+            continue
+        found = found[0] if isinstance(found, list) and len(found) == 1 else found
+        if isinstance(found, Mapping):
+            return found
+    return {}
+
+
+def _text(message: Message) -> str:
+    content = message.get("content")
+    return content if isinstance(content, str) else ""
+
+
+def _short(text: str) -> str:
+    flat = " ".join(text.split())
+    return flat if len(flat) <= _EXCERPT else f"{flat[:_EXCERPT]}…"
+
+
+def _name_of(session_key: str, messages: Sequence[Message]) -> str:
+    """Return a name for exactly these messages, so that their note is written once."""
+    said = json.dumps([session_key, [[each.get("timestamp"), _text(each)] for each in messages]], default=str)
+    return hashlib.sha256(said.encode("utf-8", "surrogatepass")).hexdigest()[:16]

@@ -1,0 +1,197 @@
+"""/export: what is kept of a person, built beside the turns, sent as files through the ordinary delivery, then removed.
+
+Two durable jobs: `export` packs and hands over; `unexport` takes the files away again a day later. A crash makes
+`export` begin anew, over nothing: what it left half made is removed first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from agent.memory.jobs.job_reports import send_job_report
+from agent.memory.jobs.job_runner import Handler, RetryJobLater
+from agent.memory.privacy.export_archive import IS_EXPORT, PackedArchives, dated, members, write_archives
+from agent.memory.scopes import attachment_path, scope_folder
+from agent.memory.storage import transcript_lines as build
+from agent.memory.storage.disk import Disk
+from gateway.events import Attachment, SessionKey
+from gateway.i18n import translate
+from gateway.ports import Job, JobQueue, Outbox, SessionRow, TurnRecordStore, UsageStore
+
+log = structlog.get_logger(__name__)
+
+EXPORT, UNEXPORT = "export", "unexport"
+KEPT = timedelta(days=1)  # for the page to fetch it, and for a channel that is down
+_STILL = timedelta(hours=1)
+_LONGEST = timedelta(days=7)
+_MOST_FILES = 10
+_BEGINNING = datetime(2000, 1, 1, tzinfo=UTC)
+_ENDLESS = 1 << 62
+_LEAST = 64 * 1024  # bytes of a channel's limit below which an export makes no sense
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportJobs:
+    """Does the jobs. *limit* says how large a file a channel takes, *flush* brings what was said into its files."""
+
+    home: Path
+    jobs: JobQueue
+    records: TurnRecordStore
+    outbox: Outbox
+    usage: UsageStore
+    session: Callable[[SessionKey], Awaitable[SessionRow]]
+    flush: Callable[[], Awaitable[bool]]
+    limit: Callable[[str], int]
+    zone: Callable[[str], str]
+    now: Callable[[], datetime]
+    disk: Disk = field(default_factory=Disk)
+
+    @property
+    def long(self) -> Mapping[str, Handler]:
+        """What takes a while, and no model."""
+        return {EXPORT: self.export}
+
+    @property
+    def quick(self) -> Mapping[str, Handler]:
+        """What removes files."""
+        return {UNEXPORT: self.unexport}
+
+    def can(self, channel: str) -> bool:
+        """Say whether an export can be sent in a channel."""
+        return self.limit(channel) >= _LEAST
+
+    async def is_under_way(self, scope: str) -> bool:
+        """Say whether one is being made for *scope*."""
+        return any(job.kind == EXPORT for job in await self.jobs.pending_in(scope))
+
+    def job(self, *, scope: str, key: SessionKey, turn: str, person: str, reply_to: str, language: str) -> Job:
+        """Return the job that a command leaves behind."""
+        payload = {"key": str(key), "person": person, "reply_to": reply_to, "language": language}
+        return Job(id=f"{EXPORT}:{turn}", kind=EXPORT, scope=scope, payload=payload, due_at=self.now())
+
+    async def write(self, scope: str, person: str, target: Path, *, language: str = "en") -> PackedArchives:
+        """Write one zip of *scope* to *target*, which is not there yet; whole or not at all. Raises OSError."""
+        await self.flush()
+        usage = await self.usage.totals(since=_BEGINNING, person=person)
+
+        def work() -> PackedArchives:
+            half = target.with_name(f".{target.name}.part")
+            half.unlink(missing_ok=True)
+            try:
+                found = members(self.home, scope, usage, zone=self.zone(scope), disk=self.disk)
+                packed = write_archives(found, lambda _: half, limit=_ENDLESS, about=self._about(scope, language))
+                os.link(half, target)  # refuses what is there
+            finally:
+                half.unlink(missing_ok=True)
+            return packed
+
+        return await asyncio.to_thread(work)
+
+    async def export(self, job: Job) -> RetryJobLater | None:
+        """Pack what is kept of the scope, and hand it to delivery; what was handed over before is not again."""
+        key, language = SessionKey.parse(str(job.payload["key"])), str(job.payload["language"])
+        await self.flush()
+        usage = await self.usage.totals(since=_BEGINNING, person=str(job.payload["person"]))
+        limit = self.limit(key.channel)
+        if limit < _LEAST:
+            return None
+        packed, digests = await asyncio.to_thread(self._pack, job.scope, usage, limit, language)
+        gone = Job(
+            id=f"{UNEXPORT}:{job.id}.{digests[0][:16]}",
+            kind=UNEXPORT,
+            scope=job.scope,
+            payload={"key": str(key), "digests": digests, "since": build.format_time(self.now())},
+            due_at=self.now() + KEPT,
+        )
+        await self.jobs.put(gone)
+        await self._hand_over(job, key, packed, digests)
+        log.info("export.made", scope=job.scope, files=packed.files, zips=len(digests), left_out=len(packed.left_out))
+        return None
+
+    async def unexport(self, job: Job) -> RetryJobLater | None:
+        """Remove an export's files, once they are delivered or a week old."""
+        since = build.parse_time(job.payload.get("since")) or self.now()
+        key = SessionKey.parse(str(job.payload["key"]))
+        blobs = {f"{job.scope}/{digest}" for digest in job.payload["digests"]}
+        waiting = {each.blob for one in await self.outbox.undelivered(key) for each in one.message.attachments}
+        if waiting & blobs and self.now() - since < _LONGEST:
+            return RetryJobLater(_STILL, "it is not delivered yet", counts=False)
+        for digest in job.payload["digests"]:
+            path = attachment_path(self.home, job.scope, str(digest))
+            await asyncio.to_thread(self.disk.remove, path)
+        return None
+
+    # -- parts -------------------------------------------------------------------------------------
+
+    def _pack(
+        self, scope: str, usage: tuple[Mapping[str, Any], ...], limit: int, language: str
+    ) -> tuple[PackedArchives, list[str]]:
+        """Write the zips and store them as attachments of the scope; return their digests."""
+        zone = self.zone(scope)
+        folder = scope_folder(self.home, scope) / "exports"
+        self.disk.make_folder(folder)
+        for left in folder.glob("*"):  # a crash came while they were written; one job at a time writes here
+            self.disk.remove(left)
+        found = members(self.home, scope, usage, zone=zone, disk=self.disk)
+        packed = write_archives(
+            found, lambda n: folder / f"export-{n}.zip", limit=limit, about=self._about(scope, language)
+        )
+        digests: list[str] = []
+        for path in packed.zips:
+            data = self.disk.load(path) or b""
+            digest = hashlib.sha256(data).hexdigest()
+            self.disk.replace(attachment_path(self.home, scope, digest), data)
+            self.disk.remove(path)
+            digests.append(digest)
+        return packed, digests
+
+    def _about(self, scope: str, language: str) -> Callable[[PackedArchives], str]:
+        def about(packed: PackedArchives) -> str:
+            left = "\n".join(f"- {name}" for name in packed.left_out[:20]) or "-"
+            day = dated(self.now(), self.zone(scope))
+            return translate("rights.readme", language, day=day, files=packed.files, left_out=left)
+
+        return about
+
+    async def _hand_over(self, job: Job, key: SessionKey, packed: PackedArchives, digests: list[str]) -> None:
+        """Put the files into the outbox, once: a record of this turn that is there already changes nothing."""
+        language = str(job.payload["language"])
+        session = await self.session(key)
+        day = dated(self.now(), self.zone(job.scope))
+        attachments = tuple(
+            Attachment(
+                kind="document",
+                name=f"parlour-{day}.zip" if len(digests) == 1 else f"parlour-{day}-{n}.zip",
+                size=self.disk.size(attachment_path(self.home, job.scope, digest)) or 0,
+                media_type="application/zip",
+                blob=f"{job.scope}/{digest}",
+            )
+            for n, digest in enumerate(digests[:_MOST_FILES], 1)
+        )
+        left_out = len(packed.left_out) + max(len(digests) - _MOST_FILES, 0)
+        text = translate("rights.export_done", language, files=packed.files)
+        if left_out:
+            text += " " + translate("rights.export_left_out", language, count=left_out)
+        facts = [
+            {"kind": each.kind, "name": each.name, "size": each.size, "blob": each.blob, IS_EXPORT: True}
+            for each in attachments
+        ]
+        await send_job_report(
+            self.records,
+            job,
+            session,
+            text,
+            at=self.now(),
+            reply_to=str(job.payload.get("reply_to", "")),
+            attachments=attachments,
+            facts=facts,
+        )

@@ -1,0 +1,152 @@
+"""Every open conversation: hot ones in memory, cold ones read from their window's beginning on."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Sequence
+from pathlib import Path
+
+import structlog
+
+from agent.memory.consolidation.message_range import KeepPolicy
+from agent.memory.prompt.conversation import Conversation
+from agent.memory.prompt.prompt_window import PromptWindow, digests_of, fold, move_start
+from agent.memory.scopes import transcript_path
+from agent.memory.storage.disk import Disk
+from agent.memory.storage.segments import SegmentChain
+from agent.memory.storage.text_blobs import TextBlobCache
+from agent.memory.storage.transcript_lines import kind_of
+from agent.memory.storage.transcript_reader import read_window, save_corrupt
+from gateway.events import SessionKey
+from gateway.ports import SessionRow, TurnRecord, TurnRecordStore
+
+log = structlog.get_logger(__name__)
+
+
+class ConversationCache:
+    """Every open conversation, the least recently used ones given up beyond *capacity*."""
+
+    def __init__(
+        self,
+        home: Path,
+        records: TurnRecordStore,
+        *,
+        capacity: int = 500,
+        window: int = 100,
+        consolidates: bool = False,
+        keep: KeepPolicy = KeepPolicy.HALF,
+        flush: int | None = None,
+        disk: Disk | None = None,
+    ) -> None:
+        """Keep *capacity* conversations open; *consolidates* says that pointers, not marks, move the window.
+
+        *flush*: how many tokens below its budget a window is flushed at, None = never.
+        """
+        self._home = home
+        self._records = records
+        self._capacity = capacity
+        self._window = window
+        self._consolidates = consolidates
+        self._keep = keep
+        self._flush = flush
+        self._disk = disk or Disk()
+        self._blobs = TextBlobCache(self._disk, home)
+        self._open: OrderedDict[SessionKey, Conversation] = OrderedDict()
+
+    async def open(self, session: SessionRow, scope: str, *, window: int | None = None) -> Conversation:
+        """Return the conversation of *session*; a hot one costs nothing, a cold one its window.
+
+        *window* is how many messages a chat's prompt has where that is not as everywhere.
+        """
+        window = self._window if window is None else window
+        hot = self._open.get(session.key)
+        if hot is not None and hot.window == window and _is_current(hot, session, scope):
+            self._open.move_to_end(session.key)
+            return hot
+        cold = await self._read(session, scope, window)
+        self._open[session.key] = cold
+        self._open.move_to_end(session.key)
+        while len(self._open) > self._capacity:
+            self._open.popitem(last=False)
+        return cold
+
+    def adopt(self, record: TurnRecord) -> None:
+        """Take a record that belongs to no turn (a pointer) into its conversation, if that is open."""
+        hot = self._open.get(record.key)
+        if hot is not None:
+            hot.adopt(record)
+
+    def forget(self, key: SessionKey) -> None:
+        """Let go of a conversation; the next opening reads it again."""
+        self._open.pop(key, None)
+
+    def forget_scope(self, scope: str) -> None:
+        """Let go of every conversation of *scope*; what was forgotten there is in none that is read again."""
+        for key in [key for key, each in self._open.items() if each.scope == scope]:
+            del self._open[key]
+
+    async def _read(self, session: SessionRow, scope: str, window: int) -> Conversation:
+        conversation = Conversation(
+            session.key,
+            scope,
+            session.transcript,
+            next_index=session.next_index,
+            window=window,
+            blobs=self._blobs,
+            consolidates=self._consolidates,
+            keep=self._keep,
+            flush=self._flush,
+        )
+        if not session.next_index:
+            return conversation
+        # The journal first: what is projected while we look is then found twice, never missed.
+        pending = [each.record for each in await self._records.pending(session.key)]
+        mine = [record for record in pending if record.transcript == session.transcript]
+        for record in mine:
+            self._blobs.keep(record.blobs)
+        state, texts = await asyncio.to_thread(self._read_files, session, scope, mine)
+        conversation.restore(state, texts)
+        return conversation
+
+    def _read_files(
+        self, session: SessionRow, scope: str, pending: Sequence[TurnRecord]
+    ) -> tuple[PromptWindow, dict[str, str]]:
+        path = transcript_path(self._home, scope, str(session.key))
+        chain = SegmentChain(self._disk, path, session.transcript)
+        state = PromptWindow()
+        if chain.transcript in ("", session.transcript):
+            state = self._window_state(chain, path)
+        for record in pending:
+            if record.turn not in state.taken:
+                state.taken[record.turn] = None
+                fold(state, record.from_index, record.to_index, record.lines)
+        digests = digests_of(state.snapshot) if state.snapshot is not None else []
+        brought = {digest: text for record in pending for digest, text in record.blobs.items()}
+        texts = {digest: brought.get(digest, self._blobs.read(scope, digest)) for digest in digests}
+        return state, {digest: text for digest, text in texts.items() if text is not None}
+
+    def _window_state(self, chain: SegmentChain, path: Path) -> PromptWindow:
+        window = read_window(chain)
+        if window.bad:
+            try:
+                save_corrupt(self._disk, path, window.bad)
+            except OSError as error:  # a full disk must not keep anybody from reading
+                log.warning("conversation.not_set_aside", error=error.strerror)
+        state = PromptWindow(snapshot=window.snapshot)
+        for block in window.blocks:
+            state.taken[block.turn] = None
+            plain = [line for line in block.lines if kind_of(line) not in ("pointer", "mark")]
+            fold(state, block.from_index, block.to_index, plain)
+        move_start(state, window.replay_from)
+        state.anchor_at = window.anchor_at
+        state.consolidated = max(state.consolidated, window.consolidated)
+        return state
+
+
+def _is_current(conversation: Conversation, session: SessionRow, scope: str) -> bool:
+    return (
+        conversation.transcript == session.transcript
+        and conversation.next_index == session.next_index
+        and conversation.scope == scope
+    )

@@ -1,0 +1,98 @@
+"""What is due once a turn is there, as durable jobs: a flush, a consolidation; and the messages that each is about."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from agent.memory.consolidation.message_range import MessageRange, entry_id
+from agent.memory.prompt.conversation import Conversation
+from gateway.events import SessionKey
+from gateway.ports import Job, TurnRecord
+
+CONSOLIDATE, APPLY, SUMMARISE, FLUSH, FLUSHED = "consolidate", "apply", "summarise", "flush", "flushed"
+ROUNDS = 5  # questions that one compaction takes at most; the next turn sees whether more is due
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConversationSpan:
+    """The messages from index *start* up to *end* of one transcript, and whose they are."""
+
+    scope: str
+    key: SessionKey
+    transcript: str
+    start: int
+    end: int
+
+    @property
+    def entry(self) -> str:
+        """The id of the entry that summarises it."""
+        return entry_id(self.transcript, self.start, self.end)
+
+    @property
+    def cycle(self) -> str:
+        """The compaction cycle that it begins: a pointer ends it, and so does /new."""
+        return f"{self.transcript}.{self.start}"
+
+    @classmethod
+    def of(cls, job: Job) -> ConversationSpan:
+        """Read it off a job."""
+        names = ("transcript", "start", "end")
+        key = SessionKey.parse(str(job.payload["key"]))
+        return cls(scope=job.scope, key=key, **{name: job.payload[name] for name in names})
+
+    def payload(self) -> dict[str, Any]:
+        """Return it as a job carries it."""
+        return {"key": str(self.key), "transcript": self.transcript, "start": self.start, "end": self.end}
+
+
+def consolidation_job(
+    key: SessionKey, scope: str, transcript: str, taken: MessageRange, now: datetime, *, rounds: int = ROUNDS
+) -> Job:
+    """Return the job that is due when a window is full; the same one however often that is noticed.
+
+    What does not fit one question takes several, *rounds* at most.
+    """
+    span = ConversationSpan(scope=scope, key=key, transcript=transcript, start=taken.start, end=taken.end)
+    return Job(
+        id=f"{CONSOLIDATE}:{span.cycle}",
+        kind=CONSOLIDATE,
+        scope=scope,
+        payload={**span.payload(), "rounds": rounds},
+        due_at=now,
+    )
+
+
+def due_jobs(conversation: Conversation, record: TurnRecord) -> tuple[Job, ...]:
+    """Return the jobs that are due once *record* is there: usually none."""
+    if record.new_transcript:
+        return ()
+    where = (record.key, record.scope, record.transcript)
+    flush, taken = conversation.flush_due(record), conversation.due(record.to_index, record)
+    if flush:
+        return (flush_job(*where, flush, record.at, then=taken),)
+    return (consolidation_job(*where, taken, record.at),) if taken else ()
+
+
+def flush_job(
+    key: SessionKey,
+    scope: str,
+    transcript: str,
+    taken: MessageRange,
+    now: datetime,
+    *,
+    then: MessageRange | None = None,
+) -> Job:
+    """Return the job that is due before a compaction, the same one in each cycle; *then* is what is consolidated."""
+    span = ConversationSpan(scope=scope, key=key, transcript=transcript, start=taken.start, end=taken.end)
+    payload = {**span.payload(), "then": [then.start, then.end] if then else []}
+    return Job(id=f"{FLUSH}:{span.cycle}", kind=FLUSH, scope=scope, payload=payload, due_at=now)
+
+
+def after_flush(job: Job, now: datetime) -> Job | None:
+    """Return the consolidation that waited for a flush."""
+    span, then = ConversationSpan.of(job), job.payload.get("then")
+    if not then:
+        return None
+    return consolidation_job(span.key, span.scope, span.transcript, MessageRange(int(then[0]), int(then[1])), now)

@@ -1,0 +1,206 @@
+"""What a conversation's window holds, and the one place that says what each kind of line does to it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from agent.attachments.file_facts import ASIDE, facts_for_replay, facts_in
+from agent.memory.prompt.taint import is_tainted_line
+from agent.memory.prompt.token_estimate import estimate_messages, estimate_text
+from agent.memory.prompt.trim_lines import apply_trim, apply_trims, is_trim
+from agent.memory.storage.transcript_lines import FORGOTTEN, from_user, kind_of, parse_time, replayable, to_messages
+from agent.memory.storage.transcript_reader import anchor_index, consolidated_index
+from gateway.ports import Line
+
+KEPT_WITHOUT_WINDOW = 10  # messages that are sent with `memory_window: 0` (seed 004)
+
+_FRAME = 400  # tokens of the system prompt that stand in no snapshot
+
+Message = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromptSnapshot:
+    """What the system prompt is made of, as it stood when it was taken. `texts` by name; a missing one is empty."""
+
+    n: int
+    zone: str
+    at: int  # index of the first message under it
+    replay_from: int
+    rev: str  # of the memory it shows
+    epoch: str  # changes when something of the scope is forgotten
+    model: str = ""  # that it was taken for; "" = nobody said
+    voice: str = ""  # that the operator decided instead of SOUL.md; "" = none
+    texts: Mapping[str, str]
+
+    @property
+    def weight(self) -> int:
+        """What the system prompt made of it is reckoned at, in tokens."""
+        return _FRAME + sum(map(estimate_text, self.texts.values()))
+
+
+def snapshot_of(line: Line, texts: Mapping[str, str]) -> PromptSnapshot | None:
+    """Return the snapshot a line names, with *texts* by digest; None when one of them is lost."""
+    names = line.get("blobs")
+    if not isinstance(names, Mapping) or any(digest not in texts for digest in names.values()):
+        return None
+    return PromptSnapshot(
+        n=int(line.get("n", 0)),
+        zone=str(line.get("zone", "")),
+        at=int(line.get("at", 0)),
+        replay_from=int(line.get("from", 0)),
+        rev=str(line.get("rev", "")),
+        epoch=str(line.get("epoch", "")),
+        model=str(line.get("model", "")),
+        voice=str(line.get("voice", "")),
+        texts={name: texts[digest] for name, digest in names.items()},
+    )
+
+
+def digests_of(line: Line) -> list[str]:
+    """Return the digests of the texts that a snapshot line names."""
+    names = line.get("blobs")
+    return [str(digest) for digest in names.values()] if isinstance(names, Mapping) else []
+
+
+@dataclass(slots=True)
+class WindowTurn:
+    """The lines of one turn that replay or memory need."""
+
+    low: int
+    high: int
+    lines: list[Line]
+    weight: int = 0  # tokens of its messages as they are replayed; known once `render` was asked for them
+
+
+@dataclass(slots=True)
+class PromptWindow:
+    """A window's content; a pure function of the transcript from its replay start on."""
+
+    turns: list[WindowTurn] = field(default_factory=list)
+    replay_from: int = 0
+    anchor_at: int = 0
+    consolidated: int = 0  # messages before it are in a summary
+    snapshot: Line | None = None  # the last one, also when it stands before the replay start
+    taken: dict[str, None] = field(default_factory=dict)  # its turns, so that a record counts once
+
+
+_KEPT = frozenset({"message", "delta", "snapshot", "forgotten"})
+
+
+def fold(state: PromptWindow, low: int, high: int, lines: Sequence[Line]) -> None:
+    """Add one turn's lines to *state*: the one place that says what each kind does to the window."""
+    kept = kept_lines(apply_trims(lines))
+    for line in filter(is_trim, lines):
+        for turn in state.turns:
+            turn.lines = [apply_trim(line, each) for each in turn.lines]
+    if any(kind_of(line) == "snapshot" for line in kept):
+        for turn in state.turns:
+            turn.lines = [facts_for_replay(line) for line in turn.lines if kind_of(line) != "delta"]
+        n = max(n for n, line in enumerate(kept) if kind_of(line) == "snapshot")
+        state.snapshot = kept[n]
+        kept = [line for m, line in enumerate(kept) if kind_of(line) != "delta" or m > n]
+    gone = taken_back(lines)
+    if gone:
+        for turn in state.turns:
+            turn.lines = [_without(line, gone) for line in turn.lines]
+    if kept:
+        state.turns.append(WindowTurn(low, high, kept))
+    for line in lines:
+        if kind_of(line) in ("pointer", "mark"):
+            move_start(state, anchor_index(line))
+            state.anchor_at = high
+            state.consolidated = max(state.consolidated, consolidated_index(line))
+
+
+def move_start(state: PromptWindow, index: int) -> None:
+    """Replay from the beginning of the turn that holds *index*; what is before leaves the window."""
+    index = max(index, state.replay_from)
+    holder = next((turn.low for turn in state.turns if turn.low <= index < turn.high), index)
+    state.replay_from = holder
+    state.turns = [turn for turn in state.turns if turn.high > holder]
+
+
+def kept_lines(lines: Sequence[Line]) -> list[Line]:
+    """Return the lines that a window keeps."""
+    return [line for line in lines if kind_of(line) in _KEPT]
+
+
+def taken_back(lines: Sequence[Line]) -> frozenset[str]:
+    """Return the platform's ids of the messages that *lines* say are forgotten."""
+    return frozenset(str(line.get("mid", "")) for line in lines if kind_of(line) == "forgotten") - {""}
+
+
+def says(turn: WindowTurn, gone: frozenset[str]) -> bool:
+    """Say whether one of these messages was said in *turn*."""
+    return bool(gone) and any(line.get("mid") in gone for line in turn.lines if kind_of(line) == "message")
+
+
+def _without(line: Line, gone: frozenset[str]) -> Line:
+    if kind_of(line) != "message" or line.get("mid") not in gone:
+        return line
+    kept = {name: value for name, value in line.items() if name not in ("files", *ASIDE)}
+    return {**kept, "content": FORGOTTEN}
+
+
+@dataclass(frozen=True, slots=True)
+class AuxiliaryContent:
+    """What rides along in the prompt beside what was said."""
+
+    pictures: int = 0
+    background: int = 0  # characters, until the next snapshot
+    words_of_others: int = 0  # lines that bring some
+
+    def __add__(self, other: AuxiliaryContent) -> AuxiliaryContent:
+        return AuxiliaryContent(
+            self.pictures + other.pictures,
+            self.background + other.background,
+            self.words_of_others + other.words_of_others,
+        )
+
+
+def auxiliary_content(turns: Sequence[WindowTurn]) -> AuxiliaryContent:
+    """Return what rides along in *turns*."""
+    lines = [line for turn in turns for line in turn.lines]
+    return AuxiliaryContent(
+        pictures=sum(1 for line in lines if "files" in line for fact in facts_in(line) if "seen" in fact),
+        background=sum(len(str(line.get(name, ""))) for line in lines for name in ASIDE),
+        words_of_others=sum(map(is_tainted_line, lines)),
+    )
+
+
+def last_user_message_at(turns: Sequence[WindowTurn]) -> datetime | None:
+    """Return when the newest message of a person was sent, by the platform's clock."""
+    for turn in reversed(turns):
+        said = [parse_time(line.get("timestamp")) for line in turn.lines if line.get("role") == "user"]
+        if times := [at for at in said if at is not None]:
+            return max(times)
+    return None
+
+
+def render(turns: Sequence[WindowTurn]) -> list[Message]:
+    """Return the model's messages. Each turn is made replayable by itself, so that appending is enough."""
+    messages: list[Message] = []
+    for turn in turns:
+        said = replayable([message for line in turn.lines for message in to_messages(line)])
+        turn.weight = estimate_messages(said)
+        messages += said
+    return messages
+
+
+def last_messages(messages: Sequence[Message], state: PromptWindow) -> list[Message]:
+    """Return the last ten messages from a user's on; a last turn that is longer is sent whole."""
+    return from_user(messages[-KEPT_WITHOUT_WINDOW:]) or render(state.turns[-1:])
+
+
+def last_turns(state: PromptWindow) -> list[WindowTurn]:
+    """Return the turns that `last_messages` are of."""
+    count = 0
+    for n in range(len(state.turns) - 1, -1, -1):
+        count += len(state.turns[n].lines)
+        if count >= KEPT_WITHOUT_WINDOW:
+            return state.turns[n:]
+    return state.turns

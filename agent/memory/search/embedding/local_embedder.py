@@ -1,0 +1,116 @@
+"""A sentence-embedding model on this machine: a folder with `model.onnx` and `tokenizer.json`, run by onnxruntime.
+
+Mean pooling over the last hidden state unless the folder's `1_Pooling/config.json` says otherwise.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from agent.memory.search.embedding.embedder import Matrix, normalize_rows
+from gateway.errors import ModelFailed, SettingsError
+from gateway.ports.entry_points import HOW_TO_INSTALL
+
+_BATCH = 16
+_WORD_PIECES = 256  # what sentence models are trained on; attention costs the square of it
+_MODELS = ("model.onnx", "onnx/model.onnx", "model_quantized.onnx", "onnx/model_quantized.onnx")
+
+
+class LocalEmbedder:
+    """An `Embedder` over a folder; the model is loaded at the first use, in a thread."""
+
+    def __init__(self, folder: Path, *, threads: int = 1, question: str = "", passage: str = "") -> None:
+        """*question* and *passage* are what the model wants before a text (E5: ``query: ``)."""
+        self.name = f"local:{folder}"  # whole: two models may both lie in a folder `onnx`
+        self._folder = folder
+        self._threads = threads
+        self._before = {True: question, False: passage}
+        self._lock = threading.Lock()
+        self._model: _OnnxModel | None = None
+
+    async def embed(self, texts: Sequence[str], *, is_question: bool = False) -> Matrix:
+        """Return the vectors. Raises SettingsError where library or files are missing, ModelFailed if it breaks."""
+        return await asyncio.to_thread(self.embed_now, [self._before[is_question] + text for text in texts])
+
+    def embed_now(self, texts: Sequence[str]) -> Matrix:
+        """Do what `embed` does, in this thread."""
+        with self._lock:  # for loading only: a question does not wait for a batch of passages
+            if self._model is None:
+                self._model = _OnnxModel(self._folder, self._threads)
+            model = self._model
+        return model.run(texts)
+
+    async def close(self) -> None:
+        """Drop the model."""
+        self._model = None
+
+
+class _OnnxModel:
+    def __init__(self, folder: Path, threads: int) -> None:
+        try:
+            import onnxruntime
+            from tokenizers import Tokenizer
+        except ImportError as error:
+            raise SettingsError(
+                f"a local embedding model needs onnxruntime and tokenizers: {HOW_TO_INSTALL}"
+            ) from error
+        found = next((folder / name for name in _MODELS if (folder / name).is_file()), None)
+        if found is None or not (folder / "tokenizer.json").is_file():
+            raise SettingsError(f"no embedding model in {folder}: model.onnx and tokenizer.json are looked for")
+        self._tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+        self._tokenizer.enable_truncation(_WORD_PIECES)
+        self._tokenizer.enable_padding()
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = threads
+        options.inter_op_num_threads = 1
+        try:
+            self._session = onnxruntime.InferenceSession(str(found), options, providers=["CPUExecutionProvider"])
+        except Exception as error:
+            raise SettingsError(f"{found} cannot be loaded: {type(error).__name__}") from error
+        self._inputs = {each.name for each in self._session.get_inputs()}
+        self._takes_first = _pooling(folder).get("pooling_mode_cls_token", False)
+
+    def run(self, texts: Sequence[str]) -> Matrix:
+        """Return the vectors; texts of like length share a batch, so that little is padded."""
+        if not texts:
+            return np.zeros((0, 0), dtype=np.float32)
+        order = sorted(range(len(texts)), key=lambda n: len(texts[n]))
+        rows: list[Matrix | None] = [None] * len(texts)
+        for start in range(0, len(order), _BATCH):
+            part = order[start : start + _BATCH]
+            for n, vector in zip(part, self._batch([texts[n] for n in part]), strict=True):
+                rows[n] = vector
+        return normalize_rows(np.stack([row for row in rows if row is not None]))
+
+    def _batch(self, texts: Sequence[str]) -> Matrix:
+        encoded = self._tokenizer.encode_batch(list(texts))
+        mask = np.array([each.attention_mask for each in encoded], dtype=np.int64)
+        fed = {
+            "input_ids": np.array([each.ids for each in encoded], dtype=np.int64),
+            "attention_mask": mask,
+            "token_type_ids": np.zeros_like(mask),
+        }
+        try:
+            (hidden, *_) = self._session.run(None, {name: fed[name] for name in fed if name in self._inputs})
+        except Exception as error:
+            raise ModelFailed(f"the local embedding model failed: {type(error).__name__}") from error
+        states = np.asarray(hidden, dtype=np.float32)
+        if self._takes_first:
+            return np.asarray(states[:, 0], dtype=np.float32)
+        weights = mask[:, :, None].astype(np.float32)
+        return np.asarray((states * weights).sum(axis=1) / np.maximum(weights.sum(axis=1), 1e-9), dtype=np.float32)
+
+
+def _pooling(folder: Path) -> Mapping[str, Any]:
+    try:
+        said = json.loads((folder / "1_Pooling" / "config.json").read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return said if isinstance(said, dict) else {}

@@ -1,0 +1,124 @@
+"""The index files that are open: a bounded number, with bounded memory for vectors, and the threads that touch them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from agent.memory.search.index_schema import IndexUnusable
+from agent.memory.search.scope_index import ScopeIndex
+
+_T = TypeVar("_T")
+
+
+@dataclass(slots=True)
+class _OpenIndex:
+    index: ScopeIndex
+    inode: int
+    users: int = 0
+    used_at: float = 0.0  # seconds of the loop's clock
+
+    def is_in_place(self, path: Path) -> bool:
+        """Say whether the open file still stands at *path*."""
+        return _inode(path) == self.inode
+
+
+class IndexCache:
+    """Opens indexes when they are used and closes those that were not used for long. `close` it."""
+
+    def __init__(self, *, files: int, matrix_bytes: int, is_flat: bool) -> None:
+        self._files = files
+        self._matrix_bytes = matrix_bytes
+        self._is_flat = is_flat
+        self._open: OrderedDict[Path, _OpenIndex] = OrderedDict()
+        self._searching = ThreadPoolExecutor(2, "recall-search")
+        self._writing = ThreadPoolExecutor(1, "recall-write")
+
+    async def close(self) -> None:
+        """Close every file; what goes on in the threads is waited for."""
+        for each in self._open.values():
+            await self.writing(each.index.close)
+        self._open.clear()
+        await asyncio.to_thread(self._searching.shutdown)
+        await asyncio.to_thread(self._writing.shutdown)
+
+    def __len__(self) -> int:
+        """Return how many are open."""
+        return len(self._open)
+
+    def matrices(self) -> list[int]:
+        """Return the sizes of the matrices in memory, in bytes."""
+        return [size for each in self._open.values() if (size := each.index.matrix_bytes)]
+
+    @contextlib.asynccontextmanager
+    async def using(self, path: Path) -> AsyncIterator[ScopeIndex]:
+        """Hold the open index of *path*. Raises IndexUnusable; then the file is closed."""
+        if (known := self._open.get(path)) is not None and not known.is_in_place(path):
+            await self.drop(path)  # somebody removed the file, or put another in its place
+        if path not in self._open:
+            index = await self.searching(lambda: ScopeIndex(path, is_flat=self._is_flat))
+            if path in self._open:  # two opened it at once
+                await self.searching(index.close)
+            else:
+                self._open[path] = _OpenIndex(index, _inode(path))
+        entry = self._open[path]
+        self._open.move_to_end(path)
+        entry.users += 1
+        try:
+            yield entry.index
+        except IndexUnusable:
+            if self._open.get(path) is entry:
+                del self._open[path]
+            raise
+        finally:
+            entry.users -= 1
+            entry.used_at = asyncio.get_running_loop().time()
+            if not entry.users and self._open.get(path) is not entry:
+                await asyncio.shield(self.searching(entry.index.close))
+
+    async def drop(self, path: Path) -> None:
+        """Let go of an open index; whoever uses it still closes it."""
+        entry = self._open.pop(path, None)
+        if entry is not None and not entry.users:
+            await self.writing(entry.index.close)
+
+    async def trim(self) -> None:
+        """Close what was not used for long, and keep the vectors in memory within their bound."""
+        idle = [path for path, entry in self._open.items() if not entry.users]
+        while idle and len(self._open) > self._files:
+            await self.drop(idle.pop(0))
+        held = sum(entry.index.matrix_bytes for entry in self._open.values())
+        for path in idle[:-1]:  # the last one used keeps its own, however large
+            if held <= self._matrix_bytes:
+                return
+            if (entry := self._open.get(path)) is not None and entry.index.matrix_bytes:
+                held -= entry.index.matrix_bytes
+                await self.searching(entry.index.drop_matrix)
+
+    async def close_idle(self, idle: float) -> None:
+        """Close what nobody has used for *idle* seconds; it is opened again when it is asked for."""
+        before = asyncio.get_running_loop().time() - idle
+        for path in [path for path, entry in self._open.items() if not entry.users and entry.used_at <= before]:
+            await self.drop(path)
+
+    async def searching(self, work: Callable[[], _T]) -> _T:
+        """Do *work* in one of the threads that searches have."""
+        return await asyncio.get_running_loop().run_in_executor(self._searching, work)
+
+    async def writing(self, work: Callable[..., _T], *arguments: object) -> _T:
+        """Do *work* in the thread of those who write, after what waits there."""
+        return await asyncio.get_running_loop().run_in_executor(self._writing, work, *arguments)
+
+
+def _inode(path: Path) -> int:
+    """Return the number of the file at *path*, 0 when there is none."""
+    try:
+        return path.stat().st_ino
+    except FileNotFoundError:
+        return 0

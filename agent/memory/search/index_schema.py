@@ -1,0 +1,144 @@
+"""The index file: its tables, and how one is opened, judged and closed.
+
+Three text tables stand over the same units: the unit alone, the unit among its neighbours, and blocks of a
+conversation. They hold terms (terms.py) and no text of their own; to take a row out again FTS5 wants the very terms
+that went in, which is why `unit.terms` keeps them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import quote
+
+from agent.memory.search.tokenizer import VERSION as TERMS
+
+VERSION = f"3.{TERMS}"
+BUSY_SECONDS = 10.0
+
+# Marks are letters' parts in many scripts; diacritics were folded where that is right.
+_TOKENS = "tokenize = \"unicode61 remove_diacritics 0 categories 'L* M* N* Co'\""
+_TABLES = """
+CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE project (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE);
+CREATE TABLE source (
+    id INTEGER PRIMARY KEY AUTOINCREMENT, project INTEGER NOT NULL REFERENCES project, name TEXT NOT NULL,
+    mark TEXT NOT NULL DEFAULT '', language TEXT NOT NULL DEFAULT '', UNIQUE (project, name)
+);
+CREATE TABLE unit (
+    id INTEGER PRIMARY KEY AUTOINCREMENT, source INTEGER NOT NULL REFERENCES source, project INTEGER NOT NULL,
+    position INTEGER NOT NULL, block INTEGER NOT NULL, ordinal INTEGER NOT NULL, at REAL, traits INTEGER NOT NULL,
+    who TEXT NOT NULL, role TEXT NOT NULL, origin TEXT NOT NULL, language TEXT NOT NULL,
+    line INTEGER NOT NULL, "end" INTEGER NOT NULL,
+    "group" TEXT NOT NULL, content BLOB NOT NULL, digest BLOB NOT NULL, vector INTEGER, length INTEGER NOT NULL,
+    about TEXT NOT NULL, text TEXT NOT NULL, terms TEXT NOT NULL
+);
+CREATE UNIQUE INDEX unit_place ON unit (source, position);
+CREATE INDEX unit_block ON unit (block);
+CREATE INDEX unit_vector ON unit (vector) WHERE vector IS NOT NULL;
+CREATE INDEX unit_waiting ON unit (id) WHERE vector IS NULL;
+CREATE INDEX unit_language ON unit (language);
+CREATE INDEX unit_who ON unit (who);
+CREATE TABLE block (id INTEGER PRIMARY KEY AUTOINCREMENT, source INTEGER NOT NULL, project INTEGER NOT NULL);
+CREATE INDEX block_source ON block (source);
+CREATE TABLE vector (id INTEGER PRIMARY KEY AUTOINCREMENT, content BLOB NOT NULL UNIQUE, data BLOB NOT NULL);
+CREATE VIRTUAL TABLE unit_text USING fts5 (project, terms, content = '', TOKENS);
+CREATE VIRTUAL TABLE context_text USING fts5 (project, terms, content = '', TOKENS);
+CREATE VIRTUAL TABLE block_text USING fts5 (project, terms, content = '', TOKENS);
+CREATE VIRTUAL TABLE unit_words USING fts5vocab (unit_text, row);
+INSERT INTO unit_text (unit_text, rank) VALUES ('rank', 'bm25(0.0, 1.0)');
+INSERT INTO context_text (context_text, rank) VALUES ('rank', 'bm25(0.0, 1.0)');
+INSERT INTO block_text (block_text, rank) VALUES ('rank', 'bm25(0.0, 1.0)');
+"""
+TEXTS = ("unit_text", "context_text", "block_text")
+# FTS5 would merge its segments inside some message's write, now and then for tens of milliseconds. `ScopeIndex.tidy`
+# does it when the scope is calm; only where that never comes does a write merge so many at once.
+_MERGED_WHEN_CALM = ("'automerge', 0", "'crisismerge', 64")
+
+
+class IndexUnusable(Exception):
+    """The file is no index, is damaged, or is of another version; build it anew."""
+
+
+def connect(path: Path, *, is_new: bool = False) -> sqlite3.Connection:
+    """Open the index at *path*; with *is_new* an empty one is made, 0600. Close it with `close`.
+
+    The connection may be used from any thread, by one at a time. Raises IndexUnusable.
+    """
+    if is_new:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        os.close(os.open(path, os.O_CREAT | os.O_WRONLY, 0o600))
+    elif not path.is_file():
+        raise IndexUnusable("there is none")
+    database = sqlite3.connect(
+        f"file:{quote(str(path))}", uri=True, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
+    )
+    try:
+        with map_sqlite_errors():
+            database.executescript(
+                "PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL; PRAGMA secure_delete = ON;"
+                "PRAGMA cache_size = -16000; PRAGMA mmap_size = 268435456; PRAGMA temp_store = MEMORY;"
+            )
+            if is_new:
+                with transaction(database):
+                    for statement in _TABLES.replace("TOKENS", _TOKENS).split(";\n"):
+                        database.execute(statement)
+                    for table in TEXTS:
+                        for setting in _MERGED_WHEN_CALM:
+                            database.execute(f"INSERT INTO {table} ({table}, rank) VALUES ({setting})")  # noqa: S608 - ours
+                    set_meta(database, "version", VERSION)
+            version = meta(database, "version")
+    except BaseException:
+        database.close()
+        raise
+    if version != VERSION:
+        database.close()
+        raise IndexUnusable(f"version {version or 'unknown'}, not {VERSION}")
+    return database
+
+
+@contextlib.contextmanager
+def map_sqlite_errors() -> Iterator[None]:
+    """Turn what SQLite says of a damaged file into IndexUnusable; a full disk and a lock stay what they are."""
+    try:
+        yield
+    except sqlite3.OperationalError as error:
+        if any(sign in str(error) for sign in ("no such", "malformed", "fts5", "corrupt", "vtable")):
+            raise IndexUnusable(str(error)) from error
+        raise
+    except sqlite3.DatabaseError as error:
+        raise IndexUnusable(str(error)) from error
+
+
+@contextlib.contextmanager
+def transaction(database: sqlite3.Connection) -> Iterator[None]:
+    """One transaction: all of it, or nothing."""
+    database.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+    except BaseException:
+        database.execute("ROLLBACK")
+        raise
+    database.execute("COMMIT")
+
+
+def meta(database: sqlite3.Connection, key: str) -> str:
+    """Return what was noted under *key*, or ""."""
+    row = database.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
+    return str(row[0]) if row else ""
+
+
+def set_meta(database: sqlite3.Connection, key: str, value: str) -> None:
+    """Note *value* under *key*."""
+    database.execute(
+        "INSERT INTO meta VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value", (key, value)
+    )
+
+
+def remove(path: Path) -> None:
+    """Delete an index file and what stands beside it."""
+    for each in (path, path.with_name(f"{path.name}-wal"), path.with_name(f"{path.name}-shm")):
+        each.unlink(missing_ok=True)

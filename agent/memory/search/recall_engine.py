@@ -1,0 +1,393 @@
+"""Recall over many scopes, without blocking the event loop: the seam that the gateway is wired to.
+
+    engine = RecallEngine(embedder=open_embedder("local:/models/minilm"))
+    mine = Scope(home / "people/ann/index.db", sources)   # chosen by the turn's principal, never by a model
+    await engine.sync(mine)                               # at start, every `sync_interval_seconds`
+    await engine.sync(mine, only=[source])                # right after a write of our own: reads its new end alone
+    answer = await engine.search([mine, shared], "when did we move?", budget=1_500, around=2)
+    await engine.close()
+
+The index is derived. One that is missing, damaged or of another version is built anew in a file beside it, out of what
+`Sources` gives; searches meanwhile answer with what is there and say so in `Answer.note`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import time
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, tzinfo
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import structlog
+
+from agent.memory.search import index_schema
+from agent.memory.search.index_cache import IndexCache
+from agent.memory.search.index_schema import IndexUnusable
+from agent.memory.search.query import parse_query
+from agent.memory.search.ranking import DEFAULT, RankingWeights
+from agent.memory.search.recall_types import BUILDING as BUILDING
+from agent.memory.search.recall_types import IndexedScope as IndexedScope
+from agent.memory.search.recall_types import RecallAnswer as RecallAnswer
+from agent.memory.search.recall_types import SourceReading as SourceReading
+from agent.memory.search.recall_types import UnitSources as UnitSources
+from agent.memory.search.result_selection import RESULT_TOKENS, SearchResult, rank_candidates, select_results
+from agent.memory.search.scope_index import IndexMatches, ScopeIndex
+from agent.memory.search.search_unit import MEMORY, UnitSource
+from agent.memory.search.seed_ranking import SeedProfile
+from gateway.errors import ModelFailed
+
+if TYPE_CHECKING:
+    from agent.memory.search.embedding.embedder import Embedder
+    from agent.memory.search.vector_matrix import Floats
+
+log = structlog.get_logger(__name__)
+
+_SLICE = 200  # units written in one go: others wait no longer than that takes
+_BATCH = 64  # texts embedded at a time
+
+
+@dataclass(slots=True)
+class _IndexTask:
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)  # one writer a file
+    tasks: dict[str, asyncio.Task[None]] = field(default_factory=dict)
+
+
+Progress = Callable[[Path, int, int], None]  # index, sources done, sources in all
+
+
+def _silent(path: Path, done: int, total: int) -> None:
+    log.debug("recall.building", index=str(path), done=done, total=total)
+
+
+class RecallEngine:
+    """Keeps the indexes of scopes in step with their sources and searches them."""
+
+    def __init__(
+        self,
+        *,
+        embedder: Embedder | None = None,
+        seed: SeedProfile | None = None,
+        weights: RankingWeights = DEFAULT,
+        open_files: int = 32,
+        matrix_bytes: int = 256 << 20,
+        read_at_once: int = 20_000,
+        progress: Progress = _silent,
+    ) -> None:
+        """*seed* switches to the seed profile. *matrix_bytes* bounds the vectors in memory, but for the last scope's.
+
+        A question waits for at most *read_at_once* vectors to be read after a start; more are read in behind it.
+        """
+        self._embedder = embedder
+        self._seed = seed
+        self._weights = weights
+        self._read_at_once = read_at_once
+        self._progress = progress
+        self._files = IndexCache(files=open_files, matrix_bytes=matrix_bytes, is_flat=seed is not None)
+        self._work: dict[Path, _IndexTask] = {}
+
+    async def close(self) -> None:
+        """Stop what goes on in the background and close every file; what was not embedded yet is next time."""
+        tasks = [task for work in self._work.values() for task in work.tasks.values()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._files.close()
+
+    async def close_idle(self, idle: float) -> None:
+        """Close the files that nobody has used for *idle* seconds."""
+        await self._files.close_idle(idle)
+
+    # -- asking --------------------------------------------------------------------------------------
+
+    async def search(
+        self,
+        scopes: Sequence[IndexedScope],
+        text: str,
+        *,
+        projects: Iterable[str] = (MEMORY,),
+        limit: int = 10,
+        budget: int = RESULT_TOKENS,
+        around: int = 0,
+        now: datetime | None = None,
+        zone: tzinfo = UTC,
+        patience: float | None = None,
+    ) -> RecallAnswer:
+        """Return what *scopes* hold about *text*, best first, for at most *budget* tokens.
+
+        `Result.place` is the scope's place in *scopes*. *around* results show their neighbours. *now* in *zone* is what
+        "last week" counts from. A model that takes longer than *patience* seconds is not waited for.
+        Never raises for the sake of an index or a model.
+        """
+        notes: list[str] = []
+        async with contextlib.AsyncExitStack() as stack:
+            indexes: list[ScopeIndex] = []
+            places: list[int] = []
+            for n, scope in enumerate(scopes):
+                try:
+                    indexes.append(await stack.enter_async_context(self._files.using(scope.path)))
+                    places.append(n)
+                except IndexUnusable as error:
+                    self._rebuild_soon(scope, str(error))
+                    notes.append(BUILDING)
+            vector = await self._vector(text, indexes, notes, patience)
+            wanted = tuple(projects)
+            work = (indexes, text, vector, wanted, limit, budget, around, now or datetime.now(UTC), zone)
+            found, broken, cold = await self._files.searching(lambda: self._find(*work))
+            for n in cold:
+                self._warm_soon(scopes[places[n]].path)
+                notes.append("by words alone: what things mean is being read in")
+            for n in broken:
+                self._rebuild_soon(scopes[places[n]], "damaged", is_sure=True)
+                notes.append(BUILDING)
+            results = tuple(
+                SearchResult(
+                    place=places[each.place],
+                    passage=each.passage,
+                    score=each.score,
+                    before=each.before,
+                    after=each.after,
+                )
+                for each in found
+            )
+        await self._files.trim()
+        return RecallAnswer(results=results, note="; ".join(dict.fromkeys(notes)))
+
+    def _find(
+        self,
+        indexes: Sequence[ScopeIndex],
+        text: str,
+        vector: Floats | None,
+        projects: Sequence[str],
+        limit: int,
+        budget: int,
+        around: int,
+        now: datetime,
+        zone: tzinfo,
+    ) -> tuple[list[SearchResult], list[int], list[int]]:
+        """Return the results, and the places of indexes that are damaged, and whose vectors take long to read in."""
+        question = parse_query(text, now=now.astimezone(zone))
+        model = self._embedder.name if self._embedder else ""
+        gathered: list[IndexMatches] = []
+        broken: list[int] = []
+        cold: list[int] = []
+        for n, index in enumerate(indexes):
+            try:
+                like = vector if vector is not None and index.model == model else None
+                if like is not None and index.is_cold(self._read_at_once):
+                    cold.append(n)
+                    like = None
+                gathered.append(index.query(question, like, projects=projects))
+            except IndexUnusable:
+                broken.append(n)
+                gathered.append(IndexMatches(index, []))
+        try:
+            ranked = rank_candidates(gathered, question, weights=self._weights, seed=self._seed, now=now, zone=zone)
+            return select_results(indexes, ranked, limit=limit, budget=budget, around=around), broken, cold
+        except IndexUnusable:  # damaged where the texts are: who is to blame shows when they are built anew
+            return [], list(range(len(indexes))), []
+
+    async def _vector(
+        self, text: str, indexes: Sequence[ScopeIndex], notes: list[str], patience: float | None
+    ) -> Floats | None:
+        if self._embedder is None or not indexes:
+            return None
+        try:
+            async with asyncio.timeout(patience):
+                rows = await self._embedder.embed([text], is_question=True)
+        except (ModelFailed, TimeoutError) as error:
+            notes.append(f"by words alone: {error}")
+            return None
+        vector: Floats = rows[0]
+        return vector
+
+    # -- keeping step --------------------------------------------------------------------------------
+
+    async def sync(
+        self, scope: IndexedScope, *, only: Iterable[UnitSource] | None = None, is_forced: bool = False
+    ) -> int:
+        """Bring the index of *scope* up to date with its sources, or with *only* some; return how many units changed.
+
+        *is_forced* reads them whole even if their marks say that nothing changed, or that they only grew: after
+        something was forgotten inside a file. Vectors follow in the background.
+        """
+        async with self._lock(scope.path):
+            try:
+                async with self._files.using(scope.path) as index:
+                    changed = await self._sync(index, scope.sources, only, is_forced=is_forced)
+            except IndexUnusable as error:
+                changed = await self._build(scope, str(error))
+        self._embed_soon(scope)
+        return changed
+
+    async def compact(self, scope: IndexedScope) -> None:
+        """Merge what many small writes left in the index of *scope*, a little at a time: others' writes get between."""
+        more = True
+        while more:
+            async with self._lock(scope.path), self._files.using(scope.path) as index:
+                more = bool(await self._files.writing(index.optimize))
+
+    async def _sync(
+        self, index: ScopeIndex, sources: UnitSources, only: Iterable[UnitSource] | None, *, is_forced: bool
+    ) -> int:
+        now, then = await self._files.writing(lambda: (sources.marks(), index.marks()))
+        chosen = set(only) if only is not None else {*now, *then}
+        changed = 0
+        for source in sorted(chosen, key=_by_name):
+            if source not in now:
+                changed += len(await self._files.writing(index.remove, source)) if source in then else 0
+            elif is_forced or now[source] != then.get(source):
+                changed += await self._take(index, sources, source, then.get(source, ""), is_forced=is_forced)
+        return changed
+
+    async def _take(
+        self, index: ScopeIndex, sources: UnitSources, source: UnitSource, since: str, *, is_forced: bool = False
+    ) -> int:
+        try:
+            reading = await self._files.writing(sources.read, source, "" if is_forced else since)
+        except FileNotFoundError:
+            return len(await self._files.writing(index.remove, source))
+        units, mark = reading.units, reading.mark
+        if reading.is_more:
+            return len(await self._files.writing(lambda: index.append(source, units, mark=mark)))
+        if since or len(units) <= _SLICE:
+            return len(await self._files.writing(lambda: index.put(source, units, mark=mark)))
+        # A new source comes in slices, so that other scopes' turns get between. The mark comes last: killed meanwhile,
+        # it is taken from the start again.
+        changed = len(await self._files.writing(lambda: index.put(source, units[:_SLICE])))
+        for start in range(_SLICE, len(units), _SLICE):
+            part, is_last = units[start : start + _SLICE], start + _SLICE >= len(units)
+            write = functools.partial(index.append, source, part, mark=mark if is_last else "")
+            changed += len(await self._files.writing(write))
+        return changed
+
+    async def _build(self, scope: IndexedScope, why: str) -> int:
+        """Build the index anew in a file beside it and swap them. The caller holds the lock."""
+        started = time.monotonic()
+        path = scope.path
+        fresh_path = path.with_name(f"{path.name}.new")
+        await self._files.writing(index_schema.remove, fresh_path)
+        fresh = await self._files.writing(lambda: ScopeIndex(fresh_path, is_new=True, is_flat=self._seed is not None))
+        try:
+            await self._files.writing(fresh.take_vectors, path)
+            marks = await self._files.writing(scope.sources.marks)
+            count = 0
+            for n, source in enumerate(sorted(marks, key=_by_name)):
+                count += await self._take(fresh, scope.sources, source, "")
+                self._progress(path, n + 1, len(marks))
+            await self._files.writing(fresh.drop_unused_vectors)
+        finally:
+            await asyncio.shield(self._files.writing(fresh.close))
+        await self._files.drop(path)
+        await self._files.writing(_swap, fresh_path, path)
+        log.info("recall.built", index=str(path), why=why, units=count, seconds=round(time.monotonic() - started, 3))
+        return count
+
+    def _rebuild_soon(self, scope: IndexedScope, why: str, *, is_sure: bool = False) -> None:
+        async def rebuild() -> None:
+            async with self._lock(scope.path):
+                if not is_sure and await self._is_usable(scope.path):
+                    return  # somebody else built it meanwhile
+                await self._build(scope, why)
+            self._embed_soon(scope)
+
+        self._start(scope.path, "build", rebuild)
+
+    def _warm_soon(self, path: Path) -> None:
+        async def warm() -> None:
+            async with self._files.using(path) as index:
+                await self._files.searching(index.warm)
+
+        self._start(path, "warm", warm)
+
+    async def _is_usable(self, path: Path) -> bool:
+        try:
+            async with self._files.using(path):
+                return True
+        except IndexUnusable:
+            return False
+
+    def _embed_soon(self, scope: IndexedScope) -> None:
+        if self._embedder is not None:
+            self._start(scope.path, "embed", lambda: self._embed(scope))
+
+    async def _embed(self, scope: IndexedScope) -> None:
+        """Give every unit its vector, as long as the model answers; what is left waits for the next sync."""
+        embedder = self._embedder
+        if embedder is None:
+            return
+        async with self._files.using(scope.path) as index:
+            if await self._files.writing(index.use_model, embedder.name):
+                log.info("recall.model_changed", index=str(scope.path), model=embedder.name)
+            before: list[tuple[int, str]] = []
+            while (waiting := await self._files.writing(index.waiting, _BATCH)) and waiting != before:
+                before = waiting
+                rows = await embedder.embed([text for _, text in waiting])
+                vectors = {unit: row for (unit, _), row in zip(waiting, rows, strict=True)}
+                await self._files.writing(index.embed, embedder.name, vectors)
+
+    async def wait_idle(self, path: Path) -> None:
+        """Wait until what goes on in the background for this index is done, well or badly."""
+        while tasks := [*self._work_of(path).tasks.values()]:
+            await asyncio.wait(tasks)
+
+    async def scrub(self, scope: IndexedScope) -> None:
+        """Leave no trace of removed units in the file; for /forget --purge, after `sync`."""
+        async with self._lock(scope.path), self._files.using(scope.path) as index:
+            await self._files.writing(index.scrub)
+
+    async def rebuild(self, scope: IndexedScope) -> int:
+        """Build the index of *scope* anew, whatever it is like; return how many units it holds."""
+        async with self._lock(scope.path):
+            count = await self._build(scope, "asked for")
+        self._embed_soon(scope)
+        return count
+
+    async def close_scope(self, path: Path) -> None:
+        """Close the file at *path* once nobody uses it: it is about to be moved or removed, or was."""
+        for task in [*self._work_of(path).tasks.values()]:
+            task.cancel()
+        await self.wait_idle(path)
+        async with self._lock(path):
+            await self._files.drop(path)
+
+    # -- files and threads ---------------------------------------------------------------------------
+
+    def _start(self, path: Path, name: str, work: Callable[[], Awaitable[object]]) -> None:
+        """Run *work* in the background unless the same goes on already; its failure is a line in the log."""
+        tasks = self._work_of(path).tasks
+        if name in tasks:
+            return
+
+        async def guarded() -> None:
+            try:
+                await work()
+            except ModelFailed as error:
+                log.warning("recall.embedding_waits", index=str(path), error=type(error).__name__)
+            except Exception:  # the boundary of a background task: search goes on without it
+                log.exception("recall.background_failed", index=str(path), task=name)
+            finally:
+                tasks.pop(name, None)
+
+        tasks[name] = asyncio.create_task(guarded(), name=f"recall {name} {path}")
+
+    def _work_of(self, path: Path) -> _IndexTask:
+        return self._work.setdefault(path, _IndexTask())
+
+    def _lock(self, path: Path) -> asyncio.Lock:
+        return self._work_of(path).lock
+
+
+def _by_name(source: UnitSource) -> tuple[str, str]:
+    return source.project, source.name
+
+
+def _swap(fresh: Path, path: Path) -> None:
+    """Put *fresh* in the place of *path*; a log left of the old file must not be taken for the new one's."""
+    for each in ("-wal", "-shm"):
+        path.with_name(f"{path.name}{each}").unlink(missing_ok=True)
+    fresh.replace(path)

@@ -1,0 +1,324 @@
+"""Recall for turns, commands and operators: which indexes a scope may read, kept in step, and read on from a hit.
+
+A search looks for what is new first, so that nothing has to be told about writes: a look costs a listing of the scope's
+folder and a reading of what came. An index that is there is kept in step when its scope has been calm for a while, so
+that a search finds little to do; a scope that nobody ever searched has none, and costs nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from zoneinfo import ZoneInfo
+
+import structlog
+
+from agent.memory.scopes import scope_folder
+from agent.memory.search.recall_engine import BUILDING, IndexedScope, RecallAnswer, RecallEngine
+from agent.memory.search.result_selection import RESULT_TOKENS, SearchResult
+from agent.memory.search.scope_index import IndexedPassage
+from agent.memory.search.search_unit import UnitSource
+from agent.memory.search.sources.document_source import DocumentSource
+from agent.memory.search.sources.scope_source import Cut, ScopeSource, by_paragraph
+from agent.memory.search.sources.surrounding_lines import lines_around, read_surroundings
+from agent.memory.storage.disk import Disk
+from gateway.errors import ToolFailed
+from gateway.ports import MEMORY, SearchHit, SearchHits
+
+if TYPE_CHECKING:  # numpy: only where there are vectors
+    from agent.memory.search.embedding.guarded_embedder import GuardedEmbedder
+
+log = structlog.get_logger(__name__)
+
+INDEX = "index.db"
+SHARED = "shared"
+WORDS = "by words alone"  # of `Answer.note`
+AROUND = 2  # hits that show what was said before and after
+_SCOPES_KNOWN = 512  # whose sources are kept, so that a look costs little
+IDLE = 300.0  # seconds after which an index that nobody asked is closed; opening it again reads its vectors anew
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecallOptions:
+    """How recall behaves; times in seconds."""
+
+    patience: float = 20.0  # a search waits so long for an index that is being built
+    calm: float = 3.0  # a scope that was written to is indexed when nothing came for so long
+    interval: float = 60.0  # documents are looked through for edits by hand
+    budget: int = RESULT_TOKENS
+    conversations: bool = True  # the seed profile has papers alone
+    cut: Cut = by_paragraph
+
+
+class ScopeRecall:
+    """Implements `SearchIndex` over a home's scopes and documents."""
+
+    def __init__(
+        self,
+        home: Path,
+        *,
+        memory: RecallEngine,
+        documents: RecallEngine,
+        read_document: Callable[[Path], str],
+        zone: Callable[[str], str],
+        flush: Callable[[], Awaitable[object]],
+        meaning: GuardedEmbedder | None = None,
+        habits: RecallOptions | None = None,
+        disk: Disk | None = None,
+    ) -> None:
+        """*documents* is another engine: a thousand pages of PDF keep no conversation waiting.
+
+        *zone* gives a scope's time zone. *flush* writes what is committed to the transcripts. *read_document* blocks.
+        *meaning* is the model of both engines, to say how it is and to close.
+        """
+        self._home = home
+        self._memory = memory
+        self._documents = documents
+        self._zone = zone
+        self._flush = flush
+        self._meaning = meaning
+        self._habits = habits or RecallOptions()
+        self._disk = disk or Disk()
+        self._scopes: OrderedDict[str, IndexedScope] = OrderedDict()
+        folder = home / "docs"
+        self._papers = DocumentSource(folder, read=read_document, cut=self._habits.cut)
+        self._docs = IndexedScope(folder / f".{INDEX}", self._papers)
+        self._docs_synced = float("-inf")
+        self._noted: dict[str, float] = {}
+        self._woken = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    # -- the port ----------------------------------------------------------------------------------
+
+    async def search(
+        self, scope: str, query: str, *, project: str = MEMORY, limit: int = 10, patience: float | None = None
+    ) -> SearchHits:
+        """Return the best hits of *scope* and of `shared`, or of a project's documents.
+
+        Raises ToolFailed while an index is built that there was none of.
+        """
+        if not query.strip():
+            return SearchHits()
+        if project != MEMORY:
+            return await self._in_documents(query, project, limit, patience)
+        await self._flush()
+        names = [name for name in dict.fromkeys([scope, SHARED]) if self._folder(name).is_dir()]
+        await asyncio.gather(*(self._in_step(name) for name in names))
+        answer = await self._memory.search(
+            [self._scope(name) for name in names],
+            query,
+            limit=limit,
+            budget=self._habits.budget,
+            around=AROUND,
+            patience=patience,
+            zone=ZoneInfo(self._zone(scope)),
+        )
+        if not answer.results and BUILDING in answer.note:
+            raise ToolFailed("what was said here is being indexed; ask again in a minute")
+        return _hits(answer, ["shared/" if name == SHARED != scope else "" for name in names])
+
+    async def read(self, scope: str, source: str, line: int, *, project: str = MEMORY) -> Sequence[SearchHit]:
+        """Return what stands around a place; only what `search` could have named is read."""
+        if project != MEMORY:
+            text = await asyncio.to_thread(self._papers.text, UnitSource(name=source, project=project))
+            return lines_around(source, text, line)
+        if source.startswith(f"{SHARED}/"):
+            scope, source = SHARED, source.removeprefix(f"{SHARED}/")
+        await self._flush()
+        sources = ScopeSource(self._folder(scope), zone=lambda: self._zone(scope), disk=self._disk)
+        return await asyncio.to_thread(read_surroundings, sources, source, line)
+
+    async def projects(self, scope: str) -> Sequence[str]:  # noqa: ARG002 - documents are the installation's
+        """Return the names of the projects with documents."""
+        return await asyncio.to_thread(self._projects)
+
+    def last_error(self) -> str:
+        """Return a line for operators on why searches go by words alone; "" while they do not."""
+        return self._meaning.trouble if self._meaning is not None else ""
+
+    # -- keeping step ------------------------------------------------------------------------------
+
+    def note(self, scope: str) -> None:
+        """Say that something was written in *scope*; its index follows when that scope is calm."""
+        self._noted[scope] = asyncio.get_running_loop().time()
+        self._woken.set()
+        self._idle.clear()
+
+    async def run(self) -> None:
+        """Index what was written, until cancelled."""
+        loop = asyncio.get_running_loop()
+        while True:
+            await self._wait_woken()
+            await asyncio.sleep(self._habits.calm)
+            self._woken.clear()
+            await self._index_calm(loop.time())
+            await self._close_idle()
+            (self._woken if self._noted else self._idle).set()
+
+    async def _wait_woken(self) -> None:
+        """Return when something was written; meanwhile close what nobody has used for long."""
+        while not self._woken.is_set():
+            with suppress(TimeoutError):
+                async with asyncio.timeout(IDLE / 2):
+                    await self._woken.wait()
+                    return
+            await self._close_idle()
+
+    async def _close_idle(self) -> None:
+        try:
+            for engine in (self._memory, self._documents):
+                await engine.close_idle(IDLE)
+        except Exception:  # the boundary of a service: a file that will not close is not the others' trouble
+            log.exception("recall.close_failed")
+
+    async def _index_calm(self, now: float) -> None:
+        calm = [scope for scope, at in self._noted.items() if now - at >= self._habits.calm]
+        if calm:
+            await self._flush()
+        for scope in calm:
+            self._noted.pop(scope, None)
+            try:
+                if (self._folder(scope) / INDEX).is_file():
+                    await self._memory.sync(self._scope(scope))
+                    await self._memory.compact(self._scope(scope))
+            except Exception:  # the boundary of a service: the next search tries again
+                log.exception("recall.sync_failed", scope=scope)
+
+    async def settled(self) -> None:
+        """Wait until nothing that was noted waits to be indexed; `run` must be at work."""
+        await self._idle.wait()
+
+    async def rebuild(self, scope: str) -> int:
+        """Make the index of *scope* anew; return how many places it holds."""
+        await self._flush()
+        if not self._folder(scope).is_dir():
+            return 0
+        await self.close_index(scope)
+        return await self._memory.rebuild(self._scope(scope))
+
+    async def purge_stale(self, scope: str) -> None:
+        """Leave nothing in the index of *scope* that its sources do not hold any more, free pages included."""
+        if not (self._folder(scope) / INDEX).is_file():
+            await self.close_index(scope)
+            return
+        await self._memory.sync(self._scope(scope), is_forced=True)
+        await self._memory.scrub(self._scope(scope))
+
+    async def close_index(self, scope: str) -> None:
+        """Let go of a scope's files: they are about to be moved or removed, or were."""
+        kept = self._scopes.pop(scope, None)
+        self._noted.pop(scope, None)
+        if kept is not None:
+            await self._memory.close_scope(kept.path)
+
+    async def close(self) -> None:
+        """Close every file and model."""
+        await self._memory.close()
+        await self._documents.close()
+        if self._meaning is not None:
+            await self._meaning.close()
+
+    # -- inside ------------------------------------------------------------------------------------
+
+    def _folder(self, scope: str) -> Path:
+        return scope_folder(self._home, scope)
+
+    def _scope(self, scope: str) -> IndexedScope:
+        known = self._scopes.get(scope)
+        if known is None:
+            folder = self._folder(scope)
+            sources = ScopeSource(
+                folder,
+                zone=lambda: self._zone(scope),
+                cut=self._habits.cut,
+                conversations=self._habits.conversations,
+                disk=self._disk,
+            )
+            known = self._scopes[scope] = IndexedScope(folder / INDEX, sources)
+        self._scopes.move_to_end(scope)
+        if len(self._scopes) > _SCOPES_KNOWN:
+            self._scopes.popitem(last=False)
+        return known
+
+    async def _in_step(self, scope: str) -> None:
+        """Take in what is new; an index that takes longer than our patience is searched as it is."""
+        self._noted.pop(scope, None)
+        await self._patiently(self._memory.sync(self._scope(scope)), scope or "home")
+
+    async def _patiently(self, sync: Coroutine[Any, Any, int], what: str) -> None:
+        """Wait for *sync*, but not longer than our patience; it goes on, and what is there is searched."""
+
+        def tell(task: asyncio.Task[int]) -> None:
+            if not task.cancelled() and (error := task.exception()) is not None:
+                log.error("recall.sync_failed", of=what, error=type(error).__name__)
+
+        syncing = asyncio.create_task(sync, name=f"recall sync {what}")
+        syncing.add_done_callback(tell)
+        await asyncio.wait([syncing], timeout=self._habits.patience)
+
+    async def _in_documents(self, query: str, project: str, limit: int, patience: float | None) -> SearchHits:
+        if project not in await asyncio.to_thread(self._projects):
+            return SearchHits()
+        loop = asyncio.get_running_loop()
+        if loop.time() - self._docs_synced > self._habits.interval:
+            self._docs_synced = loop.time()
+            await self._patiently(self._documents.sync(self._docs), "docs")
+        answer = await self._documents.search(
+            [self._docs],
+            query,
+            projects=[project],
+            limit=limit,
+            budget=self._habits.budget,
+            around=0,
+            patience=patience,
+        )
+        if not answer.results and BUILDING in answer.note:
+            raise ToolFailed("the documents are being indexed; ask again in a minute")
+        return _hits(answer, [""])
+
+    def _projects(self) -> list[str]:
+        folder = self._home / "docs"
+        if not folder.is_dir():
+            return []
+        names = (each.name for each in folder.iterdir() if each.is_dir())
+        return sorted(name for name in names if not name.startswith(".") and name != MEMORY)
+
+
+def _hits(answer: RecallAnswer, prefixes: Sequence[str]) -> SearchHits:
+    """Return an answer as the port has it; why meaning was not asked is the operator's to know."""
+    return SearchHits(
+        (_hit(each, prefixes[each.place]) for each in answer.results),
+        by_words_alone=WORDS in answer.note,
+        is_building=BUILDING in answer.note,
+    )
+
+
+def _hit(result: SearchResult, prefix: str) -> SearchHit:
+    """Return a result as the port has it."""
+    passage = result.passage
+    return SearchHit(
+        source=f"{prefix}{passage.source.name}",
+        line=passage.line,
+        end=passage.end,
+        text=passage.text,
+        score=round(result.score, 4),
+        at=passage.at,
+        who=passage.who,
+        role=passage.role,
+        origin=next((each.origin for each in (passage, *result.before, *result.after) if each.origin), ""),
+        before=_around(result.before) if passage.role else "",
+        after=_around(result.after) if passage.role else "",
+    )
+
+
+def _around(passages: Sequence[IndexedPassage]) -> str:
+    """Return what was said beside a hit, each with its speaker."""
+    return "\n".join(
+        f"{each.who or ('you' if each.role == 'assistant' else 'somebody')}: {each.text}" for each in passages
+    )

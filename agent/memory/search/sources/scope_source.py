@@ -1,0 +1,149 @@
+"""What there is to find in a scope: what is remembered, noted, summarised, and everything that was said."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from zoneinfo import ZoneInfo
+
+from agent.attachments.file_facts import UNTRUSTED
+from agent.memory.history.history_log import HistoryEntry, HistoryLog
+from agent.memory.search.chunking import chunk_markdown
+from agent.memory.search.recall_engine import SourceReading
+from agent.memory.search.search_unit import SearchUnit, UnitSource
+from agent.memory.search.sources.transcript_source import TranscriptFiles, TranscriptSource
+from agent.memory.storage.disk import Disk
+
+SESSIONS = "sessions/"
+HISTORY = "memory/history.jsonl"
+_PAPERS = ("USER.md", "memory/MEMORY.md", HISTORY)
+_DATED = re.compile(r"\d{4}-\d{2}-\d{2}")
+
+Cut = Callable[[str, datetime | None], Sequence[SearchUnit]]
+
+
+def by_paragraph(text: str, at: datetime | None) -> Sequence[SearchUnit]:
+    """Cut a paper as the default profile does: by bullet and paragraph."""
+    return chunk_markdown(text, at=at)
+
+
+class ScopeSource:
+    """Implements `Sources` over one scope's folder: a look costs a listing, a reading what is new. Blocks."""
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        zone: Callable[[], str],
+        cut: Cut = by_paragraph,
+        conversations: bool = True,
+        disk: Disk | None = None,
+    ) -> None:
+        """*zone* is the scope's own: entries carry its times. The seed profile has no conversations."""
+        self._folder = folder
+        self._zone = zone
+        self._cut = cut
+        self.disk = disk or Disk()
+        self._transcripts = TranscriptSource(folder / "sessions", self.disk) if conversations else None
+        self._there: dict[UnitSource, TranscriptFiles] = {}
+        self._read: dict[UnitSource, str] = {}  # the last mark of each: it holds more than what a look can tell
+
+    def marks(self) -> Mapping[UnitSource, str]:
+        """Return every source with a mark that changes when it does."""
+        self._there = {UnitSource(name=f"{SESSIONS}{each.id}"): each for each in self._all()}
+        found = {source: self._mark(source, each.looks) for source, each in self._there.items()}
+        memory = self._folder / "memory"
+        for name in (*_PAPERS, *(f"memory/{path.name}" for path in memory.glob("[0-9]*.md"))):
+            try:
+                stat = (self._folder / name).stat()
+            except FileNotFoundError:
+                continue
+            found[UnitSource(name=name)] = f"{stat.st_size}:{stat.st_mtime_ns}:{stat.st_ino}"
+        return found
+
+    def read(self, source: UnitSource, since: str) -> SourceReading:
+        """Return what *source* holds, or what came to it since. Raises FileNotFoundError."""
+        if source.name.startswith(SESSIONS):
+            return self._conversation(source, since)
+        path = self._folder / source.name
+        stat = path.stat()  # before the reading: a write in between is seen by the next look
+        mark = f"{stat.st_size}:{stat.st_mtime_ns}:{stat.st_ino}"
+        units = self._entries() if source.name == HISTORY else self._paper(path)
+        return SourceReading(units=units, mark=mark)
+
+    def path_of(self, source: UnitSource) -> Path:
+        """Return where the newest file of a conversation stands, as of the last `marks`. Raises FileNotFoundError."""
+        found = self._there.get(source)
+        if found is None or found.path is None:
+            raise FileNotFoundError(source.name)
+        return found.path
+
+    def text(self, source: UnitSource) -> str:
+        """Return a paper as it stands."""
+        return (self.disk.load(self._folder / source.name) or b"").decode("utf-8", "replace")
+
+    def entry(self, line: int) -> Sequence[HistoryEntry]:
+        """Return the entry of the history that stands in *line*, if there is one."""
+        return self._history()[line - 1 : line]
+
+    # -- inside ------------------------------------------------------------------------------------
+
+    def _all(self) -> Sequence[TranscriptFiles]:
+        return self._transcripts.all() if self._transcripts is not None else ()
+
+    def _mark(self, source: UnitSource, looks: str) -> str:
+        last = self._read.get(source, "")
+        return last if last.partition("#")[0] == looks else looks
+
+    def _conversation(self, source: UnitSource, since: str) -> SourceReading:
+        transcript = self._there.get(source)
+        if transcript is None or self._transcripts is None:
+            raise FileNotFoundError(source.name)
+        reading = self._transcripts.read(transcript, since)
+        self._read[source] = reading.mark
+        return reading
+
+    def _paper(self, path: Path) -> Sequence[SearchUnit]:
+        data = self.disk.load(path)
+        if data is None:
+            raise FileNotFoundError(path.name)
+        return self._cut(data.decode("utf-8", "replace"), day_of(path.name))
+
+    def _entries(self) -> Sequence[SearchUnit]:
+        zone = ZoneInfo(self._zone())
+        return [
+            unit
+            for n, entry in enumerate(self._history(), start=1)
+            for unit in (_of(entry, n, each) for each in self._cut(entry.content, _local(entry.timestamp, zone)))
+        ]
+
+    def _history(self) -> Sequence[HistoryEntry]:
+        return HistoryLog(self._folder / "memory", self.disk).after(0)
+
+
+def _of(entry: HistoryEntry, line: int, unit: SearchUnit) -> SearchUnit:
+    """Return a piece of an entry as what stands in the entry's line."""
+    return SearchUnit(text=unit.text, line=line, at=unit.at, about=unit.about, origin=origin_of(entry), group=str(line))
+
+
+def origin_of(entry: HistoryEntry) -> str:
+    """Return "untrusted" for an entry that holds words of others, "" for any other."""
+    return UNTRUSTED if entry.origin == UNTRUSTED else ""
+
+
+def day_of(name: str) -> datetime | None:
+    """Return the noon of the day that a file's name begins with; None for a date there is not."""
+    dated = _DATED.match(name)
+    try:
+        return datetime.fromisoformat(f"{dated[0]}T12:00:00+00:00") if dated else None
+    except ValueError:
+        return None
+
+
+def _local(text: str, zone: ZoneInfo) -> datetime | None:
+    try:
+        return datetime.strptime(text, "%Y-%m-%d %H:%M").replace(tzinfo=zone).astimezone(UTC)
+    except ValueError:
+        return None

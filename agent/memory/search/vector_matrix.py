@@ -1,0 +1,183 @@
+"""Exact search over a scope's vectors: a matrix in memory, kept in step with the index.
+
+A unit's smoothed vector (itself, its neighbours by 0.6, theirs by 0.3) is never stored: likeness to a sum is the sum of
+likenesses, so that one product with the matrix gives both.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from agent.memory.search.embedding.embedder import Matrix
+from agent.memory.search.index_writer import UnitChanges
+
+NEAR = ((1, 0.6), (2, 0.3))  # weights of neighbours in the smoothed vector
+_ROOM = 1.2  # how much larger than needed the matrix is made
+_ROWS = (
+    'SELECT u.id, u.source, u.position, u.project, u."group", v.data FROM unit u JOIN vector v ON v.id = u.vector'
+    " WHERE length(v.data) = ?"
+)
+
+Floats = npt.NDArray[np.float32]
+Ints = npt.NDArray[np.int64]
+
+
+def pack(vector: Floats) -> bytes:
+    """Return what is stored of a vector: half the precision, which changes no ranking."""
+    return vector.astype(np.float16).tobytes()
+
+
+class VectorMatrix:
+    """The vectors of one index. Not safe to use from two threads at once."""
+
+    def __init__(self, database: sqlite3.Connection, dimensions: int) -> None:
+        """Read every vector; takes half a second for 100,000."""
+        self.dimensions = dimensions
+        count = int(database.execute("SELECT count(*) FROM unit WHERE vector IS NOT NULL").fetchone()[0])
+        room = int(count * _ROOM) + 64
+        self._rows: Matrix = np.zeros((room, dimensions), dtype=np.float32)
+        self._places: Ints = np.full((room, 4), -1, dtype=np.int64)  # id, source, position, project
+        self._groups: Ints = np.zeros(room, dtype=np.int64)
+        self._near: Ints = np.full((room, 2 * len(NEAR)), -1, dtype=np.int64)
+        self._norms: Floats = np.ones(room, dtype=np.float32)
+        self._row_of: dict[int, int] = {}
+        self._count = 0
+        self._lost = 0
+        self._take(database.execute(f"{_ROWS} ORDER BY u.id", (2 * dimensions,)))
+        self._join_all()
+
+    @property
+    def needs_rebuild(self) -> bool:
+        """Say whether so much went that reading everything anew pays."""
+        return self._lost > 1_000 and self._lost > self._count // 4
+
+    @property
+    def bytes(self) -> int:
+        """How much memory it holds."""
+        arrays = (self._rows, self._places, self._groups, self._near, self._norms)
+        return sum(each.nbytes for each in arrays)
+
+    def __len__(self) -> int:
+        """Return how many vectors there are."""
+        return self._count
+
+    def _take(self, found: sqlite3.Cursor) -> None:
+        while batch := found.fetchmany(2_048):
+            start, end = self._count, self._count + len(batch)
+            if end > len(self._rows):
+                self._grow(end)
+            joined = np.frombuffer(b"".join(row[5] for row in batch), dtype=np.float16)
+            self._rows[start:end] = joined.reshape(len(batch), self.dimensions)
+            self._places[start:end] = [row[:4] for row in batch]
+            self._groups[start:end] = [hash(row[4]) for row in batch]
+            self._near[start:end] = -1
+            self._row_of.update((row[0], start + k) for k, row in enumerate(batch))
+            self._count = end
+
+    def _grow(self, needed: int) -> None:
+        more = int(needed * _ROOM) + 64 - len(self._rows)
+        self._rows = np.vstack((self._rows, np.zeros((more, self.dimensions), dtype=np.float32)))
+        self._places = np.vstack((self._places, np.full((more, 4), -1, dtype=np.int64)))
+        self._groups = np.concatenate((self._groups, np.zeros(more, dtype=np.int64)))
+        self._near = np.vstack((self._near, np.full((more, 2 * len(NEAR)), -1, dtype=np.int64)))
+        self._norms = np.concatenate((self._norms, np.ones(more, dtype=np.float32)))
+
+    def _join_all(self) -> None:
+        """Find everybody's neighbours: in the order of places they stand side by side."""
+        n = self._count
+        places, groups = self._places[:n], self._groups[:n]
+        order = np.lexsort((places[:, 2], places[:, 1]))
+        for column, (distance, _) in enumerate(NEAR):
+            # With a gap (a unit without a vector) a neighbour stands closer in the order than its distance.
+            for closer in range(1, distance + 1):
+                one, other = (order[:-closer], order[closer:]) if n > closer else (order[:0], order[:0])
+                is_near = (
+                    (places[one, 1] == places[other, 1])
+                    & (places[other, 2] - places[one, 2] == distance)
+                    & (groups[one] == groups[other])
+                )
+                self._near[one[is_near], 2 * column + 1] = other[is_near]
+                self._near[other[is_near], 2 * column] = one[is_near]
+        for start in range(0, n, 8_192):
+            self._measure(np.arange(start, min(n, start + 8_192)))
+
+    def _measure(self, which: Ints) -> None:
+        """Compute the length of the smoothed vectors of rows *which*."""
+        total = self._rows[which].copy()
+        for column in range(2 * len(NEAR)):
+            near = self._near[which, column]
+            total += np.where((near >= 0)[:, None], self._rows[near], 0) * np.float32(NEAR[column // 2][1])
+        self._norms[which] = np.maximum(np.linalg.norm(total, axis=1), 1e-6)
+
+    # -- keeping step ----------------------------------------------------------------------------------
+
+    def follow(self, database: sqlite3.Connection, changes: UnitChanges) -> None:
+        """Take out what is gone, and take in what came and has a vector."""
+        touched: set[int] = set()
+        for row in [self._row_of.pop(each) for each in changes.gone if each in self._row_of]:
+            self._rows[row] = 0
+            for near in self._near[row]:
+                if near >= 0:
+                    self._near[near][self._near[near] == row] = -1
+                    touched.add(int(near))
+            self._near[row] = -1
+            self._places[row] = -1
+            self._lost += 1
+        start = self._count
+        for each in changes.came:
+            if each not in self._row_of:
+                self._take(database.execute(f"{_ROWS} AND u.id = ?", (2 * self.dimensions, each)))
+        for row in range(start, self._count):
+            touched |= self._join(row)
+        if touched:
+            self._measure(np.array(sorted(touched), dtype=np.int64))
+
+    def _join(self, row: int) -> set[int]:
+        places = self._places[: self._count]
+        same = np.flatnonzero((places[:, 1] == places[row, 1]) & (self._groups[: self._count] == self._groups[row]))
+        touched = {row}
+        for column, (distance, _) in enumerate(NEAR):
+            for side, sign in ((0, -1), (1, 1)):
+                for near in same[places[same, 2] == places[row, 2] + sign * distance]:
+                    self._near[row, 2 * column + side] = near
+                    self._near[near, 2 * column + 1 - side] = row
+                    touched.add(int(near))
+        return touched
+
+    # -- asking ----------------------------------------------------------------------------------------
+
+    def score(self, question: Floats, projects: Sequence[int], top: int) -> VectorScores:
+        """Return how like *question* everything of *projects* is."""
+        n = self._count
+        # Not `@`: for one vector BLAS wakes every core, costs twice the processor time and is no faster.
+        own: Floats = np.einsum("ij,j->i", self._rows[:n], question)
+        smooth = own.copy()
+        for column in range(2 * len(NEAR)):
+            near = self._near[:n, column]
+            smooth += np.where(near >= 0, own[near], 0) * np.float32(NEAR[column // 2][1])
+        smooth /= self._norms[:n]
+        hidden = ~np.isin(self._places[:n, 3], projects)
+        own[hidden] = smooth[hidden] = -1
+        return VectorScores(self._places[:n, 0], self._row_of, own, smooth, top)
+
+
+class VectorScores:
+    """Cosines of one question with every unit: of the unit alone, and among its neighbours."""
+
+    def __init__(self, ids: Ints, row_of: Mapping[int, int], own: Floats, smooth: Floats, top: int) -> None:
+        self._row_of, self._own, self._smooth = row_of, own, smooth
+        self.best: frozenset[int] = frozenset(int(ids[row]) for scores in (own, smooth) for row in _top(scores, top))
+
+    def of(self, unit: int) -> tuple[float, float] | None:
+        """Return own and smoothed likeness of a unit; None when it has no vector or is of another project."""
+        row = self._row_of.get(unit)
+        return None if row is None or self._own[row] <= -1 else (float(self._own[row]), float(self._smooth[row]))
+
+
+def _top(scores: Floats, top: int) -> Ints:
+    found = np.argpartition(scores, -top)[-top:] if len(scores) > top else np.arange(len(scores))
+    return np.asarray(found[scores[found] > 0], dtype=np.int64)

@@ -1,0 +1,141 @@
+"""A scope's texts as files: compare-and-set, whole or not at all, readable whatever an editor made of them."""
+
+from __future__ import annotations
+
+import asyncio
+import codecs
+import hashlib
+import re
+import time
+from collections import OrderedDict
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+import structlog
+
+from agent.memory.scopes import scope_folder
+from agent.memory.storage.disk import Disk
+from agent.memory.versioning.version_keeper import VersionKeeper
+from agent.memory.versioning.version_store import TRACKED
+from gateway.ports import ScopeDocument
+
+log = structlog.get_logger(__name__)
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}\Z")
+_SAVING = 0.02  # seconds that an editor may take between emptying a file and writing it
+_PAUSE = 0.01
+_LOOKS = 10
+_OURS = 256
+_AT_THE_TOP = frozenset({"SOUL.md", "USER.md"})
+
+
+def document_path(home: Path, scope: str, name: str) -> Path:
+    """Return where a scope's document stands; raise ValueError for what is no document's name."""
+    if not _NAME.match(name):
+        raise ValueError(f"not a document: {name!r}")
+    folder = scope_folder(home, scope)
+    return folder / name if name in _AT_THE_TOP else folder / "memory" / name
+
+
+def read_text(data: bytes) -> str:
+    """Return a text file's text, whoever saved it: UTF-8 or UTF-16 with or without a mark, else Windows' Western code.
+
+    Line ends become those of Unix. Every byte string has a text.
+    """
+    if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        text = data.decode("utf-16", "replace")
+    else:
+        try:
+            text = data.decode("utf-8-sig")
+        except UnicodeDecodeError:
+            text = data.decode("cp1252", "replace")
+    return text.replace("\r\n", "\n").replace("\r", "\n")
+
+
+class FileDocumentStore:
+    """Implements `Documents` over the files of a home. A rev is the sha256 of the bytes."""
+
+    def __init__(self, home: Path, *, disk: Disk | None = None, keeper: VersionKeeper | None = None) -> None:
+        """Serve the documents of *home*; with a *keeper*, every change of them is a version."""
+        self._home = home
+        self._disk = disk or Disk()
+        self._keeper = keeper
+        self._ours: OrderedDict[str, None] = OrderedDict()  # revs that we wrote: those files are whole
+
+    async def read(self, scope: str, name: str) -> ScopeDocument:
+        """Return the text as it stands now."""
+        return await asyncio.to_thread(self._read, scope, name)
+
+    async def write(
+        self, scope: str, name: str, text: str, *, was: str, why: str, by: str = ""
+    ) -> ScopeDocument | None:
+        """Replace the text if its rev is still *was*; None when somebody else was quicker. Durable on return."""
+        written = await asyncio.to_thread(self._write, scope, name, text, was, why, by)
+        if written is not None:
+            log.info("document.written", scope=scope, name=name, why=why)
+        return written
+
+    def _read(self, scope: str, name: str) -> ScopeDocument:
+        data = self._settled(document_path(self._home, scope, name))
+        if data is None:
+            return ScopeDocument(name=name, text="", rev="")
+        return ScopeDocument(name=name, text=read_text(data), rev=_rev(data))
+
+    async def notice(self, scope: str) -> None:
+        """Keep as versions what people changed by hand since the last one; needs a keeper to do anything."""
+        if self._keeper is not None and scope_folder(self._home, scope).is_dir():
+            await asyncio.to_thread(self._notice, scope)
+
+    def _settled(self, path: Path) -> bytes | None:
+        """Return the file once nobody is in the middle of saving it: some editors empty a file before they write."""
+        data = self._disk.load(path)
+        for _ in range(_LOOKS):
+            if data is None or _rev(data) in self._ours or not _is_fresh(path):
+                break
+            time.sleep(_PAUSE)
+            data = self._disk.load(path)
+        while len(self._ours) > _OURS:
+            self._ours.popitem(last=False)
+        return data
+
+    def _notice(self, scope: str) -> None:
+        with self._locked(scope):
+            for name in TRACKED:
+                self._keep(scope, name, self._disk.load(document_path(self._home, scope, name)))
+
+    def _keep(self, scope: str, name: str, data: bytes | None) -> None:
+        if self._keeper is not None:
+            self._keeper.notice(scope, name, data)
+
+    def _locked(self, scope: str) -> AbstractContextManager[None]:
+        return self._disk.locked(scope_folder(self._home, scope) / "memory" / ".lock")
+
+    def _write(self, scope: str, name: str, text: str, was: str, why: str, by: str) -> ScopeDocument | None:
+        path = document_path(self._home, scope, name)
+        data = text.encode("utf-8", "replace")
+        # The lock keeps our own writers apart, in every process; an editor's save shows in the rev.
+        with self._locked(scope):
+            now = self._settled(path)
+            self._keep(scope, name, now)
+            if ("" if now is None else _rev(now)) != was:
+                return None
+            if now != data:
+                if self._keeper is not None:
+                    self._keeper.announce(scope, name, data, why=why, by=by)
+                self._ours[_rev(data)] = None
+                if not self._disk.swap(path, data, was=now):
+                    self._keep(scope, name, self._disk.load(path))
+                    return None
+                self._keep(scope, name, data)
+        return ScopeDocument(name=name, text=read_text(data), rev=_rev(data))
+
+
+def _is_fresh(path: Path) -> bool:
+    try:
+        return 0 <= time.time() - path.stat().st_mtime < _SAVING
+    except OSError:
+        return False
+
+
+def _rev(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()

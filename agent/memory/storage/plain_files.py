@@ -1,0 +1,56 @@
+"""What was written down of conversations beside the documents: the history, notes, flushed days.
+
+They have no versions. Lines that a person said yes to are taken out here; doing it again changes nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from pathlib import Path
+
+from agent.memory.history.history_log import HISTORY_JSONL, LOCK
+from agent.memory.history.history_redaction import redact_history
+from agent.memory.storage.disk import Disk
+from agent.memory.storage.transcript_lines import FORGOTTEN
+
+_NOTE = re.compile(r"\d{4}-\d\d-\d\d(?:-[a-z0-9-]{1,60})?\.md\Z")
+_SENTENCE = re.compile(r"(?<=[.!?。！？])\s+|\n")
+
+
+def is_plain_file(name: str) -> bool:
+    """Say whether *name* is the history, a note or a flushed day."""
+    return name == HISTORY_JSONL or _NOTE.match(name) is not None
+
+
+def sentences(text: str) -> list[str]:
+    """Return the sentences and lines of a text."""
+    return [piece.strip() for piece in _SENTENCE.split(text) if piece.strip()]
+
+
+def remove_lines(folder: Path, disk: Disk, name: str, gone: Collection[str]) -> None:
+    """Take lines out of the file *name* of a scope's `memory/`, or sentences out of its history.
+
+    Blocks; raises OSError.
+    """
+    if not is_plain_file(name):
+        raise ValueError(f"nothing that was written down: {name!r}")
+    wanted = {each.strip() for each in gone}
+    if name == HISTORY_JSONL:
+        redact_history(folder, disk, lambda text: _without(text, wanted))
+        return
+    with disk.locked(folder / LOCK):
+        before = disk.load(folder / name)
+        lines = (before or b"").decode("utf-8", "replace").splitlines(keepends=True)
+        after = "".join(line for line in lines if line.strip() not in wanted).encode()
+        if before is not None and after != before:
+            disk.replace(folder / name, after)
+
+
+def _without(text: str, gone: Collection[str]) -> str:
+    """Return *text* without the sentences *gone*; unchanged when it has none of them."""
+    pieces, gaps = _SENTENCE.split(text), [*_SENTENCE.findall(text), ""]
+    if not any(piece.strip() in gone for piece in pieces):
+        return text
+    left = "".join(piece + gap for piece, gap in zip(pieces, gaps, strict=True) if piece.strip() not in gone).strip()
+    return left or FORGOTTEN

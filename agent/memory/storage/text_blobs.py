@@ -1,0 +1,58 @@
+"""Content-addressed texts beside the transcripts: what a snapshot line names by its sha256."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from agent.memory.scopes import blob_path
+from agent.memory.storage.disk import Disk
+
+
+def digest_of(text: str) -> str:
+    """Return the sha256 of *text*, which is its name."""
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def put_blobs(disk: Disk, home: Path, scope: str, blobs: Mapping[str, str]) -> None:
+    """Write the texts that are not there yet; durable on return. Raises ValueError for a name that is no sha256."""
+    for digest, text in blobs.items():
+        path = blob_path(home, scope, digest)
+        if disk.size(path) is None:
+            disk.replace(path, text.encode("utf-8", "surrogatepass"))
+
+
+class TextBlobCache:
+    """Reads texts by name; the ones that many conversations share stay in memory."""
+
+    def __init__(self, disk: Disk, home: Path, *, capacity: int = 256) -> None:
+        self._disk = disk
+        self._home = home
+        self._capacity = capacity
+        self._kept: OrderedDict[str, str] = OrderedDict()
+
+    def keep(self, blobs: Mapping[str, str]) -> None:
+        """Remember texts that a record just brought."""
+        for digest, text in blobs.items():
+            self._kept[digest] = text
+            self._kept.move_to_end(digest)
+        while len(self._kept) > self._capacity:
+            self._kept.popitem(last=False)
+
+    def read(self, scope: str, digest: str) -> str | None:
+        """Return the text, None when it is lost. A file that is not what its name says counts as lost. Blocks."""
+        if digest in self._kept:
+            self._kept.move_to_end(digest)
+            return self._kept[digest]
+        data = self._disk.load(blob_path(self._home, scope, digest))
+        if data is None or hashlib.sha256(data).hexdigest() != digest:
+            return None
+        text = data.decode("utf-8", "surrogatepass")
+        self.keep({digest: text})
+        return text
+
+    def kept(self, digests: Iterable[str]) -> dict[str, str]:
+        """Return those of *digests* that are in memory, without touching a file."""
+        return {digest: self._kept[digest] for digest in digests if digest in self._kept}

@@ -1,0 +1,237 @@
+"""Read access to conversations for channels, commands and the CLI: what people saw, wherever it stands now."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from agent.attachments.file_facts import UNTRUSTED, Fact, attachment_of, fact_of, facts_for_display, facts_in
+from agent.memory.scopes import quote, rebase_reference, transcript_path
+from agent.memory.storage.disk import Disk
+from agent.memory.storage.segments import SegmentChain
+from agent.memory.storage.transcript_blocks import TranscriptBlock
+from agent.memory.storage.transcript_lines import FORGOTTEN, kind_of, parse_time
+from agent.memory.storage.transcript_reader import read_tail
+from gateway.events import InboundKind, SessionKey, turn_id
+from gateway.ports import (
+    DisplayedMessage,
+    InboxRow,
+    Journal,
+    Line,
+    SessionInfo,
+    SessionRow,
+    TurnRecord,
+    TurnRecordStore,
+)
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class StoredSessions:
+    """Implements `Sessions` over transcripts, the journal's pending records, and the inbox."""
+
+    def __init__(self, home: Path, records: TurnRecordStore, journal: Journal, *, disk: Disk | None = None) -> None:
+        self._home = home
+        self._records = records
+        self._journal = journal
+        self._disk = disk or Disk()
+        self._scopes: dict[SessionKey, str] = {}
+
+    async def displayed_messages(self, key: SessionKey, *, limit: int) -> tuple[DisplayedMessage, ...]:
+        """Return the newest *limit* lines people saw, oldest first; pending and waiting ones included."""
+        # In this order, or what moves on meanwhile (inbox, journal, file) would be missed.
+        waiting = await self._journal.waiting(key)
+        pending = [each.record for each in await self._records.pending(key)]
+        scope = pending[-1].scope if pending else await self._scope(key)
+        blocks = await asyncio.to_thread(self._read, key, scope, limit) if scope is not None else []
+        lines = await asyncio.to_thread(_in_order, _turns(blocks, pending), waiting, datetime.now(UTC))
+        if limit <= 0:
+            return ()
+        return tuple(line if scope is None else _anchored(line, scope) for line in lines[-limit:])
+
+    async def all(self) -> tuple[SessionInfo, ...]:
+        """Return every session, the most recently used first."""
+        rows = await self._records.sessions()
+        return await asyncio.to_thread(lambda: tuple(self._info(row) for row in rows))
+
+    def _info(self, row: SessionRow) -> SessionInfo:
+        path = transcript_path(self._home, row.scope, str(row.key))
+        at = row.created_at
+        if self._disk.size(path) is not None:
+            at = datetime.fromtimestamp(path.stat().st_mtime, UTC)
+        return SessionInfo(key=row.key, transcript=row.transcript, messages=row.next_index, updated_at=at)
+
+    def _read(self, key: SessionKey, scope: str, limit: int) -> list[TranscriptBlock]:
+        return read_tail(SegmentChain(self._disk, transcript_path(self._home, scope, str(key))), limit)
+
+    def forget_scope(self, scope: str) -> None:
+        """Let go of what is known of where the conversations of *scope* stand."""
+        self._scopes = {key: each for key, each in self._scopes.items() if each != scope}
+
+    async def _scope(self, key: SessionKey) -> str | None:
+        """Return the scope of *key*, None when it has no transcript yet."""
+        if key not in self._scopes:
+            self._scopes = {row.key: row.scope for row in await self._records.sessions()}
+        scope = self._scopes.get(key)
+        if scope:
+            return scope
+        # Journals from before scopes were named there, and one-person homes: look where it stands.
+        found = await asyncio.to_thread(self._find, key)
+        if found is not None:
+            self._scopes[key] = found
+        return found
+
+    def _find(self, key: SessionKey) -> str | None:
+        name = f"sessions/{quote(str(key))}.jsonl"
+        if self._disk.size(self._home / name) is not None:
+            return ""
+        path = next((path for area in ("people", "chats") for path in self._home.glob(f"{area}/*/{name}")), None)
+        return f"{path.parents[2].name}/{path.parents[1].name}" if path else None
+
+
+def _anchored(line: DisplayedMessage, scope: str) -> DisplayedMessage:
+    """Return *line* with its files where the scope has them now, whatever it was called when they came."""
+    if not line.attachments:
+        return line
+    return replace(
+        line, attachments=tuple(replace(each, blob=rebase_reference(scope, each.blob)) for each in line.attachments)
+    )
+
+
+def _turns(blocks: Sequence[TranscriptBlock], pending: Iterable[TurnRecord]) -> dict[str, list[Line]]:
+    """Return the lines of each turn of the current transcript, oldest first, each turn once."""
+    turns = {block.turn: list(block.lines) for block in blocks}
+    for record in pending:
+        turns[record.turn] = list(record.lines)
+        if record.new_transcript:
+            turns = {record.turn: list(record.lines)}  # what /new answered is the first thing of the new one
+    return turns
+
+
+@dataclass(frozen=True, slots=True)
+class _SeenLine:
+    """A line, since when it stands in the chat by our own clock, and when its turn ended; None = nobody noted it."""
+
+    line: DisplayedMessage
+    since: datetime | None = None
+    ended: datetime | None = None
+
+    def stands_before(self, other: _SeenLine) -> bool:
+        """Return True if people saw this line before *other*, whose record came earlier.
+
+        A clock that was set back tells nothing: then this turn seems to have ended before the other one.
+        """
+        if self.since is None or self.ended is None or other.since is None or other.ended is None:
+            return False
+        return self.since < other.since and other.ended <= self.ended
+
+
+def _in_order(turns: dict[str, list[Line]], waiting: Sequence[InboxRow], now: datetime) -> list[DisplayedMessage]:
+    """Return what people saw in the order in which they saw it. Turns are in the order of their commits.
+
+    A command answered during a turn is committed before it, and a message may wait behind the answer to another.
+    """
+    ordered: list[_SeenLine] = []
+    for each in (*_shown(turns), *_waiting(waiting, turns, now)):
+        place = len(ordered)
+        while place and each.stands_before(ordered[place - 1]):
+            place -= 1
+        ordered.insert(place, each)
+    return [each.line for each in ordered]
+
+
+def _shown(turns: dict[str, list[Line]]) -> list[_SeenLine]:
+    gone = {line.get("mid") for lines in turns.values() for line in lines if kind_of(line) == "forgotten"}
+    shown: list[_SeenLine] = []
+    for turn, lines in turns.items():
+        # Records of earlier versions say nothing of when their lines were seen, and stay in the order of their commits.
+        ended = parse_time(lines[-1].get("at")) if any("seen" in line for line in lines) else None
+        seen = [(each, _since(line, each.role)) for line in lines for each in _seen(turn, line, gone)]
+        shown += [_SeenLine(_numbered(each, n), since, ended) for n, (each, since) in enumerate(seen)]
+    return shown
+
+
+def _since(line: Line, role: str) -> datetime | None:
+    """Return since when what *role* said in a transcript line stands in the chat, by our own clock."""
+    seen = parse_time(line.get("seen"))
+    # Of a command, and of what was turned away, `seen` is the person's; a reply stands there since it was given.
+    return seen if role == "user" or (seen and "mid" not in line) else parse_time(line.get("timestamp"))
+
+
+def _seen(turn: str, line: Line, gone: set[object]) -> list[DisplayedMessage]:
+    """Return what people saw of one transcript line. A model's words beside a tool call were never sent."""
+    kind, role = kind_of(line), line.get("role")
+    if kind in ("command", "notice"):
+        asked, told = ("content", "reply") if kind == "command" else ("asked", "content")
+        is_gone = line.get("mid") and line.get("mid") in gone
+        # Files came with a person's message; those of a line that is no answer to one went out with it.
+        came, sent = (facts_in(line), ()) if line.get("mid") else ((), facts_in(line))
+        said = _line(turn, "user", line, FORGOTTEN) if is_gone else _line(turn, "user", line, line.get(asked), came)
+        said = replace(said, at=_since(line, "user") or said.at)
+        both = [said, _line(turn, kind, line, line.get(told), sent)]
+        return [each for each in both if each.text]
+    if kind != "message" or role not in ("user", "assistant") or (role == "assistant" and line.get("tool_calls")):
+        return []
+    if line.get("mid") and line.get("mid") in gone:
+        return [_line(turn, str(role), line, FORGOTTEN)]
+    files = facts_in(line)
+    content = line.get("content")
+    if line.get("stopped"):
+        shown_text = "\n\n".join(part for part in (content, line["stopped"]) if part)
+        return [_line(turn, "assistant" if content else "notice", line, shown_text)]
+    return [_line(turn, str(role), line, content, files)] if content or files else []
+
+
+def _line(turn: str, role: str, line: Line, content: object, files: Sequence[Fact] = ()) -> DisplayedMessage:
+    by = line.get("by")
+    typed = content if isinstance(content, str) else _text(content)
+    return DisplayedMessage(
+        id=turn,
+        turn=turn,
+        role=role,
+        text="\n".join(part for part in (typed, facts_for_display(files)) if part),
+        at=parse_time(line.get("timestamp")) or _EPOCH,
+        name=str(by.get("name", "")) if role == "user" and isinstance(by, dict) else "",
+        message_id=str(line.get("mid", "")) if role == "user" else "",
+        typed=typed if role == "user" else "",
+        attachments=tuple(attachment_of(each) for each in files if each.get("blob")),
+        is_others=role == "user" and line.get("origin") == UNTRUSTED,
+    )
+
+
+def _text(content: object) -> str:
+    """Return the text among content parts (an image beside it is not text)."""
+    parts = content if isinstance(content, list) else []
+    return "\n".join(str(part.get("text", "")) for part in parts if isinstance(part, dict) and "text" in part)
+
+
+def _numbered(line: DisplayedMessage, n: int) -> DisplayedMessage:
+    return replace(line, id=f"{line.turn}/{n}")
+
+
+def _waiting(rows: Sequence[InboxRow], turns: dict[str, list[Line]], now: datetime) -> list[_SeenLine]:
+    """Return the rows that are in no turn yet: accepted, not answered."""
+    answered = {seq for lines in turns.values() for line in lines[-1:] for seq in map(str, line.get("inbox", ()))}
+    found: list[_SeenLine] = []
+    for row in rows:
+        message = row.message
+        if str(row.seq) in answered or message.kind not in (InboundKind.MESSAGE, InboundKind.COMMAND):
+            continue
+        turn = row.turn or turn_id(message)
+        line = DisplayedMessage(
+            id=f"{turn_id(message)}/0",
+            turn=turn,
+            role="user",
+            text="\n".join(
+                part for part in (message.text, facts_for_display(map(fact_of, message.attachments))) if part
+            ),
+            at=message.sent_at,
+            name=message.sender.name,
+            message_id=message.message_id,
+            state="waiting",
+        )
+        found.append(_SeenLine(line, row.accepted_at, now))
+    return found

@@ -1,0 +1,234 @@
+"""One git repository of a scope's documents, as dulwich has it: trees, versions, and the line they stand in. Blocks."""
+
+from __future__ import annotations
+
+import os
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+import structlog
+
+if TYPE_CHECKING:
+    from dulwich.objects import Commit
+    from dulwich.repo import Repo
+
+log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
+
+TRACKED = ("SOUL.md", "USER.md", "MEMORY.md")
+# Causes that change several documents at once: each is of one run, never comes again, and is one version.
+ONE_CHANGE = ("dream: ", "dream restore ", "undo ")
+_BRANCH = b"refs/heads/main"
+_WE = b"Parlour <parlour@localhost>"
+_BY = "By: "
+_SHORTEST = 4  # characters of a version's name that are taken for it
+_FILE = 0o100644
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DocumentVersion:
+    """One change: the state after it is kept under its name."""
+
+    sha: str
+    at: datetime
+    why: str  # the cause: a job's or an entry's id, a command, `edited by hand`
+    by: str  # the person who wanted it, or ""
+    names: tuple[str, ...]  # the documents that changed
+
+    @property
+    def short(self) -> str:
+        """The name as people are shown it."""
+        return self.sha[:8]
+
+
+@contextmanager
+def open_repo(path: Path) -> Iterator[Repo]:
+    """Open the repository at *path*, made where it is missing, set aside and made anew where it cannot be read."""
+    from dulwich.errors import ChecksumMismatch, FileFormatException, NotGitRepository
+    from dulwich.repo import Repo
+
+    try:
+        repo = Repo(str(path)) if path.exists() else _init(path)
+        read_tree(repo, head_of(repo))
+    except (NotGitRepository, FileFormatException, ChecksumMismatch, KeyError, ValueError, zlib.error):
+        aside = path.with_name(f".git.corrupt-{datetime.now(UTC):%Y%m%dT%H%M%S%f}")
+        path.rename(aside)
+        log.exception("versions.set_aside", folder=aside.name)
+        repo = _init(path)
+    try:
+        yield repo
+    finally:
+        repo.close()
+
+
+def sync(folder: Path) -> None:
+    """Return when the names in *folder* are on the disk."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _init(path: Path) -> Repo:
+    from dulwich.repo import Repo
+
+    path.mkdir(mode=0o700, parents=True)
+    # git's own word for "whatever the umask says, nobody but the owner".
+    repo = Repo.init_bare(str(path), default_branch=b"main", shared_repository="0600")
+    config = repo.get_config()
+    config.set((b"core",), b"fsyncObjectFiles", True)
+    config.write_to_path()
+    repo.close()
+    for file in path.iterdir():
+        file.chmod(0o700 if file.is_dir() else 0o600)
+    return Repo(str(path))
+
+
+def head_of(repo: Repo) -> bytes | None:
+    """Return the newest version, None when there is none."""
+    from dulwich.refs import Ref
+
+    return repo.refs.read_ref(Ref(_BRANCH))
+
+
+def _read(repo: Repo, sha: bytes) -> Commit:
+    from dulwich.objects import Commit, ObjectID
+
+    found = repo[ObjectID(sha)]
+    if not isinstance(found, Commit):
+        raise ValueError(f"{sha.decode()} is no commit")  # noqa: TRY004 - the repository is wrong, not the caller
+    return found
+
+
+def parent_of(repo: Repo, commit: bytes) -> bytes | None:
+    """Return the version before *commit*."""
+    parents = _read(repo, commit).parents
+    return parents[0] if parents else None
+
+
+def read_tree(repo: Repo, commit: bytes | None) -> dict[str, bytes]:
+    """Return the documents as they stood after *commit*, by name."""
+    from dulwich.objects import Blob, Tree
+
+    if commit is None:
+        return {}
+    tree = repo[_read(repo, commit).tree]
+    texts: dict[str, bytes] = {}
+    for entry in tree.items() if isinstance(tree, Tree) else ():
+        blob = repo[entry.sha] if entry.sha else None
+        if isinstance(blob, Blob) and entry.path:
+            texts[entry.path.decode()] = blob.data
+    return texts
+
+
+def write_commit(
+    repo: Repo,
+    texts: Mapping[str, bytes],
+    parent: bytes | None,
+    *,
+    why: str,
+    by: str,
+    at: datetime,
+    instead: bytes | None = None,
+) -> str:
+    """Put a version behind *parent*, which is the newest, or the one before *instead*; for who holds the scope's lock.
+
+    Raises OSError when the disk will not have it, or somebody else writes there.
+    """
+    from dulwich.objects import Blob, Commit, ObjectID, ShaFile, Tree
+    from dulwich.refs import Ref
+
+    def put(each: ShaFile) -> None:
+        _write(lambda: repo.object_store.add_object(each))
+
+    tree = Tree()
+    for name, text in texts.items():
+        blob = Blob.from_string(text)
+        put(blob)
+        tree.add(name.encode(), _FILE, blob.id)
+    put(tree)
+    commit = Commit()
+    commit.tree = tree.id
+    commit.parents = [ObjectID(parent)] if parent else []
+    commit.author = commit.committer = _WE
+    commit.author_time = commit.commit_time = int(at.timestamp())
+    commit.author_timezone = commit.commit_timezone = 0
+    commit.encoding = b"UTF-8"
+    cause = " ".join(why.split()) or "changed"
+    commit.message = (f"{cause}\n\n{_BY}{by}\n" if by else f"{cause}\n").encode("utf-8", "replace")
+    put(commit)
+    newest = instead or parent
+    before = ObjectID(newest) if newest else None
+    if not _write(lambda: repo.refs.set_if_equals(Ref(_BRANCH), before, commit.id)):
+        raise OSError("somebody else kept a version at the same moment")
+    Path(repo.controldir(), _BRANCH.decode()).chmod(0o600)  # the library leaves refs to the umask
+    return commit.id.decode()
+
+
+def _write(write: Callable[[], T]) -> T:
+    """Do it; where a lock file is in the way it was left by a kill, for we hold the scope's lock, and it goes."""
+    from dulwich.file import FileLocked
+
+    try:
+        return write()
+    except FileLocked as left:
+        log.warning("versions.unlocked", file=os.fsdecode(left.lockfilename).rpartition("/")[2])
+        Path(os.fsdecode(left.lockfilename)).unlink(missing_ok=True)
+    try:
+        return write()
+    except FileLocked as error:  # a person's own git, at this moment
+        raise OSError("somebody else kept a version at the same moment") from error
+
+
+def continues_change(newest: DocumentVersion, texts: Mapping[str, bytes], *, why: str, by: str) -> bool:
+    """Say whether the newest version is the first part of a change of which *texts* are another."""
+    is_same = (newest.why, newest.by) == (" ".join(why.split()), by)
+    return is_same and why.startswith(ONE_CHANGE) and not set(texts) & set(newest.names)
+
+
+def walk(repo: Repo) -> Iterator[DocumentVersion]:
+    """Yield every version, the newest first."""
+    commit = head_of(repo)
+    while commit is not None:
+        yield read_version(repo, commit)
+        commit = parent_of(repo, commit)
+
+
+def read_version(repo: Repo, commit: bytes) -> DocumentVersion:
+    """Return what *commit* says of itself."""
+    found = _read(repo, commit)
+    why, _, rest = found.message.decode("utf-8", "replace").partition("\n")
+    by = next((line.removeprefix(_BY) for line in rest.splitlines() if line.startswith(_BY)), "")
+    before, after = read_tree(repo, parent_of(repo, commit)), read_tree(repo, commit)
+    return DocumentVersion(
+        sha=commit.decode(),
+        at=datetime.fromtimestamp(found.commit_time, UTC),
+        why=why,
+        by=by,
+        names=tuple(name for name in TRACKED if before.get(name) != after.get(name)),
+    )
+
+
+def resolve(repo: Repo, sha: str) -> bytes | None:
+    """Return the whole name of the version that *sha* begins; None when none or several do."""
+    if len(sha) < _SHORTEST or not sha.isalnum():
+        return None
+    found = []
+    commit = head_of(repo)
+    while commit is not None:
+        if commit.startswith(sha.lower().encode()):
+            found.append(commit)
+        commit = parent_of(repo, commit)
+    return found[0] if len(found) == 1 else None
+
+
+def lines_of(text: bytes | None) -> list[str]:
+    """Return the lines of a document, whatever its bytes."""
+    return (text or b"").decode("utf-8", "replace").splitlines()

@@ -1,0 +1,72 @@
+"""Every change of a document is kept as a version, whoever made it: our own with its cause, a person's as theirs."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
+
+import structlog
+
+from agent.memory.scopes import scope_folder
+from agent.memory.storage.disk import Disk
+from agent.memory.versioning.version_store import BY_HAND, TRACKED, VersionStore
+
+log = structlog.get_logger(__name__)
+
+_NOTE = ".writing"  # what we are about to write, so that a crash does not make our change look like a person's
+
+
+class VersionKeeper:
+    """Keeps versions beside the files. Call it under the scope's lock; it blocks, and never fails a write.
+
+    A disk that will not have a version costs that version, not the memory: the next change notices what
+    is missing, and keeps it.
+    """
+
+    def __init__(self, home: Path, disk: Disk, versions: VersionStore, *, now: Callable[[], datetime]) -> None:
+        self._home = home
+        self._disk = disk
+        self._versions = versions
+        self._now = now
+
+    def notice(self, scope: str, name: str, data: bytes | None) -> None:
+        """Keep what stands in the file, when it is not what was kept last: an edit by hand, or a write cut short."""
+        if name not in TRACKED:
+            return
+        try:
+            if self._versions.texts(scope).get(name, b"") == (data or b""):
+                return
+            why, by = self._announced(scope, name, data or b"")
+            self._versions.save_version(scope, {name: data or b""}, why=why, by=by, at=self._now())
+        except OSError as error:
+            log.warning("versions.not_kept", scope=scope, name=name, error=error.strerror)
+
+    def announce(self, scope: str, name: str, data: bytes, *, why: str, by: str) -> None:
+        """Say what is about to be written, and why."""
+        if name not in TRACKED:
+            return
+        note = json.dumps({"name": name, "sha256": _digest(data), "why": why, "by": by}).encode()
+        try:
+            self._disk.replace(self._note(scope), note)
+        except OSError as error:
+            log.warning("versions.not_announced", scope=scope, name=name, error=error.strerror)
+
+    def _announced(self, scope: str, name: str, data: bytes) -> tuple[str, str]:
+        """Return cause and person of a text that we said we would write, else those of an edit by hand."""
+        try:
+            note = json.loads(self._disk.load(self._note(scope)) or b"{}")
+        except ValueError:
+            note = {}
+        if note.get("name") == name and note.get("sha256") == _digest(data):
+            return str(note.get("why", "")), str(note.get("by", ""))
+        return BY_HAND, ""
+
+    def _note(self, scope: str) -> Path:
+        return scope_folder(self._home, scope) / "memory" / _NOTE
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()

@@ -1,0 +1,207 @@
+"""Versions of what a scope remembers: a git repository of its three documents, in ``memory/.git`` (seed 003).
+
+Trees are built from exactly these documents, so nothing else of a scope ever gets into its history. Written
+with dulwich: the image has no git, and needs none; any git can read what stands there. Everything here blocks.
+"""
+
+from __future__ import annotations
+
+import difflib
+import shutil
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
+
+from agent.memory.scopes import scope_folder
+from agent.memory.versioning.git_repository import (
+    TRACKED,
+    DocumentVersion,
+    continues_change,
+    head_of,
+    lines_of,
+    open_repo,
+    parent_of,
+    read_tree,
+    read_version,
+    resolve,
+    sync,
+    walk,
+    write_commit,
+)
+
+if TYPE_CHECKING:
+    from dulwich.repo import Repo
+
+__all__ = ["BY_HAND", "TRACKED", "DocumentVersion", "Redact", "VersionStore", "write_history"]
+
+BY_HAND = "edited by hand"
+
+Redact: TypeAlias = Callable[[bytes, Mapping[str, str]], bytes]  # a document, and who brought each line of it
+
+
+class VersionStore:
+    """Every scope's repository, made when the first version is kept."""
+
+    def __init__(self, home: Path) -> None:
+        self._home = home
+
+    def save_version(
+        self, scope: str, texts: Mapping[str, bytes], *, why: str, by: str = "", at: datetime
+    ) -> str | None:
+        """Keep *texts* (by name; what is not given stays) as a version; return its name, None when nothing changed.
+
+        Raises ValueError for a document that is not tracked, OSError when the disk will not have it.
+        """
+        if unknown := set(texts) - set(TRACKED):
+            raise ValueError(f"not tracked: {', '.join(sorted(unknown))}")
+        with self._open(scope, make=True) as repo:
+            assert repo is not None  # noqa: S101 - it was just made
+            newest = head_of(repo)
+            before = read_tree(repo, newest)
+            after = {name: text for name, text in (before | dict(texts)).items() if text}
+            if after == before:
+                return None
+            if newest is not None and continues_change(read_version(repo, newest), texts, why=why, by=by):
+                return write_commit(repo, after, parent_of(repo, newest), why=why, by=by, at=at, instead=newest)
+            return write_commit(repo, after, newest, why=why, by=by, at=at)
+
+    def texts(self, scope: str, sha: str = "") -> dict[str, bytes]:
+        """Return the documents as they stood after the version *sha*, by default the newest; {} for none."""
+        with self._open(scope) as repo:
+            if repo is None:
+                return {}
+            return read_tree(repo, resolve(repo, sha) if sha else head_of(repo))
+
+    def messages_before(self, scope: str, sha: str) -> dict[str, bytes] | None:
+        """Return the documents as they stood before the version *sha*; None when there is no such version."""
+        with self._open(scope) as repo:
+            commit = resolve(repo, sha) if repo is not None else None
+            if repo is None or commit is None:
+                return None
+            return read_tree(repo, parent_of(repo, commit))
+
+    def log(self, scope: str, *, limit: int = 20, name: str = "") -> list[DocumentVersion]:
+        """Return the newest versions, the newest first; of one document, if *name* is given."""
+        with self._open(scope) as repo:
+            found = (each for each in walk(repo) if not name or name in each.names) if repo is not None else ()
+            return [each for _, each in zip(range(limit), found, strict=False)]
+
+    def find(self, scope: str, sha: str) -> DocumentVersion | None:
+        """Return the version whose name begins with *sha*, None when none or several do."""
+        with self._open(scope) as repo:
+            commit = resolve(repo, sha) if repo is not None else None
+            return read_version(repo, commit) if repo is not None and commit is not None else None
+
+    def diff(self, scope: str, sha: str) -> str:
+        """Return what the version *sha* changed, as a unified diff; "" when there is no such version."""
+        with self._open(scope) as repo:
+            commit = resolve(repo, sha) if repo is not None else None
+            if repo is None or commit is None:
+                return ""
+            before, after = read_tree(repo, parent_of(repo, commit)), read_tree(repo, commit)
+        return "\n".join(
+            line
+            for name in TRACKED
+            for line in difflib.unified_diff(
+                lines_of(before.get(name)), lines_of(after.get(name)), name, name, lineterm="", n=1
+            )
+        )
+
+    def source(self, scope: str, name: str, line: str) -> DocumentVersion | None:
+        """Return the version that brought *line* into *name* as it stands now; None when it is not in there."""
+        wanted = line.strip()
+        with self._open(scope) as repo:
+            found = None
+            commit = head_of(repo) if repo is not None else None
+            while repo is not None and commit is not None:
+                if wanted not in {each.strip() for each in lines_of(read_tree(repo, commit).get(name))}:
+                    break
+                found, commit = commit, parent_of(repo, commit)
+            return read_version(repo, found) if repo is not None and found is not None else None
+
+    def every(self, scope: str) -> list[tuple[DocumentVersion, dict[str, bytes]]]:
+        """Return every version with the documents as they stood after it, the oldest first."""
+        with self._open(scope) as repo:
+            found = [(each, read_tree(repo, each.sha.encode())) for each in walk(repo)] if repo is not None else []
+            return found[::-1]
+
+    def rewrite(
+        self, scope: str, redact: Redact, *, nobody: Collection[str] = (), change: Callable[[str], str] = str
+    ) -> int:
+        """Put every version through *redact* and forget the old ones for good; return how many documents changed.
+
+        *change* is asked for what a version is called; the persons *nobody* are not named any more. Built beside and
+        swapped in, so that a crash leaves the old history or the new one. Names change.
+        """
+        states: list[tuple[Mapping[str, bytes], str, str, datetime]] = []
+        changed = 0
+        for version, before, brought in self._traced(scope):
+            after = {name: redact(text, brought[name]) for name, text in before.items()}
+            changed += sum(after[name] != before[name] for name in before)
+            states.append((after, change(version.why), "" if version.by in nobody else version.by, version.at))
+        path = self._path(scope)
+        if path.exists():
+            beside = path.with_name(".git.new")
+            shutil.rmtree(beside, ignore_errors=True)
+            write_history(beside, states)
+            self._swap(scope, beside)
+        shutil.rmtree(path.with_name(".git.old"), ignore_errors=True)  # a crash came behind the swap
+        return changed
+
+    def imported(self, scope: str) -> Mapping[str, Mapping[str, str]]:
+        """Return who brought each line of the documents as they were kept last, by document."""
+        return next((brought for *_, brought in reversed(list(self._traced(scope)))), {})
+
+    def _traced(self, scope: str) -> Iterator[tuple[DocumentVersion, dict[str, bytes], dict[str, dict[str, str]]]]:
+        """Yield every version, its documents, and who brought each of their lines."""
+        brought: dict[str, dict[str, str]] = {}
+        for version, texts in self.every(scope):
+            brought = {
+                name: {line: brought.get(name, {}).get(line, version.by) for line in lines_of(text)}
+                for name, text in texts.items()
+            }
+            yield version, texts, brought
+
+    def drop_broken(self, scope: str) -> None:
+        """Remove repositories that could not be read and were set aside."""
+        for aside in self._path(scope).parent.glob(".git.corrupt-*"):
+            shutil.rmtree(aside)
+
+    # -- inside ------------------------------------------------------------------------------------
+
+    def _path(self, scope: str) -> Path:
+        return scope_folder(self._home, scope) / "memory" / ".git"
+
+    def _swap(self, scope: str, beside: Path) -> None:
+        path = self._path(scope)
+        gone = path.with_name(".git.old")
+        shutil.rmtree(gone, ignore_errors=True)
+        path.rename(gone)
+        beside.rename(path)
+        sync(path.parent)  # or a power cut could bring back what was to be gone
+        shutil.rmtree(gone)
+
+    @contextmanager
+    def _open(self, scope: str, *, make: bool = False) -> Iterator[Repo | None]:
+        path = self._path(scope)
+        gone = path.with_name(".git.old")
+        if not path.exists() and gone.exists():  # a crash between the two renames of a swap
+            gone.rename(path)
+        if not path.exists() and not make:
+            yield None
+            return
+        with open_repo(path) as repo:
+            yield repo
+
+
+def write_history(path: Path, changes: Iterable[tuple[Mapping[str, bytes], str, str, datetime]]) -> None:
+    """Make a repository at *path* of states (documents, cause, person, time), the oldest first; equal ones are one."""
+    with open_repo(path) as repo:
+        before: dict[str, bytes] = {}
+        for texts, why, by, at in changes:
+            after = {name: text for name, text in texts.items() if text}
+            if after != before:
+                write_commit(repo, after, head_of(repo), why=why, by=by, at=at)
+                before = after

@@ -1,0 +1,209 @@
+"""What a tool is: one typed async function of a context and arguments.
+
+    @tool("Keep a fact for later conversations.", repeatable=True)
+    async def remember(context: ToolContext, fact: Annotated[str, "one sentence"]) -> str: ...
+
+The schema a model sees and the check of its arguments both come from the signature, computed once.
+"""
+
+from __future__ import annotations
+
+import inspect
+import typing
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Annotated, Any, Protocol
+
+from pydantic import BaseModel, ConfigDict, Field, create_model
+from pydantic.fields import FieldInfo
+
+from gateway.errors import NothingHappened as NothingHappened
+from gateway.errors import ToolFailed
+from gateway.events import Attachment, Sender, SessionKey
+from gateway.ports import MEMORY, SearchHit, SearchHits, SearchIndex
+
+# Results that the program writes in a tool's place; transcripts hold them as they are.
+OUTCOME_UNKNOWN = "outcome unknown: it may have happened"
+STOPPED_RUNNING = "stopped while it ran: it may have happened"
+STOPPED = "stopped by the user"
+
+
+class RecallAccess(Protocol):
+    """What may be found and read: one scope's, and what is shared with all."""
+
+    async def search(self, query: str, *, project: str = MEMORY, limit: int = 10) -> SearchHits:
+        """Return the best hits, best first."""
+        ...
+
+    async def read(self, source: str, line: int, *, project: str = MEMORY) -> Sequence[SearchHit]:
+        """Return what stands around a place that a search named, in order."""
+        ...
+
+    async def projects(self) -> Sequence[str]:
+        """Return the names of the projects with documents."""
+        ...
+
+
+class FileSender(Protocol):
+    """Files for the chat it was bound to, out of its scope alone."""
+
+    async def __call__(self, name: str, text: str = "") -> Attachment:
+        """Stage a file of *text*, or without any the file *name* of the scope; it is sent with the answer.
+
+        Raises ToolFailed.
+        """
+        ...
+
+
+async def no_files(name: str, text: str = "") -> Attachment:  # noqa: ARG001 - the signature of `Send`
+    """Send nothing: there is no chat that takes files."""
+    raise ToolFailed("files cannot be sent here")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolContext:
+    """Who asks, where, and what the call may reach. A tool cannot name another scope than this one's."""
+
+    person: str
+    sender: Sender
+    key: SessionKey
+    scope: str
+    turn: str
+    call: str  # the tool call's id
+    now: datetime
+    recall: RecallAccess  # `bind(index, scope)`
+    remember: Callable[[str], None]  # stages a memory operation; it happens when the turn is committed
+    send: FileSender = no_files  # stages a file; it is sent when the turn is committed
+    is_tainted: bool = False  # words of others stand before the model: what it wants kept waits for a yes
+
+
+def _ignore() -> None:
+    """Take no note of words of others: nobody asks about taint."""
+
+
+class _ScopedRecall:
+    """`Recall` over an index, in one scope only."""
+
+    __slots__ = ("_index", "_scope", "_taint")
+
+    def __init__(self, index: SearchIndex, scope: str, taint: Callable[[], None]) -> None:
+        self._index = index
+        self._scope = scope
+        self._taint = taint
+
+    async def search(self, query: str, *, project: str = MEMORY, limit: int = 10) -> SearchHits:
+        """Return the best hits, best first."""
+        hits = await self._index.search(self._scope, query, project=project, limit=limit)
+        self._note(hits)
+        return hits
+
+    async def read(self, source: str, line: int, *, project: str = MEMORY) -> Sequence[SearchHit]:
+        """Return what stands around a place that a search named, in order."""
+        hits = await self._index.read(self._scope, source, line, project=project)
+        self._note(hits)
+        return hits
+
+    def _note(self, hits: Sequence[SearchHit]) -> None:
+        if any(hit.origin for hit in hits):
+            self._taint()
+
+    async def projects(self) -> Sequence[str]:
+        """Return the names of the projects with documents."""
+        return await self._index.projects(self._scope)
+
+
+def bind_recall(index: SearchIndex, scope: str, taint: Callable[[], None] = _ignore) -> RecallAccess:
+    """Return *index* for *scope* only; *taint* is called for every find that holds words of others."""
+    return _ScopedRecall(index, scope, taint)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tool:
+    """A function with what the model, the loop and the prompt have to know of it."""
+
+    name: str
+    description: str
+    run: Callable[..., Awaitable[str]]  # (context, **arguments)
+    arguments: type[BaseModel]
+    schema: Mapping[str, Any]  # the OpenAI function schema, its keys in a fixed order
+    effects: bool  # does something outside the turn's own commit
+    repeatable: bool  # doing it twice is doing it once, or there are no effects
+    untrusted: bool  # its result holds words of strangers: the turn is tainted from here on
+    gives: tuple[str, ...]  # which abilities of `registry.ABILITIES` somebody has through it
+
+
+def tool(
+    description: str,
+    *,
+    effects: bool = False,
+    repeatable: bool | None = None,
+    untrusted: bool = False,
+    gives: Sequence[str] = (),
+    name: str = "",
+) -> Callable[[Callable[..., Awaitable[str]]], Tool]:
+    """Make a tool of an async function; *repeatable* is by default whatever has no effects.
+
+    Raises TypeError for a function that is not async, lacks the context, or has untyped parameters.
+    """
+
+    def decorate(function: Callable[..., Awaitable[str]]) -> Tool:
+        own = name or function.__name__
+        arguments = _arguments(function, own)
+        parameters = _plain(arguments.model_json_schema())
+        schema = {"description": description, "name": own, "parameters": parameters}
+        return Tool(
+            name=own,
+            description=description,
+            run=function,
+            arguments=arguments,
+            schema={"type": "function", "function": schema},
+            effects=effects,
+            repeatable=not effects if repeatable is None else repeatable,
+            untrusted=untrusted,
+            gives=tuple(gives),
+        )
+
+    return decorate
+
+
+def _arguments(function: Callable[..., Any], name: str) -> type[BaseModel]:
+    if not inspect.iscoroutinefunction(function):
+        raise TypeError(f"tool {name} must be an async function")
+    hints = typing.get_type_hints(function, include_extras=True)
+    parameters = list(inspect.signature(function).parameters.values())
+    if not parameters or hints.get(parameters[0].name) is not ToolContext:
+        raise TypeError(f"tool {name} takes a ToolContext first")
+    fields: dict[str, Any] = {}
+    for parameter in parameters[1:]:
+        if parameter.name not in hints or parameter.kind in {parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL}:
+            raise TypeError(f"tool {name}: every parameter has a type, unlike {parameter.name!r}")
+        default = ... if parameter.default is parameter.empty else parameter.default
+        fields[parameter.name] = (_described(hints[parameter.name]), default)
+    return create_model(name, __config__=ConfigDict(extra="forbid", protected_namespaces=()), **fields)
+
+
+def _described(hint: Any) -> Any:
+    """Take a plain string in Annotated as the parameter's description."""
+    if typing.get_origin(hint) is not Annotated:
+        return hint
+    kind, *notes = typing.get_args(hint)
+    fields: list[FieldInfo | Any] = [Field(description=note) if isinstance(note, str) else note for note in notes]
+    return Annotated[kind, *fields]
+
+
+def _plain(schema: Any, *, is_named: bool = False) -> Any:
+    """Drop pydantic's titles and sort keys, so that another pydantic gives the same bytes.
+
+    The names of parameters (*is_named*) keep their order, which is the signature's.
+    """
+    if isinstance(schema, list):
+        return [_plain(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    if is_named:
+        return {name: _plain(schema[name]) for name in schema}
+    return {name: _plain(schema[name], is_named=name in _NAMED) for name in sorted(schema) if name != "title"}
+
+
+_NAMED = frozenset({"properties", "$defs"})

@@ -1,0 +1,285 @@
+"""The box of tools: what the model is told of them, and running what it asks for, whatever it asks for."""
+
+from __future__ import annotations
+
+import asyncio
+import difflib
+import json
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from importlib.metadata import EntryPoint
+from typing import Any
+
+import structlog
+from pydantic import ValidationError
+
+from agent.llm.chat_model import ToolCall
+from agent.memory.prompt.token_estimate import estimate_messages
+from agent.tools.tool import OUTCOME_UNKNOWN, Tool, ToolContext
+from gateway.errors import NothingHappened, SettingsError, ToolFailed
+from gateway.ports import MetricsRecorder
+from gateway.ports.entry_points import load_entry_points
+
+log = structlog.get_logger(__name__)
+
+GROUP = "parlour.tools"
+TIMEOUT = 60.0  # seconds
+RESULT_CHARS = 16_000
+ARGUMENT_CHARS = 100_000
+REPEATS = 3
+
+# What people expect of an assistant. What no tool gives is said plainly in the prompt.
+ABILITIES: Mapping[str, str] = {
+    "memory": "look anything up in or add to a memory of earlier conversations",
+    "web": "open web pages, search the web or know today's news",
+    "files": "read or write files",
+    "commands": "run programs or code",
+    "reminders": "do anything later by yourself, such as reminders",
+    "messages": "write to other chats or people",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ToolOutcome:
+    """What goes back to the model."""
+
+    text: str
+    is_error: bool = False
+    is_untrusted: bool = False  # holds words of strangers
+
+
+class Toolbox:
+    """The tools of one gateway. Immutable; safe to share between turns."""
+
+    def __init__(
+        self,
+        tools: Iterable[Tool],
+        *,
+        timeout: float = TIMEOUT,
+        result_chars: int = RESULT_CHARS,
+        meter: MetricsRecorder | None = None,
+        once: Collection[str] = (),
+    ) -> None:
+        """Hold *tools*; *once* are those that are off here, but were at work before and must not be twice."""
+        self._tools: dict[str, Tool] = {}
+        self._result_chars = result_chars
+        self._timeout = timeout
+        self._meter = meter
+        for each in sorted(tools, key=lambda item: item.name):
+            if each.name in self._tools:
+                raise SettingsError(f"two tools are called {each.name}; remove one of the packages that bring them")
+            self._tools[each.name] = each
+        self._once = frozenset(once) | {each.name for each in self._tools.values() if not each.repeatable}
+        self._parts: dict[frozenset[str], Toolbox] = {}
+        # What stands in every prompt is reckoned once.
+        self.schemas: tuple[Mapping[str, Any], ...] = tuple(each.schema for each in self._tools.values())
+        self.overhead = estimate_messages(self.schemas)  # tokens
+        self.abilities = _abilities(self._tools.values())
+
+    @classmethod
+    def load(
+        cls,
+        *tools: Tool,
+        entries: Iterable[EntryPoint] | None = None,
+        timeout: float = TIMEOUT,
+        result_chars: int = RESULT_CHARS,
+        meter: MetricsRecorder | None = None,
+    ) -> Toolbox:
+        """Collect the installed tools (entry points `parlour.tools`) and *tools*."""
+        found = load_entry_points(GROUP) if entries is None else entries
+        every = [*(_loaded(entry) for entry in found), *tools]
+        return cls(every, timeout=timeout, result_chars=result_chars, meter=meter)
+
+    def only(self, allow: Collection[str] | None, deny: Collection[str] = ()) -> Toolbox:
+        """Return the box with the tools that *allow* (None = all) names and *deny* does not; the same one each time.
+
+        What is not in it is neither offered nor run, whoever asks for it.
+        """
+        left = frozenset(name for name in self._tools if (allow is None or name in allow) and name not in deny)
+        if len(left) == len(self._tools):
+            return self
+        if left not in self._parts:
+            self._parts[left] = Toolbox(
+                [each for name, each in self._tools.items() if name in left],
+                timeout=self._timeout,
+                result_chars=self._result_chars,
+                meter=self._meter,
+                once=self._once,
+            )
+        return self._parts[left]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The tools' names, sorted."""
+        return tuple(self._tools)
+
+    def is_repeatable(self, name: str) -> bool:
+        """Say whether running it a second time does no harm; an unknown tool does nothing at all.
+
+        One that is off here may have been at work before it was.
+        """
+        return name not in self._once
+
+    async def run(self, call: ToolCall, context: ToolContext) -> ToolOutcome:
+        """Run *call* and return its bounded result, or what was wrong with it, for the model to read.
+
+        Raises nothing but cancellation.
+        """
+        loop = asyncio.get_running_loop()
+        begun = loop.time()
+        outcome = await self._outcome(call, context)
+        if self._meter is not None:
+            self._meter.time("tool_seconds", loop.time() - begun)
+            self._meter.count("tool_calls", outcome="error" if outcome.is_error else "done")
+        return outcome
+
+    async def _outcome(self, call: ToolCall, context: ToolContext) -> ToolOutcome:
+        found = self._tools.get(call.name)
+        if found is None:
+            return _error(self._unknown(call.name))
+        try:
+            arguments = _read(found, call.arguments)
+        except ToolFailed as error:
+            return _error(str(error), untrusted=found.untrusted)
+        try:
+            async with asyncio.timeout(self._timeout):
+                text = await found.run(context, **arguments)
+        except asyncio.CancelledError as error:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            return self._failed(found, error, context)  # cancelled by itself: nobody stopped the turn
+        except Exception as error:  # noqa: BLE001 - the tool's boundary: the model is told, the turn goes on
+            return self._failed(found, error, context)
+        if not isinstance(text, str):
+            return self._failed(found, TypeError("no text"), context)
+        return ToolOutcome(_bounded(text, self._result_chars), is_untrusted=found.untrusted)
+
+    def _failed(self, found: Tool, error: BaseException, context: ToolContext) -> ToolOutcome:
+        """Return the outcome of a call that raised: an error, or, where it must not be repeated, an unknown outcome."""
+        if isinstance(error, TimeoutError):
+            log.warning("tool.timeout", tool=found.name, turn=context.turn)
+            text = f"{found.name} did not finish in {self._timeout:.0f} seconds"
+        elif isinstance(error, ToolFailed):
+            text = str(error)
+        else:
+            # Neither message nor traceback: both may quote what a person wrote.
+            log.warning("tool.failed", tool=found.name, turn=context.turn, error=type(error).__name__, at=_place(error))
+            text = f"{found.name} failed inside ({type(error).__name__}); it is not your arguments' fault"
+        if not (found.repeatable or isinstance(error, NothingHappened)):
+            return ToolOutcome(OUTCOME_UNKNOWN, is_error=True)
+        return _error(text, untrusted=found.untrusted and isinstance(error, ToolFailed))
+
+    def is_same(self, call: ToolCall, other: ToolCall) -> bool:
+        """Return True if both calls ask one tool for the same thing, however their arguments are written."""
+        return call.name == other.name and self._meaning(call) == self._meaning(other)
+
+    def _meaning(self, call: ToolCall) -> object:
+        """Return the arguments as the tool would get them, defaults filled in; as text where they cannot be read."""
+        found = self._tools.get(call.name)
+        try:
+            return _read(found, call.arguments) if found is not None else _canonical(call.arguments)
+        except ToolFailed:
+            return _canonical(call.arguments)
+
+    def _unknown(self, name: str) -> str:
+        near = difflib.get_close_matches(name, self._tools, n=1, cutoff=0.6)
+        hint = f"did you mean {near[0]}?" if near else f"there are: {', '.join(self._tools) or 'none'}"
+        return f"there is no tool called {name[:64]!r}; {hint}"
+
+
+def _abilities(tools: Collection[Tool]) -> str:
+    """Return the prompt's list: each tool, then plainly what is missing. The same tools give the same bytes."""
+    given = {ability for each in tools for ability in each.gives}
+    can = [f"- {each.name}: {each.description}" for each in tools]
+    cannot = [f"- {text}" for ability, text in ABILITIES.items() if ability not in given]
+    parts = ["Your tools:", *can] if can else ["You have no tools."]
+    if cannot:
+        parts += ["You cannot do the following, and say so when you are asked to:", *cannot]
+    return "\n".join(parts)
+
+
+class LoopDetector:
+    """Counts equal calls of one turn."""
+
+    def __init__(self, limit: int = REPEATS) -> None:
+        self._limit = limit
+        self._seen: Counter[tuple[str, str]] = Counter()
+
+    def is_repeated(self, call: ToolCall) -> bool:
+        """Count *call*; True from the third time on that the same tool gets the same arguments."""
+        key = (call.name, _canonical(call.arguments))
+        self._seen[key] += 1
+        return self._seen[key] >= self._limit
+
+
+def _loaded(entry: EntryPoint) -> Tool:
+    try:
+        found = entry.load()
+    except ImportError as error:
+        raise SettingsError(f"tool {entry.name} needs a package that is not installed: {error.name}") from error
+    if not isinstance(found, Tool):
+        raise SettingsError(f"tool {entry.name} ({entry.value}) is not made with @tool")
+    return found
+
+
+def _read(found: Tool, raw: str) -> dict[str, Any]:
+    """Return the checked arguments; raise ToolFailed with what the model has to change."""
+    if len(raw) > ARGUMENT_CHARS:
+        raise ToolFailed(f"the arguments are longer than {ARGUMENT_CHARS} characters")
+    try:
+        given = json.loads(raw or "{}")
+        # Some models wrap the object once more, in a string or in a list.
+        given = json.loads(given) if isinstance(given, str) else given
+    except ValueError as error:
+        raise ToolFailed(f"the arguments are no valid JSON: {error}") from None
+    except RecursionError:
+        raise ToolFailed("the arguments are nested too deeply") from None
+    if isinstance(given, list) and len(given) == 1:
+        given = given[0]
+    if given is None:
+        given = {}
+    if not isinstance(given, dict):
+        raise ToolFailed(f"the arguments must be a JSON object with {_fields(found)}")
+    try:
+        checked = found.arguments.model_validate(given)
+    except ValidationError as error:
+        raise ToolFailed(f"wrong arguments: {_wrong(error)}; expected: {_fields(found)}") from None
+    return {name: getattr(checked, name) for name in type(checked).model_fields}
+
+
+def _wrong(error: ValidationError) -> str:
+    each = error.errors(include_url=False, include_input=False, include_context=False)
+    return "; ".join(f"{'.'.join(map(str, one['loc']))[:64] or 'all'}: {one['msg'][:200]}" for one in each[:5])
+
+
+def _fields(found: Tool) -> str:
+    return ", ".join(found.arguments.model_fields) or "no fields"
+
+
+def _canonical(raw: str) -> str:
+    """Return equal text for arguments that mean the same."""
+    try:
+        return json.dumps(json.loads(raw or "{}"), sort_keys=True)
+    except (ValueError, RecursionError):
+        return raw
+
+
+def _bounded(text: str, limit: int) -> str:
+    if len(text) <= limit:
+        return text
+    note = f"\n[cut: the result has {len(text)} characters, this is its beginning]"
+    return text[: limit - len(note)] + note
+
+
+def _error(text: str, *, untrusted: bool = False) -> ToolOutcome:
+    return ToolOutcome(_bounded(f"error: {text}", RESULT_CHARS), is_error=True, is_untrusted=untrusted)
+
+
+def _place(error: BaseException) -> str:
+    """Return file and line where *error* was raised."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return "" if trace is None else f"{trace.tb_frame.f_code.co_filename.rpartition('/')[2]}:{trace.tb_lineno}"

@@ -1,0 +1,180 @@
+"""What the terminal shows: rich on a terminal, plain text into a pipe."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib
+import signal
+import termios
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Any, TextIO
+
+from gateway.i18n import FALLBACK, translate
+from gateway.text import weight
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.live import Live
+
+RECENT = 12  # lines of history shown at the start
+# What weighs more is printed as it stands: a sign costs up to 0.1 ms, and the text so far is drawn again and again.
+_MOST_PRINTED, _MOST_DRAWN = 2_000, 500
+
+
+class TerminalScreen:
+    """One terminal. Texts are inert already; Markdown is drawn with addresses shown, never hidden."""
+
+    def __init__(self, *, is_live: bool, console: Console | None = None) -> None:
+        from rich.console import Console as RichConsole
+
+        self._is_live = is_live
+        # Markup, emoji names and highlighting are off: what is printed was written by somebody else.
+        self._console = console or RichConsole(markup=False, emoji=False, highlight=False, soft_wrap=not is_live)
+        self._errors = RichConsole(stderr=True, markup=False, emoji=False, highlight=False)
+        self._live: Live | None = None
+        self.language = FALLBACK  # until the gateway says which
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def hello(self, said: Sequence[str]) -> None:
+        """Greet whoever sits at a terminal, and give the line editor what was said before."""
+        if not self._is_live:
+            return
+        self._console.print(translate("console.hello", self.language), style="dim")
+        with contextlib.suppress(ImportError):  # a Python without readline has no line editor
+            readline = importlib.import_module("readline")
+            for text in said:
+                readline.add_history(text.replace("\n", " "))
+
+    def history(self, lines: Sequence[tuple[str, str]]) -> None:
+        """Show the end of the conversation."""
+        if not self._is_live:
+            return
+        for role, text in lines[-RECENT:]:
+            if role == "user":
+                self._console.print(f"{translate('console.prompt', self.language)}{text}", style="dim")
+            else:
+                self._markdown(text)
+
+    async def read(self, stdin: TextIO, gone: asyncio.Event) -> str | None:
+        """Return the next line; None at the end, on Ctrl-C, or when *gone* is set while somebody types."""
+        if not self._is_live:
+            return await asyncio.to_thread(stdin.readline) or None
+        return await _typed(stdin, translate("console.prompt", self.language), gone)
+
+    def preview(self, text: str) -> None:
+        """Show the text so far."""
+        if self._is_live:
+            self._draw(text)
+
+    def activity(self, status: str | None) -> None:
+        """Show what is being done; None = nothing."""
+        if self._is_live and self._live is None and status is not None:
+            self._draw(f"*{status or translate('console.thinking', self.language)}*")
+
+    def message(self, text: str, note: str, *, is_plain: bool = False) -> None:
+        """Print a message for good, in the preview's place."""
+        self._erase()
+        if note:
+            self._console.print(note, style="dim")
+        if self._is_live and not is_plain:
+            self._markdown(text)
+        else:
+            self._console.print(text)
+
+    def line(self, text: str) -> None:
+        """Print a line of ours beside an answer."""
+        self._erase()
+        self._console.print(text, style="dim" if self._is_live else None)
+
+    def settle(self) -> None:
+        """The answer is there: remove what was only shown meanwhile."""
+        self._erase()
+
+    def trouble(self, line: str) -> None:
+        """Print a line about something that failed, apart from the answers."""
+        self._erase()
+        self._errors.print(line, style="red")
+
+    def bye(self) -> None:
+        """Take leave of whoever sits at a terminal."""
+        if self._is_live:
+            self._console.print(translate("console.bye", self.language), style="dim")
+
+    @contextlib.asynccontextmanager
+    async def interrupts(self, stop: Callable[[], Awaitable[None]]) -> AsyncIterator[None]:
+        """While an answer comes, Ctrl-C asks for its end and does not leave."""
+        if not self._is_live:
+            yield
+            return
+        loop = asyncio.get_running_loop()
+
+        def asked() -> None:
+            task = asyncio.ensure_future(stop())
+            self._tasks.add(task)  # the loop itself holds tasks only weakly
+            task.add_done_callback(self._tasks.discard)
+
+        loop.add_signal_handler(signal.SIGINT, asked)
+        try:
+            yield
+        finally:
+            loop.remove_signal_handler(signal.SIGINT)
+
+    def _markdown(self, text: str) -> None:
+        self._console.print(_markdown(text))
+
+    def _draw(self, text: str) -> None:
+        from rich.live import Live as RichLive
+
+        if self._live is None:
+            self._live = RichLive(console=self._console, transient=True, auto_refresh=False)
+            self._live.start()
+        self._live.update(_markdown(text, most=_MOST_DRAWN), refresh=True)
+
+    def _erase(self) -> None:
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+
+async def _typed(stdin: TextIO, prompt: str, gone: asyncio.Event) -> str | None:
+    """Read a line with the line editor, and let go of the terminal when it is no longer wanted."""
+    loop = asyncio.get_running_loop()
+    line: asyncio.Future[str | None] = loop.create_future()
+
+    def settle(text: str | None) -> None:
+        if not line.done():
+            line.set_result(text)
+
+    def ask() -> None:
+        try:
+            text = input(prompt)
+        except (EOFError, OSError, UnicodeDecodeError):
+            text = None
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            loop.call_soon_threadsafe(settle, text)
+
+    watching = loop.create_task(gone.wait(), name="terminal end")
+    watching.add_done_callback(lambda _: settle(None))
+    loop.add_signal_handler(signal.SIGINT, settle, None)
+    before = termios.tcgetattr(stdin)
+    # A daemon, since nothing can interrupt it: it must not keep the process when we leave without a line.
+    threading.Thread(target=ask, name="terminal line", daemon=True).start()
+    try:
+        return await line
+    finally:
+        loop.remove_signal_handler(signal.SIGINT)
+        watching.cancel()
+        # The line editor had switched the echo off, and is not coming back to switch it on.
+        termios.tcsetattr(stdin, termios.TCSADRAIN, before)
+
+
+def _markdown(text: str, *, most: int = _MOST_PRINTED) -> Any:
+    from rich.markdown import Markdown
+    from rich.text import Text
+
+    if weight(text) > most:
+        return Text(text)
+    # Without terminal hyperlinks the address itself is printed, so that a link cannot pose as another.
+    return Markdown(text, hyperlinks=False)

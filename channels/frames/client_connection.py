@@ -1,0 +1,172 @@
+"""A window: one open page or terminal, and what waits to be sent to it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import OrderedDict
+from collections.abc import Callable
+from itertools import count
+from typing import Any
+
+from channels.frames.frame_codec import Frame, HistoryFrame
+from gateway.events import SessionKey
+
+MOST_WAITING = 2_000  # frames; a window that does not read is closed, and gets the history when it is back
+MOST_CHARACTERS = 8_000_000
+MOST_PACES = 1_000
+
+
+class SharedFrame(dict[str, Any]):
+    """A frame for any number of windows, encoded when the first of them sends it. Nobody changes it."""
+
+    __slots__ = ("_text",)
+
+    def encoded(self) -> str:
+        """Return the frame as JSON text."""
+        try:
+            return self._text
+        except AttributeError:
+            self._text: str = json.dumps(self, ensure_ascii=False, separators=(",", ":"))
+            return self._text
+
+
+class ClientConnection:
+    """One listener of one chat. Whoever opened it serves it; anybody may push to it or close it."""
+
+    def __init__(self, key: SessionKey, sender: str, is_open: Callable[[], bool] = lambda: True) -> None:
+        self.key = key
+        self.sender = sender
+        self.is_open = is_open  # asked before each message: a login can be taken away meanwhile
+        self._waiting: dict[object, Frame] = {}
+        self._characters = 0
+        self._numbers = count()
+        self._news = asyncio.Event()
+        self._asked: HistoryFrame | None = None
+        self._asking = asyncio.Event()
+        self._page_taken = asyncio.Event()
+        self._page_taken.set()
+        self._closed = asyncio.Event()
+
+    def push(self, frame: Frame) -> None:
+        """Queue *frame*; a preview or activity still waiting is replaced by its successor, in its place.
+
+        Nothing is queued any more once the window is asked to close.
+        """
+        if self._closed.is_set():
+            return
+        self._forget_preview(frame)
+        slot = _slot(frame)
+        if slot is None:
+            slot = next(self._numbers)
+        self._characters += _weight(frame) - _weight(self._waiting.get(slot))
+        self._waiting[slot] = frame
+        if slot == _PAGE:
+            self._page_taken.clear()
+        self._news.set()
+        if len(self._waiting) > MOST_WAITING or self._characters > MOST_CHARACTERS:
+            self.close()
+
+    async def take(self) -> Frame:
+        """Wait for the oldest frame and return it."""
+        while not self._waiting:
+            self._news.clear()
+            await self._news.wait()
+        slot = next(iter(self._waiting))
+        frame = self._waiting.pop(slot)
+        self._characters -= _weight(frame)
+        if slot == _PAGE:
+            self._page_taken.set()
+        return frame
+
+    def ask(self, look: HistoryFrame) -> None:
+        """Note that a page of history is wanted; a request that nobody has begun to answer is replaced."""
+        self._asked = look
+        self._asking.set()
+
+    async def wait_asked(self) -> HistoryFrame:
+        """Wait until the last page was taken and another one is wanted; return which."""
+        await self._page_taken.wait()
+        await self._asking.wait()
+        look, self._asked = self._asked, None
+        self._asking.clear()
+        return look or HistoryFrame()
+
+    def close(self) -> None:
+        """Ask whoever serves this window to end it."""
+        self._closed.set()
+
+    async def wait_closed(self) -> None:
+        """Return when somebody asked for the end."""
+        await self._closed.wait()
+
+    def _forget_preview(self, frame: Frame) -> None:
+        if frame["type"] == "message":
+            stale = self._waiting.pop(("preview", frame["turn"]), None)
+            self._characters -= _weight(stale)
+
+
+_PAGE = ("page",)  # one at a time, see `wait_asked`
+
+
+def _slot(frame: Frame) -> object | None:
+    match frame["type"]:
+        case "preview":
+            return ("preview", frame["turn"])
+        case "activity":
+            return ("activity",)
+        case "history" | "earlier":
+            return _PAGE
+        case _:
+            return None
+
+
+def _weight(frame: Frame | None) -> int:
+    if not frame:
+        return 0
+    return len(frame.get("text", "")) + sum(len(line["text"]) for line in frame.get("lines", ()))
+
+
+class MessageThrottle:
+    """A bound on how much is taken: a burst, then a steady rate. It delays and loses nothing."""
+
+    def __init__(
+        self,
+        clock: Callable[[], float],
+        *,
+        burst: float = 40,
+        per_second: float = 10,
+    ) -> None:
+        self._clock = clock
+        self._burst = burst
+        self._per_second = per_second
+        self._left = burst
+        self._at = clock()
+
+    def delay(self, cost: float = 1.0) -> float:
+        """Take *cost*; return the seconds to wait before it is spent."""
+        now = self._clock()
+        self._left = min(self._burst, self._left + (now - self._at) * self._per_second)
+        self._at = now
+        self._left -= cost
+        return max(0.0, -self._left / self._per_second)
+
+
+class Paces:
+    """The pace of each chat. It outlives the chat's windows, or a new connection would begin with a new burst."""
+
+    def __init__(self, clock: Callable[[], float], *, burst: float = 40, per_second: float = 10) -> None:
+        self._clock = clock
+        self._burst = burst
+        self._per_second = per_second
+        self._paces: OrderedDict[SessionKey, MessageThrottle] = OrderedDict()
+
+    def of(self, key: SessionKey) -> MessageThrottle:
+        """Return the pace of *key*; those that were used longest ago are forgotten."""
+        pace = self._paces.get(key)
+        if pace is None:
+            pace = self._paces[key] = MessageThrottle(self._clock, burst=self._burst, per_second=self._per_second)
+        self._paces.move_to_end(key)
+        if len(self._paces) > MOST_PACES:
+            self._paces.popitem(last=False)
+        return pace

@@ -1,0 +1,316 @@
+"""A channel whose platform is our own: windows of a chat that speak frames.
+
+The history stands in the journal, and a window gets it whenever it connects. So a part counts as sent
+when every open window was handed it: nobody there is no failure, and a part sent twice shows once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+import structlog
+
+from channels.frames import frame_codec
+from channels.frames.client_connection import ClientConnection, Paces, SharedFrame
+from channels.frames.frame_codec import BadFrame, Frame, HistoryFrame, PingFrame, PressFrame, SayFrame
+from channels.frames.history import PAGE_BYTES, HistoryPage, HistoryReader
+from gateway.errors import FileUnavailable, StoreUnavailable
+from gateway.events import (
+    Attachment,
+    DeliveryReceipt,
+    InboundMessage,
+    MessagePart,
+    OutboundKind,
+    OutboundMessage,
+    Sender,
+    SessionKey,
+    turn_id,
+)
+from gateway.i18n import translate
+from gateway.ports import ChannelCapabilities, ChannelContext, ChatActivity, IntakeResult, IntakeVerdict
+
+log = structlog.get_logger(__name__)
+
+_BYTES_OF_ONE = 25_000
+
+CAPABILITIES = ChannelCapabilities(
+    text_limit=frame_codec.TEXT_LIMIT,
+    max_parts=frame_codec.MOST_PARTS,
+    edits=True,
+    send_key=True,
+    preview_every=timedelta(milliseconds=50),
+    shows_activity=True,
+    finds=True,
+    file_limit=frame_codec.LARGEST_FILE,
+)
+
+Receive = Callable[[], Awaitable[object]]  # a frame as JSON text or as an object; None when the window is gone
+Send = Callable[[Frame], Awaitable[None]]  # raises OSError when the window is gone
+
+
+@dataclass(slots=True)
+class LiveChatState:
+    """What a chat shows right now, for a window that opens in the middle of a turn."""
+
+    activity: Frame | None = None
+    preview: Frame | None = None
+
+    def show(self, preview: Frame, now: datetime) -> None:
+        """Note the text so far of a turn, and since when its first words stand in the chat."""
+        known = self.preview if self.preview is not None and self.preview["turn"] == preview["turn"] else {}
+        self.preview = {**preview, "since": known.get("since", now.isoformat())}
+
+    def frames(self) -> list[Frame]:
+        """Return what a new window is shown after the history."""
+        return [frame for frame in (self.activity, self.preview) if frame is not None]
+
+
+class FrameChannel:
+    """The Channel port over windows; the page and the terminal add how a window comes to be."""
+
+    capabilities = CAPABILITIES
+    page_bytes = PAGE_BYTES  # of one frame of history
+
+    def __init__(self, context: ChannelContext, *, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
+        self.name = context.name
+        self._intake = context.intake
+        self._blobs = context.blobs
+        self._language = context.language
+        self._history = HistoryReader(context.sessions, self._page, context.language, page_bytes=self.page_bytes)
+        self._now = now
+        self._running = False
+        self._windows: dict[SessionKey, set[ClientConnection]] = {}
+        self._paces = Paces(time.monotonic)  # of all windows of a chat together
+        self._live: dict[SessionKey, LiveChatState] = {}
+        self._last_stamp = datetime.min.replace(tzinfo=UTC)
+
+    # The port.
+
+    async def run(self) -> None:
+        """Take windows until cancelled; then ask each to come back later."""
+        self._running = True
+        try:
+            await asyncio.get_running_loop().create_future()
+        finally:
+            self._running = False
+            self._close_windows()
+
+    def is_ready(self) -> bool:
+        """Say whether windows are taken."""
+        return self._running
+
+    def is_watched(self, key: SessionKey) -> bool:
+        """Say whether a window of this chat is open."""
+        return bool(self._windows.get(key))
+
+    def render(self, message: OutboundMessage, *, least: int = 0) -> Sequence[MessagePart]:  # noqa: ARG002 - the port's signature
+        """Cut *message* where a part would be too long; the page and the terminal read Markdown themselves."""
+        return frame_codec.render(message, self._language(message.key))
+
+    async def send(self, part: MessagePart, *, marked: bool = False) -> DeliveryReceipt:
+        """Hand *part* to every open window of its chat; fails only for a file that is lost, see the module's word."""
+        if part.file is not None and part.file.blob and await self._blobs.measure(part.file.blob) is None:
+            raise FileUnavailable("it is lost")
+        return self._show(part, marked=marked)
+
+    async def edit(self, message_id: str, part: MessagePart) -> DeliveryReceipt:
+        """Show *part* where *message_id* stands; the message keeps its id."""
+        return self._show(part, replaces=message_id)
+
+    async def find(self, part: MessagePart) -> DeliveryReceipt | None:  # noqa: ARG002 - the port's signature
+        """Return None: windows forget nothing by being told again, so an unknown part is simply sent again."""
+        return None
+
+    async def show(self, activity: ChatActivity) -> None:
+        """Show or end the status line."""
+        frame = frame_codec.activity(activity)
+        live = self._live.setdefault(activity.key, LiveChatState())
+        live.activity = frame if activity.on else None
+        self._tidy(activity.key)
+        self._push(activity.key, frame)
+
+    async def close(self) -> None:
+        """Close every window."""
+        self._close_windows()
+
+    # One window.
+
+    async def attend(
+        self,
+        window: ClientConnection,
+        receive: Receive,
+        send: Send,
+        *,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        """Serve *window* until it leaves or is closed: history first, then everything as it happens."""
+        self._windows.setdefault(window.key, set()).add(window)
+        try:
+            # Registered before the history is read, or what is sent meanwhile would be in neither.
+            await _first_of(
+                self._listen(window, receive, sleep),
+                self._show_pages(window),
+                self._write(window, send),
+                window.wait_closed(),
+                of=window,
+            )
+        except OSError:
+            log.debug("frames.window_lost", key=str(window.key))
+        finally:
+            self._remove(window)
+
+    async def _listen(
+        self, window: ClientConnection, receive: Receive, sleep: Callable[[float], Awaitable[None]]
+    ) -> None:
+        pace = self._paces.of(window.key)
+        while (raw := await receive()) is not None:
+            # Not closed instead: a closing WebSocket is read on, as fast as it sends.
+            if (delay := pace.delay(_cost_of(raw))) > 0:
+                await sleep(delay)
+            if not window.is_open():
+                return
+            try:
+                await self._handle(window, frame_codec.parse_frame(raw))
+            except BadFrame as error:
+                window.push(frame_codec.error_frame(error, self._language(window.key)))
+
+    async def _handle(self, window: ClientConnection, frame: SayFrame | PressFrame | HistoryFrame | PingFrame) -> None:
+        match frame:
+            case SayFrame():
+                await self._hear(window, frame)
+            case PressFrame():
+                sender = Sender(id=window.sender)
+                message = frame_codec.pressed(frame, key=window.key, sender=sender, at=self._stamp())
+                await self._hand_over(window, frame, message)
+            case HistoryFrame():
+                window.ask(frame)
+            case PingFrame():
+                window.push(frame_codec.pong())
+
+    async def _hear(self, window: ClientConnection, saying: SayFrame) -> None:
+        attachments = await self._attached(window, saying.files)
+        if attachments is None:
+            line = translate("frames.file_gone", self._language(window.key))
+            window.push(frame_codec.rejected(saying, IntakeResult(verdict=IntakeVerdict.REJECTED, line=line)))
+            return
+        sender = Sender(id=window.sender)
+        message = frame_codec.inbound(saying, key=window.key, sender=sender, at=self._stamp(), attachments=attachments)
+        if await self._hand_over(window, saying, message):
+            self._tell_others(window, message)
+
+    async def _hand_over(self, window: ClientConnection, frame: SayFrame | PressFrame, message: InboundMessage) -> bool:
+        """Bring *message* in and tell the window what became of it; True when it was taken."""
+        try:
+            answer = await self._intake.receive(message)
+        except StoreUnavailable:
+            window.push(frame_codec.retry_frame(frame, self._language(window.key)))
+            return False
+        except Exception:  # the channel boundary: one bad message does not cost the window
+            log.exception("frames.receive_failed", key=str(window.key), message_id=frame.id)
+            window.push(frame_codec.retry_frame(frame, self._language(window.key)))
+            return False
+        if answer.verdict is not IntakeVerdict.ACCEPTED:
+            window.push(frame_codec.rejected(frame, answer, self._language(window.key)))
+            return False
+        window.push(frame_codec.accepted(frame, turn_id(message)))
+        return True
+
+    async def _attached(self, window: ClientConnection, files: Sequence[str]) -> tuple[Attachment, ...] | None:  # noqa: ARG002 - the page needs the window
+        """Return the files that a window names; None when one is not there. A terminal hands none over."""
+        return None if files else ()
+
+    async def _show_pages(self, window: ClientConnection) -> None:
+        """Answer requests for history one by one: a page is read when the window has taken the one before it."""
+        while True:
+            look = await window.wait_asked()
+            window.push(await self._history.read(window.key, look.before))
+
+    def _page(self, key: SessionKey, page: HistoryPage, before: str) -> SharedFrame:
+        def address(file: Attachment) -> Frame:
+            return self._address(key, file, "")
+
+        language = self._language(key)
+        return SharedFrame(
+            frame_codec.history(page.lines, address, language, before=page.before, is_earlier=bool(before))
+        )
+
+    async def _write(self, window: ClientConnection, send: Send) -> None:
+        await send(await self._history.read(window.key))
+        for frame in self._live.get(window.key, LiveChatState()).frames():
+            window.push(frame)
+        while True:
+            await send(await window.take())
+
+    def _stamp(self) -> datetime:
+        # Strictly later than the one before: lanes are ordered by (time, id), and two windows' ids are random.
+        self._last_stamp = max(self._now(), self._last_stamp + timedelta(microseconds=1))
+        return self._last_stamp
+
+    # All windows of a chat.
+
+    def _show(self, part: MessagePart, *, marked: bool = False, replaces: str = "") -> DeliveryReceipt:
+        file = self._address(part.key, part.file, part.plain) if part.file is not None else None
+        frame = frame_codec.part_frame(part, marked=marked, replaces=replaces, file=file)
+        live = self._live.setdefault(part.key, LiveChatState())
+        if part.kind is OutboundKind.PREVIEW:
+            live.show(frame, self._now())
+        elif live.preview is not None and live.preview["turn"] == part.turn:
+            live.preview = None  # what another turn shows meanwhile, a command's answer, ends none
+        self._tidy(part.key)
+        self._push(part.key, frame, visible_to=part.visible_to)
+        return DeliveryReceipt(part=part.id, message_id=replaces or part.id, at=self._now())
+
+    def _address(self, key: SessionKey, file: Attachment, text: str) -> Frame:  # noqa: ARG002 - the page needs the key
+        """Say what a window needs to show *file* and to get it; *text* is the file itself where nothing is stored."""
+        return {**frame_codec.shown_file(file), "blob": file.blob, "text": "" if file.blob else text}
+
+    def _push(self, key: SessionKey, frame: Frame, *, visible_to: str = "") -> None:
+        frame = SharedFrame(frame)
+        for window in self._windows.get(key, ()):
+            if visible_to in ("", window.sender):
+                window.push(frame)
+
+    def _tell_others(self, speaker: ClientConnection, message: InboundMessage) -> None:
+        frame = SharedFrame(frame_codec.echo_frame(message))
+        for window in self._windows.get(speaker.key, set()) - {speaker}:
+            window.push(frame)
+
+    def _tidy(self, key: SessionKey) -> None:
+        if not self._live[key].frames():
+            del self._live[key]
+
+    def _remove(self, window: ClientConnection) -> None:
+        windows = self._windows.get(window.key, set())
+        windows.discard(window)
+        if not windows:
+            self._windows.pop(window.key, None)
+
+    def _close_windows(self) -> None:
+        for windows in self._windows.values():
+            for window in windows:
+                window.close()
+
+
+def _cost_of(raw: object) -> float:
+    """Return what a frame costs to read, since its JSON is parsed on the event loop: a megabyte."""
+    return 1 + len(raw) / _BYTES_OF_ONE if isinstance(raw, (str, bytes)) else 1.0
+
+
+async def _first_of(*jobs: Awaitable[None], of: ClientConnection) -> None:
+    """Run *jobs* side by side until one ends; cancel the others. A job's OSError is the end as well."""
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(_job(job), name=f"window {of.key}") for job in jobs]
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in tasks:
+            task.cancel()
+
+
+async def _job(job: Awaitable[None]) -> None:
+    try:
+        await job
+    except OSError as error:
+        log.debug("frames.window_lost", error=type(error).__name__)

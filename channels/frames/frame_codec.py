@@ -1,0 +1,318 @@
+"""Frames between a window (the page, a terminal) and its channel, pure both ways.
+
+A frame is a JSON object with a ``type``. From a window: ``say``, ``press``, ``look``, ``ping``. To a window:
+``history``, ``earlier``, ``accepted``, ``said``, ``rejected``, ``later``, ``trouble``, ``preview``, ``message``,
+``activity``, ``pong``. Reading refuses what is wrong with a `BadFrame`; it never guesses.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, TypeAlias
+
+from gateway.errors import ParlourError
+from gateway.events import (
+    Attachment,
+    InboundKind,
+    InboundMessage,
+    MessagePart,
+    OutboundKind,
+    OutboundMessage,
+    Sender,
+    SessionKey,
+)
+from gateway.i18n import FALLBACK, translate
+from gateway.ports import ChatActivity, DisplayedMessage, IntakeResult
+from gateway.text import button_rows, find_command, render_plain, sanitize, split_bounded
+
+Frame: TypeAlias = Mapping[str, Any]
+Address: TypeAlias = Callable[[Attachment], Frame]  # where a window finds a file, in its own words
+
+LONGEST_FRAME = 1_000_000  # bytes of JSON
+LONGEST_SAYING = 100_000  # characters of one message
+TEXT_LIMIT = 60_000  # characters of one part
+MOST_PARTS = 40
+MOST_FILES = 10  # with one message
+LARGEST_FILE = 50_000_000  # bytes
+
+_ID = re.compile(r"[A-Za-z0-9_-]{8,64}\Z")
+_LONGEST_LINE_ID = 64
+_COMMAND = re.compile(r"/[a-z][ -~]{0,62}\Z")
+
+
+class BadFrame(ParlourError):
+    """A window sent something that is no frame; *sentence* is what whoever sits there is told, with its *fields*."""
+
+    def __init__(self, sentence: str, **fields: object) -> None:
+        super().__init__(sentence)
+        self.sentence = sentence
+        self.fields = fields
+
+
+@dataclass(frozen=True, slots=True)
+class SayFrame:
+    """Somebody said something. `id` is the window's own and comes again when it sends again."""
+
+    id: str
+    text: str
+    files: tuple[str, ...] = ()  # what the window calls the files it handed over before
+
+
+@dataclass(frozen=True, slots=True)
+class PressFrame:
+    """Somebody pressed a button below a part. `id` comes again when the window sends again."""
+
+    id: str
+    part: str
+    command: str
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryFrame:
+    """A window asks for the newest page of the history, or for the page before a line that it has."""
+
+    before: str = ""  # the line's id
+
+
+@dataclass(frozen=True, slots=True)
+class PingFrame:
+    """A window asks whether anybody is there."""
+
+
+def parse_frame(raw: object) -> SayFrame | PressFrame | HistoryFrame | PingFrame:
+    """Read one frame, from JSON text or already an object; raise BadFrame."""
+    frame = _load(raw) if isinstance(raw, (str, bytes)) else raw
+    if not isinstance(frame, Mapping):
+        raise BadFrame("frames.bad")
+    match frame.get("type"):
+        case "say":
+            return _read_say(frame)
+        case "press":
+            return _read_press(frame)
+        case "look":
+            return _read_look(frame)
+        case "ping":
+            return PingFrame()
+        case _:
+            raise BadFrame("frames.bad")
+
+
+def _load(raw: str | bytes) -> object:
+    if len(raw) > LONGEST_FRAME:
+        raise BadFrame("frames.long", limit=LONGEST_SAYING)
+    try:
+        return json.loads(raw)
+    except (ValueError, RecursionError):
+        raise BadFrame("frames.bad") from None
+
+
+def _read_say(frame: Mapping[Any, Any]) -> SayFrame:
+    ident, text = frame.get("id"), frame.get("text")
+    files = frame.get("files", [])
+    if not isinstance(ident, str) or not _ID.match(ident) or not isinstance(text, str):
+        raise BadFrame("frames.bad")
+    if not isinstance(files, list) or len(files) > MOST_FILES or not all(isinstance(each, str) for each in files):
+        raise BadFrame("frames.bad")
+    text = sanitize(text).strip()
+    if not text and not files:
+        raise BadFrame("frames.empty")
+    if len(text) > LONGEST_SAYING:
+        raise BadFrame("frames.long", limit=LONGEST_SAYING)
+    return SayFrame(ident, text, tuple(files))
+
+
+def _read_look(frame: Mapping[Any, Any]) -> HistoryFrame:
+    before = frame.get("before", "")
+    if not isinstance(before, str) or len(before) > _LONGEST_LINE_ID:
+        raise BadFrame("frames.bad")
+    return HistoryFrame(before)
+
+
+def _read_press(frame: Mapping[Any, Any]) -> PressFrame:
+    ident, part, command = frame.get("id"), frame.get("part"), frame.get("command")
+    if not isinstance(ident, str) or not _ID.match(ident) or not isinstance(part, str) or len(part) > 64:
+        raise BadFrame("frames.bad")
+    if not isinstance(command, str) or not _COMMAND.match(command):
+        raise BadFrame("frames.bad")
+    return PressFrame(ident, part, command)
+
+
+def pressed(press: PressFrame, *, key: SessionKey, sender: Sender, at: datetime) -> InboundMessage:
+    """Return a press in the house's shape; the same id makes the same event."""
+    return InboundMessage(
+        key=key,
+        message_id="",
+        event_ids=(f"press/{press.id}",),
+        sender=sender,
+        text=press.command,
+        command=press.command,
+        sent_at=at,
+        kind=InboundKind.BUTTON,
+        is_addressed=True,
+        reply_to=press.part,
+    )
+
+
+def inbound(
+    saying: SayFrame, *, key: SessionKey, sender: Sender, at: datetime, attachments: tuple[Attachment, ...] = ()
+) -> InboundMessage:
+    """Return what was said in the house's shape; the same id makes the same message id."""
+    return InboundMessage(
+        key=key,
+        message_id=saying.id,
+        sender=sender,
+        text=saying.text,
+        command=find_command(saying.text),
+        sent_at=at,
+        is_addressed=True,
+        attachments=attachments,
+    )
+
+
+def render(message: OutboundMessage, language: str = FALLBACK) -> tuple[MessagePart, ...]:
+    """Cut *message* into parts, and say in *language* where it is cut.
+
+    A part's payload is JSON: its Markdown, and whether it is the last text.
+    """
+    pieces = split_bounded(
+        message.text, limit=TEXT_LIMIT, max_parts=MOST_PARTS, note=translate("delivery.cut", language)
+    )
+    return tuple(
+        MessagePart(
+            id=f"{message.id}.{n}",
+            key=message.key,
+            payload=json.dumps(_said(piece, len(message.attachments), is_last=n == len(pieces)), ensure_ascii=False),
+            # A window reads Markdown itself; what grows is not worth reading twenty times a second.
+            plain=piece if message.kind is OutboundKind.PREVIEW else render_plain(piece),
+            reply_to=message.reply_to,
+            visible_to=message.visible_to,
+            kind=message.kind,
+        )
+        for n, piece in enumerate(pieces, start=1)
+    )
+
+
+def _said(text: str, files: int, *, is_last: bool) -> Frame:
+    said: dict[str, Any] = {"text": text, "last": is_last and not files}
+    if is_last and files:
+        said["follow"] = files  # so many more parts are to come
+    return said
+
+
+def part_frame(part: MessagePart, *, marked: bool = False, replaces: str = "", file: Frame | None = None) -> Frame:
+    """Return the frame that shows *part*; a preview is the turn's text so far. A *file* says where its bytes are.
+
+    What comes without a payload is no Markdown (`is_plain`), and does not know whether it is the last: the last
+    text says how many parts `follow` it.
+    """
+    payload = json.loads(part.payload) if part.payload else {"text": part.plain, "last": False}
+    text = part.file.caption if part.file is not None else str(payload["text"])
+    if part.kind is OutboundKind.PREVIEW:
+        return {"type": "preview", "turn": part.turn, "text": text}
+    return {
+        "type": "message",
+        "part": part.id,
+        "turn": part.turn,
+        "text": sanitize(text),
+        "is_plain": not part.payload,
+        "last": payload["last"],
+        "follow": payload.get("follow", 0),
+        "kind": part.kind.value,
+        "marked": marked,
+        "replaces": replaces,
+        "file": file,
+        "buttons": [
+            [{"label": each.label, "command": each.command} for each in row] for row in button_rows(part.choices)
+        ],
+        "settles": part.settles,
+    }
+
+
+def shown_file(file: Attachment) -> Frame:
+    """Return what every window says of a file."""
+    return {"name": sanitize(file.name) or "file", "size": file.size}
+
+
+def history(
+    lines: Sequence[DisplayedMessage],
+    address: Address,
+    language: str = FALLBACK,
+    *,
+    before: str = "",
+    is_earlier: bool = False,
+) -> Frame:
+    """Return a page of the history: the newest when a window (re)connects, or one that stands before those it has.
+
+    *before* is what the window asks for next, "" when nothing is older; *address* says where it finds a file.
+    A terminal's own words are in *language*; the page has brought its own.
+    """
+    kind = "earlier" if is_earlier else "history"
+    return {"type": kind, "language": language, "before": before, "lines": [_line(line, address) for line in lines]}
+
+
+def _line(line: DisplayedMessage, address: Address) -> Frame:
+    return {
+        "files": [address(each) for each in line.attachments],
+        "id": line.id,
+        "turn": line.turn,
+        "role": line.role,
+        "text": line.text,
+        "at": line.at.isoformat(),
+        "name": line.name,
+        "message": line.message_id,
+        "state": line.state,
+    }
+
+
+def accepted(saying: SayFrame | PressFrame, turn: str) -> Frame:
+    """Return "it is durable"; *turn* is the answer's, unless the message is merged into another's."""
+    return {"type": "accepted", "id": saying.id, "turn": turn}
+
+
+def echo_frame(message: InboundMessage) -> Frame:
+    """Return what the chat's other windows are shown when one of them said something."""
+    return {
+        "type": "said",
+        "id": message.message_id,
+        "text": message.text,
+        "at": message.sent_at.isoformat(),
+        "files": [shown_file(each) for each in message.attachments],
+    }
+
+
+def rejected(saying: SayFrame | PressFrame, answer: IntakeResult, language: str = FALLBACK) -> Frame:
+    """Return "it was not taken, and will not be"."""
+    return {
+        "type": "rejected",
+        "id": saying.id,
+        "line": answer.line or translate(f"frames.{answer.verdict.value}", language),
+    }
+
+
+def retry_frame(saying: SayFrame | PressFrame, language: str = FALLBACK) -> Frame:
+    """Return "it could not be stored now": the window keeps it and sends it again."""
+    return {"type": "later", "id": saying.id, "line": translate("frames.later", language)}
+
+
+def error_frame(error: BadFrame, language: str = FALLBACK) -> Frame:
+    """Return what is wrong with a frame that could not be read."""
+    return trouble_line(translate(error.sentence, language, **error.fields))
+
+
+def trouble_line(line: str) -> Frame:
+    """Return a line about this window alone."""
+    return {"type": "trouble", "line": line}
+
+
+def activity(what: ChatActivity) -> Frame:
+    """Return typing or a status, begun or over."""
+    return {"type": "activity", "on": what.on, "text": sanitize(what.text)}
+
+
+def pong() -> Frame:
+    """Return the answer to a ping."""
+    return {"type": "pong"}

@@ -1,0 +1,328 @@
+"""What Slack sends: an event, a slash command, a press. Read in two steps, since some facts need a look-up in between.
+
+`read` takes what stands in the payload, `compose` adds who the sender is and whether the thread is ours.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from channels.slack.codec.attachments import attachments
+from channels.slack.codec.buttons import SlackButtonPress, is_press, parse_press
+from channels.slack.codec.plain_text import command_in, mentions, plain_text, slash_command_in
+from gateway.errors import UnreadableEvent
+from gateway.events import Attachment, ChatKind, InboundKind, InboundMessage, Sender, SessionKey
+from gateway.text import sanitize
+
+# https://docs.slack.dev/reference/events/message: every other subtype is a line of Slack's own, not a person's words.
+_SPOKEN = frozenset({"", "file_share", "me_message", "thread_broadcast"})
+_TS = re.compile(r"(\d{1,11})\.(\d{1,6})\Z", re.ASCII)
+_NOT_PEOPLE = frozenset({"USLACKBOT"})
+_BROKEN = (KeyError, IndexError, TypeError, AttributeError, ValueError)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlackBotIdentity:
+    """Who we are in the workspace, as auth.test says."""
+
+    user: str
+    bot: str
+    team: str
+    handle: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlackProfile:
+    """What users.info knows of a sender."""
+
+    name: str = ""
+    team: str = ""
+    is_guest: bool = False
+    is_admin: bool = False
+    is_bot: bool = False
+    timezone: str = ""  # IANA, of the profile
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParsedEvent:
+    """One event, as far as its payload tells."""
+
+    kind: InboundKind
+    chat: str
+    thread: str  # the session's thread, "" at the top level
+    ts: str  # the message's id; "" where there is none (slash commands)
+    at: datetime
+    user: str
+    team: str = ""  # the sender's workspace
+    name: str = ""
+    text: str = ""  # as Slack escapes it
+    is_direct: bool = False
+    is_bot: bool = False
+    is_self: bool = False
+    is_foreign: bool = False
+    calls_us: bool = False  # our mention is in it, or was before the edit
+    calls_others: bool = False  # it begins with somebody else's mention
+    is_below_us: bool = False  # a reply in a thread that a message of ours started
+    revision: str = ""  # when its author last edited it
+    is_change: bool = False  # the event says that it was edited; it was told when it was written
+    event_id: str = ""
+    files: tuple[Attachment, ...] = ()
+    press: SlackButtonPress | None = None
+
+    @property
+    def place(self) -> str:
+        """The chat part of the session key."""
+        return f"{self.chat}/{self.thread}" if self.thread else self.chat
+
+
+def moment(ts: str) -> datetime:
+    """Return when a message was written; raise ValueError for what is no ts. Never by way of a float."""
+    found = _TS.match(ts)
+    if not found:
+        raise ValueError(f"{ts!r} is no ts")
+    return datetime.fromtimestamp(int(found[1]), UTC) + timedelta(microseconds=int(found[2].ljust(6, "0")))
+
+
+def parse_event(
+    body: Mapping[str, Any], me: SlackBotIdentity, *, in_threads: bool, now: datetime
+) -> ParsedEvent | None:
+    """Return what *body* (an event, a slash command or a press) says, or None when it is nothing for us.
+
+    *in_threads*: a channel's message starts the thread of its own ts. Raises Unreadable.
+    """
+    try:
+        return _read(body, me, in_threads=in_threads, now=now)
+    except _BROKEN as error:
+        raise UnreadableEvent(f"no shape that we know: {type(error).__name__}") from error
+
+
+def _read(body: Mapping[str, Any], me: SlackBotIdentity, *, in_threads: bool, now: datetime) -> ParsedEvent | None:
+    if "command" in body and "event" not in body:
+        return _slash(body, me, now)
+    if is_press(body):
+        return _pressed(body, me, now)
+    if body.get("type") != "event_callback":
+        return None
+    event = body["event"]
+    if event["type"] not in ("message", "app_mention"):
+        return None
+    subtype = event.get("subtype") or ""
+    if subtype == "message_changed":
+        return _changed(body, event, me, in_threads=in_threads)
+    if subtype == "message_deleted":
+        return _deleted(body, event, event.get("previous_message") or {}, me, in_threads=in_threads)
+    if subtype not in _SPOKEN and not (subtype == "bot_message" and "bot_id" in event):
+        return None
+    return _spoken(body, event, event, me, in_threads=in_threads)
+
+
+def _spoken(
+    body: Mapping[str, Any],
+    event: Mapping[str, Any],
+    message: Mapping[str, Any],
+    me: SlackBotIdentity,
+    *,
+    in_threads: bool,
+    kind: InboundKind = InboundKind.MESSAGE,
+    is_change: bool = False,
+    before: str = "",
+) -> ParsedEvent:
+    user, ts, text = str(message.get("user") or ""), str(message["ts"]), str(message.get("text") or "")
+    team = str(message.get("user_team") or message.get("team") or "")
+    is_direct = _is_direct(event)
+    called = mentions(text)
+    return ParsedEvent(
+        kind=kind,
+        chat=_chat(event["channel"]),
+        thread=_thread(message, ts, starts_one=in_threads and not is_direct),
+        ts=ts,
+        at=moment(ts),
+        user=user,
+        team=team or me.team,
+        text=text,
+        is_direct=is_direct,
+        is_bot=bool(message.get("bot_id")) or user in _NOT_PEOPLE,
+        is_self=user == me.user or (bool(me.bot) and message.get("bot_id") == me.bot),
+        is_foreign=bool(team) and team != me.team,
+        calls_us=me.user in called or me.user in mentions(before) or event["type"] == "app_mention",
+        calls_others=_begins_elsewhere(text, me),
+        is_below_us=message.get("parent_user_id") == me.user,
+        revision=_revision(message),
+        is_change=is_change,
+        event_id=str(body.get("event_id") or ""),
+        files=attachments(message.get("files") or ()),
+    )
+
+
+def _chat(chat: object) -> str:
+    if not isinstance(chat, str) or not chat:
+        raise TypeError("a chat is named by its id")
+    return chat
+
+
+def _revision(message: Mapping[str, Any]) -> str:
+    """Return when a person changed their words, "" while they stand as written. History tells it this way alone."""
+    edited = message.get("edited") or {}
+    return str(edited["ts"]) if edited and edited.get("user") == message.get("user") else ""
+
+
+def _changed(
+    body: Mapping[str, Any], event: Mapping[str, Any], me: SlackBotIdentity, *, in_threads: bool
+) -> ParsedEvent | None:
+    """An edit is what a person did to their own words; unfurled links and our own edits come the same way."""
+    message, before = event["message"], event.get("previous_message") or {}
+    if message.get("subtype") == "tombstone":  # deleted, but the thread below it stays
+        return _deleted(body, event, before, me, in_threads=in_threads)
+    edited = message.get("edited") or {}
+    if (message.get("subtype") or "") not in _SPOKEN or not edited or edited == before.get("edited"):
+        return None
+    if edited.get("user") != message.get("user"):
+        return None
+    heard = _spoken(
+        body,
+        event,
+        message,
+        me,
+        in_threads=in_threads,
+        is_change=True,
+        before=str(before.get("text") or ""),
+    )
+    return None if heard.is_bot or heard.is_self else heard
+
+
+def _deleted(
+    body: Mapping[str, Any],
+    event: Mapping[str, Any],
+    before: Mapping[str, Any],
+    me: SlackBotIdentity,
+    *,
+    in_threads: bool,
+) -> ParsedEvent | None:
+    """A person's message is gone. Where Slack does not say whose it was, only the journal can know it."""
+    if (before.get("subtype") or "") not in _SPOKEN:
+        return None
+    gone = {**before, "ts": event.get("deleted_ts") or before["ts"], "text": "", "files": (), "edited": None}
+    heard = _spoken(body, event, gone, me, in_threads=in_threads, kind=InboundKind.DELETION)
+    return None if heard.is_bot or heard.is_self else heard
+
+
+def _slash(body: Mapping[str, Any], me: SlackBotIdentity, now: datetime) -> ParsedEvent:
+    """A slash command has no message; `/parlour stop` is `/stop`."""
+    command, rest = str(body["command"]), str(body.get("text") or "").strip()
+    own = command.lstrip("/").lower() in (me.handle.lower(), "parlour")
+    text = f"/{(rest or 'help').lstrip('/!')}" if own else f"{command} {rest}".strip()
+    team = str(body.get("team_id") or "")
+    return ParsedEvent(
+        kind=InboundKind.COMMAND,
+        chat=_chat(body["channel_id"]),
+        thread="",
+        ts="",
+        at=now,
+        user=str(body["user_id"]),
+        team=team or me.team,
+        name=str(body.get("user_name") or ""),
+        text=text,
+        is_direct=str(body["channel_id"]).startswith("D"),
+        is_foreign=bool(team) and team != me.team,
+        calls_us=True,
+        event_id=str(body["trigger_id"]),
+    )
+
+
+def _pressed(body: Mapping[str, Any], me: SlackBotIdentity, now: datetime) -> ParsedEvent | None:
+    """A press is what its button stands for, said by whoever pressed."""
+    press = parse_press(body)
+    if press is None:
+        return None
+    user = body["user"]
+    team = str(user.get("team_id") or "")
+    return ParsedEvent(
+        kind=InboundKind.BUTTON,
+        chat=_chat(press.chat),
+        thread=press.thread,
+        ts="",
+        at=now,
+        user=str(user["id"]),
+        team=team or me.team,
+        name=str(user.get("name") or user.get("username") or ""),
+        text=press.value,
+        is_direct=press.chat.startswith("D"),
+        is_foreign=bool(team) and team != me.team,
+        calls_us=True,
+        event_id=str(body["trigger_id"]),
+        press=press,
+    )
+
+
+def _is_direct(event: Mapping[str, Any]) -> bool:
+    kind = event.get("channel_type")
+    return kind == "im" if kind else str(event["channel"]).startswith("D")
+
+
+def _thread(message: Mapping[str, Any], ts: str, *, starts_one: bool) -> str:
+    above = str(message.get("thread_ts") or "")
+    if above and above != ts:
+        return above
+    return ts if starts_one else ""
+
+
+def _begins_elsewhere(text: str, me: SlackBotIdentity) -> bool:
+    called = mentions(text)
+    return bool(called) and me.user not in called and text.lstrip().startswith(f"<@{called[0]}")
+
+
+def build_message(
+    heard: ParsedEvent,
+    channel: str,
+    me: SlackBotIdentity,
+    person: SlackProfile,
+    *,
+    is_followed: bool,
+    names: Mapping[str, str],
+) -> InboundMessage:
+    """Return *heard* in the shape of every platform. *names* are display names by user id."""
+    sender = Sender(
+        id=heard.user,
+        name=person.name or sanitize(heard.name),
+        is_bot=heard.is_bot or person.is_bot,
+        is_self=heard.is_self,
+        is_admin=person.is_admin,
+        is_guest=heard.is_foreign or person.is_guest,
+        team=person.team or heard.team,
+        timezone=person.timezone,
+    )
+    is_ours = heard.kind in (InboundKind.COMMAND, InboundKind.BUTTON)  # no words that Slack escaped
+    names = {**names, me.user: me.handle}
+    return InboundMessage(
+        key=SessionKey(channel, heard.place),
+        message_id=heard.ts,
+        sender=sender,
+        text=sanitize(heard.text) if is_ours else plain_text(heard.text, names),
+        command=_command(heard, me, names),
+        sent_at=heard.at,
+        kind=heard.kind,
+        chat_kind=ChatKind.DIRECT if heard.is_direct else ChatKind.GROUP,
+        account=me.team,
+        bot=me.handle,
+        revision=heard.revision,
+        event_ids=(heard.event_id,) if heard.event_id else (),
+        is_ephemeral=heard.kind is InboundKind.COMMAND,
+        is_addressed=heard.is_direct or heard.calls_us or is_followed,
+        reply_to=heard.press.ts if heard.press else "",
+        mentioned=tuple(user for user in mentions(heard.text) if user != me.user),
+        attachments=heard.files,
+    )
+
+
+def _command(heard: ParsedEvent, me: SlackBotIdentity, names: Mapping[str, str]) -> str:
+    match heard.kind:
+        case InboundKind.BUTTON:
+            return sanitize(heard.text)
+        case InboundKind.COMMAND:
+            return slash_command_in(heard.text, names)
+        case _:
+            return command_in(heard.text, me.user, me.handle, names)

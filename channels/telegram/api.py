@@ -1,0 +1,178 @@
+"""The library at the wire: requests that log nothing, and its errors as ours.
+
+The address of every call holds the token, so no text of an error leaves this module unless Telegram wrote it,
+and then without the token.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import ssl
+from datetime import timedelta
+from functools import cache
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+from telegram import Bot, MessageEntity
+from telegram.error import (
+    BadRequest,
+    ChatMigrated,
+    EndPointNotFound,
+    Forbidden,
+    InvalidToken,
+    RetryAfter,
+    TelegramError,
+)
+from telegram.request import HTTPXRequest
+
+from gateway.errors import FormatRefused, OutcomeUnknown, RetryLater, SendFailed, SendRefused
+from gateway.net.httpx_proxy import transport
+
+# The library's own switch: spans are timedeltas, as its next release has them; without it, it warns at every 429.
+os.environ.setdefault("PTB_TIMEDELTA", "true")
+
+TELEGRAM = "https://api.telegram.org/bot"
+_CONNECTIONS = 32
+_READ_SECONDS = 20.0
+_CONNECT_SECONDS = 10.0
+_FILE_SECONDS = 90.0  # without a byte taken, of a file on its way out
+_UNREACHED = timedelta(seconds=2)
+_TOKEN_REFUSED = timedelta(seconds=60)
+
+# What a request that never left failed with: nothing was sent, so that trying again cannot double anything.
+_NEVER_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.ProxyError, httpx.UnsupportedProtocol)
+_FORMAT_WORDS = ("can't parse entities", "can't find end", "entity", "entities", "unsupported start tag")
+
+
+class RedactedRequest(HTTPXRequest):
+    """Requests of the library, without its habit of logging a body that it cannot read."""
+
+    @staticmethod
+    def parse_json_payload(payload: bytes) -> Any:
+        """Return the object of a response; raise TelegramError when it is none."""
+        try:
+            found = json.loads(payload.decode("utf-8", "replace"))
+        except (ValueError, RecursionError):
+            raise TelegramError("the answer is no JSON") from None
+        if not isinstance(found, dict):
+            raise TelegramError("the answer is no JSON object")
+        return found
+
+
+def make_bot(token: str, base_url: str, file_url: str, polling: HTTPXRequest, *, proxy: str = "") -> Bot:
+    """Return the library's bot, not connected. *polling* is what waits for updates, apart from all other calls."""
+    return Bot(
+        token,
+        base_url=base_url,
+        base_file_url=file_url,
+        request=RedactedRequest(
+            connection_pool_size=_CONNECTIONS,
+            read_timeout=_READ_SECONDS,
+            write_timeout=_READ_SECONDS,
+            media_write_timeout=_FILE_SECONDS,
+            connect_timeout=_CONNECT_SECONDS,
+            pool_timeout=_READ_SECONDS,
+            httpx_kwargs=httpx_options(proxy, _CONNECTIONS),
+        ),
+        get_updates_request=polling,
+    )
+
+
+def make_poll_request(proxy: str = "") -> RedactedRequest:
+    """Return the one connection that waits for updates."""
+    return RedactedRequest(
+        connection_pool_size=1,
+        connect_timeout=_CONNECT_SECONDS,
+        pool_timeout=_CONNECT_SECONDS,
+        httpx_kwargs=httpx_options(proxy, 1),
+    )
+
+
+def httpx_options(proxy: str, connections: int = 10) -> dict[str, Any]:
+    """Return what tells an httpx client of at most so many *connections* how it reaches Telegram."""
+    if not proxy:
+        return {"verify": certificates()}
+    limits = httpx.Limits(max_connections=connections, max_keepalive_connections=connections)
+    return {"transport": transport(proxy, verify=certificates(), limits=limits)}
+
+
+@cache
+def certificates() -> ssl.SSLContext:
+    """Return whom we trust, read once: it is a quarter of a megabyte, and three clients of each bot need it."""
+    return httpx.create_ssl_context()
+
+
+def entities_of(fields: tuple[dict[str, Any], ...]) -> list[MessageEntity] | None:
+    """Return Telegram's own objects as the library's."""
+    return [MessageEntity(**each) for each in fields] or None
+
+
+def retry_after(error: RetryAfter) -> timedelta:
+    """Return how long Telegram wants to hear nothing in that chat."""
+    seconds = error.retry_after
+    return seconds if isinstance(seconds, timedelta) else timedelta(seconds=seconds)
+
+
+def is_unchanged(error: TelegramError) -> bool:
+    """Say whether an edit was refused because the message reads like that already."""
+    return isinstance(error, BadRequest) and "not modified" in error.message.lower()
+
+
+def is_token_refused(error: TelegramError) -> bool:
+    """Say whether a Bot API answered that it does not know the token; the library says so of every 401 and 404."""
+    is_refusal = isinstance(error, InvalidToken | EndPointNotFound) and error.__cause__ is None  # the body is JSON
+    # Where the body has no description, the library writes the status in its place.
+    return is_refusal and not error.message.endswith(("(401)", "(404)"))
+
+
+def copy_the_token(error: TelegramError, base_url: str) -> str:
+    """Return how a refused token is mended. With a server of one's own, a 404 may be its address's fault."""
+    mend = "copy it again from @BotFather (/mybots, the bot, API Token)"
+    is_doubtful = base_url != TELEGRAM and "unauthorized" not in error.message.lower()
+    return f"{mend}, or correct `base_url`, {_address(base_url)}" if is_doubtful else mend
+
+
+def not_telegram(base_url: str) -> str:
+    """Return what to do where something else answers at the configured address."""
+    return f"what answers at {_address(base_url)} is not Telegram's Bot API; correct `base_url`, or leave it out"
+
+
+def _address(base_url: str) -> str:
+    """Return an address without its path, which may hold a secret."""
+    parts = urlsplit(base_url)
+    return f"{parts.scheme}://{parts.hostname}"
+
+
+def send_failure(error: TelegramError, *, is_formatted: bool) -> SendFailed:
+    """Return *error* of a call that sends or edits, as delivery has to see it."""
+    if isinstance(error, RetryAfter):
+        return RetryLater(retry_after(error))
+    if isinstance(error, Forbidden):
+        return SendRefused(describe_error(error))
+    if isinstance(error, ChatMigrated):
+        return SendRefused("the group became a supergroup twice in a row")
+    if isinstance(error, BadRequest):
+        text = error.message.lower()
+        if is_formatted and any(word in text for word in _FORMAT_WORDS):
+            return FormatRefused(describe_error(error))
+        return SendRefused(describe_error(error))
+    if isinstance(error, InvalidToken | EndPointNotFound):
+        # A token may be put right again; polling says what to do about it.
+        return RetryLater(_TOKEN_REFUSED, "Telegram refuses the token")
+    if "request entity too large" in error.message.lower():
+        return SendRefused("larger than Telegram takes")
+    if "too many requests" in error.message.lower():  # asked to wait for 0 seconds: the library drops the number
+        return RetryLater(timedelta(seconds=1))
+    if isinstance(error.__cause__, _NEVER_SENT):
+        return RetryLater(_UNREACHED, f"Telegram is not reached: {type(error.__cause__).__name__}")
+    return OutcomeUnknown(describe_error(error))
+
+
+def describe_error(error: TelegramError) -> str:
+    """Return what may be logged of *error*: Telegram's own words, or what kind of failure it was."""
+    cause = error.__cause__
+    if isinstance(error, InvalidToken | EndPointNotFound) or cause is not None:
+        return type(cause or error).__name__
+    return error.message[:200]

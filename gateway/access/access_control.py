@@ -1,0 +1,203 @@
+"""What owners decide about people and places while the gateway runs, under rules that no decision gets round."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
+from datetime import datetime
+from typing import TypeAlias
+
+import structlog
+
+from gateway.access.access_roster import AccessRoster, PlatformAccount
+from gateway.admission import AdmissionGrant, AllowEntry
+from gateway.ports.access import (
+    AccessChange,
+    AccessDecision,
+    AccessEntry,
+    AccessListing,
+    AccessStatus,
+    AuditEntry,
+    DecisionActor,
+    DecisionOutcome,
+)
+
+log = structlog.get_logger(__name__)
+
+Linked: TypeAlias = Callable[[str, str], Sequence[PlatformAccount]]  # (block, user) -> all accounts of that person
+
+# What is wrong with an entry on the platform of a block, "" for nothing: (block, entry) -> line for the operator
+WrongEntry: TypeAlias = Callable[[str, str], str]
+
+_GRANTS = frozenset(each.value for each in AdmissionGrant)
+_BLOCK = re.compile(r"[a-z][a-z0-9-]*\Z")  # how blocks are called (gateway/settings/channel_blocks.py)
+_MENTION = re.compile(r"<@!?([A-Za-z0-9]+)(?:\|[^<>]*)?>\Z")  # Slack and Discord; a Telegram mention holds no id
+
+
+class AccessControlService:
+    """Implements `gateway.ports.access.AccessControl` over the roster."""
+
+    def __init__(
+        self,
+        roster: AccessRoster,
+        linked: Linked,
+        *,
+        now: Callable[[], datetime],
+        wrong: WrongEntry = lambda _channel, _entry: "",
+    ) -> None:
+        """*wrong* knows how ids look on each platform, so that nobody is told of a decision that meets nobody."""
+        self._roster = roster
+        self._linked = linked
+        self._now = now
+        self._wrong = wrong
+
+    def listed(self) -> Sequence[AccessListing]:
+        """Return who may write and who may not."""
+        return self._roster.listed()
+
+    async def allow(self, text: str, decider: DecisionActor, *, here: str = "", name: str = "") -> AccessDecision:
+        """Let somebody or a place in."""
+        found = self._somebody(text, here)
+        if isinstance(found, AccessDecision):
+            return found
+        channel, entry = found
+        whom = f"{channel}:{entry}"
+        if self._is_owner(channel, entry):
+            return AccessDecision(ruling=DecisionOutcome.SAME, whom=whom)
+        elsewhere = self._blocked_elsewhere(channel, entry)
+        if elsewhere:
+            return AccessDecision(ruling=DecisionOutcome.BLOCKED_AS, whom=whom, other=elsewhere)
+        return await self._put(channel, entry, AccessStatus.ALLOWED, decider, name, "allow")
+
+    async def block(self, text: str, decider: DecisionActor, *, here: str = "", name: str = "") -> AccessDecision:
+        """Shut somebody or a place out."""
+        found = self._somebody(text, here)
+        if isinstance(found, AccessDecision):
+            return found
+        channel, entry = found
+        if entry.grants not in (AdmissionGrant.USER, AdmissionGrant.CHAT, AdmissionGrant.GUILD):
+            return AccessDecision(ruling=DecisionOutcome.ONLY_LET_IN, whom=f"{channel}:{entry}")
+        if entry.grants is AdmissionGrant.USER and self._is_owner(channel, entry):
+            is_set = self._roster.is_set_owner(channel, entry.id)
+            return AccessDecision(
+                ruling=DecisionOutcome.SET_OWNER if is_set else DecisionOutcome.OWNER, whom=f"{channel}:{entry}"
+            )
+        return await self._put(channel, entry, AccessStatus.BLOCKED, decider, name, "block")
+
+    async def remove(self, text: str, decider: DecisionActor, *, here: str = "") -> AccessDecision:
+        """Take a decision back."""
+        found = self._read(text, here)
+        if isinstance(found, AccessDecision):
+            return found
+        channel, entry = found
+        whom = f"{channel}:{entry}"
+        member = self._roster.access.members().get((channel, str(entry)))
+        if member is None:
+            policy = self._roster.policies[channel]
+            is_set = entry in policy.entries or str(entry) in policy.owners
+            return AccessDecision(ruling=DecisionOutcome.BY_SETTING if is_set else DecisionOutcome.UNLISTED, whom=whom)
+        if member.standing is AccessStatus.OWNER:
+            return AccessDecision(ruling=DecisionOutcome.OWNER, whom=whom)
+        return await self.forget(member, decider, "remove")
+
+    async def disown(self, text: str, decider: DecisionActor) -> AccessDecision:
+        """Take back an ownership that was claimed by a code."""
+        found = self._read(text, "")
+        if isinstance(found, AccessDecision):
+            return found
+        channel, entry = found
+        member = self._roster.access.members().get((channel, str(entry)))
+        if member is None or member.standing is not AccessStatus.OWNER:
+            is_set = self._roster.is_set_owner(channel, str(entry))
+            return AccessDecision(
+                ruling=DecisionOutcome.SET_OWNER if is_set else DecisionOutcome.UNLISTED, whom=f"{channel}:{entry}"
+            )
+        return await self.forget(member, decider, "owner remove")
+
+    async def forget(self, member: AccessEntry, decider: DecisionActor, what: str) -> AccessDecision:
+        """Remove what was decided about *member*."""
+        whom = f"{member.channel}:{member.who}"
+        line = self._line(decider, what, whom)
+        await self._roster.access.change(AccessChange(remove=((member.channel, member.who),), line=line))
+        log.info("people.decided", what=what, whom=whom, by=decider.by)
+        return AccessDecision(ruling=DecisionOutcome.DONE, whom=whom)
+
+    async def note_forgetting(self, name: str, accounts: Collection[PlatformAccount], decider: DecisionActor) -> None:
+        """Keep that somebody is to be forgotten, and from now on no name of theirs: how they stand is told by id."""
+        members = self._roster.access.members().values()
+        named = [each for each in members if each.name and self._roster.account(each.channel, each.who) in accounts]
+        await self._roster.access.change(
+            AccessChange(put=tuple(replace(each, name="") for each in named), line=self._line(decider, "forget", name))
+        )
+
+    # -- inside ----------------------------------------------------------------------------------------
+
+    def _somebody(self, text: str, here: str) -> tuple[str, AllowEntry] | AccessDecision:
+        """Read who is meant, as `_read` does, and refuse what cannot be anybody or any place of that platform."""
+        found = self._read(text, here)
+        if isinstance(found, AccessDecision):
+            return found
+        channel, entry = found
+        wrong = self._wrong(channel, str(entry))
+        return AccessDecision(ruling=DecisionOutcome.NOBODY, whom=f"{channel}:{entry}", other=wrong) if wrong else found
+
+    def _read(self, text: str, here: str) -> tuple[str, AllowEntry] | AccessDecision:
+        """Read "channel:who", or who alone in the block *here*."""
+        wanted = text.strip()
+        channel, colon, rest = wanted.partition(":")
+        if not (colon and channel in self._roster.policies):
+            is_block = colon and _BLOCK.match(channel) and channel not in _GRANTS
+            channel, rest = "" if is_block else here, wanted
+        if channel not in self._roster.policies:
+            return AccessDecision(ruling=DecisionOutcome.ELSEWHERE, whom=wanted, other=", ".join(self._doors()))
+        mention = _MENTION.match(rest)
+        try:
+            entry = AllowEntry.parse(mention[1] if mention else rest)
+        except ValueError:
+            return AccessDecision(ruling=DecisionOutcome.NOBODY, whom=wanted)
+        if entry.grants is AdmissionGrant.EVERYONE or rest.startswith("@"):
+            return AccessDecision(ruling=DecisionOutcome.NOBODY, whom=wanted)
+        return channel, entry
+
+    def _doors(self) -> list[str]:
+        """Return the blocks that people are let in to; where there is none, those of this machine."""
+        policies = self._roster.policies
+        return sorted(name for name, policy in policies.items() if not policy.is_local) or sorted(policies)
+
+    def _accounts(self, channel: str, entry: AllowEntry) -> list[PlatformAccount]:
+        return [self._roster.account(channel, entry.id), *self._linked(channel, entry.id)]
+
+    def _is_owner(self, channel: str, entry: AllowEntry) -> bool:
+        if entry.grants is not AdmissionGrant.USER:
+            return False
+        return self._roster.is_owner(channel, entry.id) or self._roster.is_owner_of(self._linked(channel, entry.id))
+
+    def _blocked_elsewhere(self, channel: str, entry: AllowEntry) -> str:
+        """Return under which other name the same person is blocked: allowing this one would change nothing."""
+        if entry.grants is not AdmissionGrant.USER:
+            return ""
+        found = self._roster.blocked_as(self._accounts(channel, entry))
+        return "" if found == f"{channel}:{entry}" else found
+
+    async def _put(
+        self, channel: str, entry: AllowEntry, standing: AccessStatus, decider: DecisionActor, name: str, what: str
+    ) -> AccessDecision:
+        whom = f"{channel}:{entry}"
+        before = self._roster.access.members().get((channel, str(entry)))
+        if before is not None and before.standing is standing:
+            return AccessDecision(ruling=DecisionOutcome.SAME, whom=whom)
+        new = AccessEntry(
+            channel=channel,
+            who=str(entry),
+            standing=standing,
+            by=decider.by,
+            at=self._now(),
+            name=name or (before.name if before else ""),
+        )
+        await self._roster.access.change(AccessChange(put=(new,), line=self._line(decider, what, whom)))
+        log.info("people.decided", what=what, whom=whom, by=decider.by)
+        return AccessDecision(ruling=DecisionOutcome.DONE, whom=whom)
+
+    def _line(self, decider: DecisionActor, what: str, whom: str) -> AuditEntry:
+        return AuditEntry(id=decider.id, at=self._now(), by=decider.by, where=decider.where, what=what, whom=whom)

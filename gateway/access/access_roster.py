@@ -1,0 +1,172 @@
+"""Who stands how with which channel block, from the settings and from what owners decided since.
+
+Judging asks at every message, so everything here is served from memory and derived once per change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from gateway.admission import NO_FACTS, AdmissionFacts, AdmissionGrant, AdmissionPolicy, AllowEntry
+from gateway.events import ChatKind, InboundMessage
+from gateway.ports.access import AccessEntry, AccessListing, AccessStatus, AccessStore
+
+PlatformAccount: TypeAlias = tuple[str, str]  # (platform kind, user id): somebody, whichever bot they wrote to
+
+_LETS_IN = frozenset({AccessStatus.ALLOWED, AccessStatus.PAIRED})
+_NOBODY: frozenset[str] = frozenset()
+_NOTHING: frozenset[AllowEntry] = frozenset()
+
+
+@dataclass(slots=True)
+class _RosterIndex:
+    """What judging needs, derived from the decisions in force."""
+
+    owners: dict[str, frozenset[str]] = field(default_factory=dict)  # block -> user ids that claimed
+    entries: dict[str, frozenset[AllowEntry]] = field(default_factory=dict)  # block -> let in since
+    blocked: dict[PlatformAccount, str] = field(default_factory=dict)  # -> "channel:who"
+    blocked_places: dict[tuple[str, AllowEntry], str] = field(default_factory=dict)  # (block, place) -> "channel:who"
+    owner_accounts: frozenset[PlatformAccount] = frozenset()
+
+
+class AccessRoster:
+    """Answers for the doors who is whose; decisions about it are made in `gateway.access.access_control`."""
+
+    def __init__(
+        self,
+        access: AccessStore,
+        policies: Mapping[str, AdmissionPolicy],
+        kinds: Mapping[str, str],
+        *,
+        named: Sequence[str] = (),
+    ) -> None:
+        """*policies* are the blocks as the settings have them; *kinds* name each block's platform.
+
+        *named* are the owners that the settings name, as "channel:user_id": also of a block that is not there now.
+        """
+        self._absent = [each.partition(":") for each in named if each.partition(":")[0] not in policies]
+        self.policies = policies
+        self.access = access
+        self._kinds = kinds
+        self._edition = -1
+        self._index = _RosterIndex()
+
+    def account(self, channel: str, user: str) -> PlatformAccount:
+        """Return a block's user as an account of the platform."""
+        return self._kinds.get(channel, channel), user
+
+    def facts(self, message: InboundMessage, linked: Sequence[PlatformAccount] = ()) -> AdmissionFacts:
+        """Return what was decided about the sender of *message*; *linked* are all accounts of that person.
+
+        An owner's linked account is an owner's, and who is blocked under one account or bot is blocked under all.
+        """
+        index = self._derived()
+        channel, user = message.key.channel, message.sender.id
+        is_owner = any(each in index.owner_accounts for each in linked)
+        owners = index.owners.get(channel, _NOBODY)
+        entries = index.entries.get(channel, _NOTHING)
+        blocked_as = self._blocking(index, message, linked) if index.blocked or index.blocked_places else ""
+        if not (is_owner or owners or entries or blocked_as):
+            return NO_FACTS
+        return AdmissionFacts(owners=owners | {user} if is_owner else owners, entries=entries, blocked_as=blocked_as)
+
+    def _blocking(self, index: _RosterIndex, message: InboundMessage, linked: Sequence[PlatformAccount]) -> str:
+        channel = message.key.channel
+        accounts = (self.account(channel, message.sender.id), *linked)
+        found = next((index.blocked[each] for each in accounts if each in index.blocked), "")
+        if found or message.chat_kind is not ChatKind.GROUP:
+            return found
+        places = [
+            AllowEntry(AdmissionGrant.CHAT, message.key.chat),
+            AllowEntry(AdmissionGrant.CHAT, message.key.parent.chat),
+        ]
+        places += [AllowEntry(AdmissionGrant.GUILD, message.guild)] if message.guild else []
+        return next(
+            (index.blocked_places[channel, each] for each in places if (channel, each) in index.blocked_places), ""
+        )
+
+    def blocked_as(self, accounts: Iterable[PlatformAccount]) -> str:
+        """Return the "channel:who" under which somebody with these accounts is blocked, "" when they are not."""
+        index = self._derived()
+        return next((index.blocked[each] for each in accounts if each in index.blocked), "")
+
+    def has_owner(self) -> bool:
+        """Say whether anybody is an owner, by the settings or by a code; the page and the console aside."""
+        return bool(self._absent or self._derived().owner_accounts)
+
+    def is_owner(self, channel: str, user: str) -> bool:
+        """Say whether this user is an owner in this block."""
+        policy = self.policies.get(channel)
+        return (
+            self.is_set_owner(channel, user)
+            or user in self._derived().owners.get(channel, _NOBODY)
+            or (policy is not None and policy.is_here(user))
+        )
+
+    def is_set_owner(self, channel: str, user: str) -> bool:
+        """Say whether the settings name this user as an owner."""
+        policy = self.policies.get(channel)
+        return policy is not None and user in policy.owners
+
+    def is_owner_of(self, accounts: Iterable[PlatformAccount]) -> bool:
+        """Say whether one of these accounts is an owner's."""
+        owners = self._derived().owner_accounts
+        return any(each in owners for each in accounts)
+
+    def owners(self) -> Sequence[AccessListing]:
+        """Return every owner, those of the settings first."""
+        return [each for each in self.listed() if each.standing == AccessStatus.OWNER]
+
+    def listed(self) -> Sequence[AccessListing]:
+        """Return who may write and who may not, by block: the settings' lines first, then the decisions by time."""
+        lines = [
+            AccessListing(channel=channel, who=who, standing=AccessStatus.OWNER, came_by="setting")
+            for channel, _, who in self._absent
+        ]
+        lines += [line for name in sorted(self.policies) for line in self._set(self.policies[name])]
+        made = sorted(self.access.members().values(), key=lambda each: (each.channel, each.at, each.who))
+        return [*lines, *(_decided(each) for each in made)]
+
+    @staticmethod
+    def _set(policy: AdmissionPolicy) -> Iterator[AccessListing]:
+        for owner in sorted(policy.owners):
+            yield AccessListing(channel=policy.channel, who=owner, standing=AccessStatus.OWNER, came_by="setting")
+        for entry in sorted(map(str, policy.entries)):
+            yield AccessListing(channel=policy.channel, who=entry, standing=AccessStatus.ALLOWED, came_by="setting")
+
+    def _derived(self) -> _RosterIndex:
+        if self._edition != (edition := self.access.edition()):
+            self._index = self._derive(self.access.members().values())
+            self._edition = edition
+        return self._index
+
+    def _derive(self, members: Iterable[AccessEntry]) -> _RosterIndex:
+        index = _RosterIndex()
+        accounts = {self.account(name, user) for name, policy in self.policies.items() for user in policy.owners}
+        for each in members:
+            entry = AllowEntry.parse(each.who)
+            if each.standing is AccessStatus.OWNER:
+                accounts.add(self.account(each.channel, each.who))
+                index.owners[each.channel] = index.owners.get(each.channel, _NOBODY) | {each.who}
+            elif each.standing in _LETS_IN:
+                index.entries[each.channel] = index.entries.get(each.channel, _NOTHING) | {entry}
+            elif entry.grants is AdmissionGrant.USER:
+                index.blocked[self.account(each.channel, each.who)] = f"{each.channel}:{each.who}"
+            else:
+                index.blocked_places[each.channel, entry] = f"{each.channel}:{each.who}"
+        index.owner_accounts = frozenset(accounts)
+        return index
+
+
+def _decided(member: AccessEntry) -> AccessListing:
+    return AccessListing(
+        channel=member.channel,
+        who=member.who,
+        standing=member.standing,
+        came_by="code" if member.standing is AccessStatus.OWNER else "decision",
+        by=member.by,
+        at=member.at,
+        name=member.name,
+    )

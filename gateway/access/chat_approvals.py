@@ -1,0 +1,156 @@
+"""Places that we were added to: an owner is asked once whether we may answer there; until then we say nothing there.
+
+A place that an entry lets in, or whose workspace one does, needs no question.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
+
+import structlog
+
+from gateway.access.note_store import DAY, PLACE, NoteStore, derive_notice_id, encode_note, format_time, parse_time
+from gateway.access.pairing_service import FindOwner, Language, english, person_label, question
+from gateway.admission import (
+    AdmissionGrant,
+    AdmissionPolicy,
+    Admitted,
+    AllowEntry,
+    Decision,
+    GroupPolicy,
+    RejectionReason,
+)
+from gateway.events import ChatKind, InboundMessage, OutboundMessage
+from gateway.i18n import translate
+from gateway.ports import MembershipChange
+from gateway.ports.access import AccessChange
+from gateway.text.display_names import safe_display_name
+
+log = structlog.get_logger(__name__)
+
+MOST_ASKED = 3  # a day, of one channel block: anybody can add a bot to a hundred groups
+MOST_KEPT = 200  # places of one channel block that nobody decided about
+
+
+class ChatApprovals:
+    """Takes note of where we are, and asks about it."""
+
+    def __init__(
+        self,
+        notes: NoteStore,
+        policies: Mapping[str, AdmissionPolicy],
+        *,
+        owner: FindOwner,
+        now: Callable[[], datetime],
+        language: Language = english,
+        decided: Callable[[MembershipChange], str | None] = lambda _: None,
+    ) -> None:
+        """*policies* are the blocks as the settings have them; *owner* says where a block's owner can be asked.
+
+        *decided* is the group policy of one place, where it has one of its own.
+        """
+        self._notes = notes
+        self._policies = policies
+        self._owner = owner
+        self._now = now
+        self._language = language
+        self._decided = decided
+
+    async def joined(self, place: MembershipChange) -> None:
+        """Ask an owner about a place that is new and not let in; forget one we have left. Raises StoreUnavailable."""
+        note = f"{PLACE}{place.channel}:{place.entry}"
+        async with self._notes.lock:
+            value = self._notes.one(note)
+            if place.is_gone:
+                await self._leave(note, value)
+            elif not self._is_open(place):
+                await self._enter(note, value, place)
+
+    def question_text(self, message: InboundMessage, decision: Decision) -> Decision:
+        """Return *decision*, with the better reason where a stranger was refused because their place waits."""
+        if isinstance(decision, Admitted) or decision.reason is not RejectionReason.STRANGER:
+            return decision
+        if message.chat_kind is not ChatKind.GROUP:
+            return decision
+        channel = message.key.channel
+        entries = [f"chat:{message.key.parent.chat}", *([f"guild:{message.guild}"] if message.guild else [])]
+        waiting = next((each for each in entries if self._waits(f"{PLACE}{channel}:{each}")), "")
+        return replace(decision, reason=RejectionReason.PLACE_PENDING) if waiting else decision
+
+    def _waits(self, note: str) -> bool:
+        value = self._notes.one(note)
+        return value is not None and not value.get("no") and not value["gone"]
+
+    def _is_open(self, place: MembershipChange) -> bool:
+        """Say whether nothing has to be asked: who is there is let in, or nobody will be."""
+        policy = self._policies.get(place.channel)
+        if policy is None or policy.is_local:
+            return True
+        if GroupPolicy(self._decided(place) or policy.group_policy) is GroupPolicy.OFF:
+            return True
+        grants = {str(AllowEntry(AdmissionGrant.EVERYONE)), place.entry}
+        grants |= {f"guild:{place.guild}"} if place.guild else set()
+        grants |= {f"team:{place.team}"} if place.team else set()
+        members = self._notes.members()
+        is_decided = any((place.channel, who) in members for who in grants)
+        return is_decided or not grants.isdisjoint(map(str, policy.entries))
+
+    async def _leave(self, note: str, value: Mapping[str, Any] | None) -> None:
+        if value is None:
+            return
+        # Kept for the rest of the day, or who takes us out and in again would make us ask each time.
+        is_fresh = self._asked_lately(value)
+        await self._notes.write({note: encode_note({**value, "gone": True}) if is_fresh else ""})
+
+    async def _enter(self, note: str, value: Mapping[str, Any] | None, place: MembershipChange) -> None:
+        if value is not None and not value["gone"]:
+            return  # the platform says it once more
+        if value is not None and self._asked_lately(value):
+            await self._notes.write({note: encode_note({**value, "gone": False})})
+            return
+        now = self._now()
+        told = await self._question(note, place, now)
+        by = place.by
+        new = {
+            "channel": place.channel,
+            "who": place.entry,
+            "name": safe_display_name(place.title),
+            "by": by.id if by else "",
+            "by_name": safe_display_name(by.name) if by else "",
+            "at": format_time(now),
+            "asked": format_time(now) if told else "",
+            "gone": False,
+        }
+        await self._notes.change(
+            AccessChange(notes={**self._too_many(place.channel), note: encode_note(new)}, told=told)
+        )
+        log.info("places.waits", channel=place.channel, place=place.entry, asked=bool(told))
+
+    def _asked_lately(self, value: Mapping[str, Any]) -> bool:
+        return bool(value["asked"]) and self._now() - parse_time(value["asked"]) < DAY
+
+    def _too_many(self, channel: str) -> dict[str, str]:
+        of_block = sorted((value["at"], name) for name, value in self._notes.of(f"{PLACE}{channel}:"))
+        return {name: "" for _, name in of_block[: max(0, len(of_block) - MOST_KEPT + 1)]}
+
+    async def _question(self, note: str, place: MembershipChange, now: datetime) -> tuple[OutboundMessage, ...]:
+        asked = sum(self._asked_lately(value) for _, value in self._notes.of(f"{PLACE}{place.channel}:"))
+        at = await self._owner(place.channel) if asked < MOST_ASKED else None
+        if at is None:
+            return ()
+        language, by = self._language(at.key), place.by
+        where = chat_label(place.entry, safe_display_name(place.title), language)
+        if by is not None:
+            who = person_label(by.id, safe_display_name(by.name), language)
+            text = translate("strangers.ask_place_by", language, who=who, place=where, channel=place.channel)
+        else:
+            text = translate("strangers.ask_place", language, place=where, channel=place.channel)
+        return (question(at, note, derive_notice_id(note, format_time(now)), text, language),)
+
+
+def chat_label(entry: str, name: str, language: str) -> str:
+    """Return a place as an owner reads of it."""
+    return translate("strangers.person" if name else "strangers.person_unnamed", language, id=entry, name=name)

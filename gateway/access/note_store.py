@@ -1,0 +1,92 @@
+"""Small notes about people beside the roster: JSON by name, written with whatever they go with."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from gateway.ports.access import AccessChange, AccessEntry, AccessStore, AuditEntry
+
+DAY = timedelta(days=1)
+TOLD = "told:"  # told:<channel>:<sender>: this person had the one line of a day, in a direct message
+TOLD_HERE = "told-here:"  # told-here:<channel>:<sender>: the same, in a shared chat
+PERSON = "pair:"  # pair:<hash of the code>: a stranger who waits
+PLACE = "place:"  # place:<channel>:<entry>: a place that we were added to
+TRIES = "tries:"  # tries:<decider>: wrong codes of late
+CLAIM_TRIES = "claim-tries:"  # claim-tries:<channel>:<sender>: wrong owner's codes of late
+
+
+def format_time(at: datetime) -> str:
+    """Return a time as notes have it."""
+    return at.astimezone(UTC).isoformat()
+
+
+def parse_time(text: object) -> datetime:
+    """Read what `stamp` wrote."""
+    return datetime.fromisoformat(str(text))
+
+
+def encode_note(value: Mapping[str, Any]) -> str:
+    """Return the text of a note."""
+    return json.dumps(value, sort_keys=True)
+
+
+def derive_notice_id(*parts: str) -> str:
+    """Return an id for what is said beside any turn, ``d`` and 16 base32 characters; of the same parts the same."""
+    digest = hashlib.sha256("\0".join(parts).encode("utf-8", "surrogatepass")).digest()
+    return "d" + base64.b32encode(digest[:10]).decode("ascii").lower()
+
+
+def derive_reply_id(*parts: str) -> str:
+    """Return the same, beginning with ``s``: what does not reach a stranger is no trouble that an owner is told of."""
+    return f"s{derive_notice_id(*parts)[1:]}"
+
+
+class NoteStore:
+    """The notes, by name and by prefix. What reads, judges and writes back holds `lock` meanwhile."""
+
+    def __init__(self, access: AccessStore) -> None:
+        self._access = access
+        self.lock = asyncio.Lock()
+
+    def text(self, name: str) -> str:
+        """Return a note as it stands, or an empty string."""
+        return self._access.notes().get(name, "")
+
+    def one(self, name: str) -> Mapping[str, Any] | None:
+        """Return a note, or None."""
+        text = self.text(name)
+        value: Mapping[str, Any] | None = json.loads(text) if text else None
+        return value
+
+    def of(self, prefix: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+        """Yield the notes whose names begin with *prefix*."""
+        for name, text in list(self._access.notes().items()):
+            if name.startswith(prefix):
+                yield name, json.loads(text)
+
+    def outdated(self, now: datetime) -> dict[str, str]:
+        """Return the notes whose time is over, as changes that remove them."""
+        timed = (each for prefix in (TOLD, TOLD_HERE, PERSON, TRIES, CLAIM_TRIES) for each in self.of(prefix))
+        return {name: "" for name, value in timed if parse_time(value["until"]) <= now}
+
+    def members(self) -> Mapping[tuple[str, str], AccessEntry]:
+        """Return the decisions in force."""
+        return self._access.members()
+
+    async def write(self, notes: Mapping[str, str]) -> None:
+        """Write notes; an empty value removes one."""
+        await self._access.change(AccessChange(notes=notes))
+
+    async def change(self, change: AccessChange) -> bool:
+        """Write a change; see `gateway.ports.access.AccessStore`."""
+        return await self._access.change(change)
+
+    async def audit(self, *, about: str, limit: int) -> Sequence[AuditEntry]:
+        """Return audit lines; see the port."""
+        return await self._access.audit(limit=limit, about=about)

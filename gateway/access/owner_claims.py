@@ -1,0 +1,185 @@
+"""Becoming the owner: a code that the operator prints while there is no owner, good once and for 15 minutes.
+
+Whoever sends it, alone in a direct chat, is the owner from then on. It is looked at before admission and never stored,
+so that no row, transcript or model sees it; a wrong one is answered like any other message from the same person.
+In a shared chat it makes nobody the owner, and is good no more: everybody there has read it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any
+
+import structlog
+
+from gateway.access import codes
+from gateway.access.access_roster import AccessRoster
+from gateway.access.note_store import CLAIM_TRIES, NoteStore, encode_note, format_time, parse_time
+from gateway.admission import Admitted, Decision, RejectionReason
+from gateway.events import ChatKind, InboundKind, InboundMessage, OutboundKind, OutboundMessage, SessionKey, turn_id
+from gateway.i18n import translate
+from gateway.ports import IntakeResult, IntakeVerdict
+from gateway.ports.access import CODE, AccessChange, AccessEntry, AccessStatus, AuditEntry
+
+log = structlog.get_logger(__name__)
+
+GOOD_FOR = timedelta(minutes=15)
+TRIES = 5  # wrong ones of one sender
+LOCKED_FOR = timedelta(hours=1)
+# Wrong ones of all senders; then the code is good no more. As many hit one of 40 bits with a chance of 1 in 10^8, and
+# nobody sends them by accident: fewer would let anybody with some accounts end the operator's code.
+MOST_WRONG = 10_000
+
+_CODE = "claim"
+_UNHEARD = frozenset({RejectionReason.SELF, RejectionReason.BOT, RejectionReason.NOBODY, RejectionReason.BLOCKED})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IssuedClaimCode:
+    """A code as it is shown to the operator, once."""
+
+    code: str
+    until: datetime
+
+
+Language = Callable[[SessionKey], str]  # that of a chat
+
+
+class OwnerClaims:
+    """Gives codes out and takes them; a `Doorkeeper` of the intake."""
+
+    def __init__(self, roster: AccessRoster, *, now: Callable[[], datetime], language: Language) -> None:
+        self._roster = roster
+        self._access = roster.access
+        self._notes = NoteStore(roster.access)
+        self._now = now
+        self._language = language
+        self.wrong: Counter[str] = Counter()  # wrong codes since the start, by channel
+        self._lock = asyncio.Lock()  # a code is read, judged and written back by one at a time
+
+    async def issue(self) -> IssuedClaimCode | None:
+        """Return a new code, an earlier one is good no more; None while there is an owner."""
+        code, salt, until = codes.new_code(), codes.new_salt(), self._now() + GOOD_FOR
+        digest = await codes.hash_code(code, salt)
+        async with self._lock:
+            if self._roster.has_owner():
+                return None
+            kept = {"hash": digest, "salt": salt, "until": format_time(until), "wrong": 0, "spent": False}
+            gone = self._notes.outdated(self._now())
+            await self._access.change(AccessChange(notes={**gone, _CODE: json.dumps(kept)}))
+        log.info("owner.code_issued", until=format_time(until))
+        return IssuedClaimCode(code=codes.format_code(code), until=until)
+
+    async def intercept(self, message: InboundMessage, decision: Decision) -> IntakeResult | None:
+        """Make who sends the code the owner, and let nobody have it as a message."""
+        code = self._typed(message, decision)
+        if not code:
+            return None
+        async with self._lock:
+            kept = self._kept()
+            if kept is None:
+                return None
+            if message.chat_kind is not ChatKind.DIRECT:
+                return await self._shown_to_all(code, message, kept)
+            is_locked = self._tries(message) >= TRIES
+            if is_locked and not isinstance(decision, Admitted):
+                return None
+            if not codes.hashes_match(await codes.hash_code(code, kept["salt"]), kept["hash"]):
+                await self._note_wrong(message, kept)
+                return None
+            if not (is_locked or kept["spent"]):
+                await self._take(message, kept)
+        # Also of a second use, and of one that came too often: it stands in no row, and nothing is said.
+        return IntakeResult(verdict=IntakeVerdict.REJECTED, reason="code")
+
+    # -- inside ----------------------------------------------------------------------------------------
+
+    def _typed(self, message: InboundMessage, decision: Decision) -> str:
+        """Return the code that the whole of a message is; "" costs nothing, which is nearly always."""
+        if _CODE not in self._access.notes():
+            return ""
+        is_said = message.kind in (InboundKind.MESSAGE, InboundKind.COMMAND) and not message.is_forwarded
+        if not is_said or message.attachments or message.mentioned:  # a name may look like a code
+            return ""
+        if not isinstance(decision, Admitted) and decision.reason in _UNHEARD:
+            return ""
+        return codes.parse_code(message.text)
+
+    def _kept(self) -> dict[str, Any] | None:
+        """Return what is kept of a code that is still to be looked at."""
+        value = self._access.notes().get(_CODE)
+        kept: dict[str, Any] = json.loads(value) if value else {}
+        is_good = bool(kept) and self._now() < parse_time(kept["until"]) and kept["wrong"] < MOST_WRONG
+        return kept if is_good else None
+
+    async def _shown_to_all(self, code: str, message: InboundMessage, kept: Mapping[str, Any]) -> IntakeResult | None:
+        """End a code that stands in a shared chat; any other word there is none of ours, and no wrong try."""
+        if not codes.hashes_match(await codes.hash_code(code, kept["salt"]), kept["hash"]):
+            return None
+        if not kept["spent"]:
+            told = replace(
+                self._told(message, "people.owner_code_seen"),
+                chat_kind=message.chat_kind,
+                visible_to=message.sender.id,
+                reply_to=message.message_id,
+            )
+            await self._access.change(AccessChange(notes={_CODE: json.dumps({**kept, "spent": True})}, told=(told,)))
+            log.warning("owner.code_seen", channel=message.key.channel, sender=message.sender.id)
+        return IntakeResult(verdict=IntakeVerdict.REJECTED, reason="code")
+
+    async def _take(self, message: InboundMessage, kept: Mapping[str, Any]) -> None:
+        channel, user = message.key.channel, message.sender.id
+        if self._roster.policies[channel].is_here(user):
+            await self._access.change(AccessChange(told=(self._told(message, "people.owner_here"),)))
+            return
+        if self._roster.has_owner():  # the settings named one since
+            return
+        now = self._now()
+        whom, name = f"{channel}:{user}", message.sender.name
+        done = await self._access.change(
+            AccessChange(
+                put=(AccessEntry(channel=channel, who=user, standing=AccessStatus.OWNER, by=CODE, at=now, name=name),),
+                spends=(_CODE, self._access.notes()[_CODE]),
+                notes={_CODE: json.dumps({**kept, "spent": True})},
+                line=AuditEntry(
+                    id=_id(message), at=now, by=CODE, where=str(message.key), what="owner claim", whom=whom
+                ),
+                told=(self._told(message, "people.owner_now"),),
+            )
+        )
+        log.info("owner.claimed", channel=channel, user=user, is_done=done)
+
+    def _told(self, message: InboundMessage, name: str) -> OutboundMessage:
+        text = translate(name, self._language(message.key))
+        return OutboundMessage(id=f"{_id(message)}.1", key=message.key, text=text, kind=OutboundKind.NOTICE)
+
+    def _tries(self, message: InboundMessage) -> int:
+        """Return how often the sender of *message* tried wrongly of late."""
+        note = self._notes.one(_tries_note(message))
+        return int(note["count"]) if note is not None and parse_time(note["until"]) > self._now() else 0
+
+    async def _note_wrong(self, message: InboundMessage, kept: Mapping[str, Any]) -> None:
+        if kept["spent"]:
+            return
+        count = {"count": self._tries(message) + 1, "until": format_time(self._now() + LOCKED_FOR)}
+        wrong = kept["wrong"] + 1
+        notes = {_tries_note(message): encode_note(count), _CODE: json.dumps({**kept, "wrong": wrong})}
+        await self._access.change(AccessChange(notes=notes))
+        self.wrong[message.key.channel] += 1
+        log.warning(
+            "owner.wrong_code", channel=message.key.channel, sender=message.sender.id, is_over=wrong >= MOST_WRONG
+        )
+
+
+def _tries_note(message: InboundMessage) -> str:
+    return f"{CLAIM_TRIES}{message.key.channel}:{message.sender.id}"
+
+
+def _id(message: InboundMessage) -> str:
+    """Return an id of what is done about *message* beside any turn."""
+    return f"d{turn_id(message)[1:]}"

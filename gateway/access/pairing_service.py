@@ -1,0 +1,277 @@
+"""Who waits for an owner's word, and the decision: one transaction, good once, with its audit line.
+
+Codes are kept hashed. Everything survives a restart, and whatever a crash repeats is done once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, TypeAlias
+
+import structlog
+
+from gateway.access import codes
+from gateway.access.note_store import (
+    PERSON,
+    PLACE,
+    TOLD,
+    TOLD_HERE,
+    TRIES,
+    NoteStore,
+    derive_notice_id,
+    encode_note,
+    format_time,
+    parse_time,
+)
+from gateway.events import MessageButton, OutboundKind, OutboundMessage, SessionKey
+from gateway.i18n import FALLBACK, translate
+from gateway.ports.access import AccessChange, AccessEntry, AccessStatus, AuditEntry, DecisionActor
+from gateway.ports.pairing import Outcome, PairingDecision, PairingLocked, PairingNotFound, PairingRequest
+
+log = structlog.get_logger(__name__)
+
+GOOD_FOR = timedelta(hours=1)
+MOST_WAITING = 3  # people of one channel block
+MOST_TRIES = 5
+LOCKED_FOR = timedelta(hours=1)
+YES, NO = "pair yes", "pair no"  # in the audit
+
+_SALT = b"parlour pair".hex()
+_REF = 12  # characters
+_LOOKED_BACK = 50  # audit lines among which an earlier attempt of a turn is looked for
+
+
+async def note_of(code: str) -> str:
+    """Return the name of the note about whoever has *code*: a slow hash, so that a stolen journal tells no code."""
+    return f"{PERSON}{await codes.hash_code(code, _SALT)}"
+
+
+def ref_of(note: str) -> str:
+    """Return what names a note in a button."""
+    return hashlib.sha256(note.encode("utf-8", "surrogatepass")).hexdigest()[:_REF]
+
+
+@dataclass(frozen=True, slots=True)
+class OwnerAddress:
+    """Where an owner can be asked: a direct chat, or any address at which *visible_to* alone reads."""
+
+    key: SessionKey
+    visible_to: str = ""
+
+
+Language: TypeAlias = Callable[[SessionKey], str]  # in which a chat is spoken to
+
+
+def english(_: SessionKey) -> str:
+    """Speak English everywhere."""
+    return FALLBACK
+
+
+# Where somebody who decides about a channel block can be asked; None when nobody can be reached in a chat.
+FindOwner: TypeAlias = Callable[[str], Awaitable[OwnerAddress | None]]
+
+
+def question(at: OwnerAddress, note: str, ident_: str, text: str, language: str) -> OutboundMessage:
+    """Return the message that asks an owner about *note*; two of one *ident_* are one."""
+    return OutboundMessage(
+        id=f"{ident_}.1",
+        key=at.key,
+        text=text,
+        kind=OutboundKind.NOTICE,
+        visible_to=at.visible_to,
+        choices=confirm_buttons(ref_of(note), language),
+    )
+
+
+def confirm_buttons(ref: str, language: str) -> tuple[MessageButton, ...]:
+    """Return the buttons below a question."""
+    return (
+        MessageButton(label=translate("strangers.yes", language), command=f"/pair yes {ref}"),
+        MessageButton(label=translate("strangers.no", language), command=f"/pair no {ref}"),
+    )
+
+
+def person_label(who: str, name: str, language: str) -> str:
+    """Return somebody as an owner reads of them: as code, which no platform makes a link or a call."""
+    key = "strangers.person" if name else "strangers.person_unnamed"
+    return translate(key, language, id=who, name=name)
+
+
+@dataclass(frozen=True, slots=True)
+class _PendingRequest:
+    note: str
+    text: str
+    waiting: PairingRequest
+
+
+class PairingService:
+    """Implements `gateway.ports.Pairing` over the roster's notes."""
+
+    def __init__(
+        self,
+        notes: NoteStore,
+        *,
+        now: Callable[[], datetime],
+        language: Language = english,
+        is_blocked: Callable[[str, str], bool] = lambda _channel, _who: False,
+    ) -> None:
+        """*is_blocked* says whether (block, user id) is somebody whom an owner shut out, under whatever account."""
+        self._notes = notes
+        self._now = now
+        self._language = language
+        self._is_blocked = is_blocked
+
+    def waiting(self) -> Sequence[PairingRequest]:
+        """Return everybody and every place that waits, the longest waiting first."""
+        return [each.waiting for each in self._found()]
+
+    def is_waiting(self, channel: str, who: str) -> bool:
+        """Say whether somebody or a place waits."""
+        return any((each.channel, each.who) == (channel, who) for each in self.waiting())
+
+    async def by_ref(self, ref: str, decider: DecisionActor, *, is_yes: bool) -> Outcome:
+        """Decide about the one whose ref this is."""
+        async with self._notes.lock:
+            found = next((each for each in self._found() if each.waiting.ref == ref), None)
+            if found is None:
+                return await self._earlier(decider)
+            return await self._decide(found, decider, is_yes=is_yes)
+
+    async def by_code(self, code: str, decider: DecisionActor, *, is_yes: bool = True) -> Outcome:
+        """Decide about whoever was given *code*, unless its decider guesses."""
+        typed = codes.parse_code(code)
+        if not typed:
+            return PairingNotFound()  # no guess: it is none of ours
+        note = await note_of(typed)
+        async with self._notes.lock:
+            minutes, tries = self._tries(decider)
+            if minutes:
+                return PairingLocked(minutes)
+            found = next((each for each in self._found() if each.note == note), None)
+            if found is not None:
+                return await self._decide(found, decider, is_yes=is_yes)
+            earlier = await self._earlier(decider)
+            if isinstance(earlier, PairingNotFound):
+                count = {"count": tries + 1, "until": format_time(self._now() + LOCKED_FOR)}
+                await self._notes.write({f"{TRIES}{decider.by}": encode_note(count)})
+            return earlier
+
+    async def forget(self, users: Collection[tuple[str, str]]) -> None:
+        """Forget that these (channel, user id) asked to be let in, and what they were told."""
+        async with self._notes.lock:
+            gone = {f"{prefix}{channel}:{user}" for prefix in (TOLD, TOLD_HERE) for channel, user in users}
+            gone |= {name for name, value in self._notes.of(PERSON) if (value["channel"], value["who"]) in users}
+            known = [name for name in gone if self._notes.text(name)]
+            if known:
+                await self._notes.write(dict.fromkeys(known, ""))
+
+    # -- under the lock ------------------------------------------------------------------------
+
+    def _found(self) -> list[_PendingRequest]:
+        members, now = self._notes.members(), self._now()
+        found = []
+        for prefix, read in ((PERSON, _person), (PLACE, _place)):
+            for note, value in self._notes.of(prefix):
+                waiting = read(note, value)
+                is_good = waiting.until is None or waiting.until > now
+                # Who was let in or shut out by another way waits no more.
+                is_open = not value.get("no") and not value.get("gone")
+                who = (waiting.channel, waiting.who)
+                if is_good and is_open and who not in members and (waiting.is_place or not self._is_blocked(*who)):
+                    found.append(_PendingRequest(note, self._notes.text(note), waiting))
+        return sorted(found, key=lambda each: (each.waiting.at, each.note))
+
+    def _tries(self, decider: DecisionActor) -> tuple[int, int]:
+        """Return for how many minutes *decider* may not try, and how often they tried in vain."""
+        value = self._notes.one(f"{TRIES}{decider.by}")
+        left = parse_time(value["until"]) - self._now() if value else timedelta(0)
+        if value is None or left <= timedelta(0):
+            return 0, 0
+        tries = int(value["count"])
+        return (math.ceil(left / timedelta(minutes=1)) if tries >= MOST_TRIES else 0), tries
+
+    async def _earlier(self, decider: DecisionActor) -> Outcome:
+        """Return what an earlier attempt of the same turn decided: a crash may have come before its answer."""
+        for line in await self._notes.audit(about=decider.by, limit=_LOOKED_BACK):
+            if line.id == decider.id and line.what in (YES, NO):
+                return PairingDecision(_remembered(line), line.what == YES)
+        return PairingNotFound()
+
+    async def _decide(self, found: _PendingRequest, decider: DecisionActor, *, is_yes: bool) -> Outcome:
+        waiting, now = found.waiting, self._now()
+        line = AuditEntry(
+            id=decider.id,
+            at=now,
+            by=decider.by,
+            where=decider.where,
+            what=YES if is_yes else NO,
+            whom=f"{waiting.channel}:{waiting.who}",
+        )
+        change = self._let_in(found, line) if is_yes else self._keep_out(found, line)
+        if not await self._notes.change(change):
+            return await self._earlier(decider)
+        log.info("pairing.decided", channel=waiting.channel, who=waiting.who, by=decider.by, yes=is_yes)
+        return PairingDecision(waiting, is_yes)
+
+    def _let_in(self, found: _PendingRequest, line: AuditEntry) -> AccessChange:
+        waiting = found.waiting
+        member = AccessEntry(
+            channel=waiting.channel,
+            who=waiting.who,
+            standing=AccessStatus.ALLOWED if waiting.is_place else AccessStatus.PAIRED,
+            by=line.by,
+            at=line.at,
+            name=waiting.name,
+        )
+        told: tuple[OutboundMessage, ...] = ()
+        if not waiting.is_place:
+            key = SessionKey.parse((self._notes.one(found.note) or {})["key"])
+            told = (
+                OutboundMessage(
+                    id=f"{derive_notice_id('welcome', found.note)}.1",
+                    key=key,
+                    text=translate("strangers.welcome", self._language(key)),
+                    kind=OutboundKind.NOTICE,
+                ),
+            )
+        return AccessChange(line=line, put=(member,), spends=(found.note, found.text), told=told)
+
+    def _keep_out(self, found: _PendingRequest, line: AuditEntry) -> AccessChange:
+        if not found.waiting.is_place:
+            return AccessChange(line=line, spends=(found.note, found.text))
+        value = {**(self._notes.one(found.note) or {}), "no": True}
+        return AccessChange(line=line, notes={found.note: encode_note(value)})
+
+
+def _person(note: str, value: Mapping[str, Any]) -> PairingRequest:
+    return PairingRequest(
+        ref=ref_of(note),
+        channel=value["channel"],
+        who=value["who"],
+        name=value["name"],
+        at=parse_time(value["at"]),
+        until=parse_time(value["until"]),
+    )
+
+
+def _place(note: str, value: Mapping[str, Any]) -> PairingRequest:
+    return PairingRequest(
+        ref=ref_of(note),
+        channel=value["channel"],
+        who=value["who"],
+        name=value["name"],
+        at=parse_time(value["at"]),
+        is_place=True,
+        by=value["by"],
+        by_name=value["by_name"],
+    )
+
+
+def _remembered(line: AuditEntry) -> PairingRequest:
+    channel, _, who = line.whom.partition(":")
+    is_place = who.startswith(("chat:", "guild:"))
+    return PairingRequest(ref="", channel=channel, who=who, name="", at=line.at, is_place=is_place)

@@ -1,0 +1,237 @@
+"""What somebody hears who is not let in: one line a day, and in a direct message a code that an owner can approve.
+
+Nothing that they said is stored, downloaded or shown, and no model is asked: a row in the outbox and a note of who was
+told when is all that is left of it, both written at once.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime
+
+import structlog
+
+from gateway.access import codes
+from gateway.access.note_store import (
+    DAY,
+    PERSON,
+    TOLD,
+    TOLD_HERE,
+    NoteStore,
+    derive_notice_id,
+    derive_reply_id,
+    encode_note,
+    format_time,
+)
+from gateway.access.pairing_service import (
+    GOOD_FOR,
+    MOST_WAITING,
+    FindOwner,
+    Language,
+    english,
+    note_of,
+    person_label,
+    question,
+)
+from gateway.admission import Admitted, Decision, Rejected, RejectionReason
+from gateway.errors import StoreUnavailable
+from gateway.events import ChatKind, InboundKind, InboundMessage, OutboundKind, OutboundMessage
+from gateway.i18n import translate
+from gateway.ports import IntakeResult, IntakeVerdict, MetricsRecorder
+from gateway.ports.access import AccessChange
+from gateway.text.display_names import safe_display_name
+
+log = structlog.get_logger(__name__)
+
+MOST_LINES = 100  # a day, to strangers of one channel block; as many again in shared chats
+MOST_LINES_HERE = 3  # a day, in one shared chat
+_TOLD_REASONS = frozenset({RejectionReason.STRANGER, RejectionReason.GUEST, RejectionReason.PLACE_PENDING})
+_SAID = frozenset({InboundKind.MESSAGE, InboundKind.COMMAND, InboundKind.BUTTON})
+
+
+@dataclass(slots=True)
+class _UnknownSenderReply:
+    """What one stranger is told, and what is written with it."""
+
+    text: str = ""
+    notes: dict[str, str] = field(default_factory=dict)
+    told: list[OutboundMessage] = field(default_factory=list)
+
+
+class UnknownSenderHandler:
+    """Answers who is not let in. Implements `gateway.intake.PreAdmissionHandler`."""
+
+    def __init__(
+        self,
+        notes: NoteStore,
+        *,
+        has_owner: Callable[[], bool],
+        has_pairing: Callable[[str], bool],
+        owner: FindOwner,
+        meter: MetricsRecorder,
+        now: Callable[[], datetime],
+        language: Language = english,
+    ) -> None:
+        """Strangers are told nothing while there is nobody who could let them in: no owner, and no pairing.
+
+        *has_pairing* says of a channel block whether it gives codes; *owner* where its owner can be asked.
+        """
+        self._notes = notes
+        self._has_owner = has_owner
+        self._has_pairing = has_pairing
+        self._owner = owner
+        self._meter = meter
+        self._now = now
+        self._language = language
+        self.unanswered: Counter[str] = Counter()  # messages that got no line because a day's are used up, by channel
+
+    async def intercept(self, message: InboundMessage, decision: Decision) -> IntakeResult | None:
+        """Tell a stranger what they may be told; the message itself stays refused.
+
+        A line goes out as a row of the outbox. Only what answers a press or a slash command, which cannot wait, is
+        in what is returned.
+        """
+        if isinstance(decision, Admitted) or not self._calls_us(message, decision) or self._was_told(message):
+            return None
+        try:
+            async with self._notes.lock:
+                line = "" if self._was_told(message) else await self._tell(message, decision)
+        except StoreUnavailable as error:  # a stranger's line is worth no redelivery
+            log.warning("strangers.not_told", channel=message.key.channel, reason=str(error))
+            return None
+        if not line:
+            return None
+        self._meter.count("rejected", reason=decision.reason)
+        return IntakeResult(verdict=IntakeVerdict.REJECTED, reason=decision.reason, line=line)
+
+    def _calls_us(self, message: InboundMessage, rejected: Rejected) -> bool:
+        if rejected.reason not in _TOLD_REASONS or message.kind not in _SAID or message.revision:
+            return False
+        if _is_greeting(message):
+            return False
+        if not (self._has_owner() or self._has_pairing(message.key.channel)):
+            return False
+        if self._now() - message.sent_at > DAY:
+            return False
+        is_direct = message.chat_kind is ChatKind.DIRECT
+        return is_direct or message.is_addressed or message.kind is not InboundKind.MESSAGE
+
+    def _was_told(self, message: InboundMessage) -> bool:
+        """Return True if the sender had their line; one in a shared chat may have sent them to a direct message."""
+        prefixes = (TOLD,) if message.chat_kind is ChatKind.DIRECT else (TOLD, TOLD_HERE)
+        notes = [self._notes.one(f"{prefix}{_who(message)}") for prefix in prefixes]
+        return any(note is not None and datetime.fromisoformat(note["until"]) > self._now() for note in notes)
+
+    async def _tell(self, message: InboundMessage, rejected: Rejected) -> str:
+        """Write what is told, all at once; return the line where it has to be said on the spot."""
+        now, key = self._now(), message.key
+        gone = self._notes.outdated(now)
+        if not self._has_room(message, gone):
+            return ""
+        answer = await self._answer(message, rejected, now, gone)
+        if not answer.text:
+            return ""
+        is_on_the_spot = not message.message_id
+        if not is_on_the_spot:
+            answer.told.insert(0, self._line(message, answer.text, now))
+        told = {
+            "until": format_time(now + DAY),
+            "place": "" if message.chat_kind is ChatKind.DIRECT else key.parent.chat,
+        }
+        notes = {**gone, **answer.notes, _told_note(message): encode_note(told)}
+        await self._notes.change(AccessChange(notes=notes, told=tuple(answer.told)))
+        log.info("strangers.told", channel=key.channel, reason=str(rejected.reason), has_code=bool(answer.notes))
+        return answer.text if is_on_the_spot else ""
+
+    def _has_room(self, message: InboundMessage, gone: dict[str, str]) -> bool:
+        """Return True if another line fits into the day: who can make many accounts must not make us shout.
+
+        Direct messages and shared chats have a budget each, so that neither uses up the other's.
+        """
+        channel, here = message.key.channel, message.key.parent.chat
+        prefix = f"{_prefix(message)}{channel}:"
+        places = [value["place"] for name, value in self._notes.of(prefix) if name not in gone]
+        if len(places) >= MOST_LINES:
+            self.unanswered[channel] += 1
+            log.warning("strangers.no_lines_left", channel=channel, is_direct=message.chat_kind is ChatKind.DIRECT)
+            return False
+        return message.chat_kind is ChatKind.DIRECT or places.count(here) < MOST_LINES_HERE
+
+    async def _answer(
+        self, message: InboundMessage, rejected: Rejected, now: datetime, gone: dict[str, str]
+    ) -> _UnknownSenderReply:
+        has_pairing, language = self._has_pairing(message.key.channel), self._language(message.key)
+        if message.chat_kind is ChatKind.DIRECT:
+            if has_pairing:
+                return await self._with_code(message, rejected, now, gone)
+            return _UnknownSenderReply(translate("strangers.nobody_direct", language))
+        if rejected.reason is RejectionReason.PLACE_PENDING:
+            return _UnknownSenderReply(translate("strangers.place_waits", language))
+        return _UnknownSenderReply(
+            translate("strangers.write_to_me" if has_pairing else "strangers.nobody_here", language)
+        )
+
+    async def _with_code(
+        self, message: InboundMessage, rejected: Rejected, now: datetime, gone: dict[str, str]
+    ) -> _UnknownSenderReply:
+        """Give a code, and ask an owner who can be reached; nothing while as many wait as may."""
+        channel, sender = message.key.channel, message.sender
+        members = self._notes.members()
+        of_block = [value for name, value in self._notes.of(PERSON) if name not in gone and value["channel"] == channel]
+        if sum((channel, value["who"]) not in members for value in of_block) >= MOST_WAITING:
+            return _UnknownSenderReply()
+        code = codes.new_code()
+        while self._notes.text(note := await note_of(code)):
+            code = codes.new_code()
+        name = safe_display_name(sender.name)
+        waiting = {
+            "channel": channel,
+            "who": sender.id,
+            "name": name,
+            "key": str(message.key),
+            "at": format_time(now),
+            "until": format_time(now + GOOD_FOR),
+        }
+        text = translate("strangers.code", self._language(message.key), code=codes.format_code(code))
+        answer = _UnknownSenderReply(text, {note: encode_note(waiting)})
+        at = await self._owner(channel)
+        if at is not None:
+            language = self._language(at.key)
+            who = person_label(sender.id, name, language)
+            asked = translate("strangers.ask_person", language, who=who, channel=channel, code=codes.format_code(code))
+            if rejected.reason is RejectionReason.GUEST:
+                asked = f"{asked} {translate('strangers.ask_guest', language)}"
+            answer.told.append(question(at, note, derive_notice_id(note), asked, language))
+        return answer
+
+    def _line(self, message: InboundMessage, text: str, now: datetime) -> OutboundMessage:
+        is_shared = message.chat_kind is not ChatKind.DIRECT
+        return OutboundMessage(
+            id=f"{derive_reply_id(_told_note(message), format_time(now))}.1",
+            key=message.key,
+            text=text,
+            kind=OutboundKind.NOTICE,
+            reply_to=message.message_id if is_shared else "",
+            visible_to=message.sender.id if is_shared else "",
+            chat_kind=message.chat_kind,
+        )
+
+
+def _prefix(message: InboundMessage) -> str:
+    return TOLD if message.chat_kind is ChatKind.DIRECT else TOLD_HERE
+
+
+def _who(message: InboundMessage) -> str:
+    return f"{message.key.channel}:{message.sender.id}"
+
+
+def _told_note(message: InboundMessage) -> str:
+    return f"{_prefix(message)}{_who(message)}"
+
+
+def _is_greeting(message: InboundMessage) -> bool:
+    """Say whether nobody wrote *message*: it is how a channel has us greet where somebody added us."""
+    is_shared = message.chat_kind is ChatKind.GROUP
+    return is_shared and not message.message_id and message.kind is InboundKind.MESSAGE and message.text == "/start"

@@ -1,0 +1,269 @@
+"""Caps: how many turns and tokens people, chats and the house may take (PEOPLE.md; docs/adr/0020-caps.md).
+
+**What is counted.** Turns: those that ask a model, each once by its id however often it is killed and taken up again;
+commands, questions of ours and refused turns are none. Tokens: in and out, cached ones too, of the calls that somebody
+waits for (`COUNTED`). Work beside the turns (summaries, Dream, embeddings) has a purse of its own
+(agent/memory/jobs/token_budget.py), apart from every cap here.
+
+**How far a cap can be passed.** Turns: never. Tokens: each call reserves what its prompt is reckoned at and
+`ANSWER_TOKENS` for its answer, and does not begin unless everything spent and reserved fits under each cap with it. So
+a day's total is at most the cap and what the calls under way when it filled up took above their reservations: a few
+long answers; nothing where no call takes more than it reserved.
+
+**What survives.** Usage rows and `cap_told` in the journal are the truth, read once at start. Nothing is written here,
+and nothing takes longer than the ten minutes' turns of one person and chat. One process counts for itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from zoneinfo import ZoneInfo
+
+from gateway.access.refusal_log import OtherRefusal, RefusalLog
+from gateway.access.usage_counters import HOUSE, WINDOW, UsageCounters, counter_names
+from gateway.events import InboundKind, InboundMessage
+from gateway.ports import MetricsRecorder
+from gateway.ports.caps import CapAllowance, CapKind, CapNotice, CapReached, CapUsageStore, ExceededCap, Release
+
+COUNTED = frozenset({"answer", "transcription"})  # purposes of calls that a person waits for
+ANSWER_TOKENS = 1_000  # reserved for an answer
+FIRST_TURNS = 20  # in ten minutes, of who came in by a place or with everybody
+FIRST_TOKENS = 500_000  # a day, of the same: some fifty answers over a long conversation
+
+_DAY = timedelta(days=2)  # longer than any day, and than a clock is put right by without being noticed
+
+_SETTINGS = {
+    CapKind.PERSON_TURNS: "person_turns_per_10_min",
+    CapKind.CHAT_TURNS: "chat_turns_per_10_min",
+    CapKind.OWN_TURNS: "person_turns_per_10_min",
+    CapKind.PERSON_TOKENS: "person_tokens_per_day",
+    CapKind.CHAT_TOKENS: "chat_tokens_per_day",
+    CapKind.OWN_TOKENS: "person_tokens_per_day",
+    CapKind.HOUSE_TOKENS: "tokens_per_day",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CapLimits:
+    """What the operator set; None = not set, 0 = no limit. Set, a limit is everybody's, owners included."""
+
+    person_turns: int | None = None
+    chat_turns: int | None = None
+    person_tokens: int | None = None
+    chat_tokens: int | None = None
+    house_tokens: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CapRule:
+    """A cap as it holds for one turn."""
+
+    cap: CapKind
+    limit: int
+    names: tuple[str, ...]  # the tallies that it adds up
+    told_as: str  # whose window it is
+    told_in: str  # the chat where this turn would be told of it
+
+
+@dataclass(slots=True)
+class _ActiveTurn:
+    tallies: tuple[str, ...]
+    rules: tuple[CapRule, ...]
+
+
+class UsageCapTracker:
+    """Implements `gateway.ports.caps.UsageCaps`. Every method runs on the loop and returns at once."""
+
+    def __init__(
+        self,
+        *,
+        limits: Callable[[InboundMessage], CapLimits],
+        is_named: Callable[[InboundMessage], bool],
+        accounts: Callable[[str], Sequence[str]],
+        zone: str,
+        now: Callable[[], datetime],
+        meter: MetricsRecorder,
+        refusals: RefusalLog,
+    ) -> None:
+        """*limits* are those of a chat, *is_named* says who is an owner or let in by their own id.
+
+        *accounts* returns all accounts of the person whom an account belongs to, the oldest first.
+        """
+        self._limits = limits
+        self._is_named = is_named
+        self._accounts = accounts
+        self._zone = ZoneInfo(zone)
+        self._now = now
+        self._meter = meter
+        self._refusals = refusals
+        self._tallies = UsageCounters()
+        self._entered: dict[str, _ActiveTurn] = {}
+        self._house_limit = 0
+
+    async def warm(self, rows: CapUsageStore, *, house_limit: int | None) -> None:
+        """Read what the journal has counted; call it before the first turn. Raises StoreUnavailable."""
+        self._house_limit = house_limit or 0
+        now = self._open_day()
+        start = self._midnight(now, days=0)
+        self._tallies.restore(await rows.load_usage(window=now - WINDOW, day=start, purposes=COUNTED))
+
+    # -- the port ---------------------------------------------------------------------------------------
+
+    def admit_turn(self, message: InboundMessage, turn: str, person: str) -> ExceededCap | None:
+        """Count *turn*, or say which cap forbids it: of several the one that lasts longest."""
+        now = self._open_day()
+        rules = tuple(self._rules(message, person))
+        pasts = [past for rule in rules if (past := self._past(rule, turn, now)) is not None]
+        if pasts:
+            return self._telling(max(pasts, key=lambda past: past.until), turn, now)
+        tallies = counter_names(person, str(message.key), is_own=_is_own(message))
+        self._tallies.begin(tallies, turn, now)
+        self._entered[turn] = _ActiveTurn(tallies, rules)
+        return None
+
+    def end_turn(self, turn: str) -> None:
+        """Forget what the turn was under; it stays counted."""
+        self._entered.pop(turn, None)
+
+    def reserve(self, turn: str, tokens: int) -> Release:
+        """Reserve *tokens* for a call; raises CapReached."""
+        entered = self._entered.get(turn)
+        if entered is None:
+            return lambda: None
+        now = self._open_day()
+        for rule in entered.rules:
+            if rule.cap.is_daily and self._tallies.tokens(rule.names) + tokens > rule.limit:
+                # From here on it is past: what is left over is too little for a prompt, and would only be tried again.
+                raise CapReached(self._telling(self._ended(rule, self._midnight(now), turn, now), turn, now))
+        self._tallies.hold(entered.tallies, tokens)
+        return lambda: self._tallies.hold(entered.tallies, -tokens)
+
+    def refused(self, messages: Iterable[InboundMessage], past: ExceededCap) -> None:
+        """Count and note messages that a cap left unanswered."""
+        setting, ends = _SETTINGS[past.cap].upper(), past.until.astimezone(self._zone)
+        mend = f"PARLOUR_CAPS__{setting}={2 * past.limit}  # or wait until {ends:%Y-%m-%d %H:%M} {self._zone.key}"
+        for message in messages:
+            self._meter.count("capped", cap=past.cap.value)
+            self._refusals.note(message, OtherRefusal(reason=past.cap, would_admit=mend), self._now())
+
+    def allowances(self, message: InboundMessage, person: str) -> tuple[CapAllowance, ...]:
+        """Return how the sender stands."""
+        now = self._open_day()
+        return tuple(self._stands(rule, now) for rule in self._rules(message, person))
+
+    # -- the house --------------------------------------------------------------------------------------
+
+    def spend(self, *, turn: str, person: str, chat: str, purpose: str, tokens: int) -> None:
+        """Count what a call took. Of other purposes than `COUNTED`, nothing."""
+        if purpose in COUNTED:
+            self._open_day()
+            self._tallies.spend(counter_names(person, chat, is_own=self.is_own(turn)), tokens)
+
+    def is_own(self, turn: str) -> bool:
+        """Say whether a turn that entered was ours: nobody typed it."""
+        entered = self._entered.get(turn)
+        return entered is not None and any(name.startswith("own/") for name in entered.tallies)
+
+    def installation_usage(self) -> CapAllowance | None:
+        """Return how the house stands with TOKENS_PER_DAY, None without such a cap: for whoever alerts the owner.
+
+        Ask it as often as you like (it is one addition). What is used never falls within a day, and `until` is the
+        midnight at which it begins again and names the day, so 80 and 100 % are passed at most once each.
+        """
+        if not self._house_limit:
+            return None
+        now = self._open_day()
+        used = self._tallies.tokens((HOUSE,))
+        return CapAllowance(cap=CapKind.HOUSE_TOKENS, used=used, limit=self._house_limit, until=self._midnight(now))
+
+    # -- inside -----------------------------------------------------------------------------------------
+
+    def _rules(self, message: InboundMessage, person: str) -> Iterator[CapRule]:
+        """Yield the caps that hold for a turn. Unset, only who came in by a place, and what nobody typed, has some."""
+        limits, chat = self._limits(message), str(message.key.parent)
+        is_own = _is_own(message)
+        first = not self._is_named(message)
+        people = self._accounts(person)
+        mine, here = tuple(f"person/{each}" for each in people), (f"chat/{chat}",)
+        own = (f"own/{chat}",)
+        wanted: list[tuple[CapKind, int, tuple[str, ...], str]] = []
+        if is_own:  # a reminder that asks for the next one has nobody who tires of it
+            wanted = [
+                (CapKind.OWN_TURNS, _or(limits.person_turns, FIRST_TURNS), own, chat),
+                (CapKind.OWN_TOKENS, _or(limits.person_tokens, FIRST_TOKENS), own, chat),
+            ]
+        wanted += [
+            (CapKind.PERSON_TURNS, _or(limits.person_turns, FIRST_TURNS if first else 0), mine, people[0]),
+            (CapKind.PERSON_TOKENS, _or(limits.person_tokens, FIRST_TOKENS if first else 0), mine, people[0]),
+            (CapKind.CHAT_TURNS, limits.chat_turns or 0, here, chat),
+            (CapKind.CHAT_TOKENS, limits.chat_tokens or 0, here, chat),
+            (CapKind.HOUSE_TOKENS, limits.house_tokens or 0, (HOUSE,), chat),
+        ]
+        for cap, limit, names, whose in wanted:
+            if limit:
+                yield CapRule(cap, limit, names, f"{cap}/{whose}", chat)
+
+    def _past(self, rule: CapRule, turn: str, now: datetime) -> ExceededCap | None:
+        told = self._told(rule, now)
+        if rule.cap.is_daily:
+            is_free = told is None and self._tallies.tokens(rule.names) < rule.limit
+            return None if is_free else self._ended(rule, told.until if told else self._midnight(now), turn, now)
+        before = self._tallies.messages_before(rule.names, turn, now)
+        # What was let in is let in again, whoever was told to wait meanwhile.
+        if len(before) < rule.limit and (told is None or self._tallies.is_counted(rule.names, turn)):
+            return None
+        return self._ended(rule, told.until if told else _half_free(before, rule.limit), turn, now)
+
+    def _ended(self, rule: CapRule, until: datetime, turn: str, now: datetime) -> ExceededCap:
+        told = self._told(rule, now)
+        is_news = told is None or self._tallies.needs_notice(rule.told_as, rule.told_in, turn)
+        mark = CapNotice(name=rule.told_as, chat=rule.told_in, until=until, limit=rule.limit) if is_news else None
+        return ExceededCap(cap=rule.cap, limit=rule.limit, until=until, told=mark)
+
+    def _told(self, rule: CapRule, now: datetime) -> CapNotice | None:
+        longest = _DAY if rule.cap.is_daily else WINDOW
+        return self._tallies.notified_window(rule.told_as, rule.limit, now, longest=longest)
+
+    def _telling(self, past: ExceededCap, turn: str, now: datetime) -> ExceededCap:
+        if past.told is not None:
+            self._tallies.mark_notified(past.told, turn, now)
+        return past
+
+    def _stands(self, rule: CapRule, now: datetime) -> CapAllowance:
+        told = self._told(rule, now)
+        if rule.cap.is_daily:
+            used = self._tallies.tokens(rule.names)
+            until = self._midnight(now) if used or told else None
+        else:
+            before = self._tallies.messages_before(rule.names, "", now)
+            used = len(before)
+            until = _half_free(before, rule.limit) if used >= rule.limit else None
+        if told is not None:
+            used, until = max(used, rule.limit), told.until
+        return CapAllowance(cap=rule.cap, used=used, limit=rule.limit, until=until)
+
+    def _open_day(self) -> datetime:
+        now = self._now()
+        if self._tallies.day is None or now >= self._tallies.day or self._tallies.day - now > _DAY:
+            self._tallies.open_day(self._midnight(now))
+        return now
+
+    def _midnight(self, now: datetime, *, days: int = 1) -> datetime:
+        local = now.astimezone(self._zone)
+        midnight = local.replace(hour=0, minute=0, second=0, microsecond=0, fold=0) + timedelta(days=days)
+        return midnight.astimezone(UTC)  # two times of one zone are compared in no time
+
+
+def _is_own(message: InboundMessage) -> bool:
+    return message.kind is InboundKind.JOB
+
+
+def _or(given: int | None, otherwise: int) -> int:
+    return otherwise if given is None else given
+
+
+def _half_free(before: Sequence[datetime], limit: int) -> datetime:
+    """Return when half of a full window is free: not before, or each turn that ends would bring another refusal."""
+    return before[-limit:][(limit + 1) // 2 - 1] + WINDOW

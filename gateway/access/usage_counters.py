@@ -1,0 +1,147 @@
+"""What has been counted: turns of the last ten minutes, tokens of the day, and who was told. In memory.
+
+A tally is a name: `person/<account>`, `chat/<its parent>`, `own/<the same>` (turns that nobody typed), or `house`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime, timedelta
+
+from gateway.events import SessionKey
+from gateway.ports.caps import CapNotice, CapUsage
+
+WINDOW = timedelta(minutes=10)
+HOUSE = "house"
+_LAST = "\U0010ffff"  # behind every turn's id
+TOLD_IN = 5  # chats at most in which one window is told; so many tell everybody
+_SWEEP_AT = 10_000  # names; then those that nothing was counted of lately go
+
+
+def counter_names(person: str, chat: str, *, is_own: bool) -> tuple[str, ...]:
+    """Return what a turn of *person* in *chat* (a session key) counts towards."""
+    try:
+        parent = str(SessionKey.parse(chat).parent)
+    except ValueError:  # forgotten: the sums of the house stay right
+        parent = ""
+    found = [f"person/{person}"] if person else []
+    if parent:
+        found += [f"chat/{parent}", *([f"own/{parent}"] if is_own else [])]
+    return (*found, HOUSE)
+
+
+class UsageCounters:
+    """Counters by name. Nothing here grows with what was said before the running windows."""
+
+    def __init__(self) -> None:
+        self._begun: dict[str, dict[str, datetime]] = {}  # turns in the order in which they began
+        self._spent: dict[str, int] = {}  # since `day` began
+        self._held: dict[str, int] = {}  # reserved by calls under way
+        self._told: dict[str, dict[str, tuple[CapNotice, str]]] = {}  # by chat, with the turn that tells it there
+        self.day: datetime | None = None  # when the running day ends
+
+    def restore(self, counted: CapUsage) -> None:
+        """Take over what the journal knows."""
+        for each in sorted(counted.begun, key=lambda begun: begun.at):
+            self.begin(counter_names(each.person, each.chat, is_own=each.is_own), each.turn, each.at)
+        for row in counted.spent:
+            self.spend(counter_names(row.person, row.chat, is_own=row.is_own), row.tokens)
+        for told in counted.told:
+            self.mark_notified(told, "", told.until)
+
+    def open_day(self, until: datetime) -> None:
+        """Begin a new day that ends at *until*; the same one again changes nothing."""
+        if self.day != until:
+            self.day = until
+            self._spent.clear()
+
+    # -- turns ----------------------------------------------------------------------------------------
+
+    def begin(self, names: Iterable[str], turn: str, at: datetime) -> None:
+        """Count a turn, unless it is counted. Of the whole house's turns no list is kept: they have no cap."""
+        for name in names:
+            if name != HOUSE:
+                begun = self._begun.setdefault(name, {})
+                _expire(begun, at)
+                begun.setdefault(turn, at)
+        if len(self._begun) > _SWEEP_AT:
+            self._sweep(at)
+
+    def is_counted(self, names: Iterable[str], turn: str) -> bool:
+        """Say whether *turn* began within the last ten minutes."""
+        return any(turn in self._begun.get(name, ()) for name in names)
+
+    def messages_before(self, names: Sequence[str], turn: str, now: datetime) -> Sequence[datetime]:
+        """Return when the turns began that stand between *turn* and its beginning, in order.
+
+        A turn that is counted already (it was killed, and is taken up again) is judged by those before it alone, so
+        that it is let in again exactly as it was; a new one by all of the last ten minutes.
+        """
+        begun = [each for name in names for each in self._begun.get(name, {}).items()]
+        own = next(((at, turn) for found, at in begun if found == turn), (now, _LAST))
+        return sorted(at for found, at in begun if own[0] - WINDOW < at and (at, found) < own)
+
+    # -- tokens ---------------------------------------------------------------------------------------
+
+    def spend(self, names: Iterable[str], tokens: int) -> None:
+        """Count tokens that a call took."""
+        for name in names:
+            self._spent[name] = self._spent.get(name, 0) + tokens
+
+    def hold(self, names: Iterable[str], tokens: int) -> None:
+        """Reserve *tokens*, or with a negative number release them."""
+        for name in names:
+            held = self._held.pop(name, 0) + tokens
+            if held:
+                self._held[name] = held
+
+    def tokens(self, names: Iterable[str]) -> int:
+        """Return what is spent and what is reserved, together."""
+        return sum(self._spent.get(name, 0) + self._held.get(name, 0) for name in names)
+
+    # -- who was told ---------------------------------------------------------------------------------
+
+    def notified_window(self, name: str, limit: int, now: datetime, *, longest: timedelta) -> CapNotice | None:
+        """Return the window of *name* that was told somewhere and has not ended.
+
+        One that would last longer than the *longest* was told by a clock that was wrong.
+        """
+        found = self._window(name)
+        if found is None or found.limit != limit:
+            return None
+        if not now < found.until <= now + longest:
+            del self._told[name]
+            return None
+        return found
+
+    def needs_notice(self, name: str, chat: str, turn: str) -> bool:
+        """Say whether the window that runs is still to be told in *chat*, or is what *turn* tells there."""
+        places = self._told.get(name, {})
+        return places[chat][1] == turn if chat in places else len(places) < TOLD_IN
+
+    def mark_notified(self, told: CapNotice, turn: str, now: datetime) -> None:
+        """Note who is told where, and by which turn: taken up again, it tells it again."""
+        last = self._window(told.name)
+        if last is None or (last.until, last.limit) != (told.until, told.limit):
+            self._told[told.name] = {}
+        self._told[told.name][told.chat] = (told, turn)
+        if len(self._told) > _SWEEP_AT:
+            running = {name for name in self._told if (each := self._window(name)) is not None and each.until > now}
+            self._told = {name: each for name, each in self._told.items() if name in running}
+
+    def _window(self, name: str) -> CapNotice | None:
+        return next((told for told, _ in self._told.get(name, {}).values()), None)
+
+    def _sweep(self, now: datetime) -> None:
+        for begun in self._begun.values():
+            _expire(begun, now)
+        self._begun = {name: begun for name, begun in self._begun.items() if begun}
+
+
+def _expire(begun: dict[str, datetime], now: datetime) -> None:
+    """Take out what is older than the window, or of a clock that ran ahead; each turn is taken out once."""
+    while begun:
+        first = next(iter(begun))
+        if now - WINDOW < begun[first] <= now + WINDOW:
+            return
+        del begun[first]

@@ -1,0 +1,146 @@
+"""One cause in words: for an owner in their language and zone, for the log and the webhook in English and UTC."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from gateway.access.pairing_service import OwnerAddress
+from gateway.alerts.alert_state import NotificationKind
+from gateway.events import OutboundKind, OutboundMessage
+from gateway.i18n import FALLBACK, translate
+from gateway.i18n.formats import format_file_size, format_moment
+from gateway.ports import Alert
+
+FORMAT = 1  # of the JSON; a field is added without a new number, and none is taken away or given another meaning
+# What the platforms and we ourselves call it, in lower case; the first that is found decides.
+REASONS = (
+    ("poison", ("poison", "bug")),
+    ("blocked", ("blocked", "deactivated", "50007", "user_disabled", "cannot_dm_bot", "can't initiate")),
+    ("size", ("larger than", "too large", "too long")),
+    ("attempts", ("given up after",)),
+    ("outside", ("kicked", "not a member", "not_in_channel", "50001")),
+    ("gone", ("chat not found", "channel_not_found", "10003", "is_archived", "chat was deleted", "topic_deleted")),
+    ("rights", ("rights", "forbidden", "403", "missing", "restricted", "not allowed", "denied", "no_permission")),
+    ("rights", ("admin_required", "topic_closed")),
+)
+
+
+def reason(text: str) -> str:
+    """Return which of our sentences says why something was given up; the operator's own words stay where they are."""
+    words = text.lower()
+    if words in REASONS[0][1]:  # of a message: the name of its failure, and nothing else
+        return REASONS[0][0]
+    return next((name for name, signs in REASONS[1:] if any(sign in words for sign in signs)), "other")
+
+
+def channel_of(alert: Alert) -> str:
+    """Return the channel whose trouble this is, or ""."""
+    family, _, about = alert.cause.partition(".")
+    return about if family in ("channel", "delay") else ""
+
+
+def alert_text(alert: Alert, what: NotificationKind, count: int, *, language: str = FALLBACK, zone: str = "UTC") -> str:
+    """Return what is said of *alert*."""
+    fields: dict[str, object] = {**alert.fields, "count": count, "since": format_moment(alert.since, zone, language)}
+    if "reason" in alert.fields:
+        fields["reason"] = translate(f"alerts.because_{alert.fields['reason']}", language)
+    if "free" in alert.fields:
+        fields["free"] = format_file_size(int(alert.fields["free"]), language)
+    if "until" in alert.fields:
+        fields["until"] = format_moment(datetime.fromisoformat(str(alert.fields["until"])), zone, language)
+    if what is NotificationKind.OVER:
+        return translate(f"alerts.over_{alert.cause.partition('.')[0]}", language, **fields)
+    return translate(alert.line, language, **fields)
+
+
+def name(alert: Alert, what: NotificationKind, *about: str) -> str:
+    """Return ``a`` and 16 base32 characters that are the same whenever the same is said of the same."""
+    begun = str(alert.since.timestamp())
+    mark = alert.mark if what is NotificationKind.HAPPENED else ""
+    again = [str(alert.owners.lost)] if alert.owners.lost else []  # what did not arrive is said anew
+    seed = "\0".join((alert.cause, what, begun, str(alert.stage), mark, *about, *again))
+    return "a" + base64.b32encode(hashlib.sha256(seed.encode()).digest()[:10]).decode("ascii").lower()
+
+
+def notice(alert: Alert, what: NotificationKind, to: OwnerAddress, *, language: str, zone: str) -> OutboundMessage:
+    """Return the message to an owner."""
+    return OutboundMessage(
+        id=f"{name(alert, what, str(to.key))}.1",
+        key=to.key,
+        text=alert_text(alert, what, alert.owners.waiting, language=language, zone=zone),
+        kind=OutboundKind.NOTICE,
+        visible_to=to.visible_to,
+    )
+
+
+def alert_status(alert: Alert, *, is_untold: bool) -> dict[str, Any]:
+    """Return how a cause stands, as operators are shown it: `parlour status --json` has it so."""
+    return {
+        "cause": alert.cause,
+        "level": alert.level,
+        "state": "firing" if alert.stage else "past",
+        "since": _utc(alert.since),
+        "text": alert_text(alert, NotificationKind.TROUBLE, max(alert.owners.waiting, 1)),
+        "told_at": _utc(alert.owners.at) if alert.owners.at is not None else "",
+        "told": alert.owners.told,
+        "untold": is_untold,
+        "lost": alert.owners.lost,
+    }
+
+
+def status_line(told: Mapping[str, Any]) -> str:
+    """Return what `shown` returned, as one line for operators."""
+    if told["untold"]:
+        knows = "what an owner was sent did not arrive" if told["lost"] else "no owner could be told so far"
+    else:
+        knows = f"told at {told['told_at']}" if told["told_at"] else "nobody had to be told"
+    return f"{told['text']} ({'now' if told['state'] == 'firing' else 'past'}, {knows})"
+
+
+def line_of_delay(delayed: Mapping[str, Any]) -> str:
+    """Return a DelayedDelivery, as `parlour status --json` has it, as one line for operators."""
+    since, until = (f"{delayed[name][:19]}Z" for name in ("since", "until"))
+    return f"answers to {delayed['key']} wait since {since}: {delayed['reason']}; the next attempt is at {until}"
+
+
+@dataclass(frozen=True, slots=True)
+class WebhookOrigin:
+    """Who posts."""
+
+    host: str
+    version: str
+
+    def alert(self, alert: Alert, what: NotificationKind, at: datetime) -> str:
+        """Return the JSON that the webhook gets; docs/operating.md describes it."""
+        return self._json(
+            {
+                "kind": "event" if what is NotificationKind.HAPPENED else "alert",
+                "id": name(alert, what),
+                "cause": alert.cause.partition(".")[0],
+                "channel": channel_of(alert) or str(alert.fields.get("channel", "")),
+                "level": alert.level,
+                "state": "resolved" if what is NotificationKind.OVER else "firing",
+                "since": _utc(alert.since),
+                "text": alert_text(alert, what, alert.monitor.waiting),
+            },
+            at,
+        )
+
+    def ping(self, firing: tuple[str, ...], at: datetime) -> str:
+        """Return the JSON of a sign of life."""
+        return self._json({"kind": "ping", "state": "firing" if firing else "resolved", "firing": list(firing)}, at)
+
+    def _json(self, fields: Mapping[str, object], at: datetime) -> str:
+        return json.dumps(
+            {"format": FORMAT, **fields, "at": _utc(at), "host": self.host, "version": self.version}, ensure_ascii=False
+        )
+
+
+def _utc(at: datetime) -> str:
+    return at.astimezone(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")

@@ -1,0 +1,312 @@
+"""What can be wrong, and how it is seen. Each source is asked every few seconds and changes nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import Callable, Collection, Mapping, Sequence
+from datetime import datetime, timedelta
+from pathlib import Path
+
+from gateway.alerts.alert_messages import reason
+from gateway.alerts.alert_state import Observation
+from gateway.errors import LoginRefused, UserError
+from gateway.events import short_turn_id
+from gateway.ports import Alert, AlertStore, DelayedDelivery
+from gateway.quarantine import list_events
+
+DOWN_AFTER = timedelta(minutes=5)
+DELAYED_AFTER = timedelta(minutes=5)
+MODEL_AFTER = timedelta(minutes=10)
+MODEL_FORGETS = timedelta(hours=1)  # failures so far apart are not one outage that somebody noticed
+LITTLE_SPACE = 500 * 1024 * 1024  # bytes; a warning, here and in the doctor
+TOO_LITTLE_SPACE = 50 * 1024 * 1024
+NEAR_CAP = 80  # percent
+_HOUR = timedelta(hours=1)
+_EVENTS = 20  # of the quarantine that are looked at; more at once are as many
+
+
+class ChannelSource:
+    """Channels that do not hear: for five minutes, or at once when a platform refuses us for good."""
+
+    def __init__(
+        self,
+        states: Callable[[], Mapping[str, bool | None]],
+        refusals: Callable[[], Mapping[str, UserError]],
+        now: Callable[[], datetime],
+    ) -> None:
+        self._states = states
+        self._refusals = refusals
+        self._now = now
+        self._down: dict[str, datetime] = {}
+
+    async def __call__(self, causes: Mapping[str, Alert]) -> Sequence[Observation]:
+        """Look at every channel, and at causes of channels that are not there any more."""
+        states, refusals = self._states(), self._refusals()
+        gone = _of_removed_channels("channel", causes, states, self._now())
+        return [*gone, *(self._look(name, state is True, refusals.get(name)) for name, state in states.items())]
+
+    def _look(self, name: str, hears: bool, refused: UserError | None) -> Observation:
+        cause, now = f"channel.{name}", self._now()
+        if hears:
+            self._down.pop(name, None)
+            return Observation(cause=cause, since=now)
+        since = self._down.setdefault(name, now)
+        if refused is not None:
+            line = "alerts.channel_token" if isinstance(refused, LoginRefused) else "alerts.channel_refused"
+            return Observation(cause=cause, since=since, stage=2, line=line, fields={"channel": name}, level="critical")
+        if now - since < DOWN_AFTER:
+            return Observation(cause=cause, since=since, stage=None)
+        return Observation(cause=cause, since=since, stage=1, line="alerts.channel_down", fields={"channel": name})
+
+
+class DelaySource:
+    """Channels that hear their platform and cannot deliver: an answer waits for five minutes or more."""
+
+    def __init__(
+        self,
+        delayed: Callable[[], Sequence[DelayedDelivery]],
+        states: Callable[[], Mapping[str, bool | None]],
+        now: Callable[[], datetime],
+    ) -> None:
+        self._delayed = delayed
+        self._states = states
+        self._now = now
+
+    async def __call__(self, causes: Mapping[str, Alert]) -> Sequence[Observation]:
+        """Look at every channel; that one is down is another cause's."""
+        states = self._states()
+        waits = [each for each in self._delayed() if each.until - each.since >= DELAYED_AFTER]
+        gone = _of_removed_channels("delay", causes, states, self._now())
+        return [*gone, *(self._look(name, state is True, waits) for name, state in states.items())]
+
+    def _look(self, name: str, hears: bool, waits: Sequence[DelayedDelivery]) -> Observation:
+        cause = f"delay.{name}"
+        first = next((each for each in waits if each.key.channel == name), None)
+        if not hears:
+            return Observation(cause=cause, since=self._now(), stage=None)
+        if first is None:
+            return Observation(cause=cause, since=self._now())
+        fields = {"channel": name, "until": first.until.isoformat()}
+        return Observation(cause=cause, since=first.since, stage=1, line="alerts.delivery_delayed", fields=fields)
+
+
+class ModelSource:
+    """A model that has answered nobody for ten minutes although somebody asked. `ended` is told of every call."""
+
+    def __init__(self, now: Callable[[], datetime]) -> None:
+        self._now = now
+        self._failing: tuple[datetime, datetime] | None = None  # the first and the last failure, nothing good between
+        self._has_answered = False
+
+    def ended(self, is_answered: bool) -> None:
+        """Note how a call ended, its retries and the fallback models included."""
+        now = self._now()
+        if is_answered:
+            self._failing, self._has_answered = None, True
+            return
+        first, last = self._failing or (now, now)
+        self._failing = (now if now - last > MODEL_FORGETS else first, now)
+
+    async def __call__(self, causes: Mapping[str, Alert]) -> Sequence[Observation]:  # noqa: ARG002 - a source's signature
+        """Say whether the last calls all failed."""
+        if self._failing is None:
+            # Until somebody has asked, nobody knows whether it answers again.
+            return [Observation(cause="model", since=self._now(), stage=0 if self._has_answered else None)]
+        first, last = self._failing
+        stage = 1 if last - first >= MODEL_AFTER else None
+        return [Observation(cause="model", since=first, stage=stage, line="alerts.model_failing", level="critical")]
+
+
+class DeadLetterSource:
+    """Dead letters, as the journal keeps them."""
+
+    def __init__(self, store: AlertStore, now: Callable[[], datetime]) -> None:
+        self._store = store
+        self._now = now
+
+    async def __call__(self, causes: Mapping[str, Alert]) -> Sequence[Observation]:
+        """Return what was given up since the last look; what stood there before the first is old news."""
+        known = causes.get("given-up")
+        letters, mark = await self._store.given_up(known.mark if known else "")
+        if not letters:
+            return [] if known else [Observation(cause="given-up", since=self._now(), mark=mark)]
+        last = letters[-1]
+        fields = {"chat": last.chat, "turn": short_turn_id(last.turn), "reason": reason(last.reason)}
+        fields["channel"] = last.chat.partition(":")[0]
+        return [
+            Observation(
+                cause="given-up",
+                since=last.at,
+                happened=len(letters),
+                line="alerts.given_up",
+                fields=fields,
+                mark=mark,
+            )
+        ]
+
+
+class DiskSource:
+    """The room that is left where the home is."""
+
+    def __init__(self, home: Path, now: Callable[[], datetime]) -> None:
+        self._home = home
+        self._now = now
+
+    async def __call__(self, causes: Mapping[str, Alert]) -> Sequence[Observation]:  # noqa: ARG002 - a source's signature
+        """Ask the file system, off the loop."""
+        total, _, free = await asyncio.to_thread(shutil.disk_usage, self._home)
+        if not total or free >= LITTLE_SPACE:
+            return [Observation(cause="disk", since=self._now())]
+        is_full = free < TOO_LITTLE_SPACE
+        return [
+            Observation(
+                cause="disk",
+                since=self._now(),
+                stage=2 if is_full else 1,
+                line="alerts.disk_full" if is_full else "alerts.disk_low",
+                fields={"free": free},
+                level="critical" if is_full else "warning",
+            )
+        ]
+
+
+class CapSource:
+    """What all together may take of the model in a day."""
+
+    def __init__(self, used: Callable[[], tuple[int, int, datetime]], now: Callable[[], datetime]) -> None:
+        """*used* returns the tokens taken today, how many may be (0 = no limit), and when the next day begins."""
+        self._used = used
+        self._now = now
+
+    async def __call__(self, causes: Mapping[str, Alert]) -> Sequence[Observation]:  # noqa: ARG002 - a source's signature
+        """Compare."""
+        used, limit, until = self._used()
+        percent = used * 100 // limit if limit else 0
+        if percent < NEAR_CAP:
+            return [Observation(cause="cap", since=self._now(), ends_from=2)]
+        is_reached = percent >= 100
+        fields: dict[str, str | int] = {"percent": percent, "used": used, "limit": limit, "until": until.isoformat()}
+        return [
+            Observation(
+                cause="cap",
+                since=self._now(),
+                stage=2 if is_reached else 1,
+                line="alerts.cap_reached" if is_reached else "alerts.cap_near",
+                fields=fields,
+                level="critical" if is_reached else "warning",
+                ends_from=2,
+            )
+        ]
+
+
+class QuarantineSource:
+    """Events that were set aside, as their folder tells; it is read only when it changed."""
+
+    def __init__(self, folder: Path, now: Callable[[], datetime]) -> None:
+        self._folder = folder
+        self._now = now
+        self._changed: int | None = None
+
+    async def __call__(self, causes: Mapping[str, Alert]) -> Sequence[Observation]:
+        """Return what is new since the last look; what stood there before the first is old news."""
+        changed = await asyncio.to_thread(self._age)
+        known = causes.get("set-aside")
+        if known is not None and changed == self._changed:
+            return []
+        events = await asyncio.to_thread(list_events, self._folder, _EVENTS)
+        newest = max((event.at for event in events), default="-")
+        self._changed = changed
+        if known is None:
+            return [Observation(cause="set-aside", since=self._now(), mark=newest)]
+        fresh = [event for event in events if event.at > known.mark]
+        if not fresh:
+            return []
+        # The mark of what cannot be stored is lost with it, so the folder is read again.
+        self._changed = None
+        last = max(fresh, key=lambda event: event.at)
+        return [
+            Observation(
+                cause="set-aside",
+                since=self._now(),
+                happened=len(fresh),
+                line="alerts.set_aside",
+                fields={"channel": last.channel},
+                mark=last.at,
+            )
+        ]
+
+    def _age(self) -> int:
+        try:
+            return self._folder.stat().st_mtime_ns
+        except OSError:
+            return 0
+
+
+class CrashSource:
+    """Whether the run before this one was killed, counted once a start."""
+
+    def __init__(self, unclean_stops: int, now: Callable[[], datetime]) -> None:
+        """*unclean_stops* in a row, before this start; a clean one begins anew at 0."""
+        self._stops = unclean_stops
+        self._now = now
+
+    async def __call__(self, causes: Mapping[str, Alert]) -> Sequence[Observation]:
+        """Return the stops that nobody was told of."""
+        known = causes.get("killed")
+        before = int(known.mark or 0) if known else 0
+        if self._stops == before:
+            return []
+        happened = max(self._stops - before, 0)
+        return [
+            Observation(
+                cause="killed",
+                since=self._now(),
+                happened=happened,
+                line="alerts.killed",
+                level="critical",
+                mark=str(self._stops),
+            )
+        ]
+
+
+class BurstSource:
+    """Something that strangers do again and again, such as guessing codes: told when it is *many* within an hour."""
+
+    def __init__(
+        self, cause: str, line: str, counts: Callable[[], Mapping[str, int]], now: Callable[[], datetime], *, many: int
+    ) -> None:
+        """*line* is the key of the sentence; *counts* returns by channel how often it happened since the start."""
+        self._cause = cause
+        self._line = line
+        self._counts = counts
+        self._now = now
+        self._many = many
+        self._before: dict[str, tuple[datetime, int]] = {}
+
+    async def __call__(self, causes: Mapping[str, Alert]) -> Sequence[Observation]:  # noqa: ARG002 - a source's signature
+        """Return the channels where it is many."""
+        found = (self._look(channel, count) for channel, count in self._counts().items())
+        return [seen for seen in found if seen is not None]
+
+    def _look(self, channel: str, count: int) -> Observation | None:
+        now = self._now()
+        since, before = self._before.setdefault(channel, (now, 0))
+        is_many = count - before >= self._many
+        if is_many or now - since >= _HOUR:
+            self._before[channel] = (now, count)
+        if not is_many:
+            return None
+        cause, fields = f"{self._cause}.{channel}", {"channel": channel}
+        return Observation(cause=cause, since=now, happened=count - before, line=self._line, fields=fields)
+
+
+def _of_removed_channels(
+    family: str, causes: Mapping[str, Alert], channels: Collection[str], now: datetime
+) -> list[Observation]:
+    """Return the end of trouble with channels that are not configured any more."""
+    return [
+        Observation(cause=cause, since=now, is_gone=True)
+        for cause, alert in causes.items()
+        if alert.stage and cause.startswith(f"{family}.") and cause.partition(".")[2] not in channels
+    ]

@@ -1,0 +1,130 @@
+"""The owner's own monitoring: what is told is posted as JSON, and a sign of life every minute."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
+
+import structlog
+
+from gateway.alerts.alert_messages import WebhookOrigin
+from gateway.errors import StoreUnavailable
+from gateway.ports import AlertStore, MetricsRecorder, WebhookPost
+
+if TYPE_CHECKING:
+    import httpx
+
+log = structlog.get_logger(__name__)
+
+PING_EVERY = timedelta(minutes=1)
+KEPT = timedelta(days=1)  # what could not be brought for so long is given up
+_PAUSES = (timedelta(seconds=5), timedelta(minutes=15))  # the first after a failure, doubled up to the last
+_TIMEOUT = 10.0  # seconds for a whole call
+_AT_ONCE = 20
+_LOOK_EVERY = timedelta(seconds=15)
+
+
+class AlertWebhook:
+    """Posts to one address, which is a secret and in no line of ours. Nothing waits for it.
+
+    What is posted is in the journal until somebody answered 2xx, in order, one at a time; what arrives twice has the
+    same `id`. A ping is never repeated, and is left out while the journal cannot be written: then the owner's service
+    is to miss it.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        store: AlertStore,
+        *,
+        origin: WebhookOrigin,
+        check: Callable[[], Awaitable[None]],
+        firing: Callable[[], tuple[str, ...]],
+        posted: asyncio.Event,
+        meter: MetricsRecorder,
+        now: Callable[[], datetime],
+        proxy: str = "",
+    ) -> None:
+        self._url = url
+        self._store = store
+        self._origin = origin
+        self._check = check
+        self._firing = firing
+        self._posted = posted
+        self._meter = meter
+        self._now = now
+        self._proxy = proxy
+        self._is_failing = False
+
+    async def run(self) -> None:
+        """Post and ping until cancelled."""
+        import httpx  # not on the start-up path of who needs none
+
+        from gateway.net.httpx_proxy import transport
+
+        way = transport(self._proxy)
+        async with httpx.AsyncClient(timeout=_TIMEOUT, transport=way) as client, asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._post_for_ever(client), name="alert posts")
+            tasks.create_task(self._ping_for_ever(client), name="alert pings")
+
+    async def _post_for_ever(self, client: httpx.AsyncClient) -> None:
+        while True:
+            self._posted.clear()
+            with suppress(StoreUnavailable):
+                await self._post_due(client)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_LOOK_EVERY.total_seconds()):
+                    await self._posted.wait()
+
+    async def _post_due(self, client: httpx.AsyncClient) -> None:
+        """Bring what is due, in order; the first that fails keeps those behind it waiting."""
+        for post in await self._store.posts(due=self._now(), limit=_AT_ONCE):
+            trouble = await self._send(client, post.body)
+            if not trouble:
+                await self._store.mark_posted(post)
+            elif self._now() - post.at >= KEPT:
+                log.error("alerts.post_given_up", reason=trouble, attempts=post.attempts + 1)
+                await self._store.mark_posted(post)
+            else:
+                await self._store.postpone(post, self._now() + retry_delay(post))
+                return
+
+    async def _ping_for_ever(self, client: httpx.AsyncClient) -> None:
+        while True:
+            try:
+                await self._check()
+            except StoreUnavailable:
+                log.warning("alerts.no_ping", reason="the journal cannot be written")
+            else:
+                await self._send(client, self._origin.ping(self._firing(), self._now()))
+            await asyncio.sleep(PING_EVERY.total_seconds())
+
+    async def _send(self, client: httpx.AsyncClient, body: str) -> str:
+        """Post *body*; return what went wrong, or "". Neither the address nor the answer is in any line."""
+        import httpx
+
+        try:
+            # The answer's body is nobody's business, and may be endless.
+            async with (
+                asyncio.timeout(_TIMEOUT),
+                client.stream(
+                    "POST", self._url, content=body.encode(), headers={"Content-Type": "application/json"}
+                ) as answer,
+            ):
+                trouble = "" if answer.is_success else f"HTTP {answer.status_code}"
+        except (httpx.HTTPError, httpx.InvalidURL, OSError, TimeoutError) as error:
+            trouble = type(error).__name__
+        self._meter.count("alert_posts", outcome="failed" if trouble else "arrived")
+        if bool(trouble) is not self._is_failing:
+            self._is_failing = bool(trouble)
+            log.warning("alerts.webhook_fails", reason=trouble) if trouble else log.info("alerts.webhook_works")
+        return trouble
+
+
+def retry_delay(post: WebhookPost) -> timedelta:
+    """Return how long to wait after one more failure."""
+    first, longest = _PAUSES
+    return min(first * 2.0 ** min(post.attempts, 20), longest)

@@ -1,0 +1,169 @@
+"""The watcher: asks every source, lets the book decide, and stores what is told with the fact that it was told."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import TypeAlias
+
+import structlog
+
+from gateway.access.pairing_service import OwnerAddress
+from gateway.alerts.alert_messages import WebhookOrigin, alert_text, channel_of, notice
+from gateway.alerts.alert_state import (
+    NotificationKind,
+    Observation,
+    due_notification,
+    mark_notified,
+    mark_undelivered,
+    update_alert,
+)
+from gateway.alerts.owner_directory import OwnerDirectory
+from gateway.errors import StoreUnavailable
+from gateway.events import OutboundMessage, SessionKey
+from gateway.ports import Alert, AlertStore, MetricsRecorder
+
+log = structlog.get_logger(__name__)
+
+LOOK_EVERY = timedelta(seconds=15)
+_LOST_EVERY = timedelta(minutes=10)  # what was told is looked after so often
+_TRIES = timedelta(seconds=30)  # for one source; a disk that hangs must not silence the others
+
+Source: TypeAlias = Callable[[Mapping[str, Alert]], Awaitable[Sequence[Observation]]]
+Manner: TypeAlias = Callable[[SessionKey], tuple[str, str]]  # the language and the zone somebody reads in
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlertRecipients:
+    """Who is told, besides the log."""
+
+    ways: OwnerDirectory
+    manner: Manner
+    posts: bool  # whether there is a webhook
+    origin: WebhookOrigin
+    posted: asyncio.Event  # set when there is something for the webhook
+
+
+class AlertMonitor:
+    """Looks every few seconds, and at once when `nudge` is called. One per gateway; it alone writes its causes."""
+
+    def __init__(
+        self,
+        store: AlertStore,
+        sources: Mapping[str, Source],
+        audiences: AlertRecipients,
+        *,
+        meter: MetricsRecorder,
+        now: Callable[[], datetime],
+    ) -> None:
+        self._store = store
+        self._sources = sources
+        self._to = audiences
+        self._meter = meter
+        self._now = now
+        self._causes: dict[str, Alert] | None = None
+        self._hurry = asyncio.Event()
+        self._looked_after: datetime | None = None  # when it was last seen what arrived
+        self._broken: set[str] = set()  # sources that failed, each said once
+
+    def wake(self) -> None:
+        """Look now: something happened that is told at once."""
+        self._looked_after = None
+        self._hurry.set()
+
+    def active_alerts(self) -> tuple[str, ...]:
+        """Return the causes of trouble that is there now."""
+        return tuple(sorted(cause for cause, alert in (self._causes or {}).items() if alert.stage))
+
+    async def run(self) -> None:
+        """Watch until cancelled."""
+        while True:
+            self._hurry.clear()
+            await self.check_once()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LOOK_EVERY.total_seconds()):
+                    await self._hurry.wait()
+
+    async def check_once(self) -> None:
+        """Look once. What cannot be stored now is seen again the next time, and told no less for it."""
+        try:
+            if self._causes is None:
+                self._causes = {alert.cause: alert for alert in await self._store.all()}
+            await self._count_lost(self._causes)
+            taken: set[str] = set()
+            for name, source in self._sources.items():
+                for seen in await self._ask(name, source, self._causes):
+                    taken.add(seen.cause)
+                    await self._take(seen, self._causes)
+            # What waits for its hour, or for a way to somebody, is told although nothing new is seen of it.
+            for alert in [alert for cause, alert in self._causes.items() if cause not in taken]:
+                await self._take(Observation(cause=alert.cause, since=alert.since, stage=None), self._causes)
+        except StoreUnavailable as error:
+            log.warning("alerts.wait_for_store", reason=str(error))
+
+    async def _count_lost(self, causes: dict[str, Alert]) -> None:
+        """What was given up on its way was not told."""
+        now = self._now()
+        if self._looked_after is not None and timedelta(0) <= now - self._looked_after < _LOST_EVERY:
+            return
+        sent = [notice for alert in causes.values() for notice in alert.owners.notices]
+        dead = await self._store.dead(sent) if sent else frozenset()
+        for cause, alert in [(cause, alert) for cause, alert in causes.items() if dead & {*alert.owners.notices}]:
+            causes[cause] = replace(alert, owners=mark_undelivered(alert.owners, dead))
+            await self._store.note(causes[cause], at=now)
+            log.warning("alert.lost", cause=cause, owners=len(dead & {*alert.owners.notices}))
+        self._looked_after = now
+
+    async def _ask(self, name: str, source: Source, causes: Mapping[str, Alert]) -> Sequence[Observation]:
+        try:
+            async with asyncio.timeout(_TRIES.total_seconds()):
+                found = await source(causes)
+        except StoreUnavailable:
+            raise
+        except Exception:  # the service boundary: one blind eye leaves the others open
+            if name not in self._broken:
+                self._broken.add(name)
+                log.exception("alerts.source_failed", source=name)
+            return ()
+        self._broken.discard(name)
+        return found
+
+    async def _take(self, seen: Observation, causes: dict[str, Alert]) -> None:
+        now = self._now()
+        before = causes.get(seen.cause)
+        if before is None and not seen.stage and not seen.happened and not seen.mark:
+            return
+        alert = update_alert(before, seen, now)
+        to_owners, to_monitor = due_notification(alert, alert.owners, now), due_notification(alert, alert.monitor, now)
+        ways = await self._to.ways.reachable_owners(about=channel_of(alert)) if to_owners is not None else ()
+        notices = [self._notice(alert, to_owners, at) for at in ways] if to_owners is not None else []
+        posts = [self._to.origin.alert(alert, to_monitor, now)] if to_monitor is not None and self._to.posts else []
+        after = alert
+        if to_owners is not None:
+            after = replace(
+                after,
+                owners=mark_notified(alert, alert.owners, to_owners, now, notices=[each.turn for each in notices]),
+            )
+        if to_monitor is not None:
+            after = replace(after, monitor=mark_notified(alert, alert.monitor, to_monitor, now, notices=("log",)))
+        if after != before:
+            await self._store.note(after, notices=notices, posts=posts, at=now)
+        causes[seen.cause] = after
+        if to_monitor is not None:
+            self._raise(alert, to_monitor)
+        if ways and to_owners is not None:
+            log.info("alert.told", cause=alert.cause, news=to_owners.value, owners=len(ways))
+        if posts:
+            self._to.posted.set()
+
+    def _notice(self, alert: Alert, what: NotificationKind, at: OwnerAddress) -> OutboundMessage:
+        language, zone = self._to.manner(at.key)
+        return notice(alert, what, at, language=language, zone=zone)
+
+    def _raise(self, alert: Alert, what: NotificationKind) -> None:
+        self._meter.count("alerts", cause=alert.cause.partition(".")[0], news=what.value)
+        write = log.info if what is NotificationKind.OVER else log.error
+        write("alert.raised", cause=alert.cause, news=what.value, text=alert_text(alert, what, alert.monitor.waiting))

@@ -1,0 +1,111 @@
+"""Commands that need no gateway: they look at the home, or put one back."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections import Counter
+from collections.abc import AsyncIterator, Mapping
+from datetime import UTC, datetime
+
+import typer
+
+from gateway.doctor import (
+    LATELY,
+    DoctorFinding,
+    FindingLevel,
+    check_incidents,
+    check_machine,
+    check_platforms,
+    check_proxy,
+    from_platform,
+    last_answer,
+)
+from gateway.home import Home
+from gateway.journal_file import lost_journal, lost_line
+from gateway.logs import configure_logs
+from gateway.net.platform_time import clock_ahead, clock_line, time_servers
+from gateway.settings import Settings, check_settings, secret_values
+
+
+def run_doctor(*, as_json: bool, is_offline: bool, asks_model: bool) -> int:
+    """Print every finding, what is wrong first; return 2 when one of them fails, else 0."""
+    # What the libraries log of their calls is not the doctor's to print.
+    settings = check_settings(os.environ).settings
+    configure_logs(level="error", form="auto", secrets=secret_values(settings))
+
+    async def gather() -> list[DoctorFinding]:
+        return [each async for each in collect_findings(os.environ, is_offline=is_offline, asks_model=asks_model)]
+
+    found = asyncio.run(gather())
+    counted = Counter(each.level for each in found)
+    worst = [FindingLevel.FAIL, FindingLevel.WARN, FindingLevel.OK]
+    for finding in sorted(found, key=lambda each: worst.index(each.level)):
+        typer.echo(_as_json(finding) if as_json else f"{finding.level:4}  {finding.name}: {finding.text}")
+    if not as_json:
+        typer.echo(f"{counted[FindingLevel.FAIL]} to mend, {counted[FindingLevel.WARN]} to consider")
+    return 2 if counted[FindingLevel.FAIL] else 0
+
+
+def _as_json(finding: DoctorFinding) -> str:
+    return json.dumps({"id": finding.id, "level": finding.level, "name": finding.name, "text": finding.text})
+
+
+async def collect_findings(
+    environment: Mapping[str, str], *, is_offline: bool, asks_model: bool
+) -> AsyncIterator[DoctorFinding]:
+    """Yield everything the doctor sees: this machine, what went wrong lately, then what others have to say."""
+    report = check_settings(environment)
+    for finding in check_machine(report, environment):
+        yield finding
+    for finding in await asyncio.to_thread(_transcripts, Home(report.home)):
+        yield finding
+    settings = report.settings
+    async for finding in check_incidents(Home(report.home), port=settings.web.port if settings else 0):
+        yield finding
+    if settings is None or is_offline:
+        return
+    if settings.proxy:
+        yield await check_proxy(settings.proxy_address)
+    servers = time_servers(settings.channels.values(), settings.llm.api_base)
+    ahead = await clock_ahead(servers, datetime.now(UTC), proxy=settings.proxy_address)
+    if ahead:
+        yield DoctorFinding(FindingLevel.FAIL, "clock", clock_line(ahead))
+    model = asyncio.create_task(_model(settings, asks_model=asks_model), name="ask the model")
+    try:
+        async for finding in check_platforms(settings, environment):
+            yield finding
+        for finding in await model:
+            yield finding
+    finally:
+        model.cancel()
+
+
+def _transcripts(home: Home) -> list[DoctorFinding]:
+    """Compare the transcripts with the journal, as a start does. Blocks."""
+    if not home.journal.exists() or lost_journal(home.journal):
+        return []  # the latter says more
+    from agent.memory.storage.transcript_lead import NEWEST_SESSIONS, describe_leads
+    from gateway.store.adoption import read_sessions
+
+    what = describe_leads(home.path, read_sessions(home.journal, NEWEST_SESSIONS))
+    return [DoctorFinding(FindingLevel.FAIL, "journal", lost_line(home.journal, what), "transcripts")] if what else []
+
+
+async def _model(settings: Settings, *, asks_model: bool) -> list[DoctorFinding]:
+    """Ask the model, which costs a few tokens, unless it answered the running gateway within a day."""
+    llm = settings.llm.asking()
+    if not llm.model:
+        return []
+    answered = None if asks_model else await last_answer(Home(settings.home), llm.model)
+    if answered is not None and datetime.now(UTC) - answered < LATELY:
+        minutes = max(0, int((datetime.now(UTC) - answered).total_seconds() // 60))
+        line = f"{llm.model} answered {minutes} minutes ago; `parlour doctor --model` asks it now, for a few tokens"
+        return [DoctorFinding(FindingLevel.OK, "model", line, "answers")]
+    from gateway.commands.init_model import try_model
+
+    asked = {"": llm.model, **(settings.llm.models if asks_model else {})}  # those to choose from only when told to
+    tried = [try_model(settings.llm.asking(name), proxy=settings.proxy_address) for name in asked]
+    said = [from_platform("model", each) for each in await asyncio.gather(*tried)]
+    return [DoctorFinding(each.level, each.name, each.text, "answers") for each in said]

@@ -1,0 +1,171 @@
+"""What is set already, from every source, and the writing of what shall be."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from gateway.commands.init_prompts import InitPrompter
+from gateway.commands.init_writer import Path_, SettingChanges, SettingsFileWriter, Value, WrittenFile
+from gateway.errors import SettingsError, UserError
+from gateway.home import make_private, write_private
+from gateway.settings import InstalledPlugins, home_of
+from gateway.settings.error_messages import error_line, errors_by_path, explain_error
+from gateway.settings.resolve import normalize_names
+from gateway.settings.setting_types import split_list
+from gateway.settings.sources import SettingLeaf, find_file, read_environment, read_file, read_secret_file, read_secrets
+
+DRAFT = ".init-answers.json"  # in the home, in no backup
+
+
+class InitConfig:
+    """The settings as they are, and the pen."""
+
+    def __init__(self, environment: Mapping[str, str], talk: InitPrompter, kinds: InstalledPlugins) -> None:
+        self._environment = environment
+        self._talk = talk
+        self._files = SettingsFileWriter(home_of(environment), environment, kinds)
+        self.home = self._files.home
+        self.written: list[WrittenFile] = []
+        self._draft = self.home.path / DRAFT
+
+    def present(self) -> dict[Path_, object]:
+        """Return what is set, the strongest source's word, secrets behind `_file` read."""
+        found: dict[Path_, object] = {}
+        for leaf in (*self._at_home(), *map(normalize_names, read_environment(self._environment))):
+            path, value = leaf.path, leaf.value
+            if path[-1].endswith("_file") and isinstance(value, str):
+                try:
+                    value = read_secret_file(Path(value).expanduser(), leaf.place)
+                except SettingsError:
+                    continue
+                path = (*path[:-1], path[-1].removesuffix("_file"))
+            if value not in (None, {}):
+                found[path] = value
+        return found
+
+    def _at_home(self) -> list[SettingLeaf]:
+        file = find_file(self.home.path)
+        return [normalize_names(leaf) for leaf in (*(read_file(file) if file else ()), *read_secrets(self.home.path))]
+
+    def write(self, changes: SettingChanges) -> bool:
+        """Write *changes* but for what stands there already; False, the reason said, when they would be wrong.
+
+        A script gets SettingsError instead.
+        """
+        there = {leaf.path: leaf.value for leaf in self._at_home()}
+        plain = {path: value for path, value in changes.plain.items() if not _stands(there.get(path), value)}
+        secret = {path: value for path, value in changes.secret.items() if there.get(path) != value}
+        if not plain and not secret:
+            return True
+        try:
+            self.written += self._files.write(SettingChanges(plain, secret))
+        except UserError as wrong:
+            return self._is_not_written(str(wrong))
+        except OSError as wrong:
+            return self._is_not_written(f"{self.home.path} cannot be written now ({wrong.strerror}); make room there")
+        self._say_what_is_stronger({**plain, **secret})
+        return True
+
+    @property
+    def proxy(self) -> str:
+        """The proxy that is set, or ""; secret."""
+        return str(self.present().get(("proxy",), ""))
+
+    def read_draft(self) -> dict[str, dict[str, str]]:
+        """Return the answers of steps that an earlier run did not finish, by step; secrets are among them."""
+        try:
+            found = json.loads(self._draft.read_text("utf-8"))
+        except (OSError, ValueError):
+            return {}
+        return {str(step): {str(name): str(text) for name, text in said.items()} for step, said in found.items()}
+
+    def keep_draft(self, draft: Mapping[str, Mapping[str, str]]) -> None:
+        """Keep the answers of unfinished steps for the next run, readable by us alone; without any, nothing is kept."""
+        try:
+            if draft and self._talk.is_person:
+                make_private(self.home.path)
+                write_private(self._draft, json.dumps(draft))
+            else:
+                self._draft.unlink(missing_ok=True)
+        except (OSError, UserError) as wrong:  # what was verified is written; only the unfinished step is lost
+            self._talk.say(f"  The answers of the unfinished step could not be kept: {wrong}", look="wrong")
+
+    def _is_not_written(self, why: str) -> bool:
+        if not self._talk.is_person:
+            raise SettingsError(why)
+        for line in why.splitlines():
+            self._talk.say(f"  {line}", look="wrong")
+        return False
+
+    def _say_what_is_stronger(self, written: Mapping[Path_, Value]) -> None:
+        for leaf in map(normalize_names, read_environment(self._environment)):
+            path = leaf.path if leaf.path in written else (*leaf.path[:-1], leaf.path[-1].removesuffix("_file"))
+            if self._talk.is_person and path in written and not _stands(leaf.value, written[path]):
+                line = f"  {leaf.place} in the environment is stronger than the file; change it there too"
+                self._talk.say(line, look="wrong")
+
+
+def block_of(kind: str, present: Mapping[Path_, object]) -> str:
+    """Return the name of the block of *kind*: the one there is, or the kind's own."""
+    if any(path[:2] == ("channels", kind) for path in present):
+        return kind
+    named = (
+        path[1] for path, said in present.items() if path[0] == "channels" and path[2:] == ("kind",) and said == kind
+    )
+    return next(named, kind)
+
+
+def changes_of(group: Path_, answers: Mapping[str, str], *, secret: Iterable[str], typed: Any = None) -> SettingChanges:
+    """Return answers as changes; what its model holds as a list is written as one."""
+    changes = SettingChanges()
+    for name, answer in answers.items():
+        path = (*group, name)
+        if name in secret:
+            if answer:
+                changes.secret[path] = answer
+        elif isinstance(getattr(typed, name, None), tuple):
+            changes.plain[path] = [str(each) for each in getattr(typed, name)]
+        elif answer:
+            changes.plain[path] = answer
+    return changes
+
+
+def validation_message(model: type[BaseModel], setting: str, answer: str) -> str:
+    """Say what is wrong with one answer by itself, or ""."""
+    try:
+        model.model_validate({setting: answer})
+    except ValidationError as wrong:
+        for path, error in errors_by_path(wrong):
+            if path and path[0] == setting:
+                return explain_error(error, answer)
+    return ""
+
+
+def error_lines(wrong: ValidationError, values: Mapping[str, object]) -> list[str]:
+    """Return a line per mistake."""
+    return [
+        error_line(".".join(path), explain_error(error, values.get(path[0]) if path else None))
+        for path, error in errors_by_path(wrong)
+    ]
+
+
+def as_text(value: object) -> str:
+    """Return a setting's value as it would be typed."""
+    return ", ".join(str(each) for each in value) if isinstance(value, list | tuple) else str(value)
+
+
+def as_list(value: object) -> list[str]:
+    """Return a list that was written in JSON, in YAML or with commas."""
+    found = split_list(value)
+    return [str(each).strip() for each in found if str(each).strip()] if isinstance(found, list | tuple) else []
+
+
+def _stands(there: object, value: Value) -> bool:
+    if isinstance(value, list):
+        return as_list(there or "") == value
+    return (there or "") == value

@@ -1,0 +1,152 @@
+"""How `parlour init` talks: with a person at a terminal, or with nobody, from what is there already."""
+
+from __future__ import annotations
+
+import getpass
+import re
+import warnings
+from collections.abc import Sequence
+from typing import Protocol
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from gateway.errors import UserError
+from gateway.ports.setup import SetupFinding, SetupLevel
+
+# What a platform says is shown on a terminal: nothing in it may move the cursor or hide what follows.
+_OBEYED = re.compile("[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+_MARKS = {SetupLevel.GOOD: "[green]✓[/]", SetupLevel.WARNING: "[yellow]![/]", SetupLevel.WRONG: "[red]✗[/]"}
+AGAIN, KEEP, SKIP = "again", "keep", "skip"
+_LOOKS = {"title": "bold", "hint": "dim", "wrong": "red"}
+
+
+class InitPrompter(Protocol):
+    """Whoever answers."""
+
+    is_person: bool
+
+    def say(self, text: str, *, look: str = "") -> None:
+        """Show one line; *look* is title, hint, wrong, result or nothing."""
+        ...
+
+    def show(self, finding: SetupFinding) -> None:
+        """Show what a real call came to."""
+        ...
+
+    def ask(self, text: str, *, default: str = "", is_secret: bool = False, variable: str = "") -> str:
+        """Return the answer, *default* when it is empty. What is secret is not shown, nor its default.
+
+        Where nobody answers, a missing answer raises UserError that names *variable*.
+        """
+        ...
+
+    def choose(self, text: str, options: Sequence[str]) -> str:
+        """Return one of *options*; the first where nothing is typed."""
+        ...
+
+    def confirm(self, text: str, *, default: bool) -> bool:
+        """Return yes or no."""
+        ...
+
+
+class TerminalPrompter:
+    """A person at a terminal. Ctrl-C and Ctrl-D end the command as typer's Abort."""
+
+    is_person = True
+
+    def __init__(self) -> None:
+        self._console = Console(highlight=False, soft_wrap=True)
+
+    def say(self, text: str, *, look: str = "") -> None:
+        """See `Talk`."""
+        if look == "title":
+            self._console.print()
+        self._console.print(escape(clean(text)), style=_LOOKS.get(look, ""))
+
+    def show(self, finding: SetupFinding) -> None:
+        """See `Talk`."""
+        self._console.print(f"  {_MARKS[finding.level]} {escape(clean(finding.text))}")
+
+    def ask(self, text: str, *, default: str = "", is_secret: bool = False, variable: str = "") -> str:  # noqa: ARG002 - the port's signature
+        """See `Talk`."""
+        hint = f" [{'kept' if is_secret else clean(default)}]" if default else ""
+        shown = f"  {clean(text)}{hint}"
+        answer = _hidden(f"{shown}: ") if is_secret else typer.prompt(shown, default="", show_default=False)
+        return str(answer).strip() or default
+
+    def choose(self, text: str, options: Sequence[str]) -> str:
+        """See `Talk`."""
+        while True:
+            answer = str(typer.prompt(f"  {text} ({', '.join(options)})", default=options[0])).strip().lower()
+            found = [option for option in options if option.startswith(answer)]
+            if len(found) == 1:
+                return found[0]
+            self.say(f"  one of {', '.join(options)}", look="wrong")
+
+    def confirm(self, text: str, *, default: bool) -> bool:
+        """See `Talk`."""
+        return typer.confirm(clean(text), default=default)
+
+
+def _hidden(prompt: str) -> str:
+    """Read a line that is not echoed.
+
+    typer's own hidden prompt shows its question first and turns the echo off only then.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", getpass.GetPassWarning)
+        try:
+            return getpass.getpass(prompt)
+        except EOFError:
+            raise typer.Abort from None
+        except getpass.GetPassWarning:
+            raise UserError(
+                "this terminal shows what is typed; put the secret in a file and name it, as in"
+                " PARLOUR_LLM__API_KEY_FILE=path parlour init"
+            ) from None
+
+
+class UnattendedPrompter:
+    """A script: each answer is what the options, the environment or the home say; what is missing is a mistake."""
+
+    is_person = False
+
+    def __init__(self, *, keeps: bool) -> None:
+        self._keeps = keeps
+
+    def say(self, text: str, *, look: str = "") -> None:
+        """Say nothing but what came of it: nobody follows steps here."""
+        if look in ("wrong", "result"):
+            typer.echo(clean(text).strip(), err=look == "wrong")
+
+    def show(self, finding: SetupFinding) -> None:
+        """See `Talk`."""
+        typer.echo(f"{finding.level.value:7}  {clean(finding.text)}")
+
+    def ask(self, text: str, *, default: str = "", is_secret: bool = False, variable: str = "") -> str:  # noqa: ARG002 - the port's signature
+        """See `Talk`."""
+        if not default and variable:
+            raise UserError(f"{variable} is needed; set it, or run `parlour init` on a terminal")
+        return default
+
+    def choose(self, text: str, options: Sequence[str]) -> str:  # noqa: ARG002 - the port's signature
+        """Keep what is wrong when told to; else end."""
+        if self._keeps and "keep" in options:
+            return "keep"
+        raise UserError("nothing of this step was written; mend it, or write it all the same with --keep")
+
+    def confirm(self, text: str, *, default: bool) -> bool:  # noqa: ARG002 - the port's signature
+        """See `Talk`."""
+        return default
+
+
+def clean(text: str) -> str:
+    """Return *text* as one line that a terminal only shows."""
+    return _OBEYED.sub(" ", text)
+
+
+def choose_next(talk: InitPrompter, *, may_keep: bool) -> str:
+    """Return what becomes of an answer that is wrong: AGAIN, SKIP or, if *may_keep*, KEEP."""
+    return talk.choose("Correct it, or", (AGAIN, KEEP, SKIP) if may_keep else (AGAIN, SKIP))

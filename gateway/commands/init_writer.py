@@ -1,0 +1,280 @@
+"""What `parlour init` writes: one settings file, merged into what somebody wrote, and a file for each secret."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import shutil
+import signal
+import tempfile
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from ruamel.yaml import YAML
+from ruamel.yaml.comments import CommentedMap
+from ruamel.yaml.error import YAMLError
+from ruamel.yaml.nodes import ScalarNode
+from ruamel.yaml.resolver import VersionedResolver
+from ruamel.yaml.scalarstring import DoubleQuotedScalarString
+from ruamel.yaml.tag import Tag
+
+from gateway.errors import SettingsError, UserError
+from gateway.home import Home, make_private, write_private
+from gateway.preflight import home_mistake
+from gateway.settings import InstalledPlugins, check_settings
+from gateway.settings.resolve import normalize_names
+from gateway.settings.setting_names import snake
+from gateway.settings.sources import HOME, find_file, read_secrets, read_text
+from gateway.settings.yaml_loader import parse_yaml
+
+Path_: TypeAlias = tuple[str, ...]  # of a setting: ("channels", "telegram", "token")
+Value: TypeAlias = str | list[str]
+
+_STAGING = ".init-"
+_PLAIN = re.compile(r"[A-Za-z/~][A-Za-z0-9_./~-]*(:[/A-Za-z0-9][A-Za-z0-9_./~:-]*)?\Z")
+_WORDS = frozenset({"true", "false", "yes", "no", "on", "off", "null", "y", "n"})
+_HEAD = "# Written by `parlour init`; yours to edit. Every knob is in docs/settings.md. Secrets stand in secrets/.\n"
+
+
+@dataclass(slots=True)
+class SettingChanges:
+    """What shall be set, by path; None takes a setting out."""
+
+    plain: dict[Path_, Value] = field(default_factory=dict)
+    secret: dict[Path_, str] = field(default_factory=dict)
+
+    def __bool__(self) -> bool:
+        return bool(self.plain or self.secret)
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenFile:
+    """One file as it stands now, and the settings that were written into it."""
+
+    file: Path
+    settings: tuple[str, ...]
+
+
+class SettingsFileWriter:
+    """The home's settings file and its secrets, for whoever sets it up. Raises UserError where it must not write."""
+
+    def __init__(self, path: Path, environment: Mapping[str, str], kinds: InstalledPlugins) -> None:
+        self.home = Home(path)
+        self._environment = environment
+        self._kinds = kinds
+        # What cannot be read or written is said before anything is asked.
+        mistake = home_mistake(path)
+        if mistake:
+            raise UserError(mistake)
+        self.text()
+
+    @property
+    def file(self) -> Path:
+        """The settings file there is, or the one that will be made; where it is a link, what it leads to."""
+        return (find_file(self.home.path) or self.home.path / "parlour.yaml").resolve()
+
+    def text(self) -> str:
+        """Return what the settings file holds."""
+        file = self.file
+        if file.suffix == ".toml":
+            raise UserError(
+                f"{file} is TOML, which `parlour init` cannot write; set things there by hand (docs/settings.md),"
+                " or move it to parlour.yaml"
+            )
+        try:
+            text = file.read_text("utf-8-sig")
+        except FileNotFoundError:
+            return ""
+        except (OSError, ValueError):
+            raise UserError(f"{file} cannot be read; give it to the user who runs Parlour, as UTF-8") from None
+        list(read_text(file, text))
+        return text
+
+    def write(self, changes: SettingChanges) -> list[WrittenFile]:
+        """Write *changes*, whole files only, and return what stands where.
+
+        Raises SettingsError with every line that the settings would then be wrong by; nothing was written.
+        """
+        secrets = {path: self._secret_file(path) for path in changes.secret}
+        text = merge_settings_text(self.file, self.text(), changes, secrets)
+        self._judge(changes, secrets, text)
+        make_private(self.home.path)
+        written = []
+        with _undisturbed():
+            # Secrets first: a block whose secret is missing would not start.
+            for path, value in changes.secret.items():
+                make_private(self.home.secrets)
+                write_private(secrets[path], value + "\n")
+                written.append(WrittenFile(secrets[path], (".".join(path),)))
+            if text != self.text() and (changes.plain or self.file.exists()):
+                write_private(self.file, text)
+                written.append(WrittenFile(self.file, tuple(".".join(path) for path in changes.plain)))
+        return written
+
+    def _secret_file(self, path: Path_) -> Path:
+        """Return the file that holds the secret already, whatever its spelling, or the one that shall."""
+        for leaf in read_secrets(self.home.path):
+            if normalize_names(leaf).path == path:
+                return self.home.path / leaf.place
+        return self.home.secrets / "__".join(path).replace("-", "_")
+
+    def _judge(self, changes: SettingChanges, secrets: Mapping[Path_, Path], text: str) -> None:
+        before = set(check_settings(self._environment, self._kinds).mistakes)
+        with self._staged(changes, secrets, text) as staging:
+            report = check_settings({**self._environment, HOME: str(staging)}, self._kinds)
+        wrong = [line.replace(str(staging), str(self.home.path)) for line in report.mistakes]
+        new = [line for line in wrong if line not in before]
+        if new:
+            raise SettingsError("\n".join(new))
+
+    @contextmanager
+    def _staged(self, changes: SettingChanges, secrets: Mapping[Path_, Path], text: str) -> Iterator[Path]:
+        """A home beside the home, as it would be: the settings are judged before they are written."""
+        make_private(self.home.path)
+        for left in self.home.path.glob(f"{_STAGING}*"):  # of an init that was killed
+            shutil.rmtree(left, ignore_errors=True)
+        staging = Path(tempfile.mkdtemp(prefix=_STAGING, dir=self.home.path))
+        try:
+            (staging / self.file.name).write_text(text, "utf-8")
+            copied = staging / self.home.secrets.name
+            copied.mkdir(mode=0o700)
+            if self.home.secrets.is_dir():
+                for file in self.home.secrets.iterdir():
+                    if file.is_file() and not file.name.startswith("."):
+                        shutil.copyfile(file, copied / file.name)
+            for path, value in changes.secret.items():
+                (copied / secrets[path].name).write_text(value, "utf-8")
+            yield staging
+        finally:
+            shutil.rmtree(staging, ignore_errors=True)
+
+
+def merge_settings_text(file: Path, text: str, changes: SettingChanges, secrets: Mapping[Path_, Path]) -> str:
+    """Return *text* with *changes* in it and everything else as it stood, comments included."""
+    if file.suffix == ".json":
+        tree = json.loads(text) if text.strip() else {}
+        _apply(tree, changes, secrets)
+        return json.dumps(tree, indent=2, ensure_ascii=False) + "\n"
+    yaml = _round_trip(text)
+    by_hand = f"{file} is written in a way that cannot be added to safely; nothing was changed in it, add by hand: "
+    by_hand += ", ".join(".".join(path) for path in changes.plain)
+    try:
+        tree = yaml.load(text)
+        if tree is None:  # comments alone
+            tree, text = CommentedMap(), text if text.strip() else _HEAD
+            head = text.rstrip("\n") + "\n"
+        else:
+            head = ""
+        _apply(tree, changes, secrets)
+        out = io.StringIO()
+        if tree:
+            yaml.dump(tree, out)
+    except (YAMLError, ValueError, TypeError):
+        raise UserError(by_hand) from None
+    expected = parse_yaml(text) or {}
+    _apply(expected, changes, secrets)
+    if (parse_yaml(head + out.getvalue()) or {}) != expected:
+        raise UserError(by_hand)
+    return head + out.getvalue()
+
+
+def _apply(tree: Any, changes: SettingChanges, secrets: Mapping[Path_, Path]) -> None:
+    for path, value in changes.plain.items():
+        group = _group(tree, path)
+        group[_spelling(group, path)] = _scalar(value, group)
+    for path in changes.secret:
+        # A secret that stood in the file leaves it; the line stays, for the comments beside it.
+        found = _existing(tree, path)
+        if found is not None:
+            found[_spelling(found, path)] = None
+        pointer = (*path[:-1], f"{path[-1]}_file")
+        found = _existing(tree, pointer)
+        if found is not None:
+            found[_spelling(found, pointer)] = _scalar(str(secrets[path]), found)
+
+
+def _group(tree: Any, path: Path_) -> Any:
+    here = tree
+    for depth in range(1, len(path)):
+        name = _spelling(here, path[:depth])
+        if not isinstance(here.get(name), MutableMapping):
+            here[name] = type(tree)()
+        here = here[name]
+    return here
+
+
+def _existing(tree: Any, path: Path_) -> Any:
+    """Return the group that holds *path*, or None where it does not stand there."""
+    here = tree
+    for depth in range(1, len(path)):
+        here = here.get(_spelling(here, path[:depth]))
+        if not isinstance(here, MutableMapping):
+            return None
+    return here if _spelling(here, path) in here else None
+
+
+def _spelling(group: Mapping[Any, Any], path: Path_) -> Any:
+    """Return the name as somebody wrote it (camelCase counts), or as we write it."""
+    is_own_name = len(path) == 2 and path[0] in ("channels", "chats")
+    for name in group:
+        if (str(name) if is_own_name else snake(str(name))) == path[-1]:
+            return name
+    return path[-1]
+
+
+def _scalar(value: Value, group: object) -> Any:
+    if isinstance(value, list):
+        return [_scalar(each, group) for each in value]
+    is_plain = _PLAIN.match(value) and value.lower() not in _WORDS
+    return value if is_plain or not isinstance(group, CommentedMap) else DoubleQuotedScalarString(value)
+
+
+_NULL, _MERGE, _TEXT = (Tag(suffix=f"tag:yaml.org,2002:{name}") for name in ("null", "merge", "str"))
+
+
+class _TextOnly(VersionedResolver):
+    """Every scalar stays the text that stands there, as our own reading has it: 0123 and off come back as they were."""
+
+    def resolve(self, kind: Any, value: Any, implicit: Any) -> Any:
+        """Return the tag of a node that names none."""
+        if kind is ScalarNode and implicit[0]:
+            if value in ("", "~", "null", "Null", "NULL"):
+                return _NULL
+            return _MERGE if value == "<<" else _TEXT
+        return super().resolve(kind, value, implicit)
+
+
+def _round_trip(text: str) -> YAML:
+    yaml = YAML()
+    yaml.Resolver = _TextOnly
+    yaml.preserve_quotes = True
+    yaml.width = 10_000
+    depth = re.search(r"^[^\s#-][^\n]*:[ \t]*(?:#[^\n]*)?\n(?:[ \t]*(?:#[^\n]*)?\n)*( +)[^\s#-]", text, re.MULTILINE)
+    dash = re.search(r"^( *)[^\s#-][^\n]*:[ \t]*(?:#[^\n]*)?\n( *)- ", text, re.MULTILINE)
+    offset = max(0, len(dash[2]) - len(dash[1])) if dash else 2
+    yaml.indent(mapping=len(depth[1]) if depth else 2, sequence=offset + 2, offset=offset)
+    return yaml
+
+
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Let Ctrl-C wait until the files stand."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def names_of(written: Sequence[WrittenFile]) -> Iterator[str]:
+    """Yield a line per file for the person at the terminal."""
+    found: dict[Path, list[str]] = {}
+    for each in written:
+        known = found.setdefault(each.file, [])
+        known += [name for name in each.settings if name not in known]
+    for file, settings in found.items():
+        yield f"{file}  ({', '.join(settings)})"

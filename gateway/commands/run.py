@@ -1,0 +1,115 @@
+"""Commands under which a gateway runs: `parlour run`, and `parlour chat` where none does."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import resource
+import sys
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from gateway.control import ControlConnection, connect, connection_pair, start_call
+from gateway.errors import UserError
+from gateway.home import Home
+from gateway.logs import configure_logs
+from gateway.ports.entry_points import operator_command
+from gateway.preflight import require_startable
+from gateway.settings import Settings, check_settings, load_settings, secret_values
+
+if TYPE_CHECKING:
+    from gateway.app.app import GatewayApp
+
+
+_SWITCH_INTERVAL = 0.001  # seconds
+
+
+def run_gateway() -> None:
+    """Run the gateway until SIGTERM or SIGINT; print the page's address once it answers."""
+    report = check_settings(os.environ)
+    settings = report.require()
+    for warning in report.warnings:
+        typer.echo(f"parlour: {warning}", err=True)
+    # Before the imports below, which take most of the start: a mistake is told at once.
+    require_startable(settings)
+    configure_logs(level=settings.log.level, form=settings.log.format, secrets=secret_values(settings))
+    from gateway.app import run
+
+    _run(run(settings, ready=_announce))
+
+
+def _announce(app: GatewayApp) -> None:
+    """Print where the page is and, where it asks for a login code, the command that prints one."""
+    typer.echo(f"Parlour is ready: {app.web.url}")
+    if not app.web.is_private:
+        typer.echo(f"The page asks for a login code. To print one: {operator_command('web login')}")
+
+
+def run_local_chat() -> int:
+    """Chat in this terminal; return the exit code."""
+    settings = load_settings(os.environ)
+    code: int = _run(_chat(settings))
+    return code
+
+
+def _run(work: Any) -> Any:
+    """Run *work*; of several failures at once the one a person can mend is told."""
+    # Long texts are formatted in a thread: the event loop has its turn after a millisecond of that, not after five.
+    sys.setswitchinterval(_SWITCH_INTERVAL)
+    # A core dump would hold the keys of the settings and what people said.
+    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
+    try:
+        return asyncio.run(work)
+    except BaseExceptionGroup as several:
+        mistake = _first_mistake(several)
+        if mistake is None:
+            raise
+        raise mistake from None
+
+
+def _first_mistake(several: BaseExceptionGroup[BaseException]) -> UserError | None:
+    for error in several.exceptions:
+        found = _first_mistake(error) if isinstance(error, BaseExceptionGroup) else error
+        if isinstance(found, UserError):
+            return found
+    return None
+
+
+async def _chat(settings: Settings) -> int:
+    async with connect(Home(settings.home)) as connection:
+        if connection is not None:
+            return await _converse(await start_call(connection, "chat attach", {}), settings)
+    require_startable(settings)
+    # The terminal belongs to the conversation.
+    configure_logs(level="error", form=settings.log.format, secrets=secret_values(settings))
+    return await _chat_with_own_gateway(settings)
+
+
+async def _chat_with_own_gateway(settings: Settings) -> int:
+    """Be the gateway for as long as the conversation lasts."""
+    from gateway.app import open_app, serve
+    from gateway.operations import GatewayOperations
+
+    stop, ready = asyncio.Event(), asyncio.Event()
+    async with open_app(settings) as app, asyncio.TaskGroup() as services:
+        services.create_task(serve(app, stop, ready=lambda _: ready.set()), name="gateway")
+        await ready.wait()
+        ours, theirs = connection_pair()
+        attached = services.create_task(GatewayOperations(app).attach({}, theirs), name="terminal")
+        try:
+            return await _converse(ours, settings)
+        finally:
+            await ours.close()
+            await attached
+            stop.set()
+
+
+async def _converse(connection: ControlConnection, settings: Settings) -> int:
+    from agent.memory.storage.attachment_blobs import AttachmentBlobStore
+    from channels.console.files import ConsoleFiles
+    from channels.console.terminal_client import run_chat
+
+    # Whoever opens the control socket owns the home, so that the terminal reads what is stored itself.
+    downloads = ConsoleFiles(Home(settings.home).downloads, AttachmentBlobStore(settings.home).get)
+    return await run_chat(connection.receive, connection.send, downloads=downloads)

@@ -1,0 +1,189 @@
+"""One chat's deliveries, strictly in order: the ledger, the waiting and the giving up."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from datetime import timedelta
+
+import structlog
+
+from gateway.delivery.delivery_context import DeliveryContext, backoff
+from gateway.delivery.part_planner import PartPlanner
+from gateway.delivery.part_sender import PartSender
+from gateway.errors import OutcomeUnknown, RetryLater, SendFailed, SendRefused
+from gateway.events import DeliveryReceipt, MessagePart, SessionKey
+from gateway.ports import Channel, DelayedDelivery, OutboxPart, PartState, PendingDelivery
+
+log = structlog.get_logger(__name__)
+
+ATTEMPTS = 12  # of a part that fails without the platform asking us to wait: about three quarters of an hour
+_LONGEST_ASKED = 60.0  # seconds that repeated requests to wait grow to, where the platform names less
+_SHORTEST_ASKED = 0.5
+_UNFINISHED = (PartState.PENDING, PartState.SENDING, PartState.UNKNOWN)
+
+
+class ChatDeliveryWorker:
+    """Delivers what one chat has, until it has nothing left."""
+
+    def __init__(self, key: SessionKey, channel: Channel, desk: DeliveryContext) -> None:
+        self._key = key
+        self._channel = channel
+        self._desk = desk
+        self._cutter = PartPlanner(channel, desk)
+        self._postman = PartSender(channel, desk)
+        self._marked = ""  # the part that we marked as sending and have not tried yet
+        self._ended = ""  # the part whose message we ended, to go round only once
+        self._part = ""  # the part that the figures below are about
+        self._failures = 0
+        self._asked = 0  # how often in a row we were asked to wait
+        self._taken = ("", 0.0)  # the message under way, and when it was taken up
+        self.is_resting = False
+        self.delayed: DelayedDelivery | None = None  # from the first wait until something is delivered or given up
+
+    async def run(self) -> None:
+        """Deliver until the chat has nothing more or the gateway stops. Raises StoreUnavailable only when it stops."""
+        while not self._desk.stopping.is_set() and await self._step():
+            pass
+
+    async def _step(self) -> bool:
+        """Bring one part one step on; False when there is nothing to do."""
+        await self._rest(self._desk.pauses.remaining(self._key), self._desk.pauses.reason(self._key))
+        if self._desk.stopping.is_set():
+            return False
+        delivery = await self._next()
+        if delivery is None:
+            return False
+        rows = delivery.parts or await self._freeze(delivery)
+        current = next((n for n, row in enumerate(rows) if row.state in _UNFINISHED), None)
+        if current is None:
+            return await self._end(rows)
+        row = rows[current]
+        # A file cannot take the preview's place; where nothing else comes first, a pointer was cut.
+        preview = delivery.preview if current == 0 and row.part.file is None else None
+        await self._deliver(row, preview, rows[current + 1 :])
+        return True
+
+    async def _next(self) -> PendingDelivery | None:
+        delivery = await self._desk.retry_store(lambda: self._desk.outbox.next(self._key))
+        if delivery is None:
+            return None
+        preview = self._desk.previews.get(delivery.message.turn)
+        if preview is not None:
+            # The answer never waits behind a preview, and must know what became of it.
+            await preview.wait_closed()
+            delivery = await self._desk.retry_store(lambda: self._desk.outbox.next(self._key))
+        if delivery is not None and self._taken[0] != delivery.message.id:
+            self._taken = (delivery.message.id, asyncio.get_running_loop().time())
+        return delivery
+
+    async def _end(self, rows: Sequence[OutboxPart]) -> bool:
+        """End a message that has no part left to send; the last ones were cancelled while one was under way."""
+        shown = [row for row in rows if row.state is PartState.SENT]
+        if not rows:
+            return True  # nothing to show: freezing ended it
+        if not shown or self._ended == shown[-1].part.id:
+            log.error("delivery.stuck", channel=self._channel.name, part=rows[-1].part.id)
+            return False
+        last, self._ended = shown[-1], shown[-1].part.id
+        receipt = DeliveryReceipt(part=last.part.id, message_id=last.message_id, at=last.at or self._desk.now())
+        await self._desk.retry_store(lambda: self._desk.outbox.sent(receipt))
+        return True
+
+    # -- freezing ------------------------------------------------------------------------------
+
+    async def _freeze(self, delivery: PendingDelivery) -> tuple[OutboxPart, ...]:
+        message = delivery.message
+        parts = await self._desk.formatted(message.text, lambda: self._cutter.plan_parts(message, delivery.preview))
+        if not parts:
+            log.warning("delivery.nothing_to_show", channel=self._channel.name, message=message.id)
+        rows = await self._desk.retry_store(lambda: self._desk.outbox.freeze(message, parts))
+        if rows and rows[0].state is PartState.SENDING:
+            self._marked = rows[0].part.id
+        return rows
+
+    # -- one part ------------------------------------------------------------------------------
+
+    async def _deliver(self, row: OutboxPart, preview: OutboxPart | None, later: Sequence[OutboxPart]) -> None:
+        part = row.part
+        if self._part != part.id:
+            self._part, self._failures, self._asked = part.id, 0, 0
+        is_ours, self._marked = self._marked == part.id, ""
+        try:
+            receipt = await self._postman.deliver_part(row, preview, is_marked_sending=is_ours)
+        except RetryLater as error:
+            await self._put_off(part, error)
+        except SendRefused as error:
+            await self._bury(part, str(error), 1 + len(later))
+        except SendFailed as error:
+            await self._failed(part, error, 1 + len(later))
+        else:
+            await self._delivered(receipt, later)
+
+    async def _delivered(self, receipt: DeliveryReceipt, later: Sequence[OutboxPart]) -> None:
+        goes_on = later and later[0].state is PartState.PENDING and not self._desk.stopping.is_set()
+        then = later[0].part if goes_on else None
+        await self._desk.retry_store(lambda: self._desk.outbox.sent(receipt, then=then))
+        self._marked = then.id if then else ""
+        self.delayed = None
+        self._desk.meter.count("delivered", channel=self._channel.name)
+        if not later:
+            seconds = asyncio.get_running_loop().time() - self._taken[1]
+            self._desk.meter.time("delivery_seconds", seconds, channel=self._channel.name)
+
+    async def _put_off(self, part: MessagePart, error: RetryLater) -> None:
+        """Wait as long as the platform asks, at least, for this chat only; never gives up."""
+        self._asked += 1
+        asked = max(error.delay.total_seconds(), _SHORTEST_ASKED)
+        seconds = max(asked, min(_SHORTEST_ASKED * 2.0 ** min(self._asked - 1, 20), _LONGEST_ASKED))
+        self._desk.pauses.add(self._key, seconds, str(error))
+        await self._not_sent(part, str(error))
+        self._count_retry("later")
+        log.info("delivery.later", channel=self._channel.name, part=part.id, seconds=round(seconds, 1))
+
+    async def _failed(self, part: MessagePart, error: SendFailed, parts: int) -> None:
+        self._failures += 1
+        if self._failures >= ATTEMPTS:
+            await self._bury(part, f"given up after {ATTEMPTS} attempts: {error}", parts)
+            return
+        if isinstance(error, OutcomeUnknown):
+            await self._desk.retry_store(lambda: self._desk.outbox.mark_uncertain(part, str(error)))
+        else:
+            await self._not_sent(part, str(error))
+        self._count_retry("unknown")
+        seconds = backoff(self._failures)
+        log.warning(
+            "delivery.failed",
+            channel=self._channel.name,
+            part=part.id,
+            reason=str(error),
+            attempt=self._failures,
+            seconds=round(seconds, 1),
+        )
+        await self._rest(seconds, str(error))
+
+    async def _not_sent(self, part: MessagePart, reason: str) -> None:
+        """Note that this attempt sent nothing. An earlier one may have: then the doubt stays."""
+        outbox = self._desk.outbox
+        note = outbox.mark_uncertain if self._postman.is_doubtful else outbox.unsent
+        await self._desk.retry_store(lambda: note(part, reason))
+
+    async def _bury(self, part: MessagePart, reason: str, parts: int) -> None:
+        await self._desk.retry_store(lambda: self._desk.outbox.dead_letter(part, reason))
+        self.delayed = None
+        self._desk.meter.count("delivery_dead", parts, channel=self._channel.name)
+        log.error("delivery.dead", channel=self._channel.name, part=part.id, parts=parts, reason=reason)
+
+    def _count_retry(self, reason: str) -> None:
+        self._desk.meter.count("delivery_retries", channel=self._channel.name, reason=reason)
+
+    async def _rest(self, seconds: float, reason: str) -> None:
+        if seconds > 0:
+            now = self._desk.now()
+            since = self.delayed.since if self.delayed else now
+            until = now + timedelta(seconds=seconds)
+            self.delayed = DelayedDelivery(key=self._key, since=since, until=until, reason=reason)
+            self.is_resting = True
+            self._desk.quieter.set()
+            await self._desk.backoff_sleep(seconds)
+            self.is_resting = False

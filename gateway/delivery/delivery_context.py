@@ -1,0 +1,169 @@
+"""What couriers and previews of one gateway share: the ports, the pauses, and how to wait."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from random import SystemRandom
+from typing import Protocol, TypeVar
+
+import structlog
+
+from gateway.errors import FileUnavailable, OutcomeUnknown, SendFailed, SendRefused, StoreUnavailable
+from gateway.events import MessagePart, OutboundMessage, SessionKey
+from gateway.ports import Channel, MetricsRecorder, Outbox
+from gateway.text import weight
+from gateway.text.redaction import SecretRedactor
+
+log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
+
+FIRST_DELAY = 2.0  # seconds before a failed send is tried again; doubled each time
+LONGEST_DELAY = 900.0
+_STORE_PAUSES = (0.5, 30.0)
+_KEPT = 256  # turns whose preview is remembered until their answer is cut
+_CHEAP = (4_000, 250)  # characters and signs that are formatted on the event loop: a few milliseconds
+_FILE_TIMEOUT = timedelta(minutes=5)  # an upload takes longer than a text
+_dice = SystemRandom()
+
+
+def backoff(failures: int) -> float:
+    """Return how long to wait after so many failures, in seconds, with jitter of a fifth."""
+    return min(FIRST_DELAY * 2.0 ** (min(failures, 20) - 1), LONGEST_DELAY) * _dice.uniform(0.8, 1.2)
+
+
+class AttachmentLost(SendRefused):
+    """The bytes of a part that is a file are not there any more."""
+
+
+class ClosablePreview(Protocol):
+    """A preview, as far as delivery needs it."""
+
+    async def wait_closed(self) -> None:
+        """Stop, and return when nothing of it is under way any more."""
+        ...
+
+
+class ChatBackoff:
+    """Until when a platform wants to hear nothing more in a chat; its threads wait with it."""
+
+    def __init__(self) -> None:
+        self._until: dict[SessionKey, tuple[float, str]] = {}
+
+    def add(self, key: SessionKey, seconds: float, reason: str) -> None:
+        """Say nothing in this chat for *seconds*."""
+        until = asyncio.get_running_loop().time() + seconds
+        self._until[key.parent] = max((until, reason), self._until.get(key.parent, (until, reason)))
+
+    def reason(self, key: SessionKey) -> str:
+        """Return why the chat's pause lasts."""
+        return self._until.get(key.parent, (0.0, ""))[1]
+
+    def remaining(self, key: SessionKey) -> float:
+        """Return how many seconds the chat's pause still lasts, 0 when it is over."""
+        left = self._until.get(key.parent, (0.0, ""))[0] - asyncio.get_running_loop().time()
+        if left <= 0:
+            self._until.pop(key.parent, None)
+        return max(left, 0.0)
+
+
+@dataclass(slots=True, kw_only=True)
+class DeliveryContext:
+    """One per gateway."""
+
+    outbox: Outbox
+    meter: MetricsRecorder
+    now: Callable[[], datetime]
+    language: Callable[[SessionKey], str]  # what a chat is spoken to in
+    per_channel: int  # sends at once in one channel
+    call_timeout: timedelta  # a platform that says nothing for so long has an unknown outcome
+    is_strict: bool = False  # delivery.once: strict
+    redactor: SecretRedactor = field(default_factory=SecretRedactor)
+    stopping: asyncio.Event = field(default_factory=asyncio.Event)
+    quieter: asyncio.Event = field(default_factory=asyncio.Event)  # a courier ended or began to rest
+    pauses: ChatBackoff = field(default_factory=ChatBackoff)
+    previews: dict[str, ClosablePreview] = field(default_factory=dict)  # the open ones, by turn
+    previewed: dict[str, str] = field(default_factory=dict)  # what the preview of a turn showed, as Markdown
+    working: set[SessionKey] = field(default_factory=set)  # chats with something undelivered
+    slots: dict[str, asyncio.Semaphore] = field(default_factory=dict)
+    formatting: asyncio.Lock = field(default_factory=asyncio.Lock)  # of long texts: one at a time
+
+    def slot(self, channel: str) -> asyncio.Semaphore:
+        """Return what bounds the sends of a channel."""
+        return self.slots.setdefault(channel, asyncio.Semaphore(self.per_channel))
+
+    async def formatted(self, text: str, call: Callable[[], T]) -> T:
+        """Return what *call* makes of *text*, whose formatting it is; a long text's is done off the event loop.
+
+        One at a time, with as long a pause behind each as it took: however many long answers there are, half of
+        the time belongs to everybody else.
+        """
+        longest, heaviest = _CHEAP
+        if len(text) <= longest and weight(text) <= heaviest:
+            return call()
+        await self.formatting.acquire()
+        begun = time.perf_counter()
+        try:
+            return await asyncio.to_thread(call)
+        finally:
+            asyncio.get_running_loop().call_later(time.perf_counter() - begun, self.formatting.release)
+
+    def remember_preview(self, turn: str, shown: str) -> None:
+        """Note what the preview of *turn* shows, for whoever cuts its answer; the oldest is forgotten."""
+        self.previewed.pop(turn, None)
+        self.previewed[turn] = shown
+        if len(self.previewed) > _KEPT:
+            del self.previewed[next(iter(self.previewed))]
+
+    def without_secrets(self, part: MessagePart) -> MessagePart:
+        """Return *part*, as plain text where its formatting hid a secret from whoever looked at the Markdown."""
+        plain = self.redactor.redact(part.plain)
+        return part if plain == part.plain else replace(part, payload="", plain=plain)
+
+    def uses_placeholders(self, channel: Channel, message: OutboundMessage) -> bool:
+        """Say whether the texts of *message* go by edit into placeholders, since a doubt could not be resolved.
+
+        Not what one person alone is shown: it may stand in another chat than its key says.
+        """
+        able = channel.capabilities
+        return self.is_strict and able.edits and not able.send_key and not able.finds and not message.visible_to
+
+    async def backoff_sleep(self, seconds: float) -> None:
+        """Wait *seconds*, or until the gateway stops."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self.stopping.wait()
+
+    async def retry_store(self, call: Callable[[], Awaitable[T]]) -> T:
+        """Repeat a call of the outbox until it is stored; raise StoreUnavailable only when the gateway stops."""
+        pause, longest = _STORE_PAUSES
+        while True:
+            try:
+                return await call()
+            except StoreUnavailable as error:
+                if self.stopping.is_set():
+                    raise
+                log.warning("delivery.waits_for_store", reason=str(error), seconds=pause)
+                await self.backoff_sleep(pause)
+                pause = min(2 * pause, longest)
+
+    async def call_channel(self, channel: Channel, part: MessagePart, call: Awaitable[T]) -> T:
+        """Await a call of *channel* about *part*; whatever it raises comes out as SendFailed."""
+        patience = self.call_timeout if part.file is None else max(self.call_timeout, _FILE_TIMEOUT)
+        try:
+            async with asyncio.timeout(patience.total_seconds()):
+                return await call
+        except SendFailed:
+            raise
+        except FileUnavailable as error:
+            raise AttachmentLost(str(error)) from error
+        except TimeoutError as error:
+            raise OutcomeUnknown("the platform said nothing in time") from error
+        except Exception as error:  # the channel boundary: its bug must not lose what it was to send
+            log.exception("delivery.channel_failed", channel=channel.name, chat=str(part.key))
+            raise OutcomeUnknown(type(error).__name__) from error

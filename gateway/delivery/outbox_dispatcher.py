@@ -1,0 +1,194 @@
+"""The outbox loop: a courier for each chat that has something, and the previews of the turns that run."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from datetime import datetime, timedelta
+
+import structlog
+
+from gateway.delivery.chat_delivery import ChatDeliveryWorker
+from gateway.delivery.delivery_context import DeliveryContext, backoff
+from gateway.delivery.turn_preview import TurnPreview
+from gateway.errors import StoreUnavailable
+from gateway.events import SessionKey
+from gateway.ports import Channel, DelayedDelivery, MetricsRecorder, Outbox, Preview, TurnLease, in_english
+from gateway.text.redaction import SecretRedactor
+
+log = structlog.get_logger(__name__)
+
+DELAYED_AFTER = timedelta(minutes=1)  # shorter waits are a rate limit's daily business
+_STORE_PAUSE = 1.0
+_LAST_MOMENT = timedelta(seconds=1)  # for sends under way when the grace is over
+
+
+class OutboxDispatcher:
+    """Delivers what is committed: strictly in order in a chat, chats beside each other. Implements `Previews`.
+
+    One chat's trouble (Retry-After, a refusal, a bug in its channel) never delays another chat. Previews
+    can be opened while `run` runs; before and after it they show nothing.
+    """
+
+    def __init__(
+        self,
+        outbox: Outbox,
+        channels: Mapping[str, Channel],
+        *,
+        meter: MetricsRecorder,
+        now: Callable[[], datetime],
+        language: Callable[[SessionKey], str] = in_english,
+        per_channel: int = 16,
+        call_timeout: timedelta = timedelta(seconds=60),
+        is_strict: bool = False,
+        redactor: SecretRedactor | None = None,
+    ) -> None:
+        """Deliver *outbox* through *channels*: *per_channel* calls at once, each for *call_timeout* at most.
+
+        *redactor* keeps secrets out of whatever is sent.
+        *is_strict*: where a platform can neither be asked nor takes a send key, texts go by edit into placeholders.
+        """
+        self._channels = channels
+        self._desk = DeliveryContext(
+            outbox=outbox,
+            meter=meter,
+            now=now,
+            language=language,
+            per_channel=per_channel,
+            call_timeout=call_timeout,
+            is_strict=is_strict,
+            redactor=redactor or SecretRedactor(),
+        )
+        self._couriers: dict[SessionKey, ChatDeliveryWorker] = {}
+        self._again: set[SessionKey] = set()  # chats that got more while their courier was on the way
+        self._tasks: asyncio.TaskGroup | None = None
+        self._missing: set[str] = set()  # channels that are not configured, each said once
+
+    async def run(self) -> None:
+        """Deliver until `drain` or cancellation. Cancelled sends have an unknown outcome: drain first."""
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                self._tasks = tasks
+                reading = tasks.create_task(self._read(), name="outbox")
+                await self._desk.stopping.wait()
+                reading.cancel()
+        finally:
+            self._tasks = None
+
+    async def drain(self, grace: timedelta) -> None:
+        """Deliver what waits, for *grace* at most, then begin nothing more; `run` ends by itself.
+
+        A chat that has to wait for its platform is not waited for: its rows go out at the next start.
+        """
+        await asyncio.sleep(0)  # what was just committed is on its way to `run`
+        await self._wait_while(self._is_busy, grace)
+        self._desk.stopping.set()
+        await self._wait_while(lambda: bool(self._couriers), _LAST_MOMENT)
+
+    async def _wait_while(self, goes_on: Callable[[], bool], at_most: timedelta) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(at_most.total_seconds()):
+                while goes_on():
+                    self._desk.quieter.clear()
+                    await self._desk.quieter.wait()
+
+    def _is_busy(self) -> bool:
+        return any(not courier.is_resting for courier in self._couriers.values())
+
+    def delayed(self) -> tuple[DelayedDelivery, ...]:
+        """Return the chats whose next attempt is a minute or more after their first wait, oldest first."""
+        waits = [each.delayed for each in self._couriers.values() if each.delayed is not None]
+        long = [each for each in waits if each.until - each.since >= DELAYED_AFTER]
+        return tuple(sorted(long, key=lambda each: each.since))
+
+    # -- couriers ------------------------------------------------------------------------------
+
+    async def _read(self) -> None:
+        while True:
+            try:
+                async for key in self._desk.outbox.chats():
+                    self._send_courier(key)
+            except StoreUnavailable as error:
+                log.warning("delivery.waits_for_store", reason=str(error), seconds=_STORE_PAUSE)
+                await self._desk.backoff_sleep(_STORE_PAUSE)
+            else:
+                return  # the store is closed
+
+    def _send_courier(self, key: SessionKey) -> None:
+        channel = self._channels.get(key.channel)
+        if channel is None:
+            if key.channel not in self._missing:
+                self._missing.add(key.channel)
+                log.warning("delivery.channel_missing", channel=key.channel, mend="configure it again; its rows wait")
+        elif key in self._couriers:
+            self._again.add(key)
+        elif self._tasks is not None and not self._desk.stopping.is_set():
+            courier = self._couriers[key] = ChatDeliveryWorker(key, channel, self._desk)
+            self._desk.working.add(key)
+            self._tasks.create_task(self._work(key, courier), name=f"courier {key}")
+
+    async def _work(self, key: SessionKey, courier: ChatDeliveryWorker) -> None:
+        """Run *courier* until its chat has nothing left; a bug in it costs this chat time and nobody else anything."""
+        failures = 0
+        try:
+            while not self._desk.stopping.is_set():
+                self._again.discard(key)
+                try:
+                    await courier.run()
+                except StoreUnavailable:
+                    return  # only raised when we stop; the ledger knows the rest
+                except Exception:  # the channel boundary: other chats go on
+                    failures += 1
+                    log.exception("delivery.courier_failed", chat=str(key))
+                    await self._desk.backoff_sleep(backoff(failures))
+                    continue
+                # Nothing awaits between the courier's last look and this one.
+                if key not in self._again:
+                    return
+        finally:
+            self._couriers.pop(key, None)
+            self._again.discard(key)
+            self._desk.working.discard(key)
+            self._desk.quieter.set()
+
+    # -- previews ------------------------------------------------------------------------------
+
+    def open(self, lease: TurnLease) -> Preview:
+        """Begin typing and stand ready; nothing durable happens before the first words."""
+        channel = self._channels.get(lease.key.channel)
+        # A preview has no mark; the answer is looked up first, or marked.
+        if channel is None or self._tasks is None or self._desk.stopping.is_set() or lease.is_uncertain:
+            return NullPreview()
+        if not channel.capabilities.shows_activity and not _shows_text(channel):
+            return NullPreview()
+        preview = TurnPreview(lease, channel, self._desk)
+        preview.start(self._tasks)
+        return preview
+
+    def is_watched(self, key: SessionKey) -> bool:
+        """Say whether anybody would see a stream in this chat now."""
+        channel = self._channels.get(key.channel)
+        if channel is None or self._tasks is None:
+            return False
+        return _shows_text(channel) and channel.is_watched(key)
+
+
+def _shows_text(channel: Channel) -> bool:
+    capabilities = channel.capabilities
+    return capabilities.preview_every is not None and capabilities.edits
+
+
+class NullPreview:
+    """What a turn gets where nothing can be shown."""
+
+    shown_at = None
+
+    def show(self, text: str) -> None:
+        """Show nothing."""
+
+    def status(self, text: str) -> None:
+        """Show nothing."""
+
+    async def close(self) -> None:
+        """Do nothing."""

@@ -1,0 +1,72 @@
+"""Who may write, who decides, and what it may cost: what the settings say of people."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gateway.doctor.findings import DoctorFinding, FindingLevel
+from gateway.doctor.incident_checks import claimed_owners
+from gateway.home import Home
+from gateway.settings import Settings
+from gateway.settings.channel_blocks import entry_error
+
+SEVERAL = frozenset({"role", "guild", "team", "chat"})  # admission entries that are not one person
+_MANY = ("guild:", "team:")  # entries that let in people nobody here counts
+_LEAST_TOKENS = 10_000  # a first answer may take so many, its prompt and tools included
+_ENOUGH_TOKENS = 2_000_000  # a day: some two hundred answers over a long conversation
+
+
+def check_access(home: Home, settings: Settings) -> Iterator[DoctorFinding]:
+    """Yield what is to be said of who is let in, of caps, and of owners."""
+    yield from _everyone(settings)
+    yield from _caps(settings)
+    yield from _owners(home, settings)
+
+
+def _everyone(settings: Settings) -> Iterator[DoctorFinding]:
+    wide = [
+        f"{entry} of {name}"
+        for name, block in settings.channels.items()
+        for entry in block.allow_from
+        if block.enabled and (entry == "*" or entry.startswith(_MANY))
+    ]
+    is_world = any(entry.startswith("*") for entry in wide)
+    if settings.allow_everyone and not is_world:
+        yield DoctorFinding(
+            FindingLevel.WARN, "access", "PARLOUR_ALLOW_EVERYONE is on and no channel uses it; remove it"
+        )
+    limit = settings.caps.tokens_per_day
+    if wide and (limit is None or (is_world and not limit)):
+        line = (
+            f"{', '.join(wide)} lets in people whom nobody counts, and nothing bounds what they cost together; set"
+            f" PARLOUR_CAPS__TOKENS_PER_DAY={_ENOUGH_TOKENS}"
+        )
+        yield DoctorFinding(FindingLevel.WARN, "access", line)
+
+
+def _caps(settings: Settings) -> Iterator[DoctorFinding]:
+    for name in ("person_tokens_per_day", "chat_tokens_per_day", "tokens_per_day"):
+        limit = getattr(settings.caps, name)
+        if limit and limit < _LEAST_TOKENS:
+            line = (
+                f"PARLOUR_CAPS__{name.upper()}={limit} is less than one answer may take with all that is sent along, so"
+                f" nobody might be answered; set {10 * _LEAST_TOKENS} or more, or 0 for no cap"
+            )
+            yield DoctorFinding(FindingLevel.WARN, "caps", line)
+
+
+def _owners(home: Home, settings: Settings) -> Iterator[DoctorFinding]:
+    for owner in settings.owners:
+        channel, _, who = owner.partition(":")
+        block = settings.channels.get(channel)
+        wrong = entry_error(who, block.entry_shapes) if block is not None else ""
+        if wrong:
+            yield DoctorFinding(
+                FindingLevel.WARN, "owners", f"PARLOUR_OWNERS: {owner!r} is nobody on {channel}: {wrong}", "id"
+            )
+    owners = [*settings.owners, *(f"{each} by a code" for each in claimed_owners(home))]
+    if not owners:
+        line = "nobody is owner but who sits at this machine; see `parlour owner claim`, or set PARLOUR_OWNERS"
+        yield DoctorFinding(FindingLevel.WARN, "owners", line)
+    else:
+        yield DoctorFinding(FindingLevel.OK, "owners", ", ".join(owners))

@@ -1,0 +1,199 @@
+"""What went wrong lately, as the home tells it: quarantine, dead letters, unclean stops, deaf channels."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from urllib.parse import urlsplit
+
+from gateway.access.access_summary import pending_summary, refusal_summary
+from gateway.alerts.alert_messages import alert_status, line_of_delay, status_line
+from gateway.alerts.alert_state import is_unnotified
+from gateway.control import call, connect
+from gateway.doctor.findings import DoctorFinding, FindingLevel
+from gateway.errors import UserError
+from gateway.home import Home, in_use, is_held
+from gateway.journal_file import read_only
+from gateway.quarantine import count, list_events
+
+_SHOWN = 3
+_DEAD = 5
+LATELY = timedelta(days=1)
+
+
+async def check_incidents(home: Home, *, port: int = 0) -> AsyncIterator[DoctorFinding]:
+    """Yield what the home tells, through the gateway that runs on it or from the files themselves.
+
+    *port* is the page's by the settings, 0 when it may be any: a gateway with another one has other settings.
+    """
+    for finding in await asyncio.to_thread(lambda: list(_quarantine(home))):
+        yield finding
+    try:
+        status = await _status(home)
+    except UserError as wrong:
+        if is_held(home):
+            yield _holder({}, home, port)
+        yield DoctorFinding(FindingLevel.WARN, "gateway", str(wrong))
+        return
+    if status is not None:
+        yield _holder(status, home, port)
+    else:
+        status = await asyncio.to_thread(_journal, home) if home.journal.exists() else {}
+    for finding in _told(status):
+        yield finding
+
+
+def _holder(status: Mapping[str, Any], home: Home, port: int) -> DoctorFinding:
+    """Say whether the home is held by the gateway of these settings, or by another one: a home is for one."""
+    theirs = urlsplit(str(status.get("page", ""))).port
+    if port and theirs and theirs != port:
+        line = (
+            f"two gateways want one home: {in_use(home)}; its page is on port {theirs}, and these settings say {port}"
+        )
+        return DoctorFinding(FindingLevel.FAIL, "lock", line)
+    return DoctorFinding(FindingLevel.OK, "lock", "a gateway runs on this home")
+
+
+def _quarantine(home: Home) -> Iterator[DoctorFinding]:
+    held = count(home.quarantine)
+    for event in list_events(home.quarantine, _SHOWN):
+        at = f" at {event.at[:19]}Z" if event.at else ""
+        line = f"an event of {event.channel} was set aside{at}: {event.reason}; it stands in {event.file}"
+        yield DoctorFinding(FindingLevel.WARN, "quarantine", line)
+    if held > _SHOWN:
+        line = (
+            f"and {held - _SHOWN:,} more; `parlour quarantine list` shows them, `parlour quarantine replay` retries one"
+        )
+        yield DoctorFinding(FindingLevel.WARN, "quarantine", line)
+    if not held:
+        yield DoctorFinding(FindingLevel.OK, "quarantine", "is empty")
+
+
+async def _status(home: Home) -> dict[str, Any] | None:
+    """Return what a running gateway says of itself; None when none runs."""
+    async with connect(home) as connection:
+        if connection is None:
+            return None
+        lines = [line async for line in call(connection, "status", {})]
+        return dict(lines[0]) if lines else {}
+
+
+def _told(status: dict[str, Any]) -> Iterator[DoctorFinding]:
+    for name, hears in dict(status.get("channels", {})).items():
+        if hears is False:
+            line = "the gateway does not hear it now; its log says why"
+            yield DoctorFinding(FindingLevel.WARN, f"channel {name}", line, "heard")
+    yield from _delayed(status)
+    if search := status.get("search"):
+        yield DoctorFinding(
+            FindingLevel.WARN, "search", f"goes {search}; see PARLOUR_TOOLS__VECTOR_MEMORY__EMBEDDING_MODEL"
+        )
+    for line in pending_summary(status.get("waits", {})):
+        yield DoctorFinding(FindingLevel.WARN, "waits", line)
+    for line in refusal_summary(status.get("unheard", {})):
+        yield DoctorFinding(FindingLevel.OK, "unheard", line)
+    groups = list(status.get("dead_letters", ()))
+    for group in groups[:_DEAD]:
+        line = f"{group['count']} to {group['channel']}, the last {str(group['newest'])[:19]}Z: {group['reason']}"
+        yield DoctorFinding(FindingLevel.WARN, "given up", line)
+    if len(groups) > _DEAD:
+        yield DoctorFinding(FindingLevel.WARN, "given up", "and more of other kinds; `parlour status` names them")
+    for told in status.get("alerts", ()):
+        yield from _alert(told)
+    stops = int(status.get("unclean_stops", 0))
+    if stops:
+        times = "was killed" if stops == 1 else f"was killed {stops} times in a row"
+        yield DoctorFinding(
+            FindingLevel.WARN, "stops", f"the gateway {times}; see its log, the memory it may have, and the quarantine"
+        )
+
+
+def _delayed(status: Mapping[str, Any]) -> Iterator[DoctorFinding]:
+    waits = list(status.get("delayed", ()))
+    for each in waits[:_SHOWN]:
+        yield DoctorFinding(FindingLevel.WARN, "delivery", line_of_delay(each), "delayed")
+    more = int(status.get("delayed_chats", 0)) - len(waits[:_SHOWN])
+    if more > 0:
+        yield DoctorFinding(
+            FindingLevel.WARN, "delivery", f"and in {more:,} more chats; `parlour status` shows them", "delayed"
+        )
+
+
+def _alert(told: Mapping[str, Any]) -> Iterator[DoctorFinding]:
+    """What is wrong now, what the owners were told lately, and what nobody could tell them."""
+    if told["untold"]:
+        mend = "write to the bot once, which Telegram asks for, or " if told.get("lost") else ""
+        line = f"{status_line(told)}; {mend}set PARLOUR_OWNERS to somebody on a channel that works"
+        yield DoctorFinding(FindingLevel.WARN, "alerts", line, "untold")
+    elif told["state"] == "firing":
+        yield DoctorFinding(FindingLevel.WARN, "alerts", status_line(told), str(told["cause"]))
+    elif datetime.now(UTC) - datetime.fromisoformat(str(told["since"])) < LATELY:
+        yield DoctorFinding(FindingLevel.OK, "alerts", status_line(told), str(told["cause"]))
+
+
+def _read(home: Home, read: Any) -> Any:
+    """Read from the journal without changing it; None where it cannot be read, which another check says."""
+    if not home.journal.exists():
+        return None
+    try:
+        with closing(sqlite3.connect(read_only(home.journal), uri=True, timeout=2)) as database:
+            return read(database)
+    except sqlite3.Error:
+        return None
+
+
+def _journal(home: Home) -> dict[str, Any]:
+    """Return what the journal of a gateway that does not run tells."""
+    # Here, since the store's own imports are not light, and most doctors need none of it.
+    from gateway.store.alerts import load_alerts as look_at_alerts
+    from gateway.store.outbox_parts import dead_groups
+    from gateway.store.sqlite_store import count_unclean_stops
+
+    def read(database: sqlite3.Connection) -> dict[str, Any]:
+        stops = count_unclean_stops(dict(database.execute("SELECT name, value FROM meta")))
+        dead = [
+            {"channel": group.channel, "count": group.count, "newest": group.newest.isoformat(), "reason": group.reason}
+            for group in dead_groups(database)
+        ]
+        return {"unclean_stops": stops, "dead_letters": dead}
+
+    # By itself: a journal that is not migrated yet has none.
+    alerts = _read(home, look_at_alerts) or ()
+    told = [alert_status(alert, is_untold=is_unnotified(alert)) for alert in alerts if alert.line]
+    return {**(_read(home, read) or {}), "alerts": told}
+
+
+def claimed_owners(home: Home) -> list[str]:
+    """Return who became owner by a code, as channel:user_id. Blocks."""
+
+    def read(database: sqlite3.Connection) -> list[str]:
+        found = database.execute("SELECT channel, who FROM access WHERE standing = 'owner' ORDER BY at")
+        return [f"{channel}:{who}" for channel, who in found]
+
+    return _read(home, read) or []
+
+
+async def last_answer(home: Home, model: str) -> datetime | None:
+    """Return when *model* last answered the gateway that runs on *home*; None when it did not, or none runs.
+
+    An answer to an earlier run proves nothing: the key may have changed since, or be missing in a restored home.
+    """
+    try:
+        status = await _status(home)
+    except UserError:
+        status = None
+    if not status or "since" not in status:
+        return None
+
+    def read(database: sqlite3.Connection) -> int | None:
+        query = "SELECT max(at) FROM usage WHERE model = ? AND tokens_out > 0"
+        (at,) = database.execute(query, (model,)).fetchone()
+        return int(at) if at is not None else None
+
+    microseconds = await asyncio.to_thread(_read, home, read)
+    at = datetime.fromtimestamp(microseconds / 1_000_000, UTC) if microseconds is not None else None
+    return at if at is not None and at >= datetime.fromisoformat(str(status["since"])) else None

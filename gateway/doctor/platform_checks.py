@@ -1,0 +1,87 @@
+"""What the platforms themselves say: every enabled block's token, rights and conflicts, by real calls."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any
+
+import structlog
+
+from gateway.doctor.findings import DoctorFinding, FindingLevel
+from gateway.net.proxy_address import ProxyAddress
+from gateway.net.proxy_probe import probe_proxy
+from gateway.ports import setup
+from gateway.ports.entry_points import HOW_TO_INSTALL, load_entry_points
+from gateway.settings import Settings
+
+log = structlog.get_logger(__name__)
+
+WITHIN = 15.0  # seconds, all platforms together
+
+_LEVELS = {
+    setup.SetupLevel.GOOD: FindingLevel.OK,
+    setup.SetupLevel.WARNING: FindingLevel.WARN,
+    setup.SetupLevel.WRONG: FindingLevel.FAIL,
+}
+
+
+async def check_platforms(settings: Settings, environment: Mapping[str, str]) -> AsyncIterator[DoctorFinding]:
+    """Ask every platform that can be asked, all at once; nothing is changed there."""
+    found = {entry.name: entry for entry in load_entry_points("parlour.channels")}
+    environment = with_proxy(environment, settings)
+    asked: dict[str, asyncio.Task[Sequence[setup.SetupFinding]]] = {}
+    async with asyncio.TaskGroup() as tasks:
+        for name, block in settings.channels.items():
+            if block.enabled and block.kind in found:
+                asked[name] = tasks.create_task(_asked(found[block.kind], block, environment), name=f"ask {name}")
+    for name, task in asked.items():
+        for finding in task.result():
+            yield from_platform(f"channel {name}", finding)
+
+
+async def check_proxy(address: str) -> DoctorFinding:
+    """Ask the proxy itself whether it is there and takes us, so that nobody looks for the mistake elsewhere."""
+    wrong = await probe_proxy(address)
+    if wrong:
+        return DoctorFinding(
+            FindingLevel.FAIL, "proxy", f"{wrong}. Until then nothing is heard or answered, and messages wait"
+        )
+    return DoctorFinding(
+        FindingLevel.OK, "proxy", f"what leaves this machine goes through {ProxyAddress.parse(address)}"
+    )
+
+
+def with_proxy(environment: Mapping[str, str], settings: Settings) -> Mapping[str, str]:
+    """Return *environment* as a platform's `verify` takes it: with the proxy, wherever it is set."""
+    return {**environment, "PARLOUR_PROXY": settings.proxy_address}
+
+
+def from_platform(name: str, finding: setup.SetupFinding) -> DoctorFinding:
+    """Return what a platform said as a line of the doctor's."""
+    return DoctorFinding(_LEVELS[finding.level], name, finding.text, finding.id)
+
+
+async def _asked(entry: Any, block: Any, environment: Mapping[str, str]) -> Sequence[setup.SetupFinding]:
+    try:
+        kind = entry.load()
+    except ImportError:
+        return ()  # the check of the block says so
+    return await verify(kind, block, environment) if isinstance(kind, setup.SupportsSetup) else ()
+
+
+async def verify(
+    kind: setup.SupportsSetup, block: Any, environment: Mapping[str, str], *, within: float = WITHIN
+) -> Sequence[setup.SetupFinding]:
+    """Ask one platform whether *block* would work; whatever goes wrong is a finding, and it ends in time."""
+    try:
+        async with asyncio.timeout(within):
+            return list(await kind.verify(block, environment))
+    except TimeoutError:
+        text = f"{kind.title} did not answer within {within:.0f} s; is this machine online?"
+    except ImportError as missing:
+        text = f"{kind.title} needs {missing.name}; {HOW_TO_INSTALL}"
+    except Exception as error:  # noqa: BLE001 - the channel boundary; its text may hold the token
+        log.debug("doctor.verify_failed", kind=kind.title, error=type(error).__name__)
+        text = f"{kind.title} could not be asked ({type(error).__name__}); is this machine online?"
+    return [setup.SetupFinding(level=setup.SetupLevel.WRONG, text=text, id="reached")]

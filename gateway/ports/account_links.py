@@ -1,0 +1,83 @@
+"""Which accounts are one person, and what has to move when that changes. The agent decides, the store remembers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Protocol
+
+from gateway.events import SessionKey
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkedAccount:
+    """One account of a person who has several. The person bears the name of their oldest."""
+
+    identity: str  # quoted <kind>:[<team>:]<id>
+    person: str
+    at: datetime  # when it was linked
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScopeMove:
+    """Something of a scope that has to stand in another. It stays in the store until its files have moved."""
+
+    id: str
+    kind: str  # link, unlink, or adopt (what stood in the home itself)
+    source: str  # the scope that loses something
+    target: str
+    at: datetime
+    identity: str = ""  # unlink: the account that becomes a person of its own
+    since: datetime | None = None  # unlink: from when on the two were one
+    keys: tuple[str, ...] = ()  # unlink: the chats of that account
+    single: tuple[str, ...] = ()  # link: those of the two that had one account
+    ended: tuple[tuple[str, str], ...] = ()  # (chat, transcript): conversations that go no further
+
+
+class AccountLinkStore(Protocol):
+    """Accounts and persons; read from memory, changed in one transaction each."""
+
+    def person(self, identity: str) -> str:
+        """Return the person whom an account belongs to: itself, unless it was linked."""
+        ...
+
+    def accounts(self, person: str) -> tuple[LinkedAccount, ...]:
+        """Return the accounts of somebody who has several, the one that names them first; () for everybody else."""
+        ...
+
+    def account_of(self, key: SessionKey) -> str:
+        """Return the account that a linked person's direct chat belongs to, "" where none is noted."""
+        ...
+
+    async def note_chat(self, key: SessionKey, identity: str) -> None:
+        """Note whose a linked person's direct chat is."""
+        ...
+
+    async def notes(self) -> Mapping[str, str]:
+        """Return what `note` keeps."""
+        ...
+
+    async def note(self, name: str, value: str, *, was: str) -> bool:
+        """Replace a note (an offer, a count of tries) that is still *was*; "" is none. False when it is not."""
+        ...
+
+    async def link(self, move: ScopeMove) -> None:
+        """Make the person *move.source* part of *move.target*: accounts, sessions, jobs, choices. Twice is once."""
+        ...
+
+    async def unlink(self, move: ScopeMove) -> None:
+        """Make *move.identity* a person of its own again; every conversation of both begins anew. Twice is once."""
+        ...
+
+    async def adopt(self, move: ScopeMove) -> None:
+        """Give what has no scope to *move.target*; every conversation there begins anew. Twice is once."""
+        ...
+
+    async def moves(self) -> Sequence[ScopeMove]:
+        """Return the moves whose files may still stand where they stood, the oldest first."""
+        ...
+
+    async def moved(self, move: ScopeMove) -> None:
+        """Say that the files stand where they belong."""
+        ...

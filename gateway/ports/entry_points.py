@@ -1,0 +1,48 @@
+"""What is installed: entry points by group, our version, and how its command is typed here."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from functools import cache
+from importlib.metadata import EntryPoints, entry_points
+from importlib.metadata import version as version_of
+from pathlib import Path
+
+# Parlour is in no package registry: `pip install parlour` would bring whatever somebody else registered.
+HOW_TO_INSTALL = "run `make install` in Parlour's folder"
+
+
+_MAKEFILE = Path(__file__).parents[2] / "Makefile"
+
+
+@cache
+def load_entry_points(group: str) -> EntryPoints:
+    """Return the entry points of *group*, read once a process: a reading opens a file of every package there is."""
+    return entry_points(group=group)
+
+
+@cache
+def package_version() -> str:
+    """Return Parlour's own version, read once a process: a reading parses a page of metadata."""
+    return version_of("parlour")
+
+
+def in_container(environment: Mapping[str, str]) -> bool:
+    """Return True if we run in a container: our image sets `container`, Docker and Podman leave a file."""
+    marks = (Path("/.dockerenv"), Path("/run/.containerenv"))
+    return bool(environment.get("container")) or any(mark.exists() for mark in marks)
+
+
+def operator_command(words: str, environment: Mapping[str, str] = os.environ) -> str:
+    """Return how an operator types `parlour` *words* beside this process: in a container, through compose.
+
+    Where we run from a folder with our sources, `make init` is what its README says, and needs no path.
+    """
+    if words == "init" and _MAKEFILE.exists():
+        return "make init"
+    if not in_container(environment):
+        return f"parlour {words}"
+    if words == "init":  # it may have to write a configuration before any gateway can start
+        return "docker compose run --rm parlour init"
+    return f"docker compose exec parlour parlour {words}"

@@ -1,0 +1,258 @@
+"""What becomes of an event that something of ours breaks down on.
+
+While we are cautious (two unclean stops in a row, until ten minutes have gone well) the event that is being worked on
+stands on disk, and only one event is worked on at a time, whatever channel it came from. Found at the next start, it is
+*struck*: it may be what ended the run before, or the process was killed for another reason. It is handled once more,
+when the platform brings it again or from the file; struck for the second time, it is set aside, and its sender told.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import time
+import traceback
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any, TypeVar
+
+import structlog
+
+from gateway.errors import ParlourError, UnreadableEvent, UserError
+from gateway.ports import EventOrigin, MetricsRecorder, PlatformEvent
+from gateway.quarantine.quarantine_folder import KEPT, KILLED, MOST, STRUCK, UNTOLD, WORKING, LastWork, QuarantineFolder
+
+log = structlog.get_logger(__name__)
+
+ATTEMPTS = 3  # of an event that something of ours breaks down on
+UNCLEAN_STOPS = 2  # in a row, and intake is cautious (FORMATS.md, Lanes)
+CALM = timedelta(minutes=10)  # without being killed, and caution ends
+KEEP = timedelta(days=90)  # as dead letters are
+
+_Result = TypeVar("_Result")
+
+
+class Quarantine:
+    """The events in our keeping. One process owns the folder, like the home. Raises UserError when it cannot."""
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        unclean_stops: int,
+        meter: MetricsRecorder,
+        now: Callable[[], datetime],
+        clock: Callable[[], float] = time.monotonic,
+        keep: timedelta = KEEP,
+    ) -> None:
+        self._folder = QuarantineFolder(folder)
+        self._meter = meter
+        self._now = now
+        self._clock = clock
+        self._keep = keep
+        self.news = asyncio.Event()  # somebody is to be told of what was set aside
+        self.on_set_aside: Callable[[str, str], object] = lambda *_: None  # called with the channel and the reason
+        self._one_at_a_time = asyncio.Lock()
+        self._broken: dict[str, int] = {}  # events that broke us, and how often; the oldest first
+        try:
+            self._last_work = self._folder.settle()
+            self._kept = dict.fromkeys(self._folder.names())  # the oldest first
+            self._struck = set(self._folder.list_struck())
+        except OSError as wrong:
+            line = f"{folder} cannot be used ({wrong.strerror}); give it to the user who runs Parlour"
+            raise UserError(line) from None
+        for name in self._last_work.struck:
+            log.warning("quarantine.struck", name=name)
+        for name in self._last_work.convicted:
+            self._meter.count("quarantined", channel=name.rpartition("-")[0])
+            log.error("quarantine.killed_us", name=name)
+        if self._folder.list_untold():
+            self.news.set()
+        is_warned = unclean_stops >= UNCLEAN_STOPS or self.had_event_in_hand
+        self._cautious_until = clock() + (CALM.total_seconds() if is_warned else 0.0)
+        if is_warned:
+            log.warning("quarantine.cautious", unclean_stops=unclean_stops, seconds=CALM.total_seconds())
+
+    @property
+    def had_event_in_hand(self) -> bool:
+        """Return True if the process before was killed while it handled an event on record."""
+        return self._last_work != LastWork()
+
+    @property
+    def is_cautious(self) -> bool:
+        """Say whether events are handled one at a time, each on disk meanwhile."""
+        return self._clock() < self._cautious_until
+
+    async def handle(self, event: PlatformEvent, work: Callable[[], Awaitable[None]]) -> None:
+        """Run *work* on *event*; see `gateway.ports.Intake.handle`."""
+        name = _name(event)
+        if self._passes_over(event, name):
+            return
+        if not self.is_cautious and name not in self._struck:
+            await self._run(event, name, work)
+            return
+        async with self._one_at_a_time:
+            # The same event may have been set aside while this one waited.
+            if not self._passes_over(event, name):
+                await self._run_on_record(event, name, work)
+
+    @property
+    def struck_names(self) -> Sequence[str]:
+        """Return the events that are to be handled once more."""
+        return sorted(self._struck)
+
+    async def replay(self, name: str, work: Callable[[PlatformEvent], Awaitable[None]]) -> bool:
+        """Run *work* on an event that was struck or set aside, and forget it when that goes well; False = not here.
+
+        A kill meanwhile sets it aside. Raises what *work* raises, and UserError for an event that is not whole.
+        """
+        async with self._one_at_a_time:
+            if name not in self._kept and name not in self._struck:
+                return False
+            event = await _to_the_end(self._folder.read, name, KEPT if name in self._kept else STRUCK)
+            if event is None:
+                raise UserError(f"{name} was longer than what is kept, or its words were forgotten")
+            if await self._run_on_record(event, name, lambda: work(event)):
+                await self._forget([name])
+        return True
+
+    async def list_untold(self) -> Sequence[tuple[str, str, EventOrigin | None]]:
+        """Return what was set aside and not told yet: name, channel, and where it came from."""
+        return await asyncio.to_thread(self._read_untold)
+
+    def _read_untold(self) -> list[tuple[str, str, EventOrigin | None]]:
+        found = [(name, self._folder.origin(name)) for name in self._folder.list_untold()]
+        return [(name, *(origin or ("", None))) for name, origin in found]
+
+    async def mark_told(self, name: str) -> None:
+        """Note that the sender of an event was told, or cannot be."""
+        await _to_the_end(self._folder.remove, f"{name}{UNTOLD}")
+
+    def _passes_over(self, event: PlatformEvent, name: str) -> bool:
+        if name not in self._kept:
+            return False
+        log.warning("quarantine.passed_over", channel=event.channel, name=name)
+        return True
+
+    async def _run_on_record(self, event: PlatformEvent, name: str, work: Callable[[], Awaitable[None]]) -> bool:
+        record = f"{name}{WORKING}"
+        try:
+            await _to_the_end(self._folder.write, record, event, KILLED, self._now())
+            is_handled = await self._run(event, name, work)
+            if name in self._struck:
+                self._struck.discard(name)
+                await _to_the_end(self._folder.remove, f"{name}{STRUCK}")
+            return is_handled
+        finally:
+            # Here and now, not in a thread: whatever ends this must not leave a file behind that accuses the innocent.
+            self._folder.remove(record)
+
+    async def _run(self, event: PlatformEvent, name: str, work: Callable[[], Awaitable[None]]) -> bool:
+        """Run *work*; False when the event was set aside over it."""
+        is_handled = False
+        try:
+            await work()
+            is_handled = True
+        except Exception as error:
+            unreadable = _unreadable(error)
+            if unreadable is None and (_is_on_purpose(error) or self._count(name) < ATTEMPTS):
+                raise
+            if unreadable is None:
+                # A bug's text may quote the event: its class and its place have to do.
+                kind = type(error).__name__
+                place = _place(error)
+                log.error("quarantine.broke_us", channel=event.channel, name=name, error=kind, at=place)  # noqa: TRY400 - see above
+                await self._put(event, name, f"it broke us {ATTEMPTS} times: {kind}", tells_sender=True)
+            else:
+                await self._put(event, name, str(unreadable))
+        self._broken.pop(name, None)
+        return is_handled
+
+    def _count(self, name: str) -> int:
+        times = self._broken.pop(name, 0) + 1
+        self._broken[name] = times
+        if len(self._broken) > MOST:
+            del self._broken[next(iter(self._broken))]
+        return times
+
+    async def _put(self, event: PlatformEvent, name: str, reason: str, *, tells_sender: bool = False) -> None:
+        """Set *event* aside, and have its sender told; raises StoreUnavailable when the disk will not have it."""
+        await _to_the_end(self._folder.write, f"{name}{KEPT}", event, reason, self._now())
+        if tells_sender and event.origin is not None:
+            await _to_the_end(self._folder.mark_untold, name)
+            self.news.set()
+        self._kept[name] = None
+        if len(self._kept) > MOST:
+            await self._forget(list(self._kept)[:-MOST])
+        self._meter.count("quarantined", channel=event.channel)
+        self.on_set_aside(event.channel, reason)
+        log.error("quarantine.set_aside", channel=event.channel, name=name, reason=reason)
+
+    async def prune(self) -> int:
+        """Remove what was set aside so long ago; return how many."""
+        names, oldest = [*self._kept, *self._struck], (self._now() - self._keep).timestamp()
+        old = await asyncio.to_thread(lambda: [name for name in names if self._folder.age(name) < oldest])
+        await self._forget(old)
+        return len(old)
+
+    async def blank(self, is_meant: Callable[[str, bytes], bool]) -> int:
+        """Take out what the events say that are meant (a channel, its bytes); they are passed over as before."""
+        return await _to_the_end(self._folder.blank, is_meant)
+
+    async def drop(self, name: str) -> bool:
+        """Remove one event, so that it is handled if it comes again; False when it is not here."""
+        is_here = name in self._kept or name in self._struck
+        if is_here:
+            await self._forget([name])
+        return is_here
+
+    async def _forget(self, names: Iterable[str]) -> None:
+        for name in names:
+            self._kept.pop(name, None)
+            self._struck.discard(name)
+            await _to_the_end(self._folder.forget, name)
+
+
+def _name(event: PlatformEvent) -> str:
+    """Return a file's name that is the same when the platform brings the event again.
+
+    An event that has no id is known by its own text, or one of them would silence all that follow.
+    """
+    known_by = f"id {event.id}" if event.id else f"text {event.raw}"
+    return f"{event.channel}-{hashlib.sha256(known_by.encode('utf-8', 'surrogatepass')).hexdigest()[:24]}"
+
+
+def _unreadable(error: BaseException) -> UnreadableEvent | None:
+    """Return what *error* says about an event that cannot be read: every error in a group has to say so."""
+    if not isinstance(error, BaseExceptionGroup):
+        return error if isinstance(error, UnreadableEvent) else None
+    found = [_unreadable(each) for each in error.exceptions]
+    return found[0] if all(found) else None
+
+
+def _is_on_purpose(error: BaseException) -> bool:
+    """Say whether *error* is ours; several at once are when each of them is."""
+    if isinstance(error, BaseExceptionGroup):
+        return all(_is_on_purpose(each) for each in error.exceptions)
+    return isinstance(error, ParlourError)
+
+
+def _place(error: BaseException) -> str:
+    frames = traceback.extract_tb(error.__traceback__)
+    return f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else "?"
+
+
+async def _to_the_end(function: Callable[..., _Result], *arguments: Any) -> _Result:
+    """Run *function* in a thread, and leave only when it has ended: who is cancelled then knows what it did."""
+    running = asyncio.get_running_loop().run_in_executor(None, lambda: function(*arguments))
+    try:
+        return await asyncio.shield(running)
+    except asyncio.CancelledError:
+        while not running.done():
+            with suppress(asyncio.CancelledError):
+                await asyncio.wait([running])
+        with suppress(ParlourError):
+            running.result()
+        raise

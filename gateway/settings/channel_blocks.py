@@ -1,0 +1,121 @@
+"""Channel blocks: what every platform's block holds, and how a kind's own settings join it.
+
+A kind's settings model (entry point group `parlour.channel_settings`) is a plain pydantic model with
+what only that platform has, so that a channel imports nothing of the gateway's. The common part is
+added here: the block a channel is built from is an instance of both.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import EntryPoint
+from typing import Annotated, ClassVar, cast
+
+from pydantic import BaseModel, BeforeValidator, field_validator
+
+from gateway.ports.entry_points import load_entry_points
+from gateway.settings.setting_types import FrozenModel, GroupPolicy, ReplyIn, split_list
+
+BLOCK_NAME = re.compile(r"[a-z][a-z0-9-]*\Z")
+ALWAYS_THERE = ("web", "console")  # kinds whose block needs nobody to write it
+
+# Ids of a kind that says nothing about its own.
+_ANY_ID = r"[A-Za-z0-9][A-Za-z0-9._@+-]*"
+_PLACES = ("user", "role", "guild", "team", "chat")
+
+
+def _plain_entries(value: object) -> object:
+    """Whole numbers are ids too; anything else that is no text stays what it is, and is refused."""
+    value = split_list(value)
+    if value == [] or not isinstance(value, list | tuple):
+        return value
+    return [str(entry) if type(entry) is int else entry for entry in value]
+
+
+class ChannelSettings(FrozenModel):
+    """What every block has."""
+
+    # Which admission entries the platform knows, as full matches; see PEOPLE.md, admission entries.
+    entry_shapes: ClassVar[Mapping[str, str]] = dict.fromkeys(_PLACES, _ANY_ID)
+    one_bot: ClassVar[Sequence[str]] = ()  # secrets that name the bot itself: no two blocks have the same
+
+    kind: str = ""
+    enabled: bool = True
+    allow_from: Annotated[tuple[str, ...], BeforeValidator(_plain_entries)] = ()
+    group_policy: GroupPolicy = "mention"
+    reply_in: ReplyIn = "channel"
+    follow_threads: bool = True
+    pairing: bool | None = None  # strangers get a code that an owner can approve; None = if there is an owner
+
+    @field_validator("allow_from", mode="after")
+    @classmethod
+    def _entries(cls, entries: tuple[str, ...]) -> tuple[str, ...]:
+        for entry in entries:
+            wrong = entry_error(entry, cls.entry_shapes)
+            if wrong:
+                raise ValueError(wrong)
+        return entries
+
+
+def entry_error(entry: str, shapes: Mapping[str, str]) -> str:
+    """Say what is wrong with an admission entry, or "". Names never pass for ids."""
+    if entry == "*":
+        return ""
+    if not entry:
+        return "holds an empty entry; remove it, or give a user id"
+    place, colon, ident = entry.partition(":")
+    kind = place if colon and place in _PLACES[1:] else "user"
+    ident = ident if kind != "user" else entry
+    shape = shapes.get(kind)
+    if shape is None:
+        known = ", ".join(f"{name}:ID" for name in shapes if name != "user")
+        return f"{entry!r}: this platform has no {kind}:ID; use a user id{f' or {known}' if known else ''}"
+    if not re.fullmatch(shape, ident, re.ASCII):
+        hint = "names can be taken by anybody" if kind == "user" else "names change"
+        return f"{entry!r} is no {kind} id of this platform; use the id itself, without blanks ({hint})"
+    return ""
+
+
+@dataclass(frozen=True)
+class InstalledPlugins:
+    """What is installed: the kinds of channel with their settings models, which have an adapter, and the tools."""
+
+    models: Mapping[str, Callable[[], type[BaseModel]]]
+    adapters: frozenset[str]
+    tools: frozenset[str] | None = None  # the names of the tools there are; None = nobody knows
+
+    @classmethod
+    def installed(cls) -> InstalledPlugins:
+        """Return what the installed distributions bring; models are imported when they are asked for."""
+        found = load_entry_points("parlour.channel_settings")
+        adapters = frozenset(point.name for point in load_entry_points("parlour.channels"))
+        tools = frozenset(point.name for point in load_entry_points("parlour.tools"))
+        return cls({point.name: _loader(point) for point in found}, adapters, tools)
+
+    def known(self) -> list[str]:
+        """Return every kind's name."""
+        return sorted({*self.models, *self.adapters})
+
+    def model(self, kind: str) -> type[ChannelSettings] | None:
+        """Return the model of a block of *kind*; None when there is no such kind."""
+        if kind in self.models:
+            return combine_models(self.models[kind]())
+        return ChannelSettings if kind in self.adapters else None
+
+
+def _loader(point: EntryPoint) -> Callable[[], type[BaseModel]]:
+    return lambda: cast("type[BaseModel]", point.load())
+
+
+@cache
+def combine_models(own: type[BaseModel]) -> type[ChannelSettings]:
+    """Return a block model that has the kind's own fields and the common ones; the kind's defaults win."""
+    if issubclass(own, ChannelSettings):
+        return own
+    # Made at run time, since each third-party kind brings its own model.
+    return cast(
+        "type[ChannelSettings]", type(f"{own.__name__}Block", (own, ChannelSettings), {"__module__": own.__module__})
+    )

@@ -1,0 +1,144 @@
+"""What is in force in one chat: the overrides of `chats`, merged field by field, the most specific place first.
+
+Pure, and a look-up costs a few dictionary accesses however many chats are named: what places say is merged once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from gateway.errors import SettingsError
+from gateway.events import SessionKey
+from gateway.settings.chat_selectors import guild_in, is_block, matching_selectors
+from gateway.settings.chat_settings import ChatCaps, ChatSettings
+from gateway.settings.error_messages import error_line
+from gateway.settings.settings_model import Settings
+
+MOST_SOUL = 20_000  # characters: more is no voice
+_FILES = (".md", ".txt")
+_NO_CAPS = ChatCaps()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatOverride:
+    """What `chats` says about one conversation; None = nothing, so that it is as everywhere (block, then global)."""
+
+    model: str | None = None  # an alias of llm.models, or a model's name
+    soul: str | None = None  # the text itself
+    group_policy: str | None = None
+    reply_in: str | None = None
+    follow_threads: bool | None = None
+    language: str | None = None
+    timezone: str | None = None
+    memory_window: int | None = None
+    allow: frozenset[str] | None = None  # the tools there are; None = all
+    deny: frozenset[str] = frozenset()  # the tools there are not, allowed or no
+    caps: ChatCaps = _NO_CAPS
+    said_by: Mapping[str, str] = field(default_factory=dict)  # setting ("caps.chat_tokens_per_day") -> place
+
+
+NOTHING = ChatOverride()
+
+
+class ChatOverrides:
+    """The rules of every chat. Immutable but for what it has merged already."""
+
+    def __init__(self, entries: Mapping[str, ChatSettings], souls: Mapping[str, str] | None = None) -> None:
+        """Merge *entries*, by place; *souls* are the texts in place of the names of files, by place."""
+        self._said = {place: _said(entry) for place, entry in entries.items()}
+        for place, text in (souls or {}).items():
+            self._said[place]["soul"] = text
+        self._has_guilds = any(map(guild_in, entries))
+        self._merged: dict[tuple[str, ...], ChatOverride] = {(): NOTHING}
+
+    @property
+    def has_guilds(self) -> bool:
+        """Say whether it matters which guild a chat is in."""
+        return self._has_guilds
+
+    def of(self, key: SessionKey, guild: str = "") -> ChatOverride:
+        """Return what is in force in *key*: thread over chat over guild over block. The same object each time."""
+        if not self._said:
+            return NOTHING
+        found = tuple(place for place in matching_selectors(key, guild) if place in self._said)
+        rules = self._merged.get(found)
+        if rules is None:
+            rules = self._merged[found] = self._merge(found)  # as many as there are ways to be named, not chats
+        return rules
+
+    def every(self, block: str) -> list[ChatOverride]:
+        """Return the rules of each place of *block* that `chats` names."""
+        found = []
+        for place in self._said:
+            if place.startswith(f"{block}:"):
+                key = SessionKey(block, "?") if guild_in(place) or is_block(place) else SessionKey.parse(place)
+                found.append(self.of(key, guild_in(place)))
+        return found
+
+    def _merge(self, found: tuple[str, ...]) -> ChatOverride:
+        values: dict[str, Any] = {}
+        said_by: dict[str, str] = {}
+        for place in found:
+            for name, value in self._said[place].items():
+                if name not in values:
+                    values[name], said_by[name] = value, place
+        plain = {name: value for name, value in values.items() if "." not in name}
+        caps = {name.removeprefix("caps."): value for name, value in values.items() if name.startswith("caps.")}
+        allow = values.get("tools.allow")
+        return ChatOverride(
+            **plain,
+            allow=None if allow is None else frozenset(allow),
+            deny=frozenset(values.get("tools.deny", ())),
+            caps=ChatCaps(**caps),
+            said_by=said_by,
+        )
+
+
+def _said(entry: ChatSettings) -> dict[str, Any]:
+    """Return the settings that an entry says something about, by dotted name."""
+    values = {name: getattr(entry, name) for name in ChatSettings.model_fields if name not in ("tools", "caps")}
+    for group in ("tools", "caps"):
+        inner = getattr(entry, group)
+        values |= {f"{group}.{name}": getattr(inner, name) for name in type(inner).model_fields}
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def open_chats(settings: Settings) -> ChatOverrides:
+    """Return the rules of *settings*, the files that are souls read. Raises SettingsError."""
+    souls: dict[str, str] = {}
+    for place, entry in settings.chats.items():
+        if entry.soul:
+            try:
+                souls[place] = read_soul(settings.home, entry.soul)
+            except SettingsError as wrong:
+                raise SettingsError(error_line(f"chats.{place}.soul", str(wrong))) from None
+    return ChatOverrides(settings.chats, souls)
+
+
+def read_soul(home: Path, soul: str) -> str:
+    """Return the text of a `soul`: of a file of the home when it ends in .md or .txt, else itself.
+
+    Raises SettingsError, without the setting's name, for a file that cannot be read, or what is no voice.
+    """
+    text = _read(home, soul) if soul.endswith(_FILES) and "\n" not in soul else soul
+    if not text.strip():
+        raise SettingsError("is empty; give it a voice, or remove it")
+    if len(text) > MOST_SOUL:
+        raise SettingsError(f"has {len(text)} characters; a voice has {MOST_SOUL} at most")
+    return text.strip()
+
+
+def _read(home: Path, name: str) -> str:
+    file = (home / name).resolve()
+    if not file.is_relative_to(home.resolve()):
+        raise SettingsError(f"{name} is outside of the home folder; put the file into {home}")
+    try:
+        return file.read_text("utf-8-sig")
+    except UnicodeDecodeError:
+        raise SettingsError(f"{file} is not UTF-8; save it as UTF-8") from None
+    except OSError as wrong:
+        mend = "write that file, or the text itself"
+        raise SettingsError(f"{file} cannot be read ({wrong.strerror}); {mend}") from None

@@ -1,0 +1,57 @@
+"""The places that `chats` can name: all of a block, a guild, a chat, a thread. None of their names can be a chat's id.
+
+telegram-work:*          every chat of the block
+discord:guild:811        every chat of a Discord server, written as in `allow_from`
+slack:C042               a chat, and its threads
+slack:C042/1712.34       one thread
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gateway.events import SessionKey
+
+_ALL = "*"
+_GUILD = "guild:"
+
+
+def parse_selector(text: str) -> str:
+    """Return *text* when it names a place; raise ValueError that says how to write one."""
+    try:
+        key = SessionKey.parse(text)
+    except ValueError:
+        raise ValueError(f"{text!r} is no chat; write channel:chat_id, such as telegram:-100123") from None
+    entry, colon, ident = key.chat.partition(":")
+    if colon and entry == "team":
+        raise ValueError(f"{text!r}: one Slack block is one workspace; write {key.channel}:* for all of it")
+    if colon and entry == "chat":
+        raise ValueError(f"{text!r}: write {key.channel}:{ident or 'ID'}, without chat:")
+    if colon and entry == "role":
+        raise ValueError(f"{text!r} is no place, and only places have settings; write {key.channel}:guild:ID or a chat")
+    rest = ident if key.chat.startswith(_GUILD) else key.chat
+    is_whole = rest != "" and rest.isprintable() and not any(sign in rest for sign in " ,*")
+    if key.chat != _ALL and not is_whole:
+        raise ValueError(f"{text!r} is no chat; write {key.channel}:chat_id, by id and without blanks")
+    return text
+
+
+def guild_in(place: str) -> str:
+    """Return the guild that *place* names, or ""."""
+    chat = place.partition(":")[2]
+    return chat.removeprefix(_GUILD) if chat.startswith(_GUILD) else ""
+
+
+def is_block(place: str) -> bool:
+    """Say whether *place* is every chat of a block."""
+    return place.partition(":")[2] == _ALL
+
+
+def matching_selectors(key: SessionKey, guild: str) -> Iterator[str]:
+    """Yield the places that a conversation is in, the most specific first."""
+    yield str(key)
+    if key.thread:
+        yield str(key.parent)
+    if guild:
+        yield f"{key.channel}:{_GUILD}{guild}"
+    yield f"{key.channel}:{_ALL}"

@@ -1,0 +1,91 @@
+"""What is wrong with `chats` that only the whole of the settings, and what is installed, can tell."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Collection, Iterator, Mapping
+
+from gateway.errors import SettingsError
+from gateway.events import SessionKey
+from gateway.settings.channel_blocks import InstalledPlugins, entry_error
+from gateway.settings.chat_overrides import read_soul
+from gateway.settings.chat_selectors import guild_in, is_block
+from gateway.settings.chat_settings import ChatSettings
+from gateway.settings.error_messages import error_line
+from gateway.settings.settings_model import Settings
+
+Places = Mapping[tuple[str, ...], str]
+
+
+def check_chats(settings: Settings, places: Places, kinds: InstalledPlugins) -> Iterator[str]:
+    """Yield a line for each place that is none, voice that cannot be read, and model or tool that there is not.
+
+    *places* says where each setting was written.
+    """
+    for name, entry in settings.chats.items():
+        text = _wrong_place(settings, name, kinds)
+        if text:
+            yield f"chats.{name}: {text}"
+        where = ("chats", name)
+        yield from _of_a_thread(name, entry, places)
+        if entry.soul:
+            try:
+                read_soul(settings.home, entry.soul)
+            except SettingsError as wrong:
+                yield _line(places, (*where, "soul"), str(wrong))
+        if entry.model and (text := _wrong_model(settings, entry.model)):
+            yield _line(places, (*where, "model"), text)
+        for kind in ("allow", "deny"):
+            for tool in getattr(entry.tools, kind) or ():
+                if kinds.tools is not None and tool not in kinds.tools:
+                    text = f"there is no tool {tool!r}; {_guess(tool, kinds.tools)}"
+                    yield _line(places, (*where, "tools", kind), text)
+
+
+def _of_a_thread(name: str, entry: ChatSettings, places: Places) -> Iterator[str]:
+    """Yield what is said of a thread that only its chat can have: it shares the chat's memory and purse."""
+    key = SessionKey.parse(name)
+    if not key.thread or guild_in(name):
+        return
+    said = {
+        ("timezone",): entry.timezone,
+        ("reply_in",): entry.reply_in,
+        ("caps", "chat_turns_per_10_min"): entry.caps.chat_turns_per_10_min,
+        ("caps", "chat_tokens_per_day"): entry.caps.chat_tokens_per_day,
+    }
+    for path, value in said.items():
+        if value is not None:
+            yield _line(places, ("chats", name, *path), f"is a chat's, and not a thread's; write it for {key.parent}")
+
+
+def _line(places: Places, path: tuple[str, ...], text: str) -> str:
+    return error_line(places.get(path) or ".".join(path), text)
+
+
+def _guess(name: str, known: Collection[str]) -> str:
+    near = difflib.get_close_matches(name.lower(), known, n=1)
+    return f"did you mean {near[0]}?" if near else f"there are {', '.join(sorted(known)) or 'none'}"
+
+
+def _wrong_place(settings: Settings, place: str, kinds: InstalledPlugins) -> str:
+    key = SessionKey.parse(place)
+    block = settings.channels.get(key.channel)
+    if block is None:
+        known = {*settings.channels, *kinds.known()}
+        return "" if key.channel in known else f"there is no channel {key.channel!r}; {_guess(key.channel, known)}"
+    if is_block(place):
+        return ""
+    entry = f"guild:{guild_in(place)}" if guild_in(place) else f"chat:{key.parent.chat}"
+    # A kind that lets nobody in by chat says nothing of what its chats are called.
+    return entry_error(entry, block.entry_shapes) if entry.partition(":")[0] in (*block.entry_shapes, "guild") else ""
+
+
+def _wrong_model(settings: Settings, name: str) -> str:
+    """Say what is wrong with a chat's model. One that people may not choose is fine: it is the operator's word."""
+    llm = settings.llm
+    if name in llm.models or name in (llm.model, *llm.fallbacks) or "/" in name or ":" in name:
+        return ""
+    near = difflib.get_close_matches(name, llm.models, n=1)
+    if near:
+        return f"there is no model {name!r} in llm.models; did you mean {near[0]}?"
+    return f"there is no model {name!r} in llm.models; add it there, or write it with its provider (openai/{name})"

@@ -1,0 +1,279 @@
+"""Every knob: its name, its unit, its default. Nothing here reads anything."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Literal
+
+from cronsim import CronSim, CronSimError
+from pydantic import AfterValidator, BeforeValidator, Field, SerializeAsAny, field_validator, model_validator
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+
+from gateway.events import SessionKey
+from gateway.settings.channel_blocks import ChannelSettings
+from gateway.settings.chat_selectors import parse_selector
+from gateway.settings.chat_settings import ChatSettings
+from gateway.settings.llm import LlmSettings
+from gateway.settings.setting_types import (
+    Count,
+    FrozenModel,
+    Language,
+    MaybeSecret,
+    MaybeWebAddress,
+    Merge,
+    Networks,
+    Proxy,
+    Seconds,
+    SecretWebAddress,
+    StoreAddress,
+    TimeZone,
+    split_list,
+    valid_zone,
+)
+
+
+def _owner(text: str) -> str:
+    mend = "write channel:user_id, such as telegram:42"
+    try:
+        key = SessionKey.parse(text)
+    except ValueError:
+        raise ValueError(f"{text!r} is no owner; {mend}") from None
+    if not key.chat.isascii() or not key.chat.isprintable() or any(sign in key.chat for sign in " *,"):
+        raise ValueError(f"{text!r} is no owner; {mend}, without blanks, and by id: names can be taken by anybody")
+    return text
+
+
+def machine_zone() -> str:
+    """Return the machine's IANA time zone, or UTC where it names none we know."""
+    local = Path("/etc/localtime")
+    names = [os.environ.get("TZ", "").removeprefix(":")]
+    if local.is_symlink():
+        names.append(str(local.resolve()).rpartition("/zoneinfo/")[2])
+    for name in names:
+        if name and not name.startswith("/"):
+            try:
+                return valid_zone(name)
+            except ValueError:
+                continue
+    return "UTC"
+
+
+def _cron(line: str) -> str:
+    try:
+        next(CronSim(line, datetime(2026, 1, 1, tzinfo=UTC)))
+    except (CronSimError, StopIteration):
+        raise ValueError(f"{line!r} is no cron line that ever comes; write five fields such as 0 3 * * *") from None
+    return line
+
+
+class FileSettings(FrozenModel):
+    """Files that people send and are sent."""
+
+    max_mb: Annotated[int, Field(ge=1, le=100)] = 20  # megabytes of one file
+    text_chars: Annotated[int, Field(ge=100, le=1_000_000)] = 20_000  # of one document that the model reads
+
+
+class AgentSettings(FrozenModel):
+    """How turns run."""
+
+    workers: Annotated[int, Field(ge=1, le=1_024)] = 64  # turns at once, all chats together
+    overlap: Literal["queue", "steer"] = "queue"  # what becomes of a message that comes during a turn
+    merge: Merge = "split"
+    queued_per_chat: Count = 100
+    queued: Count = 10_000
+    max_tool_calls: Annotated[int, Field(ge=1, le=1_000)] = 25
+    max_tool_result_chars: Annotated[int, Field(ge=500, le=1_000_000)] = 16_000
+    shutdown_grace_seconds: Annotated[float, Field(ge=0, le=600)] = 25
+    session_cache: Count = 500  # sessions kept in memory
+
+
+class Dream(FrozenModel):
+    """The slow layer of memory [003]."""
+
+    enabled: bool = True
+    interval_h: Annotated[float, Field(gt=0, le=8_784)] = 2
+    model_override: str | None = None
+    max_batch_size: Count = 20
+    max_iterations: Annotated[int, Field(ge=1, le=1_000)] = 10
+    cron: Annotated[str, AfterValidator(_cron)] | None = None  # older configurations; wins over interval_h
+
+
+class AgentDefaults(FrozenModel):
+    """What the seeds call agents.defaults."""
+
+    memory_window: Annotated[int, Field(ge=0, le=100_000)] = 100  # messages; 0 = no consolidation
+    dream: Dream = Dream()
+
+
+class Agents(FrozenModel):
+    """Room for more than one agent; today there are the defaults."""
+
+    defaults: AgentDefaults = AgentDefaults()
+
+
+class VectorMemory(FrozenModel):
+    """Search [002]."""
+
+    enabled: bool = True
+    embedding_model: str = ""  # as litellm names it; empty = text search alone
+    embedding_api_base: MaybeWebAddress = None  # None, and the provider of `llm`: its address and key
+    embedding_api_key: MaybeSecret = None
+    chunk_tokens: Annotated[int, Field(ge=32, le=8_192)] = 512
+    chunk_overlap: Annotated[int, Field(ge=0, le=4_096)] = 64
+    sync_interval_seconds: Seconds = 60
+    vector_weight: Annotated[float, Field(ge=0, le=1)] = 0.7
+    text_weight: Annotated[float, Field(ge=0, le=1)] = 0.3
+    profile: Literal["parlour", "seed"] = "parlour"
+    memory_half_life_days: Annotated[float, Field(ge=0)] = 30  # profile seed; 0 = no decay
+    docs_half_life_days: Annotated[float, Field(ge=0)] = 0
+
+    @model_validator(mode="after")
+    def _overlap_fits(self) -> VectorMemory:
+        if self.chunk_overlap >= self.chunk_tokens:
+            raise ValueError("chunk_overlap must be smaller than chunk_tokens")
+        return self
+
+
+class SessionMemory(FrozenModel):
+    """The note written at /new [002]."""
+
+    enabled: bool = True
+    max_messages: Count = 20
+    min_user_messages: Annotated[int, Field(ge=0, le=1_000)] = 3
+
+
+class MemoryFlush(FrozenModel):
+    """What is saved before a compaction [002]."""
+
+    enabled: bool = True
+    threshold_tokens: Annotated[int, Field(ge=0, le=1_000_000)] = 4_000
+
+
+class Tools(FrozenModel):
+    """The blocks of [002]."""
+
+    vector_memory: VectorMemory = VectorMemory()
+    session_memory: SessionMemory = SessionMemory()
+    memory_flush: MemoryFlush = MemoryFlush()
+
+
+class Memory(FrozenModel):
+    """Whose memory is whose, and how long."""
+
+    isolation: Literal["strict", "shared"] = "strict"
+    new_waits: bool = False  # /new answers only after the archive is summarised [000]
+    retention_days: Annotated[int, Field(ge=0, le=36_500)] = 0  # 0 = kept until somebody forgets it
+    auto_recall: bool = False  # looks up what may help before the model is asked; costs tokens in every turn
+
+
+class WebServerSettings(FrozenModel):
+    """The web server: page, health and metrics."""
+
+    host: Annotated[str, Field(min_length=1, max_length=253)] = "127.0.0.1"
+    port: Annotated[int, Field(ge=0, le=65_535)] = 8787  # 0 = any free one
+    published_port: Annotated[int, Field(ge=1, le=65_535)] | None = None  # where a container's engine shows it
+    login: Literal["auto", "always"] = "auto"
+    public_url: MaybeWebAddress = None  # as people type it, when a proxy stands in front
+    trusted_proxies: Networks = ()
+    metrics_token: MaybeSecret = None  # who scrapes /metrics from another machine
+
+
+class CapSettings(FrozenModel):
+    """0 = none; unset = 20 turns and a daily token cap for those who are not allowed by their own id."""
+
+    person_turns_per_10_min: Annotated[int, Field(ge=0)] | None = None
+    chat_turns_per_10_min: Annotated[int, Field(ge=0)] | None = None
+    person_tokens_per_day: Annotated[int, Field(ge=0)] | None = None
+    chat_tokens_per_day: Annotated[int, Field(ge=0)] | None = None
+    tokens_per_day: Annotated[int, Field(ge=0)] | None = None
+    background_tokens_per_day: Annotated[int, Field(ge=0)] = 2_000_000  # summaries, notes, Dream, embeddings; 0 = none
+
+
+class StoreSettings(FrozenModel):
+    """Which engine holds the journal."""
+
+    url: StoreAddress | None = None  # None or empty = embedded; may hold a password
+
+
+class DeliverySettings(FrozenModel):
+    """What happens when it is unknown whether a part was sent."""
+
+    once: Literal["marked", "strict"] = "marked"
+
+
+class Consolidation(FrozenModel):
+    """How much stays in the prompt after a consolidation."""
+
+    keep: Literal["half", "recent"] = "half"
+
+
+class Log(FrozenModel):
+    """What the operator reads."""
+
+    level: Annotated[
+        Literal["debug", "info", "warning", "error"], BeforeValidator(lambda value: str(value).lower())
+    ] = "info"
+    format: Literal["auto", "json", "text"] = "auto"  # auto = text on a terminal, JSON elsewhere
+
+
+class Settings(BaseSettings):
+    """Everything the operator decided. Read once, in the CLI; components get plain values from it."""
+
+    model_config = SettingsConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+    home: Path
+    owners: Annotated[tuple[Annotated[str, AfterValidator(_owner)], ...], BeforeValidator(split_list)] = ()
+    allow_everyone: bool = False  # the second switch of `*` in an allow_from
+    timezone: TimeZone = Field(default_factory=machine_zone)
+    language: Language = "en"
+    llm: LlmSettings = LlmSettings()
+    files: FileSettings = FileSettings()
+    agent: AgentSettings = AgentSettings()
+    agents: Agents = Agents()
+    tools: Tools = Tools()
+    memory: Memory = Memory()
+    web: WebServerSettings = WebServerSettings()
+    caps: CapSettings = CapSettings()
+    store: StoreSettings = StoreSettings()
+    delivery: DeliverySettings = DeliverySettings()
+    consolidation: Consolidation = Consolidation()
+    log: Log = Log()
+    alert_url: SecretWebAddress | None = None  # a webhook's address is its password
+    proxy: Proxy | None = None  # may hold a password
+    chats: Mapping[Annotated[str, AfterValidator(parse_selector)], ChatSettings] = Field(default_factory=dict)
+    channels: Mapping[str, SerializeAsAny[ChannelSettings]] = Field(default_factory=dict)
+
+    @property
+    def proxy_address(self) -> str:
+        """The proxy as components take it: a plain string, "" = none. Secret."""
+        return self.proxy.get_secret_value() if self.proxy else ""
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],  # noqa: ARG003 - the library's signature
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - the library's signature
+        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - the library's signature
+        file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - the library's signature
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Take what `gateway.settings.load` gathered: the library's own sources pass unknown names over in silence."""
+        return (init_settings,)
+
+    @field_validator("home")
+    @classmethod
+    def _absolute(cls, home: Path) -> Path:
+        return home.expanduser().absolute()
+
+    @model_validator(mode="after")
+    def _everyone_needs_two_switches(self) -> Settings:
+        for name, block in self.channels.items():
+            if "*" in block.allow_from and not self.allow_everyone:
+                raise ValueError(
+                    f"channels.{name}.allow_from holds *, which lets the whole world in;"
+                    " name who may write, or confirm it with PARLOUR_ALLOW_EVERYONE=true"
+                )
+        return self

@@ -1,0 +1,259 @@
+"""Accounts, persons, and moves between scopes (see the Links port)."""
+
+from __future__ import annotations
+
+import dataclasses
+import sqlite3
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from gateway.events import SessionKey
+from gateway.ports.account_links import LinkedAccount, ScopeMove
+from gateway.ports.journal import Job
+from gateway.store.due import encode_job, put_job
+from gateway.store.engine import StoreEngine, new_transcript
+from gateway.store.row_codec import micros, moment, quote, read_json, read_key, unquote, write_json, write_key
+
+_PEOPLE = "people/"
+
+
+@dataclass(slots=True)
+class LinkSnapshot:
+    """What is read from memory."""
+
+    accounts: dict[str, LinkedAccount] = field(default_factory=dict)  # by identity
+    chats: dict[str, str] = field(default_factory=dict)  # key column -> identity
+
+
+def load(database: sqlite3.Connection) -> LinkSnapshot:
+    """Read what is kept in memory."""
+    accounts = {
+        unquote(identity): LinkedAccount(identity=unquote(identity), person=unquote(person), at=moment(at))
+        for identity, person, at in database.execute("SELECT identity, person, at FROM account")
+    }
+    chats = {key: unquote(identity) for key, identity in database.execute("SELECT key, identity FROM account_chat")}
+    return LinkSnapshot(accounts, chats)
+
+
+class SqliteAccountLinks:
+    """Implements `Links` over the writer."""
+
+    def __init__(self, engine: StoreEngine, known: LinkSnapshot, choices: dict[str, dict[str, str]]) -> None:
+        """*choices* are what the People port reads from memory: who becomes part of somebody brings theirs along."""
+        self._engine = engine
+        self._known = known
+        self._choices = choices
+
+    def person(self, identity: str) -> str:
+        """Return the person whom an account belongs to."""
+        linked = self._known.accounts.get(identity)
+        return linked.person if linked is not None else identity
+
+    def accounts(self, person: str) -> tuple[LinkedAccount, ...]:
+        """Return the accounts of somebody who has several, the one that names them first."""
+        found = [each for each in self._known.accounts.values() if each.person == person]
+        return tuple(sorted(found, key=lambda each: (each.identity != person, each.at, each.identity)))
+
+    def account_of(self, key: SessionKey) -> str:
+        """Return the account that a linked person's direct chat belongs to, "" where none is noted."""
+        return self._known.chats.get(write_key(key), "")
+
+    async def note_chat(self, key: SessionKey, identity: str) -> None:
+        """Note whose a linked person's direct chat is."""
+        columns = (write_key(key), quote(identity))
+        await self._engine.writer.submit(
+            lambda database: database.execute("INSERT OR REPLACE INTO account_chat VALUES (?, ?)", columns).close(),
+            lambda _: self._known.chats.update({columns[0]: identity}),
+        )
+
+    async def notes(self) -> Mapping[str, str]:
+        """Return what `note` keeps."""
+        found = await self._engine.writer.submit(
+            lambda database: database.execute("SELECT name, value FROM link_note").fetchall()
+        )
+        return {unquote(name): unquote(value) for name, value in found}
+
+    async def note(self, name: str, value: str, *, was: str) -> bool:
+        """Replace a note that is still *was*."""
+
+        def change(database: sqlite3.Connection) -> bool:
+            found = database.execute("SELECT value FROM link_note WHERE name = ?", (quote(name),)).fetchone()
+            if (unquote(found[0]) if found else "") != was:
+                return False
+            if value:
+                database.execute("INSERT OR REPLACE INTO link_note VALUES (?, ?)", (quote(name), quote(value)))
+            else:
+                database.execute("DELETE FROM link_note WHERE name = ?", (quote(name),))
+            return True
+
+        return await self._engine.writer.submit(change)
+
+    async def link(self, move: ScopeMove) -> None:
+        """Make one person part of another."""
+        await self._begin(move, _link)
+
+    async def unlink(self, move: ScopeMove) -> None:
+        """Make an account a person of its own again."""
+        await self._begin(move, _unlink)
+
+    async def adopt(self, move: ScopeMove) -> None:
+        """Give what has no scope to somebody."""
+        await self._begin(move, _adopt)
+
+    async def moves(self) -> Sequence[ScopeMove]:
+        """Return the moves whose files may still stand where they stood."""
+        found = await self._engine.writer.submit(
+            lambda database: database.execute("SELECT payload FROM move ORDER BY at, id").fetchall()
+        )
+        return [_read(read_json(payload)) for (payload,) in found]
+
+    async def moved(self, move: ScopeMove) -> None:
+        """Say that the files stand where they belong."""
+        await self._engine.writer.submit(
+            lambda database: database.execute("DELETE FROM move WHERE id = ?", (quote(move.id),)).close()
+        )
+
+    async def _begin(self, move: ScopeMove, change: Callable[[sqlite3.Connection, ScopeMove], ScopeMove]) -> None:
+        def begin(database: sqlite3.Connection) -> LinkSnapshot:
+            if database.execute("SELECT 1 FROM move WHERE id = ?", (quote(move.id),)).fetchone() is None:
+                begun = change(database, move)
+                database.execute(
+                    "INSERT INTO move VALUES (?, ?, ?)", (quote(move.id), micros(move.at), write_json(_payload(begun)))
+                )
+            return load(database)
+
+        def adopt(known: LinkSnapshot) -> None:
+            self._known.accounts, self._known.chats = known.accounts, known.chats
+            if move.kind != "unlink":
+                mine = self._choices.get(move.target, {})
+                self._choices[move.target] = {**self._choices.get(move.source, {}), **mine}
+            self._engine.queued_job.set()
+
+        await self._engine.writer.submit(begin, adopt)
+
+
+# -- in one transaction each ---------------------------------------------------------------------------
+
+
+def _link(database: sqlite3.Connection, move: ScopeMove) -> ScopeMove:
+    source, target = move.source.removeprefix(_PEOPLE), move.target.removeprefix(_PEOPLE)
+    single: list[str] = []
+    for person in (target, source):
+        # Chats of somebody with one account are that account's; the others are noted already.
+        known = database.execute("SELECT 1 FROM account WHERE person = ?", (quote(person),)).fetchone()
+        if known is None:
+            single.append(person)
+            database.execute(
+                "INSERT OR REPLACE INTO account VALUES (?, ?, ?)", (quote(person), quote(person), micros(move.at))
+            )
+            database.execute(
+                "INSERT OR REPLACE INTO account_chat SELECT key, ? FROM session WHERE scope = ?",
+                (quote(person), quote(f"{_PEOPLE}{person}")),
+            )
+    database.execute(
+        "UPDATE account SET person = ?, at = ? WHERE person = ?", (quote(target), micros(move.at), quote(source))
+    )
+    scopes = (quote(move.target), quote(move.source))
+    database.execute("UPDATE session SET scope = ? WHERE scope = ?", scopes)
+    database.execute("UPDATE job SET scope = ? WHERE scope = ?", scopes)
+    database.execute("INSERT OR IGNORE INTO preference SELECT ?, name, value FROM preference WHERE subject = ?", scopes)
+    return dataclasses.replace(move, single=tuple(single))
+
+
+def _unlink(database: sqlite3.Connection, move: ScopeMove) -> ScopeMove:
+    person = move.source.removeprefix(_PEOPLE)
+    identity = quote(move.identity)
+    (since,) = database.execute("SELECT at FROM account WHERE identity = ?", (identity,)).fetchone()
+    keys = [key for (key,) in database.execute("SELECT key FROM account_chat WHERE identity = ?", (identity,))]
+    ended = _end_conversations(database, move.source, move.at)
+    for key in keys:
+        database.execute("UPDATE session SET scope = ? WHERE key = ?", (quote(move.target), key))
+    _split_jobs(database, move, {str(read_key(key)) for key in keys})
+    database.execute("DELETE FROM account WHERE identity = ?", (identity,))
+    database.execute("DELETE FROM account_chat WHERE identity = ?", (identity,))
+    left = database.execute("SELECT identity FROM account WHERE person = ?", (quote(person),)).fetchall()
+    if len(left) == 1:  # nobody else is left: a person with one account needs no entry
+        database.execute("DELETE FROM account WHERE person = ?", (quote(person),))
+        database.execute("DELETE FROM account_chat WHERE identity = ?", left[0])
+    _summarise(database, ended, move)
+    return dataclasses.replace(
+        move, since=moment(since), keys=tuple(str(read_key(key)) for key in keys), ended=tuple(ended)
+    )
+
+
+def _adopt(database: sqlite3.Connection, move: ScopeMove) -> ScopeMove:
+    ended = _end_conversations(database, "", move.at)
+    database.execute("UPDATE session SET scope = ? WHERE scope = ''", (quote(move.target),))
+    # What belongs to a chat or to somebody's wish; the installation's own jobs have no scope either, and stay.
+    database.execute(
+        "UPDATE job SET scope = ? WHERE scope = '' AND (json_extract(payload, '$.key') IS NOT NULL "
+        "OR kind = 'remember')",
+        (quote(move.target),),
+    )
+    database.execute(
+        "INSERT OR IGNORE INTO preference SELECT ?, name, value FROM preference WHERE subject = ''",
+        (quote(move.target),),
+    )
+    _summarise(database, ended, move)
+    return dataclasses.replace(move, ended=tuple(ended))
+
+
+def _end_conversations(database: sqlite3.Connection, scope: str, at: datetime) -> list[tuple[str, str]]:
+    """Begin every conversation of *scope* anew, so that no prompt is made of what was said before; return the old."""
+    found = database.execute(
+        "SELECT key, transcript, next_index FROM session WHERE scope = ?", (quote(scope),)
+    ).fetchall()
+    for key, _, _ in found:
+        database.execute(
+            "UPDATE session SET transcript = ?, next_index = 0, last_turn = '', created_at = ? WHERE key = ?",
+            (new_transcript(), micros(at), key),
+        )
+        # What a turn that was given back had looked up is not what it finds now.
+        database.execute(
+            "DELETE FROM step WHERE turn IN (SELECT turn FROM inbox WHERE key = ? AND ended_at IS NULL AND turn != '')",
+            (key,),
+        )
+    return [(str(read_key(key)), transcript) for key, transcript, next_index in found if next_index]
+
+
+def _split_jobs(database: sqlite3.Connection, move: ScopeMove, keys: set[str]) -> None:
+    """Give the jobs about the account's chats, and of its own wishes, to the new person."""
+    found = database.execute("SELECT seq, payload FROM job WHERE scope = ?", (quote(move.source),)).fetchall()
+    for seq, text in found:
+        payload = read_json(text)
+        if payload.get("key") in keys or payload.get("by") == move.identity:
+            database.execute("UPDATE job SET scope = ? WHERE seq = ?", (quote(move.target), seq))
+
+
+def _summarise(database: sqlite3.Connection, ended: Sequence[tuple[str, str]], move: ScopeMove) -> None:
+    """What no summary holds yet of a conversation that ended is summarised, as after /new."""
+    for key, transcript in ended:
+        (scope,) = database.execute(
+            "SELECT scope FROM session WHERE key = ?", (write_key(SessionKey.parse(key)),)
+        ).fetchone()
+        payload = {"key": key, "transcript": transcript, "turn": "", "length": 0}
+        job = Job(id=f"summarise:{transcript}", kind="summarise", scope=unquote(scope), payload=payload, due_at=move.at)
+        put_job(database, encode_job(job))
+
+
+def _payload(move: ScopeMove) -> dict[str, Any]:
+    times = {"at": micros(move.at), "since": micros(move.since) if move.since else None}
+    return dataclasses.asdict(move) | times
+
+
+def _read(payload: Mapping[str, Any]) -> ScopeMove:
+    since = payload["since"]
+    return ScopeMove(
+        id=payload["id"],
+        kind=payload["kind"],
+        source=payload["source"],
+        target=payload["target"],
+        at=moment(payload["at"]),
+        identity=payload["identity"],
+        since=moment(since) if since is not None else None,
+        keys=tuple(payload["keys"]),
+        single=tuple(payload["single"]),
+        ended=tuple((key, transcript) for key, transcript in payload["ended"]),
+    )

@@ -1,0 +1,84 @@
+"""What every part of the store stands on: the writer, the limits, the clock and the wake-ups."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import TypeAlias
+
+from gateway.events import SessionKey
+from gateway.ports.journal import InboxRow
+from gateway.ports.store import StoreLimits
+from gateway.store.adoption import AdoptedRange
+from gateway.store.inbox import BacklogLimit
+from gateway.store.row_codec import micros
+from gateway.store.wakeups import WakeupQueue
+from gateway.store.writer import StoreWriter
+
+Clock: TypeAlias = Callable[[], datetime]
+
+
+def utc_now() -> datetime:
+    """Return the time of this machine's clock."""
+    return datetime.now(UTC)
+
+
+def new_transcript() -> str:
+    """Return a fresh transcript id: 16 random base32 characters."""
+    return base64.b32encode(secrets.token_bytes(10)).decode("ascii").lower()
+
+
+@dataclass(slots=True)
+class StoreEngine:
+    """One open store, as its ports see it. Wake-ups are fed on the loop, by results, in commit order."""
+
+    writer: StoreWriter
+    limits: StoreLimits
+    clock: Clock
+    owner: str = field(default_factory=lambda: secrets.token_hex(8))
+    lanes: WakeupQueue[SessionKey] = field(default_factory=WakeupQueue)
+    controls: WakeupQueue[InboxRow] = field(default_factory=WakeupQueue)
+    chats: WakeupQueue[SessionKey] = field(default_factory=WakeupQueue)
+    held: dict[SessionKey, int] = field(default_factory=dict)  # lanes that are being worked on, with their epochs
+    last_control: int = 0  # the newest control row that was offered
+    recorded: asyncio.Event = field(default_factory=asyncio.Event)
+    queued_job: asyncio.Event = field(default_factory=asyncio.Event)
+    suspected: asyncio.Event = field(default_factory=asyncio.Event)  # there is, or was, a suspect to claim
+    unclean_stops: int = 0  # in a row, before this start
+    adopted: AdoptedRange = field(default_factory=AdoptedRange)  # rows that are older than what happened since
+    last_charged: tuple[int, ...] = ()  # rows whose lone attempt the last run did not survive
+    headroom: BacklogLimit = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.headroom = BacklogLimit(self.limits.queued)
+
+    def now(self) -> int:
+        """Return the time as columns have it."""
+        return micros(self.clock())
+
+    def wake_session(self, key: SessionKey) -> None:
+        """Say that *key* may have a turn to claim, unless its owner will say so when it is done."""
+        if key not in self.held:
+            self.lanes.put(key)
+
+    def free_lane(self, key: SessionKey, *, has_more: bool) -> None:
+        """Say that *key* has no owner any more."""
+        self.held.pop(key, None)
+        if has_more:
+            self.lanes.put(key)
+
+    def offer_control(self, row: InboxRow) -> None:
+        """Offer a control row, once in this run; a suspect is claimed instead."""
+        if row.is_lone:
+            self.suspected.set()
+        elif row.seq > self.last_control:
+            self.last_control = row.seq
+            self.controls.put(row)
+
+    def wake_at(self, delay: float, wake: Callable[[], None]) -> None:
+        """Wake somebody after *delay* seconds."""
+        asyncio.get_running_loop().call_later(delay, wake)

@@ -1,0 +1,104 @@
+"""What operators ask: one turn's story, and how much waits."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Mapping
+from typing import Any
+
+from gateway.ports.journal import DeadLetter, TurnTrace
+from gateway.store.row_codec import moment, read_json, read_key, sql, unquote
+from gateway.store.usage import usage_of
+
+_END = "\U0010ffff"
+_FIND = (
+    "SELECT turn, key FROM record WHERE turn >= ?1 AND turn < ?2 "
+    "UNION SELECT turn, key FROM inbox WHERE ended_at IS NULL AND turn >= ?1 AND turn < ?2 AND turn != '' "
+    "UNION SELECT substr(id, 1, instr(id, '.') - 1), key FROM outbox WHERE id >= ?1 AND id < ?2 LIMIT 2"
+)
+_INBOX = "SELECT seq, state, attempts, crashes, accepted_at, ended_at FROM inbox WHERE"
+_OPEN_ROWS = sql(_INBOX, "ended_at IS NULL AND key = ? AND turn = ?")
+_ENDED_ROW = sql(_INBOX, "seq = ?")
+
+
+def _dicts(cursor: sqlite3.Cursor) -> tuple[dict[str, Any], ...]:
+    names = [column[0] for column in cursor.description]
+    return tuple(dict(zip(names, columns, strict=True)) for columns in cursor)
+
+
+def _timed(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        name: moment(value) if (name == "at" or name.endswith("_at")) and value is not None else value
+        for name, value in row.items()
+    }
+
+
+def trace_turn(database: sqlite3.Connection, reference: str) -> TurnTrace | None:
+    """Return what is known of the turn whose id begins with *reference*; None when none or several do."""
+    found = database.execute(_FIND, (reference, reference + _END)).fetchall() if reference else []
+    if len(found) != 1:
+        return None
+    turn, key = found[0]
+    record = _record(database, turn)
+    rows = [_timed(row) for row in _dicts(database.execute(_OPEN_ROWS, (key, turn)))]
+    for seq in record["inbox"] if record else ():
+        ended = _dicts(database.execute(_ENDED_ROW, (seq,)))
+        rows += [_timed(row) for row in ended]
+    steps = _dicts(database.execute("SELECT n, kind, call FROM step WHERE turn = ? ORDER BY n", (turn,)))
+    parts = _dicts(
+        database.execute(
+            "SELECT message || '.' || n AS id, state, attempts, message_id, reason, at FROM part "
+            "WHERE message >= ? AND message < ? ORDER BY message, n",
+            (f"{turn}.", f"{turn}/"),
+        )
+    )
+    return TurnTrace(
+        turn=unquote(turn),
+        key=read_key(key),
+        inbox=tuple(rows),
+        steps=steps,
+        record=record,
+        parts=tuple(_timed(part) for part in parts),
+        usage=usage_of(database, turn),
+        dead=_dead(database, turn),
+    )
+
+
+def _record(database: sqlite3.Connection, turn: str) -> dict[str, Any] | None:
+    found = _dicts(
+        database.execute(
+            "SELECT r.seq, transcript, outcome, from_index, to_index, inbox, at, new_transcript, failure, supersedes, "
+            "b.seq IS NULL AS is_projected FROM record r LEFT JOIN body b ON b.seq = r.seq WHERE turn = ?",
+            (turn,),
+        )
+    )
+    if not found:
+        return None
+    return _timed(found[0]) | {"inbox": read_json(found[0]["inbox"]), "is_projected": bool(found[0]["is_projected"])}
+
+
+def _dead(database: sqlite3.Connection, turn: str) -> tuple[DeadLetter, ...]:
+    found = database.execute("SELECT id, key, reason, at FROM dead WHERE turn = ? ORDER BY at, id", (turn,))
+    return tuple(
+        DeadLetter(id=unquote(id_), key=read_key(key), reason=unquote(reason), at=moment(at))
+        for id_, key, reason, at in found
+    )
+
+
+def queue_depth(database: sqlite3.Connection, now: int) -> dict[str, Any]:
+    """Count what waits."""
+    queued, oldest = database.execute(
+        "SELECT count(*), min(accepted_at) FROM inbox WHERE ended_at IS NULL AND state IN ('waiting', 'stamped')"
+    ).fetchone()
+    (running,) = database.execute("SELECT count(*) FROM inbox WHERE ended_at IS NULL AND state = 'claimed'").fetchone()
+    (undelivered,) = database.execute("SELECT count(*) FROM outbox WHERE open IN (1, 3)").fetchone()
+    (dead,) = database.execute("SELECT count(*) FROM dead").fetchone()
+    (unprojected,) = database.execute("SELECT count(*) FROM body").fetchone()
+    return {
+        "queued": queued,
+        "running": running,
+        "oldest_seconds": max(0.0, (now - oldest) / 1_000_000) if oldest is not None else 0.0,
+        "undelivered": undelivered,
+        "dead": dead,
+        "unprojected": unprojected,
+    }

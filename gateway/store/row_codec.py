@@ -1,0 +1,335 @@
+"""How events and records are written into columns and read back: explicit fields, nothing guessed.
+
+Text is stored losslessly whatever a platform sends: SQLite takes NUL, and lone surrogates, which
+UTF-8 cannot hold, are escaped. Two lone surrogates that make a pair come back as the one character
+they spell.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache
+from typing import Any
+
+from gateway.events import (
+    Attachment,
+    ChatKind,
+    InboundKind,
+    InboundMessage,
+    MessageButton,
+    MessagePart,
+    OutboundKind,
+    OutboundMessage,
+    Sender,
+    SessionKey,
+)
+from gateway.ports.journal import Line, TurnStep
+from gateway.text import find_command
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+_ESCAPED = "\ufdd0"  # a code point that is never a character: what follows is JSON in ASCII
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, Mapping):
+        return dict(value)
+    raise TypeError(f"{type(value).__name__} cannot be stored in the journal")
+
+
+# json.dumps with options builds an encoder at every call; these two are built once.
+_encode: Callable[[Any], str] = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), default=_plain).encode
+_encode_ascii: Callable[[Any], str] = json.JSONEncoder(separators=(",", ":"), default=_plain).encode
+read_json: Callable[[str], Any] = json.JSONDecoder().decode
+
+
+def is_storable(text: str) -> bool:
+    """Say whether UTF-8 can hold *text*."""
+    if text.isascii():
+        return True
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def write_json(value: object) -> str:
+    """Return *value* as compact JSON that any database takes."""
+    text = _encode(value)
+    return text if is_storable(text) else _encode_ascii(value)
+
+
+def quote(text: str) -> str:
+    """Return *text* as it stands in a column: itself, unless UTF-8 cannot hold it."""
+    if text.isascii() or (is_storable(text) and not text.startswith(_ESCAPED)):
+        return text
+    return _ESCAPED + _encode_ascii(text)
+
+
+def unquote(text: str) -> str:
+    """Undo `quote`."""
+    return str(read_json(text[1:])) if text.startswith(_ESCAPED) else text
+
+
+def sql(*parts: str) -> str:
+    """Join the constant parts of a statement; values never come in here, they are parameters."""
+    return " ".join(parts)
+
+
+def micros(moment: datetime) -> int:
+    """Return an aware time as microseconds since 1970."""
+    return (moment - _EPOCH) // _MICROSECOND
+
+
+def moment(stored: int) -> datetime:
+    """Undo `micros`."""
+    return _EPOCH + timedelta(microseconds=stored)
+
+
+@lru_cache(maxsize=4096)
+def read_key(text: str) -> SessionKey:
+    """Read a key column."""
+    return SessionKey.parse(unquote(text))
+
+
+@lru_cache(maxsize=4096)
+def write_key(key: SessionKey) -> str:
+    """Return a key as it stands in a column."""
+    return quote(str(key))
+
+
+def utf16_length(text: str) -> int:
+    """Return the length in UTF-16 units, which is how the platforms that cut a paste count it."""
+    return len(text) if text.isascii() else len(text.encode("utf-16-le", "surrogatepass")) // 2
+
+
+_SENDER_FLAGS = ("is_bot", "is_self", "is_admin", "is_guest")
+_ATTACHMENT_TEXTS = ("media_type", "url", "blob", "caption")
+_MESSAGE_LISTS = ("event_ids", "mentioned")
+_MESSAGE_FLAGS = ("is_ephemeral", "is_addressed", "is_private", "is_forwarded")
+_MESSAGE_TEXTS = ("command", "account", "bot", "revision", "guild", "album", "reply_to", "quoted", "quoted_by")
+
+
+def _sender_fields(sender: Sender) -> dict[str, Any]:
+    fields: dict[str, Any] = {"id": sender.id}
+    if sender.name:
+        fields["name"] = sender.name
+    for flag in _SENDER_FLAGS:
+        if getattr(sender, flag):
+            fields[flag] = True
+    if sender.roles:
+        fields["roles"] = list(sender.roles)
+    if sender.team:
+        fields["team"] = sender.team
+    if sender.timezone:
+        fields["timezone"] = sender.timezone
+    return fields
+
+
+def _sender(fields: Mapping[str, Any]) -> Sender:
+    return Sender(
+        id=fields["id"],
+        name=fields.get("name", ""),
+        is_bot=fields.get("is_bot", False),
+        is_self=fields.get("is_self", False),
+        is_admin=fields.get("is_admin", False),
+        is_guest=fields.get("is_guest", False),
+        roles=tuple(fields.get("roles", ())),
+        team=fields.get("team", ""),
+        timezone=fields.get("timezone", ""),
+    )
+
+
+def _attachment_fields(attachment: Attachment) -> dict[str, Any]:
+    fields: dict[str, Any] = {"kind": attachment.kind, "name": attachment.name, "size": attachment.size}
+    for name in _ATTACHMENT_TEXTS:
+        if value := getattr(attachment, name):
+            fields[name] = value
+    return fields
+
+
+def _attachment(fields: Mapping[str, Any]) -> Attachment:
+    return Attachment(
+        kind=fields["kind"],
+        name=fields["name"],
+        size=fields["size"],
+        media_type=fields.get("media_type", ""),
+        url=fields.get("url", ""),
+        blob=fields.get("blob", ""),
+        caption=fields.get("caption", ""),
+    )
+
+
+def _button_fields(message: OutboundMessage | MessagePart) -> dict[str, Any]:
+    fields: dict[str, Any] = {"settles": True} if message.settles else {}
+    if message.choices:
+        fields["choices"] = [[each.label, each.command, each.row] for each in message.choices]
+    return fields
+
+
+def _choices(fields: Mapping[str, Any]) -> tuple[MessageButton, ...]:
+    return tuple(MessageButton(label, command, row) for label, command, row in fields.get("choices", ()))
+
+
+def write_inbound(message: InboundMessage) -> str:
+    """Return the payload column of an inbox row; what stands at its default is left out."""
+    fields: dict[str, Any] = {
+        "key": str(message.key),
+        "id": message.message_id,
+        "by": _sender_fields(message.sender),
+        "text": message.text,
+        "at": micros(message.sent_at),
+    }
+    if message.kind is not InboundKind.MESSAGE:
+        fields["kind"] = message.kind.value
+        fields["command"] = message.command  # also an empty one: see `_command`
+    if message.chat_kind is not ChatKind.DIRECT:
+        fields["chat"] = message.chat_kind.value
+    for name in _MESSAGE_TEXTS:
+        if value := getattr(message, name):
+            fields[name] = value
+    for name in _MESSAGE_LISTS:
+        if several := getattr(message, name):
+            fields[name] = list(several)
+    for name in _MESSAGE_FLAGS:
+        if getattr(message, name):
+            fields[name] = True
+    if message.attachments:
+        fields["attachments"] = [_attachment_fields(each) for each in message.attachments]
+    return write_json(fields)
+
+
+def read_inbound(payload: str) -> InboundMessage:
+    """Undo `write_inbound`."""
+    fields = read_json(payload)
+    return InboundMessage(
+        key=SessionKey.parse(fields["key"]),
+        message_id=fields["id"],
+        sender=_sender(fields["by"]),
+        text=fields["text"],
+        sent_at=moment(fields["at"]),
+        kind=InboundKind(fields.get("kind", InboundKind.MESSAGE)),
+        command=_command(fields),
+        chat_kind=ChatKind(fields.get("chat", ChatKind.DIRECT)),
+        account=fields.get("account", ""),
+        bot=fields.get("bot", ""),
+        revision=fields.get("revision", ""),
+        event_ids=tuple(fields.get("event_ids", ())),
+        is_ephemeral=fields.get("is_ephemeral", False),
+        is_addressed=fields.get("is_addressed", False),
+        guild=fields.get("guild", ""),
+        is_private=fields.get("is_private", False),
+        album=fields.get("album", ""),
+        reply_to=fields.get("reply_to", ""),
+        mentioned=tuple(fields.get("mentioned", ())),
+        quoted=fields.get("quoted", ""),
+        quoted_by=fields.get("quoted_by", ""),
+        is_forwarded=fields.get("is_forwarded", False),
+        attachments=tuple(_attachment(each) for each in fields.get("attachments", ())),
+    )
+
+
+def _command(fields: Mapping[str, Any]) -> str:
+    """Return the command of an inbox row.
+
+    A row of a release that did not store it has it in its text. There names are written out, so that it counts only
+    if the message names nobody.
+    """
+    if "command" in fields:
+        return str(fields["command"])
+    if fields.get("kind") not in (InboundKind.COMMAND, InboundKind.BUTTON) or fields.get("mentioned"):
+        return ""
+    return find_command(fields["text"], fields.get("bot", ""))
+
+
+def write_outbound(message: OutboundMessage) -> str:
+    """Return the payload column of an outbox row; id and key are columns of their own."""
+    fields: dict[str, Any] = {"text": message.text}
+    if message.kind is not OutboundKind.ANSWER:
+        fields["kind"] = message.kind.value
+    if message.reply_to:
+        fields["reply_to"] = message.reply_to
+    if message.visible_to:
+        fields["visible_to"] = message.visible_to
+    if message.chat_kind is not ChatKind.DIRECT:
+        fields["chat"] = message.chat_kind.value
+    if message.attachments:
+        fields["attachments"] = [_attachment_fields(each) for each in message.attachments]
+    if not message.rings:
+        fields["rings"] = False
+    return write_json({**fields, **_button_fields(message)})
+
+
+def read_outbound(id_: str, key: SessionKey, payload: str) -> OutboundMessage:
+    """Undo `write_outbound`."""
+    fields = read_json(payload)
+    return OutboundMessage(
+        id=id_,
+        key=key,
+        text=fields["text"],
+        kind=OutboundKind(fields.get("kind", OutboundKind.ANSWER)),
+        reply_to=fields.get("reply_to", ""),
+        visible_to=fields.get("visible_to", ""),
+        chat_kind=ChatKind(fields.get("chat", ChatKind.DIRECT)),
+        attachments=tuple(_attachment(each) for each in fields.get("attachments", ())),
+        choices=_choices(fields),
+        settles=fields.get("settles", False),
+        rings=fields.get("rings", True),
+    )
+
+
+def write_part(part: MessagePart) -> str:
+    """Return the payload column of a part; id and key are columns of their own."""
+    fields: dict[str, Any] = {"text": part.payload}
+    if part.plain != part.payload:
+        fields["plain"] = part.plain
+    if part.kind is not OutboundKind.ANSWER:
+        fields["kind"] = part.kind.value
+    if part.reply_to:
+        fields["reply_to"] = part.reply_to
+    if part.visible_to:
+        fields["visible_to"] = part.visible_to
+    if part.file is not None:
+        fields["file"] = _attachment_fields(part.file)
+    if part.is_placed:
+        fields["is_placed"] = True
+    return write_json({**fields, **_button_fields(part)})
+
+
+def read_part(id_: str, key: SessionKey, payload: str) -> MessagePart:
+    """Undo `write_part`."""
+    fields = read_json(payload)
+    text = fields["text"]
+    return MessagePart(
+        id=id_,
+        key=key,
+        payload=text,
+        plain=fields.get("plain", text),
+        reply_to=fields.get("reply_to", ""),
+        visible_to=fields.get("visible_to", ""),
+        kind=OutboundKind(fields.get("kind", OutboundKind.ANSWER)),
+        file=_attachment(fields["file"]) if "file" in fields else None,
+        is_placed=fields.get("is_placed", False),
+        choices=_choices(fields),
+        settles=fields.get("settles", False),
+    )
+
+
+def write_lines(lines: tuple[Line, ...], blobs: Mapping[str, str]) -> str:
+    """Return the body of a record or a step."""
+    return write_json([lines, blobs] if blobs else [lines])
+
+
+def read_lines(body: str) -> tuple[tuple[Line, ...], Mapping[str, str]]:
+    """Undo `write_lines`."""
+    stored = read_json(body)
+    return tuple(stored[0]), stored[1] if len(stored) > 1 else {}
+
+
+def read_step(n: int, kind: str, call: str, body: str) -> TurnStep:
+    """Read a step's columns."""
+    lines, blobs = read_lines(body)
+    return TurnStep(n=n, kind=kind, call=call, lines=lines, blobs=blobs)

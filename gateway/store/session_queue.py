@@ -1,0 +1,343 @@
+"""Lanes: who runs what (FORMATS.md, Lanes and Commit).
+
+A lane has at most one owner. Its epoch rises at every claim and fences everything written under it.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from gateway.errors import LeaseLost
+from gateway.events import SessionKey, turn_id
+from gateway.ports.journal import InboxRow, SessionRow, TurnLease, TurnStep
+from gateway.ports.store import StoreLimits
+from gateway.store.inbox import COUNT_WAITING, ROW, read_row
+from gateway.store.row_codec import moment, quote, read_key, read_step, sql, unquote
+from gateway.store.suspects import SuspectHead, free_controls, next_suspect, take_control
+
+SECOND = 1_000_000  # microseconds
+LONGEST_PASTE = 100  # rows of one paste or album; what is longer is another turn
+
+NewTranscript: TypeAlias = Callable[[], str]
+
+_LANE = "SELECT owner, epoch, turn FROM lane WHERE key = ?"
+_TAKE_LANE = (
+    "INSERT INTO lane (key, owner, epoch, turn) VALUES (?, ?, 1, ?) "
+    "ON CONFLICT (key) DO UPDATE SET owner = excluded.owner, epoch = epoch + 1, turn = excluded.turn "
+    "RETURNING epoch"
+)
+_OWNED = "SELECT key, epoch FROM lane WHERE owner = ?"
+_FREE_LANE = "UPDATE lane SET owner = '' WHERE key = ?"
+_GIVE_BACK = (
+    "UPDATE inbox SET state = 'stamped', attempts = max(0, attempts - ?) "
+    "WHERE key = ? AND state = 'claimed' AND ended_at IS NULL"
+)
+_ORDER = "ORDER BY sent_at, length(message_id), message_id, seq"
+_WAITING = sql(
+    "SELECT seq, sender, sent_at, album, length, alone, accepted_at FROM inbox",
+    "WHERE key = ? AND state = 'waiting' AND ended_at IS NULL",
+    _ORDER,
+)
+_OF_TURN = sql("SELECT", ROW, "FROM inbox WHERE key = ? AND state = ? AND ended_at IS NULL AND turn = ?", _ORDER)
+_ONE = sql("SELECT", ROW, "FROM inbox WHERE seq = ?")
+_STAMP = "UPDATE inbox SET state = 'claimed', turn = ?, attempts = attempts + ? WHERE seq = ?"
+_NOTES = sql("SELECT", ROW, "FROM inbox WHERE key = ? AND state = 'noted' AND ended_at IS NULL ORDER BY seq")
+_SESSION = "SELECT transcript, next_index, created_at, scope FROM session WHERE key = ?"
+
+
+@dataclass(frozen=True, slots=True)
+class QueuedRow:
+    """What merging looks at."""
+
+    seq: int
+    sender: str
+    sent_at: int
+    album: str
+    length: int
+    alone: int  # never merges (a command, a job)
+    accepted_at: int
+
+
+@dataclass(frozen=True, slots=True)
+class MergeDelay:
+    """The head of the lane may not be whole yet."""
+
+    seconds: float
+
+
+def merge_rows(
+    waiting: Iterable[QueuedRow], limits: StoreLimits, now: int
+) -> tuple[list[QueuedRow], MergeDelay | None]:
+    """Return the rows that make the next turn; or, with them, how long to wait for the rest of an album or paste."""
+    rows = iter(waiting)
+    head = next(rows, None)
+    if head is None:
+        return [], None
+    group = [head]
+    if limits.merge == "off" or head.alone:
+        return group, None
+    if age := _age(head, limits, now):
+        return [*group, *_of_the_same_absence(head, rows, age, limits, now)], None
+    for row in rows:
+        if not _belongs(group[-1], row, limits) or len(group) >= _longest(limits):
+            return group, None
+        group.append(row)
+    return group, _held(group[-1], limits, now)
+
+
+def _age(row: QueuedRow, limits: StoreLimits, now: int) -> int:
+    """Return 0 for what is answered as usual, 1 for a backlog, 2 for what is too old to answer."""
+    minutes = (now - row.sent_at) / SECOND / 60
+    if minutes > limits.expires.total_seconds() / 60:
+        return 2
+    return 1 if minutes > limits.backlog_minutes else 0
+
+
+def _of_the_same_absence(
+    head: QueuedRow, rows: Iterable[QueuedRow], age: int, limits: StoreLimits, now: int
+) -> Iterable[QueuedRow]:
+    """Yield what the head's sender wrote while nobody answered, up to a command of theirs (FORMATS.md, Lanes)."""
+    for row in rows:
+        if row.sender != head.sender:
+            continue  # somebody else's turn comes after; their own order is kept
+        if row.alone or _age(row, limits, now) != age:
+            return
+        yield row
+
+
+def _longest(limits: StoreLimits) -> int:
+    return max(limits.burst, 1) if limits.merge == "burst" else LONGEST_PASTE
+
+
+def _belongs(last: QueuedRow, row: QueuedRow, limits: StoreLimits) -> bool:
+    if row.sender != last.sender or row.alone:
+        return False
+    if limits.merge == "burst" or (row.album and row.album == last.album):
+        return True
+    return last.length >= limits.split_length and row.sent_at - last.sent_at <= limits.split_seconds * SECOND
+
+
+def _held(last: QueuedRow, limits: StoreLimits, now: int) -> MergeDelay | None:
+    if not last.album and last.length < limits.split_length:
+        return None
+    age = (now - last.accepted_at) / SECOND
+    # A negative age is a clock that went back; nobody waits for that.
+    return MergeDelay(limits.split_seconds - age) if 0 <= age < limits.split_seconds else None
+
+
+def claim(
+    database: sqlite3.Connection,
+    key: SessionKey,
+    column: str,
+    owner: str,
+    limits: StoreLimits,
+    now: int,
+    new: NewTranscript,
+) -> TurnLease | MergeDelay | SuspectHead | None:
+    """Take the lane's next turn, unless it is a suspect."""
+    lane = database.execute(_LANE, (column,)).fetchone()
+    if lane is not None and lane[0]:
+        return None
+    if lane is not None and lane[2]:
+        stamped = database.execute(_OF_TURN, (column, "stamped", lane[2])).fetchall()
+        if stamped:
+            rows = tuple(read_row(columns) for columns in stamped)
+            if any(row.is_lone for row in rows):
+                return SuspectHead()
+            return _take(database, key, column, owner, rows, lane[2], now, new)
+    waiting = database.execute(_WAITING, (column,))
+    try:
+        group, held = merge_rows((QueuedRow(*columns) for columns in waiting), limits, now)
+    finally:
+        waiting.close()
+    if held is not None or not group:
+        return held
+    rows = tuple(read_row(database.execute(_ONE, (row.seq,)).fetchone()) for row in group)
+    return _take(database, key, column, owner, rows, turn_id(rows[0].message), now, new)
+
+
+def claim_suspect(
+    database: sqlite3.Connection, owner: str, now: int, new: NewTranscript, *, is_alone: bool
+) -> TurnLease | InboxRow | None:
+    """Take the next suspect of all lanes, or a control row that is one; count the attempt if it *is_alone*."""
+    suspect = next_suspect(database)
+    if suspect is None:
+        return None
+    if suspect.is_control:
+        take_control(database, suspect.seq, int(is_alone))
+        return read_row(database.execute(_ONE, (suspect.seq,)).fetchone())
+    stamped = database.execute(_OF_TURN, (suspect.key, "stamped", suspect.turn)).fetchall()
+    rows = tuple(read_row(columns) for columns in stamped)
+    key = read_key(suspect.key)
+    return _take(database, key, suspect.key, owner, rows, suspect.turn, now, new, attempt=int(is_alone))
+
+
+def _take(
+    database: sqlite3.Connection,
+    key: SessionKey,
+    column: str,
+    owner: str,
+    rows: tuple[InboxRow, ...],
+    turn: str,
+    now: int,
+    new: NewTranscript,
+    *,
+    attempt: int = 0,
+) -> TurnLease:
+    (epoch,) = database.execute(_TAKE_LANE, (column, owner, turn)).fetchone()
+    session = open_session(database, key, column, now, new)
+    stamped = _stamp(database, rows, turn, attempt)
+    is_again = bool(rows[0].turn)
+    (more,) = database.execute(COUNT_WAITING, (column,)).fetchone()
+    return TurnLease(
+        key=key,
+        turn=turn,
+        epoch=epoch,
+        rows=stamped,
+        session=session,
+        steps=read_steps(database, turn) if is_again else (),
+        notes=_take_notes(database, column, turn, is_again=is_again),
+        more=more,
+    )
+
+
+def _stamp(
+    database: sqlite3.Connection, rows: tuple[InboxRow, ...], turn: str, attempt: int = 0
+) -> tuple[InboxRow, ...]:
+    # A turn is a suspect when one of its rows is, and then all its rows count the attempt.
+    is_lone = any(row.is_lone for row in rows)
+    database.executemany(_STAMP, [(turn, attempt, row.seq) for row in rows])
+    return tuple(
+        InboxRow(
+            seq=row.seq,
+            message=row.message,
+            accepted_at=row.accepted_at,
+            role=row.role,
+            turn=turn,
+            attempts=row.attempts + attempt,
+            is_lone=is_lone,
+        )
+        for row in rows
+    )
+
+
+def _take_notes(database: sqlite3.Connection, column: str, turn: str, *, is_again: bool) -> tuple[InboxRow, ...]:
+    notes = [read_row(columns) for columns in database.execute(_NOTES, (column,))]
+    if is_again:  # its opening is rendered: what came since is for the next turn
+        return tuple(note for note in notes if note.turn == turn)
+    database.executemany("UPDATE inbox SET turn = ? WHERE seq = ?", [(turn, note.seq) for note in notes])
+    return tuple(notes)
+
+
+def pending_note(database: sqlite3.Connection, column: str, note: int) -> InboxRow | None:
+    """Return the note of this number while no turn has taken it up."""
+    notes = (read_row(columns) for columns in database.execute(_NOTES, (column,)))
+    return next((each for each in notes if each.seq == note and not each.turn), None)
+
+
+def open_session(
+    database: sqlite3.Connection, key: SessionKey, column: str, now: int, new: NewTranscript
+) -> SessionRow:
+    """Return the key's session, made when missing."""
+    found = database.execute(_SESSION, (column,)).fetchone()
+    if found is None:
+        found = (new(), 0, now, "")
+        database.execute(
+            "INSERT INTO session (key, transcript, next_index, created_at, scope, used_at) VALUES (?, ?, ?, ?, ?, ?)",
+            (column, *found, now),
+        )
+    return _session(key, found)
+
+
+def _session(key: SessionKey, columns: tuple[str, int, int, str]) -> SessionRow:
+    transcript, next_index, created_at, scope = columns
+    return SessionRow(
+        key=key,
+        transcript=transcript,
+        next_index=next_index,
+        created_at=moment(created_at),
+        scope=unquote(scope),
+    )
+
+
+def list_sessions(database: sqlite3.Connection, limit: int = -1) -> tuple[SessionRow, ...]:
+    """Return every session, or *limit* of them, the most recently used first."""
+    found = database.execute(
+        "SELECT key, transcript, next_index, created_at, scope FROM session ORDER BY used_at DESC, key LIMIT ?",
+        (limit,),
+    )
+    return tuple(_session(read_key(columns[0]), columns[1:]) for columns in found)
+
+
+def read_steps(database: sqlite3.Connection, turn: str) -> tuple[TurnStep, ...]:
+    """Return the turn's steps in order."""
+    found = database.execute("SELECT n, kind, call, body FROM step WHERE turn = ? ORDER BY n", (turn,))
+    return tuple(read_step(n, kind, unquote(call), body) for n, kind, call, body in found)
+
+
+def check_lease(database: sqlite3.Connection, column: str, owner: str, epoch: int, turn: str) -> None:
+    """Raise LeaseLost unless the lane is ours, at this epoch, with this turn."""
+    lane = database.execute(_LANE, (column,)).fetchone()
+    if lane is None or lane != (owner, epoch, turn):
+        raise LeaseLost(f"turn {turn} is no longer ours")
+
+
+def steer(
+    database: sqlite3.Connection, lease: TurnLease, column: str, owner: str, limits: StoreLimits
+) -> tuple[InboxRow, ...]:
+    """Stamp the sender's rows at the head of the lane with the running turn; nobody else's place is taken."""
+    check_lease(database, column, owner, lease.epoch, lease.turn)
+    if lease.is_lone:
+        return ()  # what comes beside a suspect is none, and must not share its outcome
+    sender = quote(lease.rows[0].message.sender.id)
+    waiting = database.execute(_WAITING, (column,))
+    group: list[int] = []
+    for columns in waiting:
+        row = QueuedRow(*columns)
+        if row.sender != sender or row.alone or len(group) >= limits.burst:
+            break
+        group.append(row.seq)
+    waiting.close()
+    rows = tuple(read_row(database.execute(_ONE, (seq,)).fetchone()) for seq in group)
+    return _stamp(database, rows, lease.turn)
+
+
+def store_step(
+    database: sqlite3.Connection, lease: TurnLease, column: str, owner: str, step: TurnStep, body: str
+) -> None:
+    """Store a step once."""
+    check_lease(database, column, owner, lease.epoch, lease.turn)
+    database.execute(
+        "INSERT OR IGNORE INTO step (turn, n, kind, call, body) VALUES (?, ?, ?, ?, ?)",
+        (lease.turn, step.n, step.kind, quote(step.call), body),
+    )
+
+
+def release(database: sqlite3.Connection, lease: TurnLease, column: str, owner: str, *, attempt_counts: bool) -> None:
+    """Give the rows back, stamped as they are; a chosen stop gives a lone attempt back too."""
+    check_lease(database, column, owner, lease.epoch, lease.turn)
+    database.execute(_GIVE_BACK, (0 if attempt_counts else 1, column))
+    database.execute(_FREE_LANE, (column,))
+
+
+def free_orphans(database: sqlite3.Connection, owner: str, held: Mapping[SessionKey, int]) -> list[SessionKey]:
+    """Give back lanes whose claim nobody heard of; return the keys of *held* that are not held any more.
+
+    A broken batch may be in the file after all: then its claims have no worker, and its commits no claim.
+    """
+    owned = {read_key(key): (key, epoch) for key, epoch in database.execute(_OWNED, (owner,))}
+    for key, (column, epoch) in owned.items():
+        if held.get(key) != epoch:
+            database.execute(_GIVE_BACK, (1, column))
+            database.execute(_FREE_LANE, (column,))
+    return [key for key, epoch in held.items() if key not in owned or owned[key][1] != epoch]
+
+
+def recover(database: sqlite3.Connection) -> None:
+    """Take the lanes of the process before."""
+    database.execute("UPDATE inbox SET state = 'stamped' WHERE state = 'claimed' AND ended_at IS NULL")
+    free_controls(database)
+    database.execute("UPDATE lane SET owner = '' WHERE owner != ''")

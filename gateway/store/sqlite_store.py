@@ -1,0 +1,261 @@
+"""A whole store over one writer, and what happens when it is opened and closed."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import sqlite3
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeAlias
+
+import structlog
+
+from gateway.errors import StoreUnavailable
+from gateway.events import SessionKey
+from gateway.journal_file import JournalStamp, OpenChoice, write_stamp
+from gateway.ports.access import AccessStore
+from gateway.ports.account_links import AccountLinkStore
+from gateway.ports.alerts import AlertStore
+from gateway.ports.caps import CapUsageStore
+from gateway.ports.channel import ChannelState
+from gateway.ports.erasure import ErasureStore
+from gateway.ports.journal import InboxRow, JobQueue, Journal, PreferenceStore, TurnRecordStore, UsageReports
+from gateway.ports.outbox import Outbox
+from gateway.ports.store import StoreLimits
+from gateway.store import access, account_links, adoption, expiry, inbox, outbox_parts, records, schema, session_queue
+from gateway.store.alerts import SqliteAlerts
+from gateway.store.caps import SqliteCapUsage
+from gateway.store.engine import Clock, StoreEngine
+from gateway.store.erasure import SqliteErasure
+from gateway.store.journal import SqliteJournal
+from gateway.store.outbox import SqliteOutbox
+from gateway.store.records import SqliteChannelState, SqliteJobs, SqlitePreferences, SqliteTurnRecords
+from gateway.store.row_codec import unquote
+from gateway.store.suspects import KilledJob, count_crash, forgive, last_charged
+from gateway.store.usage import SqliteUsage
+from gateway.store.writer import StoreWriter
+
+log = structlog.get_logger(__name__)
+
+Copy: TypeAlias = Callable[[Path], None]
+
+_META = "SELECT name, value FROM meta WHERE name IN ('clean', 'unclean_stops', 'adopted', 'store', 'stamps')"
+
+
+@dataclass(slots=True)
+class PendingWork:
+    """Who has something to do."""
+
+    lanes: list[SessionKey]
+    controls: list[InboxRow]
+    chats: list[SessionKey]
+    lost: list[SessionKey] = field(default_factory=list)  # lanes that are not held after all
+
+
+@dataclass(slots=True)
+class RecoveryState:
+    """What the last run left."""
+
+    backlog: PendingWork
+    unclean_stops: int
+    preferences: dict[str, dict[str, str]]
+    choosers: dict[SessionKey, str]
+    store_id: str  # random, of the journal
+    stamps: int  # how often it was stamped
+    adopted: adoption.AdoptedRange
+    links: account_links.LinkSnapshot
+    access: access.AccessSnapshot
+    killed_jobs: list[KilledJob]
+    last_charged: tuple[int, ...]
+
+
+def count_unclean_stops(meta: Mapping[str, str]) -> int:
+    """Return how many stops in a row were unclean, by the rows of `meta`; a restored journal has had none."""
+    if "adopted" in meta:
+        return 0
+    return int(meta.get("unclean_stops", "0")) + (meta.get("clean") == "0")
+
+
+def begin_run(database: sqlite3.Connection, now: int) -> RecoveryState:
+    """Take over from the process before: count its crash, free its lanes, find its backlog."""
+    meta = dict(database.execute(_META).fetchall())
+    unclean_stops = count_unclean_stops(meta)
+    if is_adopted := "adopted" in meta:
+        forgive(database)
+    charged = last_charged(database)
+    killed_jobs = count_crash(database, now) if meta.get("clean") == "0" and not is_adopted else []
+    session_queue.recover(database)
+    outbox_parts.recover(database)
+    if is_adopted:
+        adoption.settle(database, OpenChoice(meta["adopted"]), now)
+    database.execute("UPDATE job SET leased = 0 WHERE leased != 0")
+    store_id, stamps = meta.get("store") or secrets.token_hex(8), int(meta.get("stamps", "0")) + 1
+    _set_meta(database, clean="0", unclean_stops=str(unclean_stops), store=store_id, stamps=str(stamps))
+    preferences: dict[str, dict[str, str]] = {}
+    for subject, name, value in database.execute("SELECT subject, name, value FROM preference"):
+        preferences.setdefault(unquote(subject), {})[unquote(name)] = unquote(value)
+    choosers = records.choosers(database) if any("language" in each for each in preferences.values()) else {}
+    return RecoveryState(
+        backlog=find_pending_work(database),
+        unclean_stops=unclean_stops,
+        preferences=preferences,
+        choosers=choosers,
+        store_id=store_id,
+        stamps=stamps,
+        adopted=adoption.read_range(database),
+        links=account_links.load(database),
+        access=access.load(database),
+        killed_jobs=killed_jobs,
+        last_charged=charged,
+    )
+
+
+def find_pending_work(database: sqlite3.Connection) -> PendingWork:
+    """Return who has something to do."""
+    return PendingWork(inbox.ready_sessions(database), inbox.open_controls(database), outbox_parts.open_chats(database))
+
+
+def look_again(database: sqlite3.Connection, engine: StoreEngine) -> PendingWork:
+    """Set right what a broken batch left behind, and return who has something to do."""
+    lost = session_queue.free_orphans(database, engine.owner, engine.held)
+    backlog = find_pending_work(database)
+    backlog.lost = lost
+    return backlog
+
+
+def end_run(database: sqlite3.Connection) -> None:
+    """Say that this process stopped of its own will; nothing it held has survived a crash."""
+    forgive(database)
+    end_idle_run(database)
+    _set_meta(database, unclean_stops="0")
+
+
+def end_idle_run(database: sqlite3.Connection) -> None:
+    """Say that this process, which served nobody, is done; what killed those before it is not forgiven by that."""
+    session_queue.recover(database)
+    _set_meta(database, clean="1")
+
+
+def _set_meta(database: sqlite3.Connection, **values: str) -> None:
+    database.executemany("INSERT OR REPLACE INTO meta (name, value) VALUES (?, ?)", list(values.items()))
+
+
+class SqliteStore:
+    """Every port over one file (see the Store port)."""
+
+    def __init__(self, engine: StoreEngine, found: RecoveryState, copy: Copy, path: Path | None) -> None:
+        self._engine = engine
+        self._copy = copy
+        self._path = path
+        self._store_id, self._stamps = found.store_id, found.stamps
+        self._stamped_at = engine.writer.commits
+        journal = SqliteJournal(engine)
+        self.journal: Journal = journal
+        self.outbox: Outbox = SqliteOutbox(engine)
+        self.records: TurnRecordStore = SqliteTurnRecords(engine, journal)
+        self.jobs: JobQueue = SqliteJobs(engine)
+        self.people: PreferenceStore = SqlitePreferences(engine, found.preferences, found.choosers)
+        self.usage: UsageReports = SqliteUsage(engine)
+        self.caps: CapUsageStore = SqliteCapUsage(engine)
+        self.links: AccountLinkStore = account_links.SqliteAccountLinks(engine, found.links, found.preferences)
+        self.access: AccessStore = access.SqliteAccess(engine, found.access)
+        self.alerts: AlertStore = SqliteAlerts(engine)
+        self.erasing: ErasureStore = SqliteErasure(engine)
+
+    def state(self, channel: str) -> ChannelState:
+        """Return the notes of one channel block."""
+        return SqliteChannelState(self._engine, channel)
+
+    async def check(self) -> None:
+        """Do one durable write."""
+        now = str(self._engine.now())
+        await self._engine.writer.submit(lambda database: _set_meta(database, checked_at=now))
+
+    async def stamp(self) -> None:
+        """Note beside the file how far it has come, if it has come any further (gateway/journal_file.py)."""
+        if self._path is None or self._engine.writer.commits == self._stamped_at:
+            return
+        stamps = self._stamps + 1
+        await self._engine.writer.submit(lambda database: _set_meta(database, stamps=str(stamps)))
+        self._stamps = stamps
+        await self.write_stamp()
+
+    async def write_stamp(self) -> None:
+        """Write the stamp of the count that is durable; a disk that will not have it is no reason to stop."""
+        if self._path is None:
+            return
+        at = self._engine.clock().isoformat(timespec="seconds")
+        stamp = JournalStamp(store=self._store_id, count=self._stamps, schema=len(schema.MIGRATIONS), at=at)
+        self._stamped_at = self._engine.writer.commits
+        try:
+            await asyncio.to_thread(write_stamp, self._path, stamp)
+        except OSError as error:
+            log.warning("store.stamp_failed", error=error.strerror)
+
+    async def backup(self, target: Path) -> None:
+        """Write a copy of one instant to *target* (0600) while running; it is complete or not there.
+
+        Raises StoreUnavailable when it cannot be written.
+        """
+        try:
+            await asyncio.to_thread(self._copy, target)
+        except (sqlite3.Error, OSError) as error:
+            raise StoreUnavailable(f"the backup {target} could not be written: {error}") from error
+
+    async def prune(self) -> int:
+        """Remove what is past its time."""
+        now, limits = self._engine.now(), self._engine.limits
+        blank_after, zone = limits.blank_after, limits.zone
+        return await self._engine.writer.submit(lambda database: expiry.prune(database, now, blank_after, zone=zone))
+
+    async def close(self, *, has_served: bool = True) -> None:
+        """Write what is queued, then close; streams end."""
+        engine = self._engine
+        with suppress(StoreUnavailable):
+            await self.stamp()
+        try:
+            await engine.writer.close(end_run if has_served else end_idle_run)
+        finally:
+            for wakeups in (engine.lanes, engine.controls, engine.chats):
+                wakeups.close()
+
+
+async def assemble(
+    writer: StoreWriter, limits: StoreLimits, clock: Clock, copy: Copy, *, path: Path | None = None
+) -> SqliteStore:
+    """Build a store on an open writer, and wake what the last run left. *path* is the file's that is to be stamped."""
+    engine = StoreEngine(writer=writer, limits=limits, clock=clock)
+    now = engine.now()
+    found = await writer.submit(lambda database: begin_run(database, now))
+    engine.unclean_stops, engine.adopted = found.unclean_stops, found.adopted
+    engine.last_charged = found.last_charged
+    _wake(engine, found.backlog)
+    writer.when_reopened(lambda database: look_again(database, engine), lambda backlog: _wake(engine, backlog))
+    log.info(
+        "store.opened",
+        lanes=len(found.backlog.lanes),
+        controls=len(found.backlog.controls),
+        chats=len(found.backlog.chats),
+        unclean_stops=found.unclean_stops,
+    )
+    for job in found.killed_jobs:
+        log.warning("store.job_killed", job=unquote(job.id), kind=job.kind, attempts=job.attempts)
+    store = SqliteStore(engine, found, copy, path)
+    await store.write_stamp()
+    return store
+
+
+def _wake(engine: StoreEngine, backlog: PendingWork) -> None:
+    for key in backlog.lost:
+        engine.free_lane(key, has_more=False)
+    for key in backlog.lanes:
+        engine.wake_session(key)
+    for row in backlog.controls:
+        engine.offer_control(row)
+    for key in backlog.chats:
+        engine.chats.put(key)
+    engine.recorded.set()
+    engine.queued_job.set()

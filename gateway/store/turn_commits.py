@@ -1,0 +1,266 @@
+"""The commit: a turn's record, its rows, its outbound messages and its jobs in one transaction."""
+
+from __future__ import annotations
+
+import sqlite3
+from dataclasses import dataclass
+from typing import Any
+
+from gateway.errors import LeaseLost
+from gateway.events import SessionKey
+from gateway.ports.journal import MessageOutcome, StoredRecord, TurnCommit, TurnLease, TurnRecord
+from gateway.store.access import insert_audit_entry
+from gateway.store.caps import mark_notified
+from gateway.store.due import encode_job, put_job
+from gateway.store.inbox import enqueue, enqueue_reply
+from gateway.store.row_codec import (
+    micros,
+    moment,
+    quote,
+    read_json,
+    read_key,
+    read_lines,
+    sql,
+    unquote,
+    write_json,
+    write_key,
+    write_lines,
+)
+from gateway.store.session_queue import check_lease, pending_note
+
+_RECORD = (
+    "r.seq, r.turn, r.key, r.transcript, r.outcome, r.from_index, r.to_index, r.inbox, r.at, r.new_transcript, "
+    "r.failure, r.supersedes, r.scope, b.body"
+)
+_BY_TURN = sql("SELECT", _RECORD, "FROM record r LEFT JOIN body b ON b.seq = r.seq WHERE r.turn = ?")
+_WITH_BODY = sql("SELECT", _RECORD, "FROM body b JOIN record r ON r.seq = b.seq")
+_UNPROJECTED = sql(_WITH_BODY, "WHERE b.seq > ? ORDER BY b.seq LIMIT ?")
+_PENDING = sql(_WITH_BODY, "WHERE b.key = ? ORDER BY b.seq")
+_INSERT = (
+    "INSERT INTO record (turn, key, transcript, outcome, from_index, to_index, inbox, at, new_transcript, failure, "
+    "supersedes, scope) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+)
+_END_ROW = "UPDATE inbox SET state = ?, ended_at = ?, turn = ? WHERE seq = ? AND ended_at IS NULL"
+_END_NOTES = "UPDATE inbox SET state = 'merged', ended_at = ? WHERE seq = ? AND ended_at IS NULL"
+_FREE_REST = (
+    # They were taken into a turn that has ended well, so they are no suspects.
+    "UPDATE inbox SET state = 'waiting', turn = '', crashes = 0, attempts = 0 "
+    "WHERE key = ? AND state = 'claimed' AND ended_at IS NULL"
+)
+_BURY_ROW = "INSERT OR REPLACE INTO dead (id, turn, key, reason, at) VALUES (?, ?, ?, ?, ?)"
+
+# Doing /new twice is doing it once, and a late one never takes a later transcript away.
+_REPLACE = (
+    "INSERT INTO session (key, transcript, next_index, created_at, used_at, scope) VALUES (?, ?, 0, ?, ?, ?) "
+    "ON CONFLICT (key) DO UPDATE SET transcript = excluded.transcript, next_index = 0, last_turn = '', "
+    "used_at = excluded.used_at, created_at = excluded.created_at, scope = excluded.scope "
+    "WHERE session.transcript = ?"
+)
+_ADVANCE = (
+    "INSERT INTO session (key, transcript, next_index, created_at, used_at, last_turn, scope) "
+    "VALUES (?, ?, ?, ?, ?, ?, ?) "
+    "ON CONFLICT (key) DO UPDATE SET next_index = excluded.next_index, used_at = excluded.used_at, "
+    "scope = excluded.scope, "
+    "last_turn = CASE WHEN excluded.last_turn = '' THEN last_turn ELSE excluded.last_turn END"
+)
+# A late pointer of a transcript that ended in another scope says nothing about where the session stands now.
+_NAME_SCOPE = "UPDATE session SET scope = ? WHERE key = ? AND scope != ? AND transcript = ?"
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedCommit:
+    """A commit, encoded before it is queued."""
+
+    commit: TurnCommit
+    key: str
+    columns: tuple[Any, ...]
+    body: str
+    jobs: tuple[tuple[Any, ...], ...]
+    at: int
+
+
+@dataclass(frozen=True, slots=True)
+class CommitEffect:
+    """What commit did, and whom it wakes."""
+
+    record: TurnRecord
+    is_new: bool = True
+    more: bool = False
+    fault: str = ""  # why the commit did not count; the lane was given back
+
+
+def encode(commit: TurnCommit, at: int) -> EncodedCommit:
+    """Prepare *commit* for storing."""
+    record = commit.record
+    key = write_key(record.key)
+    return EncodedCommit(
+        commit=commit,
+        key=key,
+        columns=(
+            quote(record.turn),
+            key,
+            record.transcript,
+            record.outcome.value,
+            record.from_index,
+            record.to_index,
+            write_json(list(record.inbox)),
+            micros(record.at),
+            record.new_transcript,
+            record.failure,
+            record.supersedes,
+            quote(record.scope),
+        ),
+        body=write_lines(record.lines, record.blobs),
+        jobs=tuple(encode_job(job) for job in commit.jobs),
+        at=at,
+    )
+
+
+def read_record(columns: tuple[Any, ...]) -> StoredRecord:
+    """Read a record, without lines when they have left the journal."""
+    seq, turn, key, transcript, outcome, start, end, inbox, at, new, failure, supersedes, scope, body = columns
+    lines, blobs = read_lines(body) if body is not None else ((), {})
+    record = TurnRecord(
+        turn=unquote(turn),
+        key=read_key(key),
+        transcript=transcript,
+        outcome=MessageOutcome(outcome),
+        lines=lines,
+        from_index=start,
+        to_index=end,
+        inbox=tuple(read_json(inbox)),
+        at=moment(at),
+        new_transcript=new,
+        blobs=blobs,
+        failure=failure,
+        supersedes=supersedes,
+        scope=unquote(scope),
+    )
+    return StoredRecord(seq=seq, record=record)
+
+
+def find_record(database: sqlite3.Connection, turn: str) -> TurnRecord | None:
+    """Return the turn's record."""
+    found = database.execute(_BY_TURN, (quote(turn),)).fetchone()
+    return read_record(found).record if found is not None else None
+
+
+def commit_turn(database: sqlite3.Connection, lease: TurnLease, new: EncodedCommit, owner: str) -> CommitEffect:
+    """Commit the turn of a lane.
+
+    When the session has moved on since the claim (somebody began a new transcript), nothing is
+    stored and the rows go back, one crash older: a turn that can never commit must not run for ever.
+    """
+    stored = find_record(database, lease.turn)
+    if stored is not None:
+        return CommitEffect(stored, is_new=False)
+    record = new.commit.record
+    check_lease(database, new.key, owner, lease.epoch, record.turn)
+    session = database.execute("SELECT transcript, next_index FROM session WHERE key = ?", (new.key,)).fetchone()
+    if session != (record.transcript, record.from_index):
+        database.execute(
+            "UPDATE inbox SET state = 'stamped', crashes = crashes + 1 "
+            "WHERE key = ? AND state = 'claimed' AND ended_at IS NULL",
+            (new.key,),
+        )
+        database.execute("UPDATE lane SET owner = '' WHERE key = ?", (new.key,))
+        return CommitEffect(record, is_new=False, more=True, fault="the session has moved on since the claim")
+    _store(database, new)
+    if lease.notes:
+        database.executemany(_END_NOTES, [(new.at, note.seq) for note in lease.notes])
+    database.execute(_FREE_REST, (new.key,))
+    database.execute("DELETE FROM step WHERE turn = ?", (record.turn,))
+    database.execute("UPDATE lane SET owner = '', turn = '' WHERE key = ?", (new.key,))
+    more = database.execute(
+        "SELECT 1 FROM inbox WHERE key = ? AND state = 'waiting' AND ended_at IS NULL LIMIT 1", (new.key,)
+    ).fetchone()
+    return CommitEffect(record, more=more is not None)
+
+
+def settle_row(database: sqlite3.Connection, new: EncodedCommit, row: int | None = None) -> CommitEffect:
+    """Commit what belongs to no lane: a control row's record, or lines of no row at all."""
+    record = new.commit.record
+    stored = find_record(database, record.turn)
+    if stored is not None:
+        return CommitEffect(stored, is_new=False)
+    if record.to_index > record.from_index:
+        session = database.execute("SELECT transcript, next_index FROM session WHERE key = ?", (new.key,)).fetchone()
+        if session is not None and session != (record.transcript, record.from_index):
+            raise LeaseLost(f"the session of {record.turn} has moved on")
+    _store(database, new, row)
+    if row is not None and row not in record.inbox:
+        database.execute(_END_ROW, (record.outcome.value, new.at, new.columns[0], row))
+    return CommitEffect(record)
+
+
+def settle_note(database: sqlite3.Connection, new: EncodedCommit, note: int) -> CommitEffect | None:
+    """Commit lines that end a note; None when a turn has taken it up, or it has ended."""
+    if pending_note(database, new.key, note) is None:
+        return None
+    return settle_row(database, new, note)
+
+
+def _store(database: sqlite3.Connection, new: EncodedCommit, control: int | None = None) -> None:
+    record = new.commit.record
+    seq = database.execute(_INSERT, new.columns).lastrowid
+    database.execute("INSERT INTO body (seq, key, body) VALUES (?, ?, ?)", (seq, new.key, new.body))
+    _end_rows(database, record, new)
+    _move_session(database, record, new)
+    for message in new.commit.outbound:
+        if control is None:
+            enqueue(database, message)
+        else:
+            enqueue_reply(database, message, control)
+    for job in new.jobs:
+        put_job(database, job)
+    if new.commit.audit is not None:
+        insert_audit_entry(database, new.commit.audit)
+    if new.commit.told:
+        mark_notified(database, new.commit.told)
+
+
+def _end_rows(database: sqlite3.Connection, record: TurnRecord, new: EncodedCommit) -> None:
+    turn = new.columns[0]
+    # What did not become part of an answer shares the first row's fate.
+    rest = MessageOutcome.MERGED if record.outcome is MessageOutcome.ANSWERED else record.outcome
+    ends = [
+        ((record.outcome if place == 0 else rest).value, new.at, turn, seq) for place, seq in enumerate(record.inbox)
+    ]
+    database.executemany(_END_ROW, ends)
+    if record.outcome is MessageOutcome.DEAD:
+        buried = [(f"inbox:{seq}", turn, new.key, record.failure, new.at) for seq in record.inbox]
+        database.executemany(_BURY_ROW, buried)
+
+
+def _move_session(database: sqlite3.Connection, record: TurnRecord, new: EncodedCommit) -> None:
+    scope = quote(record.scope)
+    if record.new_transcript:
+        database.execute(_REPLACE, (new.key, record.new_transcript, new.at, new.at, scope, record.transcript))
+    elif record.to_index > record.from_index:
+        last = new.columns[0] if record.outcome is MessageOutcome.ANSWERED and record.inbox else ""
+        database.execute(_ADVANCE, (new.key, record.transcript, record.to_index, new.at, new.at, last, scope))
+    else:
+        database.execute(_NAME_SCOPE, (scope, new.key, scope, record.transcript))
+
+
+def unprojected(database: sqlite3.Connection, after: int, limit: int) -> tuple[StoredRecord, ...]:
+    """Return records whose bodies are still here, in commit order."""
+    found = database.execute(_UNPROJECTED, (after, limit))
+    return tuple(read_record(columns) for columns in found)
+
+
+def pending(database: sqlite3.Connection, key: str) -> tuple[StoredRecord, ...]:
+    """Return the key's records whose bodies are still here."""
+    found = database.execute(_PENDING, (key,))
+    return tuple(read_record(columns) for columns in found)
+
+
+def last_turn(database: sqlite3.Connection, key: str) -> TurnRecord | None:
+    """Return the last answered turn of the key's current transcript."""
+    found = database.execute("SELECT last_turn FROM session WHERE key = ?", (key,)).fetchone()
+    return find_record(database, unquote(found[0])) if found is not None and found[0] else None
+
+
+def chats_of(commit: TurnCommit) -> set[SessionKey]:
+    """Return whom a commit gives something to deliver."""
+    return {message.key for message in commit.outbound}

@@ -1,0 +1,155 @@
+"""What runs beside the turns: channels that are restarted when they fail, the daily prune, the owner's view of both."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from datetime import timedelta
+
+import structlog
+
+from gateway.errors import ParlourError, StoreUnavailable, UserError
+from gateway.ports import Channel, MetricsRecorder, Store
+from gateway.quarantine import Quarantine
+
+log = structlog.get_logger(__name__)
+
+_FIRST_PAUSE = timedelta(seconds=1)
+_LONGEST_PAUSE = timedelta(minutes=1)
+_LOOK_EVERY = timedelta(seconds=15)
+DEAF_AFTER = timedelta(minutes=5)  # longer than the platforms' own reconnecting takes when it works
+_GOOD_STRETCH = timedelta(minutes=5)  # of hearing; trouble after that is new trouble
+_END_WITHIN = timedelta(seconds=30)
+_PRUNE_EVERY = timedelta(hours=6)
+_STAMP_EVERY = timedelta(seconds=30)
+
+
+class Supervisor:
+    """Keeps channels alive: one that ends or goes deaf is started again with back-off and degrades alone.
+
+    Deaf is a channel that runs and says for `DEAF_AFTER` on end that it does not hear its platform.
+    """
+
+    def __init__(self, channels: Mapping[str, Channel], *, meter: MetricsRecorder) -> None:
+        self._channels = channels
+        self._meter = meter
+        self._tried: set[str] = set()
+        self._refused: dict[str, UserError] = {}
+        self.on_refusal: Callable[[], None] = lambda: None  # called when a platform refuses us for good
+        self.on_deaf: Callable[[str], object] = lambda _: None  # called with a deaf channel
+
+    async def run(self) -> None:
+        """Run every channel until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            for name, channel in self._channels.items():
+                tasks.create_task(self._keep(name, channel), name=f"channel {name}")
+
+    def states(self) -> Mapping[str, bool | None]:
+        """Return per channel: None = not tried yet, False = degraded, True = hears its platform."""
+        states: dict[str, bool | None] = {}
+        for name, channel in self._channels.items():
+            is_ready = _is_ready(name, channel)
+            states[name] = is_ready if is_ready or name in self._tried else None
+            self._meter.gauge("channel_ready", float(is_ready), channel=name)
+        return states
+
+    def refusals(self) -> Mapping[str, UserError]:
+        """Return why channels ended that only a person can mend, until they hear again."""
+        for name in [name for name in self._refused if _is_ready(name, self._channels[name])]:
+            del self._refused[name]
+        return dict(self._refused)
+
+    async def _keep(self, name: str, channel: Channel) -> None:
+        pause = _FIRST_PAUSE
+        while True:
+            run = asyncio.create_task(channel.run(), name=f"channel {name} runs")
+            try:
+                was_good = await self._listen(name, channel, run)
+            finally:
+                # Two runs of one channel would take each other's events, so the next one waits for this one's end.
+                await _end(name, run)
+            self._tried.add(name)
+            error = None if run.cancelled() else run.exception()
+            if not run.cancelled():
+                self._say_how_it_ended(name, error)
+            self._note_refusal(name, error)
+            self._meter.count("channel_restarts", channel=name)
+            pause = _FIRST_PAUSE if was_good else pause
+            await asyncio.sleep(pause.total_seconds())
+            pause = min(pause * 2, _LONGEST_PAUSE)
+
+    def _say_how_it_ended(self, name: str, error: BaseException | None) -> None:
+        """Log it: what we raise on purpose as one line, and what only a person can mend once, until it changes."""
+        if isinstance(error, UserError):
+            if str(error) != str(self._refused.get(name, "")):
+                log.error("channel.refused", channel=name, mend=str(error))
+        elif isinstance(error, ParlourError):
+            log.error("channel.failed", channel=name, error=type(error).__name__, reason=str(error))
+        elif error is not None:
+            log.error("channel.failed", channel=name, exc_info=error)
+        else:
+            log.warning("channel.ended", channel=name)
+
+    def _note_refusal(self, name: str, error: BaseException | None) -> None:
+        if isinstance(error, UserError):
+            self._refused[name] = error
+            self.on_refusal()
+        else:
+            self._refused.pop(name, None)
+
+    async def _listen(self, name: str, channel: Channel, run: asyncio.Task[None]) -> bool:
+        """Return when *run* has ended or the channel is deaf: whether it had heard its platform for a good while."""
+        loop = asyncio.get_running_loop()
+        changed, was_ready, was_good = loop.time(), False, False
+        while not run.done():
+            await asyncio.wait({run}, timeout=_LOOK_EVERY.total_seconds())
+            is_ready = _is_ready(name, channel)
+            if is_ready:
+                self._refused.pop(name, None)
+            if is_ready is not was_ready:
+                changed, was_ready = loop.time(), is_ready
+            since = timedelta(seconds=loop.time() - changed)
+            was_good = was_good or (is_ready and since >= _GOOD_STRETCH)
+            if not is_ready and since >= DEAF_AFTER and not run.done():
+                self._meter.count("channel_deaf", channel=name)
+                self.on_deaf(name)
+                log.error("channel.deaf", channel=name, seconds=round(since.total_seconds()), mend="it is begun anew")
+                break
+        return was_good
+
+
+def _is_ready(name: str, channel: Channel) -> bool:
+    try:
+        return channel.is_ready()
+    except Exception as error:  # noqa: BLE001 - the channel boundary: what cannot say that it hears does not
+        log.error("channel.readiness_failed", channel=name, error=type(error).__name__)  # noqa: TRY400 - asked every few seconds, too often for a traceback
+        return False
+
+
+async def _end(name: str, run: asyncio.Task[None]) -> None:
+    while not run.done():
+        run.cancel()
+        await asyncio.wait({run}, timeout=_END_WITHIN.total_seconds())
+        if not run.done():
+            log.error("channel.does_not_end", channel=name, seconds=_END_WITHIN.total_seconds())
+
+
+async def run_prune_loop(store: Store, quarantine: Quarantine) -> None:
+    """Remove what is past its time, at start and every few hours."""
+    while True:
+        try:
+            removed = await store.prune() + await quarantine.prune()
+        except StoreUnavailable:
+            log.warning("prune.store_down")
+        else:
+            log.info("prune.done", rows=removed)
+        await asyncio.sleep(_PRUNE_EVERY.total_seconds())
+
+
+async def stamp_for_ever(store: Store) -> None:
+    """Stamp the store every half minute in which something was committed."""
+    while True:
+        await asyncio.sleep(_STAMP_EVERY.total_seconds())
+        with suppress(StoreUnavailable):  # the writer says so itself
+            await store.stamp()

@@ -1,0 +1,24 @@
+"""Buttons where there are none: the commands they stand for, as text; and how they are laid out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import groupby
+
+from gateway.events import MessageButton
+
+
+def button_rows(choices: Sequence[MessageButton]) -> list[list[MessageButton]]:
+    """Return *choices* as rows of buttons."""
+    return [list(row) for _, row in groupby(choices, key=lambda choice: choice.row)]
+
+
+def append_commands(text: str, choices: Sequence[MessageButton], sign: str = "/") -> str:
+    """Return *text* (Markdown) with what would be buttons as commands that can be typed, behind *sign*."""
+    if not choices:
+        return text
+    lines = [
+        " · ".join(f"{each.label}: `{sign}{each.command.removeprefix('/')}`" for each in row)
+        for row in button_rows(choices)
+    ]
+    return "\n".join([text, "", *(f"- {line}" for line in lines)])

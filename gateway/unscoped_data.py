@@ -1,0 +1,55 @@
+"""What channels keep outside any scope, as far as somebody wants it forgotten."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Collection
+from pathlib import Path
+
+import structlog
+
+from gateway.ports.erasure import Meant
+from gateway.quarantine import Quarantine
+
+log = structlog.get_logger(__name__)
+
+
+class HomeUnscopedData:
+    """Implements `gateway.ports.erasure.UnscopedData` over a home: its quarantine, and ``uploads/<block>/<token>``."""
+
+    def __init__(self, uploads: Path, quarantine: Quarantine) -> None:
+        self._uploads = uploads
+        self._quarantine = quarantine
+
+    async def forget(self, is_meant: Meant, *, tokens: Collection[str] = ()) -> int:
+        """Blank events and remove files that are meant."""
+        blanked = await self._quarantine.blank(is_meant)
+        return blanked + await asyncio.to_thread(self._remove, is_meant, frozenset(tokens))
+
+    def _remove(self, is_meant: Meant, tokens: frozenset[str]) -> int:
+        removed = 0
+        for block in sorted(self._uploads.glob("*/")):
+            before = removed
+            for file in sorted(block.iterdir()):
+                if file.name in tokens or (file.is_file() and is_meant(block.name, _read(file))):
+                    file.unlink(missing_ok=True)
+                    removed += 1
+            if removed > before:
+                _sync(block)
+        return removed
+
+
+def _read(file: Path) -> bytes:
+    try:
+        return file.read_bytes()
+    except OSError:  # it is past its time, and was removed meanwhile
+        return b""
+
+
+def _sync(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
