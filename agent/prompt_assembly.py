@@ -20,7 +20,7 @@ from agent.auto_recall import AutoRecall
 from agent.chat_profiles import ChatProfile
 from agent.memory.prompt.conversation import Conversation
 from agent.memory.prompt.prompt_snapshot import ScopeMemory, opening, system_prompt
-from agent.memory.prompt.speaker_names import SpeakerNames
+from agent.memory.prompt.sender_names import SenderNames
 from agent.memory.storage import transcript_lines as build
 from agent.quoted_context import build_quoted
 from agent.turn_draft import TurnDraft
@@ -118,7 +118,7 @@ class PromptAssembler:
         names = conversation.speaker_names
         return [self._user(draft, row, place.zone, names, files, ()) for row, files in zip(rows, facts, strict=True)]
 
-    def note(self, draft: TurnDraft, row: InboxRow, zone: str, names: SpeakerNames) -> Line:
+    def note(self, draft: TurnDraft, row: InboxRow, zone: str, names: SenderNames) -> Line:
         """Render an edit or deletion that came after its turn."""
         message = row.message
         if message.kind is InboundKind.DELETION:
@@ -173,7 +173,7 @@ class PromptAssembler:
         draft: TurnDraft,
         row: InboxRow,
         zone: str,
-        names: SpeakerNames,
+        names: SenderNames,
         files: Sequence[Fact],
         before: Sequence[InboundMessage],
     ) -> Line:
@@ -205,7 +205,7 @@ def speaker_fields(message: InboundMessage) -> dict[str, Any]:
     return {"by": {"id": message.sender.id, "name": clean_name(message.sender.name)}, "mid": message.message_id}
 
 
-def message_header(message: InboundMessage, zone: str, names: SpeakerNames | None = None) -> str:
+def message_header(message: InboundMessage, zone: str, names: SenderNames | None = None) -> str:
     """Return ``Sat 21 Nov 22:20 CET, Ann``: weekday, local time and zone, who spoke.
 
     Somebody whose name others in *names* have too carries the end of their id: ``Ann (U0ANN)``.

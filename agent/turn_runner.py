@@ -16,7 +16,7 @@ from agent.commands.session import retried_turn
 from agent.llm.chat_model import ToolCall
 from agent.memory.approvals.approval_questions import question_scope
 from agent.memory.prompt.conversation import Conversation
-from agent.memory.prompt.speaker_names import SpeakerNames
+from agent.memory.prompt.sender_names import SenderNames
 from agent.memory.storage import transcript_lines as build
 from agent.prompt_assembly import TurnScope, speaker_fields
 from agent.prompt_fitter import PromptFitter
@@ -260,7 +260,7 @@ class TurnRunner:
         draft = TurnDraft(replace(lease, steps=(), rows=(*lease.rows, *rest)), place.scope)
         now = self._rooms.now()
         for row in lease.notes:  # what they say is about other turns
-            draft.add(self._rooms.context.note(draft, row, place.zone, SpeakerNames()))
+            draft.add(self._rooms.context.note(draft, row, place.zone, SenderNames()))
         for row in (*lease.rows, *rest):
             is_last = row is lease.rows[-1]
             said: dict[str, Any] = {"asked": row.message.text, **speaker_fields(row.message)}

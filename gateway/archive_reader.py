@@ -24,7 +24,7 @@ class _ByteStream(Protocol):
 
 
 @dataclass(slots=True)
-class ArchiveMember:
+class TarMember:
     """A regular file of an archive; its bytes come from the archive's stream and have to be read in order."""
 
     name: str
@@ -50,7 +50,7 @@ class ArchiveMember:
 
 
 @contextmanager
-def open_archive(source: Path) -> Iterator[Iterator[ArchiveMember]]:
+def open_archive(source: Path) -> Iterator[Iterator[TarMember]]:
     """Give the members of the .tar.gz at *source*. Raises OSError; iterating raises ValueError and OSError."""
     if source.exists() and not source.is_file():
         raise ValueError("it is no file")
@@ -58,7 +58,7 @@ def open_archive(source: Path) -> Iterator[Iterator[ArchiveMember]]:
         yield _members(stream)
 
 
-def _members(stream: _ByteStream) -> Iterator[ArchiveMember]:
+def _members(stream: _ByteStream) -> Iterator[TarMember]:
     extended: Mapping[str, str] = {}
     while any(header := stream.read(_BLOCK)):
         try:
@@ -73,7 +73,7 @@ def _members(stream: _ByteStream) -> Iterator[ArchiveMember]:
         size = int(extended.get("size", info.size))
         if size < 0:
             raise ValueError(_STRANGE)
-        member = ArchiveMember(extended.get("path", info.name), size, stream, size)
+        member = TarMember(extended.get("path", info.name), size, stream, size)
         yield member
         member.skip()
         extended = {}

@@ -26,7 +26,7 @@ from gateway.errors import UserError
 from gateway.home import SCHEMA, Home, schema_of, sync_folder
 from gateway.journal_file import STAMP
 from gateway.ports.entry_points import package_version
-from gateway.settings.redaction import redact_settings
+from gateway.settings.settings_redaction import redact_settings
 from gateway.settings.sources import FILE_NAMES
 
 MANIFEST = "parlour-backup.json"

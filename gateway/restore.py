@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from gateway.archive_reader import ArchiveMember, open_archive
+from gateway.archive_reader import TarMember, open_archive
 from gateway.backup import BLOCK, FORMAT, MANIFEST, STAYS, is_archived
 from gateway.errors import SchemaTooNew, UserError
 from gateway.git_folders import defuse_repositories
@@ -111,7 +111,7 @@ class _UnpackedArchive:
     found: dict[str, tuple[int, str]] = field(default_factory=dict)  # name -> size, hash
     manifest: dict[str, Any] | None = None
 
-    def take(self, member: ArchiveMember) -> None:
+    def take(self, member: TarMember) -> None:
         """Count a member; raise UserError when it is one too many."""
         self.room -= member.size
         if self.room < 0:
@@ -154,7 +154,7 @@ def _brief(wrong: Exception) -> str:
     return (getattr(wrong, "strerror", None) or str(wrong)).splitlines()[0][:120] or "it is damaged"
 
 
-def _safe_name(member: ArchiveMember) -> PurePosixPath:
+def _safe_name(member: TarMember) -> PurePosixPath:
     """Return where a member may stand: a regular file below the home, of a name that a backup takes."""
     name = PurePosixPath(member.name)
     is_plain = not name.is_absolute() and ".." not in name.parts and "\0" not in member.name
@@ -163,7 +163,7 @@ def _safe_name(member: ArchiveMember) -> PurePosixPath:
     return name
 
 
-def _write_member(member: ArchiveMember, place: Path, unpacked: _UnpackedArchive) -> tuple[int, str]:
+def _write_member(member: TarMember, place: Path, unpacked: _UnpackedArchive) -> tuple[int, str]:
     digest, size = hashlib.sha256(), 0
     # "x": a name that comes twice is refused; nothing in the staging folder can be a link.
     descriptor = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
@@ -178,7 +178,7 @@ def _write_member(member: ArchiveMember, place: Path, unpacked: _UnpackedArchive
     return size, digest.hexdigest()
 
 
-def _read_manifest(member: ArchiveMember, unpacked: _UnpackedArchive) -> dict[str, Any]:
+def _read_manifest(member: TarMember, unpacked: _UnpackedArchive) -> dict[str, Any]:
     """Return the list of files; it comes last, so that its size can be judged by the files that came."""
     names = unpacked.found
     largest = 64 * 1024 + sum(160 + 6 * len(name) for name in names)

@@ -152,7 +152,7 @@ class MessageThrottle:
         return max(0.0, -self._left / self._per_second)
 
 
-class Paces:
+class MessageThrottles:
     """The pace of each chat. It outlives the chat's windows, or a new connection would begin with a new burst."""
 
     def __init__(self, clock: Callable[[], float], *, burst: float = 40, per_second: float = 10) -> None:

@@ -15,9 +15,9 @@ from datetime import UTC, datetime, timedelta
 import structlog
 
 from channels.frames import frame_codec
-from channels.frames.client_connection import ClientConnection, Paces, SharedFrame
+from channels.frames.client_connection import ClientConnection, MessageThrottles, SharedFrame
 from channels.frames.frame_codec import BadFrame, Frame, HistoryFrame, PingFrame, PressFrame, SayFrame
-from channels.frames.history import PAGE_BYTES, HistoryPage, HistoryReader
+from channels.frames.history import PAGE_BYTES, HistoryPage, HistoryPager
 from gateway.errors import FileUnavailable, StoreUnavailable
 from gateway.events import (
     Attachment,
@@ -80,11 +80,11 @@ class FrameChannel:
         self._intake = context.intake
         self._blobs = context.blobs
         self._language = context.language
-        self._history = HistoryReader(context.sessions, self._page, context.language, page_bytes=self.page_bytes)
+        self._history = HistoryPager(context.sessions, self._page, context.language, page_bytes=self.page_bytes)
         self._now = now
         self._running = False
         self._windows: dict[SessionKey, set[ClientConnection]] = {}
-        self._paces = Paces(time.monotonic)  # of all windows of a chat together
+        self._paces = MessageThrottles(time.monotonic)  # of all windows of a chat together
         self._live: dict[SessionKey, LiveChatState] = {}
         self._last_stamp = datetime.min.replace(tzinfo=UTC)
 

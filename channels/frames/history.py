@@ -85,7 +85,7 @@ def _bytes_of(line: DisplayedMessage) -> int:
 
 
 @dataclass(slots=True)
-class _Reading:
+class _HistoryReading:
     """One page that windows wait for."""
 
     frame: SharedFrame | None = None
@@ -97,10 +97,10 @@ class _ChatReadings:
 
     pace: MessageThrottle
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-    to_come: dict[str, _Reading] = field(default_factory=dict)  # by `before`
+    to_come: dict[str, _HistoryReading] = field(default_factory=dict)  # by `before`
 
 
-class HistoryReader:
+class HistoryPager:
     """Reads pages for windows. One person's requests cost a bounded part of the process, however many they are."""
 
     def __init__(
@@ -126,7 +126,7 @@ class HistoryReader:
     async def read(self, key: SessionKey, before: str = "") -> SharedFrame:
         """Return the newest page, or the one before the line *before*; what is stored by now is in it."""
         chat = self._chat(key)
-        reading = chat.to_come.setdefault(before, _Reading())
+        reading = chat.to_come.setdefault(before, _HistoryReading())
         async with chat.lock:
             if reading.frame is None:
                 if (delay := chat.pace.delay()) > 0:

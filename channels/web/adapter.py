@@ -16,7 +16,7 @@ from channels.frames.client_connection import ClientConnection, SharedFrame
 from channels.frames.frame_channel import CAPABILITIES, FrameChannel, Receive, Send
 from channels.frames.frame_codec import Frame
 from channels.frames.names import safe_file_name
-from channels.web.downloads import Download
+from channels.web.downloads import FileDownload
 from channels.web.logins import StoredLogin, WebLogins, is_name
 from channels.web.served_files import ServedFiles
 from channels.web.slots import PersonSlots
@@ -25,7 +25,7 @@ from gateway.errors import FileUnavailable, UserError
 from gateway.events import Attachment, SessionKey
 from gateway.i18n import translate
 from gateway.net.addresses import FORWARDING_HEADERS
-from gateway.net.neighbour import is_service
+from gateway.net.local_peer import is_system_account
 from gateway.ports import ChannelContext, channel_wide_key
 
 OWNER = "owner"
@@ -145,7 +145,7 @@ class WebChannel(FrameChannel):
             await _writer(socket)(frame_codec.trouble_line(line))
         await _close(socket, _TRY_AGAIN_LATER)
 
-    async def download(self, visitor: WebVisitor, token: str) -> Download | None:
+    async def download(self, visitor: WebVisitor, token: str) -> FileDownload | None:
         """Return a file that *visitor* was shown; None when there is none (any more)."""
         kept = self._shelf.get(visitor.who, token)
         if kept is None:
@@ -153,7 +153,9 @@ class WebChannel(FrameChannel):
         text = kept.text.encode()
         size = await self._blobs.measure(kept.file.blob) if kept.file.blob else len(text)
         return (
-            None if size is None else Download(safe_file_name(kept.file.name), size, self._blobs, kept.file.blob, text)
+            None
+            if size is None
+            else FileDownload(safe_file_name(kept.file.name), size, self._blobs, kept.file.blob, text)
         )
 
     async def fetch(self, attachment: Attachment) -> AsyncGenerator[bytes, None]:
@@ -195,7 +197,7 @@ async def _is_this_machine(connection: HTTPConnection) -> bool:
         return False
     if any(name in connection.headers for name in FORWARDING_HEADERS) or connection.client is None:
         return False
-    return not await is_service(connection.client.host, connection.client.port)
+    return not await is_system_account(connection.client.host, connection.client.port)
 
 
 def _reader(socket: WebSocket) -> Receive:

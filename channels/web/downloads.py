@@ -22,7 +22,7 @@ DOWNLOAD_SECONDS = 3_600.0  # for one file; a browser that takes longer is cut o
 
 
 @dataclass(frozen=True, slots=True)
-class Download:
+class FileDownload:
     """A file for one visitor: stored bytes, or a text where nothing is stored."""
 
     name: str
@@ -44,7 +44,9 @@ class DownloadResponse(Response):
     A person who has too many downloads under way gets 429 and *busy*, a line.
     """
 
-    def __init__(self, slots: PersonSlots, who: str, find: Callable[[], Awaitable[Download | None]], busy: str) -> None:
+    def __init__(
+        self, slots: PersonSlots, who: str, find: Callable[[], Awaitable[FileDownload | None]], busy: str
+    ) -> None:
         """*find* is called once *who* has a slot, since it reads the file to check it."""
         super().__init__()
         self._slots = slots
@@ -65,7 +67,7 @@ class DownloadResponse(Response):
             log.warning("web.download_failed", error=type(error).__name__)
 
 
-def _streamed(download: Download, method: str) -> Response:
+def _streamed(download: FileDownload, method: str) -> Response:
     headers = {
         "Content-Disposition": f"attachment; filename*=UTF-8''{quote(download.name, safe='')}",
         "Content-Length": str(download.size),

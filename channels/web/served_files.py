@@ -29,11 +29,11 @@ class ServedFiles:
     """
 
     def __init__(self) -> None:
-        self._people: OrderedDict[str, _PersonShelf] = OrderedDict()
+        self._people: OrderedDict[str, _PersonFiles] = OrderedDict()
 
     def add(self, who: str, file: Attachment, text: str = "") -> str:
         """Return the address of *file* for *who*; the same file keeps its address."""
-        person = self._people.setdefault(who, _PersonShelf())
+        person = self._people.setdefault(who, _PersonFiles())
         self._people.move_to_end(who)
         if len(self._people) > _MOST_PEOPLE:
             self._people.popitem(last=False)
@@ -45,7 +45,7 @@ class ServedFiles:
         return person.kept.get(token) if person else None
 
 
-class _PersonShelf:
+class _PersonFiles:
     """The addresses of one person."""
 
     def __init__(self) -> None:

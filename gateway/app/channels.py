@@ -28,7 +28,7 @@ from gateway.ports import (
     SessionReader,
     Store,
 )
-from gateway.ports.channel import SupportsCommandSign
+from gateway.ports.channel import SupportsCommandPrefix
 from gateway.ports.entry_points import load_entry_points
 from gateway.settings import Settings
 from gateway.settings.chat_overrides import ChatOverride, ChatOverrides
@@ -77,7 +77,7 @@ def sign_of(settings: Settings, plugins: ExtraPlugins) -> Callable[[SessionKey],
     found = {entry.name: entry for entry in load_entry_points("parlour.channels")}
     kinds = {name: found[block.kind].load() for name, block in settings.channels.items() if block.enabled}
     kinds |= {extra.name: extra.kind for extra in plugins.channels}
-    signs = {name: kind.command_sign for name, kind in kinds.items() if isinstance(kind, SupportsCommandSign)}
+    signs = {name: kind.command_sign for name, kind in kinds.items() if isinstance(kind, SupportsCommandPrefix)}
 
     def sign(key: SessionKey) -> str:
         return signs[key.channel](key) if key.channel in signs else SLASH

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
-from agent.memory.erasure.beyond import DOWNLOADS, untouched_folders
 from agent.memory.erasure.scope_eraser import PEOPLE
+from agent.memory.erasure.untouched_folders import DOWNLOADS, untouched_folders
 from agent.memory.scope_names import ScopeSelector
 from agent.memory.scopes import quote
 from gateway.access.access_roster import PlatformAccount

@@ -21,7 +21,7 @@ from agent.memory.search.sources.scope_source import by_paragraph
 from gateway.home import Home
 from gateway.settings import Settings
 from gateway.settings.llm import LlmSettings
-from gateway.settings.settings_model import VectorMemory
+from gateway.settings.settings_model import VectorMemorySettings
 
 if TYPE_CHECKING:
     from agent.memory.search.embedding.guarded_embedder import GuardedEmbedder
@@ -68,7 +68,9 @@ def open_recall(
     )
 
 
-def _embedder(vectors: VectorMemory, llm: LlmSettings, books: UsageRecorder, proxy: str = "") -> GuardedEmbedder | None:
+def _embedder(
+    vectors: VectorMemorySettings, llm: LlmSettings, books: UsageRecorder, proxy: str = ""
+) -> GuardedEmbedder | None:
     if not vectors.enabled or not vectors.embedding_model:
         return None
     from agent.memory.search.embedding.factory import open_embedder  # numpy: only where there are vectors
@@ -92,7 +94,7 @@ def _embedder(vectors: VectorMemory, llm: LlmSettings, books: UsageRecorder, pro
     )
 
 
-def _seed(vectors: VectorMemory) -> SeedProfile:
+def _seed(vectors: VectorMemorySettings) -> SeedProfile:
     return SeedProfile(
         vector_weight=vectors.vector_weight,
         text_weight=vectors.text_weight,

@@ -14,10 +14,10 @@ from collections.abc import Mapping
 from functools import cache
 from importlib import import_module
 
-from gateway.i18n.command_signs import SLASH as SLASH
-from gateway.i18n.command_signs import ChatLanguage as ChatLanguage
-from gateway.i18n.command_signs import command_sign as command_sign
-from gateway.i18n.command_signs import with_sign
+from gateway.i18n.command_prefixes import SLASH as SLASH
+from gateway.i18n.command_prefixes import ChatLanguage as ChatLanguage
+from gateway.i18n.command_prefixes import command_sign as command_sign
+from gateway.i18n.command_prefixes import with_sign
 from gateway.i18n.languages import FALLBACK as FALLBACK
 from gateway.i18n.languages import THOUSANDS
 

@@ -295,7 +295,7 @@ class ChannelPlugin(Protocol):
 
 
 @runtime_checkable
-class SupportsCommandSign(Protocol):
+class SupportsCommandPrefix(Protocol):
     """A kind on whose platform "/stop" does not reach us everywhere."""
 
     def command_sign(self, key: SessionKey) -> str:

@@ -24,8 +24,8 @@ from gateway.settings.resolve import (
     resolve,
 )
 from gateway.settings.settings_model import Settings
+from gateway.settings.shared_tokens import check_shared_tokens
 from gateway.settings.sources import SettingLeaf
-from gateway.settings.twins import check_shared_tokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -90,7 +90,7 @@ class AgentSettings(FrozenModel):
     session_cache: Count = 500  # sessions kept in memory
 
 
-class Dream(FrozenModel):
+class DreamSettings(FrozenModel):
     """The slow layer of memory [003]."""
 
     enabled: bool = True
@@ -101,20 +101,20 @@ class Dream(FrozenModel):
     cron: Annotated[str, AfterValidator(_cron)] | None = None  # older configurations; wins over interval_h
 
 
-class AgentDefaults(FrozenModel):
+class AgentDefaultSettings(FrozenModel):
     """What the seeds call agents.defaults."""
 
     memory_window: Annotated[int, Field(ge=0, le=100_000)] = 100  # messages; 0 = no consolidation
-    dream: Dream = Dream()
+    dream: DreamSettings = DreamSettings()
 
 
-class Agents(FrozenModel):
+class AgentGroupSettings(FrozenModel):
     """Room for more than one agent; today there are the defaults."""
 
-    defaults: AgentDefaults = AgentDefaults()
+    defaults: AgentDefaultSettings = AgentDefaultSettings()
 
 
-class VectorMemory(FrozenModel):
+class VectorMemorySettings(FrozenModel):
     """Search [002]."""
 
     enabled: bool = True
@@ -131,13 +131,13 @@ class VectorMemory(FrozenModel):
     docs_half_life_days: Annotated[float, Field(ge=0)] = 0
 
     @model_validator(mode="after")
-    def _overlap_fits(self) -> VectorMemory:
+    def _overlap_fits(self) -> VectorMemorySettings:
         if self.chunk_overlap >= self.chunk_tokens:
             raise ValueError("chunk_overlap must be smaller than chunk_tokens")
         return self
 
 
-class SessionMemory(FrozenModel):
+class SessionMemorySettings(FrozenModel):
     """The note written at /new [002]."""
 
     enabled: bool = True
@@ -145,22 +145,22 @@ class SessionMemory(FrozenModel):
     min_user_messages: Annotated[int, Field(ge=0, le=1_000)] = 3
 
 
-class MemoryFlush(FrozenModel):
+class MemoryFlushSettings(FrozenModel):
     """What is saved before a compaction [002]."""
 
     enabled: bool = True
     threshold_tokens: Annotated[int, Field(ge=0, le=1_000_000)] = 4_000
 
 
-class Tools(FrozenModel):
+class ToolSettings(FrozenModel):
     """The blocks of [002]."""
 
-    vector_memory: VectorMemory = VectorMemory()
-    session_memory: SessionMemory = SessionMemory()
-    memory_flush: MemoryFlush = MemoryFlush()
+    vector_memory: VectorMemorySettings = VectorMemorySettings()
+    session_memory: SessionMemorySettings = SessionMemorySettings()
+    memory_flush: MemoryFlushSettings = MemoryFlushSettings()
 
 
-class Memory(FrozenModel):
+class MemorySettings(FrozenModel):
     """Whose memory is whose, and how long."""
 
     isolation: Literal["strict", "shared"] = "strict"
@@ -204,13 +204,13 @@ class DeliverySettings(FrozenModel):
     once: Literal["marked", "strict"] = "marked"
 
 
-class Consolidation(FrozenModel):
+class ConsolidationSettings(FrozenModel):
     """How much stays in the prompt after a consolidation."""
 
     keep: Literal["half", "recent"] = "half"
 
 
-class Log(FrozenModel):
+class LogSettings(FrozenModel):
     """What the operator reads."""
 
     level: Annotated[
@@ -232,15 +232,15 @@ class Settings(BaseSettings):
     llm: LlmSettings = LlmSettings()
     files: FileSettings = FileSettings()
     agent: AgentSettings = AgentSettings()
-    agents: Agents = Agents()
-    tools: Tools = Tools()
-    memory: Memory = Memory()
+    agents: AgentGroupSettings = AgentGroupSettings()
+    tools: ToolSettings = ToolSettings()
+    memory: MemorySettings = MemorySettings()
     web: WebServerSettings = WebServerSettings()
     caps: CapSettings = CapSettings()
     store: StoreSettings = StoreSettings()
     delivery: DeliverySettings = DeliverySettings()
-    consolidation: Consolidation = Consolidation()
-    log: Log = Log()
+    consolidation: ConsolidationSettings = ConsolidationSettings()
+    log: LogSettings = LogSettings()
     alert_url: SecretWebAddress | None = None  # a webhook's address is its password
     proxy: Proxy | None = None  # may hold a password
     chats: Mapping[Annotated[str, AfterValidator(parse_selector)], ChatSettings] = Field(default_factory=dict)

@@ -16,9 +16,6 @@ from gateway.text.markdown_tree import parse as parse
 from gateway.text.markup_writer import prefix_lines as prefix_lines
 from gateway.text.markup_writer import write_blocks as write_blocks
 from gateway.text.markup_writer import write_list as write_list
-from gateway.text.packing import PartWriter as PartWriter
-from gateway.text.packing import WrittenPart as WrittenPart
-from gateway.text.packing import pack as pack
 from gateway.text.plain_text import plain_tree as plain_tree
 from gateway.text.plain_text import render_plain as render_plain
 from gateway.text.splitter import PartSplitter as PartSplitter
@@ -27,6 +24,9 @@ from gateway.text.splitter import iter_chunks as iter_chunks
 from gateway.text.splitter import split as split
 from gateway.text.splitter import split_bounded as split_bounded
 from gateway.text.tables import table_lines as table_lines
+from gateway.text.text_packer import PartWriter as PartWriter
+from gateway.text.text_packer import WrittenPart as WrittenPart
+from gateway.text.text_packer import pack as pack
 from gateway.text.text_units import LengthUnit as LengthUnit
 from gateway.text.text_units import sanitize as sanitize
 from gateway.text.text_units import width as width

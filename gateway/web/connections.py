@@ -76,7 +76,7 @@ def connection_limit() -> int:
     return MOST_CONNECTIONS if soft == resource.RLIM_INFINITY else min(MOST_CONNECTIONS, soft // 2)
 
 
-class ClientConnection:
+class HttpConnection:
     """One open connection and what its client owes."""
 
     __slots__ = ("_duty", "_is_open", "_limiter", "_limits", "_received", "_timer", "_transport", "network")
@@ -139,24 +139,24 @@ class ConnectionLimiter:
     def __init__(self, limits: ConnectionLimits, *, is_proxy: Callable[[str], bool]) -> None:
         self._limits = limits
         self._is_proxy = is_proxy
-        self._open: dict[asyncio.Transport, ClientConnection] = {}
-        self._waiting: dict[ClientConnection, None] = {}
-        self._by_network: dict[str, dict[ClientConnection, None]] = {}
+        self._open: dict[asyncio.Transport, HttpConnection] = {}
+        self._waiting: dict[HttpConnection, None] = {}
+        self._by_network: dict[str, dict[HttpConnection, None]] = {}
         self._dropped = 0
         self._logged_at = -_LOGGED_EVERY
 
-    def connection(self, transport: asyncio.Transport, address: str) -> ClientConnection:
+    def connection(self, transport: asyncio.Transport, address: str) -> HttpConnection:
         """Return the connection of *transport*, which comes from *address*: a new one, or the one known."""
         known = self._open.get(transport)
         if known is not None:
             return known
         network = "" if self._is_proxy(address) else network_of(address)
-        new = self._open[transport] = ClientConnection(transport, network, self, self._limits)
+        new = self._open[transport] = HttpConnection(transport, network, self, self._limits)
         if len(self._open) > self._limits.connections:
             self._drop(next(iter(self._waiting), new), "connections")
         return new
 
-    def note(self, connection: ClientConnection, *, is_waiting: bool) -> None:
+    def note(self, connection: HttpConnection, *, is_waiting: bool) -> None:
         """Note that *connection* just did something, and whether it waits for its client now."""
         own = self._by_network.get(connection.network, {})
         self._waiting.pop(connection, None)
@@ -175,7 +175,7 @@ class ConnectionLimiter:
         if connection is not None:
             self.note(connection, is_waiting=False)
 
-    def _drop(self, connection: ClientConnection, too_many: str) -> None:
+    def _drop(self, connection: HttpConnection, too_many: str) -> None:
         self._dropped += 1
         now = time.monotonic()
         # Counted here, not bounded by the log's own filter: a line is made before it is left out.

@@ -20,7 +20,7 @@ from starlette.routing import Route
 
 from gateway.errors import StoreUnavailable
 from gateway.net.addresses import FORWARDING_HEADERS
-from gateway.net.neighbour import is_service
+from gateway.net.local_peer import is_system_account
 from gateway.web.origin_guard import is_loopback
 
 log = structlog.get_logger(__name__)
@@ -225,4 +225,4 @@ async def _is_from_this_machine(request: Request) -> bool:
         return False
     if not (is_loopback(request.client.host) and is_loopback(request.url.hostname or "")):
         return False
-    return not await is_service(request.client.host, request.client.port)
+    return not await is_system_account(request.client.host, request.client.port)

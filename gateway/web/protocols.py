@@ -13,7 +13,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from uvicorn.server import ServerState
 
-from gateway.web.connections import ClientConnection, ClientDuty, ConnectionLimiter
+from gateway.web.connections import ClientDuty, ConnectionLimiter, HttpConnection
 
 
 class LimitedServerState(ServerState):
@@ -24,7 +24,7 @@ class LimitedServerState(ServerState):
         self.limiter = limiter
 
 
-def _connection_of(state: ServerState, transport: asyncio.BaseTransport) -> ClientConnection:
+def _connection_of(state: ServerState, transport: asyncio.BaseTransport) -> HttpConnection:
     if not isinstance(state, LimitedServerState) or not isinstance(transport, asyncio.Transport):
         raise TypeError("these protocols need a LimitedServerState and a stream transport")
     peer = transport.get_extra_info("peername") or ("",)

@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 from zoneinfo import ZoneInfo
 
 from agent.attachments.file_facts import fact_line, facts_in
-from agent.memory.prompt.speaker_names import SpeakerNames
+from agent.memory.prompt.sender_names import SenderNames
 from agent.memory.prompt.taint import strip_untrusted
 from agent.memory.prompt.token_estimate import estimate_text
 from agent.memory.storage.transcript_lines import FORGOTTEN, indent_lines
@@ -93,7 +93,7 @@ def origin_of(messages: Sequence[Message]) -> str:
 
 
 def conversation(
-    messages: Sequence[Message], *, zone: str = "UTC", names: SpeakerNames | None = None, named: bool | None = None
+    messages: Sequence[Message], *, zone: str = "UTC", names: SenderNames | None = None, named: bool | None = None
 ) -> list[str]:
     """Return ``[YYYY-MM-DD HH:MM] ROLE [tools: a, b]: content`` for each message that says something.
 
@@ -168,14 +168,14 @@ def _shortened(lines: Sequence[str], tokens: int) -> list[str]:
     return shown
 
 
-def _names_in(messages: Sequence[Message]) -> SpeakerNames:
-    names = SpeakerNames()
+def _names_in(messages: Sequence[Message]) -> SenderNames:
+    names = SenderNames()
     for message in messages:
         names.note(*_speaker(message))
     return names
 
 
-def _who(role: str, message: Message, tools: Sequence[str], names: SpeakerNames | None) -> str:
+def _who(role: str, message: Message, tools: Sequence[str], names: SenderNames | None) -> str:
     if role == "user":
         name = names.label(*_speaker(message)) if names is not None else ""
         return f"USER ({name})" if name else "USER"

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from urllib.parse import unquote
 
-from agent.memory.erasure.beyond import untouched_folders
 from agent.memory.erasure.derived_index import DerivedIndex
 from agent.memory.erasure.purge_jobs import PurgeJobs
 from agent.memory.erasure.retention import RetentionJob
 from agent.memory.erasure.scope_eraser import PEOPLE, ScopeEraser
+from agent.memory.erasure.untouched_folders import untouched_folders
 from agent.memory.erasure.word_eraser import ErasureRequester, WordEraser, WordErasureResult
 from agent.memory.erasure.word_match import ErasurePattern
 from agent.memory.jobs.job_runner import Handler

@@ -28,7 +28,7 @@ from agent.memory.prompt.prompt_window import (
     snapshot_of,
     taken_back,
 )
-from agent.memory.prompt.speaker_names import SpeakerNames
+from agent.memory.prompt.sender_names import SenderNames
 from agent.memory.prompt.token_estimate import estimate_messages
 from agent.memory.storage.text_blobs import TextBlobCache
 from agent.memory.storage.transcript_lines import kind_of
@@ -66,7 +66,7 @@ class Conversation:
         self.window = window
         self.consolidates = consolidates and window > 0
         self._keep = keep
-        self.speaker_names = SpeakerNames()
+        self.speaker_names = SenderNames()
         self.seen_rev = ""  # a state of memory that was compared and brought nothing new
         self._blobs = blobs
         self._state = PromptWindow()

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from agent.memory.consolidation.message_range import conversation
-from agent.memory.prompt.speaker_names import SpeakerNames
+from agent.memory.prompt.sender_names import SenderNames
 from agent.memory.storage import transcript_lines as build
 from agent.memory.storage.transcript_lines import to_messages
 from gateway.admission import AdmissionGrant, AdmissionPolicy, AllowEntry, GroupPolicy
@@ -134,7 +134,7 @@ def test_a_summary_tells_people_of_one_name_apart() -> None:
 
 def test_names_are_bounded() -> None:
     """A thousand names are kept, and the newest of them."""
-    names = SpeakerNames()
+    names = SenderNames()
     for n in range(2_000):
         names.note("1", f"name{n}")
     names.note("2", "name1999")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.net.neighbour import _uid_of, is_service
+from gateway.net.local_peer import _uid_of, is_system_account
 
 TABLE = """\
   sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode
@@ -35,7 +35,7 @@ async def test_services_are_told_from_people(tmp_path: Path, host: str, port: in
     """By the account that opened the connection; what nobody tells takes no right away."""
     table = tmp_path / "tcp"
     table.write_text(TABLE)
-    assert await is_service(host, port, tables=(tmp_path / "absent", table)) is expected
+    assert await is_system_account(host, port, tables=(tmp_path / "absent", table)) is expected
 
 
 def test_this_machine_tells_whose_connection_it_is() -> None:

@@ -12,7 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from channels.frames import frame_codec
-from channels.frames.client_connection import MOST_PACES, MOST_WAITING, ClientConnection, MessageThrottle, Paces
+from channels.frames.client_connection import (
+    MOST_PACES,
+    MOST_WAITING,
+    ClientConnection,
+    MessageThrottle,
+    MessageThrottles,
+)
 from channels.frames.frame_codec import BadFrame, HistoryFrame, PingFrame, SayFrame
 from gateway.events import OutboundKind, OutboundMessage, Sender, SessionKey
 from gateway.text import sanitize
@@ -126,7 +132,7 @@ def test_a_large_frame_costs_as_much_as_many_small_ones() -> None:
 
 def test_a_pace_outlives_a_connection() -> None:
     """Who leaves and comes back has no new burst, and chats that nobody uses are forgotten in the end."""
-    paces = Paces(lambda: 0.0, burst=1, per_second=1)
+    paces = MessageThrottles(lambda: 0.0, burst=1, per_second=1)
     assert [paces.of(KEY).delay(), paces.of(KEY).delay()] == [0.0, 1.0]
     for n in range(MOST_PACES):
         paces.of(SessionKey("web", f"person-{n}"))

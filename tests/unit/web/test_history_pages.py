@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from channels.frames import frame_codec
 from channels.frames.client_connection import SharedFrame
-from channels.frames.history import HistoryPage, HistoryReader, cut_page
+from channels.frames.history import HistoryPage, HistoryPager, cut_page
 from gateway.events import Attachment, SessionKey
 from gateway.ports import DisplayedMessage, SessionInfo
 from gateway.text import sanitize
@@ -92,13 +92,13 @@ class HeldSessions:
         return ()
 
 
-def reader(sessions: HeldSessions, slept: list[float]) -> HistoryReader:
+def reader(sessions: HeldSessions, slept: list[float]) -> HistoryPager:
     """Return a reader whose clock stands still and whose pauses are noted."""
 
     async def sleep(seconds: float) -> None:
         slept.append(seconds)
 
-    return HistoryReader(sessions, frame_of, lambda _: "en", clock=lambda: 0.0, sleep=sleep)
+    return HistoryPager(sessions, frame_of, lambda _: "en", clock=lambda: 0.0, sleep=sleep)
 
 
 async def test_one_chats_readings_are_paced_and_another_chats_are_not() -> None:

@@ -12,7 +12,7 @@ _NAMES = 1_000  # that one conversation keeps
 _SEVERAL = 2  # ids of one name; more need not be told apart to know that it is shared
 
 
-class SpeakerNames:
+class SenderNames:
     """The names of one conversation's people, by how they read: case, blanks and signs make no difference."""
 
     def __init__(self) -> None:

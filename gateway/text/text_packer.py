@@ -45,7 +45,7 @@ def pack(markdown: str, writer: PartWriter, *, note: str, least: int = 0) -> lis
     """
     # No part holds more than `limit` characters, so that the rest is out of reach, four times over for blank lines.
     size = 4 * writer.limit * (writer.max_parts + 1)
-    packer = _Packer(sanitize(markdown[:size]), writer, least)
+    packer = _TextPacker(sanitize(markdown[:size]), writer, least)
     parts = list(islice(packer.parts(), writer.max_parts + 1))
     if len(parts) <= writer.max_parts and len(markdown) <= size:
         return [written for _, written in parts]
@@ -55,7 +55,7 @@ def pack(markdown: str, writer: PartWriter, *, note: str, least: int = 0) -> lis
 
 
 @dataclass(slots=True)
-class _Packer:
+class _TextPacker:
     """Packs one text; remembers what reading it has cost."""
 
     _text: str

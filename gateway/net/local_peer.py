@@ -12,7 +12,7 @@ _PEOPLE_FROM = 1_000  # user ids below are the system's own (login.defs, UID_MIN
 _ADDRESS, _UID = 1, 7  # columns
 
 
-async def is_service(host: str, port: int, *, tables: tuple[Path, ...] = _TABLES) -> bool:
+async def is_system_account(host: str, port: int, *, tables: tuple[Path, ...] = _TABLES) -> bool:
     """Say whether the connection from *host*:*port* was opened by an account of the system's that is not ours.
 
     That is how nginx, Caddy, HAProxy and their like run. False where the system does not tell.
