@@ -21,7 +21,7 @@ help:
 	@echo "make run      the gateway with its web chat on http://127.0.0.1:8787"
 	@echo "make init     asks for a model and your platforms, and writes the configuration"
 	@echo "make test     every check and every test"
-	@echo "make check    ruff, mypy --strict, import-linter, dead links"
+	@echo "make check    ruff, mypy --strict, import-linter, dead links, names"
 	@echo "make bench    the measurements"
 	@echo "make bench-recall DATA=locomo10.json MODEL=local:<folder>   what memory finds, and how fast (docs/recall.md)"
 	@echo "make install  what running needs into $(VENV), hash-locked, wheels only"
@@ -67,6 +67,7 @@ check: install-dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports $(if $(quiet),--no-logo)
 	$(BIN)/python tests/links.py
+	$(BIN)/python tests/names.py --check
 
 bench: install-dev
 	$(BIN)/python -m tests.benchmarks
