@@ -112,7 +112,7 @@ class Supervisor:
             since = timedelta(seconds=loop.time() - changed)
             was_good = was_good or (is_ready and since >= _GOOD_STRETCH)
             if not is_ready and since >= DEAF_AFTER and not run.done():
-                self._meter.count("channel_deaf", channel=name)
+                self._meter.count("channel_stalls", channel=name)
                 self.on_deaf(name)
                 log.error("channel.deaf", channel=name, seconds=round(since.total_seconds()), mend="it is begun anew")
                 break

@@ -175,7 +175,7 @@ class ModelClient:
         # Never below zero: a clock may have been set back.
         self._meter.time("model_seconds", max((self._now() - begun).total_seconds(), 0.0), purpose=purpose)
         if first is not None:
-            self._meter.time("model_first_seconds", max((first - begun).total_seconds(), 0.0), purpose=purpose)
+            self._meter.time("model_first_token_seconds", max((first - begun).total_seconds(), 0.0), purpose=purpose)
         self._meter.count("model_calls", purpose=purpose, outcome=outcome)
 
     def _account(self, spent: ChatReply) -> None:

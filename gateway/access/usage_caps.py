@@ -145,7 +145,7 @@ class UsageCapTracker:
         setting, ends = _SETTINGS[past.cap].upper(), past.until.astimezone(self._zone)
         mend = f"PARLOUR_CAPS__{setting}={2 * past.limit}  # or wait until {ends:%Y-%m-%d %H:%M} {self._zone.key}"
         for message in messages:
-            self._meter.count("capped", cap=past.cap.value)
+            self._meter.count("cap_refusals", cap=past.cap.value)
             self._refusals.note(message, OtherRefusal(reason=past.cap, would_admit=mend), self._now())
 
     def allowances(self, message: InboundMessage, person: str) -> tuple[CapAllowance, ...]:

@@ -61,13 +61,13 @@ METRICS = (
     MetricDefinition("turn_seconds", MetricKind.TIME, (), "From claim to commit."),
     MetricDefinition("model_calls", MetricKind.COUNT, ("purpose", "outcome"), "Model calls by what became of them."),
     MetricDefinition("model_seconds", MetricKind.TIME, ("purpose",), "From request to the end of the answer."),
-    MetricDefinition("model_first_seconds", MetricKind.TIME, ("purpose",), "From request to the first words."),
+    MetricDefinition("model_first_token_seconds", MetricKind.TIME, ("purpose",), "From request to the first words."),
     MetricDefinition("model_tokens", MetricKind.COUNT, ("direction",), "Tokens: in, out, and cached among those in."),
     MetricDefinition(
         "model_cost_dollars", MetricKind.COUNT, (), "Cost of model calls whose price is known, in US dollars."
     ),
     MetricDefinition("model_unpriced", MetricKind.COUNT, (), "Model calls whose price is unknown."),
-    MetricDefinition("capped", MetricKind.COUNT, ("cap",), "Messages that a cap left unanswered."),
+    MetricDefinition("cap_refusals", MetricKind.COUNT, ("cap",), "Messages that a cap left unanswered."),
     MetricDefinition(
         "model_cache_hits", MetricKind.COUNT, (), "Model calls whose prompt was found in the provider's cache."
     ),
@@ -80,7 +80,7 @@ METRICS = (
     MetricDefinition("jobs_waiting", MetricKind.GAUGE, ("kind",), "Background jobs that are due and not taken up."),
     MetricDefinition("jobs_lag_seconds", MetricKind.GAUGE, ("kind",), "How long the oldest of them has been due."),
     MetricDefinition(
-        "jobs_later", MetricKind.GAUGE, ("kind",), "Background jobs that are not due yet: planned, or put off."
+        "jobs_scheduled", MetricKind.GAUGE, ("kind",), "Background jobs that are not due yet: planned, or put off."
     ),
     MetricDefinition(
         "jobs_last_run_seconds", MetricKind.GAUGE, ("kind",), "When one last ended, well or not, in seconds since 1970."
@@ -96,7 +96,7 @@ METRICS = (
     MetricDefinition("preview_edits", MetricKind.COUNT, ("channel",), "Edits of streaming previews."),
     MetricDefinition("channel_restarts", MetricKind.COUNT, ("channel",), "Times a channel was begun anew."),
     MetricDefinition(
-        "channel_deaf", MetricKind.COUNT, ("channel",), "Times a channel ran and heard nothing for five minutes."
+        "channel_stalls", MetricKind.COUNT, ("channel",), "Times a channel ran and heard nothing for five minutes."
     ),
     MetricDefinition("channel_ready", MetricKind.GAUGE, ("channel",), "1 when the channel hears its platform."),
     MetricDefinition(
@@ -107,7 +107,9 @@ METRICS = (
     MetricDefinition("queue_age_seconds", MetricKind.GAUGE, (), "Age of the oldest of them."),
     MetricDefinition("undelivered", MetricKind.GAUGE, (), "Parts that have not reached their chat."),
     MetricDefinition("dead_letters", MetricKind.GAUGE, (), "Dead letters kept."),
-    MetricDefinition("unprojected", MetricKind.GAUGE, (), "Committed turns that are in no transcript file yet."),
+    MetricDefinition(
+        "transcripts_pending", MetricKind.GAUGE, (), "Committed turns that are in no transcript file yet."
+    ),
 )
 # The journal's own words (Journal.depth) and the gauges they are.
 DEPTH = {
@@ -115,7 +117,7 @@ DEPTH = {
     "oldest_seconds": "queue_age_seconds",
     "undelivered": "undelivered",
     "dead": "dead_letters",
-    "unprojected": "unprojected",
+    "unprojected": "transcripts_pending",
 }
 
 

@@ -82,7 +82,7 @@ async def test_a_deaf_channel_is_begun_anew(clock: Clock) -> None:
         await asyncio.sleep(7200)
     assert (len(deaf.begun), len(well.begun)) == (2, 1)
     assert told == ["slack"]
-    assert meter.total("channel_deaf") == 1
+    assert meter.total("channel_stalls") == 1
     assert meter.total("channel_restarts") == 1
 
 
@@ -96,7 +96,7 @@ async def test_a_channel_that_loses_its_hearing_later_is_begun_anew(clock: Clock
         await asyncio.sleep(1000)
         assert len(channel.begun) == 2
         assert 2000 + DEAF <= channel.begun[1] < 2000 + DEAF + 40
-    assert meter.total("channel_deaf") == 1
+    assert meter.total("channel_stalls") == 1
 
 
 async def test_in_vain_it_is_tried_less_and_less_often(clock: Clock) -> None:
@@ -108,7 +108,7 @@ async def test_in_vain_it_is_tried_less_and_less_often(clock: Clock) -> None:
         assert supervisor.states() == {"slack": False}
     pauses = [round(later - earlier) for earlier, later in zip(channel.begun, channel.begun[1:], strict=False)]
     assert pauses[:8] == [1, 2, 4, 8, 16, 32, 60, 60]
-    assert meter.total("channel_deaf") == 0
+    assert meter.total("channel_stalls") == 0
 
 
 @pytest.mark.parametrize(("lasts", "pauses"), [(400.0, [1, 1, 1]), (200.0, [1, 2, 4])], ids=["good", "short"])
@@ -140,7 +140,7 @@ async def test_a_channel_that_cannot_say_whether_it_hears_does_not(clock: Clock)
     async with supervised({"slack": channel}, meter) as supervisor:
         await asyncio.sleep(DEAF + 60)
         assert supervisor.states() == {"slack": False}
-    assert meter.total("channel_deaf") == 1
+    assert meter.total("channel_stalls") == 1
 
 
 async def test_what_only_a_person_can_mend_is_one_line_in_the_log(clock: Clock) -> None:

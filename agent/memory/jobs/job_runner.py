@@ -158,7 +158,7 @@ class JobRunner:
             self._meter.gauge("jobs_running", each.running, kind=each.kind)
             self._meter.gauge("jobs_waiting", each.waiting, kind=each.kind)
             self._meter.gauge("jobs_lag_seconds", each.lag_seconds, kind=each.kind)
-            self._meter.gauge("jobs_later", each.later, kind=each.kind)
+            self._meter.gauge("jobs_scheduled", each.later, kind=each.kind)
             if each.last_run is not None:
                 self._meter.gauge("jobs_last_run_seconds", each.last_run.timestamp(), kind=each.kind)
         if (budget := await self.budget()) is not None:

@@ -164,7 +164,7 @@ async def test_a_burst_holds_up_nobody() -> None:
         assert len(pocket.channel.posts["hall"]) == 20 + 1 + 1
         [refused] = pocket.app.refusals.recent()
         assert (refused.sender, refused.times) == ("bob", 30)
-        assert 'parlour_capped_total{cap="person-turns"} 30.0' in pocket.app.meter.text().decode()
+        assert 'parlour_cap_refusals_total{cap="person-turns"} 30.0' in pocket.app.meter.text().decode()
         # What people see of it survives: each of them wrote what they wrote.
         shown = await pocket.app.sessions.displayed_messages(SessionKey("pocket", "hall"), limit=200)
         assert {f"b{n}" for n in range(50)} <= {line.text for line in shown}

@@ -158,7 +158,7 @@ async def test_latency_is_measured_without_the_pauses(clock: Clock) -> None:
     house = House([failing("unreachable"), ScriptEntry(text="x", delay=3)], now=clock.now)
     await house.client.complete(request("hi"), sink=lambda _text: None)
     assert house.meter.times["model_seconds purpose=answer"] == pytest.approx([0, 3])
-    assert house.meter.times["model_first_seconds purpose=answer"] == pytest.approx([3])
+    assert house.meter.times["model_first_token_seconds purpose=answer"] == pytest.approx([3])
 
 
 async def test_a_retry_streams_from_the_beginning(clock: Clock) -> None:
