@@ -115,9 +115,9 @@ class AgentCommandServices:
             held_back = True
         return held_back
 
-    async def waiting(self, key: SessionKey) -> tuple[InboxRow, ...]:
+    async def waiting_messages(self, key: SessionKey) -> tuple[InboxRow, ...]:
         """Return what waits in the chat, the running turn's rows included."""
-        return await self.journal.waiting(key)
+        return await self.journal.waiting_rows(key)
 
     def running(self, key: SessionKey) -> TurnLease | None:
         """Return the turn at work."""
@@ -135,7 +135,7 @@ class AgentCommandServices:
             return True
         return await archive_now(job, self.background.do, self.background.jobs)
 
-    async def shown(self, key: SessionKey, *, limit: int) -> tuple[DisplayedMessage, ...]:
+    async def displayed_messages(self, key: SessionKey, *, limit: int) -> tuple[DisplayedMessage, ...]:
         """Return what people saw."""
         return await self.sessions.displayed_messages(key, limit=limit)
 

@@ -53,7 +53,7 @@ class CommandTurnRunner:
         conversation, place = await self._rooms.open(lease)
         # A session that has another scope by now (an account was unlinked) must not hear of this one's.
         is_here = scope == place.scope == lease.session.scope
-        found = await house.staging.waiting(scope) if is_here else []
+        found = await house.staging.pending_changes(scope) if is_here else []
         # What an attempt of this very turn noted before a crash was not asked yet.
         wanted = [each for each in found if each.session == str(lease.key) and each.asked in ("", lease.turn)]
         draft = TurnDraft(lease, place.scope)

@@ -41,7 +41,7 @@ class PromptFitter:
             return ()
         where = PromptLimit(tokens=room, taken=self._taken)
         return self._conversation.compacted(
-            self._draft.shown, self._draft.first_index, after=self._draft.lines, room=where
+            self._draft.lines_for_model, self._draft.first_index, after=self._draft.lines, room=where
         ).lines
 
     def was_shrunk(self) -> None:

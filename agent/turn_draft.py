@@ -95,12 +95,12 @@ class TurnDraft:
         return tuple(attachment_of(fact) for fact in staged)
 
     @property
-    def seen(self) -> dict[str, str]:
+    def seen_field(self) -> dict[str, str]:
         """The field that says since when people see what takes the preview's place; empty where there is none."""
         return {"seen": build.format_time(self.shown_at)} if self.shown_at else {}
 
     @property
-    def shown(self) -> list[Line]:
+    def lines_for_model(self) -> list[Line]:
         """The lines as the model is shown them: some may have been cut since."""
         return apply_trims(self.lines)
 
@@ -207,7 +207,7 @@ class TurnDraft:
             lines.append(self.message("tool", text, self._now(), tool_call_id=call.id, name=call.name))
         dropped = self.has_staged or None
         lines.append(
-            self.message("assistant", self.streamed, self._now(), stopped=ending, dropped=dropped, **self.seen)
+            self.message("assistant", self.streamed, self._now(), stopped=ending, dropped=dropped, **self.seen_field)
         )
         return self._step("stop", tuple(lines))
 
@@ -314,7 +314,7 @@ class TurnDraft:
         self.lines.extend(lines)
         told: Sequence[Line] = lines
         if any(map(is_trim, lines)):  # what stands above is shown otherwise now
-            told = self.shown
+            told = self.lines_for_model
             self.messages, self.weight = [], 0
         said = [message for line in told for message in build.to_messages(line)]
         self.messages.extend(said)

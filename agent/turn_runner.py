@@ -95,8 +95,8 @@ class TurnRunner:
     async def _refuse(self, running: RunningTurn, past: ExceededCap) -> MessageOutcome:
         """Tell of a cap once in its window, and end with this turn whatever of the same cap waits behind it."""
         head = running.lease.rows[0]
-        rest = rows_under_same_cap(await self._rooms.house.waiting(head.message.key), head, past)
-        self._rooms.caps.refused([row.message for row in (*running.lease.rows, *rest)], past)
+        rest = rows_under_same_cap(await self._rooms.house.waiting_messages(head.message.key), head, past)
+        self._rooms.caps.note_refusal([row.message for row in (*running.lease.rows, *rest)], past)
         line = self._cap_line(head, past) if past.told else ""
         return await self._turn_away(running, MessageOutcome.REFUSED, line, rest=rest, told=_as_tuple(past))
 
@@ -185,7 +185,7 @@ class TurnRunner:
         language = self._rooms.language(running.lease.rows[0])
         if thought.past is not None:
             head, past = running.lease.rows[0], thought.past
-            self._rooms.caps.refused([head.message], past)
+            self._rooms.caps.note_refusal([head.message], past)
             line = self._cap_line(head, past)
             await self._close(running, conversation, draft, MessageOutcome.REFUSED, notice=line, told=_as_tuple(past))
             return
@@ -196,14 +196,14 @@ class TurnRunner:
             )
             return
         sent = [fact_of(each) | {"blob": each.blob} for each in draft.attachments]
-        draft.add(draft.message("assistant", thought.text, self._rooms.now(), files=sent or None, **draft.seen))
+        draft.add(draft.message("assistant", thought.text, self._rooms.now(), files=sent or None, **draft.seen_field))
         text = f"{thought.text}\n\n{translate('delivery.cut', language)}" if thought.is_cut else thought.text
         message, models = running.lease.rows[0].message, self._rooms.manners.models
         model = models.active_model(message.key, message.guild)
         if model.lost:
             text = f"{text}\n\n{model_gone_line(model, language)}"
         for line in doubts_of(draft, running.lease, language):
-            draft.add(build.notice(running.lease.turn, line, self._rooms.now(), **draft.seen))
+            draft.add(build.notice(running.lease.turn, line, self._rooms.now(), **draft.seen_field))
             text = f"{text}\n\n{line}"
         answer = build_reply(running.lease, text, OutboundKind.ANSWER, attachments=draft.attachments)
         record = draft.record(
@@ -234,7 +234,7 @@ class TurnRunner:
             lines.append(translate("delivery.staged_dropped", language))
             draft.add(draft.message("assistant", "", now, dropped=True))
         notice = "\n\n".join(lines)
-        draft.add(build.notice(running.lease.turn, notice, now, **draft.seen))
+        draft.add(build.notice(running.lease.turn, notice, now, **draft.seen_field))
         record = draft.record(
             outcome, now, failure=failure, supersedes=retried_turn(running.lease.rows[0].message.message_id)
         )

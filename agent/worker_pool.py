@@ -146,7 +146,7 @@ class WorkerPool:
         dropped = await self._journal.drop(key, sender=sender)
         if key not in self._running:
             # A turn that did something before a crash, and has not been taken up again.
-            waiting = await self._journal.waiting(key)
+            waiting = await self._journal.waiting_rows(key)
             begun = {row.turn for row in waiting if row.turn and sender in ("", row.message.sender.id)}
             if begun and key not in self._running:
                 self._stop_when_claimed |= begun

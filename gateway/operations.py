@@ -119,7 +119,7 @@ class GatewayOperations:
         self._more = more or {}
         self._started_at = datetime.now(UTC)
 
-    def named(self) -> Mapping[str, Operation]:
+    def by_name(self) -> Mapping[str, Operation]:
         """Return the operations that answer and end, by name."""
         return {
             "status": self.status,
@@ -137,7 +137,7 @@ class GatewayOperations:
 
     def handlers(self) -> Mapping[str, Handler]:
         """Return everything as handlers of the control socket, the terminal chat included."""
-        return {"chat attach": self.attach} | {name: _handler(run) for name, run in self.named().items()}
+        return {"chat attach": self.attach} | {name: _handler(run) for name, run in self.by_name().items()}
 
     async def status(self, _: Line) -> AsyncIterator[Line]:
         """One line: what runs, since when, how much waits, which channels hear, what was given up and why."""

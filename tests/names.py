@@ -248,7 +248,7 @@ LIMITS = {
     "shared_basenames": 0,
     "ing_modules": 0,
     "metaphors": 0,
-    "participles": 200,
+    "participles": 135,
     "argument_names": 455,
     "docstring_tics": 37.1,
     "page_tics": 23,

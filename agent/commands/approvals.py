@@ -18,7 +18,7 @@ _LOOK_BACK = timedelta(days=30)
 
 async def pending(context: CommandContext, _: str) -> CommandReply:
     """Show what waits, each with a button for yes and one for no."""
-    waiting = await context.house.staging.waiting(context.scope)
+    waiting = await context.house.staging.pending_changes(context.scope)
     if not waiting:
         return CommandReply(text=translate("memory.nothing_waits", context.language), is_private=True)
     shown = [translate("memory.waits", context.language), *(_staged(context, each) for each in waiting)]
@@ -49,7 +49,11 @@ def _decided(context: CommandContext, word: str, done: StagedChange | None) -> C
 async def is_about_own(context: CommandContext) -> bool:
     """Say whether what is approved or rejected is that the sender's own words go: anybody decides on losing those."""
     name = context.args.partition(" ")[2].strip()
-    found = [each for each in await context.house.staging.waiting(context.scope) if name and each.name.startswith(name)]
+    found = [
+        each
+        for each in await context.house.staging.pending_changes(context.scope)
+        if name and each.name.startswith(name)
+    ]
     return bool(found) and all(each.person == context.person and _only_removes(each) for each in found)
 
 

@@ -105,7 +105,7 @@ class CommandServices(Protocol):
         """Stop what *sender* has at work and waiting in the threads of *chat*."""
         ...
 
-    async def waiting(self, key: SessionKey) -> tuple[InboxRow, ...]:
+    async def waiting_messages(self, key: SessionKey) -> tuple[InboxRow, ...]:
         """Return what waits in the chat, the running turn's rows included."""
         ...
 
@@ -121,7 +121,7 @@ class CommandServices(Protocol):
         """Do a `summarise` job now where /new is to wait for it; False when it failed and nothing may be cleared."""
         ...
 
-    async def shown(self, key: SessionKey, *, limit: int) -> tuple[DisplayedMessage, ...]:
+    async def displayed_messages(self, key: SessionKey, *, limit: int) -> tuple[DisplayedMessage, ...]:
         """Return what people saw."""
         ...
 

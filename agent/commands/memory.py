@@ -51,7 +51,7 @@ async def memory(context: CommandContext) -> CommandReply:
 
 
 async def _show(context: CommandContext, _: str) -> str:
-    texts = await context.house.memory.shown(context.scope)
+    texts = await context.house.memory.displayed_documents(context.scope)
     if not texts:
         return translate("memory.empty", context.language)
     both = "\n\n".join([translate("memory.title", context.language), *texts.values()])
@@ -61,7 +61,7 @@ async def _show(context: CommandContext, _: str) -> str:
 
 
 async def _shared(context: CommandContext, _: str) -> str:
-    texts = await context.house.memory.shown(SHARED)
+    texts = await context.house.memory.displayed_documents(SHARED)
     if not texts:
         return translate("links.nothing_shared", context.language)
     return "\n\n".join([translate("links.shared_title", context.language), *texts.values()])[:_LONGEST_SHOWN]

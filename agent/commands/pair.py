@@ -50,7 +50,7 @@ def _label(context: CommandContext, waiting: PairingRequest) -> str:
 
 
 def _waiting(context: CommandContext) -> CommandReply:
-    found = context.house.pairing.waiting()
+    found = context.house.pairing.pending_requests()
     if not found:
         return CommandReply(text=translate("strangers.waits_none", context.language), is_private=True)
     lines = [translate("strangers.waits", context.language)]

@@ -65,7 +65,7 @@ async def block(context: CommandContext) -> CommandReply:
 @command("people", who=Role.OWNER, looks=True, is_control=True)
 async def people(context: CommandContext) -> CommandReply:
     """List who may write and who may not, and how each came in."""
-    listed = context.house.access.listed()
+    listed = context.house.access.list_access()
     if not listed:
         return CommandReply(text=translate("people.none", context.language), is_private=True)
     lines = [translate("people.title", context.language), *(_line(context, each) for each in listed[:_MOST])]

@@ -62,7 +62,7 @@ async def new(context: CommandContext) -> CommandReply:
 @command("retry")
 async def retry(context: CommandContext) -> CommandReply:
     """Answer the last message again: a turn of its own, behind this one, that says what it supersedes."""
-    lines = await context.house.shown(context.key, limit=_LOOK_BACK)
+    lines = await context.house.displayed_messages(context.key, limit=_LOOK_BACK)
     commands = {line.turn for line in lines if line.role == "command"}
     said = [line for line in lines if line.role == "user" and line.turn not in commands]
     asked = [line for line in said if line.state == "done" and line.text != FORGOTTEN]

@@ -49,7 +49,7 @@ async def stop(context: CommandContext) -> CommandReply:
 @command("queue", is_control=True)
 async def queue(context: CommandContext) -> CommandReply:
     """Say what is being answered and what waits."""
-    rows = await context.house.waiting(context.key)
+    rows = await context.house.waiting_messages(context.key)
     lease = context.house.running(context.key)
     at_work = {row.seq for row in lease.rows} if lease else set()
     waiting = [row for row in rows if row.seq not in at_work]

@@ -73,7 +73,7 @@ class ContextWindows:
         self._factors: dict[str, float] = {}
         self._learned = self._load()
 
-    def known(self, model: str, window: int | None) -> None:
+    def set_window(self, model: str, window: int | None) -> None:
         """Say what settings or litellm's table have for *model*."""
         self._known[model] = window or DEFAULT_WINDOW
 
@@ -103,7 +103,7 @@ class ContextWindows:
         before, seen = self.factor(model), tokens / weight
         self._factors[model] = before + (seen - before) * (_UP if seen > before else _DOWN)
 
-    async def refused(self, model: str, weight: int, told: int = 0) -> None:
+    async def note_refusal(self, model: str, weight: int, told: int = 0) -> None:
         """Say that *model* refused a prompt reckoned at *weight* as too long; *told* is the limit it named.
 
         The room is smaller than *weight* afterwards, unless the refusal cannot be true.

@@ -189,7 +189,7 @@ class LitellmModel:
             sink(gathered.final_text())
 
     async def _call(self, request: ChatRequest, **extra: Any) -> Any:
-        if tools := offered(request, self.name):
+        if tools := offered_tools(request, self.name):
             extra["tools"] = tools
             # Or litellm imports its MCP proxy for every call with tools, which needs a package that is not there.
             extra["_skip_mcp_handler"] = True
@@ -261,7 +261,7 @@ def key_for(model: str, api_base: str, api_key: str) -> str | None:
     return api_key or (_NO_KEY if api_base and model.startswith("openai/") else None)
 
 
-def offered(request: ChatRequest, model: str) -> list[dict[str, Any]]:
+def offered_tools(request: ChatRequest, model: str) -> list[dict[str, Any]]:
     """Return the tools that *model* is offered: those of *request*, or one in their place where there has to be one."""
     is_wanted = model.startswith(_WANTS_A_TOOL) and any(message.get("tool_calls") for message in request.messages)
     return [dict(tool) for tool in request.tools or ((_NO_TOOL,) if is_wanted else ())]

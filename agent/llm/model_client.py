@@ -80,7 +80,7 @@ class ModelClient:
                 reply = await self._persist(model, request, sink)
             except ContextOverflow as error:
                 await self._know(model)
-                await self.windows.refused(_sized(model), request.weight or estimate(request).input, error.window)
+                await self.windows.note_refusal(_sized(model), request.weight or estimate(request).input, error.window)
                 raise
             except ModelFailed as error:
                 first = first or error
@@ -97,7 +97,7 @@ class ModelClient:
     async def _know(self, model: ChatModel) -> None:
         """Look up the model's window, once."""
         if not self.windows.is_known(_sized(model)):
-            self.windows.known(
+            self.windows.set_window(
                 _sized(model), await model.window() if isinstance(model, SupportsContextWindow) else None
             )
 

@@ -96,7 +96,7 @@ class MemoryStore:
         Where both changed the same entry, theirs stays and ours goes to a conflict copy. Raises OSError.
         """
         while True:
-            text, rev = self._memory.settled()
+            text, rev = self._memory.read_settled()
             made, conflicts = content, tuple[MergeConflict, ...]()
             if self._read is not None and self._read[1] != rev:
                 both = three_way(self._read[0], content, text)
@@ -252,7 +252,7 @@ class MemoryStore:
             self._stage(answer, "too large")
             return
         for _ in range(_TRIES):
-            now, rev = self._memory.settled()
+            now, rev = self._memory.read_settled()
             revision = revise(answer.base, answer.memory_update, now, budget=self._budget)
             self._memory.keep_conflicts(revision.conflicts)
             if revision.text == now or self._memory.write(revision.text, was=rev) is not None:

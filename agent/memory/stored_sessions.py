@@ -43,7 +43,7 @@ class StoredSessions:
     async def displayed_messages(self, key: SessionKey, *, limit: int) -> tuple[DisplayedMessage, ...]:
         """Return the newest *limit* lines people saw, oldest first; pending and waiting ones included."""
         # In this order, or what moves on meanwhile (inbox, journal, file) would be missed.
-        waiting = await self._journal.waiting(key)
+        waiting = await self._journal.waiting_rows(key)
         pending = [each.record for each in await self._records.pending(key)]
         scope = pending[-1].scope if pending else await self._scope(key)
         blocks = await asyncio.to_thread(self._read, key, scope, limit) if scope is not None else []

@@ -38,9 +38,9 @@ class DiscordGuilds:
             self._known, self._is_unsaved = dict.fromkeys(idents), True
             return
         for ident in [each for each in known if each not in idents]:
-            await self.left(ident, at)
+            await self.note_removal(ident, at)
 
-    async def came(self, guild: Mapping[str, Any]) -> None:
+    async def note_guild(self, guild: Mapping[str, Any]) -> None:
         """Take what Discord tells of a server: at the start of a session, after an outage, or since we were added."""
         ident, known = str(int(guild["id"])), await self._load()
         if known is None or ident in known:
@@ -54,7 +54,7 @@ class DiscordGuilds:
         await self._intake.membership_changed(place)  # first: what is told twice has one id
         await self._save({**known, ident: None})
 
-    async def left(self, ident: str, at: str) -> None:
+    async def note_removal(self, ident: str, at: str) -> None:
         """Take that we are gone from a server, said *at* a time."""
         known = await self._load()
         if known is None or ident not in known:

@@ -204,9 +204,9 @@ class DiscordInbound:
         if event.happening is SequencedEventKind.LISTED:
             await self._guilds.list(event.payload["guilds"], event.payload["at"])
         elif event.happening is SequencedEventKind.CAME:
-            await self._guilds.came(event.payload)
+            await self._guilds.note_guild(event.payload)
         else:
-            await self._guilds.left(str(int(event.payload["id"])), event.payload["at"])
+            await self._guilds.note_removal(str(int(event.payload["id"])), event.payload["at"])
 
     def _use(self, event: SequencedEvent, client: DiscordGatewayClient) -> _ParsedMessage | None:
         message = codec.parse_interaction(self._name, event.payload, client.bot_member(""))

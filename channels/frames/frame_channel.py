@@ -184,7 +184,7 @@ class FrameChannel:
                 await self._hear(window, frame)
             case PressFrame():
                 sender = Sender(id=window.sender)
-                message = frame_codec.pressed(frame, key=window.key, sender=sender, at=self._stamp())
+                message = frame_codec.button_message(frame, key=window.key, sender=sender, at=self._stamp())
                 await self._hand_over(window, frame, message)
             case HistoryFrame():
                 window.ask(frame)

@@ -141,7 +141,7 @@ def _read_press(frame: Mapping[Any, Any]) -> PressFrame:
     return PressFrame(ident, part, command)
 
 
-def pressed(press: PressFrame, *, key: SessionKey, sender: Sender, at: datetime) -> InboundMessage:
+def button_message(press: PressFrame, *, key: SessionKey, sender: Sender, at: datetime) -> InboundMessage:
     """Return a press in the house's shape; the same id makes the same event."""
     return InboundMessage(
         key=key,

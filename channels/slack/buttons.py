@@ -21,7 +21,7 @@ class SlackButtons:
         self._errands = errands
         self._held: OrderedDict[str, SlackButtonPress] = OrderedDict()  # by the turn that answers it
 
-    def taken(self, message: InboundMessage, press: SlackButtonPress) -> None:
+    def hold_press(self, message: InboundMessage, press: SlackButtonPress) -> None:
         """Hold a press that was admitted and stored."""
         self._held[turn_id(message)] = press
         while len(self._held) > _KEPT:

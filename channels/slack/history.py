@@ -121,7 +121,7 @@ class SlackHistory:
         self, message: InboundMessage, spoken: Sequence[ParsedEvent], me: SlackBotIdentity
     ) -> list[InboundMessage]:
         users = {heard.user for heard in spoken if heard.user and not heard.is_bot}
-        people = await self._ears.people.known(users, me.team)
+        people = await self._ears.people.look_up(users, me.team)
         unknown = SlackProfile(is_guest=True)  # of whom Slack says nothing: a stranger unless named
         named = self._ears.people.names({user for heard in spoken for user in mentions(heard.text)})
         return [

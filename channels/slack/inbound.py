@@ -141,7 +141,7 @@ class SlackInbound:
         self.people.forget(changed_user(body))
         place = parse_membership(body, channel=self._name, me=me)
         if place is not None:
-            await self._intake.membership_changed(await self.stewards.named(place, me))
+            await self._intake.membership_changed(await self.stewards.with_names(place, me))
 
     async def _store_place(self) -> None:
         try:
@@ -201,7 +201,7 @@ class SlackInbound:
             self._askers.popitem(last=False)
         accepted = await self._intake.receive(message)
         if heard.press is not None and accepted.verdict is not IntakeVerdict.REJECTED:
-            self._presses.taken(message, heard.press)
+            self._presses.hold_press(message, heard.press)
         await self._remember(heard, message, accepted)
         if heard.thread and heard.thread == heard.ts and accepted.verdict is IntakeVerdict.ACCEPTED:
             self.marks.advance(heard.place, heard.ts)  # our answer begins a thread, in which people may go on
@@ -249,7 +249,7 @@ class SlackInbound:
 
     def _acknowledge(self, heard: ParsedEvent, message: InboundMessage, accepted: IntakeResult) -> None:
         if accepted.verdict is IntakeVerdict.ACCEPTED and message.kind is InboundKind.MESSAGE and not heard.is_change:
-            self._errands.heard(message.key, heard.chat, heard.ts)
+            self._errands.acknowledge(message.key, heard.chat, heard.ts)
         if accepted.line:
             self._errands.send_ephemeral(heard.chat, heard.thread, heard.user, accepted.line, is_direct=heard.is_direct)
 

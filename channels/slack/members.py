@@ -30,11 +30,11 @@ class SlackMembers:
             is_admin = (await self.rooms.room(message.key.parent.chat)).creator == sender.id
         return replace(sender, team=person.team or sender.team, is_guest=is_guest, is_admin=is_admin)
 
-    async def named(self, place: MembershipChange, me: SlackBotIdentity) -> MembershipChange:
+    async def with_names(self, place: MembershipChange, me: SlackBotIdentity) -> MembershipChange:
         """Return *place* with its name and its adder's, as far as Slack tells them now."""
         room = await self.rooms.room(place.chat)
         by = place.by
         if by is not None:
-            found = (await self._people.known([by.id], me.team)).get(by.id)
+            found = (await self._people.look_up([by.id], me.team)).get(by.id)
             by = by if found is None else replace(by, name=found.name, team=found.team or by.team)
         return replace(place, title=room.name, by=by)

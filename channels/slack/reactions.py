@@ -33,7 +33,7 @@ class SlackReactions:
         self._queue: asyncio.Queue[tuple[str, Mapping[str, Any]]] = asyncio.Queue(_WAITING)
         self._refused: set[str] = set()
 
-    def heard(self, key: SessionKey, chat: str, ts: str) -> None:
+    def acknowledge(self, key: SessionKey, chat: str, ts: str) -> None:
         """Show that a message was heard; a redelivery shows nothing new."""
         if self._reaction and _ADD not in self._refused:
             self.reactions.add(key, chat, ts)

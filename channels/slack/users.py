@@ -82,7 +82,7 @@ class SlackUsers:
             while len(self._known) > _KEPT:
                 self._known.popitem(last=False)
 
-    async def known(self, users: Iterable[str], home: str) -> Mapping[str, SlackProfile]:
+    async def look_up(self, users: Iterable[str], home: str) -> Mapping[str, SlackProfile]:
         """Return who *users* are, as far as Slack says it within a few seconds."""
         found: dict[str, SlackProfile] = {}
         slots = asyncio.Semaphore(_AT_ONCE)

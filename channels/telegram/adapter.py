@@ -252,9 +252,9 @@ class TelegramChannel:
 
     def _pressed(self, update: Mapping[str, Any], heard: InboundMessage, accepted: IntakeResult) -> None:
         if accepted.verdict is not IntakeVerdict.REJECTED:
-            self._presses.taken(update, heard)
+            self._presses.hold_press(update, heard)
         elif accepted.line:
-            self._presses.refused(update, accepted.line)
+            self._presses.refuse_press(update, accepted.line)
 
     def _listen(self, heard: InboundMessage, accepted: IntakeResult) -> None:
         """Keep in mind what admitted people say to each other; what is said to us has a place of its own."""

@@ -53,7 +53,7 @@ class TelegramButtons:
         self._turns = turns
         self._held: OrderedDict[str, _PendingPress] = OrderedDict()  # by the turn that answers it
 
-    def taken(self, update: Mapping[str, Any], heard: InboundMessage) -> None:
+    def hold_press(self, update: Mapping[str, Any], heard: InboundMessage) -> None:
         """Hold a press that was admitted and stored."""
         press = _PendingPress(callback_query_id(update), heard, rows_left(update))
         self._held[turn_id(heard)] = press
@@ -61,7 +61,7 @@ class TelegramButtons:
             self._held.popitem(last=False)
         self._gestures.spawn(self._answer_late(press), "button")
 
-    def refused(self, update: Mapping[str, Any], line: str) -> None:
+    def refuse_press(self, update: Mapping[str, Any], line: str) -> None:
         """Tell whoever pressed, and nobody else, the one line they may be shown."""
         query = callback_query_id(update)
         self._gestures.spawn(

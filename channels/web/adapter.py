@@ -90,7 +90,7 @@ class WebChannel(FrameChannel):
         """Return who is logged in: `who`, how many `browsers`, `until` when."""
         return [
             {"who": each.who, "browsers": each.browsers, "until": each.until.isoformat()}
-            for each in await self.logins.standing()
+            for each in await self.logins.active_logins()
         ]
 
     async def log_out(self, who: str) -> int:
@@ -171,7 +171,7 @@ class WebChannel(FrameChannel):
             return ()
         if self.uploads is None:
             return None
-        found = [await self.uploads.named(window.sender, token) for token in files]
+        found = [await self.uploads.find_file(window.sender, token) for token in files]
         there = tuple(each for each in found if each is not None)
         return there if len(there) == len(found) else None
 

@@ -117,7 +117,7 @@ class WebLogins:
             if logins.pop(login.digest, None) is not None:
                 await self._save(logins)
 
-    async def standing(self) -> Sequence[ActiveLogin]:
+    async def active_logins(self) -> Sequence[ActiveLogin]:
         """Return who is logged in, each with how many browsers, and until when the last of them is."""
         now, found = self._now(), dict[str, ActiveLogin]()
         for login in (await self._load()).values():

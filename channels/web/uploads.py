@@ -127,7 +127,7 @@ class WebUploads:
         if self._folder.exists():
             await asyncio.to_thread(self._tidy)
 
-    async def named(self, who: str, token: str) -> Attachment | None:
+    async def find_file(self, who: str, token: str) -> Attachment | None:
         """Return the file that *who* handed over as *token*; None when there is none (any more)."""
         found = await asyncio.to_thread(self._head, token)
         if found is None or found[0].who != who:

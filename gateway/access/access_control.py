@@ -52,9 +52,9 @@ class AccessControlService:
         self._now = now
         self._wrong = wrong
 
-    def listed(self) -> Sequence[AccessListing]:
+    def list_access(self) -> Sequence[AccessListing]:
         """Return who may write and who may not."""
-        return self._roster.listed()
+        return self._roster.list_access()
 
     async def allow(self, text: str, decider: DecisionActor, *, here: str = "", name: str = "") -> AccessDecision:
         """Let somebody or a place in."""

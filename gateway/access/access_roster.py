@@ -117,9 +117,9 @@ class AccessRoster:
 
     def owners(self) -> Sequence[AccessListing]:
         """Return every owner, those of the settings first."""
-        return [each for each in self.listed() if each.standing == AccessStatus.OWNER]
+        return [each for each in self.list_access() if each.standing == AccessStatus.OWNER]
 
-    def listed(self) -> Sequence[AccessListing]:
+    def list_access(self) -> Sequence[AccessListing]:
         """Return who may write and who may not, by block: the settings' lines first, then the decisions by time."""
         lines = [
             AccessListing(channel=channel, who=who, standing=AccessStatus.OWNER, came_by="setting")

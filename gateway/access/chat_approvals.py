@@ -59,7 +59,7 @@ class ChatApprovals:
         self._language = language
         self._decided = decided
 
-    async def joined(self, place: MembershipChange) -> None:
+    async def handle_membership(self, place: MembershipChange) -> None:
         """Ask an owner about a place that is new and not let in; forget one we have left. Raises StoreUnavailable."""
         note = f"{PLACE}{place.channel}:{place.entry}"
         async with self._notes.lock:

@@ -125,13 +125,13 @@ class PairingService:
         self._language = language
         self._is_blocked = is_blocked
 
-    def waiting(self) -> Sequence[PairingRequest]:
+    def pending_requests(self) -> Sequence[PairingRequest]:
         """Return everybody and every place that waits, the longest waiting first."""
         return [each.waiting for each in self._found()]
 
     def is_waiting(self, channel: str, who: str) -> bool:
         """Say whether somebody or a place waits."""
-        return any((each.channel, each.who) == (channel, who) for each in self.waiting())
+        return any((each.channel, each.who) == (channel, who) for each in self.pending_requests())
 
     async def by_ref(self, ref: str, decider: DecisionActor, *, is_yes: bool) -> Outcome:
         """Decide about the one whose ref this is."""

@@ -140,7 +140,7 @@ class UsageCapTracker:
         self._tallies.hold(entered.tallies, tokens)
         return lambda: self._tallies.hold(entered.tallies, -tokens)
 
-    def refused(self, messages: Iterable[InboundMessage], past: ExceededCap) -> None:
+    def note_refusal(self, messages: Iterable[InboundMessage], past: ExceededCap) -> None:
         """Count and note messages that a cap left unanswered."""
         setting, ends = _SETTINGS[past.cap].upper(), past.until.astimezone(self._zone)
         mend = f"PARLOUR_CAPS__{setting}={2 * past.limit}  # or wait until {ends:%Y-%m-%d %H:%M} {self._zone.key}"

@@ -99,7 +99,7 @@ class ModelSource:
         self._failing: tuple[datetime, datetime] | None = None  # the first and the last failure, nothing good between
         self._has_answered = False
 
-    def ended(self, is_answered: bool) -> None:
+    def note_call_end(self, is_answered: bool) -> None:
         """Note how a call ended, its retries and the fallback models included."""
         now = self._now()
         if is_answered:

@@ -42,7 +42,7 @@ class AccessOperations:
     def __init__(self, app: GatewayApp) -> None:
         self._app = app
 
-    def named(self) -> Mapping[str, Operation]:
+    def by_name(self) -> Mapping[str, Operation]:
         """Return them by name."""
         return {
             "people list": self.list_people,
@@ -59,7 +59,7 @@ class AccessOperations:
     async def list_people(self, arguments: Line) -> AsyncIterator[Line]:
         """A line for everybody and every place with a standing; of one channel block, if one is given."""
         channel = str(arguments.get("channel", ""))
-        lines = [each for each in self._app.people.roster.listed() if channel in ("", each.channel)]
+        lines = [each for each in self._app.people.roster.list_access() if channel in ("", each.channel)]
         if channel and not lines and channel not in self._app.kinds:
             known = ", ".join(sorted(self._app.kinds))
             raise UserError(f"there is no channel called {channel}; there are: {known}")

@@ -26,7 +26,7 @@ class AdmissionOperations:
         self._app = app
         self._started_at = datetime.now(UTC)
 
-    def named(self) -> Mapping[str, Operation]:
+    def by_name(self) -> Mapping[str, Operation]:
         """Return them by name."""
         return {
             "why": self.why,
@@ -54,7 +54,7 @@ class AdmissionOperations:
 
     async def pending(self, _: Line) -> AsyncIterator[Line]:
         """Yield a line per person and place that waits."""
-        for waiting in self._app.people.pairing.waiting():
+        for waiting in self._app.people.pairing.pending_requests():
             yield plain(waiting)
 
     async def approve(self, arguments: Line) -> AsyncIterator[Line]:
@@ -69,7 +69,7 @@ class AdmissionOperations:
         wanted = str(arguments.get("who", "")).strip()
         pairing = self._app.people.pairing
         decider = DecisionActor(by=OPERATOR, where="", id=f"c{secrets.token_hex(8)}")
-        found = next((each for each in pairing.waiting() if wanted in (_name(each), each.ref)), None)
+        found = next((each for each in pairing.pending_requests() if wanted in (_name(each), each.ref)), None)
         outcome: Outcome
         if found is not None:
             outcome = await pairing.by_ref(found.ref, decider, is_yes=is_yes)

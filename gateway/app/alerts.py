@@ -57,7 +57,7 @@ class AlertServices:
             if self.webhook is not None:
                 tasks.create_task(self.webhook.run(), name="alert webhook")
 
-    async def told(self) -> list[Mapping[str, Any]]:
+    async def alert_statuses(self) -> list[Mapping[str, Any]]:
         """Return what is wrong and what was, the latest first, and whether the owners know."""
         alerts = [alert for alert in await self.store.all() if alert.line]
         return [alert_status(alert, is_untold=is_unnotified(alert)) for alert in alerts[:_SHOWN]]
@@ -82,7 +82,7 @@ def open_alerts(
     """Build them; nothing looks yet."""
     answers = ModelSource(now)
     for model in models:
-        model.on_end = answers.ended
+        model.on_end = answers.note_call_end
     origin = WebhookOrigin(host=socket.gethostname(), version=package_version())
     posted = asyncio.Event()
     url = settings.alert_url.get_secret_value() if settings.alert_url else ""
@@ -116,7 +116,7 @@ def open_alerts(
                 people=people.owners_at.everybody,
                 channels=doors.channels,
                 hears=supervisor.states,
-                unheard=lambda: store.alerts.unheard(now() - STALE),
+                unheard=lambda: store.alerts.unreached_chats(now() - STALE),
                 pages=[
                     SessionKey(name, LOCAL_OWNER) for name, policy in people.roster.policies.items() if policy.is_local
                 ],

@@ -84,7 +84,7 @@ class GatewayApp:
 
     async def work(self) -> Mapping[str, Any]:
         """Return how the work beside the turns stands, and what models took today, for operators."""
-        work: dict[str, Any] = {"alerts": await self.alerts.told()}
+        work: dict[str, Any] = {"alerts": await self.alerts.alert_statuses()}
         delayed = self.deliverer.delayed()
         work |= {"delayed_chats": len(delayed), "delayed": delayed[:_MOST_DELAYED]}
         if self.channels:
@@ -93,7 +93,7 @@ class GatewayApp:
         zone, now = self.settings.timezone, datetime.now(UTC)
         midnight = now.astimezone(ZoneInfo(zone)).replace(hour=0, minute=0, second=0, microsecond=0)
         work["today"] = await self.store.usage.by("day", since=midnight, until=now, zone=zone)
-        waits = self.people.pairing.waiting()
+        waits = self.people.pairing.pending_requests()
         places = sum(each.is_place for each in waits)
         work["waits"] = {"people": len(waits) - places, "places": places}
         trouble = self.recall.last_error()

@@ -145,7 +145,7 @@ def _build(
         meter=meter,
         language=locales.observe_language,
         doorkeepers=(people.claims, people.strangers),
-        newcomer=people.places.joined,
+        newcomer=people.places.handle_membership,
     )
     quarantine.on_set_aside = lambda name, reason: refusals.note_channel(
         name, SilenceReason.QUARANTINED, reason, _now()

@@ -120,7 +120,7 @@ def open_doors(
     routes: list[Any] = []
 
     async def open_messages(key: SessionKey) -> frozenset[str]:
-        return frozenset(row.message.message_id for row in await store.journal.waiting(key))
+        return frozenset(row.message.message_id for row in await store.journal.waiting_rows(key))
 
     def add(name: str, kind: ChannelPlugin, block: Any) -> None:
         context = ChannelContext(

@@ -41,7 +41,7 @@ class MemoryOperations:
     def __init__(self, app: GatewayApp) -> None:
         self._app = app
 
-    def named(self) -> Mapping[str, Operation]:
+    def by_name(self) -> Mapping[str, Operation]:
         """Return them by name."""
         return {
             "memory list": self.list_scopes,
@@ -60,7 +60,7 @@ class MemoryOperations:
         """A line per scope, with how much it holds."""
         for scope in await asyncio.to_thread((await self.names()).all):
             size = await asyncio.to_thread(measure, self._app.home.path, scope)
-            waits = len(await self._app.house.staging.waiting(scope))
+            waits = len(await self._app.house.staging.pending_changes(scope))
             yield {
                 "scope": size.scope,
                 "name": size.name,
@@ -74,7 +74,7 @@ class MemoryOperations:
     async def show(self, arguments: Line) -> AsyncIterator[Line]:
         """A line per document that says something."""
         scope = await self._scope(arguments)
-        for name, text in (await self._app.house.memory.shown(scope)).items():
+        for name, text in (await self._app.house.memory.displayed_documents(scope)).items():
             yield {"scope": scope, "document": name, "text": text}
 
     async def log(self, arguments: Line) -> AsyncIterator[Line]:

@@ -25,7 +25,7 @@ def open_models(
     windows = ContextWindows(settings.home / "windows.json", now=now)
     if plugins.models and llm.context_window:  # models of the caller's know nothing of settings
         for model in models:
-            windows.known(model.name, llm.context_window)
+            windows.set_window(model.name, llm.context_window)
     return ModelClient(models, attempts=llm.attempts, books=books, meter=meter, now=now, windows=windows)
 
 

@@ -22,4 +22,4 @@ def operations(app: GatewayApp) -> GatewayOperations:
         UsageOperations(app),
         WebOperations(app),
     )
-    return GatewayOperations(app, {name: operation for room in rooms for name, operation in room.named().items()})
+    return GatewayOperations(app, {name: operation for room in rooms for name, operation in room.by_name().items()})

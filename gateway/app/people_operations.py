@@ -45,7 +45,7 @@ class PeopleOperations:
     def __init__(self, app: GatewayApp) -> None:
         self._app = app
 
-    def named(self) -> Mapping[str, Operation]:
+    def by_name(self) -> Mapping[str, Operation]:
         """Return them by name."""
         return {"people forget": self.forget, "people export": self.export, "people look": self.look}
 
@@ -106,8 +106,8 @@ class PeopleOperations:
         if await asyncio.to_thread(lambda: any(each.is_dir() for each in folders)):
             return True
         accounts = self._accounts(account)
-        named = {(each.channel, each.who) for each in self._app.people.decisions.listed()}
-        named |= {(each.channel, each.who) for each in self._app.people.pairing.waiting()}
+        named = {(each.channel, each.who) for each in self._app.people.decisions.list_access()}
+        named |= {(each.channel, each.who) for each in self._app.people.pairing.pending_requests()}
         if any((self._app.kinds.get(channel, ""), who) in accounts for channel, who in named):
             return True
         return bool(await self._app.store.access.audit(about=unquote(account), limit=1))

@@ -27,7 +27,7 @@ class UsageOperations:
     def __init__(self, app: GatewayApp) -> None:
         self._app = app
 
-    def named(self) -> Mapping[str, Operation]:
+    def by_name(self) -> Mapping[str, Operation]:
         """Return it by name."""
         return {"usage": self.usage}
 

@@ -43,7 +43,7 @@ class WebOperations:
     def __init__(self, app: GatewayApp) -> None:
         self._app = app
 
-    def named(self) -> Mapping[str, Operation]:
+    def by_name(self) -> Mapping[str, Operation]:
         """Return them by name."""
         return {"web login": self.login, "web logins": self.logins, "web logout": self.logout}
 

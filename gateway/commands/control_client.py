@@ -46,7 +46,7 @@ async def _lines(settings: Settings, name: str, arguments: Line) -> AsyncIterato
     from gateway.app.operated import operations
 
     async with open_app(settings, channels=False) as app:
-        async for line in operations(app).named()[name](arguments):
+        async for line in operations(app).by_name()[name](arguments):
             yield line
 
 

@@ -87,7 +87,7 @@ class ChatDeliveryWorker:
             return False
         last, self._ended = shown[-1], shown[-1].part.id
         receipt = DeliveryReceipt(part=last.part.id, message_id=last.message_id, at=last.at or self._desk.now())
-        await self._desk.retry_store(lambda: self._desk.outbox.sent(receipt))
+        await self._desk.retry_store(lambda: self._desk.outbox.mark_sent(receipt))
         return True
 
     # -- freezing ------------------------------------------------------------------------------
@@ -123,7 +123,7 @@ class ChatDeliveryWorker:
     async def _delivered(self, receipt: DeliveryReceipt, later: Sequence[OutboxPart]) -> None:
         goes_on = later and later[0].state is PartState.PENDING and not self._desk.stopping.is_set()
         then = later[0].part if goes_on else None
-        await self._desk.retry_store(lambda: self._desk.outbox.sent(receipt, then=then))
+        await self._desk.retry_store(lambda: self._desk.outbox.mark_sent(receipt, then=then))
         self._marked = then.id if then else ""
         self.delayed = None
         self._desk.meter.count("delivered", channel=self._channel.name)
@@ -165,7 +165,7 @@ class ChatDeliveryWorker:
     async def _not_sent(self, part: MessagePart, reason: str) -> None:
         """Note that this attempt sent nothing. An earlier one may have: then the doubt stays."""
         outbox = self._desk.outbox
-        note = outbox.mark_uncertain if self._postman.is_doubtful else outbox.unsent
+        note = outbox.mark_uncertain if self._postman.is_doubtful else outbox.mark_unsent
         await self._desk.retry_store(lambda: note(part, reason))
 
     async def _bury(self, part: MessagePart, reason: str, parts: int) -> None:

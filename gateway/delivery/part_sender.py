@@ -89,7 +89,7 @@ class PartSender:
             receipt = await self._send(preview.part, marked=False)
         if receipt is None:
             return "", False
-        await self._desk.retry_store(lambda: self._desk.outbox.sent(receipt))
+        await self._desk.retry_store(lambda: self._desk.outbox.mark_sent(receipt))
         return receipt.message_id, False
 
     async def _adopt(self, message_id: str, part: MessagePart, is_marked_sending: bool) -> DeliveryReceipt | None:
@@ -175,7 +175,7 @@ class PartSender:
                 log.info("delivery.placeholder_gone", channel=self._channel.name, part=part.id, reason=str(error))
         blank = placeholder(part, self._desk.language(part.key))
         placed = await self._ask(blank, self._channel.send(blank))
-        await self._desk.retry_store(lambda: self._desk.outbox.placed(part, placed.message_id))
+        await self._desk.retry_store(lambda: self._desk.outbox.mark_placed(part, placed.message_id))
         return await self._edit(placed.message_id, part)
 
     async def _ask(self, part: MessagePart, call: Awaitable[T]) -> T:

@@ -276,7 +276,7 @@ class TurnPreview:
             receipt = await self._desk.call_channel(self._channel, part, self._channel.send(part))
             self._note_shown(receipt.message_id)
             self._shown = part
-            await self._desk.retry_store(lambda: outbox.sent(receipt))
+            await self._desk.retry_store(lambda: outbox.mark_sent(receipt))
         except OutcomeUnknown as error:
             reason = str(error)
             await self._desk.retry_store(lambda: outbox.mark_uncertain(part, reason))
@@ -284,7 +284,7 @@ class TurnPreview:
             await self._resolve(part)
         except SendFailed as error:
             reason = str(error)
-            await self._desk.retry_store(lambda: outbox.unsent(part, reason))
+            await self._desk.retry_store(lambda: outbox.mark_unsent(part, reason))
             if isinstance(error, RetryLater):
                 raise
             self._give_up(reason)
@@ -312,7 +312,7 @@ class TurnPreview:
             return
         self._note_shown(receipt.message_id)
         self._shown = part
-        await self._desk.retry_store(lambda: self._desk.outbox.sent(receipt))
+        await self._desk.retry_store(lambda: self._desk.outbox.mark_sent(receipt))
 
     def _note_shown(self, message_id: str) -> None:
         self._message_id = message_id

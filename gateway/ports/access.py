@@ -153,6 +153,6 @@ class AccessControl(Protocol):
         """Take a decision back: what the settings say is in force again. Ownership is not taken back here."""
         ...
 
-    def listed(self) -> Sequence[AccessListing]:
+    def list_access(self) -> Sequence[AccessListing]:
         """Return who may write and who may not, by block: the settings' lines first, then the decisions by time."""
         ...

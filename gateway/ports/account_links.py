@@ -78,6 +78,6 @@ class AccountLinkStore(Protocol):
         """Return the moves whose files may still stand where they stood, the oldest first."""
         ...
 
-    async def moved(self, move: ScopeMove) -> None:
+    async def mark_moved(self, move: ScopeMove) -> None:
         """Say that the files stand where they belong."""
         ...

@@ -92,7 +92,7 @@ class AlertStore(Protocol):
         """Return which of *notices* (`Heard.notices`) were given up on their way."""
         ...
 
-    async def unheard(self, since: datetime) -> frozenset[SessionKey]:
+    async def unreached_chats(self, since: datetime) -> frozenset[SessionKey]:
         """Return the chats where a notice was given up *since*, and where nobody has written after that."""
         ...
 

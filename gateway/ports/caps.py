@@ -109,7 +109,7 @@ class UsageCaps(Protocol):
         """
         ...
 
-    def refused(self, messages: Iterable[InboundMessage], past: ExceededCap) -> None:
+    def note_refusal(self, messages: Iterable[InboundMessage], past: ExceededCap) -> None:
         """Note that *messages* end unanswered, so that metrics and `parlour why` can say so."""
         ...
 

@@ -299,7 +299,7 @@ class Journal(Protocol):
         """Return the key's session, made when missing: what a record outside the lane needs to name."""
         ...
 
-    async def waiting(self, key: SessionKey, *, sender: str = "") -> tuple[InboxRow, ...]:
+    async def waiting_rows(self, key: SessionKey, *, sender: str = "") -> tuple[InboxRow, ...]:
         """Return the accepted lane rows of *key* that have not ended, in order, running ones included."""
         ...
 

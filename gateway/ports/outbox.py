@@ -82,11 +82,11 @@ class Outbox(Protocol):
         """Mark *part* as sending; returns when that is durable."""
         ...
 
-    async def sent(self, receipt: DeliveryReceipt, *, then: MessagePart | None = None) -> None:
+    async def mark_sent(self, receipt: DeliveryReceipt, *, then: MessagePart | None = None) -> None:
         """Store the receipt; in the same transaction mark *then* as sending."""
         ...
 
-    async def placed(self, part: MessagePart, message_id: str) -> None:
+    async def mark_placed(self, part: MessagePart, message_id: str) -> None:
         """Store under which id the placeholder of *part* stands; its state stays, and `cancel` lets it be filled."""
         ...
 
@@ -94,7 +94,7 @@ class Outbox(Protocol):
         """Mark *part* as unknown."""
         ...
 
-    async def unsent(self, part: MessagePart, reason: str) -> None:
+    async def mark_unsent(self, part: MessagePart, reason: str) -> None:
         """Mark *part* as pending again: it was certainly not sent."""
         ...
 

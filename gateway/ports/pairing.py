@@ -51,7 +51,7 @@ Outcome: TypeAlias = PairingDecision | PairingNotFound | PairingLocked
 class PairingRequests(Protocol):
     """What owners ask and decide; each decision is one transaction, with its audit line."""
 
-    def waiting(self) -> Sequence[PairingRequest]:
+    def pending_requests(self) -> Sequence[PairingRequest]:
         """Return everybody and every place that waits, the longest waiting first."""
         ...
 

@@ -95,7 +95,7 @@ class InstalledPlugins:
         tools = frozenset(point.name for point in load_entry_points("parlour.tools"))
         return cls({point.name: _loader(point) for point in found}, adapters, tools)
 
-    def known(self) -> list[str]:
+    def names(self) -> list[str]:
         """Return every kind's name."""
         return sorted({*self.models, *self.adapters})
 

@@ -71,7 +71,7 @@ def _wrong_place(settings: Settings, place: str, kinds: InstalledPlugins) -> str
     key = SessionKey.parse(place)
     block = settings.channels.get(key.channel)
     if block is None:
-        known = {*settings.channels, *kinds.known()}
+        known = {*settings.channels, *kinds.names()}
         return "" if key.channel in known else f"there is no channel {key.channel!r}; {_guess(key.channel, known)}"
     if is_block(place):
         return ""

@@ -194,8 +194,8 @@ class _SettingsReader:
     def _check_owners(self, settings: Settings, places: Mapping[tuple[str, ...], str]) -> None:
         for owner in settings.owners:
             channel = owner.partition(":")[0]
-            if channel not in settings.channels and channel not in self.kinds.known():
-                near = setting_names.suggest_name(channel, [*settings.channels, *self.kinds.known()], ())
+            if channel not in settings.channels and channel not in self.kinds.names():
+                near = setting_names.suggest_name(channel, [*settings.channels, *self.kinds.names()], ())
                 guess = f"; did you mean {near}?" if near else ""
                 place = places.get(("owners",), "owners")
                 self.mistakes.append(f"{place}: {owner!r} names the channel {channel!r}, which there is not{guess}")

@@ -89,8 +89,8 @@ def block_model(name: str, kind: str, place: str, kinds: InstalledPlugins) -> ty
         raise SettingsError(f"{place}: {name!r} is no name for a channel block; {mend}")
     model = kinds.model(kind)
     if model is None:
-        near = setting_names.suggest_name(kind, kinds.known(), ())
-        guess = f"did you mean {near}?" if near else f"there are {', '.join(kinds.known())}"
+        near = setting_names.suggest_name(kind, kinds.names(), ())
+        guess = f"did you mean {near}?" if near else f"there are {', '.join(kinds.names())}"
         own = f" (a block of another name says its kind: channels.{name}.kind)" if kind == name else ""
         raise SettingsError(f"{place}: there is no kind of channel called {kind!r}; {guess}{own}")
     return model
@@ -98,7 +98,7 @@ def block_model(name: str, kind: str, place: str, kinds: InstalledPlugins) -> ty
 
 def block_kinds(leaves: Iterable[SettingLeaf], kinds: InstalledPlugins) -> dict[str, tuple[str, str]]:
     """Return each block's kind and where the block is first spoken of. Its own name is its kind unless it says."""
-    found = {name: (name, f"channels.{name}") for name in ALWAYS_THERE if name in kinds.known()}
+    found = {name: (name, f"channels.{name}") for name in ALWAYS_THERE if name in kinds.names()}
     for leaf in leaves:
         if leaf.path[0] == "channels" and len(leaf.path) > 1:
             name = leaf.path[1]

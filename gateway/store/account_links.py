@@ -109,7 +109,7 @@ class SqliteAccountLinks:
         )
         return [_read(read_json(payload)) for (payload,) in found]
 
-    async def moved(self, move: ScopeMove) -> None:
+    async def mark_moved(self, move: ScopeMove) -> None:
         """Say that the files stand where they belong."""
         await self._engine.writer.submit(
             lambda database: database.execute("DELETE FROM move WHERE id = ?", (quote(move.id),)).close()

@@ -93,7 +93,7 @@ class SqliteAlerts:
         found = await self._engine.writer.submit(lambda database: database.execute(_DEAD, (wanted,)).fetchall())
         return frozenset(turn for (turn,) in found)
 
-    async def unheard(self, since: datetime) -> frozenset[SessionKey]:
+    async def unreached_chats(self, since: datetime) -> frozenset[SessionKey]:
         """Return the chats where a notice was given up, and where nobody has written after that."""
         wanted = (micros(since), OURS)
         found = await self._engine.writer.submit(lambda database: database.execute(_UNHEARD, wanted).fetchall())

@@ -238,7 +238,7 @@ class SqliteJournal:
             lambda database: session_queue.open_session(database, key, column, now, new_transcript)
         )
 
-    async def waiting(self, key: SessionKey, *, sender: str = "") -> tuple[InboxRow, ...]:
+    async def waiting_rows(self, key: SessionKey, *, sender: str = "") -> tuple[InboxRow, ...]:
         """Return the accepted lane rows of *key* that have not ended, in order."""
         return await self._engine.writer.submit(
             lambda database: inbox.waiting_rows(database, write_key(key), quote(sender))

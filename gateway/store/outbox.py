@@ -56,7 +56,7 @@ class SqliteOutbox:
         now = self._engine.now()
         await self._engine.writer.submit(lambda database: outbox_parts.mark_sending(database, part.id, now))
 
-    async def sent(self, receipt: DeliveryReceipt, *, then: MessagePart | None = None) -> None:
+    async def mark_sent(self, receipt: DeliveryReceipt, *, then: MessagePart | None = None) -> None:
         """Store the receipt; in the same transaction mark *then* as sending."""
         now, stamp = self._engine.now(), micros(receipt.at)
         following = then.id if then is not None else None
@@ -64,7 +64,7 @@ class SqliteOutbox:
             lambda database: outbox_parts.mark_sent(database, receipt, stamp, following, now), self._ended
         )
 
-    async def placed(self, part: MessagePart, message_id: str) -> None:
+    async def mark_placed(self, part: MessagePart, message_id: str) -> None:
         """Store under which id the placeholder of *part* stands."""
         await self._engine.writer.submit(lambda database: outbox_parts.mark_placed(database, part.id, message_id))
 
@@ -72,7 +72,7 @@ class SqliteOutbox:
         """Mark *part* as unknown."""
         await self._mark(part, PartState.UNKNOWN, reason)
 
-    async def unsent(self, part: MessagePart, reason: str) -> None:
+    async def mark_unsent(self, part: MessagePart, reason: str) -> None:
         """Mark *part* as pending again."""
         await self._mark(part, PartState.PENDING, reason)
 

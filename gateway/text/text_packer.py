@@ -51,7 +51,7 @@ def pack(markdown: str, writer: PartWriter, *, note: str, least: int = 0) -> lis
         return [written for _, written in parts]
     kept, cut_off = parts[: writer.max_parts - 1], parts[writer.max_parts - 1 : writer.max_parts]
     source = cut_off[0][0] if cut_off else ""
-    return [*(written for _, written in kept), packer.ended(source, note)]
+    return [*(written for _, written in kept), packer.end_with(source, note)]
 
 
 @dataclass(slots=True)
@@ -125,7 +125,7 @@ class _TextPacker:
         self._weight += weight(source)
         return self._writer.write(source) if self._weight <= MOST else self._writer.literal(source)
 
-    def ended(self, source: str, note: str) -> WrittenPart:
+    def end_with(self, source: str, note: str) -> WrittenPart:
         """Return as much of *source* as fits above *note*."""
         unit, room = self._writer.unit, self._writer.limit - width(f"\n\n{note}", self._writer.unit)
         while source and room >= _SMALLEST:

@@ -46,7 +46,7 @@ class ConnectionLimits:
     reading: float = 60.0
 
     @property
-    def waiting(self) -> int:
+    def waiting_limit(self) -> int:
         """How many connections of one address may wait; a trusted proxy, with many users behind it, has no limit.
 
         Letting a thousand idle ones wait costs less than closing each: their clients would only connect again.
@@ -164,7 +164,7 @@ class ConnectionLimiter:
         if is_waiting:
             self._waiting[connection] = own[connection] = None
             self._by_network[connection.network] = own
-            if connection.network and len(own) > self._limits.waiting:
+            if connection.network and len(own) > self._limits.waiting_limit:
                 self._drop(next(iter(own)), "of_one_address")
         elif not own:
             self._by_network.pop(connection.network, None)

@@ -84,7 +84,7 @@ async def test_words_leave_rows_pages_and_log(tmp_path: Path) -> None:
         assert await store.erasing.redact(reach, without) == 0
         assert await store.erasing.scrub()
         assert WORD.encode() not in raw(tmp_path)
-        waiting = await store.journal.waiting(ROOM)
+        waiting = await store.journal.waiting_rows(ROOM)
         assert [row.message.text for row in waiting] == ["and the  again"]
         assert (await store.journal.last_turn(ROOM)) is not None
         assert record.turn
@@ -149,6 +149,6 @@ async def test_a_reader_puts_the_scrub_off(tmp_path: Path) -> None:
         assert not await store.erasing.scrub()
         reader.close()
         assert await store.erasing.scrub()
-        assert len(await store.journal.waiting(ROOM)) == 1
+        assert len(await store.journal.waiting_rows(ROOM)) == 1
     finally:
         await store.close()

@@ -236,7 +236,7 @@ class DreamWorld:
 
     async def waiting(self) -> list[StagedChange]:
         """Return what waits for a yes."""
-        return await StagedChangeStore(self.home, FileDocumentStore(self.home), now=lambda: self.now).waiting(
+        return await StagedChangeStore(self.home, FileDocumentStore(self.home), now=lambda: self.now).pending_changes(
             self.scope
         )
 

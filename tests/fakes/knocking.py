@@ -84,7 +84,7 @@ class Door:
         """Be added to a place, by Mal unless said otherwise."""
         by = Sender(id="66", name="Mal")
         place = MembershipChange(channel=channel, id=chat, chat=chat, title="Team `x` <!here>", by=by)
-        await self.places.joined(replace(place, **facts))
+        await self.places.handle_membership(replace(place, **facts))
 
     async def told(self, key: SessionKey) -> list[OutboundMessage]:
         """Return what is on its way to a chat, oldest first."""

@@ -81,7 +81,7 @@ def test_every_field_of_a_channel_block_is_on_the_settings_page() -> None:
     for name, field in ChannelSettings.model_fields.items():
         assert page[name] == written(field.default), name
     kinds = InstalledPlugins.installed()
-    for kind in kinds.known():
+    for kind in kinds.names():
         model = kinds.model(kind)
         assert model is not None
         for name, field in model.model_fields.items():

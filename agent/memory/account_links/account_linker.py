@@ -151,7 +151,7 @@ class AccountLinker:
             await self.projector.rearrange(folders, lambda: self._files(move))
         for scope in (move.source, move.target):
             self.reopen(scope)
-        await self.links.moved(move)
+        await self.links.mark_moved(move)
         log.info("links.moved", move=move.id, kind=move.kind)
 
     def _files(self, move: ScopeMove) -> None:

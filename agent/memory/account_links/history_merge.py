@@ -133,7 +133,7 @@ def put_entries(folder: Path, disk: Disk, dreamt: Iterable[Line], new: Iterable[
     )
 
 
-def marked(lines: Iterable[Line], identity: str) -> list[Line]:
+def mark_owner(lines: Iterable[Line], identity: str) -> list[Line]:
     """Return the entries with *identity* where neither a session nor a mark says whose they are."""
     return [
         {**line, WHOSE: identity} if identity and not line.get("session") and not line.get(WHOSE) else line

@@ -85,7 +85,8 @@ class MemoryMerger:
         ours, yours = history_merge.entries(mine, self.disk), history_merge.entries(theirs, self.disk)
         after = max(history_merge.last_cursor(mine, self.disk), history_merge.last_cursor(theirs, self.disk))
         dreamt, fresh = (
-            [*history_merge.marked(ours[n], target_is), *history_merge.marked(yours[n], source_is)] for n in (0, 1)
+            [*history_merge.mark_owner(ours[n], target_is), *history_merge.mark_owner(yours[n], source_is)]
+            for n in (0, 1)
         )
         history_merge.put_entries(new, self.disk, dreamt, fresh, after)
         history_merge.put_raw(

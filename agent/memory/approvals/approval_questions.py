@@ -67,7 +67,7 @@ class ApprovalQuestions:
     async def look(self, scope: str) -> None:
         """Have every session asked in which something of *scope* arose that nobody was asked about."""
         sessions: dict[str, list[str]] = {}
-        for each in await self._staging.waiting(scope):
+        for each in await self._staging.pending_changes(scope):
             if each.session and not each.asked and (scope, each.name) not in self._queued:
                 sessions.setdefault(each.session, []).append(each.name)
         for session, names in sessions.items():

@@ -91,7 +91,7 @@ class StagedChangeStore:
         self._disk = disk or Disk()
         self._writing = writing or asyncio.Lock()
 
-    async def waiting(self, scope: str) -> list[StagedChange]:
+    async def pending_changes(self, scope: str) -> list[StagedChange]:
         """Return what waits in *scope*, the oldest first; what lapsed is taken away."""
         return await asyncio.to_thread(self._read, scope)
 
@@ -119,7 +119,7 @@ class StagedChangeStore:
     async def note_asked(self, scope: str, names: Collection[str], turn: str) -> None:
         """Note that *turn* asks about what waits under *names*; durable on return. Raises OSError."""
         async with self._writing:
-            for each in await self.waiting(scope):
+            for each in await self.pending_changes(scope):
                 if each.name in names and not each.asked:
                     await asyncio.to_thread(self._note_asked, self._path(scope, each.name), turn)
 
@@ -161,7 +161,7 @@ class StagedChangeStore:
         return found
 
     async def _find(self, scope: str, name: str) -> StagedChange | None:
-        found = [each for each in await self.waiting(scope) if name and each.name.startswith(name)]
+        found = [each for each in await self.pending_changes(scope) if name and each.name.startswith(name)]
         return found[0] if len(found) == 1 else None
 
     def _read(self, scope: str) -> list[StagedChange]:

@@ -29,7 +29,7 @@ class MergedDocument:
         """Return the text as it stands, some nodes left out."""
         return [node.entry for node in self._nodes if node not in without]
 
-    def found(self, n: int, node: PlacedEntry) -> None:
+    def note_successor(self, n: int, node: PlacedEntry) -> None:
         """Say that *node* is where old entry *n* lives on. What holds others must still be able to."""
         if self._old[n].kind is not EntryKind.HEADING or node.entry.kind is EntryKind.HEADING:
             self._at[n] = node

@@ -29,7 +29,7 @@ class MemoryFile:
         self._disk = disk
         self._written = ""  # the rev of what we wrote last
 
-    def settled(self) -> tuple[str, str]:
+    def read_settled(self) -> tuple[str, str]:
         """Return text and rev, once nobody else is in the middle of saving; waits a moment for that, and no longer."""
         text, rev = self.read()
         for _ in range(_LOOKS):
@@ -53,7 +53,7 @@ class MemoryFile:
     def write(self, text: str, *, was: str) -> str | None:
         """Replace the text if its rev is still *was*; return the new rev, or None when somebody was quicker."""
         data = text.encode("utf-8", "replace")
-        with self._disk.locked(self._path.with_name(_LOCK)):
+        with self._disk.lock(self._path.with_name(_LOCK)):
             now = self._disk.load(self._path)
             if ("" if now is None else _rev(now)) != was:
                 return None

@@ -77,7 +77,7 @@ def merge(current: str, proposed: str, *, budget: int) -> MergeResult:
     nodes = [PlacedEntry(entry) for entry in new]
     board = MergedDocument(old, nodes)
     for n, heir in heirs.items():
-        board.found(n, nodes[heir])
+        board.note_successor(n, nodes[heir])
     repeated = _repeated(new, added)
     board.drop({nodes[n] for n in repeated})
     added = [n for n in added if n not in repeated]

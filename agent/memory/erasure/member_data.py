@@ -42,7 +42,7 @@ class GroupMember:
         await redact(self.folder / SESSIONS, named.look)
         if not named.is_any:
             return False
-        await asyncio.to_thread(remove_attachments, self.disk, self.folder, named.gone)
+        await asyncio.to_thread(remove_attachments, self.disk, self.folder, named.cleared_only)
         may = self._may()
         return bool(await redact(self.folder / SESSIONS, lambda raw: self._without(raw, may)))
 
@@ -62,7 +62,7 @@ class GroupMember:
             left, gone = without_entries(plain, ALL, lambda line: brought.get(line, "") in self.accounts)
             return left.encode("utf-8", "surrogateescape") if gone else text
 
-        with self.disk.locked(memory / LOCK):
+        with self.disk.lock(memory / LOCK):
             is_named = any(version.by in self.accounts for version, _ in self.versions.every(self.scope))
             if is_named:
                 self.versions.rewrite(self.scope, redact, nobody=self.accounts)

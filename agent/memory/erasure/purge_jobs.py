@@ -157,7 +157,7 @@ class PurgeJobs:
         named = ReferencedAttachments(wanted, may_clear(asker))
         await self.transcripts.redact(folder / SESSIONS, named.look)
         # The bytes before the lines that name them: a crash between the two leaves the names to find them by.
-        await asyncio.to_thread(remove_attachments, self.disk, folder, named.gone)
+        await asyncio.to_thread(remove_attachments, self.disk, folder, named.cleared_only)
         return await self.forgetter.forget(scope, wanted, asker, turn="", whole=True, page=page)
 
     async def _clear_files(self, scope: str, wanted: ErasurePattern, asker: ErasureRequester) -> None:
@@ -172,7 +172,7 @@ class PurgeJobs:
             return
         if memory.is_dir():
             # The keeper of versions works under this lock.
-            with self.disk.locked(memory / LOCK):
+            with self.disk.lock(memory / LOCK):
                 self._clear_versions(scope, wanted, asker)
             clear_raw(self.disk, memory, wanted, may_clear(asker))
         clear_blobs(self.disk, folder, wanted)

@@ -211,7 +211,7 @@ class RetentionJob:
         path = memory / RAW_JSONL
         if self.disk.size(path) is None:
             return 0
-        with self.disk.locked(memory / LOCK):
+        with self.disk.lock(memory / LOCK):
             before = (self.disk.load(path) or b"").splitlines(keepends=True)
             after = [raw for raw in before if not _is_older(raw, cutoff)]
             if len(after) != len(before):

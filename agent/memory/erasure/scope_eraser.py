@@ -179,7 +179,7 @@ class ScopeEraser:
                 id=f"{ERASE}:{each}", kind="unlink", source=scope, target=target, at=self.now(), identity=each
             )
             await self.links.unlink(move)
-            await self.links.moved(move)
+            await self.links.mark_moved(move)
 
     async def _empty(self, scope: str, name: str) -> None:
         for _ in range(_TRIES):

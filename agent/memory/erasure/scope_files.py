@@ -160,7 +160,7 @@ class ReferencedAttachments:
         return raw
 
     @property
-    def gone(self) -> frozenset[str]:
+    def cleared_only(self) -> frozenset[str]:
         """What only lines name that are cleared."""
         return frozenset(each for each in self._theirs - self._others if DIGEST.match(each))
 

@@ -62,14 +62,14 @@ class HistoryLog:
         The cursors are larger than any that was ever given out here. HISTORY.md follows; when it cannot, it
         is mended by the next append.
         """
-        with self._disk.locked(self._folder / LOCK):
+        with self._disk.lock(self._folder / LOCK):
             self._take_over()
             return self._append(entries)
 
     def after(self, cursor: int, limit: int | None = None) -> tuple[HistoryEntry, ...]:
         """Return the entries behind *cursor*, the oldest first, at most *limit*; the cost is that of the new ones."""
         if self._is_old():
-            with self._disk.locked(self._folder / LOCK):
+            with self._disk.lock(self._folder / LOCK):
                 self._take_over()
         found: list[HistoryEntry] = []
         bad: list[bytes] = []
@@ -101,7 +101,7 @@ class HistoryLog:
             {"entry": entry.entry, "session": entry.session, "i": entry.start + n, "message": message}
             for n, message in enumerate(messages)
         ]
-        with self._disk.locked(self._folder / LOCK):
+        with self._disk.lock(self._folder / LOCK):
             self._take_over()
             if archive.find("entry", entry.entry) is None:
                 archive.append(b"".join(encode(line) for line in lines))
@@ -111,7 +111,7 @@ class HistoryLog:
 
     def rebuild(self) -> int:
         """Write HISTORY.md anew; return how many entries it holds. What a person wrote into it is kept beside it."""
-        with self._disk.locked(self._folder / LOCK):
+        with self._disk.lock(self._folder / LOCK):
             self._take_over()
             entries = self.after(0)
             self._mirror.repair([_pair(each) for each in entries])
@@ -124,7 +124,7 @@ class HistoryLog:
 
     @dream_cursor.setter
     def dream_cursor(self, cursor: int) -> None:
-        with self._disk.locked(self._folder / LOCK):
+        with self._disk.lock(self._folder / LOCK):
             if cursor > self._number(DREAM_CURSOR):
                 self._disk.replace(self._folder / DREAM_CURSOR, b"%d\n" % cursor)
 

@@ -21,7 +21,7 @@ def redact_history(folder: Path, disk: Disk, change: Callable[[str], str]) -> in
     """
     if not folder.is_dir():
         return 0
-    with disk.locked(folder / LOCK):
+    with disk.lock(folder / LOCK):
         changed = _rewrite(folder / HISTORY_JSONL, disk, lambda line: _entry(line, change))
         _rewrite(folder / RAW_JSONL, disk, lambda line: _raw(line, change))
         for copy in sorted(folder.glob(_OLD)):
@@ -45,7 +45,7 @@ def blank_raw(folder: Path, disk: Disk, session: str, mid: str) -> int:
         is_it = line.get("session") == session and isinstance(message, dict) and message.get("mid") == mid
         return _blank(line) if is_it else line
 
-    with disk.locked(folder / LOCK):
+    with disk.lock(folder / LOCK):
         return _rewrite(folder / RAW_JSONL, disk, change)
 
 

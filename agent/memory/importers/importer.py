@@ -118,7 +118,7 @@ class MemoryImporter:
             text = found.text  # as it stands, to the byte
         if text and not self.is_dry:
             gap = "" if not there else "\n" if there.endswith("\n") else "\n\n"
-            with self.disk.locked(self._folder(scope) / ".lock"):
+            with self.disk.lock(self._folder(scope) / ".lock"):
                 self.disk.replace(path, f"{there}{gap}{text}".encode("utf-8", "replace"))
         ledger.add(said.values())
         new = _lines(text)

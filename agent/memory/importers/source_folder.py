@@ -144,7 +144,7 @@ class SourceFolder:
         at = self.read_moment(value)
         return format_time(at) if at is not None else None
 
-    def written(self, path: Path) -> datetime:
+    def modified_at(self, path: Path) -> datetime:
         """Return when a file was written last."""
         return datetime.fromtimestamp(path.stat().st_mtime, self._zone)
 

@@ -55,7 +55,7 @@ def _read_note(folder: SourceFolder, path: Path) -> None:
     if dated is not None and _is_date(dated[1]):
         day, title = dated[1], dated[2] or ""
     else:  # an undated one is of the day it was written last
-        day, title = f"{folder.written(path):%Y-%m-%d}", path.stem
+        day, title = f"{folder.modified_at(path):%Y-%m-%d}", path.stem
     name = f"{day}-{slugify(title)}.md" if title else f"{day}.md"
     folder.found.notes.append(ImportedNote(source=folder.name(path), name=name, text=text))
 
@@ -88,7 +88,7 @@ def _read_history(folder: SourceFolder, memory: Path) -> None:
     text = folder.data(readable) if readable is not None else None
     if readable is not None and text:
         old = tuple(
-            (timestamp, content) for timestamp, content, _ in parse_legacy_history(text, folder.written(readable))
+            (timestamp, content) for timestamp, content, _ in parse_legacy_history(text, folder.modified_at(readable))
         )
         folder.found.histories.append(ImportedHistory(source=folder.name(readable), entries=old))
 

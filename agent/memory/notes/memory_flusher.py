@@ -114,7 +114,7 @@ class MemoryFlusher(NoteWriter):
         """Append the section to its day's file and mark the cycle as flushed; twice is once. Blocks; raises OSError."""
         path = self.memory_dir / section.name
         self._disk.make_folder(self.memory_dir)
-        with self._disk.locked(self.memory_dir / ".lock"):
+        with self._disk.lock(self.memory_dir / ".lock"):
             heading = f"## Flush at {section.at} (session: {session_key})"
             before = self._disk.load(path) or b""
             body = "\n".join(section.bullets).encode("utf-8", "replace")

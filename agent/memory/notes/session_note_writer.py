@@ -121,7 +121,7 @@ class SessionMemoryWriter(NoteWriter):
 
     def _write(self, stem: str, text: str, mark: str) -> Path:
         self._disk.make_folder(self.memory_dir)
-        with self._disk.locked(self.memory_dir / ".lock"):
+        with self._disk.lock(self.memory_dir / ".lock"):
             path = self.memory_dir / f"{stem}.md"
             n = 2
             while (there := self._disk.load(path)) is not None:

@@ -288,7 +288,7 @@ class Conversation:
         self._snapshot = snapshot_of(line, {**self._texts(line), **texts}) if line is not None else None
 
     def _texts(self, line: Line) -> dict[str, str]:
-        return self._blobs.kept(digests_of(line))
+        return self._blobs.in_memory(digests_of(line))
 
     def _is_changed_by(self, lines: Sequence[Line]) -> bool:
         """Say whether *lines* change what stands above them; else they are only added."""

@@ -324,7 +324,7 @@ class RecallEngine:
             if await self._files.writing(index.use_model, embedder.name):
                 log.info("recall.model_changed", index=str(scope.path), model=embedder.name)
             before: list[tuple[int, str]] = []
-            while (waiting := await self._files.writing(index.waiting, _BATCH)) and waiting != before:
+            while (waiting := await self._files.writing(index.units_without_vector, _BATCH)) and waiting != before:
                 before = waiting
                 rows = await embedder.embed([text for _, text in waiting])
                 vectors = {unit: row for (unit, _), row in zip(waiting, rows, strict=True)}

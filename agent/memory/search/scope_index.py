@@ -166,7 +166,7 @@ class ScopeIndex:
         with self._read_lock, map_sqlite_errors():
             return index_schema.meta(self._reader, "model")
 
-    def waiting(self, limit: int = 64) -> list[tuple[int, str]]:
+    def units_without_vector(self, limit: int = 64) -> list[tuple[int, str]]:
         """Return units without a vector: their id and what a model embeds."""
         with self._write_lock, map_sqlite_errors():
             found = self._writer.execute(

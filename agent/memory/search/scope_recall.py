@@ -190,7 +190,7 @@ class ScopeRecall:
             except Exception:  # the boundary of a service: the next search tries again
                 log.exception("recall.sync_failed", scope=scope)
 
-    async def settled(self) -> None:
+    async def wait_indexed(self) -> None:
         """Wait until nothing that was noted waits to be indexed; `run` must be at work."""
         await self._idle.wait()
 

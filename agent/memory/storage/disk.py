@@ -167,7 +167,7 @@ class Disk:
             os.close(fd)
 
     @contextlib.contextmanager
-    def locked(self, path: Path) -> Iterator[None]:
+    def lock(self, path: Path) -> Iterator[None]:
         """Hold the lock file *path*; waits for whoever has it, in this process or another."""
         fd = self.open_append(path)
         try:

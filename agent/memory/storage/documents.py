@@ -108,7 +108,7 @@ class FileDocumentStore:
             self._keeper.notice(scope, name, data)
 
     def _locked(self, scope: str) -> AbstractContextManager[None]:
-        return self._disk.locked(scope_folder(self._home, scope) / "memory" / ".lock")
+        return self._disk.lock(scope_folder(self._home, scope) / "memory" / ".lock")
 
     def _write(self, scope: str, name: str, text: str, was: str, why: str, by: str) -> ScopeDocument | None:
         path = document_path(self._home, scope, name)

@@ -39,7 +39,7 @@ def remove_lines(folder: Path, disk: Disk, name: str, gone: Collection[str]) -> 
     if name == HISTORY_JSONL:
         redact_history(folder, disk, lambda text: _without(text, wanted))
         return
-    with disk.locked(folder / LOCK):
+    with disk.lock(folder / LOCK):
         before = disk.load(folder / name)
         lines = (before or b"").decode("utf-8", "replace").splitlines(keepends=True)
         after = "".join(line for line in lines if line.strip() not in wanted).encode()

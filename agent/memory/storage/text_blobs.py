@@ -53,6 +53,6 @@ class TextBlobCache:
         self.keep({digest: text})
         return text
 
-    def kept(self, digests: Iterable[str]) -> dict[str, str]:
+    def in_memory(self, digests: Iterable[str]) -> dict[str, str]:
         """Return those of *digests* that are in memory, without touching a file."""
         return {digest: self._kept[digest] for digest in digests if digest in self._kept}

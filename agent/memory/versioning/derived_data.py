@@ -59,7 +59,7 @@ class DerivedDataFinder:
         return found
 
     def _blank_quotes(self, path: Path, traces: Sequence[DeletionTrace]) -> None:
-        with self._disk.locked(path.parent / LOCK):
+        with self._disk.lock(path.parent / LOCK):
             before = (self._disk.load(path) or b"").decode("utf-8", "replace").splitlines(keepends=True)
             after = [
                 f"user: {FORGOTTEN}\n" if any(trace.is_quoted(line) for trace in traces) else line for line in before

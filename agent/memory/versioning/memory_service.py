@@ -82,7 +82,7 @@ class MemoryService:
         self._journal = journal
         self._sessions = sessions
 
-    async def shown(self, scope: str) -> dict[str, str]:
+    async def displayed_documents(self, scope: str) -> dict[str, str]:
         """Return what is remembered about the person or chat, by document; only those that say something."""
         texts = {name: (await self._documents.read(scope, name)).text.strip() for name in ("USER.md", "MEMORY.md")}
         return {name: text for name, text in texts.items() if text}

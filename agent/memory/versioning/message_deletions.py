@@ -71,7 +71,9 @@ class MessageDeletionJobs:
     async def take_back(self, job: Job) -> RetryJobLater | None:
         """Say in the record that the message is gone, and have looked for what came of it."""
         key, mid = SessionKey.parse(str(job.payload["key"])), str(job.payload["mid"])
-        if await self.journal.waiting(key):  # a turn may be about it; the next one takes the note up, or we do later
+        if await self.journal.waiting_rows(
+            key
+        ):  # a turn may be about it; the next one takes the note up, or we do later
             return RetryJobLater(_BUSY, "its chat is being answered", counts=False)
         await self.flush()
         session = await self.journal.session(key)

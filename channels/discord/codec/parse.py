@@ -79,7 +79,7 @@ class DiscordFileRef:
     attachment: str
     url: str
 
-    def written(self) -> str:
+    def to_line(self) -> str:
         """Return one line that `read` understands."""
         return f"{self.chat}/{self.message}/{self.attachment} {self.url}"
 
@@ -280,7 +280,7 @@ def _attachment(payload: Payload, message: Payload) -> Attachment:
         media_type=media,
         url=DiscordFileRef(
             str(message["channel_id"]), str(message["id"]), str(payload.get("id") or ""), str(payload.get("url") or "")
-        ).written(),
+        ).to_line(),
         caption=sanitize(str(payload.get("description") or "")),
     )
 

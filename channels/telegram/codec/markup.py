@@ -60,7 +60,7 @@ def styled_tree(tree: MarkdownNode) -> FormattedText:
     """Return what `styled` returns for the Markdown that *tree* was read from."""
     writer = _EntityWriter()
     writer.blocks(tree.children)
-    return writer.done()
+    return writer.finish()
 
 
 class _EntityWriter:
@@ -74,7 +74,7 @@ class _EntityWriter:
         self._open: list[tuple[str, str, int]] = []
         self._entities: list[TextEntity] = []
 
-    def done(self) -> FormattedText:
+    def finish(self) -> FormattedText:
         """Return what was written, entities trimmed of the white space at their edges."""
         text = "".join(self._pieces).rstrip()
         units = text.encode("utf-16-le")

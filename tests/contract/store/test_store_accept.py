@@ -194,7 +194,7 @@ async def test_commands_wait_in_a_limited_number(house: House) -> None:
         reply = next(each for each in waiting if each.turn == turn_id(row.message))
         (part,) = parts_of(reply, 1)
         await store.outbox.freeze(reply, [part])
-        await store.outbox.sent(receipt(part))
+        await store.outbox.mark_sent(receipt(part))
     assert await command(6, "mal") is AcceptOutcome.NEW
 
 

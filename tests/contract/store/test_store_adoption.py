@@ -32,7 +32,7 @@ async def left(tmp_path: Path) -> Path:
     assert delivery is not None
     parts = parts_of(delivery.message, 3)
     await store.outbox.freeze(delivery.message, parts)
-    await store.outbox.sent(receipt(parts[0]), then=parts[1])
+    await store.outbox.mark_sent(receipt(parts[0]), then=parts[1])
     await answer(store, said(id="2", key=BOB), "for Bob")
     await accept(store, said(id="3", key=CARL))
     assert not (await claim(store, CARL)).is_uncertain
@@ -59,7 +59,7 @@ async def test_everything_open_is_of_unknown_outcome(left: Path) -> None:
     assert carl is not None
     (row,) = await store.outbox.freeze(carl.message, parts_of(carl.message, 1))
     assert row.state is PartState.UNKNOWN
-    await store.outbox.sent(receipt(row.part))
+    await store.outbox.mark_sent(receipt(row.part))
     new = await answer(store, said(id="4", key=CARL), "and again")
     assert not new.is_uncertain
     delivery = await store.outbox.next(CARL)

@@ -75,12 +75,12 @@ async def test_what_was_given_up_is_told_once_and_our_own_notices_never(house: H
     await store.outbox.freeze(notice(), ours)
     await store.outbox.dead_letter(ours[0], "403 blocked")
     assert await store.alerts.dead(["a", notice().turn]) == {notice().turn}
-    assert await store.alerts.unheard(house.wall.now()) == {OWNER}
-    assert await store.alerts.unheard(house.wall.now() + timedelta(seconds=1)) == frozenset()
+    assert await store.alerts.unreached_chats(house.wall.now()) == {OWNER}
+    assert await store.alerts.unreached_chats(house.wall.now() + timedelta(seconds=1)) == frozenset()
     (letter,), after = await store.alerts.given_up(mark)
     assert (letter.turn, letter.chat, letter.reason) == (delivery.message.turn, str(key), "403 blocked")
     assert await store.alerts.given_up(after) == ((), after)
     assert (await store.alerts.given_up(""))[0] == ()
     house.wall.advance(seconds=1)
     await accept(store, said(key=OWNER, id="2"))
-    assert await store.alerts.unheard(house.wall.now() - timedelta(hours=1)) == frozenset()
+    assert await store.alerts.unreached_chats(house.wall.now() - timedelta(hours=1)) == frozenset()

@@ -39,8 +39,8 @@ async def test_no_statement_of_a_turn_scans_a_table(tmp_path: Path) -> None:
     assert delivery is not None
     parts = parts_of(delivery.message, 2)
     await store.outbox.freeze(delivery.message, parts)
-    await store.outbox.sent(receipt(parts[0]), then=parts[1])
-    await store.outbox.sent(receipt(parts[1]))
+    await store.outbox.mark_sent(receipt(parts[0]), then=parts[1])
+    await store.outbox.mark_sent(receipt(parts[1]))
     await store.records.pending(ANN)
     await store.records.projected([stored.seq for stored in await store.records.unprojected(0, 10)])
     await accept(store, said(id="2"))

@@ -117,7 +117,7 @@ async def test_a_bad_row_fails_alone(store: SqliteStore) -> None:
     assert isinstance(results[2], sqlite3.IntegrityError)
     store.journal.spend(too_large)  # nobody waits for it: it is logged and dropped
     store.journal.spend(spent("t"))
-    waiting = await store.journal.waiting(ANN)
+    waiting = await store.journal.waiting_rows(ANN)
     assert [row.message.message_id for row in waiting] == ["1", "2"]
     assert [row["calls"] for row in await store.usage.totals(since=START)] == [1]
 
@@ -155,7 +155,7 @@ async def test_a_disk_fault_confirms_nothing_and_ends(
     async with contextlib.AsyncExitStack() as stack:
         killed = await open_file(kill(tmp_path / FILE, tmp_path / "killed"), StoreLimits())
         stack.push_async_callback(killed.close)
-        assert len(await killed.journal.waiting(ANN)) == 4
+        assert len(await killed.journal.waiting_rows(ANN)) == 4
 
 
 @contextlib.contextmanager
@@ -293,7 +293,7 @@ async def test_a_full_file_system_confirms_nothing_and_recovers(tmp_path: Path) 
                 await accept(store, said("x" * 1_000_000, id="2"))
                 break
             await asyncio.sleep(0)
-    assert [row.message.message_id for row in await store.journal.waiting(ANN)] == ["1", "2"]
+    assert [row.message.message_id for row in await store.journal.waiting_rows(ANN)] == ["1", "2"]
     await store.close()
 
 
@@ -332,7 +332,7 @@ async def test_a_cancelled_accept_is_stored_all_the_same(store: SqliteStore) -> 
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert len(await store.journal.waiting(ANN)) == 1
+    assert len(await store.journal.waiting_rows(ANN)) == 1
     assert await anext(store.journal.ready_sessions()) == ANN
 
 

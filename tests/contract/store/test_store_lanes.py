@@ -198,7 +198,7 @@ async def test_steer_takes_only_the_senders_own_words(store: Store) -> None:
     commit = answered(lease)
     object.__setattr__(commit.record, "inbox", inbox)
     await store.journal.commit(lease, commit)
-    assert [row.message.text for row in await store.journal.waiting(ANN)] == ["4", "5"]
+    assert [row.message.text for row in await store.journal.waiting_rows(ANN)] == ["4", "5"]
 
 
 async def test_what_was_steered_but_not_answered_waits_again(store: Store) -> None:
@@ -330,8 +330,8 @@ async def test_waiting_shows_running_rows_first(store: Store) -> None:
     await accept(store, said("c", id="3", by="bob"))
     await accept(store, said("b", id="2"))
     await accept(store, said("/stop", id="4"), is_control=True)
-    assert [row.message.text for row in await store.journal.waiting(ANN)] == ["a", "b", "c"]
-    assert [row.message.text for row in await store.journal.waiting(ANN, sender="bob")] == ["c"]
+    assert [row.message.text for row in await store.journal.waiting_rows(ANN)] == ["a", "b", "c"]
+    assert [row.message.text for row in await store.journal.waiting_rows(ANN, sender="bob")] == ["c"]
 
 
 async def test_drop_ends_what_nobody_has_claimed(store: Store) -> None:
@@ -404,7 +404,7 @@ async def test_depth_counts_what_was_made_durable(store: Store) -> None:
     """Each change alone is a transaction of its own; reading is none."""
     before = (await store.journal.depth())["commits"]
     await accept(store, said("a", id="1"))
-    await store.journal.waiting(ANN)
+    await store.journal.waiting_rows(ANN)
     assert (await store.journal.depth())["commits"] == before + 1
 
 

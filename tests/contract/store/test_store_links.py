@@ -68,7 +68,7 @@ async def test_linked_accounts_are_one_person_with_everything_there_is_of_them(h
     assert {each.id for each in await store.jobs.pending_in(f"people/{ANN}")} == {f"note:{ANN}", f"note:{BOB}"}
     (move,) = await store.links.moves()
     assert move == replace(LINK, single=(ANN, BOB))
-    await store.links.moved(move)
+    await store.links.mark_moved(move)
     assert await store.links.moves() == []
 
 
@@ -79,7 +79,7 @@ async def test_unlinked_each_has_their_own_and_begins_anew(house: House) -> None
         await talked(store, account)
     before = {row.key: row.transcript for row in await store.records.sessions()}
     await store.links.link(LINK)
-    await store.links.moved(LINK)
+    await store.links.mark_moved(LINK)
     for _ in range(2):
         await store.links.unlink(UNLINK)
     assert store.links.person(BOB) == BOB

@@ -47,7 +47,7 @@ async def test_messages_come_in_commit_order(store: Store) -> None:
         assert (delivery.message.text, delivery.parts, delivery.preview) == (text, (), None)
         (part,) = parts_of(delivery.message, 1)
         await store.outbox.freeze(delivery.message, [part])
-        await store.outbox.sent(receipt(part))
+        await store.outbox.mark_sent(receipt(part))
         await answer(store, said(id=f"b{text}", key=BOB), "x")
         assert await anext(chats) == (ANN if text == "one" else BOB)  # nothing more: not offered again
         if text == "one":
@@ -95,17 +95,17 @@ async def test_a_receipt_marks_the_next_part_in_one_write(house: House) -> None:
     """After a kill exactly the part that was on its way is unknown."""
     store = await house.begin_call()
     _, parts = await frozen(store, 3)
-    await store.outbox.sent(receipt(parts[0], "901"), then=parts[1])
+    await store.outbox.mark_sent(receipt(parts[0], "901"), then=parts[1])
     await house.kill()
     store = await house.begin_call()
     delivery = await oldest(store)
     assert states(delivery) == [PartState.SENT, PartState.UNKNOWN, PartState.PENDING]
     assert delivery.parts[0].message_id == "901"
     await store.outbox.sending(parts[1])
-    await store.outbox.sent(receipt(parts[1]), then=parts[2])
+    await store.outbox.mark_sent(receipt(parts[1]), then=parts[2])
     assert (await oldest(store)).parts[1].attempts == 2
-    await store.outbox.sent(receipt(parts[2]))
-    await store.outbox.sent(receipt(parts[2]))
+    await store.outbox.mark_sent(receipt(parts[2]))
+    await store.outbox.mark_sent(receipt(parts[2]))
     assert await store.outbox.next(ANN) is None
 
 
@@ -114,10 +114,10 @@ async def test_what_became_of_a_part_is_kept(store: Store) -> None:
     _, parts = await frozen(store, 2)
     await store.outbox.mark_uncertain(parts[0], "connection lost")
     assert states(await oldest(store)) == [PartState.UNKNOWN, PartState.PENDING]
-    await store.outbox.unsent(parts[0], "429")
+    await store.outbox.mark_unsent(parts[0], "429")
     assert states(await oldest(store)) == [PartState.PENDING, PartState.PENDING]
     await store.outbox.sending(parts[0])
-    await store.outbox.sent(receipt(parts[0]), then=parts[1])
+    await store.outbox.mark_sent(receipt(parts[0]), then=parts[1])
     await store.outbox.mark_uncertain(parts[0], "late")
     assert states(await oldest(store)) == [PartState.SENT, PartState.SENDING]
 
@@ -127,19 +127,19 @@ async def test_a_placeholder_is_remembered(house: House) -> None:
     store = await house.begin_call()
     _, parts = await frozen(store, 2)
     assert (await oldest(store)).parts[0].message_id == ""
-    await store.outbox.placed(parts[0], "700")
+    await store.outbox.mark_placed(parts[0], "700")
     row = (await oldest(store)).parts[0]
     assert (row.state, row.message_id) == (PartState.SENDING, "700")
     await house.kill()
     store = await house.begin_call()
     row = (await oldest(store)).parts[0]
     assert (row.state, row.message_id) == (PartState.UNKNOWN, "700")
-    await store.outbox.unsent(parts[0], "429")
+    await store.outbox.mark_unsent(parts[0], "429")
     await store.outbox.sending(parts[0])
-    await store.outbox.placed(parts[0], "701")  # the first one was deleted
+    await store.outbox.mark_placed(parts[0], "701")  # the first one was deleted
     assert (await oldest(store)).parts[0].message_id == "701"
-    await store.outbox.sent(receipt(parts[0], "701"), then=parts[1])
-    await store.outbox.placed(parts[0], "late")
+    await store.outbox.mark_sent(receipt(parts[0], "701"), then=parts[1])
+    await store.outbox.mark_placed(parts[0], "late")
     first, second = (await oldest(store)).parts
     assert (first.state, first.message_id) == (PartState.SENT, "701")
     assert (second.state, second.message_id) == (PartState.SENDING, "")
@@ -148,11 +148,11 @@ async def test_a_placeholder_is_remembered(house: House) -> None:
 async def test_a_placeholder_that_stands_is_filled_though_the_turn_is_stopped(store: Store) -> None:
     """/stop between the placeholder and its text: that part is delivered, the later ones are not."""
     message, parts = await frozen(store, 3)
-    await store.outbox.placed(parts[0], "700")
-    await store.outbox.unsent(parts[0], "429")
+    await store.outbox.mark_placed(parts[0], "700")
+    await store.outbox.mark_unsent(parts[0], "429")
     assert await store.outbox.cancel(message.turn) == (1,)
     assert states(await oldest(store)) == [PartState.PENDING, PartState.CANCELLED, PartState.CANCELLED]
-    await store.outbox.sent(receipt(parts[0], "700"))
+    await store.outbox.mark_sent(receipt(parts[0], "700"))
     assert await store.outbox.next(ANN) is None
 
 
@@ -164,7 +164,7 @@ async def test_a_refused_part_ends_its_message(store: Store) -> None:
     message = (await oldest(store)).message
     parts = parts_of(message, 3)
     await store.outbox.freeze(message, parts)
-    await store.outbox.sent(receipt(parts[0]), then=parts[1])
+    await store.outbox.mark_sent(receipt(parts[0]), then=parts[1])
     await store.outbox.dead_letter(parts[1], "blocked")
     assert await anext(chats) == ANN
     assert (await oldest(store)).message.text == "two"
@@ -224,7 +224,7 @@ async def test_a_preview_is_adopted_by_the_first_message(house: House) -> None:
     lease = await claim(store)
     again = await store.outbox.preview(lease, preview_part(lease))
     assert again.state is PartState.UNKNOWN
-    await store.outbox.sent(receipt(again.part, "800"))
+    await store.outbox.mark_sent(receipt(again.part, "800"))
     await store.journal.commit(lease, answered(lease, "one", "two"))
     first, second = await store.outbox.undelivered(ANN)
     assert first.preview is not None
@@ -232,7 +232,7 @@ async def test_a_preview_is_adopted_by_the_first_message(house: House) -> None:
     parts = parts_of(first.message, 1)
     await store.outbox.freeze(first.message, parts)
     assert (await oldest(store)).preview is not None
-    await store.outbox.sent(receipt(parts[0], "800"))
+    await store.outbox.mark_sent(receipt(parts[0], "800"))
     delivery = await oldest(store)
     assert (delivery.message.text, delivery.preview) == (second.message.text, None)
 
@@ -261,10 +261,10 @@ async def test_a_preview_needs_the_lease(store: Store) -> None:
 async def test_cancel_stops_what_is_not_on_its_way(store: Store) -> None:
     """It says what was shown; the rest never goes out, and the chat is free."""
     message, parts = await frozen(store, 3)
-    await store.outbox.sent(receipt(parts[0]), then=parts[1])
+    await store.outbox.mark_sent(receipt(parts[0]), then=parts[1])
     assert await store.outbox.cancel(message.turn) == (1, 2)
     assert states(await oldest(store)) == [PartState.SENT, PartState.SENDING, PartState.CANCELLED]
-    await store.outbox.sent(receipt(parts[1]), then=parts[2])
+    await store.outbox.mark_sent(receipt(parts[1]), then=parts[2])
     assert await store.outbox.next(ANN) is None
     assert await store.outbox.cancel(message.turn) == (1, 2)
 
@@ -274,7 +274,7 @@ async def test_cancel_before_any_part_leaves_only_the_preview(store: Store) -> N
     await accept(store, said())
     lease = await claim(store)
     row = await store.outbox.preview(lease, preview_part(lease))
-    await store.outbox.sent(receipt(row.part))
+    await store.outbox.mark_sent(receipt(row.part))
     await store.journal.commit(lease, answered(lease, "one"))
     assert await store.outbox.cancel(lease.turn) == (0,)
     assert await store.outbox.next(ANN) is None
@@ -285,13 +285,13 @@ async def test_purge_blanks_files_as_texts(store: Store) -> None:
     """Names and captions of files that went out go with the texts, from the message and from its parts."""
     message, _ = await frozen(store, 1)
     await answer(store, said(id="2"), "secret")
-    await store.outbox.sent(receipt(parts_of(message, 1)[0]))
+    await store.outbox.mark_sent(receipt(parts_of(message, 1)[0]))
     second = (await oldest(store)).message
     file = Attachment(kind="document", name="diagnosis.pdf", size=3, blob="people/ann/abc", caption="mine")
     part = replace(parts_of(second, 1)[0], file=file)
     (row,) = await store.outbox.freeze(second, [part])
     assert row.part.file == file
-    await store.outbox.sent(receipt(part))
+    await store.outbox.mark_sent(receipt(part))
     await store.outbox.purge(START + timedelta(days=7))
     (row,) = await store.outbox.freeze(second, [])
     assert (row.part.file, row.part.plain, row.state) == (None, "", PartState.SENT)
@@ -300,7 +300,7 @@ async def test_purge_blanks_files_as_texts(store: Store) -> None:
 async def test_purge_blanks_then_forgets(store: Store) -> None:
     """Texts go after their week, rows with the keys; what is undelivered stays whole."""
     message, parts = await frozen(store, 1)
-    await store.outbox.sent(receipt(parts[0]))
+    await store.outbox.mark_sent(receipt(parts[0]))
     await answer(store, said(id="2"), "waiting")
     week = START + timedelta(days=7)
     assert await store.outbox.purge(START) == 0

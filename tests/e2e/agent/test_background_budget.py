@@ -33,7 +33,7 @@ async def test_what_the_day_cannot_pay_waits_over_a_restart(tmp_path: Path) -> N
     async with gateway(model=model, environment=ENOUGH_FOR_ONE, home=home) as pocket:
         await talk(pocket, 1)
         await pocket.idle()
-        [told] = [line async for line in GatewayOperations(pocket.app).named()["status"]({})]
+        [told] = [line async for line in GatewayOperations(pocket.app).by_name()["status"]({})]
         [waits] = [job for job in told["jobs"] if job["kind"] == "consolidate"]
         assert (waits["waiting"], waits["failures"], waits["last_run"]) == (1, 0, None)
         assert told["background_budget"] == {"limit": 2, "spent": 2, "is_spent": True}

@@ -72,7 +72,7 @@ async def taken_in(pocket: Pocket) -> None:
 
 async def status_of(pocket: Pocket) -> Mapping[str, Any]:
     """Return what `parlour status` prints."""
-    [line] = [line async for line in operations(pocket.app).named()["status"]({})]
+    [line] = [line async for line in operations(pocket.app).by_name()["status"]({})]
     return line
 
 

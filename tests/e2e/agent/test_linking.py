@@ -168,7 +168,7 @@ async def test_a_kill_between_the_journals_word_and_the_files_is_made_good_at_th
         move = ScopeMove(id="link:x", kind="link", source=BOB, target=ANN, at=datetime.now(UTC))
         await pocket.app.store.links.link(move)
         copy = pocket.kill(tmp_path / "copy")
-        await pocket.app.store.links.moved(move)
+        await pocket.app.store.links.mark_moved(move)
     for _ in range(2):
         async with at_work(model, copy) as pocket:
             assert not (copy / BOB).exists()

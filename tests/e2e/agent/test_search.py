@@ -95,7 +95,7 @@ async def test_the_operator_searches_and_makes_the_index_anew() -> None:
     """`parlour search` and `parlour memory rebuild` ask the gateway that runs."""
     async with gateway(model=Stage()) as pocket:
         await told(pocket)
-        asked = operations(pocket.app).named()
+        asked = operations(pocket.app).by_name()
         found = [line async for line in asked["memory search"]({"text": "dentist", "scope": SCOPE})]
         assert found[0]["text"].startswith(DENTIST)
         assert found[0]["who"] == "Ann"

@@ -68,12 +68,12 @@ async def test_what_was_added_stands_although_the_removals_lapsed() -> None:
             await pocket.channel.ask("ann", f"/remember {fact}")
         await talk(pocket, 6)
         await quiet(pocket)
-        [waiting] = await pocket.app.house.staging.waiting(SCOPE)
+        [waiting] = await pocket.app.house.staging.pending_changes(SCOPE)
         assert len(waiting.would_remove) == len(FACTS)
         late = StagedChangeStore(
             pocket.home, FileDocumentStore(pocket.home), now=lambda: utc_now() + LAPSES + timedelta(hours=1)
         )
-        assert await late.waiting(SCOPE) == []
+        assert await late.pending_changes(SCOPE) == []
         assert "Nothing waits" in await pocket.channel.ask("ann", "/memory pending")
         lines = (pocket.home / SCOPE / "memory" / "MEMORY.md").read_text().splitlines()
         assert {*(f"- {fact}" for fact in FACTS), "- something new"} == set(lines)
@@ -89,5 +89,5 @@ async def test_what_nobody_answers_lapses(tmp_path: Path) -> None:
         (folder / f"{name}.json").write_text(json.dumps(staged))
     (folder / "broken.json").write_text("{")
     staging = StagedChangeStore(tmp_path, FileDocumentStore(tmp_path), now=lambda: now)
-    assert [each.name for each in await staging.waiting(SCOPE)] == ["enew"]
+    assert [each.name for each in await staging.pending_changes(SCOPE)] == ["enew"]
     assert not (folder / "eold.json").exists()

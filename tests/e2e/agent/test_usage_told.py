@@ -49,7 +49,7 @@ class Priced:
 
 async def told(pocket: Pocket, **arguments: str) -> list[dict[str, Any]]:
     """Return what the operation says."""
-    return [dict(line) async for line in operations(pocket.app).named()["usage"](arguments)]
+    return [dict(line) async for line in operations(pocket.app).by_name()["usage"](arguments)]
 
 
 async def test_each_request_is_a_row_and_an_unknown_price_is_unknown(

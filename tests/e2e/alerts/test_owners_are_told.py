@@ -88,7 +88,7 @@ async def test_an_owner_who_never_wrote_is_told_of_a_kill_on_each_platform_once(
         await pocket.app.alerts.watch.check_once()
         await pocket.idle()
         assert {name: len(lines) for name, lines in world.told().items()} == {"slack": 1, "telegram": 1, "discord": 1}
-        (line,) = await pocket.app.alerts.told()
+        (line,) = await pocket.app.alerts.alert_statuses()
         assert (line["cause"], line["told"], line["untold"]) == ("killed", 3, False)
 
 
@@ -101,7 +101,7 @@ async def test_an_owner_whom_telegram_does_not_let_us_write_to_is_told_when_they
         pocket.kill(tmp_path / "killed")
     async with world.house(tmp_path / "killed") as pocket:
         watch = pocket.app.alerts.watch
-        while not (line := (await pocket.app.alerts.told())[0])["lost"]:
+        while not (line := (await pocket.app.alerts.alert_statuses())[0])["lost"]:
             watch.wake()
             await asyncio.sleep(0.02)
         assert (line["cause"], line["told"], line["untold"]) == ("killed", 0, True)
@@ -112,7 +112,7 @@ async def test_an_owner_whom_telegram_does_not_let_us_write_to_is_told_when_they
         await within(20, lambda: bool(world.telegram.shown(77)))
         watch.wake()
         await within(20, lambda: any(KILLED in each for each in world.telegram.shown(77)))
-        (line,) = await pocket.app.alerts.told()
+        (line,) = await pocket.app.alerts.alert_statuses()
         assert (line["told"], line["untold"]) == (1, False)
 
 
@@ -160,7 +160,7 @@ async def test_the_webhook_and_a_page_that_opens_get_the_same(tmp_path: Path) ->
         environment = {"PARLOUR_ALERT_URL": f"{site.name}/secret"}
         async with gateway(home=tmp_path / "killed", model=InstantModel(), environment=environment) as pocket:
             await within(20, lambda: {each["kind"] for each in bodies} == {"ping", "event"})
-            (line,) = await pocket.app.alerts.told()
+            (line,) = await pocket.app.alerts.alert_statuses()
             assert (line["cause"], line["untold"]) == ("killed", True)
             url = pocket.app.web.url
             async with (
@@ -170,7 +170,7 @@ async def test_the_webhook_and_a_page_that_opens_get_the_same(tmp_path: Path) ->
                 assert (await page.receive_json(timeout=20))["type"] == "history"
                 pocket.app.alerts.watch.wake()
                 shown = await page.receive_json(timeout=20)
-            (line,) = await pocket.app.alerts.told()
+            (line,) = await pocket.app.alerts.alert_statuses()
     finally:
         await runner.cleanup()
     (event,) = [each for each in bodies if each["kind"] == "event"]

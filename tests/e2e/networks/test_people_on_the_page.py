@@ -46,7 +46,7 @@ class Browser:
 
 async def ask(up: Pocket, operation: str, **arguments: str) -> list[dict[str, Any]]:
     """Ask as the command line does."""
-    return [dict(line) async for line in operations(up.app).named()[operation](arguments)]
+    return [dict(line) async for line in operations(up.app).by_name()[operation](arguments)]
 
 
 @asynccontextmanager

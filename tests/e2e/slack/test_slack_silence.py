@@ -201,7 +201,7 @@ async def test_the_owner_lets_both_in_by_buttons(tmp_path: Path) -> None:
         thread = server.say(NEW, BOB, f"{CALL} hello")
         await server.until(lambda: bool(server.shown(NEW, thread)))
         await pocket.idle()
-        assert not pocket.app.people.pairing.waiting()
+        assert not pocket.app.people.pairing.pending_requests()
         assert [line.what for line in await pocket.app.store.access.audit(limit=9)] == ["pair yes", "pair yes"]
 
 

@@ -76,7 +76,7 @@ async def test_stop_keeps_what_is_not_on_its_way_yet(clock: Clock) -> None:
         for n, word in enumerate(("1", "2", "3"), 1)
     ]
     await store.outbox.freeze(answer, parts)
-    await store.outbox.sent(DeliveryReceipt(part=parts[0].id, message_id="m1", at=clock.now()))
+    await store.outbox.mark_sent(DeliveryReceipt(part=parts[0].id, message_id="m1", at=clock.now()))
 
     assert await house.stop(ANN, sender="somebody") == (False, 0)  # a member stops their own only
     assert await house.stop(ANN, sender="") == (True, 0)

@@ -397,7 +397,7 @@ async def test_drain_gives_unfinished_turns_back(clock: Clock) -> None:
         await at.say("a", "long")
         await asyncio.sleep(0.5)
         assert await at.pool.drain(timedelta(seconds=5)) == 1
-        waiting = await at.store.journal.waiting(SessionKey("web", "a"))
+        waiting = await at.store.journal.waiting_rows(SessionKey("web", "a"))
         assert [row.message.text for row in waiting] == ["long"]
         assert waiting[0].attempts == 0
         assert not at.clerk.times("end")

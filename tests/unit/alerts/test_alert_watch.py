@@ -392,14 +392,14 @@ async def test_a_model_that_answers_nobody_for_ten_minutes_is_told_and_its_retur
     await house.start()
     for minute in (1, 5, 10):
         await house.until(minute)
-        model.ended(is_answered=False)
+        model.note_call_end(is_answered=False)
     await house.until(60)
     assert house.told(OWNER_HERE) == []
     for minute in (61, 66, 72):
         await house.until(minute)
-        model.ended(is_answered=False)
+        model.note_call_end(is_answered=False)
     await house.until(73)
-    model.ended(is_answered=True)
+    model.note_call_end(is_answered=True)
     await house.until(74)
     first, second = house.told(OWNER_HERE)
     assert first.startswith("No model has answered since 2026-11-21 22:")

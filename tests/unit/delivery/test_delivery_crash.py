@@ -71,11 +71,11 @@ class MortalOutbox:
 
     async def sent(self, receipt: DeliveryReceipt, *, then: MessagePart | None = None) -> None:
         """Store or die."""
-        await self._death.around(lambda: self._outbox.sent(receipt, then=then))
+        await self._death.around(lambda: self._outbox.mark_sent(receipt, then=then))
 
     async def placed(self, part: MessagePart, message_id: str) -> None:
         """Store or die."""
-        await self._death.around(lambda: self._outbox.placed(part, message_id))
+        await self._death.around(lambda: self._outbox.mark_placed(part, message_id))
 
     async def unsure(self, part: MessagePart, reason: str) -> None:
         """Mark or die."""
@@ -83,7 +83,7 @@ class MortalOutbox:
 
     async def unsent(self, part: MessagePart, reason: str) -> None:
         """Mark or die."""
-        await self._death.around(lambda: self._outbox.unsent(part, reason))
+        await self._death.around(lambda: self._outbox.mark_unsent(part, reason))
 
     async def bury(self, part: MessagePart, reason: str) -> None:
         """Bury or die."""

@@ -108,7 +108,7 @@ def test_a_voice_message_is_voice_and_knows_where_it_is() -> None:
         "92001", "1573887251060883460", "1573887251060883461",
     )  # fmt: skip
     assert address.url.startswith("https://cdn.discordapp.com/attachments/")
-    assert address.written() == voice.url
+    assert address.to_line() == voice.url
 
 
 @pytest.mark.parametrize("line", ["", "https://cdn.discordapp.com/a", "1/2 https://a", "1/2/3", "1/x/3 https://a"])

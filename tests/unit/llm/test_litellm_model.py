@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from agent.llm.chat_model import ANSWER_CHARS, ChatReply, ModelConfig, Sink, ToolCall, usage_of_error
-from agent.llm.litellm_model import LitellmModel, offered
+from agent.llm.litellm_model import LitellmModel, offered_tools
 from agent.llm.model_client import ModelClient
 from gateway.errors import (
     ContextOverflow,
@@ -363,10 +363,10 @@ def test_a_history_with_calls_is_never_without_a_tool_where_the_provider_refuses
     calls = [{"id": "call_1", "type": "function", "function": {"name": "remember", "arguments": "{}"}}]
     history: Sequence[Mapping[str, Any]] = [{"role": "assistant", "content": "", "tool_calls": calls}]
     bare, called = request(), replace(request(), messages=history)
-    assert [each["function"]["name"] for each in offered(called, "bedrock/anthropic.claude-x")] == ["no_tool"]
-    assert offered(bare, "bedrock/anthropic.claude-x") == offered(called, "openai/test") == []
+    assert [each["function"]["name"] for each in offered_tools(called, "bedrock/anthropic.claude-x")] == ["no_tool"]
+    assert offered_tools(bare, "bedrock/anthropic.claude-x") == offered_tools(called, "openai/test") == []
     own = memory_tools().schemas
-    assert offered(replace(called, tools=own), "bedrock/anthropic.claude-x") == [dict(each) for each in own]
+    assert offered_tools(replace(called, tools=own), "bedrock/anthropic.claude-x") == [dict(each) for each in own]
 
 
 async def test_thinking_goes_back_to_its_own_model_only() -> None:

@@ -34,8 +34,8 @@ def test_a_window_is_as_configured_else_as_looked_up_else_stated() -> None:
     """What nobody knows is DEFAULT_WINDOW."""
     known = windows()
     assert known.window("a") == DEFAULT_WINDOW
-    known.known("a", 8_192)
-    known.known("b", None)
+    known.set_window("a", 8_192)
+    known.set_window("b", None)
     assert (known.window("a"), known.window("b")) == (8_192, DEFAULT_WINDOW)
 
 
@@ -43,13 +43,13 @@ async def test_what_was_learned_is_learned_once(tmp_path: Path) -> None:
     """The limit a model named stands in a private file, for this model alone, and is tried anew after a month."""
     path = tmp_path / "windows.json"
     first = windows(path)
-    first.known("a", 128_000)
-    await first.refused("a", 20_000, told=16_384)
+    first.set_window("a", 128_000)
+    await first.note_refusal("a", 20_000, told=16_384)
     assert path.stat().st_mode & 0o777 == 0o600
     wall = Wall()
     again = ContextWindows(path, now=wall.now)
-    again.known("a", 128_000)
-    again.known("b", 128_000)
+    again.set_window("a", 128_000)
+    again.set_window("b", 128_000)
     assert (again.window("a"), again.window("b")) == (16_384, 128_000)
     wall.advance(days=(LAPSES + timedelta(days=1)).days)
     assert again.window("a") == 128_000
@@ -61,7 +61,7 @@ async def test_after_a_refusal_the_room_is_smaller_than_what_was_refused(told: i
     """Whatever the model says of its limit, the next prompt is smaller; again and again, as long as that can help."""
     known = windows()
     for _ in range(4):
-        await known.refused("a", weight, told)
+        await known.note_refusal("a", weight, told)
         if weight * 4 < told:
             break  # more than four tokens in four bytes: not our prompt is what is too long
         assert known.budget("a") < weight or known.window("a") == SMALLEST_WINDOW
@@ -72,9 +72,9 @@ async def test_a_refusal_that_cannot_be_true_teaches_nothing(tmp_path: Path) -> 
     """A small prompt that is "too long" for a large window is somebody's mistake, and spoils no month."""
     known = windows(tmp_path / "w.json")
     before = known.budget("a")
-    await known.refused("a", 300)
+    await known.note_refusal("a", 300)
     assert known.budget("a") == before
-    await known.refused("a", 300, told=50_000)
+    await known.note_refusal("a", 300, told=50_000)
     assert known.factor("a") == 1.0
 
 

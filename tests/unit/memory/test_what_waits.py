@@ -51,7 +51,7 @@ async def test_operations_wait_for_a_yes_on_every_document(tmp_path: Path, name:
             person="slack%3ann",
         )
     staging = StagedChangeStore(tmp_path, FileDocumentStore(tmp_path), now=lambda: NOW)
-    [waiting] = await staging.waiting(SCOPE)
+    [waiting] = await staging.pending_changes(SCOPE)
     assert (waiting.document, waiting.session, waiting.person) == (name, "slack:c1/17.4", "slack%3ann")
     assert waiting.operations == operations
     assert waiting.would_remove == ("- coffee", "- long gone")
@@ -60,7 +60,7 @@ async def test_operations_wait_for_a_yes_on_every_document(tmp_path: Path, name:
     assert "green" not in path.read_text()
     assert await staging.approve(SCOPE, "dream/7", by="eve") == waiting
     assert path.read_text() == "- green tea\n\n# Drinks\n\n- milk\n- speaks plainly\n"
-    assert await staging.waiting(SCOPE) == []
+    assert await staging.pending_changes(SCOPE) == []
 
 
 async def test_a_first_change_of_the_voice_begins_with_the_one_in_force(tmp_path: Path) -> None:

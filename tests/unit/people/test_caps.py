@@ -371,7 +371,7 @@ def test_a_refusal_can_be_explained() -> None:
     assert house.ask() is None
     past = house.ask()
     assert past is not None
-    house.ledger.refused([said(), said(number="2")], past)
+    house.ledger.note_refusal([said(), said(number="2")], past)
     [refused] = house.refusals.recent()
     assert (refused.reason, refused.times) == (CapKind.PERSON_TURNS, 2)
     more = "PARLOUR_CAPS__PERSON_TURNS_PER_10_MIN=2"

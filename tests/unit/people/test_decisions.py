@@ -157,7 +157,7 @@ async def test_the_list_says_who_came_in_how(at: Door) -> None:
     """Settings first, then decisions, each with its standing and by whom."""
     await at.decisions.allow("telegram:42", by(), name="Ann")
     await at.decisions.block("telegram:666", by())
-    told = [(each.channel, each.who, each.standing, each.came_by) for each in at.decisions.listed()]
+    told = [(each.channel, each.who, each.standing, each.came_by) for each in at.decisions.list_access()]
     assert told == [
         ("slack", "U7", AccessStatus.ALLOWED, "setting"),
         ("slack", "team:T1", AccessStatus.ALLOWED, "setting"),

@@ -40,7 +40,7 @@ async def test_a_code_lets_its_owner_in(door: Door, clock: Clock) -> None:
     assert (await door.said_to("66"))[1:] == ["You are let in: write to me whenever you like."]
     (line,) = await door.store.access.audit(limit=9)
     assert (line.what, line.whom, line.by) == ("pair yes", "telegram:66", "telegram:42")
-    assert not door.pairing.waiting()
+    assert not door.pairing.pending_requests()
 
 
 async def test_a_code_is_good_once(door: Door) -> None:
@@ -81,7 +81,7 @@ async def test_guessing_is_locked_for_an_hour(door: Door, clock: Clock) -> None:
     assert isinstance(locked, PairingLocked)
     assert locked.minutes == 60
     assert isinstance(await door.pairing.by_code("AAAA-AAAA", door.by("c", OPERATOR)), PairingNotFound)
-    (waiting,) = door.pairing.waiting()
+    (waiting,) = door.pairing.pending_requests()
     clock.set_wall(timedelta(minutes=30))
     assert isinstance(await door.pairing.by_code(code, door.by("t2")), PairingLocked)
     assert isinstance(await door.pairing.by_ref(waiting.ref, door.by("t3"), is_yes=True), PairingDecision)
@@ -106,7 +106,7 @@ async def test_what_is_no_code_is_no_guess(door: Door) -> None:
 
 async def test_a_no_tells_the_stranger_nothing(door: Door) -> None:
     """Denied: no line, not in the roster, one line in the audit, and not asked again the same day."""
-    (waiting,) = door.pairing.waiting()
+    (waiting,) = door.pairing.pending_requests()
     denied = await door.pairing.by_ref(waiting.ref, door.by("t1"), is_yes=False)
     assert isinstance(denied, PairingDecision)
     assert not denied.is_yes
@@ -114,7 +114,7 @@ async def test_a_no_tells_the_stranger_nothing(door: Door) -> None:
     assert len(await door.said_to("66")) == 1
     assert [line.what for line in await door.store.access.audit(limit=9)] == ["pair no"]
     await door.knock("66")
-    assert not door.pairing.waiting()
+    assert not door.pairing.pending_requests()
     late = await door.pairing.by_ref(waiting.ref, door.by("t2"), is_yes=True)
     assert isinstance(late, PairingNotFound)
 
@@ -135,14 +135,14 @@ async def test_who_was_let_in_otherwise_waits_no_more(door: Door) -> None:
     """An owner's /allow in between ends the waiting."""
     member = AccessEntry(channel="telegram", who="66", standing=AccessStatus.ALLOWED, by=OPERATOR, at=door._now())
     await door.store.access.change(AccessChange(put=(member,)))
-    assert not door.pairing.waiting()
+    assert not door.pairing.pending_requests()
 
 
 async def test_who_was_shut_out_elsewhere_waits_no_more(door: Door, clock: Clock) -> None:
     """Blocked meanwhile under another bot or account: nobody is asked to let them in, and nobody welcomes them."""
     code = await door.code_of("66")
     desk = PairingService(NoteStore(door.store.access), now=clock.now, is_blocked=lambda channel, who: who == "66")
-    assert not desk.waiting()
+    assert not desk.pending_requests()
     assert isinstance(await desk.by_code(code, door.by("t1")), PairingNotFound)
     assert len(await door.said_to("66")) == 1
 
@@ -160,7 +160,7 @@ async def test_killed_after_any_write(tmp_path: Path, clock: Clock, monkeypatch:
     async def everything(store: SqliteStore) -> None:
         door = Door(store, clock.now)
         await door.knock("66")
-        for waiting in door.pairing.waiting():
+        for waiting in door.pairing.pending_requests():
             await door.pairing.by_ref(waiting.ref, door.by("t1"), is_yes=True)
 
     store = await open_inline_store(tmp_path / "journal.db", clock=clock.now)
@@ -184,7 +184,7 @@ async def test_who_is_forgotten_has_never_asked(door: Door, clock: Clock) -> Non
     """Forgotten on this channel: neither the request nor that they were told stays; somebody else's does."""
     await door.knock("67")
     await door.pairing.forget([("telegram", "66"), ("slack", "67")])
-    assert [each.who for each in door.pairing.waiting()] == ["67"]
+    assert [each.who for each in door.pairing.pending_requests()] == ["67"]
     assert [name for name in door.store.access.notes() if name.startswith("told:")] == ["told:telegram:67"]
     clock.set_wall(timedelta(seconds=1))
     await door.knock("66")

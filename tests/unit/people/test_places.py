@@ -37,7 +37,7 @@ async def test_an_owner_is_asked_and_the_place_hears_nothing(door: Door) -> None
 async def test_a_yes_lets_the_place_in(door: Door) -> None:
     """Everybody there is admitted from then on, by one decision with its line."""
     await door.joined()
-    (waiting,) = door.pairing.waiting()
+    (waiting,) = door.pairing.pending_requests()
     done = await door.pairing.by_ref(waiting.ref, door.by("t1"), is_yes=True)
     assert isinstance(done, PairingDecision)
     assert door.store.access.members()["telegram", "chat:-100"].standing is AccessStatus.ALLOWED
@@ -49,13 +49,13 @@ async def test_a_yes_lets_the_place_in(door: Door) -> None:
 async def test_a_no_leaves_it_silent_and_unasked(door: Door, clock: Clock) -> None:
     """Denied: not let in, and the platform's saying it again asks nobody again, however much later."""
     await door.joined()
-    (waiting,) = door.pairing.waiting()
+    (waiting,) = door.pairing.pending_requests()
     await door.pairing.by_ref(waiting.ref, door.by("t1"), is_yes=False)
     assert not door.store.access.members()
     clock.set_wall(timedelta(days=3))
     await door.joined(id="again")
     assert len(await door.told(OWNER)) == 1
-    assert not door.pairing.waiting()
+    assert not door.pairing.pending_requests()
 
 
 async def test_taken_out_and_in_again_asks_once_a_day(door: Door, clock: Clock) -> None:
@@ -64,11 +64,11 @@ async def test_taken_out_and_in_again_asks_once_a_day(door: Door, clock: Clock) 
         await door.joined(id=f"in{number}")
         await door.joined(id=f"out{number}", is_gone=True)
     assert len(await door.told(OWNER)) == 1
-    assert not door.pairing.waiting()
+    assert not door.pairing.pending_requests()
     clock.set_wall(timedelta(days=1, minutes=1))
     await door.joined(id="next day")
     assert len(await door.told(OWNER)) == 2
-    assert len(door.pairing.waiting()) == 1
+    assert len(door.pairing.pending_requests()) == 1
 
 
 async def test_a_hundred_groups_ask_three_times_a_day(door: Door) -> None:
@@ -76,7 +76,7 @@ async def test_a_hundred_groups_ask_three_times_a_day(door: Door) -> None:
     for number in range(10):
         await door.joined(f"-20{number}")
     assert len(await door.told(OWNER)) == 3
-    assert len(door.pairing.waiting()) == 10
+    assert len(door.pairing.pending_requests()) == 10
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ async def test_where_there_is_nothing_to_ask(door: Door, channel: str, facts: di
     """No question where people are let in already, or where nobody will be."""
     await door.joined("C1", channel=channel, **facts)
     assert await door.told(OWNER) == []
-    assert not door.pairing.waiting()
+    assert not door.pairing.pending_requests()
 
 
 async def test_a_place_with_a_policy_of_its_own_is_asked_about_by_it(door: Door) -> None:
@@ -100,14 +100,14 @@ async def test_a_place_with_a_policy_of_its_own_is_asked_about_by_it(door: Door)
     await door.joined("C-off", id="a")
     assert await door.told(OWNER) == []
     await door.joined("C-on", channel="quiet", id="b")
-    (waiting,) = door.pairing.waiting()
+    (waiting,) = door.pairing.pending_requests()
     assert waiting.who == "chat:C-on"
 
 
 async def test_a_server_is_a_place_as_a_whole(door: Door) -> None:
     """Discord: the question is about the server, and its yes is a guild entry."""
     await door.joined("", guild="811", id="g")
-    (waiting,) = door.pairing.waiting()
+    (waiting,) = door.pairing.pending_requests()
     assert waiting.who == "guild:811"
 
 
@@ -118,7 +118,7 @@ async def test_strangers_there_hear_that_it_waits(door: Door) -> None:
     (told,) = await door.told(GROUP)
     assert "I am new here" in told.text
     assert told.visible_to == "70"
-    (waiting,) = door.pairing.waiting()
+    (waiting,) = door.pairing.pending_requests()
     await door.pairing.by_ref(waiting.ref, door.by("t1"), is_yes=False)
     await door.in_group("71")
     assert "let in here" in (await door.told(GROUP))[1].text

@@ -35,7 +35,7 @@ async def test_a_stranger_gets_a_code_and_the_owner_is_asked(door: Door) -> None
     (asked,) = await door.told(OWNER)
     assert code in asked.text
     assert [choice.command.rpartition(" ")[0] for choice in asked.choices] == ["/pair yes", "/pair no"]
-    (waiting,) = door.pairing.waiting()
+    (waiting,) = door.pairing.pending_requests()
     assert (waiting.who, waiting.name, waiting.is_place) == ("66", "Mal x http://evil.example all", False)
 
 
@@ -68,7 +68,7 @@ async def test_the_day_survives_a_restart(door: Door, clock: Clock) -> None:
     again = Door(door.store, clock.now)  # nothing but the store is carried over
     await again.knock("66")
     assert len(await again.said_to("66")) == 1
-    assert [each.who for each in again.pairing.waiting()] == ["66"]
+    assert [each.who for each in again.pairing.pending_requests()] == ["66"]
 
 
 @pytest.mark.parametrize(
@@ -104,11 +104,11 @@ async def test_three_wait_and_no_more(door: Door, clock: Clock) -> None:
     """A fourth stranger hears nothing while three codes are good, and has not spent their line of the day."""
     for sender in ("61", "62", "63", "64"):
         await door.knock(sender)
-    assert len(door.pairing.waiting()) == 3
+    assert len(door.pairing.pending_requests()) == 3
     assert await door.said_to("64") == []
     clock.set_wall(timedelta(minutes=61))
     await door.knock("64")
-    assert [each.who for each in door.pairing.waiting()] == ["64"]
+    assert [each.who for each in door.pairing.pending_requests()] == ["64"]
     assert await door.code_of("64")
 
 
@@ -172,7 +172,7 @@ async def test_without_pairing_there_is_no_code(clock: Clock) -> None:
     (text,) = await door.said_to("66")
     assert "Whoever runs me" in text
     assert "code" not in text
-    assert (list(door.pairing.waiting()), await door.told(OWNER)) == ([], [])
+    assert (list(door.pairing.pending_requests()), await door.told(OWNER)) == ([], [])
     await store.close()
 
 
@@ -200,7 +200,7 @@ async def test_an_owner_out_of_reach_leaves_the_code(clock: Clock) -> None:
     await door.knock("66")
     assert await door.code_of("66")
     assert await door.told(OWNER) == []
-    assert len(door.pairing.waiting()) == 1
+    assert len(door.pairing.pending_requests()) == 1
     await store.close()
 
 

@@ -166,7 +166,7 @@ async def test_who_was_put_out_right_after_the_start_stays_out(logins: WebLogins
     go_on.set()
     assert await looking is None
     assert await again.find(token) is None
-    assert not await again.standing()
+    assert not await again.active_logins()
 
 
 async def test_logins_and_codes_are_bounded(logins: WebLogins) -> None:
@@ -209,15 +209,15 @@ async def test_who_is_in_is_shown_and_put_out(logins: WebLogins, state: FakeStat
     for who in ("ann", "ann", "owner"):
         await logins.enter(logins.issue_code(who))
     unused = logins.issue_code("ann")
-    assert [(each.who, each.browsers) for each in await logins.standing()] == [("ann", 2), ("owner", 1)]
+    assert [(each.who, each.browsers) for each in await logins.active_logins()] == [("ann", 2), ("owner", 1)]
     ended = await logins.end("ann")
     assert len(ended) == 2
     assert not any(logins.counts(login) for login in ended)
     assert (await logins.enter(unused))[0] is LoginOutcome.WRONG
-    assert [each.who for each in await WebLogins(state, now=time).standing()] == ["owner"]
+    assert [each.who for each in await WebLogins(state, now=time).active_logins()] == ["owner"]
     assert await logins.end("ann") == []
     time.move(LOGIN_LIFE)
-    assert await logins.standing() == []
+    assert await logins.active_logins() == []
 
 
 @pytest.mark.parametrize(("text", "expected"), NAMES)

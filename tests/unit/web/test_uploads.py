@@ -141,7 +141,7 @@ async def test_a_file_is_its_visitors_own(served: Served, session: aiohttp.Clien
     channel = served.channel
     assert channel.uploads is not None
     _, told = await upload(session, served.url)
-    assert await channel.uploads.named("somebody-else", told["token"]) is None
+    assert await channel.uploads.find_file("somebody-else", told["token"]) is None
     for token in ("../secrets", "x" * 24, "", ".."):
         assert (await tell(session, served.url, "message-0001", token))["type"] == "rejected"
     assert (await tell(session, served.url, "message-0002", *[told["token"]] * 11))["type"] == "trouble"

@@ -172,7 +172,7 @@ def test_equal_texts_share_a_vector_and_keep_it(tmp_path: Path) -> None:
     first = index.put(NOTES, units(["one", "two", "three"]))
     index.embed("m", {each: np.ones(4, dtype=np.float32) for each in first.came})
     index.put(NOTES, units(["new", "one", "two", "three"]))
-    assert [text for _, text in index.waiting()] == ["Ann: new"]
+    assert [text for _, text in index.units_without_vector()] == ["Ann: new"]
     assert index.use_model("other")
     assert index.count_waiting() == 4
     index.close()

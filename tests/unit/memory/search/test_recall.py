@@ -159,7 +159,7 @@ async def test_an_index_is_kept_in_step_when_it_is_calm_and_none_is_made_for_nob
             home.recall.note(scope)
         running = asyncio.create_task(home.recall.run())
         async with asyncio.timeout(30):
-            await home.recall.settled()
+            await home.recall.wait_indexed()
         running.cancel()
         assert units(tmp_path) == before + 2
         assert not (scope_folder(tmp_path, BOB) / INDEX).exists()
