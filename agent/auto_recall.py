@@ -36,7 +36,7 @@ class AutoRecall:
         self._index = index
         self._seconds = seconds
 
-    async def messages_before(self, scope: str, text: str, conversation: Conversation) -> Mapping[str, str]:
+    async def recall_before(self, scope: str, text: str, conversation: Conversation) -> Mapping[str, str]:
         """Return the fields of a message line of *text* that hold what the model reads before it.
 
         They are empty when nothing is worth it, or found in time.

@@ -156,7 +156,7 @@ class PromptAssembler:
     ) -> Mapping[str, str]:
         if self._recalling is None or rows[0].message.kind is not InboundKind.MESSAGE:
             return {}
-        return await self._recalling.messages_before(
+        return await self._recalling.recall_before(
             place.scope, "\n".join(row.message.text for row in rows), conversation
         )
 

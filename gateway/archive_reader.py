@@ -42,7 +42,7 @@ class TarMember:
         self._left -= len(block)
         return block
 
-    def skip(self) -> None:
+    def skip_rest(self) -> None:
         """Read to the end of the member and of its last block."""
         while self.read(1024 * 1024):
             pass
@@ -75,7 +75,7 @@ def _members(stream: _ByteStream) -> Iterator[TarMember]:
             raise ValueError(_STRANGE)
         member = TarMember(extended.get("path", info.name), size, stream, size)
         yield member
-        member.skip()
+        member.skip_rest()
         extended = {}
     if len(header) < _BLOCK:
         raise ValueError("it ends too early")

@@ -34,7 +34,7 @@ class ChannelHistory:
             return ()
         try:
             async with asyncio.timeout(_PATIENCE):
-                said = await channel.before(message, since=since, limit=NEWEST)
+                said = await channel.messages_before(message, since=since, limit=NEWEST)
         except (ParlourError, TimeoutError) as error:
             log.warning("overheard.unanswered", key=str(message.key), reason=str(error) or type(error).__name__)
             return ()

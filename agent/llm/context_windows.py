@@ -96,7 +96,7 @@ class ContextWindows:
         learned = self._learned.get(model)
         return self._factors.get(model, learned.factor if learned is not None else 1.0)
 
-    def load_usage(self, model: str, weight: int, tokens: int) -> None:
+    def calibrate(self, model: str, weight: int, tokens: int) -> None:
         """Say that a prompt reckoned at *weight* was *tokens* by the provider's own figures."""
         if weight < _LEAST or not _PLAUSIBLE[0] <= tokens / weight <= _PLAUSIBLE[1]:
             return

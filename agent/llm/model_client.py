@@ -153,7 +153,7 @@ class ModelClient:
             spent = await model.complete(request, sink=watch)
             outcome = "answered"
             if request.weight and not spent.tokens.is_estimate:
-                self.windows.load_usage(_sized(model), request.weight, spent.tokens.input)
+                self.windows.calibrate(_sized(model), request.weight, spent.tokens.input)
         except ModelFailed as error:
             spent = usage_of_error(error)
             outcome = type(error).__name__

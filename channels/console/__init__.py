@@ -15,7 +15,7 @@ class ConsolePlugin:
     name = "console"
     settings: type[Any] = ConsoleSettings
 
-    def begin_call(self, context: ChannelContext) -> Channel:
+    def open(self, context: ChannelContext) -> Channel:
         """Build the channel; terminals come to it by `ConsoleChannel.converse`."""
         from channels.console.adapter import ConsoleChannel
 

@@ -18,7 +18,7 @@ class DiscordPlugin:
     steps: Sequence[str] = setup.STEPS
     settings: type[Any] = DiscordSettings
 
-    def begin_call(self, context: ChannelContext) -> Channel:
+    def open(self, context: ChannelContext) -> Channel:
         """Build the channel. Only here is discord.py imported."""
         from channels.discord.adapter import DiscordChannel
 

@@ -31,7 +31,7 @@ class SlackPlugin:
         "Install App, Install to Workspace.",
     )
 
-    def begin_call(self, context: ChannelContext) -> Channel:
+    def open(self, context: ChannelContext) -> Channel:
         """Build the channel; the library is loaded now, and connects when it runs."""
         from channels.slack.adapter import SlackChannel
 

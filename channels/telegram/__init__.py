@@ -23,7 +23,7 @@ class TelegramPlugin:
         "It answers with a token such as 123456789:AA…: whoever has it is the bot, so keep it to yourself.",
     )
 
-    def begin_call(self, context: ChannelContext) -> Channel:
+    def open(self, context: ChannelContext) -> Channel:
         """Build the channel; it connects when it runs."""
         try:
             from channels.telegram.adapter import TelegramChannel

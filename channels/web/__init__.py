@@ -15,7 +15,7 @@ class WebPlugin:
     name = "web"
     settings: type[Any] = WebSettings
 
-    def begin_call(self, context: ChannelContext) -> Channel:
+    def open(self, context: ChannelContext) -> Channel:
         """Build the channel; browsers come to it by its routes."""
         from channels.web.adapter import WebChannel
 

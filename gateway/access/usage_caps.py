@@ -210,7 +210,7 @@ class UsageCapTracker:
         if rule.cap.is_daily:
             is_free = told is None and self._tallies.tokens(rule.names) < rule.limit
             return None if is_free else self._ended(rule, told.until if told else self._midnight(now), turn, now)
-        before = self._tallies.messages_before(rule.names, turn, now)
+        before = self._tallies.times_before(rule.names, turn, now)
         # What was let in is let in again, whoever was told to wait meanwhile.
         if len(before) < rule.limit and (told is None or self._tallies.is_counted(rule.names, turn)):
             return None
@@ -237,7 +237,7 @@ class UsageCapTracker:
             used = self._tallies.tokens(rule.names)
             until = self._midnight(now) if used or told else None
         else:
-            before = self._tallies.messages_before(rule.names, "", now)
+            before = self._tallies.times_before(rule.names, "", now)
             used = len(before)
             until = _half_free(before, rule.limit) if used >= rule.limit else None
         if told is not None:

@@ -71,7 +71,7 @@ class UsageCounters:
         """Say whether *turn* began within the last ten minutes."""
         return any(turn in self._begun.get(name, ()) for name in names)
 
-    def messages_before(self, names: Sequence[str], turn: str, now: datetime) -> Sequence[datetime]:
+    def times_before(self, names: Sequence[str], turn: str, now: datetime) -> Sequence[datetime]:
         """Return when the turns began that stand between *turn* and its beginning, in order.
 
         A turn that is counted already (it was killed, and is taken up again) is judged by those before it alone, so

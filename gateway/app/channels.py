@@ -136,7 +136,7 @@ def open_doors(
             proxy=settings.proxy_address,
             manners=reply_policies_of(chats, name, block),
         )
-        channels[name] = kind.begin_call(context)
+        channels[name] = kind.open(context)
         routes.extend(kind.routes(channels[name]))
 
     for name, block in settings.channels.items():

@@ -281,7 +281,7 @@ class ChannelPlugin(Protocol):
     name: str  # the `kind` of a configuration block
     settings: type[Any]  # a pydantic model of the block
 
-    def begin_call(self, context: ChannelContext) -> Channel:
+    def open(self, context: ChannelContext) -> Channel:
         """Build a channel; connect nothing yet."""
         ...
 

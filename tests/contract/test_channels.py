@@ -136,7 +136,7 @@ class WebHarness:
     kind: ChannelPlugin = web_kind
 
     @asynccontextmanager
-    async def begin_call(self, house: FakeHouse) -> AsyncIterator[Platform]:
+    async def open(self, house: FakeHouse) -> AsyncIterator[Platform]:
         """Serve the page."""
         async with serve_page(house) as served, aiohttp.ClientSession() as session:
 
@@ -168,9 +168,9 @@ class ConsoleHarness:
     kind: ChannelPlugin = console_kind
 
     @asynccontextmanager
-    async def begin_call(self, house: FakeHouse) -> AsyncIterator[Platform]:
+    async def open(self, house: FakeHouse) -> AsyncIterator[Platform]:
         """Run the channel."""
-        channel = console_kind.begin_call(house.context("console"))
+        channel = console_kind.open(house.context("console"))
         assert isinstance(channel, ConsoleChannel)
         house.channel = channel
 
@@ -233,7 +233,7 @@ async def house() -> FakeHouse:
 @pytest.fixture
 async def platform(harness: Harness, house: FakeHouse) -> AsyncIterator[Platform]:
     """Bring the channel up."""
-    async with harness.begin_call(house) as platform:
+    async with harness.open(house) as platform:
         yield platform
 
 

@@ -29,7 +29,7 @@ class SlowChat(PocketChannel):
 class SlowKind(PocketKind):
     """Opens the slow platform."""
 
-    def begin_call(self, context: ChannelContext) -> Channel:
+    def open(self, context: ChannelContext) -> Channel:
         """Build the channel."""
         self.channel = SlowChat(context)
         return self.channel

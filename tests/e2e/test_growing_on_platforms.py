@@ -26,7 +26,7 @@ STEPS = 30
 @pytest.mark.parametrize("harness", HARNESSES, ids=lambda harness: harness.kind.name)
 async def test_what_stands_in_the_chat_only_grows(harness: Harness) -> None:
     """30,000 characters: each edit that the server took shows more, the full one says so, the answer begins with it."""
-    async with harness.begin_call(FakeHouse()) as platform, platform.join() as ann:
+    async with harness.open(FakeHouse()) as platform, platform.join() as ann:
         channel, able = platform.channel, platform.channel.capabilities
 
         def render(text: str, row: int = 0, least: int = 0) -> list[MessagePart]:

@@ -166,7 +166,7 @@ class DiscordHarness:
         return f"message-{(int(ident) - self._first) >> 22:04}"
 
     @asynccontextmanager
-    async def begin_call(self, house: FakeHouse) -> AsyncIterator[Platform]:
+    async def open(self, house: FakeHouse) -> AsyncIterator[Platform]:
         """Run the channel."""
         async with open_discord(Discord(typing_lasts=0.1)) as discord:
             self._first = int(discord.snowflake()) >> 22 << 22

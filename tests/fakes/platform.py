@@ -75,6 +75,6 @@ class Harness(Protocol):
 
     kind: ChannelPlugin
 
-    def begin_call(self, house: FakeHouse) -> AbstractAsyncContextManager[Platform]:
+    def open(self, house: FakeHouse) -> AbstractAsyncContextManager[Platform]:
         """Bring the channel up in front of *house*."""
         ...

@@ -238,7 +238,7 @@ class PocketKind:
         self.channel: PocketChannel | None = None
         self._capabilities = capabilities
 
-    def begin_call(self, context: ChannelContext) -> Channel:
+    def open(self, context: ChannelContext) -> Channel:
         """Build the channel."""
         self.channel = PocketChannel(context, self._capabilities)
         return self.channel

@@ -124,7 +124,7 @@ class FilePocketKind(PocketKind):
         self.shelf = shelf
         self._limits = capabilities
 
-    def begin_call(self, context: ChannelContext) -> Channel:
+    def open(self, context: ChannelContext) -> Channel:
         """Build the channel."""
         self.channel = FilePocket(context, self._limits, self.shelf)
         return self.channel

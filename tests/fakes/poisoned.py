@@ -61,7 +61,7 @@ class CarefulChannel(RelayChannel):
 class CarefulKind(RelayKind):
     """The kind of it."""
 
-    def begin_call(self, context: ChannelContext) -> Channel:
+    def open(self, context: ChannelContext) -> Channel:
         """Build the channel."""
         return CarefulChannel(context.name, context.settings, context.intake)
 

@@ -269,7 +269,7 @@ class RelayKind:
     name = "relay"
     settings: type[Any] = RelaySettings
 
-    def begin_call(self, context: ChannelContext) -> Channel:
+    def open(self, context: ChannelContext) -> Channel:
         """Build the channel; it connects when it runs."""
         return RelayChannel(context.name, context.settings, context.intake)
 

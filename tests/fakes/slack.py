@@ -57,7 +57,7 @@ class Slack:
 
 def build(server: SlackServer, house: FakeHouse, **more: Any) -> SlackChannel:
     """Return a channel that is not connected yet."""
-    built = plugin.begin_call(house.context("slack", settings(server, **more)))
+    built = plugin.open(house.context("slack", settings(server, **more)))
     assert isinstance(built, SlackChannel)
     built._ping = PING
     built._speech.posts = SlackRateLimits(1_000, 0.001)

@@ -92,7 +92,7 @@ class SlackHarness:
     kind: ChannelPlugin = plugin
 
     @asynccontextmanager
-    async def begin_call(self, house: FakeHouse) -> AsyncIterator[Platform]:
+    async def open(self, house: FakeHouse) -> AsyncIterator[Platform]:
         """Run the channel."""
         async with slack(house, reaction="") as up:
             up.server.say(DM, ANN, "so", ts=_ROOT, quiet=True)

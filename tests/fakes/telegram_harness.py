@@ -117,7 +117,7 @@ class TelegramHarness:
     kind: ChannelPlugin = plugin
 
     @asynccontextmanager
-    async def begin_call(self, house: FakeHouse) -> AsyncIterator[Platform]:
+    async def open(self, house: FakeHouse) -> AsyncIterator[Platform]:
         """Run the channel."""
         async with open_telegram() as server:
             server.chat(_GROUP).topics = {_TOPIC}

@@ -259,7 +259,7 @@ async def serve_page(
     limits: ConnectionLimits | None = None,
 ) -> AsyncIterator[Served]:
     """Run the real channel on the real server in front of *house*; leaving it is a shutdown."""
-    channel = web_kind.begin_call(house.context("web"))
+    channel = web_kind.open(house.context("web"))
     assert isinstance(channel, WebChannel)
     house.channel = channel
     routes = web_kind.routes(channel)

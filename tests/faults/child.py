@@ -142,8 +142,8 @@ class Child:
         self._shim.arm(Mode.COUNT, 0)
         counted, quiet = -1, 0
         while quiet < _QUIET or not is_up(app.channels[self._order.platform]):
-            quiet = quiet + 1 if self._shim.load_usage == counted else 0
-            counted = self._shim.load_usage
+            quiet = quiet + 1 if self._shim.counted == counted else 0
+            counted = self._shim.counted
             await asyncio.sleep(_LOOK_AGAIN)
 
     def _tell(self, **news: Any) -> None:
@@ -162,7 +162,7 @@ class Child:
             elif what == "finish":
                 if not self._order.whole_life:
                     self._shim.disarm()
-                self._tell(idle=True, counted=self._shim.load_usage, points=list(self._shim.points()))
+                self._tell(idle=True, counted=self._shim.counted, points=list(self._shim.points()))
                 self._stop.set()
 
     async def _owners_code(self) -> str:

@@ -93,5 +93,5 @@ class Peers:
 @asynccontextmanager
 async def open_peers(stage: Stage) -> AsyncIterator[Peers]:
     """Serve both until the block ends."""
-    async with stage.begin_call(), open_server(scripted(stage.sentences)) as model:
+    async with stage.open(), open_server(scripted(stage.sentences)) as model:
         yield Peers(stage, model)

@@ -66,7 +66,7 @@ class _Kind:
     preview: timedelta
     notes: Mapping[str, str]
 
-    def begin_call(self, context: ChannelContext) -> Channel:
+    def open(self, context: ChannelContext) -> Channel:
         """Build the real channel."""
         channel = self.make(context)
         channel.capabilities = replace(channel.capabilities, preview_every=self.preview)

@@ -79,7 +79,7 @@ class Shim:
         self._library.shim_disarm()
 
     @property
-    def load_usage(self) -> int:
+    def counted(self) -> int:
         """How many calls were counted since `arm`."""
         return int(self._library.shim_counted())
 
@@ -91,6 +91,6 @@ class Shim:
     def points(self) -> Iterator[str]:
         """Yield every counted call as ``kind name``."""
         line = ctypes.create_string_buffer(_POINT_LENGTH)
-        for n in range(1, self.load_usage + 1):
+        for n in range(1, self.counted + 1):
             self._library.shim_point(ctypes.c_long(n), line)
             yield line.value.decode("utf-8", "replace")

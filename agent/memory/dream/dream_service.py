@@ -76,7 +76,7 @@ class DreamService:
 
     def _wanted(self, scope: str, version: DocumentVersion) -> tuple[Mapping[str, str], int] | RestoreConflict:
         """Return the texts as they stood before *version*, with what others changed since. Blocks."""
-        texts = _decoded(self._versions.messages_before(scope, version.sha) or {})
+        texts = _decoded(self._versions.documents_before(scope, version.sha) or {})
         kept = 0
         for each in self._since(scope, version):
             if each.why.startswith((CAUSE, RESTORE)):
@@ -84,7 +84,7 @@ class DreamService:
             if each.why.startswith(FORGET):  # another wording of what was forgotten may stand in the old text
                 return RestoreConflict(each)
             before, after = (
-                _decoded(self._versions.messages_before(scope, each.sha) or {}),
+                _decoded(self._versions.documents_before(scope, each.sha) or {}),
                 _decoded(self._versions.texts(scope, each.sha)),
             )
             for name in each.names:

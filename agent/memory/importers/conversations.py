@@ -42,7 +42,7 @@ class ConversationImporter:
     disk: Disk
     is_dry: bool = False
 
-    async def messages_before(self, found: ImportedSession) -> ImportTarget | None:
+    async def earlier_target(self, found: ImportedSession) -> ImportTarget | None:
         """Return where an earlier run took the conversation; it goes on there, also when nobody says so again."""
         marks = self._marks(found)
 

@@ -56,7 +56,7 @@ class MemoryImporter:
         items += [await asyncio.to_thread(self._history, scope, each) for each in found.histories]
         items += [await asyncio.to_thread(self._note, scope, each) for each in found.notes]
         for each, is_newest in _with_newest(found.sessions):
-            goal = mapped.get(each.key) or await self.talks.messages_before(each) or ImportTarget(scope=scope)
+            goal = mapped.get(each.key) or await self.talks.earlier_target(each) or ImportTarget(scope=scope)
             item = await self.talks.import_session(goal if is_newest else replace(goal, key=None), each)
             is_elsewhere = each.key not in mapped and goal.scope != scope
             items.append(replace(item, why=f"it went into {goal.scope} before") if is_elsewhere else item)

@@ -90,7 +90,7 @@ class DerivedDataFinder:
     def _brought(self, scope: str, version: DocumentVersion, name: str) -> list[str]:
         """Return the lines that *version* brought into a document and that stand there because of it."""
         after = self._versions.texts(scope, version.sha).get(name, b"")
-        before = (self._versions.messages_before(scope, version.sha) or {}).get(name, b"")
+        before = (self._versions.documents_before(scope, version.sha) or {}).get(name, b"")
         now = read_text(self._disk.load(document_path(self._home, scope, name)) or b"").splitlines()
         known = set(read_text(before).splitlines())
         new = [line for line in read_text(after).splitlines() if line.strip() and line not in known]

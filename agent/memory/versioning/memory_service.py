@@ -138,7 +138,7 @@ class MemoryService:
         if version is None:
             return NoSuchVersion()
         after = await asyncio.to_thread(self._versions.texts, scope, version.sha)
-        before = await asyncio.to_thread(self._versions.messages_before, scope, version.sha) or {}
+        before = await asyncio.to_thread(self._versions.documents_before, scope, version.sha) or {}
         names = await asyncio.to_thread(self._left, scope, version, by)
         for name in names:  # all of it, or nothing
             now = (await self._documents.read(scope, name)).text

@@ -74,7 +74,7 @@ class VersionStore:
                 return {}
             return read_tree(repo, resolve(repo, sha) if sha else head_of(repo))
 
-    def messages_before(self, scope: str, sha: str) -> dict[str, bytes] | None:
+    def documents_before(self, scope: str, sha: str) -> dict[str, bytes] | None:
         """Return the documents as they stood before the version *sha*; None when there is no such version."""
         with self._open(scope) as repo:
             commit = resolve(repo, sha) if repo is not None else None

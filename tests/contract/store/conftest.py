@@ -20,7 +20,7 @@ class House(Protocol):
 
     wall: Wall
 
-    async def begin_call(self, limits: StoreLimits | None = None, clock: Clock | None = None) -> Store:
+    async def open(self, limits: StoreLimits | None = None, clock: Clock | None = None) -> Store:
         """Open the store as a process that starts would."""
         ...
 
@@ -41,7 +41,7 @@ class SqliteHouse:
         self._path.parent.mkdir()
         self._opened: list[Store] = []
 
-    async def begin_call(self, limits: StoreLimits | None = None, clock: Clock | None = None) -> Store:
+    async def open(self, limits: StoreLimits | None = None, clock: Clock | None = None) -> Store:
         """Open the store as a process that starts would."""
         limits, clock = limits or StoreLimits(), clock or self.wall.now
         store: Store
@@ -80,4 +80,4 @@ async def house(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
 @pytest.fixture
 async def store(house: House) -> Store:
     """Return an open store with the default limits."""
-    return await house.begin_call()
+    return await house.open()

@@ -19,11 +19,11 @@ LATE = START + timedelta(days=3650)
 
 async def test_a_new_message_is_there_after_a_kill(house: House) -> None:
     """What accept has confirmed survives a kill, whole."""
-    store = await house.begin_call()
+    store = await house.open()
     message = said("hällo 👋", reply_to="7", quoted="before", event_ids=("e1",), is_addressed=True)
     acceptance = await store.journal.accept(message, role=Role.STEWARD, is_control=False)
     await house.kill()
-    store = await house.begin_call()
+    store = await house.open()
     assert await anext(store.journal.ready_sessions()) == ANN
     lease = await claim(store)
     assert acceptance.outcome is AcceptOutcome.NEW
@@ -39,10 +39,10 @@ async def test_a_redelivery_is_a_duplicate_with_the_first_number(store: Store) -
 
 async def test_a_redelivery_after_the_answer_stays_a_duplicate(house: House) -> None:
     """An answered message that is delivered again, even after a restart, makes no second turn."""
-    store = await house.begin_call()
+    store = await house.open()
     await answer(store, said(), "answer")
     await house.kill()
-    store = await house.begin_call()
+    store = await house.open()
     assert (await accept(store, said())).outcome is AcceptOutcome.DUPLICATE
     assert await store.journal.claim(ANN) is None
 
@@ -139,7 +139,7 @@ async def test_a_deletion_of_something_unknown_stores_nothing(store: Store) -> N
 
 async def test_a_full_chat_is_refused_and_told_once_a_minute(house: House) -> None:
     """Past the limit rows are stored as refused; the chat reads one line per minute."""
-    store = await house.begin_call(StoreLimits(queued_per_chat=2))
+    store = await house.open(StoreLimits(queued_per_chat=2))
     outcomes = [(await accept(store, said(id=str(n)))).outcome for n in range(5)]
     assert outcomes == [AcceptOutcome.NEW] * 2 + [AcceptOutcome.FULL] * 3
     told = await store.outbox.undelivered(ANN)
@@ -155,7 +155,7 @@ async def test_a_full_chat_is_refused_and_told_once_a_minute(house: House) -> No
 
 async def test_one_sender_fills_at_most_half_of_a_shared_chats_queue(house: House) -> None:
     """The other half is for everybody else; a direct chat has one sender, and all of it is theirs."""
-    store = await house.begin_call(StoreLimits(queued_per_chat=6))
+    store = await house.open(StoreLimits(queued_per_chat=6))
     group: dict[str, Any] = {"key": BOB, "chat_kind": ChatKind.GROUP}
     outcomes = [(await accept(store, said(id=f"a{n}", by="ann", **group))).outcome for n in range(5)]
     assert outcomes == [AcceptOutcome.NEW] * 3 + [AcceptOutcome.FULL] * 2
@@ -167,7 +167,7 @@ async def test_one_sender_fills_at_most_half_of_a_shared_chats_queue(house: Hous
 
 async def test_a_full_chat_does_not_stop_another_one_or_a_command(house: House) -> None:
     """Limits are per chat, and control rows pass."""
-    store = await house.begin_call(StoreLimits(queued_per_chat=1))
+    store = await house.open(StoreLimits(queued_per_chat=1))
     await accept(store, said(id="1"))
     await accept(store, said(id="2"))
     assert (await accept(store, said("/stop", id="3"), is_control=True)).outcome is AcceptOutcome.NEW
@@ -176,7 +176,7 @@ async def test_a_full_chat_does_not_stop_another_one_or_a_command(house: House) 
 
 async def test_commands_wait_in_a_limited_number(house: House) -> None:
     """A command waits until its reply is on its way; of a shared chat's limit one sender has half."""
-    store = await house.begin_call(StoreLimits(queued_per_chat=4))
+    store = await house.open(StoreLimits(queued_per_chat=4))
     group: dict[str, Any] = {"key": BOB, "chat_kind": ChatKind.GROUP}
 
     async def command(number: int, by: str) -> AcceptOutcome:
@@ -201,7 +201,7 @@ async def test_commands_wait_in_a_limited_number(house: House) -> None:
 @pytest.mark.parametrize("claimed", [0, 2])
 async def test_the_whole_backlog_has_a_limit(house: House, claimed: int) -> None:
     """It is exact, and what was claimed leaves room again."""
-    store = await house.begin_call(StoreLimits(queued=5))
+    store = await house.open(StoreLimits(queued=5))
     keys = [SessionKey("telegram", str(n)) for n in range(9)]
     for key in keys[:5]:
         await accept(store, said(key=key))
@@ -213,17 +213,17 @@ async def test_the_whole_backlog_has_a_limit(house: House, claimed: int) -> None
 
 async def test_a_control_row_comes_out_of_controls_alone(house: House) -> None:
     """It never waits in the lane, and is offered again after a kill; after a second one it is a suspect."""
-    store = await house.begin_call()
+    store = await house.open()
     await accept(store, said("/stop"), is_control=True)
     row = await anext(store.journal.control_rows())
     assert (row.message.text, row.is_control, row.attempts) == ("/stop", True, 0)
     assert await store.journal.claim(ANN) is None
     await house.kill()
-    store = await house.begin_call()
+    store = await house.open()
     again = await anext(store.journal.control_rows())
     assert (again.seq, again.is_control, again.attempts) == (row.seq, True, 0)  # only what runs alone is charged
     await house.kill()
-    store = await house.begin_call()
+    store = await house.open()
     suspect = await store.journal.claim_suspect(is_alone=True)
     assert isinstance(suspect, InboxRow)
     assert (suspect.seq, suspect.is_control, suspect.attempts) == (row.seq, True, 1)
@@ -265,7 +265,7 @@ async def test_a_dead_letter_and_its_message_stay_known(store: Store) -> None:
 
 async def test_texts_go_after_a_week_and_keys_after_a_month(house: House) -> None:
     """Until then a redelivery is a duplicate; numbers are never given twice."""
-    store = await house.begin_call()
+    store = await house.open()
     first = await answer(store, said("secret"), "answer")
     await accept(store, said("waiting", id="2"))
     await store.records.projected([record.seq for record in await store.records.unprojected(0, 10)])

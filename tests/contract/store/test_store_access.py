@@ -25,20 +25,20 @@ def _line(ident: str, at: datetime, **other: str) -> AuditEntry:
 
 async def test_a_decision_survives_a_kill_with_its_line(house: House) -> None:
     """What was decided is in force after a kill, and the audit says who decided it."""
-    store = await house.begin_call()
+    store = await house.open()
     now = house.wall.now()
     ada, place = _member("U1", AccessStatus.ALLOWED, now), _member("chat:C1", AccessStatus.ALLOWED, now)
     assert await store.access.change(AccessChange(put=(ada, place), line=_line("t1", now)))
     assert store.access.members() == {("slack", "U1"): ada, ("slack", "chat:C1"): place}
     await house.kill()
-    again = await house.begin_call()
+    again = await house.open()
     assert again.access.members() == {("slack", "U1"): ada, ("slack", "chat:C1"): place}
     assert await again.access.audit(limit=10) == [_line("t1", now)]
 
 
 async def test_a_later_decision_takes_the_place_of_an_earlier_one(house: House) -> None:
     """Somebody has one standing in a channel; who is removed has none; the edition tells that something changed."""
-    store = await house.begin_call()
+    store = await house.open()
     now = house.wall.now()
     before = store.access.edition()
     await store.access.change(AccessChange(put=(_member("U1", AccessStatus.ALLOWED, now),)))
@@ -48,12 +48,12 @@ async def test_a_later_decision_takes_the_place_of_an_earlier_one(house: House) 
     await store.access.change(AccessChange(remove=(("slack", "U1"),)))
     assert not store.access.members()
     await house.kill()
-    assert not (await house.begin_call()).access.members()
+    assert not (await house.open()).access.members()
 
 
 async def test_what_is_spent_once_changes_nothing_twice(house: House) -> None:
     """Of two changes that spend one note the first is written whole, the second not at all."""
-    store = await house.begin_call()
+    store = await house.open()
     now = house.wall.now()
     assert await store.access.change(AccessChange(notes={"claim": "hash"}))
     first = AccessChange(put=(_member("U1", AccessStatus.OWNER, now),), spends=("claim", "hash"), line=_line("a", now))
@@ -64,14 +64,14 @@ async def test_what_is_spent_once_changes_nothing_twice(house: House) -> None:
     assert not store.access.notes()
     assert [each.id for each in await store.access.audit(limit=9)] == ["a"]
     await house.kill()
-    again = await house.begin_call()
+    again = await house.open()
     assert set(again.access.members()) == {("slack", "U1")}
     assert not again.access.notes()
 
 
 async def test_a_note_that_changed_is_not_spent(house: House) -> None:
     """What was replaced meanwhile is not what somebody wants to spend."""
-    store = await house.begin_call()
+    store = await house.open()
     await store.access.change(AccessChange(notes={"claim": "newer"}))
     assert not await store.access.change(AccessChange(spends=("claim", "older")))
     assert store.access.notes() == {"claim": "newer"}
@@ -79,7 +79,7 @@ async def test_a_note_that_changed_is_not_spent(house: House) -> None:
 
 async def test_a_line_of_one_id_is_written_once(house: House) -> None:
     """A turn that is run again after a crash leaves the line that it left before."""
-    store = await house.begin_call()
+    store = await house.open()
     now = house.wall.now()
     await store.access.change(AccessChange(line=_line("t1", now)))
     await store.access.change(AccessChange(line=_line("t1", now, outcome="failed")))
@@ -88,7 +88,7 @@ async def test_a_line_of_one_id_is_written_once(house: House) -> None:
 
 async def test_the_audit_lists_the_newest_first_and_of_one_person(house: House) -> None:
     """Lines come newest first, as many as asked for; of one person both what they did and what was done to them."""
-    store = await house.begin_call()
+    store = await house.open()
     now = house.wall.now()
     await store.access.change(AccessChange(line=_line("a", now)))
     await store.access.change(AccessChange(line=_line("b", now, by="slack:U1", what="new", whom="")))
@@ -99,7 +99,7 @@ async def test_the_audit_lists_the_newest_first_and_of_one_person(house: House) 
 
 async def test_lines_leave_after_a_year(house: House) -> None:
     """The audit holds a year: an older line is pruned, a younger one stays."""
-    store = await house.begin_call()
+    store = await house.open()
     now = house.wall.now()
     await store.access.change(AccessChange(line=_line("old", now - timedelta(days=366))))
     await store.access.change(AccessChange(line=_line("young", now - timedelta(days=364))))
@@ -109,11 +109,11 @@ async def test_lines_leave_after_a_year(house: House) -> None:
 
 async def test_what_a_chat_is_told_with_a_change_is_delivered(house: House) -> None:
     """What is told goes out with the change, and survives a kill as it does."""
-    store = await house.begin_call()
+    store = await house.open()
     told = OutboundMessage(id="dabcdefghijklmnop.1", key=SessionKey("slack", "D1"), text="Welcome.")
     await store.access.change(AccessChange(notes={"n": "1"}, told=(told,)))
     await house.kill()
-    again = await house.begin_call()
+    again = await house.open()
     delivery = await again.outbox.next(told.key)
     assert delivery is not None
     assert delivery.message.text == "Welcome."
@@ -121,20 +121,20 @@ async def test_what_a_chat_is_told_with_a_change_is_delivered(house: House) -> N
 
 async def test_a_turns_line_is_written_with_its_commit_once(house: House) -> None:
     """A turn that decided leaves its line with its record; committed again, or killed right after, there is one."""
-    store = await house.begin_call()
+    store = await house.open()
     await accept(store, said("/new"))
     lease = await claim(store)
     line = _line(lease.turn, house.wall.now(), by="telegram:ann", what="new", whom="")
     await store.journal.commit(lease, replace(answered(lease, "New session."), audit=line))
     await store.journal.commit(lease, replace(answered(lease, "New session."), audit=line))
     await house.kill()
-    again = await house.begin_call()
+    again = await house.open()
     assert await again.access.audit(limit=9) == [line]
 
 
 async def test_a_commit_that_does_not_count_leaves_no_line(house: House) -> None:
     """Who lost the lane wrote nothing: neither a record nor a line of the audit."""
-    store = await house.begin_call()
+    store = await house.open()
     await accept(store, said("/new"))
     lease = await claim(store)
     await store.journal.release(lease, attempt_counts=True)

@@ -20,7 +20,7 @@ def notice(id_: str = "aaaaaaaaaaaaaaaaa.1") -> OutboundMessage:
 
 async def test_a_cause_its_notice_and_its_post_are_one_write(house: House) -> None:
     """After a kill all three are there; noted again, the notice stands once."""
-    store = await house.begin_call()
+    store = await house.open()
     at = house.wall.now()
     alert = Alert(
         cause="disk",
@@ -37,7 +37,7 @@ async def test_a_cause_its_notice_and_its_post_are_one_write(house: House) -> No
     await store.alerts.note(alert, notices=[notice()], posts=["{}"], at=at)
     await store.alerts.note(alert, notices=[notice()], at=at)
     await house.kill()
-    store = await house.begin_call()
+    store = await house.open()
     assert await store.alerts.all() == (alert,)
     (delivery,) = await store.outbox.undelivered(OWNER)
     assert delivery.message == notice()
@@ -47,7 +47,7 @@ async def test_a_cause_its_notice_and_its_post_are_one_write(house: House) -> No
 
 async def test_a_post_waits_until_it_is_due_and_goes_when_it_arrived(house: House) -> None:
     """What is put off comes back later with its attempts counted; what stands behind it keeps its place."""
-    store = await house.begin_call()
+    store = await house.open()
     at = house.wall.now()
     await store.alerts.note(Alert(cause="disk", since=at), posts=["1", "2"], at=at)
     first, second = await store.alerts.posts(due=at, limit=10)
@@ -61,7 +61,7 @@ async def test_a_post_waits_until_it_is_due_and_goes_when_it_arrived(house: Hous
 
 async def test_what_was_given_up_is_told_once_and_our_own_notices_never(house: House) -> None:
     """From a mark on: a line per turn, none of what stood there before, none of what we said to owners ourselves."""
-    store = await house.begin_call()
+    store = await house.open()
     _, mark = await store.alerts.given_up("")
     await answer(store, said(), "one")
     key = said().key

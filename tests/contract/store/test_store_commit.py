@@ -32,7 +32,7 @@ JOB = Job(id="j1", kind="remember", scope="people/ann", payload={"fact": "tea"},
 
 async def test_a_commit_is_all_there_after_a_kill(house: House) -> None:
     """Record, rows, outbound, jobs, usage and session stand together."""
-    store = await house.begin_call()
+    store = await house.open()
     await accept(store, said())
     lease = await claim(store)
     await store.journal.step(lease, TurnStep(n=0, kind="opening", lines=()))
@@ -40,7 +40,7 @@ async def test_a_commit_is_all_there_after_a_kill(house: House) -> None:
     commit = answered(lease, "one", "two", jobs=(JOB,), blobs={"sha": "text"})
     assert await store.journal.commit(lease, commit) == commit.record
     await house.kill()
-    store = await house.begin_call()
+    store = await house.open()
     assert [stored.record for stored in await store.records.unprojected(0, 10)] == [commit.record]
     assert [each.message for each in await store.outbox.undelivered(ANN)] == list(outbound(lease, "one", "two"))
     assert await store.jobs.pending_in("people/ann") == (JOB,)
@@ -168,7 +168,7 @@ async def test_the_last_answered_turn_is_found(store: Store) -> None:
 
 async def test_projected_bodies_leave_the_journal(house: House) -> None:
     """Records come in commit order, after a number, of a key; what is projected comes no more."""
-    store = await house.begin_call()
+    store = await house.open()
     turns = [(await answer(store, said(id=str(n), key=key), "x")).turn for n, key in enumerate((ANN, BOB, ANN))]
     records = await store.records.unprojected(0, 10)
     assert [stored.record.turn for stored in records] == turns
@@ -176,7 +176,7 @@ async def test_projected_bodies_leave_the_journal(house: House) -> None:
     assert [stored.record.turn for stored in await store.records.pending(ANN)] == [turns[0], turns[2]]
     await store.records.projected([stored.seq for stored in records[:2]])
     await house.kill()
-    store = await house.begin_call()
+    store = await house.open()
     assert [stored.record.turn for stored in await store.records.unprojected(0, 10)] == [turns[2]]
     assert (await store.records.pending(BOB)) == ()
 
@@ -193,7 +193,7 @@ async def test_the_projector_is_woken_at_start_and_by_each_commit(store: Store) 
 
 async def test_sessions_are_listed_most_recent_first(house: House) -> None:
     """A commit makes its session the most recently used."""
-    store = await house.begin_call()
+    store = await house.open()
     await answer(store, said(id="1"), "x")
     house.wall.advance(seconds=1)
     await answer(store, said(id="2", key=BOB), "x")
@@ -219,7 +219,7 @@ async def test_a_story_needs_a_reference_that_fits_one_turn(store: Store) -> Non
 
 async def test_jobs_are_leased_until_finished_or_put_off(house: House) -> None:
     """Due ones, oldest first, once per process; a restart offers them again; order in a scope is kept."""
-    store = await house.begin_call()
+    store = await house.open()
     later = Job(id="j2", kind="remember", scope="people/ann", payload={}, due_at=START - timedelta(seconds=9))
     future = Job(id="j3", kind="remember", scope="", payload={}, due_at=START + timedelta(hours=1))
     for job in (JOB, later, future, JOB):
@@ -234,7 +234,7 @@ async def test_jobs_are_leased_until_finished_or_put_off(house: House) -> None:
     (again,) = await store.jobs.due(START + timedelta(minutes=1), 10, kinds=KINDS)
     assert (again.id, again.attempts) == ("j2", 1)
     await house.kill()
-    store = await house.begin_call()
+    store = await house.open()
     assert await store.jobs.due(START + timedelta(hours=2), 10, kinds=("summarise",)) == ()
     assert [job.id for job in await store.jobs.due(START + timedelta(hours=2), 1, kinds=KINDS)] == ["j2"]
 
@@ -268,7 +268,7 @@ async def test_usage_adds_up_by_purpose_and_model(store: Store) -> None:
 
 async def test_choices_and_notes_survive(house: House) -> None:
     """Preferences are served from memory; an empty value removes; channels keep their notes apart."""
-    store = await house.begin_call()
+    store = await house.open()
     await store.people.prefer("people/ann", "zone", "Europe/Berlin")
     await store.people.prefer("people/ann", "language", "de")
     await store.people.prefer("people/ann", "language", "")
@@ -277,7 +277,7 @@ async def test_choices_and_notes_survive(house: House) -> None:
     await store.state("slack").save("gone", None)
     assert store.people.preferences("people/ann") == {"zone": "Europe/Berlin"}
     await house.kill()
-    store = await house.begin_call()
+    store = await house.open()
     assert store.people.preferences("people/ann") == {"zone": "Europe/Berlin"}
     assert store.people.preferences("people/bob") == {}
     assert await store.state("slack").load("mark") == "17\ud800"

@@ -48,7 +48,7 @@ class Disk:
             def execute(self, statement: str, *parameters: Any) -> sqlite3.Cursor:
                 if statement == "COMMIT" and disk.loses_replies:
                     super().execute(statement)
-                disk.intercept(statement)
+                disk.meet(statement)
                 return super().execute(statement, *parameters)
 
         return Connection
@@ -57,7 +57,7 @@ class Disk:
         """Return when a statement that begins so is run from now on."""
         await self._asked.setdefault(beginning, asyncio.Event()).wait()
 
-    def intercept(self, statement: str) -> None:
+    def meet(self, statement: str) -> None:
         """Count a statement, or fail it."""
         self.commits += statement == "COMMIT"
         for beginning, event in self._asked.items():

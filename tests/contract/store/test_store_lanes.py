@@ -56,11 +56,11 @@ async def test_a_lane_has_one_owner(store: Store) -> None:
 
 async def test_lanes_yields_the_backlog_then_what_comes(house: House) -> None:
     """Each key once, the longest waiting first; and again when a commit leaves more."""
-    store = await house.begin_call()
+    store = await house.open()
     await accept(store, said(key=BOB))
     await accept_texts(store, "a", "b")
     await house.kill()
-    store = await house.begin_call()
+    store = await house.open()
     lanes = store.journal.ready_sessions()
     assert [await anext(lanes), await anext(lanes)] == [BOB, ANN]
     lease = await claim(store)
@@ -104,7 +104,7 @@ MERGES: dict[str, tuple[StoreLimits, list[tuple[str, dict[str, Any]]], list[list
 async def test_one_senders_parts_merge(house: House, name: str) -> None:
     """A turn is one sender's; its id is its first row's."""
     limits, messages, expected = MERGES[name]
-    store = await house.begin_call(limits)
+    store = await house.open(limits)
     for n, (text, fields) in enumerate(messages, 1):
         await accept(store, said(text, id=str(n), **fields))
     house.wall.advance(seconds=10)
@@ -122,7 +122,7 @@ ABSENCES: dict[str, tuple[float, list[list[str]]]] = {
 async def test_a_backlog_is_one_turn_per_sender(house: House, name: str) -> None:
     """What waited beyond ten minutes is one turn per sender up to a command of theirs; before that all is as usual."""
     minutes, expected = ABSENCES[name]
-    store = await house.begin_call(SPLIT)
+    store = await house.open(SPLIT)
     for n, (text, by) in enumerate([("a1", "ann"), ("b1", "bob"), ("a2", "ann")]):
         await accept(store, said(text, id=str(n), by=by, second=n))
     await accept(store, said("/x", id="3", kind=InboundKind.COMMAND, second=3))
@@ -147,7 +147,7 @@ async def test_rows_of_a_merged_turn_end_as_answered_and_merged(store: Store) ->
 @pytest.mark.parametrize("fields", [{"album": "7"}, {"text": LONG}], ids=["album", "paste"])
 async def test_a_part_waits_for_the_rest(house: House, fields: dict[str, str]) -> None:
     """Claim holds back what may not be whole, and the lane is offered again when the window is over."""
-    store = await house.begin_call(StoreLimits(split_seconds=0.02), clock=utc_now)
+    store = await house.open(StoreLimits(split_seconds=0.02), clock=utc_now)
     await accept(store, said(id="1", **fields))
     lanes = store.journal.ready_sessions()
     assert await anext(lanes) == ANN
@@ -178,7 +178,7 @@ async def test_the_window_lasts_two_seconds(clock: Clock) -> None:
 
 async def test_a_clock_that_went_back_holds_nobody_up(house: House) -> None:
     """A part from the future is claimed at once."""
-    store = await house.begin_call()
+    store = await house.open()
     await accept(store, said(LONG))
     house.wall.advance(hours=-1)
     assert await store.journal.claim(ANN) is not None
@@ -232,7 +232,7 @@ async def test_a_given_back_turn_is_claimed_again_exactly(store: Store) -> None:
 
 async def test_a_lost_lease_writes_nothing(house: House) -> None:
     """After another claim of the lane, everything under the old lease raises LeaseLost."""
-    store = await house.begin_call()
+    store = await house.open()
     await accept(store, said())
     old = await claim(store)
     await store.journal.release(old, attempt_counts=False)
@@ -251,11 +251,11 @@ async def test_a_lost_lease_writes_nothing(house: House) -> None:
 
 async def test_the_lease_of_a_process_that_died_is_lost(house: House) -> None:
     """A restart takes the lanes; the old epoch is worth nothing."""
-    store = await house.begin_call()
+    store = await house.open()
     await accept(store, said())
     old = await claim(store)
     await house.kill()
-    store = await house.begin_call()
+    store = await house.open()
     with pytest.raises(LeaseLost):
         await store.journal.commit(old, answered(old))
     assert (await claim(store)).turn == old.turn
@@ -263,7 +263,7 @@ async def test_the_lease_of_a_process_that_died_is_lost(house: House) -> None:
 
 async def run_and_die(house: House, limits: StoreLimits | None = None) -> tuple[bool, int, str]:
     """Start, claim Ann's turn, die in it; return how it was claimed."""
-    store = await house.begin_call(limits)
+    store = await house.open(limits)
     lease = await claim(store)
     await house.kill()
     row = lease.rows[0]
@@ -272,7 +272,7 @@ async def run_and_die(house: House, limits: StoreLimits | None = None) -> tuple[
 
 async def test_two_unclean_stops_make_a_row_lone_and_only_then_attempts_count(house: House) -> None:
     """Counted before the work: usual, usual, then alone for the first, second and third time."""
-    store = await house.begin_call()
+    store = await house.open()
     await accept(store, said())
     await house.kill()
     runs = [await run_and_die(house) for _ in range(5)]
@@ -282,13 +282,13 @@ async def test_two_unclean_stops_make_a_row_lone_and_only_then_attempts_count(ho
 
 async def test_a_row_that_was_not_in_flight_is_innocent(house: House) -> None:
     """Waiting through crashes counts nothing."""
-    store = await house.begin_call()
+    store = await house.open()
     await accept(store, said())
     await accept(store, said(key=BOB))
     await house.kill()
     for _ in range(3):
         await run_and_die(house)
-    store = await house.begin_call()
+    store = await house.open()
     row = (await claim(store, BOB)).rows[0]
     assert (row.is_lone, row.attempts) == (False, 0)
     assert (await store.journal.depth())["unclean_stops"] == 4
@@ -296,12 +296,12 @@ async def test_a_row_that_was_not_in_flight_is_innocent(house: House) -> None:
 
 async def test_a_chosen_stop_gives_the_attempt_back(house: House) -> None:
     """A lone turn that was released by choice has the attempts it had before."""
-    store = await house.begin_call()
+    store = await house.open()
     await accept(store, said())
     await house.kill()
     for _ in range(2):
         await run_and_die(house)
-    store = await house.begin_call()
+    store = await house.open()
     await store.journal.release(await claim(store), attempt_counts=False)
     lease = await claim(store)
     assert lease.rows[0].attempts == 1
@@ -311,14 +311,14 @@ async def test_a_chosen_stop_gives_the_attempt_back(house: House) -> None:
 
 async def test_a_clean_close_counts_nothing_and_forgives(house: House) -> None:
     """A row in flight at a clean close runs as usual, and the unclean stops in a row begin at none."""
-    store = await house.begin_call()
+    store = await house.open()
     await accept(store, said())
     await house.kill()
     await run_and_die(house)
-    store = await house.begin_call()
+    store = await house.open()
     await claim(store)
     await store.close()
-    store = await house.begin_call()
+    store = await house.open()
     assert (await store.journal.depth())["unclean_stops"] == 0
     assert (await claim(store)).rows[0].is_lone is False
 
@@ -384,7 +384,7 @@ async def test_a_claim_that_nobody_waits_for_is_given_back(store: Store) -> None
 
 async def test_depth_counts_what_waits(house: House) -> None:
     """Queue, age, undelivered, dead and unprojected are visible."""
-    store = await house.begin_call()
+    store = await house.open()
     await accept(store, said("a", id="1"))
     lease = await claim(store)
     await store.journal.commit(lease, answered(lease, "answer", outcome=MessageOutcome.DEAD, failure="poison"))

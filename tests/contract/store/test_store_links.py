@@ -49,7 +49,7 @@ async def talked(store: Store, account: str) -> None:
 
 async def test_linked_accounts_are_one_person_with_everything_there_is_of_them(house: House) -> None:
     """Sessions, jobs and whose chat is whose; doing it again changes nothing; a kill neither."""
-    store = await house.begin_call()
+    store = await house.open()
     for account in (ANN, BOB):
         await talked(store, account)
     await store.people.prefer(f"people/{BOB}", "timezone", "Europe/Berlin")
@@ -59,7 +59,7 @@ async def test_linked_accounts_are_one_person_with_everything_there_is_of_them(h
         await store.links.link(LINK)
     assert store.people.preferences(f"people/{ANN}") == {"language": "te", "timezone": "Europe/Berlin"}
     await house.kill()
-    store = await house.begin_call()
+    store = await house.open()
     assert store.people.preferences(f"people/{ANN}") == {"language": "te", "timezone": "Europe/Berlin"}
     assert store.links.person(BOB) == ANN
     assert [each.identity for each in store.links.accounts(ANN)] == [ANN, BOB]
@@ -74,7 +74,7 @@ async def test_linked_accounts_are_one_person_with_everything_there_is_of_them(h
 
 async def test_unlinked_each_has_their_own_and_begins_anew(house: House) -> None:
     """Chats go with their account, every conversation has a new transcript, and the old ones are to be summarised."""
-    store = await house.begin_call()
+    store = await house.open()
     for account in (ANN, BOB):
         await talked(store, account)
     before = {row.key: row.transcript for row in await store.records.sessions()}

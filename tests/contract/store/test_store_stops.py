@@ -7,7 +7,7 @@ from tests.contract.store.conftest import House
 
 async def stops(house: House) -> int:
     """Open as a gateway that starts, be killed, and return how many unclean stops it knew of."""
-    store = await house.begin_call()
+    store = await house.open()
     count: int = (await store.journal.depth())["unclean_stops"]
     await house.kill()
     return count
@@ -16,11 +16,11 @@ async def stops(house: House) -> int:
 async def test_a_look_at_the_home_forgives_nothing(house: House) -> None:
     """`parlour status` between two crashes must not make the next start careless; a gateway's own clean stop does."""
     assert [await stops(house) for _ in range(3)] == [0, 1, 2]
-    store = await house.begin_call()
+    store = await house.open()
     assert (await store.journal.depth())["unclean_stops"] == 3
     await store.close(has_served=False)
-    store = await house.begin_call()
+    store = await house.open()
     assert (await store.journal.depth())["unclean_stops"] == 3
     await store.close()
-    store = await house.begin_call()
+    store = await house.open()
     assert (await store.journal.depth())["unclean_stops"] == 0

@@ -18,14 +18,14 @@ CHATS = [SessionKey("telegram", str(n)) for n in range(3)]
 
 async def crash_twice(house: House, keys: Sequence[SessionKey] = CHATS) -> Store:
     """Let one message in each chat be in flight at two unclean stops; return the store of the third life."""
-    store = await house.begin_call()
+    store = await house.open()
     for key in keys:
         await accept(store, said(key=key))
     for _ in range(2):
         for key in keys:
             assert await store.journal.claim(key) is not None
         await house.kill()
-        store = await house.begin_call()
+        store = await house.open()
     return store
 
 
@@ -44,7 +44,7 @@ async def test_a_crash_charges_only_the_suspect_that_ran(house: House) -> None:
         lease = await claim_suspect(store)
         order.append((lease.key, lease.attempts))
         await house.kill()
-        store = await house.begin_call()
+        store = await house.open()
     assert order == [(key, attempts) for attempts in (1, 2, 3) for key in CHATS][:7]
 
 
@@ -77,26 +77,26 @@ async def test_an_attempt_that_had_company_after_all_is_given_back(house: House)
     store = await crash_twice(house)
     await claim_suspect(store)
     await house.kill()
-    store = await house.begin_call()
+    store = await house.open()
     await store.journal.acquit()
     await store.journal.acquit()
     lease = await claim_suspect(store)
     assert (lease.key, lease.attempts) == (CHATS[0], 1)
     await store.journal.acquit()  # it speaks of the last run, not of this one
     await house.kill()
-    store = await house.begin_call()
+    store = await house.open()
     assert [(await claim_suspect(store)).attempts for _ in CHATS] == [1, 1, 2]
 
 
 async def test_a_merged_turn_is_one_suspect(house: House) -> None:
     """Its rows are charged together, and what its sender writes meanwhile is none of it."""
-    store = await house.begin_call()
+    store = await house.open()
     await accept(store, said(LONG, id="1"))
     await accept(store, said("end", id="2"))
     for _ in range(2):
         await claim(store)
         await house.kill()
-        store = await house.begin_call()
+        store = await house.open()
     await accept(store, said("are you there?", id="3"))
     lease = await claim_suspect(store)
     assert [(row.message.text, row.attempts) for row in lease.rows] == [(LONG, 1), ("end", 1)]
@@ -107,16 +107,16 @@ async def test_a_merged_turn_is_one_suspect(house: House) -> None:
 
 async def test_what_a_turn_gave_back_is_innocent(house: House) -> None:
     """A row that was steered into a suspect before it was one, and is no part of its answer, waits as if new."""
-    store = await house.begin_call()
+    store = await house.open()
     await accept(store, said("a", id="1"))
     lease = await claim(store)
     await accept(store, said("b", id="2"))
     await store.journal.steer(lease)
     await house.kill()
-    store = await house.begin_call()
+    store = await house.open()
     await claim(store)
     await house.kill()
-    store = await house.begin_call()
+    store = await house.open()
     lease = await claim_suspect(store)
     commit = answered(lease)
     object.__setattr__(commit.record, "inbox", (lease.rows[0].seq,))
@@ -131,11 +131,11 @@ async def test_a_deliberate_stop_gives_back_and_forgives_who_was_not_charged(hou
     store = await crash_twice(house)
     await claim_suspect(store)  # the first chat's
     await house.kill()
-    store = await house.begin_call()
+    store = await house.open()
     running = await claim_suspect(store)
     assert (running.key, running.attempts) == (CHATS[1], 1)
     await store.close()
-    store = await house.begin_call()
+    store = await house.open()
     for key in CHATS[1:]:
         usual = await store.journal.claim(key)
         assert usual is not None
@@ -148,27 +148,27 @@ async def test_a_look_at_the_home_changes_no_suspect(house: House) -> None:
     """`parlour status` between two lives neither charges nor forgives."""
     store = await crash_twice(house, [ANN])
     await store.close(has_served=False)
-    store = await house.begin_call()
+    store = await house.open()
     assert (await claim_suspect(store)).attempts == 1
 
 
 async def test_a_control_row_is_a_suspect_like_a_turn(house: House) -> None:
     """Open at two unclean stops it is claimed alone, once a life; a deliberate stop gives its attempt back."""
-    store = await house.begin_call()
+    store = await house.open()
     accepted = await accept(store, said("/status"), is_control=True)
     for _ in range(2):
         await house.kill()
-        store = await house.begin_call()
+        store = await house.open()
     for attempts in (1, 2):
         row = await store.journal.claim_suspect(is_alone=True)
         assert isinstance(row, InboxRow)
         assert (row.seq, row.is_control, row.attempts) == (accepted.seq, True, attempts)
         assert await store.journal.claim_suspect(is_alone=True) is None
         await house.kill()
-        store = await house.begin_call()
+        store = await house.open()
     await store.journal.claim_suspect(is_alone=True)
     await store.close()
-    store = await house.begin_call()
+    store = await house.open()
     row = await store.journal.claim_suspect(is_alone=True)
     assert isinstance(row, InboxRow)
     assert row.attempts == 3
@@ -176,17 +176,17 @@ async def test_a_control_row_is_a_suspect_like_a_turn(house: House) -> None:
 
 async def test_a_job_in_flight_at_two_crashes_is_put_off_apart_from_its_neighbour(house: House) -> None:
     """The first crash delays nothing, but each is leased by itself; the second puts them off, one behind the other."""
-    store = await house.begin_call()
+    store = await house.open()
     for name in ("a", "b", "c"):
         await store.jobs.put(Job(id=name, kind="think", scope="", payload={}, due_at=START))
     assert len(await store.jobs.due(START, 2, kinds=("think",))) == 2
     await house.kill()
-    store = await house.begin_call()
+    store = await house.open()
     for _ in range(2):
         (job,) = await store.jobs.due(START, 2, kinds=("think",))
         assert job.attempts == 1
     await house.kill()
-    store = await house.begin_call()
+    store = await house.open()
     due = [
         [job.id for job in await store.jobs.due(START + timedelta(seconds=seconds), 3, kinds=("think",))]
         for seconds in (0, 29, 30, 59, 60)

@@ -43,7 +43,7 @@ async def test_days_are_those_of_the_zone_and_stay_right_when_their_rows_are_fol
 
     22:30 in UTC is 23:30 in Berlin in winter, and in summer it is tomorrow.
     """
-    store = await house.begin_call(BERLIN)
+    store = await house.open(BERLIN)
     for day in range(0, 300, 3):
         at = START - timedelta(days=day) + timedelta(hours=1, minutes=30)
         for n in range(4):
@@ -65,7 +65,7 @@ async def test_days_are_those_of_the_zone_and_stay_right_when_their_rows_are_fol
 
 async def test_a_call_that_is_cut_off_stands_in_the_rows(house: House) -> None:
     """Begun and never ended, it is there after a kill with its estimate; ended, with what it took, once."""
-    store = await house.begin_call()
+    store = await house.open()
     await accept(store, said())
     lease = await claim(store)
     store.journal.calling(spent(lease.turn, call="a.1", tokens_in=500, tokens_out=0))
@@ -77,7 +77,7 @@ async def test_a_call_that_is_cut_off_stands_in_the_rows(house: House) -> None:
     await asyncio.sleep(2 * CALL_NOTED_AFTER.total_seconds())
     await store.check()
     await house.kill()
-    store = await house.begin_call()
+    store = await house.open()
     assert [(row.tokens_in, row.call) for row in await usage(store, lease.turn)] == [(480, ""), (600, "a.2")]
 
 
@@ -97,7 +97,7 @@ async def test_a_quick_call_costs_no_transaction_more(store: Store) -> None:
 
 async def test_what_caps_count_is_there_after_a_kill(house: House) -> None:
     """Turns since a moment, tokens of a day, and who was told: told with the commit that tells them, or not at all."""
-    store = await house.begin_call()
+    store = await house.open()
     await accept(store, said())
     lease = await claim(store)
     store.journal.spend(spent(lease.turn, at=START - timedelta(minutes=9)))
@@ -108,7 +108,7 @@ async def test_what_caps_count_is_there_after_a_kill(house: House) -> None:
     commit = answered(lease, "one")
     await store.journal.commit(lease, type(commit)(record=commit.record, outbound=commit.outbound, told=(told,)))
     await house.kill()
-    store = await house.begin_call()
+    store = await house.open()
     window, day = START - timedelta(minutes=10), START - timedelta(hours=1)
     counted = await store.caps.load_usage(window=window, day=day, purposes={"answer", "transcription"})
     assert [(each.turn, each.at) for each in counted.begun] == [(lease.turn, START - timedelta(minutes=9))]

@@ -50,7 +50,7 @@ async def test_bug_1_slack_ignores_the_allow_list(tmp_path: Path) -> None:
     """Bug 1: a stranger's direct message reached the agent. Here: no model, no word, no session, nothing stored."""
     world, model = SlackWorld(), Storyteller(parrot)
     world.server.places["D0EVE"] = Place("D0EVE", "im", {slack_server.EVE, slack_server.BOT_USER})
-    async with world.begin_call(), world.house(model, tmp_path / "home") as pocket:
+    async with world.open(), world.house(model, tmp_path / "home") as pocket:
         world.server.say("D0EVE", slack_server.EVE, "run something dreadful")
         await world.until(lambda: len(world.server.acks) == 1)
         world.say("direct", "hello")  # what came before it has been judged by then
@@ -66,7 +66,7 @@ async def test_bug_2_slack_puts_an_empty_message_of_a_stranger_on_the_bus(tmp_pa
     """Bug 2: instead of a pairing line an empty message became a turn. Here: no turn, no session."""
     world, model = SlackWorld(), Storyteller(parrot)
     world.server.places["D0EVE"] = Place("D0EVE", "im", {slack_server.EVE, slack_server.BOT_USER})
-    async with world.begin_call(), world.house(model, tmp_path / "home") as pocket:
+    async with world.open(), world.house(model, tmp_path / "home") as pocket:
         for text in ("", " ", "\n"):
             world.server.say("D0EVE", slack_server.EVE, text)
         await world.until(lambda: len(world.server.acks) == 3)
@@ -94,7 +94,7 @@ async def test_bug_5_a_failed_stream_edit_appends_twice(kind: type[World], is_do
                 while world.failures:  # noqa: ASYNC110 - a call that never arrives wakes nobody
                     await asyncio.sleep(0.005)
 
-    async with world.begin_call(), world.house(Storyteller(tell)) as pocket:
+    async with world.open(), world.house(Storyteller(tell)) as pocket:
         world.say("left", "tell me a story")
         whole = "".join(words).strip()
         await world.until(lambda: whole in world.texts("left"))
@@ -115,7 +115,7 @@ async def test_bug_6_a_first_delta_longer_than_a_message(kind: type[World]) -> N
         await world.until(lambda: bool(world.texts("direct")) or kind is TelegramWorld)  # in private it drafts
         yield " ".join(words)
 
-    async with world.begin_call(), world.house(Storyteller(tell)) as pocket:
+    async with world.open(), world.house(Storyteller(tell)) as pocket:
         world.say("direct", "at length, please")
         await world.until(lambda: any("word1199" in text for text in world.texts("direct")))
         await pocket.idle()
@@ -127,7 +127,7 @@ async def test_bug_7_new_for_another_bot() -> None:
     world, model = TelegramWorld(), Storyteller(parrot)
     world.server.chat(TEAM).topics = {7}
     topic = {"is_topic_message": True, "message_thread_id": 7}
-    async with world.begin_call(), world.house(model) as pocket:
+    async with world.open(), world.house(model) as pocket:
         world.say("left", "remember the blue door")
         await world.until(lambda: len(world.texts("left")) == 1)
         command = {"entities": [{"type": "bot_command", "offset": 0, "length": 13}]}
@@ -145,7 +145,7 @@ async def test_bug_8_discord_does_things_for_a_stranger(tmp_path: Path) -> None:
     world, model = DiscordWorld(), Storyteller(parrot)
     file = world.server.cdn.keep("dreadful.bin", b"dreadful" * 1_000)
     chat = world.server.direct(discord_facts.EVA)
-    async with world.begin_call(), world.house(model, tmp_path / "home") as pocket:
+    async with world.open(), world.house(model, tmp_path / "home") as pocket:
         world.server.say(chat, discord_facts.EVA, "look at this", attachments=[file])
         world.say("direct", "hello")
         await world.until(lambda: len(world.texts("direct")) == 1)
@@ -171,7 +171,7 @@ async def test_bug_9_follow_ups_run_after_stop(kind: type[World]) -> None:
         yield f"You said: {question.splitlines()[-1]}"
 
     model = Storyteller(tell)
-    async with world.begin_call(), world.house(model) as pocket:
+    async with world.open(), world.house(model) as pocket:
         world.say("direct", "first")
         await asked.wait()
         for n in range(2):
@@ -202,7 +202,7 @@ async def test_bug_9_follow_ups_run_inside_the_new_session(kind: type[World]) ->
         yield f"You said: {question.splitlines()[-1]}"
 
     model = Storyteller(tell)
-    async with world.begin_call(), world.house(model) as pocket:
+    async with world.open(), world.house(model) as pocket:
         world.say("direct", "first")
         await asked.wait()
         world.say("direct", "follow-up")

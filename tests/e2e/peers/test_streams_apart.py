@@ -37,7 +37,7 @@ async def test_two_streams_keep_apart(kind: type[World]) -> None:
             await together.wait()
         yield f"{text}That was all about {word}."
 
-    async with world.begin_call(), world.house(Storyteller(tell)) as pocket:
+    async with world.open(), world.house(Storyteller(tell)) as pocket:
         for word, place in places.items():
             world.say(place, f"tell me about {word}")
         for word, place in places.items():

@@ -72,7 +72,7 @@ class World(ABC):
         self.turnstile = turnstile
 
     @abstractmethod
-    def begin_call(self) -> AbstractAsyncContextManager[object]:
+    def open(self) -> AbstractAsyncContextManager[object]:
         """Serve the platform."""
 
     @property
@@ -143,7 +143,7 @@ class TelegramWorld(World):
         self.server.per_minute = 1_000
         self.server.chat(TEAM).topics = {7, 8}
 
-    def begin_call(self) -> AbstractAsyncContextManager[object]:
+    def open(self) -> AbstractAsyncContextManager[object]:
         """Serve the Bot API."""
         return open_telegram(self.server)
 
@@ -208,7 +208,7 @@ class SlackWorld(World):
         for place in ("left", "right"):
             self.server.say(slack_server.ROOM, slack_server.BOB, place, ts=self._ROOTS[place], quiet=True)
 
-    def begin_call(self) -> AbstractAsyncContextManager[object]:
+    def open(self) -> AbstractAsyncContextManager[object]:
         """Serve the workspace."""
         return slack_server.slack_server(self.server)
 
@@ -272,7 +272,7 @@ class DiscordWorld(World):
         direct = self.server.direct(discord_facts.ANN)
         self._channels = {"left": discord_facts.GENERAL, "right": discord_facts.RANDOM, "direct": direct}
 
-    def begin_call(self) -> AbstractAsyncContextManager[object]:
+    def open(self) -> AbstractAsyncContextManager[object]:
         """Serve REST and gateway."""
         return open_discord(self.server)
 

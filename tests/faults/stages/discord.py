@@ -59,7 +59,7 @@ class DiscordStage(Stage):
             self.base = self.server.base
             yield
 
-    def begin_call(self) -> AbstractAsyncContextManager[object]:
+    def open(self) -> AbstractAsyncContextManager[object]:
         """Serve REST and the gateway."""
         return self._open()
 

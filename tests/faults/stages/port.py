@@ -67,7 +67,7 @@ class Stage(ABC):
         self.replies = Replies(scene.lose)
 
     @abstractmethod
-    def begin_call(self) -> AbstractAsyncContextManager[object]:
+    def open(self) -> AbstractAsyncContextManager[object]:
         """Serve until the block ends; `base` is known in it."""
 
     @abstractmethod

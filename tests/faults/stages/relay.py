@@ -28,7 +28,7 @@ class RelayStage(Stage):
             self.base = self.relay.base
             yield
 
-    def begin_call(self) -> AbstractAsyncContextManager[object]:
+    def open(self) -> AbstractAsyncContextManager[object]:
         """Serve the relay."""
         return self._open()
 

@@ -60,7 +60,7 @@ class SlackStage(Stage):
             self.base = self.server.base
             yield
 
-    def begin_call(self) -> AbstractAsyncContextManager[object]:
+    def open(self) -> AbstractAsyncContextManager[object]:
         """Serve the workspace."""
         return self._open()
 

@@ -54,7 +54,7 @@ class TelegramStage(Stage):
             self.base = self.server.base
             yield
 
-    def begin_call(self) -> AbstractAsyncContextManager[object]:
+    def open(self) -> AbstractAsyncContextManager[object]:
         """Serve the Bot API."""
         return self._open()
 

@@ -90,12 +90,12 @@ def test_the_providers_figures_correct_ours() -> None:
     """Quickly upwards, slowly downwards; figures that no prompt can have are passed over."""
     known = windows()
     for _ in range(20):
-        known.load_usage("a", 10_000, 15_000)
+        known.calibrate("a", 10_000, 15_000)
     assert known.factor("a") == pytest.approx(1.5, rel=0.01)
     assert known.budget("a") == pytest.approx(PromptBudget(DEFAULT_WINDOW).tokens / 1.5, rel=0.01)
     for tokens in (1, 100, 90_000):
-        known.load_usage("a", 10_000, tokens)
-    known.load_usage("a", 10, 40)
+        known.calibrate("a", 10_000, tokens)
+    known.calibrate("a", 10, 40)
     assert known.factor("a") == pytest.approx(1.5, rel=0.01)
 
 

@@ -49,7 +49,7 @@ class Talk:
             self.world.home, self.world.records, window=self.window, consolidates=True, flush=4_000, disk=self.disk
         )
 
-    async def begin_call(self, conversations: ConversationCache | None = None) -> Conversation:
+    async def open(self, conversations: ConversationCache | None = None) -> Conversation:
         """Open the chat as a turn does."""
         fresh = SessionRow(key=ANN, transcript=TRANSCRIPT, next_index=0, created_at=START, scope=SCOPE)
         row = self.world.records.rows.get(ANN, fresh)
@@ -59,7 +59,7 @@ class Talk:
 
     async def turn(self, asked: str, answered: str, results: Sequence[str] = ()) -> None:
         """Have one turn: assemble, ask, run tools (the prompt is made to fit each time), commit."""
-        conversation = await self.begin_call()
+        conversation = await self.open()
         start = conversation.next_index
         self.n += 1
         turn = turn_name(self.n)
@@ -155,7 +155,7 @@ async def test_ten_thousand_messages_never_exceed_the_budget(
     heaviest = 0
     work: dict[str, Counter[str]] = {"young": Counter(), "old": Counter()}
     read: dict[str, int] = {}
-    while (await talk.begin_call()).next_index < 10_000:
+    while (await talk.open()).next_index < 10_000:
         stretch = "young" if 500 <= talk.n < 620 else "old" if 2_500 <= talk.n < 2_620 else ""
         before = talk.disk.bytes_read
         with counted(work[stretch]) if stretch else nullcontext():
@@ -165,17 +165,17 @@ async def test_ten_thousand_messages_never_exceed_the_budget(
         heaviest = max(heaviest, talk.reckoned)
         assert talk.reckoned <= ROOM, talk.n
         assert talk.n % 20 or talk.reckoned == talk.weight()  # what is carried along is what is there
-        conversation = await talk.begin_call()
+        conversation = await talk.open()
         is_down = 1_500 <= talk.n < 1_800
         if talk.n % 25 == 0 and not is_down:
             await talk.summarise()
         if talk.n % 500 == 0:
-            cold = await talk.begin_call(talk.opened())
+            cold = await talk.open(talk.opened())
             assert json.dumps(list(cold.messages)) == json.dumps(list(conversation.messages))
     await talk.summarise()
     await talk.turn("and now", "fine")
     await talk.summarise()
-    conversation = await talk.begin_call()
+    conversation = await talk.open()
     entries = talk.world.history.after(0)
     assert [each.start for each in entries] == [0, *(each.end for each in entries[:-1])]
     assert entries[-1].end == conversation.consolidated >= conversation.replay_from
@@ -214,13 +214,13 @@ async def test_a_reply_does_not_wait_for_its_summary(tmp_path: Path) -> None:
         assert talk.weight() <= 2_500
     due = [job for job in talk.world.jobs.jobs.values() if job.kind == "consolidate"]
     assert len(due) == 1
-    conversation = await talk.begin_call()
+    conversation = await talk.open()
     assert conversation.consolidated == 0 < conversation.replay_from
     # And when the model is back, all of it is summarised, in as many rounds and turns as that takes.
     for n in range(60):
         await talk.summarise()
         await talk.turn(f"again {n}", "yes")
-    assert (await talk.begin_call()).consolidated >= (await talk.begin_call()).replay_from
+    assert (await talk.open()).consolidated >= (await talk.open()).replay_from
 
 
 async def test_without_a_summariser_the_window_moves_by_itself(tmp_path: Path) -> None:
@@ -236,7 +236,7 @@ async def test_without_a_summariser_the_window_moves_by_itself(tmp_path: Path) -
             assert talk.weight() <= 2_500
             assert len(talk.prompts[-1]) <= 1 + max(window, 10) + 12
         assert talk.world.jobs.jobs == {}
-        assert (await talk.begin_call()).next_index >= 400
+        assert (await talk.open()).next_index >= 400
 
 
 async def test_a_memory_larger_than_the_model_does_not_fill_the_prompt(tmp_path: Path) -> None:

@@ -43,8 +43,8 @@ def test_a_version_can_be_read_compared_and_gone_back_to(tmp_path: Path) -> None
     assert [each.sha for each in versions.log(SCOPE, name="MEMORY.md", limit=1)] == [second]
     assert versions.texts(SCOPE) == {"MEMORY.md": b"- tea\n- dog\n", "SOUL.md": b"friendly\n"}
     assert versions.texts(SCOPE, first[:8]) == {"MEMORY.md": b"- tea\n"}
-    assert versions.messages_before(SCOPE, second) == {"MEMORY.md": b"- tea\n"}
-    assert versions.messages_before(SCOPE, first) == {}
+    assert versions.documents_before(SCOPE, second) == {"MEMORY.md": b"- tea\n"}
+    assert versions.documents_before(SCOPE, first) == {}
     assert "+- dog" in versions.diff(SCOPE, second[:8])
     assert "tea" not in [line[1:] for line in versions.diff(SCOPE, second).splitlines() if line[0] in "+-"]
 
@@ -72,7 +72,7 @@ def test_a_version_that_is_none_is_none(tmp_path: Path, sha: str) -> None:
     versions = VersionStore(tmp_path)
     keep(versions, 1, "- tea\n")
     assert versions.find(SCOPE, sha) is None
-    assert versions.messages_before(SCOPE, sha) is None
+    assert versions.documents_before(SCOPE, sha) is None
     assert versions.diff(SCOPE, sha) == ""
     assert VersionStore(tmp_path / "other").log(SCOPE) == []
 

@@ -59,9 +59,9 @@ class House:
     turns: int = 0
 
     def __post_init__(self) -> None:
-        self.ledger = self.begin_call()
+        self.ledger = self.open()
 
-    def begin_call(self) -> UsageCapTracker:
+    def open(self) -> UsageCapTracker:
         """Return a ledger that knows nothing yet."""
         return UsageCapTracker(
             limits=lambda _: self.limits,
@@ -75,7 +75,7 @@ class House:
 
     async def restart(self) -> None:
         """Begin anew with what the journal holds."""
-        self.ledger = self.begin_call()
+        self.ledger = self.open()
         await self.ledger.warm(self, house_limit=self.limits.house_tokens)
 
     async def load_usage(self, *, window: datetime, day: datetime, purposes: Iterable[str]) -> CapUsage:

@@ -387,7 +387,7 @@ def test_a_missing_library_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
             monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "telegram", None)
     with pytest.raises(SettingsError, match=r"channels\.telegram needs telegram; run `make install`"):
-        plugin.begin_call(FakeHouse().context("telegram"))
+        plugin.open(FakeHouse().context("telegram"))
 
 
 @pytest.mark.parametrize(("reaction", "is_good"), [("👀", True), ("", True), ("🦄🦄", False), ("x", False)])

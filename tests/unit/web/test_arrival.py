@@ -82,7 +82,7 @@ def test_a_public_path_that_is_one_of_ours_is_refused(path: str) -> None:
     channel = FakeHouse().context("web")
     from channels.web import plugin
 
-    routes = [*plugin.routes(plugin.begin_call(channel)), *_hook()]
+    routes = [*plugin.routes(plugin.open(channel)), *_hook()]
     with pytest.raises(UserError, match="choose another path"):
         WebServer("127.0.0.1", 0, routes, public_url=f"https://chat.example.org{path}")
 

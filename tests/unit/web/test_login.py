@@ -228,7 +228,7 @@ def test_a_name_is_an_id(text: str, expected: bool) -> None:
 
 async def test_a_code_is_never_issued_for_what_is_no_name() -> None:
     """Neither is the owner's id given away under a name."""
-    channel = web_kind.begin_call(FakeHouse().context("web"))
+    channel = web_kind.open(FakeHouse().context("web"))
     assert isinstance(channel, WebChannel)
     for name in ("owner", "Ann", "a/b", " ann"):
         with pytest.raises(UserError):

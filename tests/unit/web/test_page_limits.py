@@ -183,7 +183,7 @@ async def test_windows_that_open_together_share_one_reading(session: aiohttp.Cli
 
 async def test_windows_of_one_person_speak_at_one_pace() -> None:
     """Large frames from many windows wait for each other; another person's first frame does not wait at all."""
-    channel = web_kind.begin_call(FakeHouse().context("web"))
+    channel = web_kind.open(FakeHouse().context("web"))
     assert isinstance(channel, WebChannel)
     slept: list[tuple[str, float]] = []
 
@@ -231,7 +231,7 @@ async def test_windows_of_one_person_are_bounded_and_the_next_is_told(session: a
 
 async def test_a_window_that_never_reads_its_history_is_closed() -> None:
     """What waits behind a history that is not taken is bounded too, and the window ends like every slow one."""
-    channel = web_kind.begin_call(FakeHouse().context("web"))
+    channel = web_kind.open(FakeHouse().context("web"))
     assert isinstance(channel, WebChannel)
     slow = ClientConnection(SessionKey("web", "owner"), "owner")
     never = asyncio.get_running_loop().create_future()

@@ -44,7 +44,7 @@ class Wire:
 @asynccontextmanager
 async def attached(house: FakeHouse) -> AsyncIterator[Wire]:
     """Attach a terminal's wire to a running console channel."""
-    channel = plugin.begin_call(house.context("console"))
+    channel = plugin.open(house.context("console"))
     assert isinstance(channel, ConsoleChannel)
     house.channel = channel
     wire = Wire()

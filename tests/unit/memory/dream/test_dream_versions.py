@@ -37,7 +37,7 @@ def test_what_is_one_change(
     log = versions.log(SCOPE)
     assert len(log) == count + 1
     assert versions.texts(SCOPE)[second[2]] == b"text 1"
-    assert versions.messages_before(SCOPE, log[-2].sha) == {"SOUL.md": b"before"}
+    assert versions.documents_before(SCOPE, log[-2].sha) == {"SOUL.md": b"before"}
     if count == 1:
         assert set(log[0].names) == {first[2], second[2]}
 

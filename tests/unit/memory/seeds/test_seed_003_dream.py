@@ -88,7 +88,7 @@ async def test_every_change_can_be_inspected_compared_and_restored(tmp_path: Pat
     await world.dream()
     [commit] = world.commits()
     assert world.versions.diff(world.scope, commit.sha).endswith("\n-- old\n+- new")
-    assert world.versions.messages_before(world.scope, commit.sha) == {"MEMORY.md": b"- old\n"}
+    assert world.versions.documents_before(world.scope, commit.sha) == {"MEMORY.md": b"- old\n"}
     assert world.versions.texts(world.scope, commit.sha) == {"MEMORY.md": b"- new\n"}
 
 

@@ -81,4 +81,4 @@ async def test_versioned_memory(tmp_path: Path) -> None:
     newest, oldest = versions.log(SCOPE)
     assert (newest.why, oldest.why) == ("second", "first")
     assert "+- two" in versions.diff(SCOPE, newest.sha)
-    assert versions.messages_before(SCOPE, newest.sha) == {"MEMORY.md": b"- one\n"}
+    assert versions.documents_before(SCOPE, newest.sha) == {"MEMORY.md": b"- one\n"}
