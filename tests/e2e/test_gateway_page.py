@@ -66,9 +66,10 @@ async def test_a_killed_gateway_loses_nothing_and_answers_once(tmp_path: Path) -
     async with open_browser() as browser, gateway(tmp_path / "home") as process:
         page = await browser.new_page()
         await page.goto(process.url)
+        await expect(page.locator("#state")).to_have_attribute("data-state", "online")
         await page.locator("#text").fill("before")
         await page.locator("#text").press("Enter")
-        await expect(page.locator(".line.assistant")).to_have_count(1)
+        await expect(page.locator(".line.assistant")).to_have_count(1, timeout=20_000)
         await process.kill()
         await expect(page.locator("#state")).to_have_attribute("data-state", "offline")
         await page.locator("#text").fill("meanwhile")

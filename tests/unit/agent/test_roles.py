@@ -116,7 +116,7 @@ class StandIn:
 class NobodysStaging:
     """Nothing waits, so nothing is about the sender's own words."""
 
-    async def waiting(self, _: str) -> list[Any]:
+    async def pending_changes(self, _: str) -> list[Any]:
         """Return nothing."""
         return []
 

@@ -69,23 +69,23 @@ class MortalOutbox:
         """Mark or die."""
         await self._death.around(lambda: self._outbox.sending(part))
 
-    async def sent(self, receipt: DeliveryReceipt, *, then: MessagePart | None = None) -> None:
+    async def mark_sent(self, receipt: DeliveryReceipt, *, then: MessagePart | None = None) -> None:
         """Store or die."""
         await self._death.around(lambda: self._outbox.mark_sent(receipt, then=then))
 
-    async def placed(self, part: MessagePart, message_id: str) -> None:
+    async def mark_placed(self, part: MessagePart, message_id: str) -> None:
         """Store or die."""
         await self._death.around(lambda: self._outbox.mark_placed(part, message_id))
 
-    async def unsure(self, part: MessagePart, reason: str) -> None:
+    async def mark_uncertain(self, part: MessagePart, reason: str) -> None:
         """Mark or die."""
         await self._death.around(lambda: self._outbox.mark_uncertain(part, reason))
 
-    async def unsent(self, part: MessagePart, reason: str) -> None:
+    async def mark_unsent(self, part: MessagePart, reason: str) -> None:
         """Mark or die."""
         await self._death.around(lambda: self._outbox.mark_unsent(part, reason))
 
-    async def bury(self, part: MessagePart, reason: str) -> None:
+    async def dead_letter(self, part: MessagePart, reason: str) -> None:
         """Bury or die."""
         await self._death.around(lambda: self._outbox.dead_letter(part, reason))
 

@@ -23,7 +23,7 @@ class FakeInbox:
     def __init__(self, rows: Sequence[InboxRow] = ()) -> None:
         self.rows = tuple(rows)
 
-    async def waiting(self, key: SessionKey, *, sender: str = "") -> tuple[InboxRow, ...]:
+    async def waiting_rows(self, key: SessionKey, *, sender: str = "") -> tuple[InboxRow, ...]:
         """Return the rows of *key*."""
         return tuple(row for row in self.rows if row.message.key == key)
 
