@@ -27,8 +27,15 @@ def pytest_asyncio_loop_factories(item: pytest.Item) -> Mapping[str, Callable[[]
 
 
 @pytest.fixture(autouse=True)
-def _logs_as_they_were() -> Iterator[None]:
-    """Take back what a command that ran in this process made of logging: the next test may read its own."""
+def _restored_logging(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Undo the logging configuration of a command that ran in this process, so that the next test reads its own logs.
+
+    A module's logger that was used once would keep that configuration for ever: here none may cache it.
+    """
+    configure = structlog.configure
+    monkeypatch.setattr(
+        structlog, "configure", lambda **options: configure(**options | {"cache_logger_on_first_use": False})
+    )
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
     yield

@@ -85,8 +85,8 @@ async def idle_connections(target: AttackTarget) -> AsyncIterator[None]:
 async def history_flood(target: AttackTarget) -> AsyncIterator[None]:
     """Ask for a long history from 20 windows, ten times a second each, and read all that comes."""
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session, AsyncExitStack() as stack:
+        await _fill_history(session, target)
         pages = [await stack.enter_async_context(_page(session, target)) for _ in range(WINDOWS_OF_ONE)]
-        await _fill_history(pages[0])
 
         async def ask(page: aiohttp.ClientWebSocketResponse) -> None:
             while not page.closed:
@@ -107,8 +107,7 @@ async def history_flood(target: AttackTarget) -> AsyncIterator[None]:
 async def hundred_windows(target: AttackTarget) -> AsyncIterator[None]:
     """Open 100 windows of a long history at once, read them, close them, and begin again after a second."""
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session, AsyncExitStack() as stack:
-        async with _page(session, target) as page:
-            await _fill_history(page)
+        await _fill_history(session, target)
 
         async def visit() -> None:
             with suppress(aiohttp.ClientError):
@@ -149,11 +148,23 @@ def _page(session: aiohttp.ClientSession, target: AttackTarget) -> AbstractAsync
     return session.ws_connect(f"{target.origin}/ws", headers=headers, max_msg_size=0)
 
 
-async def _fill_history(page: aiohttp.ClientWebSocketResponse) -> None:
-    """Say the longest messages there are, unless an earlier round did, and wait for their answers."""
-    frame = await page.receive_json(timeout=120)
-    if len(frame["lines"]) > 1:
-        return
+async def _fill_history(session: aiohttp.ClientSession, target: AttackTarget) -> None:
+    """Say the longest messages there are, unless an earlier round did, and wait for their answers.
+
+    The windows of an earlier round count until the gateway has noticed that their process is gone: until then this
+    one is refused, and asks again.
+    """
+    while True:
+        async with _page(session, target) as page:
+            frame = await page.receive_json(timeout=120)
+            if frame["type"] == "history":
+                if len(frame["lines"]) == 1:
+                    await _say_long_messages(page)
+                return
+        await asyncio.sleep(2)
+
+
+async def _say_long_messages(page: aiohttp.ClientWebSocketResponse) -> None:
     for n in range(LONG_MESSAGES):
         await page.send_json({"type": "say", "id": secrets.token_hex(8), "text": f"/help {n} {'ü' * 99_980}"})
         while not ((frame := await page.receive_json(timeout=120))["type"] == "message" and frame["last"]):

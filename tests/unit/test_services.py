@@ -8,7 +8,6 @@ from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
 
 import pytest
-import structlog
 from structlog.testing import capture_logs
 
 from gateway.errors import LoginRefused, RetryLater, SettingsError
@@ -18,12 +17,6 @@ from tests.fakes.clock import Clock
 from tests.fakes.meter import FakeMeter
 
 DEAF = DEAF_AFTER.total_seconds()
-
-
-@pytest.fixture(autouse=True)
-def _own_logger(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Give the supervisor a fresh logger: what another test configured may be bound to the module's by now."""
-    monkeypatch.setattr("gateway.supervisor.log", structlog.get_logger("gateway.supervisor"))
 
 
 class Ears(FakeChannel):
