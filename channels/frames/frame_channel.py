@@ -168,7 +168,7 @@ class FrameChannel:
     ) -> None:
         pace = self._paces.of(window.key)
         while (raw := await receive()) is not None:
-            # Not closed instead: a closing WebSocket is read on, as fast as it sends.
+            # Delayed, not closed: a client that is only fast loses nothing.
             if (delay := pace.delay(_cost_of(raw))) > 0:
                 await sleep(delay)
             if not window.is_open():

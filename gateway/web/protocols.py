@@ -15,6 +15,8 @@ from uvicorn.server import ServerState
 
 from gateway.web.connections import ClientDuty, ConnectionLimiter, HttpConnection
 
+MOST_DRAINED = 256 * 1024  # bytes read for nothing from a WebSocket that we close: uvicorn waits for its close frame
+
 
 class LimitedServerState(ServerState):
     """What uvicorn hands to every protocol of one server, with the server's limiter."""
@@ -98,7 +100,7 @@ class LimitedHttpProtocol(H11Protocol):
 
 
 class LimitedWebSocketProtocol(WebSocketsSansIOProtocol):
-    """A WebSocket with a deadline until it is accepted, and for reading what it is sent."""
+    """A WebSocket with a deadline until it is accepted and for reading what it is sent, and a limit while it closes."""
 
     def __init__(
         self,
@@ -109,6 +111,16 @@ class LimitedWebSocketProtocol(WebSocketsSansIOProtocol):
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
         self._state = server_state
+        self._drained = 0
+
+    def data_received(self, data: bytes) -> None:
+        """Read *data*; abort a connection whose client sends more than a little after our close frame."""
+        if self.close_sent:
+            self._drained += len(data)
+            if self._drained > MOST_DRAINED:
+                self.transport.abort()
+                return
+        super().data_received(data)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Take the connection over from the HTTP protocol."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -227,6 +227,21 @@ async def test_windows_of_one_person_are_bounded_and_the_next_is_told(session: a
         await until(lambda: count_windows(served) < MOST_WINDOWS)
         async with window(served, session) as socket:
             assert (await socket.receive_json())["type"] == "history"
+
+
+async def test_a_window_that_was_refused_is_not_read_on(session: aiohttp.ClientSession) -> None:
+    """Closing takes a while, and a client may send all through it: its connection ends after a little of that."""
+    sent = 0
+    async with serve_page(FakeHouse()) as served, AsyncExitStack() as open_windows:
+        for _ in range(MOST_WINDOWS):
+            socket = await open_windows.enter_async_context(window(served, session))
+            assert (await socket.receive_json())["type"] == "history"
+        async with window(served, session) as socket:
+            with suppress(ConnectionError):
+                while sent < 100:
+                    await socket.send_str("1" * 900_000)
+                    sent += 1
+    assert sent < 20  # what the sockets' own buffers hold
 
 
 async def test_a_window_that_never_reads_its_history_is_closed() -> None:
