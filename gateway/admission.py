@@ -152,7 +152,7 @@ def admit(message: InboundMessage, policy: AdmissionPolicy, facts: AdmissionFact
     """Decide whether *message* is heard, on arrival and again at claim."""
     if message.kind is InboundKind.DELETION and not message.sender.id:
         # Discord names nobody. It only takes back what was admitted when it came: the journal knows no other.
-        return Admitted(role=Role.ANYONE)
+        return Admitted(role=Role.MEMBER)
     sender = _known_sender(message.sender, facts)
     refused = _refuse_by_nature(sender)
     if refused:
@@ -247,5 +247,5 @@ def _role(message: InboundMessage, sender: Sender, *, is_owner: bool) -> Role:
     if is_owner:
         return Role.OWNER
     if message.chat_kind is ChatKind.DIRECT or sender.is_admin:
-        return Role.STEWARD
-    return Role.ANYONE
+        return Role.ADMIN
+    return Role.MEMBER

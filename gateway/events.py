@@ -77,8 +77,8 @@ class InboundKind(StrEnum):
 class Role(StrEnum):
     """What a sender may decide in this chat; each includes the ones before it."""
 
-    ANYONE = "anyone"
-    STEWARD = "steward"
+    MEMBER = "member"
+    ADMIN = "admin"
     OWNER = "owner"
 
     def covers(self, needed: Role) -> bool:

@@ -15,12 +15,12 @@ ANY = "..."  # in place of a word: any arguments at all
 class CommandNeed:
     """What it takes to use a command, or one word of it.
 
-    In a direct chat everybody is the steward of their own; a shared one is any chat of several people, its threads and
+    In a direct chat everybody is the admin of their own; a shared one is any chat of several people, its threads and
     private threads too. What asks for a role leaves an audit line, done or refused.
     """
 
-    direct: Role = Role.ANYONE
-    shared: Role = Role.ANYONE
+    direct: Role = Role.MEMBER
+    shared: Role = Role.MEMBER
     others: Role | None = None  # in a shared chat: who is less acts on what is their own, `may_all` is False
     single: Role | None = None  # where one memory serves the whole installation (memory.isolation: shared)
     unless: Callable[[CommandContext], Awaitable[bool]] | None = None  # who is less may when it is about themselves
@@ -42,7 +42,7 @@ class CommandNeed:
         if self.looks:
             return False
         acts_on_others = self.others is not None and _is_shared(context) and self.may_all(context)
-        return self.role(context) is not Role.ANYONE or acts_on_others
+        return self.role(context) is not Role.MEMBER or acts_on_others
 
 
 def first_word(args: str) -> str:
@@ -98,7 +98,7 @@ class Command:
 def command(
     name: str,
     *,
-    who: Role = Role.ANYONE,
+    who: Role = Role.MEMBER,
     who_in_groups: Role | None = None,
     others: Role | None = None,
     single: Role | None = None,

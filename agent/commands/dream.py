@@ -59,7 +59,7 @@ async def _log(context: CommandContext, sha: str) -> str:
     return f"{_line(context, version)}\n\n```diff\n{changed}\n```"
 
 
-@command("dream-restore", words={ANY: CommandNeed(shared=Role.STEWARD, single=Role.OWNER)})
+@command("dream-restore", words={ANY: CommandNeed(shared=Role.ADMIN, single=Role.OWNER)})
 async def dream_restore(context: CommandContext) -> CommandReply:
     """List Dream's changes, or return to the state before one; in a shared chat its admins do that."""
     return CommandReply(text=await _restore(context, context.args.strip()), is_private=True)

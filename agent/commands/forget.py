@@ -22,8 +22,8 @@ def _word(args: str) -> str:
 
 @command(
     "forget",
-    others=Role.STEWARD,
-    words={"everything": CommandNeed(shared=Role.STEWARD, single=Role.OWNER)},
+    others=Role.ADMIN,
+    words={"everything": CommandNeed(shared=Role.ADMIN, single=Role.OWNER)},
     word=_word,
 )
 async def forget(context: CommandContext) -> CommandReply:

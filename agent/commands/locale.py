@@ -14,7 +14,7 @@ _USUAL = frozenset({"default", "auto", "reset", "-"})  # takes a choice back
 _LONGEST = 60
 
 
-_CHOOSING = {ANY: CommandNeed(shared=Role.STEWARD)}  # to look is everybody's
+_CHOOSING = {ANY: CommandNeed(shared=Role.ADMIN)}  # to look is everybody's
 
 
 @command("language", words=_CHOOSING)

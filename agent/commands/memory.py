@@ -37,8 +37,8 @@ async def remember(context: CommandContext) -> CommandReply:
     return CommandReply(text=translate("memory.remembered", context.language), jobs=(job,))
 
 
-_UNDO = CommandNeed(shared=Role.STEWARD, single=Role.OWNER)
-_DECIDE = CommandNeed(shared=Role.STEWARD, unless=approvals.is_about_own)
+_UNDO = CommandNeed(shared=Role.ADMIN, single=Role.OWNER)
+_DECIDE = CommandNeed(shared=Role.ADMIN, unless=approvals.is_about_own)
 
 
 @command("memory", control_words=approvals.WORDS, words={"undo": _UNDO, "approve": _DECIDE, "reject": _DECIDE})

@@ -16,7 +16,7 @@ _IN_A_ROW = 2
 _MOST_BUTTONS = 9  # with the one that takes a choice back; the text names all
 
 
-@command("model", is_control=True, words={ANY: CommandNeed(shared=Role.STEWARD)})
+@command("model", is_control=True, words={ANY: CommandNeed(shared=Role.ADMIN)})
 async def model(context: CommandContext) -> CommandReply:
     """Show which model answers here and which others could, or let another one answer from the next turn on."""
     desk = context.house.models

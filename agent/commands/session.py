@@ -39,7 +39,7 @@ async def help_(context: CommandContext) -> CommandReply:
     return CommandReply(text="\n".join([translate("commands.help_title", context.language), "", *lines]))
 
 
-@command("new", who_in_groups=Role.STEWARD)
+@command("new", who_in_groups=Role.ADMIN)
 async def new(context: CommandContext) -> CommandReply:
     """Rename the transcript into the archive and begin a fresh one; the summary is a durable job, or waited for."""
     job = Job(

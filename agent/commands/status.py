@@ -16,9 +16,9 @@ from gateway.events import Role
 from gateway.i18n import translate
 
 
-@command("stop", others=Role.STEWARD, is_control=True)
+@command("stop", others=Role.ADMIN, is_control=True)
 async def stop(context: CommandContext) -> CommandReply:
-    """Stop the turn and the queue, and say how many; a member stops their own, a steward everybody's.
+    """Stop the turn and the queue, and say how many; a member stops their own, an admin everybody's.
 
     At the top level of a chat that has nothing to stop, the sender's own turns in its threads are meant.
     """

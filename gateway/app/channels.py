@@ -28,7 +28,7 @@ from gateway.ports import (
     SessionReader,
     Store,
 )
-from gateway.ports.channel import SupportsCommandPrefix
+from gateway.ports.channel_support import SupportsCommandPrefix
 from gateway.ports.entry_points import load_entry_points
 from gateway.settings import Settings
 from gateway.settings.chat_overrides import ChatOverride, ChatOverrides

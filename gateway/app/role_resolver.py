@@ -19,7 +19,7 @@ log = structlog.get_logger(__name__)
 Judge: TypeAlias = Callable[[InboundMessage], Admitted | Rejected]
 
 _PATIENCE = 15.0  # seconds for a look-up, the channel's own limit aside; then it fails closed
-_DECIDES = frozenset({InboundKind.COMMAND, InboundKind.BUTTON})  # what can ask for a steward
+_DECIDES = frozenset({InboundKind.COMMAND, InboundKind.BUTTON})  # may need the role of an admin
 
 
 class RoleResolver:

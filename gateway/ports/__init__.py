@@ -30,12 +30,14 @@ from gateway.ports.channel import MembershipChange as MembershipChange
 from gateway.ports.channel import PlatformEvent as PlatformEvent
 from gateway.ports.channel import ReplyPolicies as ReplyPolicies
 from gateway.ports.channel import ReplyPolicy as ReplyPolicy
-from gateway.ports.channel import SupportsReplay as SupportsReplay
+from gateway.ports.channel_support import HistoryReader as HistoryReader
+from gateway.ports.channel_support import SupportsCommandPrefix as SupportsCommandPrefix
+from gateway.ports.channel_support import SupportsFiles as SupportsFiles
+from gateway.ports.channel_support import SupportsHistory as SupportsHistory
+from gateway.ports.channel_support import SupportsReplay as SupportsReplay
+from gateway.ports.channel_support import SupportsSenderLookup as SupportsSenderLookup
 from gateway.ports.files import AttachmentFetcher as AttachmentFetcher
 from gateway.ports.files import BlobStore as BlobStore
-from gateway.ports.files import SupportsFiles as SupportsFiles
-from gateway.ports.history import HistoryReader as HistoryReader
-from gateway.ports.history import SupportsHistory as SupportsHistory
 from gateway.ports.journal import AcceptOutcome as AcceptOutcome
 from gateway.ports.journal import AcceptResult as AcceptResult
 from gateway.ports.journal import DeadLetter as DeadLetter
@@ -78,7 +80,6 @@ from gateway.ports.outbox import PartState as PartState
 from gateway.ports.outbox import PendingDelivery as PendingDelivery
 from gateway.ports.outbox import Preview as Preview
 from gateway.ports.outbox import PreviewFactory as PreviewFactory
-from gateway.ports.senders import SupportsSenderLookup as SupportsSenderLookup
 from gateway.ports.setup import SetupFinding as SetupFinding
 from gateway.ports.setup import SetupLevel as SetupLevel
 from gateway.ports.setup import SetupQuestion as SetupQuestion

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 from gateway.events import DeliveryReceipt, InboundMessage, MessagePart, OutboundMessage, Sender, SessionKey
 from gateway.ports.files import BlobStore
@@ -106,18 +106,6 @@ class Intake(Protocol):
 
         It may be told twice under one id. Whether anybody there may speak is judged by what they say. Raises
         StoreUnavailable like `receive`.
-        """
-        ...
-
-
-@runtime_checkable
-class SupportsReplay(Protocol):
-    """A channel that takes in an event that the quarantine kept."""
-
-    async def replay(self, event: PlatformEvent) -> None:
-        """Parse *event* and hand it to `Intake.receive`, as when it came; called only while the channel is ready.
-
-        Raises Unreadable for an event that cannot be taken in any more, and what `receive` raises.
         """
         ...
 
@@ -291,13 +279,4 @@ class ChannelPlugin(Protocol):
 
     def check(self, settings: Any, environment: Mapping[str, str]) -> Sequence[str]:
         """Return what is wrong with the block, one line each that says how to mend it; no network."""
-        ...
-
-
-@runtime_checkable
-class SupportsCommandPrefix(Protocol):
-    """A kind on whose platform "/stop" does not reach us everywhere."""
-
-    def command_sign(self, key: SessionKey) -> str:
-        """Return what people type before a command's name in the chat *key*, a blank included where one stands."""
         ...

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 from gateway.events import Attachment, SessionKey
 
@@ -35,18 +34,5 @@ class AttachmentFetcher(Protocol):
         """Return the whole file, within the size that the house takes.
 
         Raises FileUnavailable, whose text is a short phrase for a person ("larger than 20 MB").
-        """
-        ...
-
-
-@runtime_checkable
-class SupportsFiles(Protocol):
-    """A channel whose messages can carry files in."""
-
-    def fetch(self, attachment: Attachment) -> AsyncGenerator[bytes, None]:
-        """Yield the file in pieces as the platform sends them; the caller stops when it has had enough.
-
-        Raises FileUnavailable. An address that the platform did not make is never followed, and no
-        address is logged: some hold the token.
         """
         ...

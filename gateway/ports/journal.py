@@ -58,7 +58,7 @@ class InboxRow:
     seq: int
     message: InboundMessage
     accepted_at: datetime
-    role: Role = Role.ANYONE
+    role: Role = Role.MEMBER
     is_control: bool = False  # does not wait in its lane
     turn: str = ""  # stamped by claim or steer
     attempts: int = 0  # lone attempts that did not come back; three are the end

@@ -12,9 +12,19 @@ from typing import Any
 from gateway.events import SessionKey
 from gateway.ports.account_links import LinkedAccount, ScopeMove
 from gateway.ports.journal import Job
-from gateway.store.due import encode_job, put_job
 from gateway.store.engine import StoreEngine, new_transcript
-from gateway.store.row_codec import micros, moment, quote, read_json, read_key, unquote, write_json, write_key
+from gateway.store.row_codec import (
+    encode_job,
+    micros,
+    moment,
+    put_job,
+    quote,
+    read_json,
+    read_key,
+    unquote,
+    write_json,
+    write_key,
+)
 
 _PEOPLE = "people/"
 

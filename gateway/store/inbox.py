@@ -18,9 +18,10 @@ from gateway.events import (
 )
 from gateway.i18n import translate
 from gateway.ports.journal import AcceptOutcome, AcceptResult, InboxRow, Job
-from gateway.store.due import encode_job, put_job
 from gateway.store.row_codec import (
+    encode_job,
     moment,
+    put_job,
     quote,
     read_inbound,
     read_key,

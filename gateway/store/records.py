@@ -1,35 +1,17 @@
-"""The Records, Jobs, People and ChannelState ports over the writer."""
+"""The TurnRecordStore, PreferenceStore and ChannelState ports on SQLite."""
 
 from __future__ import annotations
 
-import asyncio
 import sqlite3
-from collections.abc import Collection, Mapping, Sequence
-from contextlib import suppress
-from datetime import datetime, timedelta
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 from gateway.events import OutboundMessage, SessionKey
-from gateway.ports.journal import InboxRow, Job, JobQueueStats, SessionRow, StoredRecord, TurnRecord
+from gateway.ports.journal import InboxRow, SessionRow, StoredRecord, TurnRecord
 from gateway.store import session_queue, turn_commits
-from gateway.store.due import encode_job, put_job
 from gateway.store.engine import StoreEngine
 from gateway.store.journal import SqliteJournal
-from gateway.store.row_codec import micros, moment, quote, read_json, read_key, sql, unquote, write_json, write_key
-from gateway.store.suspects import KILLED
-
-_JOB = "id, kind, scope, payload, due_at, attempts"
-_DUE = sql(
-    "SELECT seq, reason FROM job WHERE leased = 0 AND due_at <= ? AND kind IN (SELECT value FROM json_each(?))",
-    "ORDER BY due_at, seq LIMIT ?",
-)
-_LEASE = sql("UPDATE job SET leased = 1 WHERE seq = ? RETURNING", _JOB)
-_PENDING = sql("SELECT", _JOB, "FROM job WHERE scope = ? ORDER BY seq")
-_COUNT = (
-    "SELECT kind, sum(leased = 0 AND due_at <= ?1), min(due_at) FILTER (WHERE leased = 0), "
-    "sum(leased = 0 AND due_at > ?1) FROM job GROUP BY kind ORDER BY kind"
-)
-
+from gateway.store.row_codec import quote, read_key, sql, unquote, write_key
 
 _CHOOSERS = sql(
     "SELECT key, scope FROM session WHERE scope IN (SELECT subject FROM preference WHERE name = 'language')"
@@ -85,91 +67,6 @@ class SqliteTurnRecords:
     async def sessions(self) -> tuple[SessionRow, ...]:
         """Return every session, the most recently used first."""
         return await self._engine.writer.submit(session_queue.list_sessions)
-
-
-def _lease_jobs(database: sqlite3.Connection, now: int, kinds: str, limit: int) -> tuple[Job, ...]:
-    due = database.execute(_DUE, (now, kinds, limit)).fetchall()
-    # A job that was leased at a crash may have caused it: it is leased by itself, so the next crash charges no other.
-    killed = next((place for place, (_, reason) in enumerate(due) if reason == KILLED), len(due))
-    leased = [database.execute(_LEASE, (seq,)).fetchone() for seq, _ in due[: max(killed, 1)]]
-    return tuple(_read_job(columns) for columns in leased)
-
-
-def _read_job(columns: tuple[str, str, str, str, int, int]) -> Job:
-    id_, kind, scope, payload, due_at, attempts = columns
-    return Job(
-        id=unquote(id_),
-        kind=kind,
-        scope=unquote(scope),
-        payload=read_json(payload),
-        due_at=moment(due_at),
-        attempts=attempts,
-    )
-
-
-class SqliteJobs:
-    """Durable background work (see the Jobs port)."""
-
-    def __init__(self, engine: StoreEngine) -> None:
-        self._engine = engine
-
-    async def put(self, job: Job) -> None:
-        """Queue *job*, once."""
-        columns = encode_job(job)
-        await self._engine.writer.submit(
-            lambda database: put_job(database, columns), lambda _: self._engine.queued_job.set()
-        )
-
-    async def due(self, now: datetime, limit: int, *, kinds: Collection[str]) -> tuple[Job, ...]:
-        """Return jobs of *kinds* due at *now*, oldest first, leased until finished or put off."""
-        return await self._engine.writer.submit(
-            lambda database: _lease_jobs(database, micros(now), write_json(list(kinds)), limit)
-        )
-
-    async def pending_in(self, scope: str) -> tuple[Job, ...]:
-        """Return the scope's unfinished jobs in the order they were queued."""
-        found = await self._engine.writer.submit(
-            lambda database: database.execute(_PENDING, (quote(scope),)).fetchall()
-        )
-        return tuple(_read_job(columns) for columns in found)
-
-    async def finish(self, job: Job) -> None:
-        """Remove *job*."""
-        await self._engine.writer.submit(
-            lambda database: database.execute("DELETE FROM job WHERE id = ?", (quote(job.id),)).close()
-        )
-
-    async def put_off(self, job: Job, delay: timedelta, reason: str, *, counts: bool = True) -> None:
-        """Make *job* due again after *delay*, its attempt counted if it *counts*."""
-        due_at = micros(self._engine.clock() + delay)
-        await self._engine.writer.submit(
-            lambda database: database.execute(
-                "UPDATE job SET leased = 0, attempts = attempts + ?, due_at = ?, reason = ? WHERE id = ?",
-                (int(counts), due_at, quote(reason), quote(job.id)),
-            ).close(),
-            lambda _: self._engine.queued_job.set(),
-        )
-
-    async def count(self) -> tuple[JobQueueStats, ...]:
-        """Return how the unfinished jobs stand, by kind."""
-        now = self._engine.now()
-        found = await self._engine.writer.submit(lambda database: database.execute(_COUNT, (now,)).fetchall())
-        return tuple(
-            JobQueueStats(
-                kind=kind,
-                waiting=waiting,
-                lag_seconds=max(0.0, (now - oldest) / 1_000_000) if oldest is not None else 0.0,
-                later=later,
-            )
-            for kind, waiting, oldest, later in found
-        )
-
-    async def wait_changed(self, at_most: timedelta) -> None:
-        """Return when a job was queued, or after *at_most*."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(at_most.total_seconds()):
-                await self._engine.queued_job.wait()
-        self._engine.queued_job.clear()
 
 
 class SqlitePreferences:

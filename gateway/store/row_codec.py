@@ -8,6 +8,7 @@ they spell.
 from __future__ import annotations
 
 import json
+import sqlite3
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
@@ -25,7 +26,7 @@ from gateway.events import (
     Sender,
     SessionKey,
 )
-from gateway.ports.journal import Line, TurnStep
+from gateway.ports.journal import Job, Line, TurnStep
 from gateway.text import find_command
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -333,3 +334,15 @@ def read_step(n: int, kind: str, call: str, body: str) -> TurnStep:
     """Read a step's columns."""
     lines, blobs = read_lines(body)
     return TurnStep(n=n, kind=kind, call=call, lines=lines, blobs=blobs)
+
+
+def encode_job(job: Job) -> tuple[Any, ...]:
+    """Return a job's columns."""
+    return (quote(job.id), job.kind, quote(job.scope), write_json(job.payload), micros(job.due_at), job.attempts)
+
+
+def put_job(database: sqlite3.Connection, columns: tuple[Any, ...]) -> None:
+    """Queue a job once."""
+    database.execute(
+        "INSERT OR IGNORE INTO job (id, kind, scope, payload, due_at, attempts) VALUES (?, ?, ?, ?, ?, ?)", columns
+    )

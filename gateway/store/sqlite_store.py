@@ -25,14 +25,16 @@ from gateway.ports.erasure import ErasureStore
 from gateway.ports.journal import InboxRow, JobQueue, Journal, PreferenceStore, TurnRecordStore, UsageReports
 from gateway.ports.outbox import Outbox
 from gateway.ports.store import StoreLimits
-from gateway.store import access, account_links, adoption, expiry, inbox, outbox_parts, records, schema, session_queue
+from gateway.store import access, account_links, adoption, expiry, inbox, outbox_parts, records, session_queue
 from gateway.store.alerts import SqliteAlerts
 from gateway.store.caps import SqliteCapUsage
 from gateway.store.engine import Clock, StoreEngine
 from gateway.store.erasure import SqliteErasure
+from gateway.store.jobs import SqliteJobs
 from gateway.store.journal import SqliteJournal
+from gateway.store.migrations import MIGRATIONS
 from gateway.store.outbox import SqliteOutbox
-from gateway.store.records import SqliteChannelState, SqliteJobs, SqlitePreferences, SqliteTurnRecords
+from gateway.store.records import SqliteChannelState, SqlitePreferences, SqliteTurnRecords
 from gateway.store.row_codec import unquote
 from gateway.store.suspects import KilledJob, count_crash, forgive, last_charged
 from gateway.store.usage import SqliteUsage
@@ -188,7 +190,7 @@ class SqliteStore:
         if self._path is None:
             return
         at = self._engine.clock().isoformat(timespec="seconds")
-        stamp = JournalStamp(store=self._store_id, count=self._stamps, schema=len(schema.MIGRATIONS), at=at)
+        stamp = JournalStamp(store=self._store_id, count=self._stamps, schema=len(MIGRATIONS), at=at)
         self._stamped_at = self._engine.writer.commits
         try:
             await asyncio.to_thread(write_stamp, self._path, stamp)

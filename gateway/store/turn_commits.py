@@ -11,11 +11,12 @@ from gateway.events import SessionKey
 from gateway.ports.journal import MessageOutcome, StoredRecord, TurnCommit, TurnLease, TurnRecord
 from gateway.store.access import insert_audit_entry
 from gateway.store.caps import mark_notified
-from gateway.store.due import encode_job, put_job
 from gateway.store.inbox import enqueue, enqueue_reply
 from gateway.store.row_codec import (
+    encode_job,
     micros,
     moment,
+    put_job,
     quote,
     read_json,
     read_key,

@@ -36,7 +36,7 @@ async def say(store: Store, text: str, sender: str, n: int) -> None:
         sent_at=datetime.now(UTC),
         chat_kind=ChatKind.GROUP,
     )
-    await store.journal.accept(message, role=Role.ANYONE, is_control=False)
+    await store.journal.accept(message, role=Role.MEMBER, is_control=False)
 
 
 async def answered(store: Store, text: str, sender: str, n: int) -> TurnRecord:

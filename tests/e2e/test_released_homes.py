@@ -7,12 +7,13 @@ import tarfile
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 import time_machine
 
 from gateway.backup import STAYS
-from gateway.events import SessionKey
+from gateway.events import Role, SessionKey
 from gateway.home import SCHEMA, Home
 from gateway.restore import restore
 from tests.fakes.pocket import InstantModel, gateway
@@ -31,17 +32,17 @@ def old(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 
 
 def files(home: Path) -> dict[str, bytes]:
-    """Return what a restore brings back, by name; how SQLite keeps the journal is its own affair."""
+    """Return what a restore brings back, by name; the journal's own files are left out."""
     every = (file for file in home.rglob("*") if file.is_file())
     names = {file.relative_to(home): file for file in every}
     return {
         str(name): file.read_bytes()
         for name, file in names.items()
-        if name.parts[0] not in STAYS and not name.parts[0].startswith("journal.db")
+        if name.parts[0] not in STAYS and not name.parts[0].startswith(("journal.db", "journal.stamp"))
     }
 
 
-def journal(home: Path, query: str) -> object:
+def journal(home: Path, query: str) -> list[tuple[Any, ...]]:
     """Ask the journal of a home that nobody runs."""
     with closing(sqlite3.connect(home / "journal.db")) as database:
         return database.execute(query).fetchall()
@@ -60,20 +61,24 @@ async def run_on(home: Path) -> list[str]:
 async def test_a_home_of_then_goes_on_today_and_back_again(old: Path) -> None:
     """What was said is there, what was open is answered once, and the snapshot is the home as it was."""
     before, schema = files(old), journal(old, "PRAGMA user_version")
+    roles = journal(old, "SELECT role FROM inbox ORDER BY seq")
     with time_machine.travel(SOON, tick=True):
         texts = await run_on(old)
     assert [LAST in text for text in texts].count(True) == 2  # as it was said, and in the one answer
     assert any("The second conversation begins." in text for text in texts)
     assert (old / "schema").read_text() == f"{SCHEMA}\n"
+    assert {Role(role) for (role,) in journal(old, "SELECT role FROM inbox")}
     for name, was in before.items():
         if name.endswith(".jsonl") and "/sessions/" in name:
             assert (old / name).read_bytes().startswith(was), "a transcript only grows"
 
-    (snapshot,) = Home(old).backups.glob("before-schema-*.tar.gz")
+    snapshot, *_ = sorted(Home(old).backups.glob("before-schema-*.tar.gz"))  # one for each schema since then
+    assert f"before-schema-{int(before['schema']) + 1}-" in snapshot.name
     restore(snapshot, old, force=True)
     assert files(old) == before
     assert journal(old, "PRAGMA user_version") == schema
-    assert journal(old, "SELECT state FROM inbox WHERE ended_at IS NULL") == [("claimed",)]
+    assert journal(old, "SELECT DISTINCT state FROM inbox WHERE ended_at IS NULL") == [("claimed",)]
+    assert journal(old, "SELECT role FROM inbox ORDER BY seq") == roles
 
     with time_machine.travel(SOON + timedelta(minutes=5), tick=True):
         texts = await run_on(old)

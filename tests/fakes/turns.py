@@ -58,8 +58,8 @@ def said(text: str = "hello", **fields: Any) -> InboundMessage:
 
 
 async def accept(store: Store, message: InboundMessage, *, is_control: bool = False) -> AcceptResult:
-    """Accept *message* from anyone."""
-    return await store.journal.accept(message, role=Role.ANYONE, is_control=is_control)
+    """Accept *message* from a member."""
+    return await store.journal.accept(message, role=Role.MEMBER, is_control=is_control)
 
 
 async def claim(store: Store, key: SessionKey = ANN) -> TurnLease:

@@ -87,11 +87,11 @@ def test_nature_and_names_never_admit(sender: Sender, expected: RejectionReason)
 
 
 def test_roles_of_those_who_are_admitted() -> None:
-    """Steward of one's own chat, the platform's admin in a shared one, the owner everywhere."""
+    """Admin of one's own chat, the platform's admin in a shared one, the owner everywhere."""
     allowed = policy("501", owners=("telegram:42", "discord:501"))
-    assert role(admit(message(), allowed)) is Role.STEWARD
-    assert role(admit(in_group(), allowed)) is Role.ANYONE
-    assert role(admit(in_group(Sender(id="501", is_admin=True)), allowed)) is Role.STEWARD
+    assert role(admit(message(), allowed)) is Role.ADMIN
+    assert role(admit(in_group(), allowed)) is Role.MEMBER
+    assert role(admit(in_group(Sender(id="501", is_admin=True)), allowed)) is Role.ADMIN
     assert role(admit(message("42", "42"), allowed)) is Role.OWNER
     assert role(admit(in_group("42"), allowed)) is Role.OWNER
 
@@ -107,8 +107,8 @@ PLACES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
 def test_a_place_admits_there_only(entry: str, facts: dict[str, Any], person: dict[str, Any]) -> None:
     """role:, guild: and chat: admit in those places; the same person's direct message stays a stranger's."""
     sender = Sender(id="501", **person)
-    assert role(admit(in_group(sender, **facts), policy(entry))) is Role.ANYONE
-    assert role(admit(in_group(sender, chat="-100/77", **facts), policy(entry))) is Role.ANYONE
+    assert role(admit(in_group(sender, **facts), policy(entry))) is Role.MEMBER
+    assert role(admit(in_group(sender, chat="-100/77", **facts), policy(entry))) is Role.MEMBER
     assert reason(admit(message(sender, **facts), policy(entry))) is RejectionReason.STRANGER
     other = in_group(Sender(id="501"), chat="-1001", guild="91")
     assert reason(admit(other, policy(entry))) is RejectionReason.STRANGER
@@ -117,7 +117,7 @@ def test_a_place_admits_there_only(entry: str, facts: dict[str, Any], person: di
 def test_a_team_admits_in_direct_messages_too() -> None:
     """team: is the workspace: its members write to the bot directly as well."""
     member = Sender(id="U1", team="T1")
-    assert role(admit(message(member), policy("team:T1"))) is Role.STEWARD
+    assert role(admit(message(member), policy("team:T1"))) is Role.ADMIN
     assert reason(admit(message(replace(member, team="T2")), policy("team:T1"))) is RejectionReason.STRANGER
 
 
@@ -125,12 +125,12 @@ def test_a_guest_is_a_stranger_unless_named() -> None:
     """A Slack guest is admitted by their own id, by no team and no chat."""
     guest = Sender(id="U1", team="T1", is_guest=True)
     assert reason(admit(in_group(guest, chat="C1"), policy("team:T1", "chat:C1"))) is RejectionReason.GUEST
-    assert role(admit(in_group(guest, chat="C1"), policy("U1"))) is Role.ANYONE
+    assert role(admit(in_group(guest, chat="C1"), policy("U1"))) is Role.MEMBER
 
 
 def test_the_star_admits_everybody_who_is_somebody() -> None:
     """`*` opens the door to all senders, and still to no bot."""
-    assert role(admit(message("9", "9"), policy("*"))) is Role.STEWARD
+    assert role(admit(message("9", "9"), policy("*"))) is Role.ADMIN
     assert reason(admit(message(Sender(id="9", is_bot=True)), policy("*"))) is RejectionReason.BOT
 
 
@@ -138,7 +138,7 @@ def test_group_policies() -> None:
     """mention: only what is addressed to us; open: everything; off: nothing, the owner's words included."""
     overheard = in_group(is_addressed=False)
     assert reason(admit(overheard, policy("501"))) is RejectionReason.NOT_ADDRESSED
-    assert role(admit(overheard, policy("501", group="open"))) is Role.ANYONE
+    assert role(admit(overheard, policy("501", group="open"))) is Role.MEMBER
     off = policy("501", group="off", owners=("telegram:501",))
     assert reason(admit(in_group(), off)) is RejectionReason.GROUPS_OFF
     assert role(admit(message(), off)) is Role.OWNER
@@ -147,7 +147,7 @@ def test_group_policies() -> None:
 @pytest.mark.parametrize("kind", [InboundKind.BUTTON, InboundKind.COMMAND, InboundKind.DELETION])
 def test_what_speaks_to_us_by_itself_needs_no_mention(kind: InboundKind) -> None:
     """A press of our own button, a command of ours and a deletion are for us without our name."""
-    assert role(admit(in_group(kind=kind, is_addressed=False), policy("501"))) is Role.ANYONE
+    assert role(admit(in_group(kind=kind, is_addressed=False), policy("501"))) is Role.MEMBER
 
 
 def test_looked_up_facts_replace_those_of_the_event() -> None:
@@ -155,7 +155,7 @@ def test_looked_up_facts_replace_those_of_the_event() -> None:
     sender = Sender(id="501", roles=("3",))
     asked = in_group(sender, guild="9")
     assert role(admit(asked, policy("role:3"), AdmissionFacts(sender=Sender(id="501")))) is None
-    assert role(admit(asked, policy("role:3"), AdmissionFacts(sender=Sender(id="502")))) is Role.ANYONE
+    assert role(admit(asked, policy("role:3"), AdmissionFacts(sender=Sender(id="502")))) is Role.MEMBER
     assert (
         reason(admit(message(Sender(id="1", is_bot=True)), policy("1"), AdmissionFacts(sender=Sender(id="1"))))
         is RejectionReason.BOT
@@ -164,9 +164,7 @@ def test_looked_up_facts_replace_those_of_the_event() -> None:
 
 def test_paired_people_and_claimed_owners_come_by_facts() -> None:
     """What an owner approved and who claimed ownership is stored, not configured."""
-    assert (
-        role(admit(message(), policy(), AdmissionFacts(entries=frozenset({AllowEntry.parse("501")})))) is Role.STEWARD
-    )
+    assert role(admit(message(), policy(), AdmissionFacts(entries=frozenset({AllowEntry.parse("501")})))) is Role.ADMIN
     assert role(admit(message(), policy(), AdmissionFacts(owners=frozenset({"501"})))) is Role.OWNER
 
 
@@ -174,12 +172,12 @@ def test_local_channels_know_the_owner_by_their_door() -> None:
     """Whoever sits at this machine is the owner; who got a code for a name decides about their own chat alone."""
     local = AdmissionPolicy(channel="web", is_local=True)
     assert role(admit(message("owner", "owner"), local)) is Role.OWNER
-    assert admit(message("ann", "ann"), local) == Admitted(role=Role.STEWARD, is_named=True)
+    assert admit(message("ann", "ann"), local) == Admitted(role=Role.ADMIN, is_named=True)
     assert role(admit(message("ann", "ann"), replace(local, owners=frozenset({"ann"})))) is Role.OWNER
     assert role(admit(message("ann", "ann"), local, AdmissionFacts(owners=frozenset({"ann"})))) is Role.OWNER
     assert isinstance(admit(message("ann", "ann"), local, AdmissionFacts(blocked_as="telegram:7")), Rejected)
     elsewhere = policy("owner")
-    assert role(admit(message("owner", "owner"), elsewhere)) is Role.STEWARD
+    assert role(admit(message("owner", "owner"), elsewhere)) is Role.ADMIN
 
 
 TRICKS = st.text(alphabet=st.characters(), min_size=0, max_size=8) | st.sampled_from(
@@ -232,6 +230,6 @@ def test_group_policy_names_are_the_settings_own() -> None:
 def test_a_deletion_without_a_name_takes_back_what_was_admitted() -> None:
     """Discord names nobody in a deletion; a named stranger's is still a stranger's."""
     nameless = in_group(Sender(id=""), kind=InboundKind.DELETION, text="")
-    assert role(admit(nameless, policy())) is Role.ANYONE
+    assert role(admit(nameless, policy())) is Role.MEMBER
     assert reason(admit(in_group("9", kind=InboundKind.DELETION), policy())) is RejectionReason.STRANGER
     assert reason(admit(in_group(Sender(id="")), policy())) is RejectionReason.NOBODY

@@ -44,7 +44,7 @@ FIELDS = {
     "strangers.decided_{}": {"let_in", "kept_out", "place_open", "place_shut"},
     "failures.{}": {failure.name for failure in FAILURES},
     "frames.{}": {verdict.value for verdict in IntakeVerdict if verdict is not IntakeVerdict.ACCEPTED},
-    "commands.only_{}": {role.value for role in Role if role is not Role.ANYONE},
+    "commands.only_{}": {role.value for role in Role if role is not Role.MEMBER},
     "web.upload_{}": {why.value for why in UploadRefusalReason},
     "web.login_{}": {outcome.value for outcome in LoginOutcome if outcome is not LoginOutcome.WELCOME},
 }

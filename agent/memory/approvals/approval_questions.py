@@ -93,7 +93,7 @@ class ApprovalQuestions:
             chat_kind=ChatKind.GROUP if scope.startswith("chats/") else ChatKind.DIRECT,
             is_private=bool(key.thread) and scope == f"chats/{quote(session)}",
         )
-        accepted = await self._journal.accept(question, role=Role.ANYONE, is_control=False)
+        accepted = await self._journal.accept(question, role=Role.MEMBER, is_control=False)
         log.info("asking.queued", key=session, outcome=str(accepted.outcome))
         return accepted.outcome is AcceptOutcome.NEW
 

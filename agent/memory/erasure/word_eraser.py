@@ -44,7 +44,7 @@ class ErasureRequester:
 
     person: str
     sender: str  # the platform's id
-    may_all: bool  # a steward: also what others said
+    may_all: bool  # an admin: also what others said
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +54,7 @@ class WordErasureResult:
     remembered: int = 0
     summaries: int = 0
     messages: int = 0
-    others: int = 0  # places that only a steward may clear
+    others: int = 0  # places that only an admin may clear
 
     @property
     def total(self) -> int:
@@ -139,7 +139,7 @@ class WordEraser:
     def _mine(
         self, scope: str, name: str, text: str, wanted: ErasurePattern, asker: ErasureRequester
     ) -> frozenset[str]:
-        """Return the lines that the asker may take out: all for a steward, else those they had kept themselves."""
+        """Return the lines that the asker may take out: all for an admin, else those they had kept themselves."""
         lines = [line for line in text.splitlines() if line.strip()]
         if asker.may_all:
             return frozenset(lines)

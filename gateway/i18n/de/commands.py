@@ -86,7 +86,7 @@ SENTENCES = {
         "Ab jetzt spreche ich hier Deutsch. Meine Antworten richten sich nach der Sprache, in der du schreibst."
     ),
     "language_unknown": "{name} spreche ich nicht. Ich spreche {languages}.",
-    "only_steward": "/{command} dürfen hier nur Admins dieses Chats benutzen, und wem dieser Bot gehört.",
+    "only_admin": "/{command} dürfen hier nur Admins dieses Chats benutzen, und wem dieser Bot gehört.",
     "only_owner": "/{command} darf nur benutzen, wem dieser Bot gehört.",
     "did_you_mean": "Ich kenne kein /{name}. Meinst du /{near}?",
     "unknown": "Ich kenne kein /{name}. /help zeigt, was ich verstehe.",

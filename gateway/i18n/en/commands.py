@@ -75,7 +75,7 @@ SENTENCES = {
     ),
     "language_set": "I speak English here from now on. My answers follow the language you write in.",
     "language_unknown": "I do not speak {name}. I speak {languages}.",
-    "only_steward": "Only an admin of this chat, or the owner of this bot, may use /{command} here.",
+    "only_admin": "Only an admin of this chat, or the owner of this bot, may use /{command} here.",
     "only_owner": "Only the owner of this bot may use /{command}.",
     "did_you_mean": "I know no /{name}. Did you mean /{near}?",
     "unknown": "I know no /{name}. /help lists what I understand.",

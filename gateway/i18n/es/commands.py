@@ -81,7 +81,7 @@ SENTENCES = {
     "language": "Aquí hablo {name}. `/language <código>` lo cambia: {languages}. `/language default` lo deshace.",
     "language_set": "A partir de ahora aquí hablo español. Mis respuestas siguen el idioma en que escribes.",
     "language_unknown": "No hablo {name}. Hablo {languages}.",
-    "only_steward": "Aquí solo un administrador de este chat, o el dueño de este bot, puede usar /{command}.",
+    "only_admin": "Aquí solo un administrador de este chat, o el dueño de este bot, puede usar /{command}.",
     "only_owner": "Solo el dueño de este bot puede usar /{command}.",
     "did_you_mean": "No conozco /{name}. ¿Querías decir /{near}?",
     "unknown": "No conozco /{name}. /help muestra lo que entiendo.",

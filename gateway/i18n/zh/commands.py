@@ -71,7 +71,7 @@ SENTENCES = {
     "language": "我在这里说{name}。`/language <代码>` 可以更改：{languages}。`/language default` 恢复原来的。",
     "language_set": "从现在起我在这里说中文。我的回答会跟随你写的语言。",
     "language_unknown": "我不会说 {name}。我会说 {languages}。",
-    "only_steward": "在这里只有本聊天的管理员或这个机器人的所有者可以用 /{command}。",
+    "only_admin": "在这里只有本聊天的管理员或这个机器人的所有者可以用 /{command}。",
     "only_owner": "只有这个机器人的所有者可以用 /{command}。",
     "did_you_mean": "我不认识 /{name}。你是说 /{near} 吗？",
     "unknown": "我不认识 /{name}。/help 会列出我能听懂的命令。",

@@ -21,13 +21,13 @@ async def test_a_new_message_is_there_after_a_kill(house: House) -> None:
     """What accept has confirmed survives a kill, whole."""
     store = await house.open()
     message = said("hällo 👋", reply_to="7", quoted="before", event_ids=("e1",), is_addressed=True)
-    acceptance = await store.journal.accept(message, role=Role.STEWARD, is_control=False)
+    acceptance = await store.journal.accept(message, role=Role.ADMIN, is_control=False)
     await house.kill()
     store = await house.open()
     assert await anext(store.journal.ready_sessions()) == ANN
     lease = await claim(store)
     assert acceptance.outcome is AcceptOutcome.NEW
-    assert [(row.seq, row.message, row.role) for row in lease.rows] == [(acceptance.seq, message, Role.STEWARD)]
+    assert [(row.seq, row.message, row.role) for row in lease.rows] == [(acceptance.seq, message, Role.ADMIN)]
 
 
 async def test_a_redelivery_is_a_duplicate_with_the_first_number(store: Store) -> None:

@@ -14,9 +14,10 @@ from pathlib import Path
 import pytest
 
 from gateway.errors import SchemaTooNew, SettingsError, StoreUnavailable
-from gateway.events import InboundKind
+from gateway.events import InboundKind, Role
 from gateway.ports.store import StoreLimits
 from gateway.store import FILE, open_file, open_store, schema
+from gateway.store.migrations import MIGRATIONS
 from gateway.store.sqlite_store import SqliteStore
 from tests.fakes.turns import ANN, BOB, START, Wall, accept, answer, parts_of, said
 
@@ -125,12 +126,33 @@ def test_a_migration_is_all_or_nothing(tmp_path: Path) -> None:
         raise RuntimeError("broken migration")
 
     with pytest.raises(RuntimeError):
-        schema.prepare(database, path, [*schema.MIGRATIONS, broken])
-    assert database.execute("PRAGMA user_version").fetchone() == (len(schema.MIGRATIONS),)
+        schema.prepare(database, path, [*MIGRATIONS, broken])
+    assert database.execute("PRAGMA user_version").fetchone() == (len(MIGRATIONS),)
     assert database.execute("SELECT count(*) FROM sqlite_master WHERE name = 'half'").fetchone() == (0,)
-    schema.prepare(database, path, [*schema.MIGRATIONS, lambda connection: None])
-    assert database.execute("PRAGMA user_version").fetchone() == (len(schema.MIGRATIONS) + 1,)
+    schema.prepare(database, path, [*MIGRATIONS, lambda connection: None])
+    assert database.execute("PRAGMA user_version").fetchone() == (len(MIGRATIONS) + 1,)
     database.close()
+
+
+async def test_the_roles_of_an_older_journal_have_their_new_names(tmp_path: Path) -> None:
+    """A journal with 'anyone', 'steward' and 'owner' in open and ended rows opens with member, admin and owner."""
+    older = ("anyone", "steward", "owner")
+    store = await open_file(tmp_path / FILE, StoreLimits())
+    for n, _ in enumerate(older):
+        await answer(store, said(id=str(n)), "one")
+        await store.journal.accept(said(id=f"control {n}"), role=Role.MEMBER, is_control=True)
+    await store.close()
+    with closing(schema.connect(tmp_path / FILE)) as database:
+        for n, role in enumerate(older):
+            database.execute("UPDATE inbox SET role = ? WHERE message_id IN (?, ?)", (role, str(n), f"control {n}"))
+        database.execute("PRAGMA user_version = 3")
+    store = await open_file(tmp_path / FILE, StoreLimits())
+    rows = [await anext(store.journal.control_rows()) for _ in older]
+    await store.close()
+    assert [row.role for row in rows] == [Role.MEMBER, Role.ADMIN, Role.OWNER]
+    with closing(sqlite3.connect(tmp_path / FILE)) as database:
+        stored = database.execute("SELECT role, count(*) FROM inbox GROUP BY role ORDER BY role").fetchall()
+    assert stored == [("admin", 2), ("member", 2), ("owner", 2)]
 
 
 async def test_another_engines_url_is_refused(tmp_path: Path) -> None:

@@ -211,7 +211,7 @@ async def test_a_private_answer_in_a_group_is_its_askers_alone() -> None:
         text = await pocket.channel.ask("g", "/usage", sender="bob", group=True)
         assert "model call" in text
         refused = await pocket.channel.ask("g", "/timezone Europe/Berlin", sender="bob", group=True)
-        assert refused == translate("commands.only_steward", command="timezone")
+        assert refused == translate("commands.only_admin", command="timezone")
         await pocket.idle()
         seen = {post.text: post.visible_to for post in pocket.channel.posts["g"]}
         assert seen[text] == "bob"

@@ -142,8 +142,8 @@ async def test_killed_after_the_yes_the_next_start_erases(full_home: Path, tmp_p
     assert not where(left, f"I own a {ANNS}")
 
 
-async def test_in_a_group_a_steward_erases_the_chat(full_home: Path, tmp_path: Path) -> None:
-    """A member may not; a steward's yes takes the room, and no private memory."""
+async def test_in_a_group_an_admin_erases_the_chat(full_home: Path, tmp_path: Path) -> None:
+    """A member may not; an admin's yes takes the room, and no private memory."""
     home = shutil.copytree(full_home, tmp_path / "home")
     async with at_work(home) as pocket:
         ask = pocket.channel.ask

@@ -101,7 +101,7 @@ async def test_settings_says_what_is_in_force_and_who_decided_it() -> None:
     assert "model offline:large" in status
 
 
-async def test_in_a_shared_chat_a_steward_chooses_the_model() -> None:
+async def test_in_a_shared_chat_an_admin_chooses_the_model() -> None:
     """Anybody may ask which one it is; choosing is refused in a line that says who may, and the admin's counts."""
     async with gateway(model=Model(), environment=environment(), policy=team()) as pocket:
         asked = await pocket.channel.ask("team", "/model", group=True)

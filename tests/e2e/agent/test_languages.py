@@ -67,7 +67,7 @@ async def test_a_shared_chat_has_a_language_of_its_own_that_its_admins_choose() 
     async with gateway(model=Stage(), policy=TEAM) as pocket:
         await choose(pocket, "ann", "de")
         refused = await choose(pocket, "g", "es", group=True)
-        assert refused == translate("commands.only_steward", "en", command="language")
+        assert refused == translate("commands.only_admin", "en", command="language")
         assert await choose(pocket, "g", "es", sender="bob", group=True, is_admin=True) == translate(
             "commands.language_set", "es"
         )

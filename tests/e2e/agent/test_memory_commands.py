@@ -110,7 +110,7 @@ async def test_a_persons_own_edit_shows_as_theirs() -> None:
         assert "cake" not in shown
 
 
-async def test_in_a_shared_chat_undoing_is_for_stewards_and_answers_are_private() -> None:
+async def test_in_a_shared_chat_undoing_is_for_admins_and_answers_are_private() -> None:
     """Everybody may look and have something kept; what is printed about memory is seen by its sender alone."""
     policy = AdmissionPolicy(
         channel="pocket", entries=frozenset({AllowEntry(AdmissionGrant.EVERYONE)}), group_policy=GroupPolicy.OPEN

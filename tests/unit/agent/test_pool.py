@@ -102,7 +102,7 @@ async def accept_text(
         text=text,
         sent_at=clock.now(),
     )
-    await store.journal.accept(message, role=Role.ANYONE, is_control=is_control)
+    await store.journal.accept(message, role=Role.MEMBER, is_control=is_control)
 
 
 async def leave_suspects(folder: Path, clock: Clock, chats: str, controls: str = "") -> Path:

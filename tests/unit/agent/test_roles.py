@@ -15,13 +15,13 @@ from gateway.ports import InboxRow
 
 NOW = datetime(2026, 11, 21, 21, 0, tzinfo=UTC)
 ROUTER = CommandRouter.load()
-ROLES = (Role.ANYONE, Role.STEWARD, Role.OWNER)
+ROLES = (Role.MEMBER, Role.ADMIN, Role.OWNER)
 
-# For anyone, steward and owner: `yes` runs, `own` runs on what is the sender's own, `all` on everybody's, `no` is
-# refused. A star: an audit line is left. Nobody is less than a steward in a direct chat; it is stated all the same.
+# For member, admin and owner: `yes` runs, `own` runs on what is the sender's own, `all` on everybody's, `no` is
+# refused. A star: an audit line is left. Nobody is less than an admin in a direct chat; it is stated all the same.
 OPEN = "yes yes yes"
 OWNER = "no* no* yes*"
-STEWARD = "no* yes* yes*"
+ADMIN = "no* yes* yes*"
 LOOK = "no no yes"  # the owner's, but nothing is decided
 OWN = "own all* all*"
 EVERY = "all all all"
@@ -32,27 +32,27 @@ TABLE: dict[str, tuple[str, str]] = {  # what is typed: (direct chat, shared cha
     "dream": (OPEN, OPEN),
     "dream-log": (OPEN, OPEN),
     "dream-restore": (OPEN, OPEN),
-    "dream-restore abc": (OPEN, STEWARD),
+    "dream-restore abc": (OPEN, ADMIN),
     "export": (OPEN, OPEN),  # in a shared chat it says that it is for direct ones
     "forget tea": (EVERY, OWN),
     "forget tea --purge": (EVERY, OWN),
-    "forget everything": (OPEN, STEWARD),
-    "forget everything yes": (OPEN, STEWARD),
+    "forget everything": (OPEN, ADMIN),
+    "forget everything yes": (OPEN, ADMIN),
     "help": (OPEN, OPEN),
     "language": (OPEN, OPEN),
-    "language de": (OPEN, STEWARD),
+    "language de": (OPEN, ADMIN),
     "link": (OPEN, OPEN),  # as /export
     "memory": (OPEN, OPEN),
     "memory log": (OPEN, OPEN),
     "memory diff abc": (OPEN, OPEN),
     "memory why tea": (OPEN, OPEN),
     "memory pending": (OPEN, OPEN),
-    "memory undo abc": (OPEN, STEWARD),
-    "memory approve abc": (OPEN, STEWARD),
-    "memory reject abc": (OPEN, STEWARD),
+    "memory undo abc": (OPEN, ADMIN),
+    "memory approve abc": (OPEN, ADMIN),
+    "memory reject abc": (OPEN, ADMIN),
     "model": (OPEN, OPEN),
-    "model fast": (OPEN, STEWARD),
-    "new": (OPEN, STEWARD),
+    "model fast": (OPEN, ADMIN),
+    "new": (OPEN, ADMIN),
     "pair": (LOOK, LOOK),
     "pair yes abc": (OWNER, OWNER),
     "people": (LOOK, LOOK),
@@ -67,7 +67,7 @@ TABLE: dict[str, tuple[str, str]] = {  # what is typed: (direct chat, shared cha
     "status": (OPEN, OPEN),
     "stop": (EVERY, OWN),
     "timezone": (OPEN, OPEN),
-    "timezone Europe/Berlin": (OPEN, STEWARD),
+    "timezone Europe/Berlin": (OPEN, ADMIN),
     "unlink": (OPEN, OPEN),  # as /export
     "unshare tea": (OWNER, OWNER),
     "usage": (OPEN, OPEN),
@@ -207,20 +207,20 @@ async def test_one_memory_for_everybody_is_the_owners(text: str) -> None:
 
 
 async def test_the_refusal_says_who_may() -> None:
-    """A member reads that this chat's admins and the owner may; a steward that the owner may."""
+    """A member reads that this chat's admins and the owner may; an admin that the owner may."""
     group = PLACES[1]
     message = said("new", group)
     typed = ROUTER.parse(message)
     assert typed is not None
-    refused = await ROUTER.run(typed, context(message, Role.ANYONE, ""))
+    refused = await ROUTER.run(typed, context(message, Role.MEMBER, ""))
     assert refused.text == "Only an admin of this chat, or the owner of this bot, may use /new here."
     message = said("memory undo abc", group)
     typed = ROUTER.parse(message)
     assert typed is not None
-    refused = await ROUTER.run(typed, context(message, Role.ANYONE, typed.args))
+    refused = await ROUTER.run(typed, context(message, Role.MEMBER, typed.args))
     assert "/memory undo here" in refused.text
     message = said("share tea", group)
     typed = ROUTER.parse(message)
     assert typed is not None
-    refused = await ROUTER.run(typed, context(message, Role.STEWARD, typed.args))
+    refused = await ROUTER.run(typed, context(message, Role.ADMIN, typed.args))
     assert refused.text == "Only the owner of this bot may use /share."

@@ -16,7 +16,7 @@ from gateway.errors import HomeInUse, SchemaTooNew, UserError
 from gateway.home import SCHEMA, Home, holder, is_held, short_socket_path
 from gateway.home_migration import JOURNALS, open_home
 from gateway.restore import restore
-from gateway.store.schema import MIGRATIONS
+from gateway.store.migrations import MIGRATIONS
 
 NEXT = SCHEMA + 1
 

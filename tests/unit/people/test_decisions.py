@@ -35,7 +35,7 @@ async def test_allowed_people_are_heard_at_the_next_message(at: Door) -> None:
     """A stranger is refused, an allowed one is heard by their own id, a removed one is a stranger again."""
     assert at.role(direct("42")) is None
     assert (await at.decisions.allow("42", by(), here="telegram")).ruling is DecisionOutcome.DONE
-    assert at.role(direct("42")) is Role.STEWARD
+    assert at.role(direct("42")) is Role.ADMIN
     assert at.role(direct("42", channel="telegram-work")) is None  # another bot is another door
     assert (await at.decisions.allow("telegram:42", by())).ruling is DecisionOutcome.SAME
     assert (await at.decisions.remove("telegram:42", by())).ruling is DecisionOutcome.DONE
@@ -48,18 +48,18 @@ async def test_an_allowed_place_admits_there_alone(at: Door) -> None:
     await at.decisions.allow("telegram:chat:-100", by())
     there = direct("42", chat_kind=ChatKind.GROUP, is_addressed=True)
     assert at.role(there) is None
-    assert at.role(replace(there, key=SessionKey("telegram", "-100"))) is Role.ANYONE
+    assert at.role(replace(there, key=SessionKey("telegram", "-100"))) is Role.MEMBER
 
 
 async def test_blocked_people_are_refused_whatever_admits_them(at: Door) -> None:
     """A block is stronger than an id in the settings, and says what would lift it; allowing lifts it."""
-    assert at.role(direct("U7", channel="slack")) is Role.STEWARD
+    assert at.role(direct("U7", channel="slack")) is Role.ADMIN
     await at.decisions.block("slack:U7", by())
     assert at.judge(direct("U7", channel="slack")) == Rejected(
         reason=RejectionReason.BLOCKED, would_admit="`parlour people allow slack:U7`"
     )
     await at.decisions.allow("slack:U7", by())
-    assert at.role(direct("U7", channel="slack")) is Role.STEWARD
+    assert at.role(direct("U7", channel="slack")) is Role.ADMIN
 
 
 async def test_a_block_holds_for_the_person(at: Door) -> None:
@@ -72,7 +72,7 @@ async def test_a_block_holds_for_the_person(at: Door) -> None:
     refused = await at.decisions.allow("slack:U9", by())
     assert (refused.ruling, refused.other) == (DecisionOutcome.BLOCKED_AS, "telegram:42")
     await at.decisions.remove("telegram:42", by())
-    assert at.role(direct("42", channel="telegram-work")) is Role.STEWARD
+    assert at.role(direct("42", channel="telegram-work")) is Role.ADMIN
 
 
 async def test_no_owner_is_blocked(at: Door) -> None:
@@ -142,7 +142,7 @@ async def test_who_is_shut_out_is_somebody_or_a_place(at: Door) -> None:
     assert at.judge(shut) == Rejected(
         reason=RejectionReason.BLOCKED, would_admit="`parlour people allow telegram:chat:-100`"
     )
-    assert at.role(elsewhere) is Role.ANYONE
+    assert at.role(elsewhere) is Role.MEMBER
     assert at.role(replace(shut, sender=Sender(id="1"))) is Role.OWNER
 
 

@@ -1,0 +1,111 @@
+"""The JobQueue port on SQLite: queueing, leasing, finishing and postponing background jobs."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import Collection
+from contextlib import suppress
+from datetime import datetime, timedelta
+
+from gateway.ports.journal import Job, JobQueueStats
+from gateway.store.engine import StoreEngine
+from gateway.store.row_codec import encode_job, micros, moment, put_job, quote, read_json, sql, unquote, write_json
+from gateway.store.suspects import KILLED
+
+_JOB = "id, kind, scope, payload, due_at, attempts"
+_DUE = sql(
+    "SELECT seq, reason FROM job WHERE leased = 0 AND due_at <= ? AND kind IN (SELECT value FROM json_each(?))",
+    "ORDER BY due_at, seq LIMIT ?",
+)
+_LEASE = sql("UPDATE job SET leased = 1 WHERE seq = ? RETURNING", _JOB)
+_PENDING = sql("SELECT", _JOB, "FROM job WHERE scope = ? ORDER BY seq")
+_COUNT = (
+    "SELECT kind, sum(leased = 0 AND due_at <= ?1), min(due_at) FILTER (WHERE leased = 0), "
+    "sum(leased = 0 AND due_at > ?1) FROM job GROUP BY kind ORDER BY kind"
+)
+
+
+def _lease_jobs(database: sqlite3.Connection, now: int, kinds: str, limit: int) -> tuple[Job, ...]:
+    due = database.execute(_DUE, (now, kinds, limit)).fetchall()
+    # A job that was leased at a crash may have caused it: it is leased by itself, so the next crash charges no other.
+    killed = next((place for place, (_, reason) in enumerate(due) if reason == KILLED), len(due))
+    leased = [database.execute(_LEASE, (seq,)).fetchone() for seq, _ in due[: max(killed, 1)]]
+    return tuple(_read_job(columns) for columns in leased)
+
+
+def _read_job(columns: tuple[str, str, str, str, int, int]) -> Job:
+    id_, kind, scope, payload, due_at, attempts = columns
+    return Job(
+        id=unquote(id_),
+        kind=kind,
+        scope=unquote(scope),
+        payload=read_json(payload),
+        due_at=moment(due_at),
+        attempts=attempts,
+    )
+
+
+class SqliteJobs:
+    """Durable background work (see the Jobs port)."""
+
+    def __init__(self, engine: StoreEngine) -> None:
+        self._engine = engine
+
+    async def put(self, job: Job) -> None:
+        """Queue *job*, once."""
+        columns = encode_job(job)
+        await self._engine.writer.submit(
+            lambda database: put_job(database, columns), lambda _: self._engine.queued_job.set()
+        )
+
+    async def due(self, now: datetime, limit: int, *, kinds: Collection[str]) -> tuple[Job, ...]:
+        """Return jobs of *kinds* due at *now*, oldest first, leased until finished or put off."""
+        return await self._engine.writer.submit(
+            lambda database: _lease_jobs(database, micros(now), write_json(list(kinds)), limit)
+        )
+
+    async def pending_in(self, scope: str) -> tuple[Job, ...]:
+        """Return the scope's unfinished jobs in the order they were queued."""
+        found = await self._engine.writer.submit(
+            lambda database: database.execute(_PENDING, (quote(scope),)).fetchall()
+        )
+        return tuple(_read_job(columns) for columns in found)
+
+    async def finish(self, job: Job) -> None:
+        """Remove *job*."""
+        await self._engine.writer.submit(
+            lambda database: database.execute("DELETE FROM job WHERE id = ?", (quote(job.id),)).close()
+        )
+
+    async def put_off(self, job: Job, delay: timedelta, reason: str, *, counts: bool = True) -> None:
+        """Make *job* due again after *delay*, its attempt counted if it *counts*."""
+        due_at = micros(self._engine.clock() + delay)
+        await self._engine.writer.submit(
+            lambda database: database.execute(
+                "UPDATE job SET leased = 0, attempts = attempts + ?, due_at = ?, reason = ? WHERE id = ?",
+                (int(counts), due_at, quote(reason), quote(job.id)),
+            ).close(),
+            lambda _: self._engine.queued_job.set(),
+        )
+
+    async def count(self) -> tuple[JobQueueStats, ...]:
+        """Return how the unfinished jobs stand, by kind."""
+        now = self._engine.now()
+        found = await self._engine.writer.submit(lambda database: database.execute(_COUNT, (now,)).fetchall())
+        return tuple(
+            JobQueueStats(
+                kind=kind,
+                waiting=waiting,
+                lag_seconds=max(0.0, (now - oldest) / 1_000_000) if oldest is not None else 0.0,
+                later=later,
+            )
+            for kind, waiting, oldest, later in found
+        )
+
+    async def wait_changed(self, at_most: timedelta) -> None:
+        """Return when a job was queued, or after *at_most*."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(at_most.total_seconds()):
+                await self._engine.queued_job.wait()
+        self._engine.queued_job.clear()

@@ -1,0 +1,201 @@
+"""Schema of the journal: one migration per version, applied in order by `schema.prepare`."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+Migration: TypeAlias = Callable[[sqlite3.Connection], None]
+
+# States of inbox rows that have not ended: waiting, claimed, stamped (released), control, noted.
+# Times are microseconds since 1970. Indices are few because each costs a page per commit.
+_CONVERSATIONS = """
+CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+
+CREATE TABLE inbox (
+    seq INTEGER PRIMARY KEY,
+    key TEXT NOT NULL,
+    state TEXT NOT NULL,
+    turn TEXT NOT NULL DEFAULT '',
+    sender TEXT NOT NULL,
+    sent_at INTEGER NOT NULL,
+    message_id TEXT NOT NULL,
+    album TEXT NOT NULL DEFAULT '',
+    length INTEGER NOT NULL,
+    alone INTEGER NOT NULL,
+    role TEXT NOT NULL,
+    attempts INTEGER NOT NULL DEFAULT 0,
+    crashes INTEGER NOT NULL DEFAULT 0,
+    accepted_at INTEGER NOT NULL,
+    ended_at INTEGER,
+    payload TEXT NOT NULL
+);
+CREATE INDEX inbox_open ON inbox (key, state, sent_at, ended_at) WHERE ended_at IS NULL;
+CREATE INDEX inbox_ended ON inbox (ended_at) WHERE ended_at IS NOT NULL;
+
+CREATE TABLE dedupe (
+    name TEXT NOT NULL, revision TEXT NOT NULL, seq INTEGER NOT NULL,
+    PRIMARY KEY (name, revision)
+) WITHOUT ROWID;
+CREATE INDEX dedupe_seq ON dedupe (seq);
+
+CREATE TABLE lane (
+    key TEXT PRIMARY KEY,
+    owner TEXT NOT NULL DEFAULT '',
+    epoch INTEGER NOT NULL DEFAULT 0,
+    turn TEXT NOT NULL DEFAULT '',
+    told_at INTEGER NOT NULL DEFAULT 0
+) WITHOUT ROWID;
+
+CREATE TABLE session (
+    key TEXT PRIMARY KEY,
+    transcript TEXT NOT NULL,
+    next_index INTEGER NOT NULL,
+    created_at INTEGER NOT NULL,
+    used_at INTEGER NOT NULL,
+    last_turn TEXT NOT NULL DEFAULT '',
+    scope TEXT NOT NULL DEFAULT ''
+) WITHOUT ROWID;
+
+CREATE TABLE step (
+    turn TEXT NOT NULL, n INTEGER NOT NULL, kind TEXT NOT NULL, call TEXT NOT NULL, body TEXT NOT NULL,
+    PRIMARY KEY (turn, n)
+) WITHOUT ROWID;
+
+CREATE TABLE record (
+    seq INTEGER PRIMARY KEY,
+    turn TEXT NOT NULL UNIQUE,
+    key TEXT NOT NULL,
+    transcript TEXT NOT NULL,
+    outcome TEXT NOT NULL,
+    from_index INTEGER NOT NULL,
+    to_index INTEGER NOT NULL,
+    inbox TEXT NOT NULL,
+    at INTEGER NOT NULL,
+    new_transcript TEXT NOT NULL,
+    failure TEXT NOT NULL,
+    supersedes TEXT NOT NULL,
+    scope TEXT NOT NULL
+);
+CREATE TABLE body (seq INTEGER PRIMARY KEY, key TEXT NOT NULL, body TEXT NOT NULL);
+CREATE INDEX body_key ON body (key);
+
+CREATE TABLE outbox (
+    seq INTEGER PRIMARY KEY,
+    id TEXT NOT NULL UNIQUE,
+    key TEXT NOT NULL,
+    open INTEGER,
+    ended_at INTEGER,
+    payload TEXT NOT NULL
+);
+CREATE INDEX outbox_open ON outbox (key, open, seq) WHERE open IS NOT NULL;
+CREATE INDEX outbox_ended ON outbox (ended_at) WHERE ended_at IS NOT NULL;
+
+CREATE TABLE part (
+    message TEXT NOT NULL,
+    n INTEGER NOT NULL,
+    state TEXT NOT NULL,
+    attempts INTEGER NOT NULL DEFAULT 0,
+    message_id TEXT NOT NULL DEFAULT '',
+    adopted TEXT NOT NULL DEFAULT '',
+    reason TEXT NOT NULL DEFAULT '',
+    at INTEGER NOT NULL,
+    payload TEXT NOT NULL,
+    PRIMARY KEY (message, n)
+) WITHOUT ROWID;
+
+CREATE TABLE usage (
+    turn TEXT NOT NULL, person TEXT NOT NULL, chat TEXT NOT NULL, purpose TEXT NOT NULL, model TEXT NOT NULL,
+    tokens_in INTEGER NOT NULL, tokens_out INTEGER NOT NULL, tokens_cached INTEGER NOT NULL, cost REAL,
+    at INTEGER NOT NULL
+);
+CREATE INDEX usage_at ON usage (at);
+CREATE INDEX usage_turn ON usage (turn);
+
+CREATE TABLE dead (
+    id TEXT PRIMARY KEY, turn TEXT NOT NULL, key TEXT NOT NULL, reason TEXT NOT NULL, at INTEGER NOT NULL
+);
+CREATE INDEX dead_turn ON dead (turn);
+
+CREATE TABLE job (
+    seq INTEGER PRIMARY KEY,
+    id TEXT NOT NULL UNIQUE,
+    kind TEXT NOT NULL,
+    scope TEXT NOT NULL,
+    payload TEXT NOT NULL,
+    due_at INTEGER NOT NULL,
+    attempts INTEGER NOT NULL,
+    leased INTEGER NOT NULL DEFAULT 0,
+    reason TEXT NOT NULL DEFAULT ''
+);
+CREATE INDEX job_due ON job (leased, due_at);
+CREATE INDEX job_scope ON job (scope);
+
+CREATE TABLE preference (
+    subject TEXT NOT NULL, name TEXT NOT NULL, value TEXT NOT NULL, PRIMARY KEY (subject, name)
+) WITHOUT ROWID;
+
+CREATE TABLE note (
+    channel TEXT NOT NULL, name TEXT NOT NULL, value TEXT NOT NULL, PRIMARY KEY (channel, name)
+) WITHOUT ROWID;
+"""
+
+_ACCOUNT_LINKS = """
+CREATE TABLE account (
+    identity TEXT PRIMARY KEY, person TEXT NOT NULL, at INTEGER NOT NULL
+) WITHOUT ROWID;
+CREATE TABLE account_chat (key TEXT PRIMARY KEY, identity TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE link_note (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE move (id TEXT PRIMARY KEY, at INTEGER NOT NULL, payload TEXT NOT NULL) WITHOUT ROWID;
+"""
+
+# usage.calls: more than 1 where the rows of a day were folded; usage.call: id of a running call, 'day' in a folded row;
+# usage.is_own: the turn was started by a job, not by a message.
+_ACCESS_CAPS_ALERTS = """
+CREATE TABLE access (
+    channel TEXT NOT NULL, who TEXT NOT NULL, standing TEXT NOT NULL, decided_by TEXT NOT NULL, at INTEGER NOT NULL,
+    name TEXT NOT NULL DEFAULT '', PRIMARY KEY (channel, who)
+) WITHOUT ROWID;
+CREATE TABLE access_note (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE audit (
+    seq INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, at INTEGER NOT NULL, decided_by TEXT NOT NULL,
+    place TEXT NOT NULL, what TEXT NOT NULL, whom TEXT NOT NULL, outcome TEXT NOT NULL
+);
+CREATE INDEX audit_at ON audit (at);
+
+ALTER TABLE usage ADD COLUMN calls INTEGER NOT NULL DEFAULT 1;
+ALTER TABLE usage ADD COLUMN call TEXT NOT NULL DEFAULT '';
+ALTER TABLE usage ADD COLUMN is_own INTEGER NOT NULL DEFAULT 0;
+CREATE INDEX usage_person ON usage (person, at);
+CREATE TABLE cap_told (
+    name TEXT NOT NULL, chat TEXT NOT NULL, until INTEGER NOT NULL, most INTEGER NOT NULL, PRIMARY KEY (name, chat)
+) WITHOUT ROWID;
+
+CREATE TABLE alert (cause TEXT PRIMARY KEY, since INTEGER NOT NULL, payload TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE alert_post (
+    seq INTEGER PRIMARY KEY, body TEXT NOT NULL, at INTEGER NOT NULL, attempts INTEGER NOT NULL DEFAULT 0,
+    due_at INTEGER NOT NULL
+);
+"""
+
+# Until version 3 a chat's admin was stored as 'steward', a member as 'anyone'.
+_ROLES = """
+UPDATE inbox SET role = 'admin' WHERE role = 'steward';
+UPDATE inbox SET role = 'member' WHERE role = 'anyone';
+"""
+
+
+def _script(statements: str) -> Migration:
+    def migrate(database: sqlite3.Connection) -> None:
+        # Not executescript, which would commit the transaction that the migration runs in.
+        for statement in statements.split(";"):
+            if statement.strip():
+                database.execute(statement)
+
+    return migrate
+
+
+MIGRATIONS: Sequence[Migration] = tuple(
+    _script(statements) for statements in (_CONVERSATIONS, _ACCOUNT_LINKS, _ACCESS_CAPS_ALERTS, _ROLES)
+)
